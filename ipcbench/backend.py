@@ -1,0 +1,218 @@
+"""The contract: what a transport must offer to be measured and used. docs/contract.md states its laws, C1 to C19.
+
+What does not live here: any implementation, any clock, any message format. A backend moves bytes and nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from types import TracebackType
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+from ipcbench.errors import BackendUnavailable, Unsupported
+from ipcbench.spec import ChannelSpec, Delivery, WaitStrategy
+
+Launcher = Literal["spawn", "mpiexec", "inline"]
+WhenFull = Literal["block", "drop", "overwrite"]
+Message = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do, fixed by its class; the harness asks these and never a backend's name."""
+
+    deliveries: frozenset[Delivery]
+    """The deliveries it offers: `every_message`, `latest_value`, or both."""
+    when_full: WhenFull
+    """What an `every_message` channel does when it holds `depth` unread messages."""
+    max_message_bytes: int
+    """Largest message that any channel of this backend can carry."""
+    max_readers: int
+    """Most readers of one channel."""
+    zero_copy_read: bool
+    """True if `read` returns the transport's own memory; False if it returns a private copy."""
+    waits: frozenset[WaitStrategy]
+    """How an endpoint can wait; `auto` is always accepted and never listed."""
+    launcher: Launcher
+    """Who starts the processes: any parent (`spawn`), an MPI launcher (`mpiexec`), or nobody, since all endpoints live
+    in one process (`inline`)."""
+    remote: bool
+    """True if the endpoints may be on different hosts."""
+    persistent: bool
+    """True if messages outlive the processes (until `destroy`)."""
+    detects_peer_exit: bool
+    """True if a blocked call raises PeerLost after the other side was killed; otherwise it ends by its time-out."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values: sets become sorted lists."""
+        return {k: sorted(v) if isinstance(v, frozenset) else v for k, v in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a channel is: enough for any process to open it. Frozen, picklable, and plain enough for msgpack."""
+
+    backend: str
+    """Registered name of the backend that made it."""
+    channel: ChannelSpec
+    """What was asked for; `channel.name` is the prefix of every resource of the channel."""
+    location: str
+    """The backend's own part: a path, a URL, a token. Empty if the channel's name says it all."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, fit for msgpack or JSON."""
+        return {"backend": self.backend, "channel": self.channel.as_dict(), "location": self.location}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make an address from what `as_dict` returned."""
+        return cls(values["backend"], ChannelSpec.from_dict(values["channel"]), values["location"])
+
+
+class Decoder(Protocol):
+    """What `Reader.read_object` needs of a codec."""
+
+    def decode(self, view: memoryview) -> Any:
+        """Return the object encoded in `view`."""
+
+
+class Endpoint(ABC):
+    """What a writer and a reader have in common: they close, once or twice, and are context managers."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything this endpoint holds; a second call does nothing (law C11)."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Writer(Endpoint):
+    """The sending end of a channel; there is one."""
+
+    @abstractmethod
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        """Hand one message to the channel; `message` may be reused when the call returns (law C10).
+
+        Args:
+            message: contiguous bytes, at most `channel.max_message_bytes`; may be empty.
+            timeout_s: how long to wait for room, and the first time for all readers; None waits for ever.
+
+        Raises:
+            TransportTimeout: no room by then; nothing was sent.
+            MessageTooLarge: more than the channel takes; nothing was sent.
+            PeerLost: a reader died (if `detects_peer_exit`).
+            EndpointClosed: after `close`.
+        """
+
+
+class Reader(Endpoint):
+    """A receiving end of a channel; there are `channel.readers`, numbered from 0."""
+
+    @abstractmethod
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        """Return the next message as a one-dimensional view of bytes, valid until the next `read` or `close` (law C9).
+
+        Args:
+            timeout_s: how long to wait for a message; 0 only looks; None waits for ever.
+
+        Raises:
+            TransportTimeout: no message by then, and never earlier (law C7).
+            EndOfStream: the writer has closed and everything was read (law C12).
+            PeerLost: the writer died (if `detects_peer_exit`).
+            EndpointClosed: after `close`.
+        """
+
+    def read_object(self, codec: Decoder, timeout_s: float | None = None) -> Any:
+        """Read the next message and decode it; with a zero-copy codec the object may share the view's memory."""
+        return codec.decode(self.read(timeout_s))
+
+
+class Backend(ABC):
+    """A transport: makes channels, opens their ends, removes them. Stateless, picklable, cheap to construct."""
+
+    name: ClassVar[str]
+    """The registered name."""
+    summary: ClassVar[str]
+    """One line for `ipcbench list`: the mechanism, in the field's words."""
+    capabilities: ClassVar[Capabilities]
+
+    @classmethod
+    @abstractmethod
+    def probe(cls) -> None:
+        """Check that the transport can be used here; touches no lasting resource.
+
+        Raises:
+            BackendUnavailable: with the reason and how to install what is missing.
+        """
+
+    @abstractmethod
+    def create(self, channel: ChannelSpec) -> Address:
+        """Make the channel's resources, all named by `channel.name`, and return where they are.
+
+        Raises:
+            Unsupported: the channel asks for what `capabilities` does not offer (see `require`).
+            TransportError: the resources could not be had (no space, a name in use).
+        """
+
+    @abstractmethod
+    def open_writer(self, address: Address) -> Writer:
+        """Open the one writer. Endpoints of a channel may open in any order (law C17); opening never waits for the
+        others, except under `mpiexec`, where all members of the channel open together.
+
+        Raises:
+            TransportError: there is no such channel, or it has a writer already (law C15).
+        """
+
+    @abstractmethod
+    def open_reader(self, address: Address, index: int) -> Reader:
+        """Open reader `index` of `0 … channel.readers − 1`.
+
+        Raises:
+            TransportError: there is no such channel, or that reader is already open.
+        """
+
+    @abstractmethod
+    def destroy(self, address: Address) -> None:
+        """Remove everything that carries the channel's name, whatever has happened to its processes; twice is fine
+        (law C14).
+        """
+
+    def require(self, channel: ChannelSpec) -> None:
+        """Raise Unsupported unless `capabilities` offers all that `channel` asks for."""
+        can = self.capabilities
+        wants = (
+            (channel.delivery in can.deliveries, f"delivery {channel.delivery}"),
+            (channel.readers <= can.max_readers, f"{channel.readers} readers (at most {can.max_readers})"),
+            (
+                channel.max_message_bytes <= can.max_message_bytes,
+                f"messages of {channel.max_message_bytes} bytes (at most {can.max_message_bytes})",
+            ),
+            (channel.wait == "auto" or channel.wait in can.waits, f"wait strategy {channel.wait}"),
+        )
+        for offered, what in wants:
+            if not offered:
+                raise Unsupported(f"backend {self.name!r} does not offer {what}")
+
+
+def unavailable(name: str, error: ModuleNotFoundError, requirement: str, hint: str) -> BackendUnavailable:
+    """Return BackendUnavailable if `error` is the absence of `requirement` itself; re-raise any other import failure,
+    which is a broken installation and must not look like an absent option.
+    """
+    if error.name is None or error.name.partition(".")[0] != requirement:
+        raise error
+    return BackendUnavailable(name, f"Python package {requirement!r} is not installed", hint)
+
+
+CAPABILITY_FIELDS = tuple(field.name for field in fields(Capabilities))
+"""Names of the capabilities, in the order in which tables show them."""

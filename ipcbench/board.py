@@ -1,0 +1,256 @@
+"""The shared words of one channel: how far each endpoint is, who sleeps, who has closed; and the waiting around them.
+
+What does not live here: the messages themselves. A backend keeps those wherever its transport does (a segment, a
+database) and uses a board to know when there is something to read and when there is room to write.
+
+Every word has one writer, so plain stores of eight aligned bytes are enough and no lock is taken. Words that different
+processes write lie on different cache lines. Words (of 8 bytes):
+
+    0        state of the writer: NEW, OPEN or CLOSED
+    1        messages published so far
+    8        1 while the writer sleeps
+    16 … 23  one byte a reader: 1 while it sleeps (`MAX_READERS` bytes; the writer looks at eight at a time)
+    24 + 8i  reader i: [0] messages it is done with, [1] its state
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from ipcbench.clock import deadline_ns
+from ipcbench.errors import EndpointClosed, PeerLost, TransportError, TransportTimeout
+from ipcbench.memory_order import STRONG_ORDER, make_fence, sleeper_barrier
+from ipcbench.seats import Seat, is_held
+from ipcbench.spec import ChannelSpec
+from ipcbench.wait import Doorbell, Waiter
+
+MAX_READERS = 64
+
+NEW, OPEN, CLOSED = 0, 1, 2
+
+WRITER_STATE, PUBLISHED, WRITER_SLEEPS, READER_SLEEPS, FIRST_READER = 0, 1, 8, 16, 24
+_WORDS_PER_READER = 8
+GONE = 2**63
+"""Number of messages that a closed reader is done with: it never holds the writer back."""
+
+
+def board_bytes(readers: int) -> int:
+    """Return the size of a board, in bytes, a multiple of 64."""
+    return 8 * (FIRST_READER + _WORDS_PER_READER * readers)
+
+
+def consumed_word(reader: int) -> int:
+    """Return the index of the word that holds how many messages reader `reader` is done with."""
+    return FIRST_READER + _WORDS_PER_READER * reader
+
+
+def make_doorbells(directory: Path, readers: int) -> None:
+    """Make the doorbells of all endpoints in the channel's directory."""
+    Doorbell.make(directory / "writer.bell")
+    for index in range(readers):
+        Doorbell.make(directory / f"reader-{index}.bell")
+
+
+class _Side(ABC):
+    """One endpoint's hold on a board: its seat, its doorbells, its way of waiting."""
+
+    def __init__(self, role: str, state_word: int, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
+        """Take the seat `role` and mark it open.
+
+        Raises:
+            TransportError: no such channel, the seat is taken, or it was closed before.
+        """
+        self.words = words
+        self._flags = words.cast("B")
+        self._state_word = state_word
+        self._directory = directory
+        self.channel = channel
+        self.weak_fence: Callable[[], None] | None = None if STRONG_ORDER else make_fence()
+        self._barrier, wakers_fence = sleeper_barrier()
+        self.wake_fence: Callable[[], None] | None = make_fence() if wakers_fence else None
+        self._held = ExitStack()
+        seat = Seat(directory, role)
+        self._held.callback(seat.leave)
+        if words[state_word] == CLOSED:
+            self._held.close()
+            raise TransportError(f"the {role} of channel {channel.name!r} has closed; it cannot open again")
+        words[state_word] = OPEN
+        self.closed = False
+
+    def _doorbell(self, role: str) -> Doorbell:
+        bell = Doorbell(self._directory / f"{role}.bell")
+        self._held.callback(bell.close)
+        return bell
+
+    def _waiter(self, bell: Doorbell, sleep_byte: int) -> Waiter:
+        flags, barrier = self._flags, self._barrier
+
+        def arm() -> None:
+            flags[sleep_byte] = 1
+            barrier()
+
+        def disarm() -> None:
+            flags[sleep_byte] = 0
+
+        return Waiter(
+            self.channel.wait,
+            self.channel.readers + 1,
+            doorbell=bell,
+            arm=arm,
+            disarm=disarm,
+            check_peers=self.check_peers,
+        )
+
+    @abstractmethod
+    def check_peers(self) -> None:
+        """Raise PeerLost if waiting is pointless."""
+
+    def require_open(self) -> None:
+        """Raise EndpointClosed after `close`."""
+        if self.closed:
+            raise EndpointClosed(f"this endpoint of channel {self.channel.name!r} is closed")
+
+    def _leave(self) -> None:
+        if self.weak_fence is not None:
+            self.weak_fence()
+        self.words[self._state_word] = CLOSED
+        self.closed = True
+
+    def _release(self) -> None:
+        self._held.close()
+        self._flags.release()
+
+    def _lost(self, role: str, state_word: int) -> bool:
+        """Return whether that peer had opened, has not closed, and is dead."""
+        return self.words[state_word] == OPEN and not is_held(self._directory, role) and self.words[state_word] == OPEN
+
+
+class WriterSide(_Side):
+    """The writer's hold on the board."""
+
+    def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
+        super().__init__("writer", WRITER_STATE, words, channel, directory)
+        self._bells = [self._doorbell(f"reader-{index}") for index in range(channel.readers)]
+        self._waits = self._waiter(self._doorbell("writer"), 8 * WRITER_SLEEPS)
+        self._consumed = [consumed_word(index) for index in range(channel.readers)]
+        self.sleep_words = tuple(range(READER_SLEEPS, READER_SLEEPS + (channel.readers + 7) // 8))
+
+    def check_peers(self) -> None:
+        for index in range(self.channel.readers):
+            if self._lost(f"reader-{index}", consumed_word(index) + 1):
+                raise PeerLost(f"reader {index} of channel {self.channel.name!r} died without closing")
+
+    def slowest(self) -> int:
+        """Return how many messages the slowest reader is done with; `GONE` if all have closed."""
+        words = self.words
+        return min([words[word] for word in self._consumed])
+
+    def wait_until_consumed(self, count: int, timeout_s: float | None) -> int:
+        """Wait until every reader is done with `count` messages; return how many the slowest is done with.
+
+        Raises:
+            TransportTimeout: not by then.
+            PeerLost: a reader died.
+        """
+        slowest = self.slowest()
+        if slowest < count:
+            if not self._waits.until(lambda: self.slowest() >= count, deadline_ns(timeout_s)):
+                raise TransportTimeout(
+                    f"no room in channel {self.channel.name!r} within {timeout_s} s: a reader is "
+                    f"{self.channel.depth} messages behind"
+                )
+            slowest = self.slowest()
+        if self.weak_fence is not None:
+            self.weak_fence()
+        return slowest
+
+    def wake_readers(self) -> None:
+        """Ring every reader that sleeps; call it after publishing."""
+        if self.wake_fence is not None:
+            self.wake_fence()
+        words = self.words
+        for word in self.sleep_words:
+            if words[word]:
+                self.ring_sleepers()
+                return
+
+    def ring_sleepers(self) -> None:
+        """Ring the readers whose sleep byte is set, and clear it first: a later sleeper sets it again for itself."""
+        flags, base = self._flags, 8 * READER_SLEEPS
+        for index, bell in enumerate(self._bells):
+            if flags[base + index]:
+                flags[base + index] = 0
+                bell.ring()
+
+    def close(self) -> None:
+        """Say that the stream ends here, and wake all who wait for more."""
+        if self.closed:
+            return
+        self._leave()
+        for bell in self._bells:
+            bell.ring()
+        self._release()
+
+
+class ReaderSide(_Side):
+    """One reader's hold on the board."""
+
+    def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path, index: int) -> None:
+        if not 0 <= index < channel.readers:
+            raise TransportError(f"channel {channel.name!r} has readers 0 to {channel.readers - 1}, not {index}")
+        self.consumed_word = consumed_word(index)
+        super().__init__(f"reader-{index}", self.consumed_word + 1, words, channel, directory)
+        self._writer_bell = self._doorbell("writer")
+        self._waits = self._waiter(self._doorbell(f"reader-{index}"), 8 * READER_SLEEPS + index)
+
+    def check_peers(self) -> None:
+        if self._lost("writer", WRITER_STATE):
+            raise PeerLost(f"the writer of channel {self.channel.name!r} died without closing")
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until `ready()`; return False if the writer has closed and it is still not so.
+
+        Raises:
+            TransportTimeout: not by then.
+            PeerLost: the writer died.
+        """
+        words = self.words
+        deadline = deadline_ns(timeout_s)
+        try:
+            arrived = self._waits.until(lambda: ready() or words[WRITER_STATE] == CLOSED, deadline)
+        except PeerLost:
+            if not ready():  # else the writer's last message came between the look and the question who lives
+                raise
+            arrived = True
+        if not arrived:
+            raise TransportTimeout(f"no message in channel {self.channel.name!r} within {timeout_s} s")
+        if self.weak_fence is not None:
+            self.weak_fence()
+        return ready()
+
+    def done_with(self, count: int) -> None:
+        """Say that this reader is done with `count` messages in all, and wake the writer if it sleeps."""
+        if self.weak_fence is not None:
+            self.weak_fence()
+        self.words[self.consumed_word] = count
+        if self.wake_fence is not None:
+            self.wake_fence()
+        if self.words[WRITER_SLEEPS]:
+            self.ring_writer()
+
+    def ring_writer(self) -> None:
+        """Wake the writer."""
+        self._flags[8 * WRITER_SLEEPS] = 0
+        self._writer_bell.ring()
+
+    def close(self) -> None:
+        """Leave: the writer no longer waits for this reader."""
+        if self.closed:
+            return
+        self._leave()
+        self.words[self.consumed_word] = GONE
+        self._writer_bell.ring()
+        self._release()

@@ -1,0 +1,24 @@
+"""The one clock of every measurement: CLOCK_MONOTONIC, in integer nanoseconds.
+
+What does not live here: any arithmetic on times, or waiting.
+
+On Linux and macOS this clock is common to all processes of a host, so a stamp taken by the writer and one taken by a
+reader can be subtracted there. It is never comparable between hosts.
+"""
+
+from __future__ import annotations
+
+import time
+
+now_ns = time.monotonic_ns
+"""Nanoseconds of the monotonic clock; only differences mean anything."""
+
+
+def deadline_ns(timeout_s: float | None) -> int | None:
+    """Return the clock's reading `timeout_s` seconds from now; None waits for ever and stays None."""
+    return None if timeout_s is None else now_ns() + int(timeout_s * 1e9)
+
+
+def remaining_s(deadline: int | None) -> float | None:
+    """Return the seconds left until `deadline` (nanoseconds), at least 0.0; None for None."""
+    return None if deadline is None else max(0.0, (deadline - now_ns()) / 1e9)

@@ -1,0 +1,153 @@
+"""From the endpoints' columns to the figures of a trial's record: quantiles, throughput, rates, thinned samples.
+
+What does not live here: anything over more than one trial (ipcbench/analysis). The quantiles here are over all messages of
+the window; the columns that are stored may be thinned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ipcbench.harness.group import role_of
+from ipcbench.result import EndpointResult, Integrity, Quantiles, Usage
+from ipcbench.spec import TrialSpec
+
+KEPT_SAMPLES = 2048
+"""A stored column has at most about so many values; a longer one is thinned by an even stride, which is recorded."""
+
+MAX_HALVES_RATIO = 0.25
+"""A window whose halves differ by more than this (rate when saturated, median latency when paced) is unsteady."""
+
+_MIN_FOR_HALVES = 20
+Column = npt.NDArray[np.int64]
+
+
+def quantiles(column: Column) -> Quantiles | None:
+    """Return the quantiles of a column of ns; None if it is empty."""
+    if not len(column):
+        return None
+    p50, p90, p99 = np.percentile(column, (50, 90, 99))
+    return Quantiles(
+        count=len(column),
+        p50_ns=float(p50),
+        p90_ns=float(p90),
+        p99_ns=float(p99),
+        max_ns=float(column.max()),
+        mean_ns=float(column.mean()),
+    )
+
+
+def halves_agree(received: Column, latency: Column | None, *, paced: bool) -> bool:
+    """Return whether the two halves of a window tell the same: rate when saturated, median latency when paced."""
+    if len(received) < _MIN_FOR_HALVES:
+        return True
+    half = len(received) // 2
+    if not paced:
+        first, second = received[half] - received[0], received[-1] - received[-1 - half]
+    elif latency is not None:
+        first, second = np.median(latency[:half]), np.median(latency[half:])
+    else:
+        return True
+    return bool(abs(first - second) <= MAX_HALVES_RATIO * max(first, second))
+
+
+class Digest:
+    """The columns of one trial, joined.
+
+    Args:
+        trial: what was measured.
+        answers: what each process answered to `go`, by its number: `facts` and `columns` (int64, native byte order).
+        pids: process number → operating system's number.
+        with_latency: whether the clocks may be compared.
+    """
+
+    def __init__(
+        self, trial: TrialSpec, answers: dict[int, dict[str, Any]], pids: dict[int, int], *, with_latency: bool
+    ) -> None:
+        self._trial = trial
+        self._pids = pids
+        self._answers = answers
+        self._columns: dict[int, dict[str, Column]] = {
+            index: {name: np.frombuffer(raw, dtype=np.int64) for name, raw in answer["columns"].items()}
+            for index, answer in answers.items()
+        }
+        self._latency = {index: self._one_way(index) if with_latency else None for index in answers if index}
+
+    def _one_way(self, index: int) -> Column:
+        """Return receipt − intended send time of every message that reader saw, joined by sequence number."""
+        columns = self._columns[index]
+        first = self._answers[0]["facts"]["warmup_count"] + 1
+        position = columns["sequence"] - first
+        intended = self._columns[0]["intended_ns"]
+        inside = (position >= 0) & (position < len(intended))
+        return columns["received_ns"][inside] - intended[position[inside]]
+
+    def endpoint(self, index: int) -> EndpointResult:
+        """Return the record of process number `index`."""
+        facts, columns = self._answers[index]["facts"], self._columns[index]
+        moments = columns["sent_ns"] if index == 0 else columns["received_ns"]
+        latency = self._latency.get(index)
+        last_ns = int(moments[-1]) if len(moments) else 0
+        if index == 0 and len(moments):
+            last_ns += int(columns["write_ns"][-1])
+        return EndpointResult(
+            role=role_of(index),
+            process_id=self._pids[index],
+            messages_count=facts["messages_count"],
+            first_ns=int(moments[0]) if len(moments) else 0,
+            last_ns=last_ns,
+            call=quantiles(columns["write_ns"] if index == 0 else columns["read_ns"]),
+            latency=None if latency is None or self._trial.mode != "paced" else quantiles(latency),
+            decode=quantiles(columns["decode_ns"]) if index else None,
+            usage=Usage(**facts["usage"]),
+            integrity=Integrity(**facts["integrity"]) if index else Integrity(),
+            sample_stride=self._stride(len(moments)),
+            gc_count=facts["gc_count"],
+            warmup_count=facts["warmup_count"],
+            steady=facts["steady"]
+            if index == 0
+            else halves_agree(moments, latency, paced=self._trial.mode == "paced"),
+        )
+
+    @staticmethod
+    def _stride(count: int) -> int:
+        return max(1, -(-count // KEPT_SAMPLES))
+
+    def throughput_per_s(self) -> float | None:
+        """Return messages that every reader validated, over the time from the first receipt of any to the last of any.
+
+        N messages make N − 1 intervals. For latest_value: what the average reader read, over the same time. None for a paced
+        trial or fewer than two messages.
+        """
+        if self._trial.mode != "saturate":
+            return None
+        received = [self._columns[index]["received_ns"] for index in self._latency]
+        counts = [len(one) for one in received]
+        if min(counts) < 2:
+            return None
+        elapsed_s = float(max(one[-1] for one in received) - min(one[0] for one in received)) / 1e9
+        count = min(counts) if self._trial.delivery == "every_message" else sum(counts) / len(counts)
+        return (count - 1) / elapsed_s if elapsed_s > 0 else None
+
+    def achieved_rate_per_s(self) -> float | None:
+        """Return the rate at which a paced writer really sent, N − 1 intervals; None for a saturated one."""
+        sent = self._columns[0]["sent_ns"]
+        if self._trial.mode != "paced" or len(sent) < 2:
+            return None
+        return float((len(sent) - 1) / ((sent[-1] - sent[0]) / 1e9))
+
+    def samples(self) -> dict[str, Column]:
+        """Return the columns to store, named `role.column`, thinned by each endpoint's stride."""
+        kept: dict[str, Column] = {}
+        for index, columns in self._columns.items():
+            moments = columns["sent_ns"] if index == 0 else columns["received_ns"]
+            stride = self._stride(len(moments))
+            for name, column in columns.items():
+                kept[f"{role_of(index)}.{name}"] = column if name == "decode_ns" else column[::stride]
+            latency = self._latency.get(index)
+            if latency is not None and self._trial.mode == "paced":
+                kept[f"{role_of(index)}.latency_ns"] = latency[::stride]
+        return kept

@@ -1,0 +1,184 @@
+"""A worker group as the coordinator sees it: questions to all, answers from all, and what went wrong as one error.
+
+What does not live here: starting processes (launch.py) and the order of a trial (coordinator.py).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import suppress
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from ipcbench.backend import Launcher
+from ipcbench.clock import deadline_ns, now_ns, remaining_s
+from ipcbench.errors import TrialError, WorkerCrashed, WorkerTimeout
+from ipcbench.harness.control import Channel, Switchboard
+from ipcbench.harness.launch import Processes, start_group
+
+LAUNCH_S = 60.0
+_CLOCK_QUESTIONS = 64
+_DEATH_NOTICE_S = 1.0
+
+
+def role_of(index: int) -> str:
+    """Return the name of process number `index` of a group."""
+    return "writer" if index == 0 else f"reader-{index - 1}"
+
+
+class Group:
+    """One writer and N readers, started for one backend, each a process that answers on its channel.
+
+    Args:
+        launcher: how to start them.
+        readers: N.
+        switchboard: where they connect to.
+        directory: the run's own folder, for what the group writes to stderr.
+        name: unique within the run.
+        launch_s: how long they may take to connect.
+
+    Raises:
+        WorkerCrashed: one ended before it connected.
+        WorkerTimeout: not all have connected in time.
+        BackendUnavailable: the launcher is missing.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        readers: int,
+        switchboard: Switchboard,
+        directory: Path,
+        name: str,
+        launch_s: float = LAUNCH_S,
+    ) -> None:
+        self.endpoints = readers + 1
+        self._channels: dict[int, Channel] = {}
+        self.pids: dict[int, int] = {}
+        self._processes: Processes = start_group(
+            launcher, self.endpoints, switchboard.address, switchboard.environment(), directory / f"{name}.stderr"
+        )
+        try:
+            self._gather(switchboard, launch_s)
+            self.clock_offset_ns, self.clock_delay_ns = self._compare_clocks()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _gather(self, switchboard: Switchboard, launch_s: float) -> None:
+        deadline = deadline_ns(launch_s)
+        while len(self._channels) < self.endpoints:
+            channel = switchboard.accept(min(0.2, remaining_s(deadline) or 0.0))
+            if channel is not None:
+                hello = channel.receive(remaining_s(deadline))
+                self._channels[hello["index"]] = channel
+                self.pids[hello["index"]] = hello["pid"]
+                self._processes.worker_pids.append(hello["pid"])
+            elif dead := self._processes.dead():
+                raise WorkerCrashed(self._obituary(dead[0][0], dead[0][1]))
+            elif not remaining_s(deadline):
+                missing = ", ".join(role_of(i) for i in range(self.endpoints) if i not in self._channels)
+                raise WorkerTimeout(f"{missing} did not start within {launch_s:.0f} s{self._quote()}")
+
+    def _compare_clocks(self) -> tuple[float, float]:
+        """Return the largest |offset| of a worker's clock to ours and the least delay seen with that worker, in ns.
+
+        Both come from the question and answer with the least delay (as NTP does); a true common clock shows an offset of at
+        most half that delay.
+        """
+        worst = (0.0, 1.0)
+        for index in range(self.endpoints):
+            best = (float("inf"), 0.0)
+            for _ in range(_CLOCK_QUESTIONS):
+                asked = now_ns()
+                theirs = self.ask_one(index, {"do": "echo"}, 10.0)["clock_ns"]
+                answered = now_ns()
+                best = min(best, (answered - asked, theirs - (asked + answered) / 2))
+            if abs(best[1]) / best[0] > worst[0] / worst[1]:
+                worst = (abs(best[1]), best[0])
+        return worst
+
+    def ask_one(self, index: int, question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Ask one worker; see `ask`."""
+        return self.ask({index: question}, timeout_s)[index]
+
+    def ask_all(self, question: dict[str, Any], timeout_s: float) -> dict[int, dict[str, Any]]:
+        """Ask every worker the same; see `ask`."""
+        return self.ask(dict.fromkeys(range(self.endpoints), question), timeout_s)
+
+    def ask(self, questions: dict[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any]]:
+        """Send each worker its question, then wait for all answers; the first bad one ends the waiting.
+
+        Raises:
+            WorkerCrashed: a worker ended; names its role, exit code and last words.
+            WorkerTimeout: a worker did not answer in time; names its role.
+            TrialError: a worker answered with an error; names its role and the error.
+        """
+        for index, question in questions.items():
+            try:
+                self._channels[index].send(question)
+            except TrialError as error:
+                raise WorkerCrashed(self._death_of(index)) from error
+        answers: dict[int, dict[str, Any]] = {}
+        deadline = deadline_ns(timeout_s)
+        waiting = {self._channels[index].fileno(): index for index in questions}
+        while waiting:
+            ready = wait(list(waiting), remaining_s(deadline))
+            if not ready:
+                silent = ", ".join(role_of(index) for index in sorted(waiting.values()))
+                verb = next(iter(questions.values()))["do"]
+                raise WorkerTimeout(f"{silent} did not answer {verb!r} within {timeout_s:.0f} s")
+            for descriptor in ready:
+                index = waiting.pop(descriptor)  # type: ignore[index]
+                answers[index] = self._answer(index)
+        return answers
+
+    def _answer(self, index: int) -> dict[str, Any]:
+        try:
+            answer = self._channels[index].receive(10.0)
+        except WorkerTimeout:
+            raise
+        except TrialError as error:
+            raise WorkerCrashed(self._death_of(index)) from error
+        if not answer["ok"]:
+            raise TrialError(f"{role_of(index)}: {answer['error']}: {answer['text']}")
+        return answer
+
+    def _death_of(self, index: int) -> str:
+        """Return what is known of the death of worker `index`; its exit status may take a moment to be there."""
+        own = self._processes.started[min(index, len(self._processes.started) - 1)]
+        with suppress(subprocess.TimeoutExpired):
+            own.wait(_DEATH_NOTICE_S)
+        return self._obituary(index, own.returncode)
+
+    def _obituary(self, index: int, code: int | None) -> str:
+        if code is None:
+            how = "ended"
+        else:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return f"{role_of(index)} {how}{self._quote()}"
+
+    def _quote(self) -> str:
+        words = self._processes.last_words()
+        return f"; last words: {words}" if words else ""
+
+    def end(self) -> None:
+        """Tell all workers to exit and wait for them; those that do not are killed."""
+        for channel in self._channels.values():
+            try:
+                channel.send({"do": "exit"})
+            except TrialError:  # it has ended already
+                continue
+        self._processes.wait()
+        self._close()
+
+    def kill(self) -> None:
+        """End the group at once."""
+        self._processes.kill()
+        self._close()
+
+    def _close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()

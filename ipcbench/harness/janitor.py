@@ -1,0 +1,44 @@
+"""A small process beside every run: when the run is gone, however it went, it kills what is left and removes it.
+
+What does not live here: leftovers of runs whose janitor was killed too (ipcbench/clean.py, by hand).
+
+It reads process numbers from its standard input, one a line. The end of the input is the end of the run.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from ipcbench.leftovers import remove
+
+_MARK = "ipcbench.harness.worker"
+
+
+def _is_worker(pid: int, token: str) -> bool:
+    """Return whether that number still belongs to a worker of the run, and not to a process that got it later."""
+    import psutil
+
+    try:
+        line = " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
+    return _MARK in line and token in line
+
+
+def main() -> None:
+    """Wait for the run's end; then kill its workers and remove everything that has its name."""
+    token = sys.argv[1]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run; its end is what counts here
+    pids = [int(line) for line in sys.stdin if line.strip().isdigit()]
+    for pid in pids:
+        if _is_worker(pid, token):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    remove(token)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The hot loops: what runs inside the timed window, and nothing else.
+
+What does not live here: phases, integrity counts and anything that may be slow (writing.py, reading.py). In these loops there
+is no allocation that outlives a message, no logging, no attribute look-up; columns are preallocated arrays of int64. A loop that
+meets anything unexpected returns at once and lets slower code find out what it was.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from select import select
+
+from ipcbench.clock import now_ns
+from ipcbench.message import FLAGS, INTENDED, SENT, SEQUENCE, TRAILER_BYTES, Outgoing, Phase, unpack_stamp, unpack_word
+
+_SPIN_NS = 150_000
+"""A paced writer sleeps until this long before the intended time and polls the clock from there on."""
+
+HASH_EVERY = 64
+"""Inside the window every such message has its whole body hashed; a power of two."""
+
+Write = Callable[[bytearray, float], None]
+Read = Callable[[float], memoryview]
+
+
+def write_flat_out(
+    write: Write,
+    messages: Sequence[Outgoing],
+    sequence: int,
+    stop_ns: int,
+    stall_s: float,
+    sent: array[int],
+    written: array[int],
+) -> int:
+    """Write as fast as the transport takes it until `stop_ns` or until the columns are full; at least two messages.
+
+    Args:
+        messages: two messages of equal size, sent in turn, with their flags set.
+        sequence: of the message before the first.
+        stop_ns: reading of the clock after which no message begins.
+        stall_s: time-out of a single write.
+        sent: filled with the clock before each write.
+        written: filled with the duration of each write.
+
+    Returns:
+        How many messages were written.
+    """
+    clock, key_sequence, key_intended, key_sent = now_ns, SEQUENCE, INTENDED, SENT
+    turns = [(one.buffer, one.head, one.tail) for one in messages] * (2 // len(messages))
+    for index in range(len(sent)):
+        start = clock()
+        if start >= stop_ns and index > 1:
+            return index
+        buffer, head, tail = turns[index & 1]
+        sequence += 1
+        head[key_sequence] = tail[0] = sequence
+        head[key_intended] = head[key_sent] = start
+        write(buffer, stall_s)
+        sent[index] = start
+        written[index] = clock() - start
+    return len(sent)
+
+
+def write_paced(
+    write: Write,
+    messages: Sequence[Outgoing],
+    sequence: int,
+    start_ns: int,
+    interval_ns: float,
+    count: int,
+    stall_s: float,
+    intended: array[int],
+    sent: array[int],
+    written: array[int],
+) -> int:
+    """Write `count` messages on a fixed schedule: message i is due at start_ns + i·interval_ns, however late we are.
+
+    A writer that falls behind sends at once and never moves the schedule, so a stall shows in the latency of every message
+    that was due during it (no coordinated omission). Arguments and result as `write_flat_out`.
+    """
+    clock, key_sequence, key_intended, key_sent = now_ns, SEQUENCE, INTENDED, SENT
+    turns = [(one.buffer, one.head, one.tail) for one in messages] * (2 // len(messages))
+    for index in range(count):
+        due = start_ns + int(index * interval_ns)
+        left = due - clock()
+        if left > _SPIN_NS:
+            select((), (), (), (left - _SPIN_NS) / 1e9)
+        buffer, head, tail = turns[index & 1]
+        sequence += 1
+        head[key_sequence] = tail[0] = sequence
+        head[key_intended] = due
+        start = clock()
+        while start < due:
+            start = clock()
+        head[key_sent] = start
+        write(buffer, stall_s)
+        intended[index] = due
+        sent[index] = start
+        written[index] = clock() - start
+    return count
+
+
+def read_every(
+    read: Read,
+    expected_bytes: int,
+    sequence: int,
+    stall_s: float,
+    body_matches: Callable[[memoryview], bool],
+    received: array[int],
+    waited: array[int],
+    index: int,
+) -> tuple[int, memoryview, int, int]:
+    """Read messages of the window for as long as each is whole and the very next one.
+
+    Args:
+        expected_bytes: size of every message.
+        sequence: that of the message before the first.
+        stall_s: time-out of a single read.
+        body_matches: hashes a message's body and says whether it is right; called for every `HASH_EVERY`-th.
+        received: filled from `index` with the clock after each read.
+        waited: filled from `index` with the duration of each read.
+        index: where to begin in the columns.
+
+    Returns:
+        (index after the last one stored, the first message that is not the next one of the window, clock before that
+        read, clock after it).
+    """
+    clock, stamp, word, measure, mask = now_ns, unpack_stamp, unpack_word, int(Phase.MEASURE), HASH_EVERY - 1
+    tail = expected_bytes - TRAILER_BYTES
+    while True:
+        sequence += 1
+        before = clock()
+        view = read(stall_s)
+        after = clock()
+        if len(view) != expected_bytes:
+            return index, view, before, after
+        found, _, _, flags = stamp(view)
+        if found != sequence or flags != measure or word(view, tail)[0] != sequence:
+            return index, view, before, after
+        if not sequence & mask and not body_matches(view):
+            return index, view, before, after
+        received[index] = after
+        waited[index] = after - before
+        index += 1
+
+
+def read_latest(
+    read: Read,
+    expected_bytes: int,
+    sequence: int,
+    stall_s: float,
+    body_matches: Callable[[memoryview], bool],
+    received: array[int],
+    waited: array[int],
+    sequences: array[int],
+    index: int,
+) -> tuple[int, memoryview, int, int]:
+    """As `read_every` for latest_value: each message must be newer than the last, and gaps are kept in `sequences`."""
+    clock, stamp, word, measure, mask = now_ns, unpack_stamp, unpack_word, int(Phase.MEASURE), HASH_EVERY - 1
+    tail = expected_bytes - TRAILER_BYTES
+    limit = len(received)
+    while True:
+        before = clock()
+        view = read(stall_s)
+        after = clock()
+        if len(view) != expected_bytes or index == limit:
+            return index, view, before, after
+        found, _, _, flags = stamp(view)
+        if found <= sequence or flags != measure or word(view, tail)[0] != found:
+            return index, view, before, after
+        if not index & mask and not body_matches(view):
+            return index, view, before, after
+        sequence = found
+        received[index] = after
+        waited[index] = after - before
+        sequences[index] = found
+        index += 1
+
+
+def set_phase(messages: Sequence[Outgoing], phase: Phase) -> None:
+    """Mark the messages as belonging to `phase`."""
+    for one in messages:
+        one.head[FLAGS] = phase

@@ -1,0 +1,71 @@
+"""The placement probe: a spinning ping-pong of two processes on one shared cache line.
+
+What does not live here: what is made of it. Virtual machines move between a near and a far placement of their cores within
+seconds; a trial keeps the probe's figure from just before and just after, so that cells of different regimes can be told apart.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from statistics import median
+
+from ipcbench.clock import now_ns
+
+PROBE_BYTES = 4096
+_BATCHES, _HOPS = 9, 200
+_POLLS_PER_CLOCK = 64
+
+
+def make_probe_file(path: Path) -> None:
+    """Make the file that both processes map; it holds two words on different cache lines, zero."""
+    path.write_bytes(bytes(PROBE_BYTES))
+
+
+def ping_pong_ns(path: Path, side: int, base: int, timeout_s: float) -> float | None:
+    """Bounce a counter between this process (side 0 serves, side 1 answers) and another one.
+
+    Args:
+        path: what `make_probe_file` made.
+        side: 0 or 1.
+        base: the counter's value so far; every call on the same file must begin where the last one ended, which is
+            `base + probe_length()`.
+        timeout_s: when to give up on the other side.
+
+    Returns:
+        Half a round trip in ns, the median over batches, interpreter's share included; None if the other side did not play.
+    """
+    fd = os.open(path, os.O_RDWR)
+    try:
+        with mmap.mmap(fd, PROBE_BYTES) as shared, memoryview(shared) as view, view.cast("Q") as words:
+            return _bounce(words, side, base, now_ns() + int(timeout_s * 1e9))
+    finally:
+        os.close(fd)
+
+
+def probe_length() -> int:
+    """Return by how much one call of `ping_pong_ns` moves the counter."""
+    return _BATCHES * _HOPS
+
+
+def _bounce(words: memoryview, side: int, base: int, deadline: int) -> float | None:
+    mine, theirs = (0, 8) if side == 0 else (8, 0)
+    batches: list[float] = []
+    for batch in range(_BATCHES):
+        first = base + batch * _HOPS
+        start = now_ns()
+        for turn in range(first + 1, first + _HOPS + 1):
+            if side == 0:
+                words[mine] = turn
+            while words[theirs] != turn:
+                for _ in range(_POLLS_PER_CLOCK):
+                    if words[theirs] == turn:
+                        break
+                else:
+                    if now_ns() > deadline:
+                        return None
+            if side == 1:
+                words[mine] = turn
+        batches.append((now_ns() - start) / (2 * _HOPS))
+    return median(batches)

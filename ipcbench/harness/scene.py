@@ -1,0 +1,75 @@
+"""Where a run happens: its token, its private folder, its lock, and the janitor that cleans up if the run cannot.
+
+What does not live here: results, which are the user's (ipcbench/store.py). Everything here is gone when the run ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ipcbench.leftovers import remove
+from ipcbench.spec import NAME_PREFIX
+
+LOCK_NAME = "run.lock"
+"""File in a run's folder that is locked as long as the run lives."""
+
+_JANITOR_S = 10.0
+
+
+class Scene:
+    """A run's place on the host; a context manager that leaves nothing behind.
+
+    Attributes:
+        token: what every name of this run begins with, `ipcb-` and eight random digits.
+        directory: the run's private folder.
+        probe_count: how far the placement probe's counter has got.
+    """
+
+    def __init__(self) -> None:
+        self.token = f"{NAME_PREFIX}{secrets.token_hex(4)}"
+        self.directory = Path(tempfile.gettempdir()) / f"{self.token}-run"
+        self.probe_count = 0
+        self._channels = 0
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(mode=0o700)
+        self._lock = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._janitor = subprocess.Popen(
+            [sys.executable, "-m", "ipcbench.harness.janitor", self.token],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
+
+    def channel_name(self) -> str:
+        """Return a new name for a channel of this run."""
+        self._channels += 1
+        return f"{self.token}-{self._channels}"
+
+    def watch(self, pid: int) -> None:
+        """Have the janitor kill this process if the run cannot."""
+        if self._janitor.stdin is not None and self._janitor.poll() is None:
+            self._janitor.stdin.write(f"{pid}\n".encode())
+            self._janitor.stdin.flush()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._lock)
+        try:  # the janitor does the one clean-up there is, whether the run ends or is ended
+            self._janitor.communicate(timeout=_JANITOR_S)
+        except subprocess.TimeoutExpired:
+            self._janitor.kill()
+            self._janitor.wait()
+        remove(self.token)

@@ -1,0 +1,174 @@
+"""A worker: one process of a group. Connects back, opens an endpoint when told, runs its part of a trial, reports.
+
+What does not live here: what is measured (writing.py, reading.py) and who starts whom (launch.py).
+
+The protocol is question and answer: `{"do": verb, …}` is answered by `{"ok": true, …}` or `{"ok": false, "error", "text"}`.
+When the coordinator is gone, however it went, the worker ends at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ipcbench.backend import Address, Reader, Writer
+from ipcbench.clock import now_ns
+from ipcbench.codec import get_codec
+from ipcbench.errors import IpcbenchError, TrialError
+from ipcbench.harness.control import Channel, connect
+from ipcbench.harness.plan import Plan
+from ipcbench.harness.probe import ping_pong_ns
+from ipcbench.harness.reading import ReaderPart
+from ipcbench.harness.writing import WriterPart
+from ipcbench.message import Outgoing
+from ipcbench.payload import build
+from ipcbench.registry import get_backend
+
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MPI_RANKID")
+"""Where MPI launchers say which process of the group this is."""
+
+_PR_SET_PDEATHSIG = 1
+_ORPHANED = 3
+
+
+class Worker:
+    """Serves one coordinator as process number `index` of its group: 0 writes, i + 1 is reader i."""
+
+    def __init__(self, channel: Channel, index: int) -> None:
+        self._channel = channel
+        self._index = index
+        self._endpoint: Writer | Reader | None = None
+        self._part: WriterPart | ReaderPart | None = None
+        self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "echo": lambda _: {"clock_ns": now_ns()},
+            "open": self._open,
+            "probe": self._probe,
+            "go": self._go,
+            "close": self._close,
+        }
+
+    def serve(self) -> None:
+        """Answer until told to exit or until the coordinator is gone."""
+        self._channel.send({"index": self._index, "pid": os.getpid()})
+        while True:
+            try:
+                request = self._channel.receive(None)
+            except TrialError:
+                return
+            if request["do"] == "exit":
+                return
+            try:
+                answer = {"ok": True, **self._verbs[request["do"]](request)}
+            except IpcbenchError as error:
+                answer = {"ok": False, "error": type(error).__name__, "text": str(error)}
+            self._channel.send(answer)
+
+    def _open(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Open the endpoint and get everything ready, so that `go` finds nothing left to allocate."""
+        address, plan = Address.from_dict(request["address"]), Plan.from_dict(request["plan"])
+        backend, codec = get_backend(address.backend)(), get_codec(plan.trial.codec)
+        if self._index:
+            reader = self._endpoint = backend.open_reader(address, self._index - 1)
+            self._part = ReaderPart(reader, codec, plan)
+            return {}
+        writer = self._endpoint = backend.open_writer(address)
+        payloads = [codec.encode(build(plan.trial.payload, plan.trial.size, variant)) for variant in (0, 1)]
+        same_size = [one for one in payloads if len(one) == len(payloads[0])]
+        self._part = WriterPart(writer, [Outgoing(one) for one in same_size], plan)
+        return {}
+
+    def _probe(self, request: dict[str, Any]) -> dict[str, Any]:
+        half_ns = ping_pong_ns(Path(request["path"]), self._index, request["base"], request["timeout_s"])
+        return {"half_ns": half_ns}
+
+    def _go(self, _: dict[str, Any]) -> dict[str, Any]:
+        assert self._part is not None  # noqa: S101 - the coordinator opens before it says go
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        try:
+            outcome = self._part.run()
+        finally:
+            gc.enable()
+            gc.unfreeze()
+        facts = {name: getattr(outcome, name) for name in outcome.__dataclass_fields__ if name != "columns"}
+        for name in ("usage", "integrity"):
+            if name in facts:
+                facts[name] = asdict(facts[name])
+        return {"facts": facts, "columns": {name: column.tobytes() for name, column in outcome.columns.items()}}
+
+    def _close(self, _: dict[str, Any]) -> dict[str, Any]:
+        endpoint, self._endpoint, self._part = self._endpoint, None, None
+        if endpoint is not None:
+            endpoint.close()
+        return {}
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it ends (Linux; elsewhere the lifeline does)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _watch_lifeline(descriptor: int) -> None:
+    """End this process when the coordinator's end of the control channel goes; costs nothing while it waits."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLHUP | select.POLLRDHUP if sys.platform.startswith("linux") else 0)
+        poll.poll()
+        os._exit(_ORPHANED)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+def _rank() -> int:
+    for name in RANK_VARIABLES:
+        if name in os.environ:
+            return int(os.environ[name])
+    raise SystemExit(f"no rank: none of {', '.join(RANK_VARIABLES)} is set by the launcher")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the process's endpoints: one, or with `--together N` all N in threads of this process."""
+    parser = argparse.ArgumentParser(prog="ipcbench.harness.worker")
+    parser.add_argument("--control", required=True)
+    parser.add_argument("--index", type=int, help="number in the group; without it, the MPI launcher's rank")
+    parser.add_argument("--together", type=int, default=0)
+    options = parser.parse_args(arguments)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    _die_with_parent()
+    if options.together:
+        _serve_together(options.control, options.together)
+        return
+    channel = connect(options.control)
+    _watch_lifeline(channel.fileno())
+    Worker(channel, _rank() if options.index is None else options.index).serve()
+
+
+def _serve_together(control: str, count: int) -> None:
+    channels = [connect(control) for _ in range(count)]
+    _watch_lifeline(channels[0].fileno())
+    threads = [
+        threading.Thread(target=Worker(channel, index).serve, name=f"endpoint-{index}", daemon=True)
+        for index, channel in enumerate(channels)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

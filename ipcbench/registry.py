@@ -1,0 +1,95 @@
+"""Backends by name: the built-in table, and third-party ones that register under the entry point `ipcbench.backends`.
+
+What does not live here: any backend. Each is imported when it is asked for, so that `import ipcbench` needs no transport.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from ipcbench.backend import Backend
+from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
+
+ENTRY_POINT_GROUP = "ipcbench.backends"
+
+_BUILT_IN = {
+    "zmq": "ipcbench.backends._zmq:ZmqIpc",
+    "zmq-tcp": "ipcbench.backends._zmq:ZmqTcp",
+    "shm": "ipcbench.backends._shm:Shm",
+    "lmdb": "ipcbench.backends._lmdb:Lmdb",
+    "mpi": "ipcbench.backends._mpi:MpiNative",
+    "mpi-pkl5": "ipcbench.backends._mpi:MpiPkl5",
+    "mpi-buffer": "ipcbench.backends._mpi:MpiBuffer",
+    "mpi-p2p": "ipcbench.backends._mpi:MpiP2p",
+    "pipe": "ipcbench.backends._pipe:Pipe",
+    "null": "ipcbench.backends._null:Null",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BackendStatus:
+    """Whether a backend can be used here, and what to do if not."""
+
+    name: str
+    available: bool
+    reason: str
+    """Why not; empty if available."""
+    hint: str
+    """How to get it; empty if available."""
+
+
+def _targets() -> dict[str, str]:
+    """Return name → `module:Class`; an entry point may not take a built-in name."""
+    found = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+    return {**found, **_BUILT_IN}
+
+
+def names() -> tuple[str, ...]:
+    """Return every registered name: the built-in ones in their own order, then third-party ones by name."""
+    targets = _targets()
+    return (*_BUILT_IN, *sorted(set(targets) - set(_BUILT_IN)))
+
+
+def _load(name: str, target: str) -> type[Backend]:
+    module_name, _, attribute = target.partition(":")
+    try:
+        found = getattr(import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module_name.startswith(error.name):
+            raise ConfigError("backend", name, f"a module that can be imported ({module_name} cannot)") from error
+        raise
+    except AttributeError as error:
+        raise ConfigError("backend", name, f"a class that exists ({attribute!r} is not in {module_name})") from error
+    if not (isinstance(found, type) and issubclass(found, Backend)):
+        raise ConfigError("backend", name, "a subclass of ipcbench.Backend")
+    return found
+
+
+def get_backend(name: str) -> type[Backend]:
+    """Return the backend's class, by registered name or as `module:Class`; imports its module.
+
+    Raises:
+        UnknownBackend: not registered; the text lists what is.
+        ConfigError: `module:Class` does not lead to a Backend.
+    """
+    if ":" in name:
+        return _load(name, name)
+    targets = _targets()
+    if name not in targets:
+        raise UnknownBackend(name, names())
+    return _load(name, targets[name])
+
+
+def status(name: str) -> BackendStatus:
+    """Return whether the backend can be used here.
+
+    Raises:
+        UnknownBackend: not registered.
+    """
+    try:
+        get_backend(name).probe()
+    except BackendUnavailable as error:
+        return BackendStatus(name, available=False, reason=error.reason, hint=error.hint)
+    return BackendStatus(name, available=True, reason="", hint="")

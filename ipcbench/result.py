@@ -1,0 +1,228 @@
+"""The outputs: what a trial found, endpoint by endpoint, and what a run was. Plain, frozen, JSON-ready.
+
+What does not live here: files (ipcbench/store.py), statistics over trials (ipcbench/analysis) or the measuring itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+from ipcbench.spec import TrialSpec
+
+SCHEMA_VERSION = 1
+"""Of run.json, trials.jsonl and samples/; a reader refuses any other."""
+
+Status = Literal["ok", "failed", "skipped"]
+"""`ok`: measured, nothing lost. `failed`: tried, kept, never ranked. `skipped`: not tried, for the reason given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one endpoint consumed during the measured window (deltas of getrusage)."""
+
+    user_cpu_s: float
+    system_cpu_s: float
+    voluntary_switches_count: int
+    involuntary_switches_count: int
+    minor_faults_count: int
+    major_faults_count: int
+    max_rss_bytes: int
+    """Peak of the process so far, not a delta."""
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """What a reader found wrong, over warm-up, window and drain. All zero on a sound lossless channel."""
+
+    expected_count: int = 0
+    received_count: int = 0
+    lost_count: int = 0
+    duplicated_count: int = 0
+    reordered_count: int = 0
+    torn_count: int = 0
+    """Header, trailer or length do not belong together, or the body's hash is wrong."""
+    skipped_count: int = 0
+    """latest_value only: values overwritten before this reader looked; not an error."""
+    hashed_count: int = 0
+    """Messages whose whole body was hashed and compared."""
+
+    @property
+    def errors_count(self) -> int:
+        """Return the number of messages that were not delivered as promised."""
+        return self.lost_count + self.duplicated_count + self.reordered_count + self.torn_count
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Five quantiles of one column over *all* messages of the window (`samples/` may hold a thinned column)."""
+
+    count: int
+    p50_ns: float
+    p90_ns: float
+    p99_ns: float
+    max_ns: float
+    mean_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointResult:
+    """One endpoint's part of a trial."""
+
+    role: str
+    """`writer`, `reader-0`, `reader-1` …"""
+    process_id: int
+    messages_count: int
+    """Messages of the measured window that this endpoint wrote or read."""
+    first_ns: int
+    """Writer: first send; reader: first receipt (CLOCK_MONOTONIC)."""
+    last_ns: int
+    """Writer: end of the last write; reader: last receipt."""
+    call: Quantiles | None
+    """Time inside `write`, or inside `read` (waiting included)."""
+    latency: Quantiles | None
+    """Readers: receipt − intended send time. None for a writer, or if the clocks failed the gate."""
+    decode: Quantiles | None
+    """Readers: time to decode, from the decode phase; None for a writer or if there was no such phase."""
+    usage: Usage
+    integrity: Integrity
+    """All zero for a writer."""
+    sample_stride: int = 1
+    """Every how many messages `samples/` holds one."""
+    gc_count: int = 0
+    """Garbage collections inside the window (0 unless the backend forces one)."""
+    warmup_count: int = 0
+    """Messages of the warm-up."""
+    steady: bool = True
+    """Whether the window's two halves agree (see docs/method.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What the machine did around one trial."""
+
+    load_1min: float
+    steal_ratio: float
+    """Share of the machine's CPU time that the hypervisor gave to others during the trial."""
+    throttled_s: float
+    """Time for which the cgroup's quota stopped this machine's processes during the trial."""
+    probe_before_ns: float | None
+    """Half round trip of a spinning cache-line ping-pong between writer and reader 0 just before; None if not possible."""
+    probe_after_ns: float | None
+    clock_offset_ns: float
+    """Largest |offset| of a worker's clock to the coordinator's, at the sample with the least delay."""
+    clock_delay_ns: float
+    """Least round-trip delay of that gate; one-way times are valid if the offset is within half of it."""
+    clocks_agree: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """One line of trials.jsonl."""
+
+    trial_id: int
+    """From 0, in the order of execution; names the file in samples/."""
+    spec: TrialSpec
+    status: Status
+    reason: str
+    """Why it failed or was skipped, with role, exit code and last words; empty if ok."""
+    started_unix_s: float
+    duration_s: float
+    notes: tuple[str, ...] = ()
+    """Stamps: `oversubscribed`, `noisy: …`, `unsteady`, `closed loop` …"""
+    endpoints: tuple[EndpointResult, ...] = ()
+    conditions: Conditions | None = None
+    throughput_per_s: float | None = None
+    """Messages validated by every reader over first to last receipt, N − 1 intervals; None unless mode saturate."""
+    achieved_rate_per_s: float | None = None
+    """Rate that the writer really sent at; None unless mode paced."""
+    has_samples: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further measured facts, by name with unit."""
+
+    @property
+    def writer(self) -> EndpointResult | None:
+        """Return the writer's part, None if the trial did not get so far."""
+        return next((one for one in self.endpoints if one.role == "writer"), None)
+
+    @property
+    def readers(self) -> tuple[EndpointResult, ...]:
+        """Return the readers' parts."""
+        return tuple(one for one in self.endpoints if one.role != "writer")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, fit for JSON and `from_dict`."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make a result from what `as_dict` returned; unknown or missing keys raise TypeError or KeyError."""
+        plain = dict(values)
+        plain["spec"] = TrialSpec.from_dict(plain["spec"])
+        plain["notes"] = tuple(plain["notes"])
+        plain["endpoints"] = tuple(_endpoint(one) for one in plain["endpoints"])
+        if plain["conditions"] is not None:
+            plain["conditions"] = Conditions(**plain["conditions"])
+        return cls(**plain)
+
+
+def _endpoint(values: Mapping[str, Any]) -> EndpointResult:
+    plain = dict(values)
+    for name in ("call", "latency", "decode"):
+        if plain[name] is not None:
+            plain[name] = Quantiles(**plain[name])
+    plain["usage"] = Usage(**plain["usage"])
+    plain["integrity"] = Integrity(**plain["integrity"])
+    return EndpointResult(**plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What the harness itself costs on this machine, measured in the same run."""
+
+    writer_ns: float
+    """Per message, writer's loop over a transport that does nothing."""
+    reader_ns: float
+    """Per message, reader's loop over a transport that does nothing."""
+    clock_ns: float
+    """One reading of the clock."""
+    clock_resolution_ns: float
+    memcpy_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    """Payload size in bytes (as text) → bandwidth of one core's memory copy of that size."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """run.json: what was to be measured, where, and how it ended."""
+
+    run_id: str
+    schema_version: int
+    started_unix_s: float
+    command: tuple[str, ...]
+    """Command line that reproduces the run; empty for a library call."""
+    sweep: Mapping[str, Any]
+    """`SweepSpec.as_dict()`."""
+    payloads: tuple[Mapping[str, Any], ...]
+    """Per size: `size`, `payload_bytes`, `encode_ns`."""
+    machine: Mapping[str, Any]
+    versions: Mapping[str, str]
+    skipped: Mapping[str, str]
+    """Backend → why it was left out of the run, with how to get it."""
+    floor: Floor | None = None
+    status: Literal["running", "complete", "interrupted", "out of budget"] = "running"
+    rounds_done: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, fit for JSON and `from_dict`."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make a run's description from what `as_dict` returned."""
+        plain = dict(values)
+        plain["command"] = tuple(plain["command"])
+        plain["payloads"] = tuple(plain["payloads"])
+        if plain["floor"] is not None:
+            plain["floor"] = Floor(**plain["floor"])
+        return cls(**plain)

@@ -1,0 +1,91 @@
+"""Sizes and times as people write and read them. KiB and MiB are powers of 1024; kB and MB are powers of 1000.
+
+What does not live here: what a size or a time is used for.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ipcbench.errors import ConfigError
+
+_FACTORS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ns|us|µs|ms|s|min|h)?")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, None: 1.0}
+_RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<kilo>k?)(?:/s)?")
+
+
+def parse_bytes(text: str, field: str = "size") -> int:
+    """Return the number of bytes in `64`, `1KiB`, `4MiB` or `1.5MB`.
+
+    Raises:
+        ConfigError: not a number of bytes, or not a whole one.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    factor = _FACTORS.get(match["unit"]) if match else None
+    if match is None or factor is None:
+        raise ConfigError(field, text, "a number of bytes, alone or with B, KiB, MiB, GiB, kB, MB, GB: 64, 1KiB, 4MiB")
+    value = float(match["number"]) * factor
+    if value != int(value):
+        raise ConfigError(field, text, "a whole number of bytes")
+    return int(value)
+
+
+def parse_duration_s(text: str, field: str = "duration") -> float:
+    """Return the seconds in `0.3`, `300ms`, `60s`, `2min`.
+
+    Raises:
+        ConfigError: not a duration, or zero.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    value = float(match["number"]) * _SECONDS[match["unit"]] if match else 0.0
+    if value <= 0:
+        raise ConfigError(field, text, "a time above zero with ns, us, ms, s, min or h: 300ms, 60s, 2min")
+    return value
+
+
+def parse_rate_per_s(text: str, field: str = "rate") -> float:
+    """Return the messages per second in `500`, `500/s` or `2k/s`.
+
+    Raises:
+        ConfigError: not a rate, or zero.
+    """
+    match = _RATE.fullmatch(text.strip())
+    value = float(match["number"]) * (1000.0 if match["kilo"] else 1.0) if match else 0.0
+    if value <= 0:
+        raise ConfigError(field, text, "messages per second above zero: 500, 500/s, 2k/s")
+    return value
+
+
+def format_bytes(count: int) -> str:
+    """Return a size as a person writes it: exact in binary units where it can be, else with thousands separators."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if count >= _FACTORS[unit] and count % _FACTORS[unit] == 0:
+            return f"{count // _FACTORS[unit]} {unit}"
+    return f"{count:,} B"
+
+
+def format_significant(value: float, digits: int = 3) -> str:
+    """Return `value` with that many significant digits, thousands separated, never in exponent form."""
+    if value == 0:
+        return "0"
+    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    if magnitude >= digits:
+        step = 10 ** (magnitude - digits)
+        return f"{round(value / step) * step:,.0f}"
+    decimals = digits - magnitude
+    if magnitude == 0:
+        fraction = abs(value)
+        while fraction < 0.1:
+            fraction *= 10
+            decimals += 1
+    return f"{value:,.{decimals}f}"
+
+
+def format_duration_ns(value_ns: float) -> str:
+    """Return a time with three digits in the unit that reads best: ns, µs, ms or s."""
+    for limit, divisor, unit in ((1e3, 1.0, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms")):
+        if abs(value_ns) < limit * 0.9995:
+            return f"{format_significant(value_ns / divisor)} {unit}"
+    return f"{format_significant(value_ns / 1e9)} s"

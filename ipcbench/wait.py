@@ -1,0 +1,161 @@
+"""Waiting for another process to change shared memory: spin, then yield, then block on a doorbell.
+
+What does not live here: what is waited for (the caller passes a condition) and who sleeps (ipcbench/board.py).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from ipcbench.clock import now_ns
+from ipcbench.errors import TransportError
+
+SLICE_NS = 100_000_000
+"""Longest single sleep on a doorbell: how soon a lost peer is noticed, and the most that a lost ring could cost."""
+
+SPIN_NS = 40_000
+"""How long `auto` polls without giving up the core, when there is a core for every endpoint."""
+
+_POLLS_PER_CLOCK = 32
+_AUTO_YIELDS = 30
+
+Strategy = Literal["auto", "spin", "yield", "block"]
+
+
+class Doorbell:
+    """A named pipe that wakes one sleeper; bytes in it mean "look again" and nothing else."""
+
+    __slots__ = ("_fd", "_poll")
+
+    def __init__(self, path: Path) -> None:
+        """Open the pipe at `path` (made by `make`), for ringing or for waiting.
+
+        Raises:
+            TransportError: there is no such pipe.
+        """
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise TransportError(f"no doorbell at {path}: {error.strerror}") from error
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    @staticmethod
+    def make(path: Path) -> None:
+        """Make the pipe that both sides will open."""
+        os.mkfifo(path, 0o600)
+
+    def ring(self) -> None:
+        """Wake the sleeper. A pipe that is full has woken it already."""
+        with suppress(BlockingIOError):
+            os.write(self._fd, b"\0")
+
+    def sleep(self, timeout_ns: int) -> None:
+        """Sleep until rung or for `timeout_ns`, rounded up to a millisecond; forget all rings."""
+        if self._poll.poll(-(-timeout_ns // 1_000_000)):
+            with suppress(BlockingIOError):
+                os.read(self._fd, 4096)
+
+    def close(self) -> None:
+        """Release the descriptor; twice is fine."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Waiter:
+    """How one endpoint waits. `until` is the slow path; a fast endpoint looks at its word once before calling it.
+
+    Args:
+        strategy: `spin` never gives up the core; `yield` offers it after every look; `block` sleeps at once; `auto` spins
+            for `SPIN_NS` if there is a core for each of `endpoints`, offers the core a few times, then sleeps.
+        endpoints: how many endpoints of the channel may be busy at the same time.
+        doorbell: what to sleep on; without one, `block` and `auto` sleep for short, growing times.
+        arm: called before sleeping: says in shared memory that this endpoint sleeps, and orders that store before the
+            next look.
+        disarm: takes it back.
+        check_peers: called before every sleep and about every `SLICE_NS` while polling; raises if waiting is pointless.
+    """
+
+    __slots__ = ("_arm", "_check_peers", "_disarm", "_doorbell", "_spin_ns", "_strategy", "_yields")
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        endpoints: int,
+        *,
+        doorbell: Doorbell | None,
+        arm: Callable[[], None],
+        disarm: Callable[[], None],
+        check_peers: Callable[[], None],
+    ) -> None:
+        self._strategy = strategy
+        self._doorbell = doorbell
+        self._arm = arm
+        self._disarm = disarm
+        self._check_peers = check_peers
+        roomy = len(os.sched_getaffinity(0)) >= endpoints if hasattr(os, "sched_getaffinity") else False
+        self._spin_ns = SPIN_NS if strategy == "auto" and roomy else 0
+        self._yields = _AUTO_YIELDS if strategy == "auto" else 0
+
+    def until(self, ready: Callable[[], bool], deadline: int | None) -> bool:
+        """Return True once `ready()` is true, False once the clock has passed `deadline` (ns) and it still is not."""
+        if ready():
+            return True
+        if self._strategy in {"spin", "yield"}:
+            return self._poll(ready, deadline, None, yielding=self._strategy == "yield")
+        if self._spin_ns:
+            stop = now_ns() + self._spin_ns
+            if self._poll(ready, deadline, stop, yielding=False):
+                return True
+        for _ in range(self._yields):
+            os.sched_yield()
+            if ready():
+                return True
+        return self._sleep(ready, deadline)
+
+    def _poll(self, ready: Callable[[], bool], deadline: int | None, stop: int | None, *, yielding: bool) -> bool:
+        """Look until `deadline` or `stop`, whichever is earlier; the clock is read once per `_POLLS_PER_CLOCK` looks."""
+        ends = [end for end in (deadline, stop) if end is not None]
+        end = min(ends) if ends else None
+        look_after_peers = now_ns() + SLICE_NS
+        while True:
+            for _ in range(_POLLS_PER_CLOCK):
+                if ready():
+                    return True
+                if yielding:
+                    os.sched_yield()
+            now = now_ns()
+            if end is not None and now >= end:
+                return ready()
+            if now >= look_after_peers:
+                self._check_peers()
+                look_after_peers = now + SLICE_NS
+
+    def _sleep(self, ready: Callable[[], bool], deadline: int | None) -> bool:
+        nap_ns = 50_000
+        try:
+            while True:
+                self._arm()
+                if ready():
+                    return True
+                now = now_ns()
+                if deadline is not None and now >= deadline:
+                    return False
+                left = SLICE_NS if deadline is None else min(SLICE_NS, deadline - now)
+                if self._doorbell is not None:
+                    self._doorbell.sleep(left)
+                else:
+                    select.select([], [], [], min(nap_ns, left) / 1e9)
+                    nap_ns = min(2 * nap_ns, 1_000_000)
+                if ready():
+                    return True
+                if now_ns() - now >= left or self._doorbell is None:
+                    self._check_peers()
+        finally:
+            self._disarm()
