@@ -5,9 +5,9 @@ What does not live here: any waiting (ipcbench/wait.py) or any layout of shared 
 Two orders matter. *Publishing*: the payload must be visible before the word that announces it, and a reader must see
 the word before it loads the payload. x86 keeps both orders by itself; elsewhere both sides need a fence a message.
 *Falling asleep*: a waiter stores "I sleep" and then looks for news once more; a waker stores news and then looks for
-sleepers. Store-then-load is reordered by every processor, so each side needs a full barrier. The barrier is put where it
-is cheap: the waiter, about to sleep anyway, makes all registered processes pass one (membarrier(2), Linux ≥ 4.16), and
-the waker's fast path has none. Where membarrier is missing, the waker pays a fence a message.
+sleepers. Store-then-load is reordered by every processor, so each side needs a full barrier. The barrier is put
+where it is cheap: the waiter, about to sleep anyway, makes all registered processes pass one (membarrier(2), Linux ≥
+4.16), and the waker's fast path has none. Where membarrier is missing, the waker pays a fence a message.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _QUERY, _GLOBAL_EXPEDITED, _REGISTER = 0, 1 << 1, 1 << 2
 def make_fence() -> Callable[[], None]:
     """Return a full barrier for the one thread that will call it.
 
-    It releases a lock that it holds and takes it again: locked instructions on x86; on ARMv8 a store-release followed by
-    a load-acquire, which that architecture keeps in order (RCsc), so nothing passes the pair in either direction.
+    It releases a lock that it holds and takes it again: locked instructions on x86; on ARMv8 a store-release
+    followed by a load-acquire, which that architecture keeps in order (RCsc), so nothing passes the pair in either
+    direction.
     """
     lock = threading.Lock()
     lock.acquire()
@@ -45,7 +46,7 @@ def make_fence() -> Callable[[], None]:
 
 
 def _membarrier() -> Callable[[], None] | None:
-    """Register this process and return a call that makes every registered process pass a barrier; None if not to be had."""
+    """Register this process; return a call that makes every registered process pass a barrier, or None."""
     number = _SYS_MEMBARRIER.get(_MACHINE)
     if not sys.platform.startswith("linux") or number is None:
         return None

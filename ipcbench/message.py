@@ -1,4 +1,5 @@
-"""The message that the harness sends: a 64-byte header, the payload, an 8-byte trailer. Packed in place, verified whole.
+"""The message that the harness sends: a 64-byte header, the payload, an 8-byte trailer. Packed in place, verified
+whole.
 
 What does not live here: how the payload was encoded (ipcbench/codec.py) and how a message travels (the backends).
 
@@ -87,4 +88,4 @@ def is_whole(view: memoryview, expected_bytes: int) -> bool:
 
 def body_matches(view: memoryview) -> bool:
     """Return whether the payload hashes to the header's check; reads the whole payload."""
-    return zlib.crc32(payload_of(view)) == unpack_word(view, 8 * CHECK)[0]
+    return bool(zlib.crc32(payload_of(view)) == unpack_word(view, 8 * CHECK)[0])

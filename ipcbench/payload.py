@@ -21,7 +21,7 @@ def _entries(count: int) -> dict[str, dict[str, Any]]:
 
 
 def _ndarray(size_bytes: int, variant: int) -> Any:
-    """Return float32 of shape (size/4096, 1024) or (size/4,), or uint8 of shape (size,), by what divides `size_bytes`."""
+    """Return float32 of shape (size/4096, 1024) or (size/4,), or uint8 of shape (size,): what divides the size."""
     import numpy as np
 
     raw = np.random.default_rng(_SEED + variant).integers(0, 256, size_bytes, dtype=np.uint8)

@@ -1,6 +1,7 @@
 """Backends by name: the built-in table, and third-party ones that register under the entry point `ipcbench.backends`.
 
-What does not live here: any backend. Each is imported when it is asked for, so that `import ipcbench` needs no transport.
+What does not live here: any backend. Each is imported when it is asked for, so that `import ipcbench` needs no
+transport.
 """
 
 from __future__ import annotations

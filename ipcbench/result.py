@@ -108,7 +108,7 @@ class Conditions:
     throttled_s: float
     """Time for which the cgroup's quota stopped this machine's processes during the trial."""
     probe_before_ns: float | None
-    """Half round trip of a spinning cache-line ping-pong between writer and reader 0 just before; None if not possible."""
+    """Half round trip of a spinning cache-line ping-pong of writer and reader 0 just before; None if impossible."""
     probe_after_ns: float | None
     clock_offset_ns: float
     """Largest |offset| of a worker's clock to the coordinator's, at the sample with the least delay."""

@@ -59,7 +59,9 @@ class ChannelSpec:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ConfigError("channel name", self.name, "1 to 48 letters, digits, '-' or '_', not beginning with a sign")
+            raise ConfigError(
+                "channel name", self.name, "1 to 48 letters, digits, '-' or '_', not beginning with a sign"
+            )
         require_range("readers", self.readers, 1, 1024)
         require_range("max_message_bytes", self.max_message_bytes, 0, 2**40)
         require_range("depth", self.depth, 2, _MAX_DEPTH)
@@ -92,7 +94,8 @@ CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
 
 AUTO_RATE_PER_S = 1000.0
 AUTO_RATE_BYTES_PER_S = 100e6
-"""Without `rate`, a paced trial offers the lower of these two: low enough that every transport idles between messages."""
+"""Without `rate`, a paced trial offers the lower of these two: low enough that every transport idles between
+messages."""
 
 AUTO_PACED_MESSAGES = 350
 _AUTO_PACED_MAX_S = 0.7
@@ -233,4 +236,5 @@ class SweepSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Make a sweep from what `as_dict` returned."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**plain)

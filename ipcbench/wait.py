@@ -72,7 +72,8 @@ class Waiter:
     """How one endpoint waits. `until` is the slow path; a fast endpoint looks at its word once before calling it.
 
     Args:
-        strategy: `spin` never gives up the core; `yield` offers it after every look; `block` sleeps at once; `auto` spins
+        strategy: `spin` never gives up the core; `yield` offers it after every look; `block` sleeps at once; `auto`
+        spins
             for `SPIN_NS` if there is a core for each of `endpoints`, offers the core a few times, then sleeps.
         endpoints: how many endpoints of the channel may be busy at the same time.
         doorbell: what to sleep on; without one, `block` and `auto` sleep for short, growing times.
@@ -120,7 +121,7 @@ class Waiter:
         return self._sleep(ready, deadline)
 
     def _poll(self, ready: Callable[[], bool], deadline: int | None, stop: int | None, *, yielding: bool) -> bool:
-        """Look until `deadline` or `stop`, whichever is earlier; the clock is read once per `_POLLS_PER_CLOCK` looks."""
+        """Look until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks."""
         ends = [end for end in (deadline, stop) if end is not None]
         end = min(ends) if ends else None
         look_after_peers = now_ns() + SLICE_NS

@@ -5,26 +5,23 @@ What does not live here: waiting, wake-ups and the words that the endpoints shar
 Ring: slot k of `depth` holds `[sequence + 1][size][payload …]`. The writer fills a slot, then stores its first word; a
 reader that finds the number it expects there may read the slot until it says it is done with it, at its next read.
 
-Latest value: `readers + 2` slots. The writer fills one that is neither the newest nor pinned by a reader, then announces
-it in one word. A reader pins the announced slot and looks again; if the word has not changed, the slot was not reused
-before the pin was visible, and it cannot be until the pin is moved (hazard pointers, Michael 2004).
+Latest value: `readers + 2` slots. The writer fills one that is neither the newest nor pinned by a reader, then
+announces it in one word. A reader pins the announced slot and looks again; if the word has not changed, the slot was
+not reused before the pin was visible, and it cannot be until the pin is moved (hazard pointers, Michael 2004).
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
-from multiprocessing import resource_tracker, shared_memory
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
+from ipcbench.backends._shm_memory import Layout, Mapping, Segment
 from ipcbench.board import (
     MAX_READERS,
     WRITER_SLEEPS,
     ReaderSide,
     WriterSide,
-    board_bytes,
     consumed_word,
     make_doorbells,
 )
@@ -34,93 +31,8 @@ from ipcbench.seats import channel_directory, make_directory, remove_directory
 from ipcbench.spec import ChannelSpec
 from ipcbench.units import format_bytes
 
-RING_BYTES = 2**20
-"""A ring holds as many of its `depth` slots as fit in this, and at least `_MIN_SLOTS`: one that stays in the processor's
-cache is worth more than one that holds many large messages."""
-
-_MIN_SLOTS = 2
-_HEAD_BYTES = 16
-_LINE_BYTES = 64
 _ANNOUNCED = 2  # word of the board's first line that this backend uses: version << 16 | slot
 _PIN = 2  # word of a reader's line, relative to its `consumed` word: pinned slot + 1
-
-_tracking = threading.Lock()
-
-
-class _Segment(shared_memory.SharedMemory):
-    """A segment that no resource tracker unlinks behind our back, and that can be closed while views are out."""
-
-    def __init__(self, name: str, create_bytes: int = 0) -> None:
-        """Attach, or create with all its memory reserved: touching a page later can then not fail."""
-        with _tracking:  # before Python 3.13 there is no `track=False`; registering would start a tracker process
-            register, resource_tracker.register = resource_tracker.register, lambda _name, _kind: None
-            try:
-                super().__init__(name, create=bool(create_bytes), size=create_bytes)
-            finally:
-                resource_tracker.register = register
-        if create_bytes:
-            try:
-                os.posix_fallocate(self._fd, 0, create_bytes)
-            except OSError:
-                self.close()
-                self.unlink()
-                raise
-
-    def close(self) -> None:
-        """Unmap; memory that a caller still holds a view of stays mapped until that view is gone."""
-        try:
-            super().close()
-        except BufferError:
-            os.close(self._fd)
-            self._fd, self._mmap, self._buf = -1, None, None
-
-    def unlink(self) -> None:
-        """Remove the name."""
-        unregister, resource_tracker.unregister = resource_tracker.unregister, lambda _name, _kind: None
-        try:
-            super().unlink()
-        finally:
-            resource_tracker.unregister = unregister
-
-
-class _Layout:
-    """Where the slots of one channel are."""
-
-    __slots__ = ("slot_bytes", "slots", "start_bytes", "total_bytes")
-
-    def __init__(self, channel: ChannelSpec) -> None:
-        lines = -(-(_HEAD_BYTES + channel.max_message_bytes) // _LINE_BYTES)
-        self.slot_bytes = lines * _LINE_BYTES
-        if channel.delivery == "latest_value":
-            self.slots = channel.readers + 2
-        else:
-            self.slots = max(_MIN_SLOTS, min(channel.depth, RING_BYTES // self.slot_bytes))
-        self.start_bytes = board_bytes(channel.readers)
-        self.total_bytes = self.start_bytes + self.slots * self.slot_bytes
-
-
-class _Mapping:
-    """A segment in this process: its words, and each slot as (payload, index of its first word)."""
-
-    def __init__(self, channel: ChannelSpec) -> None:
-        layout = _Layout(channel)
-        try:
-            self._segment = _Segment(channel.name)
-        except OSError as error:
-            raise TransportError(f"there is no channel {channel.name!r}: {error.strerror}") from error
-        buffer = memoryview(self._segment.buf)
-        self.words = buffer[: layout.total_bytes].cast("Q")
-        starts = range(layout.start_bytes, layout.total_bytes, layout.slot_bytes)
-        self.slots = tuple(
-            (buffer[start + _HEAD_BYTES : start + _HEAD_BYTES + channel.max_message_bytes], start // 8) for start in starts
-        )
-
-    def close(self) -> None:
-        for payload, _ in self.slots:
-            payload.release()
-        self.words.release()
-        self._segment.close()
-
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """What a closed endpoint looks at: nothing arrives there and nobody sleeps, so its fast path ends in the slow one."""
@@ -130,7 +42,7 @@ _NO_SLOTS = ((memoryview(b""), 0),)
 class _ShmWriter(Writer):
     """What both writers hold; a subclass knows which slot comes next."""
 
-    def __init__(self, channel: ChannelSpec, mapping: _Mapping) -> None:
+    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
         self._side = WriterSide(mapping.words, channel, channel_directory(channel.name))
         self._map = mapping
         self._words = mapping.words
@@ -151,7 +63,7 @@ class _ShmWriter(Writer):
 class _ShmReader(Reader):
     """What both readers hold."""
 
-    def __init__(self, channel: ChannelSpec, mapping: _Mapping, index: int) -> None:
+    def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
         self._side = ReaderSide(mapping.words, channel, channel_directory(channel.name), index)
         self._map = mapping
         self._words = mapping.words
@@ -234,7 +146,7 @@ class RingReader(_ShmReader):
 class LatestWriter(_ShmWriter):
     """Writer of a latest_value channel; it never waits."""
 
-    def __init__(self, channel: ChannelSpec, mapping: _Mapping) -> None:
+    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
         super().__init__(channel, mapping)
         self._pin_words = [consumed_word(index) + _PIN for index in range(channel.readers)]
         self._fence = make_fence()
@@ -265,7 +177,7 @@ class LatestWriter(_ShmWriter):
 class LatestReader(_ShmReader):
     """Reader of a latest_value channel; its views are the slot's own memory, pinned."""
 
-    def __init__(self, channel: ChannelSpec, mapping: _Mapping, index: int) -> None:
+    def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
         super().__init__(channel, mapping, index)
         self._pin_word = self._consumed_word + _PIN
         self._fence = make_fence()
@@ -316,10 +228,10 @@ class Shm(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
         directory = make_directory(channel.name)
-        total_bytes = _Layout(channel).total_bytes
+        total_bytes = Layout(channel).total_bytes
         try:
             make_doorbells(directory, channel.readers)
-            _Segment(channel.name, total_bytes).close()
+            Segment(channel.name, total_bytes).close()
         except OSError as error:
             remove_directory(channel.name)
             if isinstance(error, FileExistsError):
@@ -334,7 +246,7 @@ class Shm(Backend):
 
     def open_writer(self, address: Address) -> Writer:
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
-        mapping = _Mapping(address.channel)
+        mapping = Mapping(address.channel)
         try:
             return kind(address.channel, mapping)
         except TransportError:
@@ -343,7 +255,7 @@ class Shm(Backend):
 
     def open_reader(self, address: Address, index: int) -> Reader:
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
-        mapping = _Mapping(address.channel)
+        mapping = Mapping(address.channel)
         try:
             return kind(address.channel, mapping, index)
         except TransportError:
@@ -352,7 +264,7 @@ class Shm(Backend):
 
     def destroy(self, address: Address) -> None:
         try:
-            segment = _Segment(address.channel.name)
+            segment = Segment(address.channel.name)
         except FileNotFoundError:
             pass
         else:

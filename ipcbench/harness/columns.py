@@ -1,7 +1,7 @@
 """From the endpoints' columns to the figures of a trial's record: quantiles, throughput, rates, thinned samples.
 
-What does not live here: anything over more than one trial (ipcbench/analysis). The quantiles here are over all messages of
-the window; the columns that are stored may be thinned.
+What does not live here: anything over more than one trial (ipcbench/analysis). The quantiles here are over all
+messages of the window; the columns that are stored may be thinned.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Digest:
         position = columns["sequence"] - first
         intended = self._columns[0]["intended_ns"]
         inside = (position >= 0) & (position < len(intended))
-        return columns["received_ns"][inside] - intended[position[inside]]
+        latency: Column = columns["received_ns"][inside] - intended[position[inside]]
+        return latency
 
     def endpoint(self, index: int) -> EndpointResult:
         """Return the record of process number `index`."""
@@ -107,9 +108,7 @@ class Digest:
             sample_stride=self._stride(len(moments)),
             gc_count=facts["gc_count"],
             warmup_count=facts["warmup_count"],
-            steady=facts["steady"]
-            if index == 0
-            else halves_agree(moments, latency, paced=self._trial.mode == "paced"),
+            steady=facts["steady"] if index == 0 else halves_agree(moments, latency, paced=self._trial.mode == "paced"),
         )
 
     @staticmethod
@@ -119,8 +118,8 @@ class Digest:
     def throughput_per_s(self) -> float | None:
         """Return messages that every reader validated, over the time from the first receipt of any to the last of any.
 
-        N messages make N − 1 intervals. For latest_value: what the average reader read, over the same time. None for a paced
-        trial or fewer than two messages.
+        N messages make N − 1 intervals. For latest_value: what the average reader read, over the same time. None for
+        a paced trial or fewer than two messages.
         """
         if self._trial.mode != "saturate":
             return None

@@ -1,7 +1,7 @@
 """The control channel between coordinator and workers: authenticated, msgpack, every wait with a deadline.
 
-What does not live here: what the messages mean (worker.py, group.py). It never carries what is being measured, and is silent
-inside a timed window.
+What does not live here: what the messages mean (worker.py, group.py). It never carries what is being measured, and
+is silent inside a timed window.
 
 The connection and its challenge-response authentication are the standard library's; only its `send_bytes` and
 `recv_bytes` are used, so nothing is ever unpickled.

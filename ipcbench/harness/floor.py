@@ -1,4 +1,5 @@
-"""What measuring costs by itself: the same loops over a transport that does nothing, the clock, and the memory's own speed.
+"""What measuring costs by itself: the same loops over a transport that does nothing, the clock, and the memory's own
+speed.
 
 What does not live here: subtracting any of it from a result. A floor is shown beside the figures, never taken off them.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from itertools import pairwise
 from statistics import median
 
 from ipcbench.clock import now_ns
@@ -56,7 +58,7 @@ def _loops_ns() -> tuple[float, float]:
 def _clock_ns() -> tuple[float, float]:
     """Return what one reading of the clock costs and the least step it was seen to make, ns."""
     readings = [now_ns() for _ in range(_CLOCK_READINGS)]
-    steps = [after - before for before, after in zip(readings, readings[1:], strict=False) if after > before]
+    steps = [after - before for before, after in pairwise(readings) if after > before]
     return (readings[-1] - readings[0]) / (len(readings) - 1), float(min(steps))
 
 
@@ -64,7 +66,7 @@ def _copy_bytes_per_s(size: int) -> float:
     """Return the bandwidth of copying `size` bytes between two buffers on one core, caches warm."""
     source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
     target[:] = source
-    times = []
+    times: list[int] = []
     end = now_ns() + _COPY_NS
     while not times or now_ns() < end:
         start = now_ns()

@@ -9,7 +9,7 @@ import subprocess
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ipcbench.backend import Launcher
 from ipcbench.clock import deadline_ns, now_ns, remaining_s
@@ -84,8 +84,8 @@ class Group:
     def _compare_clocks(self) -> tuple[float, float]:
         """Return the largest |offset| of a worker's clock to ours and the least delay seen with that worker, in ns.
 
-        Both come from the question and answer with the least delay (as NTP does); a true common clock shows an offset of at
-        most half that delay.
+        Both come from the question and answer with the least delay (as NTP does); a true common clock shows an
+        offset of at most half that delay.
         """
         worst = (0.0, 1.0)
         for index in range(self.endpoints):
@@ -130,7 +130,7 @@ class Group:
                 verb = next(iter(questions.values()))["do"]
                 raise WorkerTimeout(f"{silent} did not answer {verb!r} within {timeout_s:.0f} s")
             for descriptor in ready:
-                index = waiting.pop(descriptor)  # type: ignore[index]
+                index = waiting.pop(cast(int, descriptor))
                 answers[index] = self._answer(index)
         return answers
 
@@ -162,6 +162,10 @@ class Group:
     def _quote(self) -> str:
         words = self._processes.last_words()
         return f"; last words: {words}" if words else ""
+
+    def all_pids(self) -> set[int]:
+        """Return the numbers of all processes of this host that belong to the group, a launcher included."""
+        return {*self.pids.values(), *(one.pid for one in self._processes.started)}
 
     def end(self) -> None:
         """Tell all workers to exit and wait for them; those that do not are killed."""

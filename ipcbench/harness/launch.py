@@ -1,6 +1,7 @@
 """Starting and ending a worker group: plain processes, an MPI launcher, or one process for all endpoints.
 
-What does not live here: what the workers are told (group.py). Which launcher a backend needs is one of its capabilities.
+What does not live here: what the workers are told (group.py). Which launcher a backend needs is one of its
+capabilities.
 """
 
 from __future__ import annotations
@@ -115,17 +116,11 @@ def start_group(launcher: Launcher, count: int, control: str, extra: dict[str, s
     environment = {**os.environ, **extra}
     if launcher == "mpiexec" and os.geteuid() == 0:  # Open MPI refuses to run as root unless told twice
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    started: list[subprocess.Popen[bytes]] = []
     with stderr_path.open("ab") as log:
-        for command in commands:
-            started.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    start_new_session=True,
-                )
+        started = [
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
+            for command in commands
+        ]
     return Processes(launcher, started, stderr_path)

@@ -1,8 +1,8 @@
 """The hot loops: what runs inside the timed window, and nothing else.
 
-What does not live here: phases, integrity counts and anything that may be slow (writing.py, reading.py). In these loops there
-is no allocation that outlives a message, no logging, no attribute look-up; columns are preallocated arrays of int64. A loop that
-meets anything unexpected returns at once and lets slower code find out what it was.
+What does not live here: phases, integrity counts and anything that may be slow (writing.py, reading.py). In these
+loops there is no allocation that outlives a message, no logging, no attribute look-up; columns are preallocated
+arrays of int64. A loop that meets anything unexpected returns at once and lets slower code find out what it was.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def write_paced(
 ) -> int:
     """Write `count` messages on a fixed schedule: message i is due at start_ns + i·interval_ns, however late we are.
 
-    A writer that falls behind sends at once and never moves the schedule, so a stall shows in the latency of every message
-    that was due during it (no coordinated omission). Arguments and result as `write_flat_out`.
+    A writer that falls behind sends at once and never moves the schedule, so a stall shows in the latency of every
+    message that was due during it (no coordinated omission). Arguments and result as `write_flat_out`.
     """
     clock, key_sequence, key_intended, key_sent = now_ns, SEQUENCE, INTENDED, SENT
     turns = [(one.buffer, one.head, one.tail) for one in messages] * (2 // len(messages))

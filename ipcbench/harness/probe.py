@@ -1,7 +1,8 @@
 """The placement probe: a spinning ping-pong of two processes on one shared cache line.
 
-What does not live here: what is made of it. Virtual machines move between a near and a far placement of their cores within
-seconds; a trial keeps the probe's figure from just before and just after, so that cells of different regimes can be told apart.
+What does not live here: what is made of it. Virtual machines move between a near and a far placement of their cores
+within seconds; a trial keeps the probe's figure from just before and just after, so that cells of different regimes
+can be told apart.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def ping_pong_ns(path: Path, side: int, base: int, timeout_s: float) -> float | 
         timeout_s: when to give up on the other side.
 
     Returns:
-        Half a round trip in ns, the median over batches, interpreter's share included; None if the other side did not play.
+        Half a round trip in ns, the median over batches, interpreter's share included; None if the other side did
+        not play.
     """
     fd = os.open(path, os.O_RDWR)
     try:

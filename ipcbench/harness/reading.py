@@ -1,6 +1,7 @@
 """A reader's part in a trial: follow the writer's phases, keep the window's columns, count what is wrong.
 
-What does not live here: the loops inside the window (loops.py) and the rules of integrity (ipcbench/measure/integrity.py).
+What does not live here: the loops inside the window (loops.py) and the rules of integrity
+(ipcbench/measure/integrity.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from ipcbench.harness.loops import HASH_EVERY, read_every, read_latest
 from ipcbench.harness.plan import Plan
 from ipcbench.measure.integrity import Tracker
 from ipcbench.measure.usage import UsageMeter
-from ipcbench.message import FLAGS, OVERHEAD_BYTES, SEQUENCE, Phase, body_matches, message_bytes, payload_of, unpack_word
+from ipcbench.message import (
+    FLAGS,
+    OVERHEAD_BYTES,
+    SEQUENCE,
+    Phase,
+    body_matches,
+    message_bytes,
+    payload_of,
+    unpack_word,
+)
 from ipcbench.result import Integrity, Usage
 
 

@@ -2,8 +2,8 @@
 
 What does not live here: what is measured (writing.py, reading.py) and who starts whom (launch.py).
 
-The protocol is question and answer: `{"do": verb, …}` is answered by `{"ok": true, …}` or `{"ok": false, "error", "text"}`.
-When the coordinator is gone, however it went, the worker ends at once.
+The protocol is question and answer: `{"do": verb, …}` is answered by `{"ok": true, …}` or `{"ok": false, "error",
+"text"}`. When the coordinator is gone, however it went, the worker ends at once.
 """
 
 from __future__ import annotations

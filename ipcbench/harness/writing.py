@@ -53,7 +53,9 @@ class WriterPart:
         self._messages = messages
         self._plan = plan
         self._sequence = 0
-        column = bytes(8 * plan.column_count)  # written here, so no page of it is touched for the first time in the window
+        column = bytes(
+            8 * plan.column_count
+        )  # written here, so no page of it is touched for the first time in the window
         self._intended, self._sent, self._written = array("q", column), array("q", column), array("q", column)
 
     def run(self) -> Written:

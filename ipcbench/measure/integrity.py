@@ -1,6 +1,7 @@
 """Was every message delivered as promised? Counts of lost, duplicated, reordered and torn ones.
 
-What does not live here: the fast check of the hot loop (ipcbench/harness/loops.py), which comes here with what it doubts.
+What does not live here: the fast check of the hot loop (ipcbench/harness/loops.py), which comes here with what it
+doubts.
 """
 
 from __future__ import annotations

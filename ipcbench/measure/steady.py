@@ -23,7 +23,9 @@ def is_steady(values: Sequence[float]) -> bool:
     if count < MIN_INTERVALS or min(values) <= 0:
         return False
     mean_x, mean_y = (count - 1) / 2, fmean(values)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in enumerate(values)) / sum((x - mean_x) ** 2 for x in range(count))
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in enumerate(values)) / sum(
+        (x - mean_x) ** 2 for x in range(count)
+    )
     if abs(slope) * (count - 1) > MAX_DRIFT_RATIO * mean_y:
         return False
     first, second = median(values[: count // 2]), median(values[-(count // 2) :])

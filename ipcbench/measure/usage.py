@@ -1,4 +1,5 @@
-"""What an endpoint consumes: CPU time, context switches, page faults, garbage collections; as differences of two readings.
+"""What an endpoint consumes: CPU time, context switches, page faults, garbage collections; as differences of two
+readings.
 
 What does not live here: the machine as a whole (machine.py).
 """

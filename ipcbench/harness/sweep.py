@@ -1,0 +1,242 @@
+"""A run: rounds of trials in shuffled order, stored one by one, until all is measured, the budget is spent or
+someone stops it.
+
+What does not live here: a single trial (coordinator.py) and what the figures mean (ipcbench/analysis).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from ipcbench.backend import Backend
+from ipcbench.errors import IpcbenchError
+from ipcbench.harness.control import Switchboard
+from ipcbench.harness.coordinator import TrialRun, failed_trial
+from ipcbench.harness.floor import measure_floor
+from ipcbench.harness.group import Group
+from ipcbench.harness.launch import CONTROL_HOST_VARIABLE
+from ipcbench.harness.plan import Plan
+from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
+from ipcbench.harness.scene import Scene
+from ipcbench.measure.machine import describe_machine, describe_versions, usable_cores
+from ipcbench.result import SCHEMA_VERSION, RunInfo, TrialResult
+from ipcbench.spec import SweepSpec, TrialSpec
+from ipcbench.store import RunWriter, load_run, new_run_id
+from ipcbench.units import format_duration_ns, format_significant
+
+STALL_S = 10.0
+"""Longest wait of a single read or write before a trial is given up."""
+
+EndStatus = Literal["complete", "interrupted", "out of budget"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands, told after every trial."""
+
+    done: int
+    """Trials measured, of `total`."""
+    total: int
+    round_index: int
+    rounds: int
+    label: str
+    """The trial that has just ended."""
+    estimate: str
+    """Its main figure, or why it has none."""
+    elapsed_s: float
+    warning: str = ""
+    """Something the user should know now: a backend that was left out, a trial that failed."""
+
+
+Listener = Callable[[Progress], None]
+
+
+def run_sweep(
+    sweep: SweepSpec,
+    results_root: Path,
+    *,
+    run_dir: Path | None = None,
+    resume: Path | None = None,
+    command: tuple[str, ...] = (),
+    on_progress: Listener | None = None,
+    stall_s: float = STALL_S,
+) -> Path:
+    """Carry out a sweep and return the folder of its results.
+
+    Args:
+        sweep: what to measure; with `resume`, the stored run's own sweep counts instead.
+        results_root: folder in which a folder of the run's name is made.
+        run_dir: the run's folder itself, instead.
+        resume: folder of an interrupted run to go on with; what it holds is not measured again.
+        command: command line that would repeat this, for the record.
+        on_progress: called after every trial.
+        stall_s: longest wait of a single read or write.
+
+    Raises:
+        UnknownBackend, BackendUnavailable, ConfigError: before anything is measured.
+        StoreError: the folder cannot be written, or is not a run to go on with.
+        KeyboardInterrupt: passed on after what was measured is safe and all processes are gone.
+    """
+    finished: tuple[TrialResult, ...] = ()
+    if resume is not None:
+        stored = load_run(resume)
+        sweep, finished = SweepSpec.from_dict(stored.info.sweep), stored.trials
+    payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
+    backends, skipped = select_backends(sweep, payloads)
+    run_id = new_run_id() if run_dir is None else run_dir.name
+    info = RunInfo(
+        run_id=run_id,
+        schema_version=SCHEMA_VERSION,
+        started_unix_s=time.time(),
+        command=command,
+        sweep=sweep.as_dict(),
+        payloads=tuple(one.as_dict() for one in payloads),
+        machine=describe_machine(),
+        versions=describe_versions(),
+        skipped=skipped,
+        floor=measure_floor(one.payload_bytes for one in payloads),
+    )
+    writer = RunWriter.resume(resume) if resume else RunWriter.create(run_dir or results_root / run_id, info)
+    with writer:
+        _Run(sweep, payloads, backends, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
+    return writer.path
+
+
+@dataclass(slots=True)
+class _Run:
+    """The state of a run while it goes on."""
+
+    sweep: SweepSpec
+    payloads: list[PreparedPayload]
+    backends: dict[str, type[Backend]]
+    writer: RunWriter
+    finished: tuple[TrialResult, ...]
+    tell: Listener
+    stall_s: float
+    started_s: float = field(default_factory=time.monotonic)
+    done: int = 0
+    groups: dict[str, Group] = field(default_factory=dict)
+    launches: int = 0
+
+    def carry_out(self) -> None:
+        """Measure round after round; leave the store with the right status."""
+        status: EndStatus = "interrupted"
+        rounds_done = 0
+        for name, reason in self.writer.info.skipped.items():
+            self._tell(0, name, "left out", f"{name} is left out: {reason}")
+        try:
+            with Scene() as scene, self._switchboard(scene) as switchboard:
+                for round_index in range(self.sweep.rounds):
+                    if not self._within_budget(rounds_done):
+                        status = "out of budget"
+                        break
+                    self._round(round_index, scene, switchboard)
+                    rounds_done += 1
+                else:
+                    status = "complete"
+        finally:
+            self.writer.update(replace(self.writer.info, status=status, rounds_done=rounds_done))
+
+    @contextmanager
+    def _switchboard(self, scene: Scene) -> Iterator[Switchboard]:
+        switchboard = Switchboard(scene.directory, os.environ.get(CONTROL_HOST_VARIABLE))
+        try:
+            yield switchboard
+        finally:
+            for group in self.groups.values():
+                group.kill()
+            switchboard.close()
+
+    def _within_budget(self, rounds_done: int) -> bool:
+        """Return whether another round would probably end within the budget; the first always begins."""
+        elapsed_s = time.monotonic() - self.started_s
+        return rounds_done == 0 or elapsed_s * (rounds_done + 1) / rounds_done <= self.sweep.budget_s
+
+    def _cells(self, round_index: int) -> list[tuple[TrialSpec, PreparedPayload]]:
+        """Return the round's trials in the order that the seed gives, without those that the store already holds."""
+        cells = [
+            (self.sweep.trial(name, payload.size, payload.payload_bytes, mode, round_index), payload)
+            for name in self.backends
+            for payload in self.payloads
+            for mode in self.sweep.modes
+        ]
+        random.Random(f"{self.sweep.seed}/{round_index}").shuffle(cells)  # noqa: S311 - an order, not a secret
+        stored = {one.spec for one in self.finished}
+        return [cell for cell in cells if cell[0] not in stored]
+
+    def _round(self, round_index: int, scene: Scene, switchboard: Switchboard) -> None:
+        """Measure every cell once, on fresh processes: one group for each backend, idle while another is measured."""
+        for trial, payload in self._cells(round_index):
+            result = self._trial(trial, payload, scene, switchboard)
+            self.done += 1
+            warning = f"{_label(trial)} failed: {result.reason}" if result.status == "failed" else ""
+            self._tell(round_index, _label(trial), _estimate(result), warning)
+        for group in self.groups.values():
+            group.end()
+        self.groups.clear()
+
+    def _trial(self, trial: TrialSpec, payload: PreparedPayload, scene: Scene, switchboard: Switchboard) -> TrialResult:
+        trial_id = self.writer.next_trial_id
+        backend = self.backends[trial.backend]
+        started_unix_s = time.time()
+        try:
+            group = self.groups.get(trial.backend) or self._launch(backend, trial.backend, scene, switchboard)
+        except IpcbenchError as error:
+            result = failed_trial(trial, trial_id, f"the group did not start: {error}", started_unix_s)
+            self.writer.append(result, {})
+            return result
+        plan = Plan.make(trial, payload.decode_ns, self.stall_s)
+        facts = TrialRun(scene, backend, group, plan, trial_id, usable_cores()).run()
+        if not facts.group_is_sound:
+            self.groups.pop(trial.backend).kill()
+        self.writer.append(facts.result, facts.samples)
+        return facts.result
+
+    def _launch(self, backend: type[Backend], name: str, scene: Scene, switchboard: Switchboard) -> Group:
+        self.launches += 1
+        group = Group(
+            backend.capabilities.launcher,
+            self.sweep.readers,
+            switchboard,
+            scene.directory,
+            f"group-{self.launches}",
+        )
+        for pid in group.all_pids():
+            scene.watch(pid)
+        self.groups[name] = group
+        return group
+
+    def _tell(self, round_index: int, label: str, estimate: str, warning: str) -> None:
+        self.tell(
+            Progress(
+                done=self.done,
+                total=len(self.backends) * len(self.payloads) * len(self.sweep.modes) * self.sweep.rounds,
+                round_index=round_index,
+                rounds=self.sweep.rounds,
+                label=label,
+                estimate=estimate,
+                elapsed_s=time.monotonic() - self.started_s,
+                warning=warning,
+            )
+        )
+
+
+def _label(trial: TrialSpec) -> str:
+    return f"{trial.backend} {trial.payload} {trial.size} {trial.mode}"
+
+
+def _estimate(result: TrialResult) -> str:
+    """Return the trial's main figure in a few characters."""
+    if result.status != "ok":
+        return result.status
+    if result.throughput_per_s is not None:
+        return f"{format_significant(result.throughput_per_s / 1e3)} k messages/s"
+    medians = [one.latency.p50_ns for one in result.readers if one.latency is not None]
+    return f"p50 {format_duration_ns(sum(medians) / len(medians))}" if medians else "no latency"

@@ -1,0 +1,217 @@
+"""Sweeps as people write them: TOML files, built-in names and options, all from one table of keys.
+
+What does not live here: what a sweep means and which values fit together (ipcbench/spec.py), and the command line.
+
+A file holds plain keys, the command the same ones with `--` before them; an option overrides the file. One table parses
+both, so that a mistake reads the same wherever it was made, and says where that was.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from ipcbench.errors import ConfigError
+from ipcbench.spec import CODEC_NAMES, DELIVERIES, MODES, PAYLOAD_KINDS, WAIT_STRATEGIES, SweepSpec
+from ipcbench.units import parse_bytes, parse_duration_s, parse_rate_per_s
+
+DEFAULT_SWEEP = "default"
+_SUFFIX = ".toml"
+_INTEGER = re.compile(r"[+-]?\d+")
+_BYTE_PAYLOADS = tuple(kind for kind in PAYLOAD_KINDS if kind != "dict")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of a sweep file, which is also one option of `ipcbench run`."""
+
+    name: str
+    """As written in a file, and after `--` on a command line."""
+    field: str
+    """Of `SweepSpec`."""
+    metavar: str
+    """What the value looks like, for help texts."""
+    help: str
+    parse: Callable[[object, str], object]
+    """(value from a file or a command line, where it stands) → value of the field; raises ConfigError."""
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(where, value, "a text")
+    return value.strip()
+
+
+def _scalar(value: object, where: str) -> str:
+    """Return the value as text, whether it was written with quotes or as a number."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(where, value, "a number or a text")
+    return str(value).strip()
+
+
+def _list(value: object, where: str) -> tuple[str, ...]:
+    """Return the parts of `a,b,c`, of a TOML array, or of a single value."""
+    parts = value if isinstance(value, list | tuple) else _scalar(value, where).split(",")
+    return tuple(_scalar(part, where) for part in parts)
+
+
+def _integer(value: object, where: str) -> int:
+    text = _scalar(value, where)
+    if not _INTEGER.fullmatch(text):
+        raise ConfigError(where, value, "a whole number")
+    return int(text)
+
+
+def _duration_s(value: object, where: str) -> float:
+    return parse_duration_s(_scalar(value, where), where)
+
+
+def _rate_per_s(value: object, where: str) -> float | None:
+    text = _scalar(value, where)
+    return None if text == "auto" else parse_rate_per_s(text, where)
+
+
+KEYS: tuple[Key, ...] = (
+    Key("backends", "backends", "NAME,…", "Backends, in the order of the tables; see `ipcbench list`.", _list),
+    Key("readers", "readers", "N", "Readers of every channel.", _integer),
+    Key("payload", "payload", "KIND", f"What a message carries: {', '.join(PAYLOAD_KINDS)}.", _text),
+    Key("sizes", "sizes", "SIZE,…", "Entries of a dict (10,1000); bytes otherwise (64,1KiB,4MiB).", _list),
+    Key("codec", "codec", "NAME", f"How it is encoded: {', '.join(CODEC_NAMES)}.", _text),
+    Key("delivery", "delivery", "KIND", f"What is promised: {', '.join(DELIVERIES)}.", _text),
+    Key("mode", "modes", "MODE,…", f"How messages are offered: {', '.join(MODES)}.", _list),
+    Key(
+        "rate",
+        "rate_per_s",
+        "RATE",
+        "Messages per second of paced trials: 500, 2k/s; `auto` goes by size.",
+        _rate_per_s,
+    ),
+    Key("rounds", "rounds", "N", "Rounds; each has fresh processes and every cell once.", _integer),
+    Key(
+        "budget",
+        "budget_s",
+        "TIME",
+        "No round begins that would probably end after this: 75s, 5min.",
+        _duration_s,
+    ),
+    Key("seed", "seed", "N", "Seed of the order of cells within a round.", _integer),
+    Key("depth", "depth", "N", "Messages a reader may be behind before the writer is held.", _integer),
+    Key("wait", "wait", "STRATEGY", f"How an endpoint waits: {', '.join(WAIT_STRATEGIES)}.", _text),
+    Key("window", "window_s", "TIME", "Least length of the measured window: 250ms.", _duration_s),
+    Key(
+        "warmup",
+        "warmup_s",
+        "TIME",
+        "Least warm-up; it goes on until steady, up to four times this.",
+        _duration_s,
+    ),
+)
+"""Every key of a sweep file and every option of `ipcbench run` that says what to measure."""
+
+_BY_NAME = {key.name: key for key in KEYS}
+
+
+def builtin_sweeps() -> tuple[str, ...]:
+    """Return the names of the sweeps that come with the package, the default one first."""
+    found = {Path(entry.name).stem for entry in _folder().iterdir() if entry.name.endswith(_SUFFIX)}
+    return (DEFAULT_SWEEP, *sorted(found - {DEFAULT_SWEEP}))
+
+
+def load_sweep(sweep: str = DEFAULT_SWEEP, options: Mapping[str, object] | None = None) -> SweepSpec:
+    """Return the sweep of that built-in name or file (a path ending in `.toml`), with `options` laid over it.
+
+    Args:
+        sweep: a built-in name, or the path of a file.
+        options: key name → value, as text or plain values; they win over the file's.
+
+    Raises:
+        ConfigError: no such sweep or file, not TOML, an unknown key, a value that is not allowed; the text says where.
+    """
+    path = Path(sweep)
+    given = options or {}
+    if path.suffix == _SUFFIX:
+        return _build(path.stem, _read_file(path), f" in {path}", given)
+    return _build(sweep, _parse_toml(_read_builtin(sweep), sweep), f" in sweep {sweep}", given)
+
+
+def describe_sweep(name: str) -> str:
+    """Return the first comment line of a built-in sweep: what it measures.
+
+    Raises:
+        ConfigError: no built-in sweep of that name.
+    """
+    return _read_builtin(name).partition("\n")[0].removeprefix("#").strip()
+
+
+def _folder() -> Traversable:
+    return files("ipcbench").joinpath("sweeps")
+
+
+def _read_builtin(name: str) -> str:
+    if name not in builtin_sweeps():
+        known = ", ".join(builtin_sweeps())
+        raise ConfigError("sweep", name, f"{known}, or the path of a file ending in {_SUFFIX}")
+    return _folder().joinpath(name + _SUFFIX).read_text(encoding="utf-8")
+
+
+def _read_file(path: Path) -> Mapping[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("sweep", str(path), f"a file that can be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("sweep", str(path), f"a text file in UTF-8 ({error.reason})") from error
+    return _parse_toml(text, str(path))
+
+
+def _parse_toml(text: str, source: str) -> Mapping[str, object]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("sweep", source, f"a TOML file ({error})") from error
+
+
+def _build(name: str, from_file: Mapping[str, object], place: str, options: Mapping[str, object]) -> SweepSpec:
+    """Return the sweep; `place` names the file in the texts of errors."""
+    where = {key: f"{key}{place}" for key in from_file} | {key: f"--{key}" for key in options}
+    values = {**from_file, **options}
+    for key in values:
+        if key not in _BY_NAME:
+            label = f"key{place}" if key in from_file else "option"
+            raise ConfigError(label, key, ", ".join(_BY_NAME))
+    fields: dict[str, object] = {
+        _BY_NAME[key].field: _BY_NAME[key].parse(value, where[key]) for key, value in values.items()
+    }
+    if "sizes" in fields:
+        payload = fields.get("payload", SweepSpec.__dataclass_fields__["payload"].default)
+        fields["sizes"] = _sizes(values["sizes"], where["sizes"], payload)
+    try:
+        return SweepSpec.from_dict({"name": name, **fields})
+    except ConfigError as error:
+        raise ConfigError(_where_of(error.field, where), error.value, error.allowed) from error
+
+
+def _sizes(value: object, where: str, payload: object) -> tuple[int, ...]:
+    """Return the sizes: counts of entries for a dict, bytes for other payloads."""
+    if payload in _BYTE_PAYLOADS:
+        return tuple(parse_bytes(part, where) for part in _list(value, where))
+    for part in _list(value, where):
+        if not _INTEGER.fullmatch(part):
+            kinds = " or ".join(_BYTE_PAYLOADS)
+            raise ConfigError(
+                where, part, f"a count of dict entries, without a unit (sizes in bytes need payload {kinds})"
+            )
+    return tuple(int(part) for part in _list(value, where))
+
+
+def _where_of(field: str, where: Mapping[str, str]) -> str:
+    """Return where the value stands that `SweepSpec` complains about; the field itself if it was not given."""
+    for key in KEYS:
+        if field in {key.name, key.field} and key.name in where:
+            return where[key.name]
+    return field
