@@ -79,6 +79,7 @@ class _Side(ABC):
             raise TransportError(f"the {role} of channel {channel.name!r} has closed; it cannot open again")
         words[state_word] = OPEN
         self.closed = False
+        self._waits: Waiter
 
     def _doorbell(self, role: str) -> Doorbell:
         bell = Doorbell(self._directory / f"{role}.bell")
@@ -103,6 +104,11 @@ class _Side(ABC):
             disarm=disarm,
             check_peers=self.check_peers,
         )
+
+    @property
+    def first_looks(self) -> int:
+        """Return how often an endpoint that polls by itself may look before it begins to wait properly."""
+        return self._waits.first_looks
 
     @abstractmethod
     def check_peers(self) -> None:

@@ -21,6 +21,7 @@ SLICE_NS = 100_000_000
 SPIN_NS = 40_000
 """How long `auto` polls without giving up the core, when there is a core for every endpoint."""
 
+_FIRST_LOOKS = 500
 _POLLS_PER_CLOCK = 32
 _AUTO_YIELDS = 30
 
@@ -103,6 +104,11 @@ class Waiter:
         roomy = len(os.sched_getaffinity(0)) >= endpoints if hasattr(os, "sched_getaffinity") else False
         self._spin_ns = SPIN_NS if strategy == "auto" and roomy else 0
         self._yields = _AUTO_YIELDS if strategy == "auto" else 0
+
+    @property
+    def first_looks(self) -> int:
+        """Return how many looks, at a few dozen ns each, the strategy allows before anything else: 0 if it never spins."""
+        return _FIRST_LOOKS if self._spin_ns or self._strategy == "spin" else 0
 
     def until(self, ready: Callable[[], bool], deadline: int | None) -> bool:
         """Return True once `ready()` is true, False once the clock has passed `deadline` (ns) and it still is not."""

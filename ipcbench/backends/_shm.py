@@ -71,6 +71,7 @@ class _ShmReader(Reader):
         self._consumed_word = self._side.consumed_word
         self._weak_fence = self._side.weak_fence
         self._wake_fence = self._side.wake_fence
+        self._spins = range(self._side.first_looks)
         self._sequence = 0
 
     def close(self) -> None:
@@ -130,11 +131,16 @@ class RingReader(_ShmReader):
         if words[WRITER_SLEEPS]:
             self._side.ring_writer()
         payload, head = self._slots[sequence % len(self._slots)]
-        if words[head] != sequence + 1:
-            self._await(words, head, sequence + 1, timeout_s)
+        wanted = sequence + 1
+        if words[head] != wanted:
+            for _ in self._spins:
+                if words[head] == wanted:
+                    break
+            else:
+                self._await(words, head, wanted, timeout_s)
         if self._weak_fence is not None:
             self._weak_fence()
-        self._sequence = sequence + 1
+        self._sequence = wanted
         return payload[: words[head + 1]]
 
     def _await(self, words: memoryview, head: int, wanted: int, timeout_s: float | None) -> None:
