@@ -68,9 +68,10 @@ class _Side(ABC):
         self._state_word = state_word
         self._directory = directory
         self.channel = channel
-        self.weak_fence: Callable[[], None] | None = None if STRONG_ORDER else make_fence()
         self._barrier, wakers_fence = sleeper_barrier()
-        self.wake_fence: Callable[[], None] | None = make_fence() if wakers_fence else None
+        self.fence = make_fence()
+        self.fenced = wakers_fence or not STRONG_ORDER
+        """Whether what is published needs `store_published`; where it does not, a plain store is enough and cheaper."""
         self._held = ExitStack()
         seat = Seat(directory, role)
         self._held.callback(seat.leave)
@@ -105,6 +106,12 @@ class _Side(ABC):
             check_peers=self.check_peers,
         )
 
+    def store_published(self, word: int, value: int) -> None:
+        """Store a word that others act upon: after all stores before it, and before any look after it."""
+        self.fence()
+        self.words[word] = value
+        self.fence()
+
     @property
     def first_looks(self) -> int:
         """Return how often an endpoint that polls by itself may look before it begins to wait properly."""
@@ -120,9 +127,7 @@ class _Side(ABC):
             raise EndpointClosed(f"this endpoint of channel {self.channel.name!r} is closed")
 
     def _leave(self) -> None:
-        if self.weak_fence is not None:
-            self.weak_fence()
-        self.words[self._state_word] = CLOSED
+        self.store_published(self._state_word, CLOSED)
         self.closed = True
 
     def _release(self) -> None:
@@ -169,22 +174,15 @@ class WriterSide(_Side):
                     f"{self.channel.depth} messages behind"
                 )
             slowest = self.slowest()
-        if self.weak_fence is not None:
-            self.weak_fence()
+        if self.fenced:
+            self.fence()
         return slowest
 
-    def wake_readers(self) -> None:
-        """Ring every reader that sleeps; call it after publishing."""
-        if self.wake_fence is not None:
-            self.wake_fence()
-        words = self.words
-        for word in self.sleep_words:
-            if words[word]:
-                self.ring_sleepers()
-                return
-
     def ring_sleepers(self) -> None:
-        """Ring the readers whose sleep byte is set, and clear it first: a later sleeper sets it again for itself."""
+        """Ring the readers whose sleep byte is set, after publishing; clear it first: a later sleeper sets its own."""
+        words = self.words
+        if not any(words[word] for word in self.sleep_words):
+            return
         flags, base = self._flags, 8 * READER_SLEEPS
         for index, bell in enumerate(self._bells):
             if flags[base + index]:
@@ -233,17 +231,16 @@ class ReaderSide(_Side):
             arrived = True
         if not arrived:
             raise TransportTimeout(f"no message in channel {self.channel.name!r} within {timeout_s} s")
-        if self.weak_fence is not None:
-            self.weak_fence()
+        if self.fenced:
+            self.fence()
         return ready()
 
     def done_with(self, count: int) -> None:
         """Say that this reader is done with `count` messages in all, and wake the writer if it sleeps."""
-        if self.weak_fence is not None:
-            self.weak_fence()
-        self.words[self.consumed_word] = count
-        if self.wake_fence is not None:
-            self.wake_fence()
+        if self.fenced:
+            self.store_published(self.consumed_word, count)
+        else:
+            self.words[self.consumed_word] = count
         if self.words[WRITER_SLEEPS]:
             self.ring_writer()
 

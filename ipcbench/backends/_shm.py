@@ -26,7 +26,6 @@ from ipcbench.board import (
     make_doorbells,
 )
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
-from ipcbench.memory_order import make_fence
 from ipcbench.seats import channel_directory, make_directory, remove_directory
 from ipcbench.spec import ChannelSpec
 from ipcbench.units import format_bytes
@@ -36,7 +35,7 @@ _PIN = 2  # word of a reader's line, relative to its `consumed` word: pinned slo
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """What a closed endpoint looks at: nothing arrives there and nobody sleeps, so its fast path ends in the slow one."""
-_NO_SLOTS = ((memoryview(b""), 0),)
+_NO_SLOTS = ((memoryview(b""), 8),)
 
 
 class _ShmWriter(Writer):
@@ -47,16 +46,15 @@ class _ShmWriter(Writer):
         self._map = mapping
         self._words = mapping.words
         self._slots = mapping.slots
+        self._count = len(mapping.slots)
         self._limit_bytes = channel.max_message_bytes
-        self._weak_fence = self._side.weak_fence
-        self._wake_fence = self._side.wake_fence
-        self._sleep_words = self._side.sleep_words
+        self._fenced = self._side.fenced
         self._sequence = 0
 
     def close(self) -> None:
         if not self._side.closed:
             self._side.close()
-            self._words, self._slots = _NOWHERE, _NO_SLOTS
+            self._words, self._slots, self._count = _NOWHERE, _NO_SLOTS, 1
             self._map.close()
 
 
@@ -68,16 +66,16 @@ class _ShmReader(Reader):
         self._map = mapping
         self._words = mapping.words
         self._slots = mapping.slots
+        self._count = len(mapping.slots)
         self._consumed_word = self._side.consumed_word
-        self._weak_fence = self._side.weak_fence
-        self._wake_fence = self._side.wake_fence
+        self._fenced = self._side.fenced
         self._spins = range(self._side.first_looks)
         self._sequence = 0
 
     def close(self) -> None:
         if not self._side.closed:
             self._side.close()
-            self._words, self._slots = _NOWHERE, _NO_SLOTS
+            self._words, self._slots, self._count = _NOWHERE, _NO_SLOTS, 1
             self._consumed_word = 0
             self._map.close()
 
@@ -86,6 +84,12 @@ class RingWriter(_ShmWriter):
     """Writer of an every_message channel."""
 
     _room = 0
+    """Sequence number that must not be written before the readers have been asked again how far they are."""
+
+    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
+        super().__init__(channel, mapping)
+        first, *self._more_sleep_words = self._side.sleep_words
+        self._sleep_word = first
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         sequence = self._sequence
@@ -94,23 +98,21 @@ class RingWriter(_ShmWriter):
         size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
-        payload, head = self._slots[sequence % len(self._slots)]
+        payload, head = self._slots[sequence % self._count]
         words = self._words
         payload[:size_bytes] = message
         words[head + 1] = size_bytes
-        if self._weak_fence is not None:
-            self._weak_fence()
-        self._sequence = words[head] = sequence + 1
-        if self._wake_fence is not None:
-            self._wake_fence()
-        for word in self._sleep_words:
-            if words[word]:
-                self._side.ring_sleepers()
+        self._sequence = sequence + 1
+        if self._fenced:
+            self._side.store_published(head, sequence + 1)
+        else:
+            words[head] = sequence + 1
+        if words[self._sleep_word] or self._more_sleep_words:
+            self._side.ring_sleepers()
 
     def _make_room(self, timeout_s: float | None) -> None:
         self._side.require_open()
-        slots = len(self._slots)
-        self._room = self._side.wait_until_consumed(self._sequence + 1 - slots, timeout_s) + slots
+        self._room = self._side.wait_until_consumed(self._sequence + 1 - self._count, timeout_s) + self._count
 
     def close(self) -> None:
         super().close()
@@ -123,14 +125,13 @@ class RingReader(_ShmReader):
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
         words = self._words
-        if self._weak_fence is not None:
-            self._weak_fence()  # the last view was read before the writer hears that it is free
-        words[self._consumed_word] = sequence
-        if self._wake_fence is not None:
-            self._wake_fence()
+        if self._fenced:
+            self._side.store_published(self._consumed_word, sequence)
+        else:
+            words[self._consumed_word] = sequence  # the last view is done with
         if words[WRITER_SLEEPS]:
             self._side.ring_writer()
-        payload, head = self._slots[sequence % len(self._slots)]
+        payload, head = self._slots[sequence % self._count]
         wanted = sequence + 1
         if words[head] != wanted:
             for _ in self._spins:
@@ -138,8 +139,8 @@ class RingReader(_ShmReader):
                     break
             else:
                 self._await(words, head, wanted, timeout_s)
-        if self._weak_fence is not None:
-            self._weak_fence()
+        if self._fenced:
+            self._side.fence()
         self._sequence = wanted
         return payload[: words[head + 1]]
 
@@ -155,7 +156,6 @@ class LatestWriter(_ShmWriter):
     def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
         super().__init__(channel, mapping)
         self._pin_words = [consumed_word(index) + _PIN for index in range(channel.readers)]
-        self._fence = make_fence()
         self._newest = 0
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
@@ -165,19 +165,17 @@ class LatestWriter(_ShmWriter):
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
         words = self._words
-        self._fence()  # the last announcement is visible before the pins are looked at
+        self._side.fence()  # the last announcement is visible before the pins are looked at
         taken = {words[word] - 1 for word in self._pin_words}
         taken.add(self._newest)
         slot = next(index for index in range(len(self._slots)) if index not in taken)
         payload, head = self._slots[slot]
         payload[:size_bytes] = message
         words[head + 1] = size_bytes
-        if self._weak_fence is not None:
-            self._weak_fence()
         self._sequence += 1
         self._newest = slot
-        words[_ANNOUNCED] = self._sequence << 16 | slot
-        self._side.wake_readers()
+        self._side.store_published(_ANNOUNCED, self._sequence << 16 | slot)
+        self._side.ring_sleepers()
 
 
 class LatestReader(_ShmReader):
@@ -186,7 +184,6 @@ class LatestReader(_ShmReader):
     def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
         super().__init__(channel, mapping, index)
         self._pin_word = self._consumed_word + _PIN
-        self._fence = make_fence()
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         self._side.require_open()
@@ -195,12 +192,12 @@ class LatestReader(_ShmReader):
             seen = self._sequence
             if not self._side.wait_until(lambda: words[_ANNOUNCED] >> 16 > seen, timeout_s):
                 raise EndOfStream(f"channel ended with version {seen}")
-        self._fence()  # the last view was read before its slot is unpinned
+        self._side.fence()  # the last view was read before its slot is unpinned
         while True:
             announced = words[_ANNOUNCED]
             slot = announced & 0xFFFF
             words[self._pin_word] = slot + 1
-            self._fence()
+            self._side.fence()
             if words[_ANNOUNCED] == announced:
                 break
         self._sequence = announced >> 16

@@ -129,6 +129,7 @@ class _Run:
         """Measure round after round; leave the store with the right status."""
         status: EndStatus = "interrupted"
         rounds_done = 0
+        self.done = len(self.finished)
         for name, reason in self.writer.info.skipped.items():
             self._tell(0, name, "left out", f"{name} is left out: {reason}")
         try:

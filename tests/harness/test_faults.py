@@ -1,0 +1,116 @@
+"""Whatever breaks in the middle of a trial: that trial has failed with its reason, the rest is measured, nothing is left."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import measure, tiny
+
+from ipcbench.harness.coordinator import TrialRun
+from ipcbench.harness.scene import Scene
+from ipcbench.leftovers import SHM_FOLDER
+
+pytestmark = pytest.mark.usefixtures("broken_on_path")
+
+
+def one_broken(name: str, folder, stall_s: float = 1.0, **changes):
+    """Measure a broken backend between sound ones; return its one trial after checking that the others are sound."""
+    run, told = measure(tiny(backends=("shm", f"broken:{name}"), **changes), folder, stall_s)
+    by_backend = {trial.spec.backend: trial for trial in run.trials}
+    assert len(run.trials) == 2
+    assert by_backend["shm"].status == "ok"
+    assert run.info.status == "complete"
+    return by_backend[f"broken:{name}"], told
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("KilledReader", ["reader-", "killed by signal 9"]),
+        ("KilledWriter", ["writer", "killed by signal 9"]),
+        ("RaisingReader", ["reader-", "exit code 1", "ValueError: a bug in the backend"]),
+        ("HangingReader", ["reader-", "did not answer 'go'"]),
+        ("DiesAtStart", ["writer", "exit code 1", "no licence for this transport"]),
+    ],
+)
+def test_a_process_that_dies_or_hangs_fails_its_trial_alone(name, words, tmp_path):
+    trial, told = one_broken(name, tmp_path)
+    assert trial.status == "failed"
+    assert [word for word in words if word not in trial.reason] == []
+    assert any(trial.reason in one.warning for one in told)
+
+
+def test_a_backend_that_hangs_on_opening_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("ipcbench.harness.coordinator._ANSWER_S", 1.0)
+    trial, _ = one_broken("HangsOnOpen", tmp_path)
+    assert trial.status == "failed"
+    assert "did not answer 'open' within 1 s" in trial.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("LosingWriter", "1 lost, 0 duplicated, 0 reordered, 0 torn"),
+        ("DuplicatingWriter", "0 lost, 1 duplicated, 0 reordered, 0 torn"),
+        ("SwappingWriter", "0 lost, 0 duplicated, 1 reordered, 0 torn"),
+        ("TearingReader", "0 lost, 0 duplicated, 0 reordered, 1 torn"),
+    ],
+)
+def test_messages_that_go_wrong_are_counted_and_fail_the_trial(name, count, tmp_path):
+    trial, _ = one_broken(name, tmp_path)
+    assert trial.status == "failed"
+    assert count in trial.reason
+    assert trial.endpoints, "the record keeps what was measured"
+
+
+def test_a_wrong_body_in_a_whole_message_is_found_by_hashing(tmp_path):
+    trial, _ = one_broken("BitFlippingReader", tmp_path)
+    assert trial.status == "failed"
+    assert " torn" in trial.reason
+    assert " 0 torn" not in trial.reason
+
+
+def test_a_stalled_reader_shows_in_the_latency_of_every_message_due_meanwhile(tmp_path):
+    run, _ = measure(
+        tiny(backends=("broken:StallingReader",), modes=("paced",), rate_per_s=1000.0, window_s=0.5), tmp_path
+    )
+    (trial,) = run.trials
+    assert trial.status == "ok"
+    latency = run.samples(trial.trial_id)["reader-0.latency_ns"]
+    # 200 ms at 1,000/s hit some 200 messages, and those wait 100 ms on average: a closed loop would show one.
+    assert (latency > 20_000_000).sum() > 150
+
+
+def test_a_rate_that_cannot_be_held_fails_with_the_rate_that_was(tmp_path):
+    run, _ = measure(tiny(modes=("paced",), sizes=(10_000,), rate_per_s=1_000_000.0), tmp_path)
+    (trial,) = run.trials
+    assert trial.status == "failed"
+    assert "rate was not held" in trial.reason
+    assert trial.achieved_rate_per_s < 1_000_000
+
+
+def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, monkeypatch):
+    monkeypatch.setattr(Scene, "channel_name", lambda scene: f"{scene.token}-stale")
+    stale = []
+    run_trial = TrialRun.run
+
+    def run_with_stale_segment(trial_run):
+        path = SHM_FOLDER / trial_run._scene.channel_name()
+        if not stale:
+            path.write_bytes(bytes(64))
+            stale.append(path)
+        facts = run_trial(trial_run)
+        path.unlink(missing_ok=True)
+        return facts
+
+    monkeypatch.setattr(TrialRun, "run", run_with_stale_segment)
+    run, _ = measure(tiny(sizes=(10, 20)), tmp_path)
+    assert sorted(trial.status for trial in run.trials) == ["failed", "ok"]
+    assert any("exists already" in trial.reason for trial in run.trials)
+
+
+@pytest.mark.parametrize("name", ["KillsMpiexec"])
+def test_a_killed_mpi_launcher_fails_its_trial_alone(name, tmp_path):
+    pytest.importorskip("mpi4py")
+    trial, _ = one_broken(name, tmp_path, window_s=0.3)
+    assert trial.status == "failed"
+    assert "killed by signal 9" in trial.reason or "ended" in trial.reason

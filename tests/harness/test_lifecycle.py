@@ -1,0 +1,132 @@
+"""The run itself is killed, interrupted, crowded or starved: what is measured is kept, and nothing is left on the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ipcbench.leftovers import find
+from ipcbench.store import load_run
+
+LIMIT_S = 60
+LONG_RUN = (
+    "run", "--backends", "shm,pipe", "--readers", "2", "--sizes", "10,20", "--mode", "saturate", "--rounds", "200",
+    "--budget", "600s", "--window", "50ms", "--warmup", "10ms",
+)  # fmt: skip
+SHORT_RUN = (*LONG_RUN, "--rounds", "1")
+
+
+def start(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-m", "ipcbench", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_trials(process: subprocess.Popen[str], count: int) -> None:
+    """Read the run's progress until so many trials have ended."""
+    while count:
+        line = process.stderr.readline()
+        assert line, "the run ended before it had measured that much"
+        count -= bool(re.match(r"\[ *\d+/\d+\] round", line))
+
+
+def family(process: subprocess.Popen[str]) -> tuple[str, list[psutil.Process]]:
+    """Return the token of a run and all its processes but the coordinator."""
+    members = psutil.Process(process.pid).children(recursive=True)
+    lines = [" ".join(one.cmdline()) for one in members]
+    return next(found[0] for line in lines if (found := re.search(r"ipcb-[0-9a-f]{8}", line))), members
+
+
+def assert_gone(token: str, members: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(members, timeout=LIMIT_S)
+    assert alive == []
+    assert find(token) == []
+
+
+def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_be_gone_on_with(tmp_path):
+    process = start(*LONG_RUN, "--out", str(tmp_path / "run"))
+    wait_for_trials(process, 3)
+    token, members = family(process)
+    process.kill()
+    process.communicate(timeout=LIMIT_S)
+    assert_gone(token, members)
+    run = load_run(tmp_path / "run")
+    assert len(run.trials) >= 3
+    assert run.info.status == "running"
+
+
+def test_a_killed_mpi_run_leaves_nothing_either(tmp_path):
+    pytest.importorskip("mpi4py")
+    arguments = [*LONG_RUN]
+    arguments[arguments.index("shm,pipe")] = "mpi-buffer"
+    process = start(*arguments, "--out", str(tmp_path / "run"))
+    wait_for_trials(process, 2)
+    token, members = family(process)
+    process.kill()
+    process.communicate(timeout=LIMIT_S)
+    assert_gone(token, members)
+
+
+def test_an_interrupted_run_keeps_its_trials_says_how_to_go_on_and_can(tmp_path):
+    process = start(*LONG_RUN, "--out", str(tmp_path / "run"))
+    wait_for_trials(process, 3)
+    token, members = family(process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert "--resume" in stderr
+    assert "Traceback" not in stderr
+    assert_gone(token, members)
+    assert load_run(tmp_path / "run").info.status == "interrupted"
+
+
+def test_two_runs_at_once_do_not_meet(tmp_path):
+    both = [start(*SHORT_RUN, "--out", str(tmp_path / name)) for name in ("a", "b")]
+    for process in both:
+        _, stderr = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, stderr
+    for name in ("a", "b"):
+        assert [trial.status for trial in load_run(tmp_path / name).trials] == ["ok"] * 4
+
+
+def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(tmp_path):
+    """In a mount namespace of its own, /dev/shm is made too small for the larger of two messages."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare(1) to give a process a small /dev/shm of its own")
+    mount = "mount -t tmpfs -o size=256k tmpfs /dev/shm && exec \"$@\""
+    prefix = ("unshare", "--mount", "sh", "-c", mount, "sh")
+    sweep = ("run", "--backends", "shm,pipe", "--readers", "1", "--payload", "bytes", "--codec", "raw", "--mode",
+             "saturate", "--sizes", "64,1MiB", "--rounds", "1", "--window", "50ms")  # fmt: skip
+    probe = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"no mount namespace here: {probe.stderr.strip()}")
+    process = start(*sweep, "--out", str(tmp_path / "run"), prefix=prefix)
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, stderr
+    status = {(one.spec.backend, one.spec.size): (one.status, one.reason) for one in load_run(tmp_path / "run").trials}
+    assert status["shm", 64][0] == status["pipe", 64][0] == status["pipe", 2**20][0] == "ok"
+    assert status["shm", 2**20][0] == "failed"
+    assert "/dev/shm" in status["shm", 2**20][1]
+
+
+def test_trials_are_on_disk_as_they_end(tmp_path):
+    process = start(*LONG_RUN, "--out", str(tmp_path / "run"))
+    wait_for_trials(process, 2)
+    lines = Path(tmp_path / "run" / "trials.jsonl").read_text().splitlines()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT_S)
+    assert len(lines) >= 2
+    assert all(json.loads(line)["status"] == "ok" for line in lines[:2])

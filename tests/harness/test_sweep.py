@@ -1,0 +1,152 @@
+"""A run on real processes: what it stores, in which order, and that it says what it leaves out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import measure, tiny
+
+from ipcbench.errors import BackendUnavailable, UnknownBackend
+from ipcbench.harness.floor import measure_floor
+from ipcbench.harness.sweep import run_sweep
+from ipcbench.store import load_run
+
+
+def test_every_cell_is_measured_once_a_round_and_every_reader_validates_every_message(tmp_path):
+    sweep = tiny(backends=("shm", "pipe"), sizes=(0, 10), modes=("paced", "saturate"), rounds=2, readers=3)
+    run, told = measure(sweep, tmp_path)
+    assert [trial.status for trial in run.trials] == ["ok"] * 16
+    cells = [(trial.spec.round_index, *trial.spec.cell) for trial in run.trials]
+    assert len(set(cells)) == 16
+    for trial in run.trials:
+        sent = trial.writer.messages_count
+        assert len(trial.readers) == 3
+        for reader in trial.readers:
+            assert reader.integrity.errors_count == 0
+            assert reader.integrity.received_count == reader.integrity.expected_count
+            assert reader.messages_count == sent
+            assert reader.integrity.hashed_count >= reader.warmup_count
+    assert (told[-1].done, told[-1].total) == (16, 16)
+
+
+def test_rounds_are_shuffled_each_its_own_way_and_the_same_again_for_the_same_seed(tmp_path):
+    sweep = tiny(backends=("shm", "null"), sizes=(1, 2, 3), rounds=2, readers=1, window_s=0.01)
+    orders = []
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        run, _ = measure(tiny(**{**sweep.as_dict(), "seed": seed}), tmp_path / name)
+        orders.append([(one.spec.round_index, one.spec.backend, one.spec.size) for one in run.trials])
+    assert orders[0] == orders[1] != orders[2]
+    rounds = [[cell[1:] for cell in orders[0] if cell[0] == index] for index in (0, 1)]
+    assert sorted(rounds[0]) == sorted(rounds[1])
+    assert rounds[0] != rounds[1]
+
+
+def test_paced_and_saturated_trials_yield_their_figures_in_plausible_units(tmp_path):
+    run, _ = measure(tiny(modes=("paced", "saturate"), rate_per_s=500.0, window_s=0.2), tmp_path)
+    trials = {trial.spec.mode: trial for trial in run.trials}
+    paced, saturated = trials["paced"], trials["saturate"]
+    assert paced.throughput_per_s is None
+    assert 495 <= paced.achieved_rate_per_s <= 505
+    for reader in paced.readers:
+        assert 100 < reader.latency.p50_ns < 1e9
+        assert reader.decode.count >= 5
+    window_s = max(r.last_ns for r in saturated.readers) - min(r.first_ns for r in saturated.readers)
+    count = saturated.writer.messages_count
+    assert saturated.throughput_per_s == pytest.approx((count - 1) / (window_s / 1e9))
+    assert saturated.achieved_rate_per_s is None
+
+
+def test_latency_is_receipt_minus_intended_time_of_the_same_message(tmp_path):
+    run, _ = measure(tiny(modes=("paced",), rate_per_s=500.0, window_s=0.2), tmp_path)
+    (trial,) = run.trials
+    columns = run.samples(trial.trial_id)
+    intended = columns["writer.intended_ns"]
+    assert (columns["reader-1.latency_ns"] == columns["reader-1.received_ns"] - intended).all()
+    steps = intended[1:] - intended[:-1]
+    assert abs(steps - 2_000_000).max() <= 1
+
+
+def test_latest_value_counts_gaps_and_never_a_torn_value(tmp_path):
+    run, _ = measure(tiny(delivery="latest_value", modes=("paced", "saturate"), window_s=0.2), tmp_path)
+    for trial in run.trials:
+        assert trial.status == "ok"
+        assert all(reader.integrity.errors_count == 0 for reader in trial.readers)
+
+
+def test_the_placement_probe_and_the_clock_gate_are_stored_with_every_trial(tmp_path):
+    run, _ = measure(tiny(), tmp_path)
+    (trial,) = run.trials
+    conditions = trial.conditions
+    assert 10 < conditions.probe_before_ns < 1e6
+    assert 10 < conditions.probe_after_ns < 1e6
+    assert conditions.clocks_agree
+    assert conditions.clock_offset_ns <= conditions.clock_delay_ns / 2
+
+
+def test_endpoints_of_an_inline_backend_share_one_process(tmp_path):
+    run, _ = measure(tiny(backends=("null",)), tmp_path)
+    (trial,) = run.trials
+    assert trial.status == "ok"
+    assert len({one.process_id for one in trial.endpoints}) == 1
+    assert trial.conditions.probe_before_ns is None
+
+
+def test_more_processes_than_cores_are_stamped_oversubscribed(tmp_path, monkeypatch):
+    monkeypatch.setattr("ipcbench.harness.sweep.usable_cores", lambda: 2.0)
+    run, _ = measure(tiny(readers=3), tmp_path / "many")
+    assert "oversubscribed" in run.trials[0].notes
+    run, _ = measure(tiny(readers=1), tmp_path / "few")
+    assert "oversubscribed" not in run.trials[0].notes
+
+
+def test_the_budget_ends_a_run_after_a_whole_round(tmp_path):
+    run, _ = measure(tiny(rounds=1000, budget_s=1.0), tmp_path)
+    assert run.info.status == "out of budget"
+    assert 1 <= run.info.rounds_done < 1000
+    assert len(run.trials) == run.info.rounds_done
+
+
+def test_a_resumed_run_measures_only_what_is_missing(tmp_path):
+    path = run_sweep(tiny(sizes=(10, 20, 30)), tmp_path)
+    lines = (path / "trials.jsonl").read_text().splitlines(keepends=True)
+    (path / "trials.jsonl").write_text("".join(lines[:2]) + lines[2][:40])
+    told = []
+    run_sweep(tiny(), tmp_path, resume=path, on_progress=told.append)
+    run = load_run(path)
+    assert len(told) == 1
+    assert sorted(trial.spec.size for trial in run.trials) == [10, 20, 30]
+    assert len({trial.trial_id for trial in run.trials}) == 3
+
+
+def test_what_cannot_take_part_is_named_with_its_reason_and_nothing_else_is_left_out(tmp_path):
+    run, told = measure(tiny(backends=("shm", "lmdb", "pipe"), delivery="latest_value"), tmp_path)
+    assert {trial.spec.backend for trial in run.trials} == {"shm", "lmdb"}
+    assert "latest_value" in run.info.skipped["pipe"]
+    assert any("pipe" in one.warning for one in told)
+
+
+def test_unknown_and_unusable_backends_end_the_run_before_it_begins(tmp_path):
+    with pytest.raises(UnknownBackend, match="zmq-tcp"):
+        run_sweep(tiny(backends=("shm", "smoke")), tmp_path)
+    with pytest.raises(BackendUnavailable, match="latest_value"):
+        run_sweep(tiny(backends=("pipe",), delivery="latest_value"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_stored_description_names_machine_versions_seed_and_payload_bytes(tmp_path):
+    run, _ = measure(tiny(sizes=(1000,)), tmp_path)
+    described = json.loads((run.path / "run.json").read_text())
+    assert described["payloads"] == [
+        {"size": 1000, "payload_bytes": 55_039, "encode_ns": described["payloads"][0]["encode_ns"]}
+    ]
+    assert described["sweep"]["seed"] == 1
+    assert described["versions"]["ipcbench"]
+    assert described["floor"]["writer_ns"] > 0
+
+
+def test_the_floor_is_above_the_clock_and_copies_have_a_bandwidth():
+    floor = measure_floor([4096])
+    assert floor.writer_ns > floor.clock_ns > 0
+    assert floor.reader_ns > floor.clock_ns
+    assert floor.memcpy_bytes_per_s["4096"] > 1e8
