@@ -48,7 +48,7 @@ class Channel:
 
         Raises:
             WorkerTimeout: none by then.
-            TrialError: the other side is gone.
+            TrialError: the other side is gone, or what it sent is not msgpack.
         """
         try:
             if not self._connection.poll(timeout_s):
@@ -56,6 +56,8 @@ class Channel:
             message: dict[str, Any] = msgpack.unpackb(self._connection.recv_bytes(), raw=False)
         except (EOFError, OSError) as error:
             raise TrialError("the other side of the control channel is gone") from error
+        except (msgpack.UnpackException, ValueError) as error:
+            raise TrialError(f"what came on the control channel is not a message: {error}") from error
         return message
 
     def fileno(self) -> int:

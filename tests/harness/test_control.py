@@ -1,0 +1,97 @@
+"""The control channel lets nobody in without the key, never unpickles, and never waits for ever."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+from multiprocessing.connection import Client
+
+import pytest
+
+from ipcbench.errors import TrialError, WorkerTimeout
+from ipcbench.harness.control import KEY_VARIABLE, Channel, Switchboard, connect
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def switchboard(request, tmp_path, monkeypatch):
+    board = Switchboard(tmp_path, None if request.param == "unix" else "127.0.0.1")
+    for name, value in board.environment().items():
+        monkeypatch.setenv(name, value)
+    yield board
+    board.close()
+
+
+def accepted(switchboard: Switchboard, connecting) -> Channel | None:
+    thread = threading.Thread(target=connecting)
+    thread.start()
+    try:
+        return switchboard.accept(5.0)
+    finally:
+        thread.join()
+
+
+def test_both_sides_understand_each_other(switchboard):
+    worker = []
+    channel = accepted(switchboard, lambda: worker.append(connect(switchboard.address)))
+    channel.send({"do": "open", "bytes": b"\0" * 100_000})
+    assert worker[0].receive(5.0) == {"do": "open", "bytes": b"\0" * 100_000}
+    channel.close()
+    with pytest.raises(TrialError, match="gone"):
+        worker[0].receive(5.0)
+    worker[0].close()
+
+
+def test_a_stranger_without_the_key_is_not_let_in(switchboard, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, os.urandom(32).hex())
+    refused = []
+
+    def stranger():
+        with pytest.raises(TrialError, match="no coordinator"):
+            connect(switchboard.address)
+        refused.append(True)
+
+    thread = threading.Thread(target=stranger)
+    thread.start()
+    assert switchboard.accept(0.5) is None
+    thread.join()
+    assert refused
+
+
+def test_a_caller_that_hangs_up_at_once_does_not_disturb(switchboard):
+    address = switchboard.address
+    family, target = (socket.AF_UNIX, address) if address.startswith("/") else (socket.AF_INET, None)
+    if target is None:
+        host, _, port = address.rpartition(":")
+        target = (host, int(port))
+    with socket.socket(family, socket.SOCK_STREAM) as caller:
+        caller.connect(target)
+    assert accepted(switchboard, lambda: connect(address).close()) is not None
+
+
+def test_a_pickle_is_never_loaded(switchboard):
+    class Trap:
+        def __reduce__(self):
+            return pytest.fail, ("a pickle was loaded",)
+
+    def sender():
+        address, key = switchboard.address, bytes.fromhex(os.environ[KEY_VARIABLE])
+        target = address if address.startswith("/") else (address.rpartition(":")[0], int(address.rpartition(":")[2]))
+        with Client(target, authkey=key) as client:
+            client.send_bytes(pickle.dumps(Trap()))
+
+    channel = accepted(switchboard, sender)
+    with pytest.raises(TrialError, match="not a message"):
+        channel.receive(5.0)
+    channel.close()
+
+
+def test_waiting_ends_at_its_deadline(switchboard):
+    assert switchboard.accept(0.05) is None
+    worker = []
+    channel = accepted(switchboard, lambda: worker.append(connect(switchboard.address)))
+    with pytest.raises(WorkerTimeout, match="no answer"):
+        channel.receive(0.05)
+    channel.close()
+    worker[0].close()
