@@ -169,9 +169,10 @@ class WriterSide(_Side):
         slowest = self.slowest()
         if slowest < count:
             if not self._waits.until(lambda: self.slowest() >= count, deadline_ns(timeout_s)):
+                behind = [i for i, word in enumerate(self._consumed) if self.words[word] < count]
                 raise TransportTimeout(
-                    f"no room in channel {self.channel.name!r} within {timeout_s} s: a reader is "
-                    f"{self.channel.depth} messages behind"
+                    f"no room in channel {self.channel.name!r} within {timeout_s} s: the channel is full, and reader "
+                    f"{', '.join(map(str, behind))} has not read on"
                 )
             slowest = self.slowest()
         if self.fenced:

@@ -90,7 +90,7 @@ class ReaderPart:
                 pending = self._measure()
             elif phase == Phase.DECODE and fresh:
                 self._decode(view)
-            elif phase == Phase.END and fresh:
+            elif phase == Phase.END:  # even if something is wrong with it: nothing will follow
                 return self._outcome(usage, collections)
 
     def _read_one(self) -> tuple[memoryview, int, int]:

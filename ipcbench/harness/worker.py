@@ -77,7 +77,7 @@ class Worker:
     def _open(self, request: dict[str, Any]) -> dict[str, Any]:
         """Open the endpoint and get everything ready, so that `go` finds nothing left to allocate."""
         address, plan = Address.from_dict(request["address"]), Plan.from_dict(request["plan"])
-        backend, codec = get_backend(address.backend)(), get_codec(plan.trial.codec)
+        backend, codec = get_backend(plan.trial.backend)(), get_codec(plan.trial.codec)
         if self._index:
             reader = self._endpoint = backend.open_reader(address, self._index - 1)
             self._part = ReaderPart(reader, codec, plan)

@@ -10,10 +10,7 @@ import select
 import signal
 from typing import ClassVar
 
-import psutil
-
 from ipcbench.backend import Address, Message, Reader, Writer
-from ipcbench.backends._mpi import MpiBuffer
 from ipcbench.backends._shm import Shm
 from ipcbench.message import FLAGS, HEADER_BYTES, Phase, unpack_stamp, unpack_word
 
@@ -25,7 +22,7 @@ def _in_window(message: Message) -> bool:
     return unpack_word(message, 8 * FLAGS)[0] == Phase.MEASURE
 
 
-class _Writer(Writer):
+class PassingWriter(Writer):
     """Passes everything on, and calls `trouble` with the window's message number `AT`."""
 
     def __init__(self, inner: Writer) -> None:
@@ -68,7 +65,7 @@ class _Reader(Reader):
 class _Broken(Shm):
     """Shared memory whose endpoints are wrapped."""
 
-    writer: ClassVar[type[_Writer]] = _Writer
+    writer: ClassVar[type[PassingWriter]] = PassingWriter
     reader: ClassVar[type[_Reader]] = _Reader
 
     def open_writer(self, address: Address) -> Writer:
@@ -122,23 +119,23 @@ class _BitFlippingReader(_Reader):
         return memoryview(changed)
 
 
-class _KilledWriter(_Writer):
+class _KilledWriter(PassingWriter):
     def trouble(self, message: Message, timeout_s: float | None) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _LosingWriter(_Writer):
+class _LosingWriter(PassingWriter):
     def trouble(self, message: Message, timeout_s: float | None) -> None:
         pass
 
 
-class _DuplicatingWriter(_Writer):
+class _DuplicatingWriter(PassingWriter):
     def trouble(self, message: Message, timeout_s: float | None) -> None:
         self._inner.write(message, timeout_s)
         self._inner.write(message, timeout_s)
 
 
-class _SwappingWriter(_Writer):
+class _SwappingWriter(PassingWriter):
     """Sends message `AT` after the one behind it."""
 
     held: bytes | None = None
@@ -153,7 +150,7 @@ class _SwappingWriter(_Writer):
         self.held = bytes(message)
 
 
-def _broken(wrapper: type[_Writer] | type[_Reader]) -> type[_Broken]:
+def _broken(wrapper: type[PassingWriter] | type[_Reader]) -> type[_Broken]:
     side = "writer" if issubclass(wrapper, Writer) else "reader"
     return type(wrapper.__name__.strip("_"), (_Broken,), {side: wrapper, "name": wrapper.__name__.strip("_")})
 
@@ -187,19 +184,3 @@ class DiesAtStart(Shm):
 
     def open_writer(self, address: Address) -> Writer:
         raise SystemExit("no licence for this transport")
-
-
-class KillsMpiexec(MpiBuffer):
-    """Its writer kills the MPI launcher in the middle of the window."""
-
-    name = "KillsMpiexec"
-
-    def open_writer(self, address: Address) -> Writer:
-        class Killing(_Writer):
-            def trouble(self, message: Message, timeout_s: float | None) -> None:
-                for parent in psutil.Process().parents():
-                    if "mpiexec" in " ".join(parent.cmdline()):
-                        parent.kill()
-                self._inner.write(message, timeout_s)
-
-        return Killing(super().open_writer(address))

@@ -1,4 +1,4 @@
-"""The run itself is killed, interrupted, crowded or starved: what is measured is kept, and nothing is left on the host."""
+"""The run itself is killed, interrupted, crowded or starved: what is measured is kept, nothing is left on the host."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(tmp_path):
     """In a mount namespace of its own, /dev/shm is made too small for the larger of two messages."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare(1) to give a process a small /dev/shm of its own")
-    mount = "mount -t tmpfs -o size=256k tmpfs /dev/shm && exec \"$@\""
+    mount = 'mount -t tmpfs -o size=256k tmpfs /dev/shm && exec "$@"'
     prefix = ("unshare", "--mount", "sh", "-c", mount, "sh")
     sweep = ("run", "--backends", "shm,pipe", "--readers", "1", "--payload", "bytes", "--codec", "raw", "--mode",
              "saturate", "--sizes", "64,1MiB", "--rounds", "1", "--window", "50ms")  # fmt: skip

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import measure, tiny
 
 from ipcbench.errors import BackendUnavailable, UnknownBackend
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.sweep import run_sweep
 from ipcbench.store import load_run
+from tests.harness.small_runs import measure, tiny
 
 
 def test_every_cell_is_measured_once_a_round_and_every_reader_validates_every_message(tmp_path):

@@ -1,0 +1,48 @@
+"""Every backend, few and many readers, nothing to 64 MiB: every reader validates every message."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ipcbench.registry import get_backend, names, status
+from tests.harness.small_runs import measure, tiny
+
+SMALL = (0, 1, 4096, 2**20 + 1)
+HUGE = (2**26,)
+
+
+def require(backend: str) -> None:
+    found = status(backend)
+    if not found.available and os.environ.get("IPCBENCH_EXPECT") != "all":
+        pytest.skip(f"{found.reason}; {found.hint}")
+
+
+@pytest.mark.parametrize(("readers", "sizes"), [(1, SMALL), (3, SMALL), (7, SMALL), (3, HUGE)])
+@pytest.mark.parametrize("backend", names())
+def test_every_reader_validates_every_message(backend, readers, sizes, tmp_path):
+    require(backend)
+    sweep = tiny(
+        backends=(backend,), readers=readers, payload="bytes", codec="raw", sizes=sizes, depth=8, modes=("saturate",)
+    )
+    run, _ = measure(sweep, tmp_path, stall_s=30.0)
+    assert [(trial.spec.size, trial.reason) for trial in run.trials if trial.status != "ok"] == []
+    for trial in run.trials:
+        for reader in trial.readers:
+            found = reader.integrity
+            assert (found.errors_count, found.received_count) == (0, found.expected_count)
+            assert found.hashed_count > 0
+            assert reader.messages_count == trial.writer.messages_count >= 2
+
+
+@pytest.mark.parametrize("backend", [one for one in names() if "latest_value" in get_backend(one).capabilities.deliveries])
+@pytest.mark.parametrize("readers", [1, 3])
+def test_the_latest_value_is_whole_and_never_older_than_the_one_before(backend, readers, tmp_path):
+    require(backend)
+    sweep = tiny(
+        backends=(backend,), readers=readers, payload="bytes", codec="raw", delivery="latest_value", sizes=(0, 65_536)
+    )
+    run, _ = measure(sweep, tmp_path)
+    assert [(trial.spec.size, trial.reason) for trial in run.trials if trial.status != "ok"] == []
+    assert all(reader.integrity.errors_count == 0 for trial in run.trials for reader in trial.readers)
