@@ -5,7 +5,8 @@ What does not live here: where ours lie (ipcbench/leftovers.py), and the orderly
 Everything that ipcbench makes begins with `ipcb-` and lies in the temporary folder or, for shared memory, in /dev/shm
 under the name of its channel's directory. Two locks tell whether it lives, and the kernel drops both with the process:
 the lock of a run (`<token>-run/run.lock`, where `<token>` begins the names of all its channels) and the seats of a
-channel. What was made moments ago and never had a seat, outside any run, may be about to be opened: it stays.
+channel. Locks of a program with another temporary folder cannot be seen, but that it has a segment mapped can. What was
+made moments ago and never had a seat, outside any run, may be about to be opened: it stays.
 Where shared memory cannot be listed (macOS), only the temporary folder is looked at.
 """
 
@@ -13,13 +14,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipcbench.leftovers import find
+from ipcbench import leftovers
 from ipcbench.seats import is_held
 from ipcbench.spec import NAME_PREFIX
 
@@ -43,13 +45,14 @@ class Leftover:
 
 def survey() -> tuple[Leftover, ...]:
     """Return every entry of ours on this host, in the order in which to remove them; changes nothing."""
-    entries = find(NAME_PREFIX)
+    entries = leftovers.find(NAME_PREFIX)
     runs = {path.name.removesuffix(RUN_SUFFIX): path for path in entries if path.name.endswith(RUN_SUFFIX)}
     judge = _Judge(
         living_runs=tuple(token for token, path in runs.items() if _is_locked(path / RUN_LOCK)),
         ended_runs=tuple(token for token, path in runs.items() if (path / RUN_LOCK).is_file()),
         open_channels=tuple(path.name for path in entries if _has_open_seat(path)),
         closed_channels=tuple(path.name for path in entries if any(path.glob("*.seat"))),
+        mapped=_mapped_segments() if any(one.parent == leftovers.SHM_FOLDER for one in entries) else frozenset(),
         now_s=time.time(),
     )
     # Runs last: whatever stops the removal, what marks the rest as dead is still there.
@@ -86,6 +89,8 @@ class _Judge:
     open_channels: tuple[str, ...]
     closed_channels: tuple[str, ...]
     """Names of all channels that once had a seat; those still open are asked about first."""
+    mapped: frozenset[str]
+    """Paths of the segments that some process has in its memory."""
     now_s: float
 
     def kept_because(self, path: Path) -> str:
@@ -100,6 +105,7 @@ class _Judge:
             (os.geteuid() not in {0, status.st_uid}, "it belongs to another user"),
             (name.startswith(self.living_runs), "its run is alive"),
             (name.startswith(self.open_channels), "a process has its channel open"),
+            (str(path) in self.mapped, "a process has it mapped"),
             (name in self._runs_with_open_channels(), "a process has a channel of this run open"),
             (young, f"it is {age_s:.0f} s old and may be about to be opened"),
         )
@@ -114,6 +120,18 @@ def _has_open_seat(directory: Path) -> bool:
         return any(is_held(directory, seat.stem) for seat in directory.glob("*.seat"))
     except PermissionError:
         return False  # another user's, which stays for that reason
+
+
+def _mapped_segments() -> frozenset[str]:
+    """Return the paths of our segments that any process has mapped, as far as this user may see (Linux)."""
+    pattern = re.compile(rf"{re.escape(str(leftovers.SHM_FOLDER))}/{NAME_PREFIX}\S+")
+    found: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            found.update(pattern.findall(maps.read_text(errors="replace")))
+        except OSError:
+            continue  # it has ended, or is another user's
+    return frozenset(found)
 
 
 def _is_locked(path: Path) -> bool:

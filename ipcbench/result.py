@@ -80,9 +80,10 @@ class EndpointResult:
     last_ns: int
     """Writer: end of the last write; reader: last receipt."""
     call: Quantiles | None
-    """Time inside `write`, or inside `read` (waiting included)."""
+    """Time inside `write`, or inside `read` (waiting included); None in mode pingpong."""
     latency: Quantiles | None
-    """Readers: receipt − intended send time. None for a writer, or if the clocks failed the gate."""
+    """Readers: receipt − intended send time, in mode paced; receipt − send time, in mode pingpong. Else, and if the clocks
+    failed the gate, None."""
     decode: Quantiles | None
     """Readers: time to decode, from the decode phase; None for a writer or if there was no such phase."""
     usage: Usage
@@ -96,6 +97,8 @@ class EndpointResult:
     """Messages of the warm-up."""
     steady: bool = True
     """Whether the window's two halves agree (see docs/method.md)."""
+    round_trip: Quantiles | None = None
+    """Writer, mode pingpong: from a send to the last reader's reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +172,7 @@ class TrialResult:
 
 def _endpoint(values: Mapping[str, Any]) -> EndpointResult:
     plain = dict(values)
-    for name in ("call", "latency", "decode"):
+    for name in ("call", "latency", "decode", "round_trip"):
         if plain[name] is not None:
             plain[name] = Quantiles(**plain[name])
     plain["usage"] = Usage(**plain["usage"])

@@ -85,7 +85,8 @@ class ChannelSpec:
 
 
 PayloadKind = Literal["dict", "bytes", "ndarray"]
-Mode = Literal["saturate", "paced"]
+Mode = Literal["paced", "pingpong", "saturate"]
+"""`paced`: one way, open loop at a rate. `pingpong`: round trips, closed loop. `saturate`: one way, flat out."""
 CodecName = Literal["pickle", "pickle5", "msgpack", "raw"]
 
 PAYLOAD_KINDS: tuple[PayloadKind, ...] = get_args(PayloadKind)
@@ -115,7 +116,7 @@ class TrialSpec:
     delivery: Delivery
     mode: Mode
     rate_per_s: float
-    """Offered rate of a paced trial; 0 for saturate."""
+    """Offered rate of a paced trial; 0 for the others."""
     readers: int
     depth: int
     wait: WaitStrategy
@@ -196,6 +197,8 @@ class SweepSpec:
         require_choice("delivery", self.delivery, DELIVERIES)
         for mode in self.modes:
             require_choice("modes", mode, MODES)
+        if "pingpong" in self.modes and self.delivery != "every_message":
+            raise ConfigError("modes", "pingpong", "paced or saturate for delivery latest_value")
         if self.rate_per_s is not None:
             require_range("rate", self.rate_per_s, 0.1, 1e6)
         require_range("rounds", self.rounds, 1, 10_000)

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ipcbench.backend import Backend
+from ipcbench.backend import Address, Backend
 from ipcbench.errors import IntegrityError, IpcbenchError
-from ipcbench.harness.columns import Column, Digest
+from ipcbench.harness.digest import Column, Digest
 from ipcbench.harness.group import Group
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.probe import make_probe_file, probe_length
@@ -108,7 +108,25 @@ class TrialRun:
         return self._group.clock_offset_ns <= self._group.clock_delay_ns / 2
 
     def _measure(self) -> tuple[dict[int, dict[str, Any]], tuple[float | None, float | None]]:
-        channel = ChannelSpec(
+        addresses: list[Address] = []
+        try:
+            for channel in self._channels():
+                addresses.append(self._backend.create(channel))  # noqa: PERF401 - each must be known once it exists
+            address, *back = (one.as_dict() for one in addresses)
+            request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict()}
+            self._group.ask_all(request, _ANSWER_S)
+            before = self._probe()
+            answers = self._group.ask_all({"do": "go"}, self._plan.deadline_s())
+            after = self._probe()
+            self._group.ask_all({"do": "close"}, _ANSWER_S)
+        finally:
+            for one in addresses:
+                self._backend.destroy(one)
+        return answers, (before, after)
+
+    def _channels(self) -> Iterable[ChannelSpec]:
+        """Yield the channel to all readers; for round trips, then each reader's own channel back."""
+        there = ChannelSpec(
             name=self._scene.channel_name(),
             readers=self._trial.readers,
             max_message_bytes=message_bytes(self._trial.payload_bytes),
@@ -116,17 +134,10 @@ class TrialRun:
             depth=self._trial.depth,
             wait=self._trial.wait,
         )
-        address = self._backend.create(channel)
-        try:
-            request = {"do": "open", "address": address.as_dict(), "plan": self._plan.as_dict()}
-            self._group.ask_all(request, _ANSWER_S)
-            before = self._probe()
-            answers = self._group.ask_all({"do": "go"}, self._plan.deadline_s())
-            after = self._probe()
-            self._group.ask_all({"do": "close"}, _ANSWER_S)
-        finally:
-            self._backend.destroy(address)
-        return answers, (before, after)
+        yield there
+        if self._trial.mode == "pingpong":
+            for index in range(self._trial.readers):
+                yield replace(there, name=self._scene.channel_name(), readers=1, processes=(index + 1, 0))
 
     def _probe(self) -> float | None:
         """Return the placement probe between writer and reader 0; None where they are threads of one process."""

@@ -14,7 +14,7 @@ from ipcbench.spec import TrialSpec
 MAX_COLUMN = 2**19
 """Most messages of one window; a faster transport has its window end there, which the trial's record shows."""
 
-_MAX_RATE_PER_S = 3_000_000
+_MAX_RATE_PER_S = {"saturate": 3_000_000, "pingpong": 1_000_000}
 _DECODE_S = 0.03
 _MIN_DECODES, _MAX_DECODES = 5, 200
 
@@ -41,7 +41,7 @@ class Plan:
             column = max(2, round(trial.rate_per_s * trial.window_s))
             decodes = int(min(_MAX_DECODES, max(_MIN_DECODES, _DECODE_S * 1e9 / max(1.0, decode_ns))))
         else:
-            column = int(min(MAX_COLUMN, trial.window_s * _MAX_RATE_PER_S + 2))
+            column = int(min(MAX_COLUMN, trial.window_s * _MAX_RATE_PER_S[trial.mode] + 2))
             decodes = 0
         return cls(trial, column, decodes, stall_s)
 

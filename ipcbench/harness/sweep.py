@@ -239,5 +239,8 @@ def _estimate(result: TrialResult) -> str:
         return result.status
     if result.throughput_per_s is not None:
         return f"{format_significant(result.throughput_per_s / 1e3)} k messages/s"
+    writer = result.writer
+    if writer is not None and writer.round_trip is not None:
+        return f"round trip {format_duration_ns(writer.round_trip.p50_ns)}"
     medians = [one.latency.p50_ns for one in result.readers if one.latency is not None]
     return f"p50 {format_duration_ns(sum(medians) / len(medians))}" if medians else "no latency"

@@ -20,13 +20,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ipcbench.backend import Address, Reader, Writer
+from ipcbench.backend import Address, Endpoint
 from ipcbench.clock import now_ns
 from ipcbench.codec import get_codec
 from ipcbench.errors import IpcbenchError, TrialError
 from ipcbench.harness.control import Channel, connect
+from ipcbench.harness.pingpong import PingPart, PongPart
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.probe import ping_pong_ns
 from ipcbench.harness.reading import ReaderPart
@@ -38,6 +39,8 @@ from ipcbench.registry import get_backend
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MPI_RANKID")
 """Where MPI launchers say which process of the group this is."""
 
+AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
+
 _PR_SET_PDEATHSIG = 1
 _ORPHANED = 3
 
@@ -48,8 +51,8 @@ class Worker:
     def __init__(self, channel: Channel, index: int) -> None:
         self._channel = channel
         self._index = index
-        self._endpoint: Writer | Reader | None = None
-        self._part: WriterPart | ReaderPart | None = None
+        self._endpoints: list[Endpoint] = []
+        self._part: WriterPart | ReaderPart | PingPart | PongPart | None = None
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "echo": lambda _: {"clock_ns": now_ns()},
             "open": self._open,
@@ -75,18 +78,30 @@ class Worker:
             self._channel.send(answer)
 
     def _open(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Open the endpoint and get everything ready, so that `go` finds nothing left to allocate."""
-        address, plan = Address.from_dict(request["address"]), Plan.from_dict(request["plan"])
-        backend, codec = get_backend(plan.trial.backend)(), get_codec(plan.trial.codec)
+        """Open the endpoints and get everything ready, so that `go` finds nothing left to allocate."""
+        plan = Plan.from_dict(request["plan"])
+        trial = plan.trial
+        address = Address.from_dict(request["address"])
+        back = [Address.from_dict(one) for one in request["back"]]
+        backend, codec = get_backend(trial.backend)(), get_codec(trial.codec)
         if self._index:
-            reader = self._endpoint = backend.open_reader(address, self._index - 1)
-            self._part = ReaderPart(reader, codec, plan)
+            reader = self._hold(backend.open_reader(address, self._index - 1))
+            if back:
+                self._part = PongPart(reader, self._hold(backend.open_writer(back[self._index - 1])), plan)
+            else:
+                self._part = ReaderPart(reader, codec, plan)
             return {}
-        writer = self._endpoint = backend.open_writer(address)
-        payloads = [codec.encode(build(plan.trial.payload, plan.trial.size, variant)) for variant in (0, 1)]
-        same_size = [one for one in payloads if len(one) == len(payloads[0])]
-        self._part = WriterPart(writer, [Outgoing(one) for one in same_size], plan)
+        writer = self._hold(backend.open_writer(address))
+        replies = [self._hold(backend.open_reader(one, 0)) for one in back]
+        payloads = [codec.encode(build(trial.payload, trial.size, variant)) for variant in (0, 1)]
+        messages = [Outgoing(one) for one in payloads if len(one) == len(payloads[0])]
+        self._part = PingPart(writer, replies, messages, plan) if back else WriterPart(writer, messages, plan)
         return {}
+
+    def _hold(self, endpoint: AnyEndpoint) -> AnyEndpoint:
+        """Remember an endpoint, to close it."""
+        self._endpoints.append(endpoint)
+        return endpoint
 
     def _probe(self, request: dict[str, Any]) -> dict[str, Any]:
         half_ns = ping_pong_ns(Path(request["path"]), self._index, request["base"], request["timeout_s"])
@@ -109,9 +124,9 @@ class Worker:
         return {"facts": facts, "columns": {name: column.tobytes() for name, column in outcome.columns.items()}}
 
     def _close(self, _: dict[str, Any]) -> dict[str, Any]:
-        endpoint, self._endpoint, self._part = self._endpoint, None, None
-        if endpoint is not None:
-            endpoint.close()
+        self._part = None
+        while self._endpoints:
+            self._endpoints.pop().close()
         return {}
 
 

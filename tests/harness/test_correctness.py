@@ -36,10 +36,12 @@ def test_every_reader_validates_every_message(backend, readers, sizes, tmp_path)
             assert reader.messages_count == trial.writer.messages_count >= 2
 
 
-@pytest.mark.parametrize("backend", [one for one in names() if "latest_value" in get_backend(one).capabilities.deliveries])
+@pytest.mark.parametrize("backend", names())
 @pytest.mark.parametrize("readers", [1, 3])
 def test_the_latest_value_is_whole_and_never_older_than_the_one_before(backend, readers, tmp_path):
     require(backend)
+    if "latest_value" not in get_backend(backend).capabilities.deliveries:
+        pytest.skip(f"{backend} does not offer latest_value")
     sweep = tiny(
         backends=(backend,), readers=readers, payload="bytes", codec="raw", delivery="latest_value", sizes=(0, 65_536)
     )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ipcbench.errors import BackendUnavailable, UnknownBackend
+from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.sweep import run_sweep
 from ipcbench.store import load_run
@@ -150,3 +150,32 @@ def test_the_floor_is_above_the_clock_and_copies_have_a_bandwidth():
     assert floor.writer_ns > floor.clock_ns > 0
     assert floor.reader_ns > floor.clock_ns
     assert floor.memcpy_bytes_per_s["4096"] > 1e8
+
+
+@pytest.mark.parametrize("backend", ["shm", "null"])
+def test_the_two_ways_of_a_round_trip_add_up_to_it(backend, tmp_path):
+    run, _ = measure(tiny(backends=(backend,), modes=("pingpong",), readers=1), tmp_path)
+    (trial,) = run.trials
+    assert trial.status == "ok", trial.reason
+    columns = run.samples(trial.trial_id)
+    there = columns["reader-0.received_ns"] - columns["writer.sent_ns"]
+    back = columns["writer.heard-0_ns"] - columns["reader-0.received_ns"]
+    assert (there > 0).all()
+    assert (back > 0).all()
+    assert (there + back == columns["writer.round_trip_ns"]).all()
+    assert trial.writer.round_trip.count == trial.writer.messages_count
+
+
+def test_a_round_trip_of_many_readers_ends_with_the_last_reply(tmp_path):
+    run, _ = measure(tiny(modes=("pingpong",), readers=3), tmp_path)
+    (trial,) = run.trials
+    assert trial.status == "ok", trial.reason
+    columns = run.samples(trial.trial_id)
+    last = max((columns[f"writer.heard-{index}_ns"] for index in range(3)), key=lambda column: column[0])
+    assert (last - columns["writer.sent_ns"])[0] == columns["writer.round_trip_ns"][0]
+    assert all(reader.integrity.errors_count == 0 for reader in trial.readers)
+
+
+def test_round_trips_need_every_message():
+    with pytest.raises(ConfigError, match="pingpong"):
+        tiny(modes=("pingpong",), delivery="latest_value")

@@ -25,9 +25,9 @@ _MIN_FOR_HALVES = 20
 Column = npt.NDArray[np.int64]
 
 
-def quantiles(column: Column) -> Quantiles | None:
-    """Return the quantiles of a column of ns; None if it is empty."""
-    if not len(column):
+def quantiles(column: Column | None) -> Quantiles | None:
+    """Return the quantiles of a column of ns; None if there is none or it is empty."""
+    if column is None or not len(column):
         return None
     p50, p90, p99 = np.percentile(column, (50, 90, 99))
     return Quantiles(
@@ -40,17 +40,23 @@ def quantiles(column: Column) -> Quantiles | None:
     )
 
 
-def halves_agree(received: Column, latency: Column | None, *, paced: bool) -> bool:
-    """Return whether the two halves of a window tell the same: rate when saturated, median latency when paced."""
-    if len(received) < _MIN_FOR_HALVES:
+def rates_agree(moments: Column) -> bool:
+    """Return whether the two halves of the messages took about the same time."""
+    if len(moments) < _MIN_FOR_HALVES:
         return True
-    half = len(received) // 2
-    if not paced:
-        first, second = received[half] - received[0], received[-1] - received[-1 - half]
-    elif latency is not None:
-        first, second = np.median(latency[:half]), np.median(latency[half:])
-    else:
+    half = len(moments) // 2
+    return _close(moments[half] - moments[0], moments[-1] - moments[-1 - half])
+
+
+def medians_agree(times: Column) -> bool:
+    """Return whether the two halves of the messages have about the same median time."""
+    if len(times) < _MIN_FOR_HALVES:
         return True
+    half = len(times) // 2
+    return _close(np.median(times[:half]), np.median(times[half:]))
+
+
+def _close(first: float, second: float) -> bool:
     return bool(abs(first - second) <= MAX_HALVES_RATIO * max(first, second))
 
 
@@ -81,7 +87,8 @@ class Digest:
         columns = self._columns[index]
         first = self._answers[0]["facts"]["warmup_count"] + 1
         position = columns["sequence"] - first
-        intended = self._columns[0]["intended_ns"]
+        writer = self._columns[0]
+        intended = writer["sent_ns"] if self._trial.mode == "pingpong" else writer["intended_ns"]
         inside = (position >= 0) & (position < len(intended))
         latency: Column = columns["received_ns"][inside] - intended[position[inside]]
         return latency
@@ -89,27 +96,39 @@ class Digest:
     def endpoint(self, index: int) -> EndpointResult:
         """Return the record of process number `index`."""
         facts, columns = self._answers[index]["facts"], self._columns[index]
-        moments = columns["sent_ns"] if index == 0 else columns["received_ns"]
-        latency = self._latency.get(index)
+        moments = self._moments(index)
+        latency = None if self._trial.mode == "saturate" else self._latency.get(index)
         last_ns = int(moments[-1]) if len(moments) else 0
         if index == 0 and len(moments):
-            last_ns += int(columns["write_ns"][-1])
+            last_ns += int(columns.get("write_ns", columns.get("round_trip_ns", moments))[-1])
         return EndpointResult(
             role=role_of(index),
             process_id=self._pids[index],
             messages_count=facts["messages_count"],
             first_ns=int(moments[0]) if len(moments) else 0,
             last_ns=last_ns,
-            call=quantiles(columns["write_ns"] if index == 0 else columns["read_ns"]),
-            latency=None if latency is None or self._trial.mode != "paced" else quantiles(latency),
-            decode=quantiles(columns["decode_ns"]) if index else None,
+            call=quantiles(columns.get("read_ns" if index else "write_ns")),
+            latency=quantiles(latency),
+            decode=quantiles(columns.get("decode_ns")),
             usage=Usage(**facts["usage"]),
             integrity=Integrity(**facts["integrity"]) if index else Integrity(),
             sample_stride=self._stride(len(moments)),
             gc_count=facts["gc_count"],
             warmup_count=facts["warmup_count"],
-            steady=facts["steady"] if index == 0 else halves_agree(moments, latency, paced=self._trial.mode == "paced"),
+            steady=facts.get("steady", True) and self._steady(index),
+            round_trip=quantiles(columns.get("round_trip_ns")),
         )
+
+    def _moments(self, index: int) -> Column:
+        """Return when each message of the window was sent, or received."""
+        return self._columns[index]["received_ns" if index else "sent_ns"]
+
+    def _steady(self, index: int) -> bool:
+        """Return whether the two halves of the endpoint's window agree in what the mode measures."""
+        if self._trial.mode == "saturate":
+            return index == 0 or rates_agree(self._moments(index))
+        times = self._columns[0].get("round_trip_ns") if index == 0 else self._latency[index]
+        return times is None or medians_agree(times)
 
     @staticmethod
     def _stride(count: int) -> int:
@@ -142,11 +161,10 @@ class Digest:
         """Return the columns to store, named `role.column`, thinned by each endpoint's stride."""
         kept: dict[str, Column] = {}
         for index, columns in self._columns.items():
-            moments = columns["sent_ns"] if index == 0 else columns["received_ns"]
-            stride = self._stride(len(moments))
+            stride = self._stride(len(self._moments(index)))
             for name, column in columns.items():
                 kept[f"{role_of(index)}.{name}"] = column if name == "decode_ns" else column[::stride]
             latency = self._latency.get(index)
-            if latency is not None and self._trial.mode == "paced":
+            if latency is not None and self._trial.mode != "saturate":
                 kept[f"{role_of(index)}.latency_ns"] = latency[::stride]
         return kept

@@ -1,0 +1,317 @@
+"""What the side-by-side scripts share: options, process groups, the loops' markers, alternating rounds, the table.
+
+What does not live here: any transport. A *role* is a generator function: it opens its endpoint, yields, works, yields its
+figures, and closes. A group opens its roles one after another, starts them together, and lets them close when all have
+finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import limits
+
+from ipcbench.clock import now_ns
+from ipcbench.errors import ConfigError
+from ipcbench.units import format_bytes, format_significant, parse_bytes
+
+BODY, MARKER = 0, 1
+"""First byte of a message: an ordinary one, and the last of the warm-up or of the measurement."""
+
+WARMUP_SHARE = 0.2
+SAME_REGIME_RATIO = 1.6
+"""Probes of a round that differ by more were taken in different placements; its two figures are not compared."""
+
+ROUND_TRIPS_PER_BLOCK = 16
+"""As in limits.c."""
+
+_GRACE_S = 30.0
+
+Role = Callable[..., Iterator[Any]]
+
+
+class GroupFailed(Exception):
+    """A process of a group died, raised or did not answer in time."""
+
+
+def cores_for(processes: int) -> tuple[int, ...] | None:
+    """Return one core for each process, or None where there are not enough."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return tuple(cores[:processes]) if len(cores) >= processes else None
+
+
+def _child(pipe: Connection, core: int | None, role: Role, arguments: tuple[Any, ...]) -> None:
+    """Open, say so, wait for the start, work, answer, wait for the end, close."""
+    try:
+        pipe.recv()
+        work = role(*arguments)
+        next(work)
+        if core is not None:  # after opening: an endpoint asks then whether there is a core for everyone
+            os.sched_setaffinity(0, {core})
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        pipe.send(("opened", None))
+        pipe.recv()
+        pipe.send(("done", next(work)))
+        pipe.recv()
+        next(work, None)
+    except Exception:  # whatever it was, the parent shows it and fails the group
+        pipe.send(("failed", traceback.format_exc()))
+
+
+def _answer(pipe: Connection, deadline_ns: int, who: str) -> Any:
+    try:
+        if not pipe.poll(max(0.0, (deadline_ns - now_ns()) / 1e9)):
+            raise GroupFailed(f"{who} did not answer in time")
+        kind, value = pipe.recv()
+    except EOFError as error:
+        raise GroupFailed(f"{who} died") from error
+    if kind == "failed":
+        raise GroupFailed(f"{who}: {value}")
+    return value
+
+
+def run_group(roles: Sequence[tuple[Role, tuple[Any, ...]]], seconds: float) -> list[Any]:
+    """Run each role in a fresh process of its own, pinned if there are enough cores; return what they returned.
+
+    Raises:
+        GroupFailed: one of them failed; all are gone when this is raised.
+    """
+    context = multiprocessing.get_context("spawn")
+    cores = cores_for(len(roles)) or (None,) * len(roles)
+    deadline = now_ns() + int((seconds * 10 + _GRACE_S) * 1e9)
+    pipes, processes = [], []
+    try:
+        for core, (role, arguments) in zip(cores, roles, strict=True):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_child, args=(theirs, core, role, arguments), daemon=True)
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        names = [f"{role.__name__} ({index})" for index, (role, _) in enumerate(roles)]
+        for pipe, name in zip(pipes, names, strict=True):  # one at a time: some transports do not open well in a crowd
+            pipe.send("open")
+            _answer(pipe, deadline, name)
+        for pipe in pipes:
+            pipe.send("go")
+        figures = [_answer(pipe, deadline, name) for pipe, name in zip(pipes, names, strict=True)]
+        for pipe in pipes:
+            pipe.send("leave")
+        for process in processes:
+            process.join(_GRACE_S)
+        return figures
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def batch_of(size_bytes: int) -> int:
+    """Return how many messages a writer sends between two looks at the clock."""
+    return max(1, 2**18 // (size_bytes + 1024))
+
+
+def send_for(send: Callable[[bool], None], seconds: float, size_bytes: int) -> tuple[int, int]:
+    """Send ordinary messages for the time of the warm-up, a marker, then for `seconds`, a marker; return both counts.
+
+    `send(last)` sends `batch_of(size_bytes)` ordinary messages, or one marker if `last`.
+    """
+    counts = []
+    batch = batch_of(size_bytes)
+    for span_s in (WARMUP_SHARE * seconds, seconds):
+        stop, count = now_ns() + int(span_s * 1e9), 1
+        while now_ns() < stop:
+            send(False)
+            count += batch
+        send(True)
+        counts.append(count)
+    return counts[0], counts[1]
+
+
+def throughput_per_s(sent_count: int, readers: Sequence[tuple[int, int, int]]) -> float:
+    """Return messages per second that every reader got, from the first receipt to the slowest reader's last.
+
+    Args:
+        sent_count: messages of the window.
+        readers: of each reader (count, first receipt in ns, last receipt in ns).
+
+    Raises:
+        GroupFailed: a reader got more or fewer than were sent.
+    """
+    if any(count != sent_count for count, _, _ in readers):
+        raise GroupFailed(f"sent {sent_count}, received {[count for count, _, _ in readers]}")
+    span_ns = max(last for _, _, last in readers) - min(first for _, first, _ in readers)
+    return (sent_count - 1) / span_ns * 1e9
+
+
+def half_round_trip_ns(round_trips: Callable[[], None], seconds: float) -> float:
+    """Return the median half round trip, after a warm-up.
+
+    `round_trips` makes `ROUND_TRIPS_PER_BLOCK` of them; a block is timed as a whole, so that reading the clock costs little.
+    """
+    warm_until = now_ns() + int(WARMUP_SHARE * seconds * 1e9)
+    while now_ns() < warm_until:
+        round_trips()
+    samples, start = [], now_ns()
+    stop = start + int(seconds * 1e9)
+    while start < stop:
+        round_trips()
+        end = now_ns()
+        samples.append(end - start)
+        start = end
+    return statistics.median(samples) / ROUND_TRIPS_PER_BLOCK / 2
+
+
+@dataclass(slots=True)
+class Row:
+    """One comparison: both sides' figures of every valid round, and what is to be shown."""
+
+    what: str
+    unit: str
+    ours: str
+    theirs: str
+    at_least: float | None
+    """The ratio ours/theirs should be at least this …"""
+    at_most: float | None
+    """… or at most this."""
+    our_figures: list[float] = field(default_factory=list)
+    their_figures: list[float] = field(default_factory=list)
+    probes_ns: list[list[float]] = field(default_factory=list)
+    """Of each round: placement probe before, between and after the two sides."""
+    mixed_rounds_count: int = 0
+    """Rounds left out because their probes differ."""
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Return ours/theirs, round by round."""
+        return [a / b for a, b in zip(self.our_figures, self.their_figures, strict=True)]
+
+    def cells(self) -> list[str]:
+        """Return the row of the table."""
+        if not self.our_figures:
+            reason = self.failures[-1].strip().splitlines()[-1] if self.failures else "every round was mixed"
+            return [self.what, "-", "-", "-", "-", "-", reason]
+        ratio = statistics.median(self.ratios)
+        verdict, target = "", ""
+        if self.at_least is not None:
+            target, verdict = f"≥ {self.at_least:g}", "yes" if ratio >= self.at_least else "no"
+        if self.at_most is not None:
+            target, verdict = f"≤ {self.at_most:.3g}", "yes" if ratio <= self.at_most else "no"
+        probes = [probe for three in self.probes_ns for probe in three]
+        placement = f"{min(probes):.0f}-{max(probes):.0f}" if probes else "-"
+        left_out = f" ({self.mixed_rounds_count} mixed, {len(self.failures)} failed)"
+        return [
+            self.what,
+            format_significant(statistics.median(self.our_figures)),
+            format_significant(statistics.median(self.their_figures)),
+            f"{ratio:.2f} ({min(self.ratios):.2f}-{max(self.ratios):.2f})",
+            f"{target} {verdict}".strip() or "-",
+            placement,
+            f"{len(self.our_figures)}{left_out if self.mixed_rounds_count or self.failures else ''}",
+        ]
+
+
+def compare(row: Row, ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> Row:
+    """Fill `row` with `rounds` rounds ours, theirs, ours, theirs …; rounds of mixed placement are repeated, at most as
+    many again.
+    """
+    for _ in range(2 * rounds):
+        if len(row.our_figures) == rounds:
+            break
+        probes = [limits.probe_ns()]
+        try:
+            figures = []
+            for side in (ours, theirs):
+                figures.append(side())
+                probes.append(limits.probe_ns())
+        except GroupFailed as error:
+            row.failures.append(str(error))
+            continue
+        known = [probe for probe in probes if probe is not None]
+        if known and max(known) > SAME_REGIME_RATIO * min(known):
+            row.mixed_rounds_count += 1
+            continue
+        row.our_figures.append(figures[0])
+        row.their_figures.append(figures[1])
+        row.probes_ns.append(known)
+    print(f"  {row.what}: {row.cells()[3]}", file=sys.stderr, flush=True)
+    return row
+
+
+def print_rows(title: str, rows: Sequence[Row]) -> None:
+    """Print one Markdown table; all rows have the same two sides and the same unit."""
+    if not rows:
+        return
+    first = rows[0]
+    print(f"\n### {title}\n")
+    print(f"| {first.unit} | {first.ours} | {first.theirs} | ratio (min-max) | wanted | probe ns | rounds |")
+    print("|---|---:|---:|---:|---|---:|---|")
+    for row in rows:
+        print(f"| {' | '.join(row.cells())} |")
+
+
+def list_of_sizes(text: str) -> tuple[int, ...]:
+    """Return the bytes in `64,1KiB,4MiB`."""
+    try:
+        return tuple(parse_bytes(part) for part in text.split(","))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def list_of_counts(text: str) -> tuple[int, ...]:
+    """Return the whole numbers in `1,3`."""
+    return tuple(int(part) for part in text.split(","))
+
+
+def make_parser(description: str, sizes: str | None, readers: str = "1,3") -> argparse.ArgumentParser:
+    """Return a parser with the options that all scripts have."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of A B (default: %(default)s)")
+    parser.add_argument("--sizes", type=list_of_sizes, default=sizes, help="like 64,1KiB,4MiB (default: %(default)s)")
+    parser.add_argument("--readers", type=list_of_counts, default=readers, help="like 1,3 (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=0.3, help="measured time a side and round (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure there")
+    return parser
+
+
+def size_label(size_bytes: int, readers: int) -> str:
+    """Return `16 KiB, 3 readers`."""
+    return f"{format_bytes(size_bytes)}, {readers} reader{'s' if readers > 1 else ''}"
+
+
+def write_json(path: Path | None, tables: dict[str, Any]) -> None:
+    """Write the figures with what is needed to understand them later; None writes nothing."""
+    if path is None:
+        return
+    plain = {
+        name: [asdict(row) if isinstance(row, Row) else row for row in rows] if isinstance(rows, list) else rows
+        for name, rows in tables.items()
+    }
+    about = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores_count": os.cpu_count(),
+        "command": sys.argv,
+    }
+    path.write_text(json.dumps({"about": about, **plain}, indent=1) + "\n")

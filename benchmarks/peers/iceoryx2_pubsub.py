@@ -1,0 +1,268 @@
+"""iceoryx2's Python publish/subscribe, set up so that it loses nothing: the roles for the comparison. Alone: its figures.
+
+What does not live here: the comparison (shm_vs_peers.py).
+
+No overflow, a publisher that retries until a message is delivered, no history, one publisher, and a subscriber buffer
+of as many samples as the ring has slots. The loops use the package's public interface in its cheapest form: a loaned slice
+filled by `ctypes.memmove`, and the sample's pointer as a `ctypes` array (zero-copy) or through `ctypes.string_at` (copy).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import itertools
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import _common
+import limits
+from _common import BODY, MARKER
+
+from ipcbench.clock import now_ns
+from ipcbench.units import format_significant
+
+_POLLS_BEFORE_YIELD = 200
+_numbers = itertools.count()
+
+
+def why_not() -> str:
+    """Return why iceoryx2 cannot be measured here; empty if it can."""
+    if importlib.util.find_spec("iceoryx2") is None:
+        return "Python package iceoryx2 is not installed; pip install 'iceoryx2>=0.10'"
+    return ""
+
+
+class Service:
+    """One service in a domain of its own: nothing is shared with other users of iceoryx2 on the host."""
+
+    def __init__(self, domain: str, topic: str, size_bytes: int, buffer: int, subscribers: int) -> None:
+        import iceoryx2 as iox
+
+        iox.set_log_level(iox.LogLevel.Error)
+        config = iox.config.default()
+        config.global_cfg.prefix = iox.FileName.new(f"{domain}_")
+        config.global_cfg.root_path = iox.Path.new(f"{tempfile.gettempdir()}/{domain}/")
+        builder = iox.NodeBuilder.new().config(config).signal_handling_mode(iox.SignalHandlingMode.Disabled)
+        self._node = builder.create(iox.ServiceType.Ipc)
+        self._service = (
+            self._node.service_builder(iox.ServiceName.new(topic))
+            .publish_subscribe(iox.Slice[ctypes.c_uint8])
+            .enable_safe_overflow(False)
+            .history_size(0)
+            .max_publishers(1)
+            .max_subscribers(subscribers)
+            .subscriber_max_buffer_size(buffer)
+            .subscriber_max_borrowed_samples(2)
+            .open_or_create()
+        )
+        self._retry = iox.BackpressureStrategy.RetryUntilDelivered
+        self._size_bytes, self._buffer = size_bytes, buffer
+
+    def publisher(self) -> Any:
+        """Return the publisher."""
+        builder = self._service.publisher_builder().backpressure_strategy(self._retry)
+        return builder.initial_max_slice_len(self._size_bytes).max_loaned_samples(1).create()
+
+    def subscriber(self) -> Any:
+        """Return a subscriber."""
+        return self._service.subscriber_builder().buffer_size(self._buffer).create()
+
+
+def _wait_for(receive: Callable[[], Any]) -> Any:
+    """Poll until there is a sample, offering the core to others after a while."""
+    for _ in range(_POLLS_BEFORE_YIELD):
+        sample = receive()
+        if sample is not None:
+            return sample
+    while True:
+        os.sched_yield()
+        sample = receive()
+        if sample is not None:
+            return sample
+
+
+def publish(service: tuple[Any, ...], seconds: float) -> Iterator[tuple[int, int] | None]:
+    """Role: the publisher of a throughput run; returns the messages of the warm-up and of the window."""
+    opened = Service(*service)
+    publisher, size = opened.publisher(), service[2]
+    body, marker = bytes([BODY]) * size, bytes([MARKER]) + bytes(size - 1)
+    loan, memmove, batch = publisher.loan_slice_uninit, ctypes.memmove, _common.batch_of(size)
+    yield
+    publisher.update_connections()
+
+    def send(last: bool) -> None:
+        message = marker if last else body
+        for _ in range(1 if last else batch):
+            sample = loan(size)
+            memmove(sample.payload_ptr, message, size)
+            sample.assume_init().send()
+
+    yield _common.send_for(send, seconds, size)
+
+
+def subscribe(service: tuple[Any, ...], copy: bool) -> Iterator[tuple[int, int, int] | None]:
+    """Role: a subscriber of a throughput run; returns (messages, first receipt ns, last receipt ns) of the window."""
+    opened = Service(*service)
+    subscriber, size = opened.subscriber(), service[2]
+    take = _take_copies if copy else _take_views
+    yield
+    take(subscriber.receive, size)
+    yield take(subscriber.receive, size)
+
+
+def _take_views(receive: Callable[[], Any], size: int) -> tuple[int, int, int]:
+    at = (ctypes.c_uint8 * size).from_address
+    sample = receive() or _wait_for(receive)
+    first, count = now_ns(), 1
+    while not at(sample.payload_ptr)[0]:
+        sample = receive()
+        if sample is None:
+            sample = _wait_for(receive)
+        count += 1
+    return count, first, now_ns()
+
+
+def _take_copies(receive: Callable[[], Any], size: int) -> tuple[int, int, int]:
+    string_at = ctypes.string_at
+    sample = receive() or _wait_for(receive)
+    first, count = now_ns(), 1
+    mine = string_at(sample.payload_ptr, size)
+    while not mine[0]:
+        sample = receive()
+        if sample is None:
+            sample = _wait_for(receive)
+        mine = string_at(sample.payload_ptr, size)
+        count += 1
+    return count, first, now_ns()
+
+
+def _two_ways(there: tuple[Any, ...], back: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """Return (keep alive, publisher of `there`, subscriber of `back`)."""
+    out, into = Service(*there), Service(*back)
+    return (out, into), out.publisher(), into.subscriber()
+
+
+def ping(there: tuple[Any, ...], back: tuple[Any, ...], seconds: float) -> Iterator[float | None]:
+    """Role: the measuring side of a ping-pong, polling; returns the median half round trip in ns."""
+    _held, publisher, subscriber = _two_ways(there, back)
+    size = there[2]
+    loan, receive, memmove, string_at = (
+        publisher.loan_slice_uninit,
+        subscriber.receive,
+        ctypes.memmove,
+        ctypes.string_at,
+    )
+    message = bytes(size)
+    yield
+    publisher.update_connections()
+
+    def round_trips() -> None:
+        for _ in range(_common.ROUND_TRIPS_PER_BLOCK):
+            sample = loan(size)
+            memmove(sample.payload_ptr, message, size)
+            sample.assume_init().send()
+            answer = receive()
+            while answer is None:
+                answer = receive()
+            string_at(answer.payload_ptr, size)
+
+    half_ns = _common.half_round_trip_ns(round_trips, seconds)
+    message = bytes([MARKER]) * size
+    round_trips()
+    yield half_ns
+
+
+def echo(there: tuple[Any, ...], back: tuple[Any, ...]) -> Iterator[None]:
+    """Role: the answering side of a ping-pong: `there` is the way from here; stops after a block that ends with a marker."""
+    _held, publisher, subscriber = _two_ways(there, back)
+    size = there[2]
+    loan, receive, memmove, string_at = (
+        publisher.loan_slice_uninit,
+        subscriber.receive,
+        ctypes.memmove,
+        ctypes.string_at,
+    )
+    yield
+    publisher.update_connections()
+    message, turns = b"\0", 0
+    while not message[0] or turns % _common.ROUND_TRIPS_PER_BLOCK:
+        sample = receive()
+        if sample is None:
+            continue
+        turns += 1
+        message = string_at(sample.payload_ptr, size)
+        answer = loan(size)
+        memmove(answer.payload_ptr, message, size)
+        answer.assume_init().send()
+    yield
+
+
+def _clean(domain: str) -> None:
+    shutil.rmtree(Path(tempfile.gettempdir()) / domain, ignore_errors=True)
+    for path in Path("/dev/shm").glob(f"{domain}_*"):
+        path.unlink(missing_ok=True)
+
+
+def throughput(size_bytes: int, buffer: int, readers: int, seconds: float, *, copy: bool) -> float:
+    """Return messages per second that every subscriber got.
+
+    Raises:
+        GroupFailed: a process failed, or a message was lost.
+    """
+    domain = f"ipcb-iox-{os.getpid()}-{next(_numbers)}"
+    service = (domain, "stream", size_bytes, buffer, readers)
+    try:
+        roles = [(publish, (service, seconds)), *[(subscribe, (service, copy))] * readers]
+        (_, sent), *received = _common.run_group(roles, seconds)
+    finally:
+        _clean(domain)
+    return _common.throughput_per_s(sent, received)
+
+
+def half_round_trip_ns(size_bytes: int, seconds: float) -> float:
+    """Return the median half round trip of two services, both sides polling and copying in and out.
+
+    Raises:
+        GroupFailed: a process failed.
+    """
+    domain = f"ipcb-iox-{os.getpid()}-{next(_numbers)}"
+    there, back = ((domain, topic, size_bytes, 2, 1) for topic in ("there", "back"))
+    try:
+        half_ns, _ = _common.run_group([(ping, (there, back, seconds)), (echo, (back, there))], seconds)
+    finally:
+        _clean(domain)
+    return float(half_ns)
+
+
+def main() -> int:
+    """Print iceoryx2's own figures as a Markdown table."""
+    options = _common.make_parser(__doc__.splitlines()[0], "64,1KiB,4MiB").parse_args()
+    if why_not():
+        print(f"skipped: {why_not()}")
+        return 0
+    print("| messages/s | reading | median | min-max |\n|---|---|---:|---:|")
+    figures = []
+    for size in options.sizes:
+        for readers in options.readers:
+            for copy in (False, True):
+                slots = limits.ring_slots(size, 64)
+                rates = [throughput(size, slots, readers, options.seconds, copy=copy) for _ in range(options.rounds)]
+                figures.append({"size_bytes": size, "readers": readers, "copy": copy, "messages_per_s": rates})
+                shown = [format_significant(value) for value in (statistics.median(rates), min(rates), max(rates))]
+                how = "copied out" if copy else "zero-copy"
+                print(
+                    f"| {_common.size_label(size, readers)} | {how} | {shown[0]} | {shown[1]}-{shown[2]} |", flush=True
+                )
+    _common.write_json(options.json, {"iceoryx2": figures})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

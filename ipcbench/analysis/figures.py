@@ -1,0 +1,143 @@
+"""From the trials of one cell to its figures: latency, throughput, time inside calls, CPU, each over all its rounds.
+
+What does not live here: comparing cells (summary.py). A trial that failed enters no figure.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipcbench.errors import StoreError
+from ipcbench.measure.bootstrap import RoundSamples, mean_estimate, quantile_estimates, time_blocks
+from ipcbench.measure.stats import Estimate, FloatArray
+from ipcbench.result import EndpointResult, TrialResult
+from ipcbench.store import Run
+
+SEED = 20_240_229
+"""Of every bootstrap: the same run always gives the same intervals."""
+
+_BLOCKS_PER_ROUND = 10
+_MIN_SAMPLES_PER_BLOCK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CellFigures:
+    """The figures of one backend at one setting; None where nothing was measured or too little for that figure."""
+
+    latency_p50: Estimate | None
+    """One-way latency, ns: all samples of all readers of all rounds of the paced trials."""
+    latency_p99: Estimate | None
+    latency_rounds_ns: tuple[float, ...]
+    """The median of each round."""
+    samples_count: int
+    """How many latencies that is."""
+    throughput: Estimate | None
+    """Messages per second that every reader got; mean over the rounds of the saturate trials. None if one round without
+    samples is all there is."""
+    throughput_rounds_per_s: tuple[float, ...]
+    read_p50_ns: float | None
+    """Time inside `read` while saturated, waiting included: median over readers and rounds of their medians."""
+    write_p50_ns: float | None
+    """Time inside `write` while saturated, back-pressure included."""
+    decode_p50_ns: float | None
+    """Time to decode one payload: median over readers, rounds and modes of their medians."""
+    writer_cpu_ns: float | None
+    """User and system CPU time per message of the saturate trials."""
+    reader_cpu_ns: float | None
+    """As `writer_cpu_ns`, mean over the readers."""
+    unreadable_count: int
+    """Trials whose samples are missing or damaged."""
+
+
+def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
+    """Return the figures of one cell.
+
+    Args:
+        run: where the samples are read from.
+        trials: those of one backend at one setting that are ok, of both modes.
+    """
+    paced = [one for one in trials if one.spec.mode == "paced"]
+    saturate = [one for one in trials if one.spec.mode == "saturate"]
+    rounds, unreadable = _latency_rounds(run, paced)
+    p50, p99 = (None, None) if not rounds else quantile_estimates(rounds, (0.5, 0.99), _generator(paced[0], "latency"))
+    rates = [one.throughput_per_s for one in saturate if one.throughput_per_s]
+    readers = [one for trial in saturate for one in trial.readers]
+    writers = [one.writer for one in saturate if one.writer is not None]
+    return CellFigures(
+        latency_p50=p50,
+        latency_p99=p99,
+        latency_rounds_ns=tuple(float(np.median(one.values)) for one in rounds),
+        samples_count=sum(one.values.size for one in rounds),
+        throughput=_throughput(run, saturate, rates),
+        throughput_rounds_per_s=tuple(rates),
+        read_p50_ns=_median(one.call.p50_ns for one in readers if one.call is not None),
+        write_p50_ns=_median(one.call.p50_ns for one in writers if one.call is not None),
+        decode_p50_ns=_median(one.decode.p50_ns for trial in trials for one in trial.readers if one.decode is not None),
+        writer_cpu_ns=_cpu_ns(writers),
+        reader_cpu_ns=_cpu_ns(readers),
+        unreadable_count=unreadable,
+    )
+
+
+def _generator(trial: TrialResult, purpose: str) -> np.random.Generator:
+    """Return a generator of the cell's own, so that adding a cell to a run changes no other's interval."""
+    return np.random.default_rng([SEED, zlib.crc32(f"{trial.spec.backend} {purpose}".encode()), trial.spec.size])
+
+
+def _median(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return float(np.median(found)) if found else None
+
+
+def _cpu_ns(endpoints: Sequence[EndpointResult]) -> float | None:
+    messages = sum(one.messages_count for one in endpoints)
+    seconds = sum(one.usage.user_cpu_s + one.usage.system_cpu_s for one in endpoints)
+    return seconds * 1e9 / messages if messages else None
+
+
+def _latency_rounds(run: Run, trials: Sequence[TrialResult]) -> tuple[list[RoundSamples], int]:
+    """Return the latencies of each round, all readers together, and how many rounds could not be read."""
+    rounds: list[RoundSamples] = []
+    unreadable = 0
+    for trial in trials:
+        roles = [one.role for one in trial.readers if one.latency is not None]
+        if not roles:
+            continue
+        try:
+            columns = run.samples(trial.trial_id)
+            latencies = np.concatenate([columns[f"{role}.latency_ns"] for role in roles]).astype(np.float64)
+            received = np.concatenate([columns[f"{role}.received_ns"] for role in roles])
+        except (StoreError, KeyError):
+            unreadable += 1
+            continue
+        if latencies.size == 0 or latencies.size != received.size or float(np.median(latencies)) <= 0.0:
+            unreadable += 1
+            continue
+        blocks = max(2, min(_BLOCKS_PER_ROUND, latencies.size // len(roles) // _MIN_SAMPLES_PER_BLOCK))
+        rounds.append(RoundSamples(latencies, time_blocks(received, blocks)))
+    return rounds, unreadable
+
+
+def _throughput(run: Run, trials: Sequence[TrialResult], rates: Sequence[float]) -> Estimate | None:
+    if not rates:
+        return None
+    blocks = _block_rates(run, trials[0]) if len(rates) == 1 else np.zeros(0)
+    return mean_estimate(rates, _generator(trials[0], "throughput"), blocks.tolist())
+
+
+def _block_rates(run: Run, trial: TrialResult) -> FloatArray:
+    """Return messages per second in each tenth of the window of a saturate trial, from the first reader's receipts."""
+    try:
+        received = run.samples(trial.trial_id)["reader-0.received_ns"]
+    except (StoreError, KeyError):
+        return np.zeros(0)
+    if received.size <= 2 * _BLOCKS_PER_ROUND:
+        return np.zeros(0)
+    edges = received[np.linspace(0, received.size - 1, _BLOCKS_PER_ROUND + 1).astype(np.int64)]
+    durations = np.diff(edges).astype(np.float64)
+    rates: FloatArray = 1e9 / durations[durations > 0]
+    return rates

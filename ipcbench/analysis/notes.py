@@ -1,0 +1,108 @@
+"""What must stand beside a cell's figures: stamps of its trials, failures, rates that were not held, moving cores.
+
+What does not live here: the figures (figures.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from ipcbench.measure.stats import MIN_ROUNDS
+from ipcbench.result import TrialResult
+from ipcbench.units import format_significant
+
+_MAX_PLACEMENT_RATIO = 1.6
+_MAX_REASON = 300
+
+
+def is_sound(trial: TrialResult) -> bool:
+    """Return whether a trial may enter a figure: it is ok, and nothing was lost, repeated, reordered or torn."""
+    return trial.status == "ok" and not _errors_count(trial)
+
+
+def failure_reason(trials: Sequence[TrialResult]) -> str:
+    """Return in one line why trials failed or were skipped; each different reason once."""
+    reasons: dict[str, int] = {}
+    for trial in trials:
+        if not is_sound(trial):
+            reason = trial.reason or f"{_errors_count(trial)} messages were not delivered as promised"
+            reasons[one_line(reason)] = reasons.get(one_line(reason), 0) + 1
+    return "; ".join(f"{text} ({count} trials)" if count > 1 else text for text, count in reasons.items())
+
+
+def cell_notes(trials: Sequence[TrialResult], unreadable_count: int) -> tuple[str, ...]:
+    """Return the notes of a cell that has figures, the gravest first.
+
+    Args:
+        trials: all of the cell, the failed ones too.
+        unreadable_count: trials whose samples are missing or cannot be used.
+    """
+    return tuple(_notes(trials, [one for one in trials if is_sound(one)], unreadable_count))
+
+
+def one_line(text: str) -> str:
+    """Return text of a foreign program fit for a terminal: one line, no control characters, not endless."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return plain if len(plain) <= _MAX_REASON else plain[: _MAX_REASON - 1] + "…"
+
+
+def _errors_count(trial: TrialResult) -> int:
+    return sum(one.integrity.errors_count for one in trial.readers)
+
+
+def _notes(trials: Sequence[TrialResult], sound: Sequence[TrialResult], unreadable_count: int) -> Iterator[str]:
+    failed = len(trials) - len(sound)
+    if failed:
+        yield f"{failed} of {len(trials)} trials failed and are left out: {failure_reason(trials)}"
+    if unreadable_count:
+        yield f"the samples of {unreadable_count} trials are missing or unusable"
+    yield from _stamps(sound)
+    rounds = len({one.spec.round_index for one in sound})
+    if rounds < MIN_ROUNDS:
+        yield f"only {rounds} round{'s' * (rounds != 1)}: how rounds differ is hardly known"
+    yield from _placement(sound)
+    yield from _seen(sound)
+
+
+def _stamps(trials: Sequence[TrialResult]) -> Iterator[str]:
+    """Yield each kind of stamp once, with how many trials bear it and the first one's detail."""
+    found: dict[str, list[str]] = {}
+    for trial in trials:
+        stamps = {one.partition(":")[0]: one_line(one.partition(":")[2]) for one in reversed(trial.notes)}
+        if not all(one.steady for one in trial.endpoints):
+            stamps.setdefault("unsteady", "")
+        for kind, detail in stamps.items():
+            found.setdefault(one_line(kind), []).append(detail)
+    for kind, details in sorted(found.items()):
+        share = "" if len(details) == len(trials) else f" in {len(details)} of {len(trials)} trials"
+        detail = next((one for one in details if one), "")
+        yield f"{kind}{share}{': ' if detail else ''}{detail}"
+
+
+def placement_ns(trials: Sequence[TrialResult]) -> list[float]:
+    """Return what the placement probe found around each trial, ns; trials without it are left out."""
+    found = []
+    for trial in trials:
+        conditions = trial.conditions
+        probes = (conditions.probe_before_ns, conditions.probe_after_ns) if conditions is not None else ()
+        values = [one for one in probes if one]
+        if values:
+            found.append(fmean(values))
+    return found
+
+
+def _placement(trials: Sequence[TrialResult]) -> Iterator[str]:
+    probes = placement_ns(trials)
+    if probes and max(probes) > _MAX_PLACEMENT_RATIO * min(probes):
+        low, high = format_significant(min(probes)), format_significant(max(probes))
+        yield f"cores moved between trials: placement probe {low} to {high} ns"
+
+
+def _seen(trials: Sequence[TrialResult]) -> Iterator[str]:
+    latest = [one.integrity for trial in trials if trial.spec.delivery == "latest_value" for one in trial.readers]
+    received = sum(one.received_count for one in latest)
+    skipped = sum(one.skipped_count for one in latest)
+    if received and skipped:
+        share = 100 * received / (received + skipped)
+        yield f"readers saw {format_significant(share)} % of the values; the others were overwritten"

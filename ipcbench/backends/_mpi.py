@@ -1,0 +1,343 @@
+"""MPI: `bcast` of a pickled object, the same by pickle protocol 5, `Bcast` of a buffer, and `Isend`/`Recv` to each reader.
+
+What does not live here: when an endpoint may enter a call (ipcbench/backends/_mpi_flow.py).
+
+All data goes through the MPI call that a backend is named for. The words by which the endpoints agree on it lie in a file
+of shared memory, so all processes of a channel run on one host. MPI starts when a process opens its first endpoint, and
+MPI's own start waits for all processes of the launch.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import shutil
+import sys
+import zlib
+from abc import abstractmethod
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
+from ipcbench.backends._mpi_flow import MOST_AHEAD, RUN_WORDS, Link, MpiReader, MpiWriter
+from ipcbench.board import CLOSED, MAX_READERS, NEW, WRITER_STATE, ReaderSide, WriterSide, board_bytes, consumed_word, make_doorbells
+from ipcbench.clock import deadline_ns
+from ipcbench.errors import BackendUnavailable, TransportError, TransportTimeout
+from ipcbench.seats import channel_directory, make_directory, remove_directory
+from ipcbench.spec import ChannelSpec
+from ipcbench.wait import Waiter
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_HINT = "pip install 'ipcbench[mpi]'"
+_OPEN_S = 60.0
+"""How long the endpoints of a channel wait for one another when they open."""
+
+_SMALL = {"MPICH": (8000, 48), "Intel MPI": (2000, 48), "Open MPI": (128, 16)}
+"""Vendor → size up to which, and number up to which, one process's messages are kept for others that do not call MPI.
+Measured on one host: MPICH keeps 64 messages of 8 KiB less its header, Intel MPI over 200 of 2 KiB, Open MPI 4 KiB in all.
+Messages of any other library are never sent before all readers have asked for them."""
+
+
+def _mpi(name: str) -> ModuleType:
+    """Return mpi4py's MPI, which starts MPI if that has not happened yet."""
+    try:
+        from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI
+    except ModuleNotFoundError as error:
+        raise unavailable(name, error, "mpi4py", _HINT) from error
+    except (ImportError, RuntimeError) as error:
+        raise BackendUnavailable(name, f"no MPI library: {error}", _HINT) from error
+    return MPI
+
+
+class _Call(Link):
+    """What the four links have in common: a communicator of the channel's members."""
+
+    relays = True
+    makes_objects = False
+    pickled_bytes = 0
+    """Most that pickling adds to a message."""
+
+    def __init__(self, mpi: Any, channel: ChannelSpec) -> None:
+        self._mpi, self._channel = mpi, channel
+        self._readers = channel.readers
+        self.errors = mpi.Exception
+        limit_bytes, count = _SMALL.get(mpi.get_vendor()[0], (0, 0))
+        self.small_bytes = limit_bytes - self.pickled_bytes
+        self.window = min(channel.depth, count // self.sends_per_message())
+        self.comm = self._make(0)
+        self.use(self.comm)
+
+    def _make(self, absent: int) -> Any:
+        writer, *readers = self._channel.process_numbers()
+        members = [writer, *(rank for index, rank in enumerate(readers) if not absent >> index & 1)]
+        world_group = self._mpi.COMM_WORLD.Get_group()
+        group = world_group.Incl(members)
+        comm = self._mpi.COMM_WORLD.Create_group(group, zlib.crc32(self._channel.name.encode()) & 0x7FFF)
+        group.Free()
+        world_group.Free()
+        return comm
+
+    @abstractmethod
+    def sends_per_message(self) -> int:
+        """Return the most messages that MPI sends from one process for one of ours."""
+
+    @abstractmethod
+    def use(self, comm: Any) -> None:
+        """Make `send` and `receive` use that communicator."""
+
+    def leave_out(self, absent: int) -> None:
+        comm, self.comm = self.comm, self._make(absent)
+        comm.Free()
+        self.use(self.comm)
+
+    def close(self, *, drained: bool) -> None:
+        # The standard calls this collective; MPICH, Intel MPI and Open MPI do it without the others. What is unread would
+        # meet the next communicator of the same number.
+        if drained:
+            self.comm.Free()
+
+
+class _Bcast(_Call):
+    """`Bcast` of a buffer."""
+
+    def sends_per_message(self) -> int:
+        return self._readers.bit_length()  # of a binomial tree's root
+
+    def use(self, comm: Any) -> None:
+        self.send = self.receive = comm.Bcast
+
+
+class _PickledBcast(_Call):
+    """`bcast` of the message as an object: a broadcast of its pickled length, then one of the pickle."""
+
+    makes_objects = True
+    pickled_bytes = 64
+
+    def sends_per_message(self) -> int:
+        return 2 * self._readers.bit_length()
+
+    def use(self, comm: Any) -> None:
+        bcast = comm.bcast
+
+        def send(message: Message, root: int) -> None:
+            bcast(bytes(message) if isinstance(message, memoryview) else message, root)
+
+        self.send, self.receive = send, bcast
+
+
+class _Pickle5Bcast(_Call):
+    """`bcast` of `mpi4py.util.pkl5`: the message is a PickleBuffer, so that a large one travels beside the pickle."""
+
+    makes_objects = True
+    pickled_bytes = 64
+
+    def sends_per_message(self) -> int:
+        return 3 * self._readers.bit_length()
+
+    def use(self, comm: Any) -> None:
+        from mpi4py.util import pkl5  # noqa: PLC0415 - importing it starts MPI
+
+        bcast = pkl5.Intracomm(comm).bcast
+        PickleBuffer = pickle.PickleBuffer
+
+        def send(message: Message, root: int) -> None:
+            bcast(PickleBuffer(message), root)
+
+        self.send, self.receive = send, bcast
+
+
+class _PointToPoint(_Call):
+    """`Isend` to each reader."""
+
+    relays = False
+
+    def sends_per_message(self) -> int:
+        return self._readers
+
+    def use(self, comm: Any) -> None:
+        isend, wait_all = comm.Isend, self._mpi.Request.Waitall
+        ranks = range(1, comm.Get_size())
+
+        def send(message: Message, _: int) -> None:
+            wait_all([isend(message, rank) for rank in ranks])
+
+        def send_to_one(message: Message, _: int) -> None:
+            isend(message, 1).Wait()
+
+        self.send, self.receive = (send_to_one if len(ranks) == 1 else send), comm.Recv
+
+
+class _Words:
+    """The file of shared words of a channel, mapped."""
+
+    def __init__(self, channel: ChannelSpec) -> None:
+        size_bytes = _words_bytes(channel)
+        try:
+            fd = os.open(_words_path(channel.name), os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise TransportError(f"there is no channel {channel.name!r} on this host: {error.strerror}") from error
+        try:
+            self._map = mmap.mmap(fd, size_bytes)
+        finally:
+            os.close(fd)
+        self.words = memoryview(self._map).cast("Q")
+        self.runs = board_bytes(channel.readers) // 8, _run_slots(channel)
+
+    def close(self) -> None:
+        self.words.release()
+        self._map.close()
+
+
+def _run_slots(channel: ChannelSpec) -> int:
+    return min(channel.depth, MOST_AHEAD) + 4
+
+
+def _words_bytes(channel: ChannelSpec) -> int:
+    return board_bytes(channel.readers) + 8 * RUN_WORDS * _run_slots(channel)
+
+
+def _words_path(name: str) -> Path:
+    """Return where the words lie: in memory, or where there is no such folder, in the channel's directory."""
+    memory = Path("/dev/shm")  # noqa: S108 - named after the channel, for this user only
+    return memory / name if memory.is_dir() else channel_directory(name) / "words"
+
+
+def _await_all(side: WriterSide | ReaderSide) -> None:
+    """Wait until all endpoints of the channel are open: then a call that all must make is certain to return."""
+    words, channel = side.words, side.channel
+    states = [WRITER_STATE, *(consumed_word(index) + 1 for index in range(channel.readers))]
+    waiter = Waiter(
+        channel.wait,
+        channel.readers + 1,
+        doorbell=None,
+        arm=lambda: None,
+        disarm=lambda: None,
+        check_peers=side.check_peers,
+    )
+    if not waiter.until(lambda: all(words[state] != NEW for state in states), deadline_ns(_OPEN_S)):
+        raise TransportTimeout(f"not all endpoints of channel {channel.name!r} opened within {_OPEN_S:g} s")
+    if any(words[state] == CLOSED for state in states):
+        raise TransportError(f"an endpoint of channel {channel.name!r} closed before all were open")
+
+
+class _Mpi(Backend):
+    """What the four backends share."""
+
+    call: ClassVar[type[_Call]]
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        deliveries=frozenset({"every_message"}),
+        when_full="block",
+        max_message_bytes=2**31 - 2**16,
+        max_readers=MAX_READERS,
+        zero_copy_read=False,
+        waits=frozenset({"spin", "yield", "block"}),
+        launcher="mpiexec",
+        remote=False,
+        persistent=False,
+        detects_peer_exit=True,
+    )
+
+    @classmethod
+    def probe(cls) -> None:
+        try:
+            import mpi4py  # noqa: F401, PLC0415 - the package alone starts nothing
+        except ModuleNotFoundError as error:
+            raise unavailable(cls.name, error, "mpi4py", _HINT) from error
+        beside = str(Path(sys.executable).parent)
+        if not any(shutil.which("mpiexec", path=path) for path in (beside, None)):
+            raise BackendUnavailable(cls.name, "there is no mpiexec beside this Python or in PATH", _HINT)
+
+    def create(self, channel: ChannelSpec) -> Address:
+        self.require(channel)
+        directory = make_directory(channel.name)
+        try:
+            make_doorbells(directory, channel.readers)
+            fd = os.open(_words_path(channel.name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.truncate(fd, _words_bytes(channel))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            remove_directory(channel.name)
+            raise TransportError(f"cannot make channel {channel.name!r}: {error.strerror}") from error
+        return Address(self.name, channel, "")
+
+    def open_writer(self, address: Address) -> Writer:
+        channel = address.channel
+        with ExitStack() as undo:
+            words, mpi = self._begin(channel, 0, undo)
+            side = WriterSide(words.words, channel, channel_directory(channel.name))
+            undo.callback(side.close)
+            link = self._join(mpi, side)
+            undo.pop_all()
+            return MpiWriter(side, words.runs, link, words.close)
+
+    def open_reader(self, address: Address, index: int) -> Reader:
+        channel = address.channel
+        with ExitStack() as undo:
+            words, mpi = self._begin(channel, index + 1, undo)
+            side = ReaderSide(words.words, channel, channel_directory(channel.name), index)
+            undo.callback(side.close)
+            link = self._join(mpi, side)
+            undo.pop_all()
+            return MpiReader(side, words.runs, link, words.close, index)
+
+    def _begin(self, channel: ChannelSpec, member: int, undo: ExitStack) -> tuple[_Words, Any]:
+        """Map the words, start MPI, and check that this process is the one that the channel names."""
+        words = _Words(channel)
+        undo.callback(words.close)
+        mpi = _mpi(self.name)
+        ranks, rank, size = channel.process_numbers(), mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
+        if max(ranks) >= size:
+            raise TransportError(f"channel {channel.name!r} names process {max(ranks)}; there are {size}, from 0")
+        if member < len(ranks) and ranks[member] != rank:
+            raise TransportError(f"this end of channel {channel.name!r} is for process {ranks[member]}; this is {rank}")
+        return words, mpi
+
+    def _join(self, mpi: Any, side: WriterSide | ReaderSide) -> Link:
+        _await_all(side)
+        try:
+            return self.call(mpi, side.channel)
+        except mpi.Exception as error:
+            raise TransportError(f"MPI gave channel {side.channel.name!r} no communicator: {error}") from error
+
+    def destroy(self, address: Address) -> None:
+        _words_path(address.channel.name).unlink(missing_ok=True)
+        remove_directory(address.channel.name)
+
+
+class MpiNative(_Mpi):
+    """`bcast` of a pickled message."""
+
+    name: ClassVar[str] = "mpi"
+    summary: ClassVar[str] = "MPI bcast of a pickled message"
+    call = _PickledBcast
+
+
+class MpiPkl5(_Mpi):
+    """`bcast` of `mpi4py.util.pkl5`."""
+
+    name: ClassVar[str] = "mpi-pkl5"
+    summary: ClassVar[str] = "MPI bcast by pickle protocol 5, large messages out of band"
+    call = _Pickle5Bcast
+
+
+class MpiBuffer(_Mpi):
+    """`Bcast` of a buffer."""
+
+    name: ClassVar[str] = "mpi-buffer"
+    summary: ClassVar[str] = "MPI Bcast of a buffer, into a preallocated one"
+    call = _Bcast
+
+
+class MpiP2p(_Mpi):
+    """`Isend` and `Recv`."""
+
+    name: ClassVar[str] = "mpi-p2p"
+    summary: ClassVar[str] = "MPI Isend to each reader, Recv into a preallocated buffer"
+    call = _PointToPoint

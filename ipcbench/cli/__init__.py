@@ -1,0 +1,85 @@
+"""The command line: parse, validate, call, exit code. The only part of the package that prints or exits.
+
+What does not live here: anything that the library could not do without a terminal; each command is a thin module.
+
+Exit codes: 0 done; 1 a check failed, or nothing could be measured; 2 what was asked for is not possible, in one line on
+stderr; 130 interrupted. Data goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from ipcbench import __version__
+from ipcbench.errors import IntegrityError, IpcbenchError, TransportError, TrialError
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+_COMMANDS = ("run", "list", "check", "analyze", "clean")
+
+
+class _Commands(click.Group):
+    """The commands, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"ipcbench.cli.{cmd_name}").command
+        return command
+
+
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="`ipcbench run` measures and prints the table; `ipcbench COMMAND --help` explains a command.",
+)
+@click.version_option(__version__, message="ipcbench %(version)s")
+@click.pass_context
+def _group(context: click.Context) -> None:
+    """Measure transports between Python processes on this machine."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one command line and return its exit code.
+
+    Args:
+        arguments: without the program's name; None takes those of this process.
+    """
+    sys.path.append(os.getcwd())  # where `module:Class` is looked for
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is told to end tidies up, as for Ctrl-C
+    try:
+        code = _group.main(
+            arguments,
+            obj=tuple(sys.argv[1:] if arguments is None else arguments),
+            prog_name="ipcbench",
+            standalone_mode=False,
+        )
+    except click.ClickException as error:
+        return _refuse(error.format_message(), EXIT_BAD_INPUT)
+    except (TransportError, TrialError, IntegrityError) as error:
+        return _refuse(str(error), EXIT_FAILED)
+    except IpcbenchError as error:
+        return _refuse(str(error), EXIT_BAD_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        return _refuse("interrupted", EXIT_INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def _refuse(text: str, code: int) -> int:
+    """Say in one line on stderr what is wrong, and return `code`."""
+    click.echo(f"ipcbench: error: {' '.join(text.split())}", err=True)
+    return code

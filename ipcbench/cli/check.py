@@ -1,0 +1,54 @@
+"""`ipcbench check`: the conformance suite on one backend, a line for each law as it is decided.
+
+What does not live here: the laws and how they are checked (ipcbench/testing).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ipcbench.testing import LawResult
+
+EXIT_FAILED = 1
+
+
+@click.command("check")
+@click.argument("backend", metavar="NAME | module:Class")
+@click.option("--laws", metavar="LAW,…", help="Only these laws: C1,C7.")
+@click.option("--quick", is_flag=True, help="Fewer, smaller and shorter checks; finds less.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+def command(backend: str, laws: str | None, quick: bool, form: str) -> int:
+    """Check a backend against every law of the contract (docs/contract.md); exit 1 if one is broken.
+
+    BACKEND is a name of `ipcbench list`, or your own class; the current folder is searched for its module.
+    """
+    from ipcbench.registry import get_backend
+    from ipcbench.testing import LAWS, check_backend
+
+    backend_class = get_backend(backend)
+    backend_class.probe()
+    results: list[LawResult] = []
+    for law in laws.split(",") if laws else LAWS:  # law by law, so that each verdict is seen as it falls
+        results += check_backend(backend_class, laws=[law.strip()], quick=quick)
+        if form == "text":
+            click.echo(_line(results[-1]))
+    counts = {outcome: sum(one.outcome == outcome for one in results) for outcome in ("passed", "failed", "skipped")}
+    if form == "text":
+        click.echo(f"{backend}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    else:
+        click.echo(json.dumps([asdict(one) for one in results], indent=2))
+    return EXIT_FAILED if counts["failed"] else 0
+
+
+def _line(result: LawResult) -> str:
+    """Return the verdict in one line; what was seen follows it, indented, if the law is broken."""
+    mark = {"passed": "ok  ", "failed": "FAIL", "skipped": "skip"}[result.outcome]
+    line = f"{mark}  {result.law:4} {result.title}"
+    if result.outcome == "failed":
+        return "\n".join([line, *(f"           {text}" for text in result.reason.splitlines())])
+    return f"{line}  ({result.reason})" if result.reason else line

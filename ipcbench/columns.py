@@ -1,0 +1,80 @@
+"""Columns of int64 in one compressed .npz file: written as NumPy does, read without trusting what it says of itself.
+
+What does not live here: what the columns mean (docs/method.md) and where the files are (ipcbench/store.py).
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from array import array
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypeAlias
+
+from ipcbench.errors import StoreError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Column: TypeAlias = "array[int] | npt.NDArray[np.int64]"
+
+_NAME = re.compile(r"[a-z0-9_.-]{1,100}")
+_SUFFIX = ".npy"
+_MAX_FILE_BYTES = 2**30
+_MAX_COLUMNS = 10_000
+
+
+def write_columns(file: IO[bytes], columns: Mapping[str, Column]) -> None:
+    """Write columns, each of shape (n,) and holding integers, as an .npz file that `numpy.load` can read too.
+
+    Raises:
+        StoreError: a column is something else, or its name is not plain.
+    """
+    import numpy as np
+
+    arrays = {}
+    for name, column in columns.items():
+        values = np.asarray(column)
+        if not _NAME.fullmatch(name) or values.ndim != 1 or values.dtype.kind != "i":
+            raise StoreError(f"samples {name!r}: {values.dtype} of shape {values.shape} is not a column of integers")
+        arrays[name] = values.astype("<i8")
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type] # names are columns, none is `allow_pickle`
+
+
+def read_columns(path: Path) -> dict[str, npt.NDArray[np.int64]]:
+    """Read what `write_columns` wrote.
+
+    Raises:
+        StoreError: damaged, not such a file, or absurdly large once unpacked; nothing is allocated by what it claims.
+        OSError: it cannot be opened.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read_archive(archive)
+    except (ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise StoreError(f"{path}: not a file of samples: {' '.join(str(error).split())}") from error
+
+
+def _read_archive(archive: zipfile.ZipFile) -> dict[str, npt.NDArray[np.int64]]:
+    members = archive.infolist()
+    total = sum(one.file_size for one in members)
+    if total > _MAX_FILE_BYTES or len(members) > _MAX_COLUMNS:
+        raise ValueError(f"{len(members):,} columns of {total:,} bytes, more than samples can have")
+    return {one.filename.removesuffix(_SUFFIX): _column(archive.read(one)) for one in members}
+
+
+def _column(data: bytes) -> npt.NDArray[np.int64]:
+    import numpy as np
+
+    file = BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"column of format {version}")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype != np.dtype("<i8") or len(shape) != 1 or shape[0] * 8 != len(data) - file.tell():
+        raise ValueError(f"a column is {dtype} of shape {shape}")
+    return np.frombuffer(data, dtype="<i8", offset=file.tell()).astype(np.int64)

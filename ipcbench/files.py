@@ -1,0 +1,105 @@
+"""Files handled with care: replaced as a whole or not at all, never followed out of their folder, JSON without NaN.
+
+What does not live here: what the files hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from ipcbench.errors import StoreError
+
+
+@contextmanager
+def as_store_errors(path: Path) -> Iterator[None]:
+    """Turn every OSError of the block into a StoreError of one line that names the file, `path` if nothing else."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Make or replace a file by what `write` writes; a reader, or a crash, sees the old file or the whole new one.
+
+    Raises:
+        StoreError: the disk refuses; the old file is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    with as_store_errors(path):
+        try:
+            with temporary.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def to_json(values: dict[str, Any], what: str, indent: int | None = None) -> str:
+    """Return strict JSON; `what` names the values in an error.
+
+    Raises:
+        StoreError: a number is not finite, or a value is not plain.
+    """
+    try:
+        return json.dumps(values, allow_nan=False, ensure_ascii=False, indent=indent)
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"{what}: cannot be stored as JSON: {' '.join(str(error).split())}") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+def from_json(data: bytes) -> dict[str, Any]:
+    """Return the object in `data`.
+
+    Raises:
+        ValueError, TypeError, RecursionError: not strict JSON in UTF-8, or not an object.
+    """
+    values = json.loads(data.decode(), parse_constant=_refuse_constant)
+    if not isinstance(values, dict):
+        raise TypeError("not an object")
+    return values
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """Return the path of the regular file `name` in `folder`.
+
+    Raises:
+        StoreError: there is none, or it is a link that leads out of the folder.
+    """
+    path = folder / name
+    with as_store_errors(path):
+        real = path.resolve()
+        if not real.is_relative_to(folder.resolve()):
+            raise StoreError(f"{path}: is a link that leads out of the folder")
+        if not real.is_file():
+            raise StoreError(f"{path}: there is no such file")
+    return path
+
+
+def read_limited(path: Path, limit_bytes: int) -> bytes:
+    """Return what is in a file.
+
+    Raises:
+        StoreError: it is larger than `limit_bytes`, or cannot be read.
+    """
+    with as_store_errors(path):
+        size = path.stat().st_size
+        if size > limit_bytes:
+            raise StoreError(f"{path}: {size:,} bytes, more than the {limit_bytes:,} that such a file can have")
+        return path.read_bytes()

@@ -1,0 +1,166 @@
+"""Estimates by a hierarchical bootstrap: a replicate draws rounds, and inside each drawn round whole time blocks.
+
+What does not live here: what may be concluded from them (stats.py), trials, or a generator; the caller passes one.
+
+Samples inside a round are correlated, so blocks are drawn and not samples; rounds differ by more than their samples
+tell, so rounds are drawn too. Few rounds say little about how rounds differ, and the replicates of three spread too
+little: each estimate therefore carries a variance and its degrees of freedom, to which an interval is scaled
+(docs/method.md has the formulas).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ipcbench.measure.stats import Estimate, FloatArray, IntArray, quantile, satterthwaite
+
+REPLICATES = 1000
+_MAX_BINS = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundSamples:
+    """The samples of one cell in one round."""
+
+    values: FloatArray
+    """Shape (n,), positive; of all readers."""
+    blocks: IntArray
+    """Shape (n,): the time block of each sample, from 0; samples of one block stay together in a replicate."""
+
+
+def time_blocks(positions: npt.ArrayLike, count: int) -> IntArray:
+    """Return the number of each sample's block: `count` equal parts of the range of `positions`, times or sequences."""
+    array = np.asarray(positions, dtype=np.float64)
+    if array.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    low, high = float(array.min()), float(array.max())
+    if high == low:
+        return np.zeros(array.size, dtype=np.int64)
+    return np.minimum((array - low) / (high - low) * count, count - 1).astype(np.int64)
+
+
+def quantile_estimates(
+    rounds: Sequence[RoundSamples],
+    probabilities: Sequence[float],
+    generator: np.random.Generator,
+    replicates: int = REPLICATES,
+) -> tuple[Estimate | None, ...]:
+    """Return the quantiles of all samples of all rounds, by hierarchical bootstrap: rounds, then blocks within each.
+
+    Args:
+        rounds: at least one, none of them empty.
+        probabilities: which quantiles.
+        generator: seeded by the caller.
+        replicates: how many.
+
+    Returns:
+        One estimate per probability; None where there are too few samples for it (see `quantile`). With one round the
+        interval comes from its blocks alone, and with fewer than `MIN_ROUNDS` it is a guess at best: say so beside it.
+    """
+    values = np.concatenate([one.values for one in rounds])
+    counts_per_round = [int(one.blocks.max()) + 1 for one in rounds]
+    starts = np.cumsum([0, *counts_per_round[:-1]])
+    blocks = np.concatenate([one.blocks + start for one, start in zip(rounds, starts, strict=True)])
+    bins, table = _binned(values, blocks, sum(counts_per_round))
+    drawn = _block_weights(counts_per_round, generator, replicates, draw_rounds=True) @ table
+    fixed = _block_weights(counts_per_round, generator, replicates, draw_rounds=False) @ table
+    found: list[Estimate | None] = []
+    for probability in probabilities:
+        value = quantile(values, probability)
+        if value is None:
+            found.append(None)
+            continue
+        per_round = np.array([np.quantile(one.values, probability) for one in rounds])
+        within = float(np.var(_log(_weighted_quantiles(fixed, bins, probability)), ddof=1))
+        # Drawing K blocks with replacement shows (K − 1)/K of the variance.
+        within *= float(np.mean([k / (k - 1) if k > 1 else 2.0 for k in counts_per_round]))
+        variance, degrees = _combine(_log(per_round), within, sum(counts_per_round) - len(rounds))
+        deviations = _log(_weighted_quantiles(drawn, bins, probability)) - math.log(max(value, 1e-300))
+        found.append(Estimate(value, deviations, variance, degrees, len(rounds)))
+    return tuple(found)
+
+
+def mean_estimate(
+    rounds: Sequence[float],
+    generator: np.random.Generator,
+    blocks: Sequence[float] = (),
+    replicates: int = REPLICATES,
+) -> Estimate | None:
+    """Return the mean of one figure a round (a throughput), by a bootstrap over the rounds.
+
+    Args:
+        rounds: the figure of each round, positive.
+        generator: seeded by the caller.
+        blocks: the same figure of each time block; used only if there is a single round.
+        replicates: how many.
+
+    Returns:
+        The estimate, or None if there is one round of fewer than two blocks: nothing is known of its error.
+    """
+    units = np.asarray(rounds if len(rounds) > 1 else blocks, dtype=np.float64)
+    if units.size < 2:
+        return None
+    value = float(np.mean(rounds))
+    picks = generator.integers(units.size, size=(replicates, units.size))
+    deviations = _log(units[picks].mean(axis=1)) - math.log(float(units.mean()))
+    variance = float(np.var(_log(units), ddof=1)) / units.size
+    return Estimate(value, deviations, variance, float(units.size - 1), len(rounds))
+
+
+def _log(values: FloatArray) -> FloatArray:
+    result: FloatArray = np.log(np.maximum(values, 1e-300))
+    return result
+
+
+def _combine(log_rounds: FloatArray, within: float, within_degrees: float) -> tuple[float, float]:
+    """Return variance and degrees of freedom of a figure of several rounds: that within rounds and that between."""
+    if log_rounds.size < 2:
+        return within, max(1.0, within_degrees)
+    of_means = float(np.var(log_rounds, ddof=1)) / log_rounds.size
+    between = max(0.0, of_means - within)
+    degrees = satterthwaite(((between, log_rounds.size - 1.0), (within, within_degrees)))
+    return between + within, degrees
+
+
+def _binned(values: FloatArray, blocks: IntArray, block_count: int) -> tuple[FloatArray, FloatArray]:
+    """Return the values of at most `_MAX_BINS` bins of equal count, ascending, and the cumulated counts of each block.
+
+    The counts have shape (blocks, bins). Up to that many samples, every sample is its own bin and a replicate's
+    quantile is exact.
+    """
+    order = np.argsort(values, kind="stable")
+    size = values.size
+    bin_count = min(size, _MAX_BINS)
+    bin_of_rank = np.arange(size) * bin_count // size
+    middles = ((np.arange(bin_count) + 0.5) * size / bin_count).astype(np.int64)
+    table = np.zeros((block_count, bin_count))
+    np.add.at(table, (blocks[order], bin_of_rank), 1.0)
+    return values[order][middles], np.cumsum(table, axis=1)
+
+
+def _block_weights(
+    counts_per_round: Sequence[int], generator: np.random.Generator, replicates: int, *, draw_rounds: bool
+) -> FloatArray:
+    """Return how often each block occurs in each replicate, shape (replicates, blocks of all rounds)."""
+    rounds = len(counts_per_round)
+    times = np.ones((replicates, rounds), dtype=np.int64)
+    if draw_rounds:
+        times = generator.multinomial(rounds, np.full(rounds, 1.0 / rounds), size=replicates)
+    columns = [
+        generator.multinomial(times[:, index] * count, np.full(count, 1.0 / count))
+        for index, count in enumerate(counts_per_round)
+    ]
+    return np.concatenate(columns, axis=1).astype(np.float64)
+
+
+def _weighted_quantiles(cumulated: FloatArray, bins: FloatArray, probability: float) -> FloatArray:
+    """Return each replicate's quantile, shape (replicates,): the first bin at which the share reaches `probability`."""
+    target = cumulated[:, -1:] * probability
+    index = np.minimum((cumulated < target - 1e-9).sum(axis=1), bins.size - 1)
+    result: FloatArray = bins[index]
+    return result

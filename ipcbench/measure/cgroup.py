@@ -1,0 +1,75 @@
+"""What the control group of this process may use: CPU quota, memory, and for how long it was stopped. Versions 1 and 2.
+
+What does not live here: the machine itself (machine.py).
+
+Every group on the way to the root can have a limit; the tightest counts. Inside a container the path that the kernel
+names may not exist under the mount, which then shows the container's own group at its root: both are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+_UNLIMITED_BYTES = 2**60
+"""Version 1 writes "no limit" as the largest multiple of a page."""
+
+
+def read_text(path: Path) -> str | None:
+    """Return the stripped text of a small file of the kernel, None if it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def cpu_quota_cores(root: Path) -> float | None:
+    """Return how many cores' worth of time the group may use, None without a limit."""
+    quotas = []
+    for folder in _folders(root, "cpu"):
+        words = (read_text(folder / "cpu.max") or "").split()
+        if not words:
+            words = [read_text(folder / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def memory_limit_bytes(root: Path) -> int | None:
+    """Return how much memory the group may use, None without a limit."""
+    limits = []
+    for folder in _folders(root, "memory"):
+        text = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes") or ""
+        if text.isdigit() and int(text) < _UNLIMITED_BYTES:
+            limits.append(int(text))
+    return min(limits, default=None)
+
+
+def throttled_s(root: Path) -> float | None:
+    """Return for how long the group's quota has stopped its processes so far, None if the kernel does not say."""
+    found = []
+    for folder in _folders(root, "cpu"):
+        fields = dict(
+            line.split(None, 1) for line in (read_text(folder / "cpu.stat") or "").splitlines() if " " in line
+        )
+        for key, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
+            if fields.get(key, "").isdigit():
+                found.append(int(fields[key]) * unit_s)
+    return max(found, default=None)
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of the groups that hold this process, from its own to the root, for one controller."""
+    mount = root / "sys/fs/cgroup"
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            bases = [mount]
+        elif controller in controllers.split(","):
+            bases = [mount / controllers, mount / controller]
+        else:
+            continue
+        inner = PurePosixPath(path.lstrip("/"))
+        for base in bases:
+            yield from (base / one for one in (inner, *inner.parents))

@@ -1,0 +1,219 @@
+"""The machine: what it is, which versions run on it, how many cores may be used, and what it did during a trial.
+
+What does not live here: what one process consumed (usage.py). Nothing here starts a process or imports a transport,
+and only what is named here is recorded: no host name, no user, no environment.
+
+The functions take the root of the file system, so that a test can show them another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import sysconfig
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ipcbench import __version__
+from ipcbench.measure.cgroup import cpu_quota_cores, memory_limit_bytes, read_text, throttled_s
+
+_ROOT = Path("/")
+_PACKAGES = ("numpy", "pyzmq", "lmdb", "msgpack", "mpi4py", "mpich", "openmpi", "impi-rt")
+"""The last three are MPI libraries that can be installed like a Python package."""
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_SYS_CPU = "sys/devices/system/cpu"
+
+
+def usable_cores(root: Path = _ROOT) -> float:
+    """Return how many cores this process may keep busy: its affinity or its group's quota, whichever is less."""
+    quota = cpu_quota_cores(root)
+    return float(_allowed_cores()) if quota is None else min(float(_allowed_cores()), quota)
+
+
+def describe_machine(root: Path = _ROOT) -> dict[str, Any]:
+    """Return what the machine is, as plain values; None where the system does not say, and its name in `unreadable`."""
+    import psutil
+
+    facts: dict[str, Any] = {
+        "cpu_model": _cpu_model(root),
+        "architecture": platform.machine(),
+        "logical_cores": os.cpu_count(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "usable_cores": usable_cores(root),
+        "cpu_quota_cores": cpu_quota_cores(root),
+        "smt": _flag(read_text(root / _SYS_CPU / "smt/active")),
+        "numa_nodes": _numa_nodes(root),
+        "governor": read_text(root / _SYS_CPU / "cpu0/cpufreq/scaling_governor"),
+        "turbo": _turbo(root),
+        "virtual": _is_virtual(root),
+        "memory_bytes": psutil.virtual_memory().total,
+        "memory_limit_bytes": memory_limit_bytes(root),
+        **_shared_memory(root),
+        "huge_pages": _chosen(read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "os": _os_name(root),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "python_build": " ".join(platform.python_build()),
+        "python_compiler": platform.python_compiler(),
+        "gil": not sysconfig.get_config_var("Py_GIL_DISABLED"),
+    }
+    without_limit = {"cpu_quota_cores", "memory_limit_bytes"}
+    facts["unreadable"] = [name for name, value in facts.items() if value is None and name not in without_limit]
+    return facts
+
+
+def describe_versions() -> dict[str, str]:
+    """Return the versions of what takes part, by package; what is not installed is left out.
+
+    Transport libraries are not imported for it: the version of libzmq is known only if pyzmq is loaded already.
+    """
+    found = {"ipcbench": __version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    loaded = sys.modules.get("zmq")
+    if loaded is not None:
+        found["libzmq"] = str(loaded.zmq_version())
+    commit = _commit(Path(__file__).resolve().parents[2])
+    if commit is not None:
+        found["commit"] = commit
+    return found
+
+
+class MachineLoad(NamedTuple):
+    """What the machine did between two moments; 0.0 where it does not say (see `ConditionsProbe.unreadable`)."""
+
+    load_1min: float
+    """Load average of the last minute at the end."""
+    steal_ratio: float
+    """Share of all CPU time that the hypervisor gave to others."""
+    throttled_s: float
+    """Time for which the group's quota stopped its processes."""
+
+
+class ConditionsProbe:
+    """Reads the machine's counters before and after a trial; a few small files each time, no process, no waiting.
+
+    Attributes:
+        unreadable: which of `load_1min`, `steal_ratio` and `throttled_s` the system does not tell.
+    """
+
+    def __init__(self, root: Path = _ROOT) -> None:
+        self._root = root
+        self._ticks = (0, 0)
+        self._throttled_s = 0.0
+        self.unreadable: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """Take the first reading."""
+        self._ticks = _cpu_ticks(self._root) or (0, 0)
+        self._throttled_s = throttled_s(self._root) or 0.0
+
+    def stop(self) -> MachineLoad:
+        """Return what happened since `start`."""
+        ticks, throttled, load = _cpu_ticks(self._root), throttled_s(self._root), _load_1min(self._root)
+        readings = {"load_1min": load, "steal_ratio": ticks, "throttled_s": throttled}
+        self.unreadable = tuple(name for name, value in readings.items() if value is None)
+        steal, total = ((now - then) for now, then in zip(ticks or self._ticks, self._ticks, strict=True))
+        return MachineLoad(
+            load_1min=load or 0.0,
+            steal_ratio=max(0.0, steal / total) if total > 0 else 0.0,
+            throttled_s=max(0.0, (throttled or 0.0) - self._throttled_s),
+        )
+
+
+def _allowed_cores() -> int:
+    cores = os.cpu_count() or 1
+    if sys.platform == "linux":
+        cores = len(os.sched_getaffinity(0))
+    return cores
+
+
+def _cpu_ticks(root: Path) -> tuple[int, int] | None:
+    """Return (stolen, all) ticks of all cores since the system started."""
+    words = (read_text(root / "proc/stat") or "").partition("\n")[0].split()
+    # user nice system idle iowait irq softirq steal; what guests used is in `user` already
+    if len(words) < 9 or words[0] != "cpu" or not all(word.isdigit() for word in words[1:9]):
+        return None
+    ticks = [int(word) for word in words[1:9]]
+    return ticks[7], sum(ticks)
+
+
+def _load_1min(root: Path) -> float | None:
+    first = (read_text(root / "proc/loadavg") or "").partition(" ")[0]
+    if re.fullmatch(r"\d+\.\d+", first):
+        return float(first)
+    try:
+        return os.getloadavg()[0] if root == _ROOT else None
+    except OSError:
+        return None
+
+
+def _cpu_info(root: Path, key: str) -> str | None:
+    match = re.search(rf"^{key}\s*:\s*(.+)$", read_text(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return match[1].strip() if match else None
+
+
+def _cpu_model(root: Path) -> str | None:
+    return _cpu_info(root, "model name") or platform.processor() or None
+
+
+def _is_virtual(root: Path) -> bool | None:
+    flags = _cpu_info(root, "flags")
+    return None if flags is None else "hypervisor" in flags.split()
+
+
+def _flag(text: str | None) -> bool | None:
+    return {"0": False, "1": True}.get(text or "")
+
+
+def _turbo(root: Path) -> bool | None:
+    disabled = _flag(read_text(root / _SYS_CPU / "intel_pstate/no_turbo"))
+    return not disabled if disabled is not None else _flag(read_text(root / _SYS_CPU / "cpufreq/boost"))
+
+
+def _numa_nodes(root: Path) -> int | None:
+    return len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or None
+
+
+def _chosen(text: str | None) -> str | None:
+    """Return the word in brackets of `always [madvise] never`."""
+    match = re.search(r"\[(\w+)\]", text or "")
+    return match[1] if match else None
+
+
+def _os_name(root: Path) -> str | None:
+    match = re.search(r'^PRETTY_NAME="?([^"\n]*)', read_text(root / "etc/os-release") or "", re.MULTILINE)
+    return match[1] if match else platform.platform()
+
+
+def _shared_memory(root: Path) -> dict[str, int | None]:
+    try:
+        state = os.statvfs(root / "dev/shm")
+    except OSError:
+        return {"shm_bytes": None, "shm_free_bytes": None}
+    return {"shm_bytes": state.f_blocks * state.f_frsize, "shm_free_bytes": state.f_bavail * state.f_frsize}
+
+
+def _commit(checkout: Path) -> str | None:
+    """Return the commit that a git checkout is at, read from its files; None if `checkout` is not the top of one."""
+    git = checkout / ".git"
+    pointer = re.fullmatch(r"gitdir: (.+)", (read_text(git) or "") if git.is_file() else "")
+    if pointer:
+        git = checkout / pointer[1]
+    head = read_text(git / "HEAD") or ""
+    if _COMMIT.fullmatch(head):
+        return head
+    name = head.removeprefix("ref: ")
+    common = git / (read_text(git / "commondir") or ".")
+    for folder in (git, common):
+        text = read_text(folder / name) if name else None
+        if text and _COMMIT.fullmatch(text):
+            return text
+    packed = re.search(rf"^(\w+) {re.escape(name)}$", read_text(common / "packed-refs") or "", re.MULTILINE)
+    return packed[1] if packed and _COMMIT.fullmatch(packed[1]) else None

@@ -1,0 +1,172 @@
+"""Quantiles, intervals, and what may be said of a ratio: faster, slower, or no clear difference.
+
+What does not live here: the replicates that an interval is made of (bootstrap.py), trials, cells and files.
+
+All of it works on logarithms, since times and rates are positive and their errors are ratios.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Verdict = Literal["faster", "slower", "no clear difference"]
+
+LEVEL = 0.95
+"""Of every interval."""
+MIN_TAIL_COUNT = 10
+"""A percentile p of n samples is given only if n·(1 − p) is at least this."""
+MIN_DIFFERENCE_RATIO = 0.01
+"""No smaller difference is ever called one, however narrow its interval."""
+MIN_ROUNDS = 3
+"""With fewer rounds an interval says little about how rounds differ."""
+
+_NORMAL_975 = 1.959964
+_STUDENT_975 = (
+    (1.0, 12.7062),
+    (2.0, 4.3027),
+    (3.0, 3.1824),
+    (4.0, 2.7764),
+    (5.0, 2.5706),
+    (6.0, 2.4469),
+    (8.0, 2.3060),
+    (10.0, 2.2281),
+    (15.0, 2.1314),
+    (20.0, 2.0860),
+    (30.0, 2.0423),
+    (60.0, 2.0003),
+    (120.0, 1.9799),
+    (math.inf, _NORMAL_975),
+)
+"""Degrees of freedom → 97.5 % point of Student's t; between them it is nearly linear in 1/degrees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with its confidence interval; low ≤ estimate ≤ high, all in the unit of the estimate."""
+
+    low: float
+    estimate: float
+    high: float
+    level: float = LEVEL
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimate:
+    """A figure of one cell and all that is needed to give its interval or to divide it by another cell's."""
+
+    value: float
+    deviations: FloatArray
+    """Shape (replicates,): log(replicate / value)."""
+    log_variance: float
+    """Of log(value), the number of rounds allowed for."""
+    degrees: float
+    """Degrees of freedom of `log_variance`."""
+    rounds_count: int
+
+    def interval(self) -> Interval:
+        """Return the 95 % interval."""
+        return _interval(self.value, self.deviations, self.log_variance, self.degrees)
+
+
+def quantile(values: npt.ArrayLike, probability: float) -> float | None:
+    """Return the quantile (linear between order statistics), or None if n·(1 − probability) < `MIN_TAIL_COUNT`."""
+    array = np.asarray(values, dtype=np.float64)
+    # 1 − 0.9 is a little less than 0.1 in binary: 100 samples are enough for p90 all the same.
+    if array.size * (1.0 - probability) < MIN_TAIL_COUNT - 1e-6:
+        return None
+    return float(np.quantile(array, probability))
+
+
+def student_975(degrees: float) -> float:
+    """Return the 97.5 % point of Student's t for at least one degree of freedom; within 0.3 %, fractions included."""
+    points = [(1.0 / freedom, value) for freedom, value in reversed(_STUDENT_975)]
+    xs, ys = zip(*points, strict=True)
+    # Near one degree the points are far apart and the curve is steep: interpolate its logarithm.
+    return float(np.exp(np.interp(1.0 / max(1.0, degrees), xs, np.log(ys))))
+
+
+def ratio(numerator: Estimate, denominator: Estimate) -> Interval:
+    """Return numerator / denominator with its 95 % interval; the two must come from independent draws."""
+    variance = numerator.log_variance + denominator.log_variance
+    parts = ((numerator.log_variance, numerator.degrees), (denominator.log_variance, denominator.degrees))
+    return _interval(
+        numerator.value / denominator.value,
+        numerator.deviations - denominator.deviations,
+        variance,
+        satterthwaite(parts),
+    )
+
+
+def compare(times: Interval, noise_floor_ratio: float) -> Verdict:
+    """Return what may be said of a ratio of two times (this / other).
+
+    `faster` or `slower` only if the interval excludes 1 and the difference, larger / smaller − 1, is more than 1 % and
+    more than the noise floor; else `no clear difference`.
+    """
+    if times.low <= 1.0 <= times.high or times.estimate <= 0.0:
+        return "no clear difference"
+    difference = max(times.estimate, 1.0 / times.estimate) - 1.0
+    if difference <= max(MIN_DIFFERENCE_RATIO, noise_floor_ratio):
+        return "no clear difference"
+    return "faster" if times.estimate < 1.0 else "slower"
+
+
+def rank_groups(times: Sequence[Estimate], noise_floor_ratio: float) -> tuple[int, ...]:
+    """Return the rank of each time, from 1 for the least; whoever cannot be told from a group's best shares its rank.
+
+    The next rank counts everyone before it: 1, 1, 3. A group's best is the first, in order, that is slower than the
+    best of the group before.
+    """
+    ranks = [0] * len(times)
+    best: Estimate | None = None
+    for position, index in enumerate(sorted(range(len(times)), key=lambda i: times[i].value)):
+        one = times[index]
+        if best is None or compare(ratio(one, best), noise_floor_ratio) == "slower":
+            best, rank = one, position + 1
+        ranks[index] = rank
+    return tuple(ranks)
+
+
+def noise_floor_ratio(cells: Sequence[Sequence[float]]) -> float | None:
+    """Return by how much two measurements of one and the same cell typically differ in this run (A/A), as a ratio − 1.
+
+    Args:
+        cells: per cell, its figure in each round.
+
+    Returns:
+        exp(m / 0.6745 / √R) − 1, where m is the median of |log(a/b)| over all pairs of rounds of a cell and R the usual
+        number of rounds: one standard deviation of the difference of two such cells. None if no cell has two rounds.
+    """
+    pairs = [
+        abs(math.log(a / b)) for rounds in cells for i, a in enumerate(rounds) for b in rounds[:i] if a > 0 and b > 0
+    ]
+    if not pairs:
+        return None
+    usual = float(np.median([len(rounds) for rounds in cells if len(rounds) > 1]))
+    return math.expm1(float(np.median(pairs)) / 0.6745 / math.sqrt(usual))
+
+
+def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
+    """Return the degrees of freedom of a sum of independent variances, given each with its own."""
+    total = sum(variance for variance, _ in parts)
+    spread = sum(variance**2 / max(degrees, 1.0) for variance, degrees in parts)
+    return total**2 / spread if spread > 0 else math.inf
+
+
+def _interval(value: float, deviations: FloatArray, log_variance: float, degrees: float) -> Interval:
+    """Return the replicates' percentile interval, scaled to the width that variance and degrees of freedom ask for."""
+    half = student_975(degrees) * math.sqrt(log_variance)
+    spread = float(np.std(deviations, ddof=1))
+    low, high = -half, half
+    if spread > 0.0:
+        scale = half / (_NORMAL_975 * spread)
+        low, high = (scale * float(x) for x in np.quantile(deviations, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)))
+    return Interval(value * math.exp(min(low, 0.0)), value, value * math.exp(max(high, 0.0)))

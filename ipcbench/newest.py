@@ -1,0 +1,80 @@
+"""`latest_value` out of `every_message`: a thread that reads every message and keeps the newest.
+
+What does not live here: any transport. The writer is the transport's own and is held back only by this thread, never by
+the program that reads the values.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from ipcbench.backend import Reader
+from ipcbench.clock import deadline_ns, remaining_s
+from ipcbench.errors import EndpointClosed, IpcbenchError, TransportTimeout
+
+_CLOSE_LOOK_S = 0.1
+"""How often the thread looks whether it should end."""
+
+
+class NewestReader(Reader):
+    """Gives the newest message that has arrived, each at most once and in order; those in between are skipped.
+
+    The last message before the end of the stream, or before the writer's death, is always given.
+    """
+
+    __slots__ = ("_closing", "_failure", "_keep", "_newest", "_news", "_source", "_thread")
+
+    def __init__(self, source: Reader, name: str, *, views_last: bool) -> None:
+        """Start reading.
+
+        Args:
+            source: the reader of every message; it is closed together with this one.
+            name: of the thread, for those who look at threads.
+            views_last: whether a view from `source` stays unchanged after its next read; if not, it is copied.
+        """
+        self._source = source
+        self._keep = memoryview if views_last else bytes
+        self._news = threading.Condition()
+        self._newest: memoryview | bytes | None = None
+        self._failure: Exception | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._receive, name=name, daemon=True)
+        self._thread.start()
+
+    def _receive(self) -> None:
+        read, news, keep = self._source.read, self._news, self._keep
+        failure: Exception | None = None
+        while failure is None and not self._closing:
+            try:
+                value = keep(read(_CLOSE_LOOK_S))
+            except TransportTimeout:
+                continue
+            except IpcbenchError as error:
+                failure = error
+                continue
+            with news:
+                self._newest = value
+                news.notify()
+        with news:
+            self._failure = failure
+            news.notify()
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        deadline = deadline_ns(timeout_s)
+        with self._news:
+            while self._newest is None:
+                if self._closing:
+                    raise EndpointClosed("this reader is closed")
+                if self._failure is not None:
+                    raise self._failure.with_traceback(None)
+                if not self._news.wait(remaining_s(deadline)) and not remaining_s(deadline) and self._newest is None:
+                    raise TransportTimeout(f"no new value within {timeout_s} s")
+            value, self._newest = self._newest, None
+        return memoryview(value)
+
+    def close(self) -> None:
+        """Stop the thread and close the source."""
+        with self._news:
+            self._closing, self._newest = True, None
+        self._thread.join()
+        self._source.close()

@@ -1,0 +1,274 @@
+"""Runs on disk: each trial is stored durably as it ends, and a stored run is read without changing it.
+
+What does not live here: what a result is (ipcbench/result.py) and everything computed from results (ipcbench/analysis).
+
+    <run>/run.json              RunInfo; replaced as a whole
+          trials.jsonl          one TrialResult a line, appended and synced; a killed run loses nothing that was done
+          samples/<trial>.npz   int64 columns, written before the trial's line
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ipcbench.columns import Column, read_columns, write_columns
+from ipcbench.errors import SchemaMismatch, StoreError
+from ipcbench.files import as_store_errors, from_json, path_inside, read_limited, to_json, write_atomically
+from ipcbench.plain import check_types
+from ipcbench.result import SCHEMA_VERSION, RunInfo, TrialResult
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+INFO_FILE = "run.json"
+TRIALS_FILE = "trials.jsonl"
+SAMPLES_FOLDER = "samples"
+
+_RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
+_MAX_INFO_BYTES = 16 * 2**20
+_MAX_TRIALS_BYTES = 2**30
+_MAX_LINE_BYTES = 16 * 2**20
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+
+
+def new_run_id() -> str:
+    """Return a name for a run: the UTC time, by which names sort, and a random part."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def latest_run(root: Path) -> Path:
+    """Return the newest run in `root`; only folders named by `new_run_id` count.
+
+    Raises:
+        StoreError: there is none.
+    """
+    with as_store_errors(root):
+        found = [one for one in root.iterdir() if _RUN_ID.fullmatch(one.name) and (one / INFO_FILE).is_file()]
+    if not found:
+        raise StoreError(f"{root}: holds no run yet")
+    return max(found, key=lambda one: one.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stored run, read only."""
+
+    path: Path
+    info: RunInfo
+    trials: tuple[TrialResult, ...]
+    """In the order of execution."""
+    problems: tuple[str, ...]
+    """What is wrong with the folder but did not stop the reading, one line each."""
+
+    def samples(self, trial_id: int) -> dict[str, npt.NDArray[np.int64]]:
+        """Read the columns of one trial: `writer.sent_ns`, `reader-0.latency_ns` …; empty if it has none.
+
+        Raises:
+            StoreError: no such trial, or its file cannot be read.
+        """
+        trial = next((one for one in self.trials if one.trial_id == trial_id), None)
+        if trial is None:
+            raise StoreError(f"{self.path}: there is no trial {trial_id}")
+        if not trial.has_samples:
+            return {}
+        path = path_inside(self.path, f"{SAMPLES_FOLDER}/{trial_id}.npz")
+        with as_store_errors(path):
+            return read_columns(path)
+
+
+def load_run(path: Path) -> Run:
+    """Read a run; a last line that was cut off by a kill is left out and reported in `Run.problems`.
+
+    Raises:
+        StoreError: not a results folder, a link out of it, or a file that is malformed (names file and line).
+        SchemaMismatch: written by another version of the format.
+    """
+    info = _load_info(path)
+    trials, _, problems = _load_trials(path_inside(path, TRIALS_FILE))
+    missing = [
+        one.trial_id
+        for one in trials
+        if one.has_samples and not (path / SAMPLES_FOLDER / f"{one.trial_id}.npz").is_file()
+    ]
+    if missing:
+        problems.append(f"{SAMPLES_FOLDER}/: files of {len(missing)} trials are missing, the first is {missing[0]}.npz")
+    return Run(path, info, tuple(trials), tuple(problems))
+
+
+class RunWriter:
+    """The one writer of a run; a context manager.
+
+    Make one with `create` or `resume`. Every method raises StoreError if the disk refuses; what was stored before stays
+    whole.
+
+    Attributes:
+        path: the run's folder.
+        info: what run.json holds.
+        next_trial_id: number of the trial that `append` takes next.
+    """
+
+    def __init__(self, path: Path, info: RunInfo, fd: int, next_trial_id: int) -> None:
+        self.path = path
+        self.info = info
+        self.next_trial_id = next_trial_id
+        self._fd = fd
+        self._end = os.fstat(fd).st_size
+
+    @classmethod
+    def create(cls, path: Path, info: RunInfo) -> Self:
+        """Make the folder `path`, and its parents, and store `info` there.
+
+        Raises:
+            StoreError: the folder exists and is not empty.
+        """
+        with as_store_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise StoreError(f"{path}: exists already and is not empty; choose another folder, or resume the run")
+            (path / SAMPLES_FOLDER).mkdir()
+            fd = os.open(path / TRIALS_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            writer = cls(path, info, fd, 0)
+            _lock(fd, path)
+            writer.update(info)
+        return writer
+
+    @classmethod
+    def resume(cls, path: Path) -> Self:
+        """Open a stored run to go on with it; a last line that was cut off is removed.
+
+        Raises:
+            StoreError: as `load_run`, or another process is writing the run.
+        """
+        info = _load_info(path)
+        trials_file = path_inside(path, TRIALS_FILE)
+        with as_store_errors(path):
+            fd = os.open(trials_file, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                _lock(fd, path)
+                trials, end, _ = _load_trials(trials_file)
+                os.ftruncate(fd, end)
+                (path / SAMPLES_FOLDER).mkdir(exist_ok=True)
+                return cls(path, info, fd, 1 + max((one.trial_id for one in trials), default=-1))
+            except BaseException:
+                os.close(fd)
+                raise
+
+    def update(self, info: RunInfo) -> None:
+        """Replace run.json as a whole: a reader sees the old one or the new one."""
+        text = to_json(info.as_dict(), INFO_FILE, indent=2)
+        write_atomically(self.path / INFO_FILE, lambda file: file.write(f"{text}\n".encode()))
+        self.info = info
+
+    def append(self, result: TrialResult, samples: Mapping[str, Column] | None = None) -> None:
+        """Store one trial; when this returns it is on the disk.
+
+        Args:
+            result: its `trial_id` must be `next_trial_id`; `has_samples` is set by whether there are any.
+            samples: columns of integers by name, each of shape (n,).
+
+        Raises:
+            StoreError: also if a figure is not finite, or a column does not hold integers.
+        """
+        if result.trial_id != self.next_trial_id:
+            raise StoreError(f"{self.path}: trial {result.trial_id} is not the next one, {self.next_trial_id}")
+        line = to_json(replace(result, has_samples=bool(samples)).as_dict(), f"trial {result.trial_id}")
+        if samples:
+            path = self.path / SAMPLES_FOLDER / f"{result.trial_id}.npz"
+            write_atomically(path, lambda file: write_columns(file, samples))
+        self._append_line(f"{line}\n".encode())
+        self.next_trial_id += 1
+
+    def _append_line(self, line: bytes) -> None:
+        with as_store_errors(self.path / TRIALS_FILE):
+            try:
+                written = 0
+                while written < len(line):
+                    written += os.write(self._fd, line[written:])
+                os.fsync(self._fd)
+            except OSError:
+                os.ftruncate(self._fd, self._end)  # a disk that is full must not leave half a line in the middle
+                raise
+            self._end += len(line)
+
+    def close(self) -> None:
+        """Release the run; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StoreError(f"{path}: another process is writing this run") from error
+
+
+def _load_info(path: Path) -> RunInfo:
+    if not (path / INFO_FILE).is_file():
+        raise StoreError(f"{path}: not a folder of results; it has no {INFO_FILE}")
+    file = path_inside(path, INFO_FILE)
+    data = read_limited(file, _MAX_INFO_BYTES)
+    try:
+        values = from_json(data)
+        version = values["schema_version"]
+        info = None
+        if version == SCHEMA_VERSION:
+            info = RunInfo.from_dict(values)
+            check_types(info)
+    except _MALFORMED as error:
+        raise StoreError(f"{file}: malformed: {_describe(error)}") from error
+    if info is None:
+        raise SchemaMismatch(f"{file}: written in format {version!r}; this ipcbench reads format {SCHEMA_VERSION}")
+    return info
+
+
+def _load_trials(path: Path) -> tuple[list[TrialResult], int, list[str]]:
+    """Return the trials, where the last whole line ends, and what is wrong."""
+    trials: list[TrialResult] = []
+    problems: list[str] = []
+    data = read_limited(path, _MAX_TRIALS_BYTES)
+    end = data.rfind(b"\n") + 1
+    for number, line in enumerate(data[:end].split(b"\n")[:-1], 1):
+        try:
+            trials.append(_parse_trial(line, trials[-1].trial_id if trials else -1))
+        except _MALFORMED as error:
+            raise StoreError(f"{path}: line {number} is malformed: {_describe(error)}") from error
+    if end < len(data):
+        whole = f"{len(trials)} whole line{'s were' if len(trials) != 1 else ' was'} read"
+        problems.append(f"{TRIALS_FILE}: line {len(trials) + 1} is cut off; {whole}")
+    return trials, end, problems
+
+
+def _parse_trial(line: bytes, previous_id: int) -> TrialResult:
+    if len(line) > _MAX_LINE_BYTES:
+        raise ValueError(f"it has {len(line):,} bytes")
+    trial = TrialResult.from_dict(from_json(line))
+    check_types(trial)
+    if trial.trial_id <= previous_id:
+        raise ValueError(f"trial {trial.trial_id} follows trial {previous_id}")
+    return trial
+
+
+def _describe(error: Exception) -> str:
+    """Return an error of a parser in one line."""
+    text = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+    return " ".join(text.split())

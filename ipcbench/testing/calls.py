@@ -1,0 +1,257 @@
+"""One agent as the suite sees it: asked by name of a verb, waited for with a deadline, killed.
+
+What does not live here: how agents are started (crew.py) and what they do (desk.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
+from subprocess import Popen, TimeoutExpired
+from typing import IO, Any
+
+import msgpack
+
+from ipcbench.clock import deadline_ns, now_ns, remaining_s
+from ipcbench.testing.agent import LEAVE
+from ipcbench.testing.desk import Desk
+from ipcbench.testing.failure import AgentError, AgentHung, AgentLost, Failure
+
+_LAST_BYTES = 4000
+_DYING_S = 20.0
+_STACKS_S = 3.0
+_LOOK_AGAIN_S = 0.002
+
+Answer = tuple[bool, Any]
+
+
+def until(ready: Callable[[], bool], within_s: float) -> bool:
+    """Look every few milliseconds until `ready()`; return whether it became true by then."""
+    stop = now_ns() + int(within_s * 1e9)
+    pause = threading.Event()
+    while not ready():
+        if now_ns() >= stop:
+            return False
+        pause.wait(_LOOK_AGAIN_S)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that an agent is busy with."""
+
+    agent: Agent
+    number: int
+    label: str
+    """Who was asked and for what, to be read in a verdict."""
+
+    def result(self, within_s: float) -> Any:
+        """Wait for the call's value.
+
+        Raises:
+            AgentError: the call raised.
+            AgentHung: it has not returned by then.
+            AgentLost: the agent ended.
+        """
+        done, value = self.agent.collect(self, within_s)
+        if not done:
+            raise AgentError(self.label, Failure.from_dict(value))
+        return value
+
+
+class Agent(ABC):
+    """A thread or a process that answers requests one after the other."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.killed = False
+        self._requests = 0
+        self._early: dict[int, Answer] = {}
+
+    def start(self, verb: str, label: str = "", **arguments: Any) -> Call:
+        """Ask for something; the answer is collected from the call."""
+        self._requests += 1
+        self._send([self._requests, verb, arguments])
+        return Call(self, self._requests, label or f"agent {self.number}, {verb}")
+
+    def collect(self, call: Call, within_s: float) -> Answer:
+        """Return the call's answer; what comes for other calls in between is kept for them."""
+        deadline = deadline_ns(within_s)
+        while call.number not in self._early:
+            found = self._receive(remaining_s(deadline) or 0.0)
+            if found is None:
+                raise AgentHung(f"{call.label} did not return within {within_s:g} s\n{self.stacks()}")
+            number, done, value = found
+            self._early[number] = (done, value)
+        return self._early.pop(call.number)
+
+    @abstractmethod
+    def _send(self, request: list[Any]) -> None:
+        """Hand a request over."""
+
+    @abstractmethod
+    def _receive(self, timeout_s: float) -> tuple[int, bool, Any] | None:
+        """Return the next answer, or None if there is none by then."""
+
+    @abstractmethod
+    def stacks(self) -> str:
+        """Return the stacks of the agent's threads, now."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End the agent without any clean-up; return when it has ended."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """End the agent as a program ends that has run to its end; return when it has ended."""
+
+    @abstractmethod
+    def dismiss(self) -> None:
+        """End the agent, whatever it is busy with: the suite is done with it."""
+
+
+class ThreadAgent(Agent):
+    """An agent that is a thread of this process."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self._desk = Desk()
+        self._inbox: SimpleQueue[list[Any] | None] = SimpleQueue()
+        self._outbox: SimpleQueue[bytes] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=f"agent-{number}", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while (request := self._inbox.get()) is not None:
+            number, verb, arguments = request
+            self._outbox.put(msgpack.packb([number, *self._desk.answer(verb, arguments)]))
+
+    def _send(self, request: list[Any]) -> None:
+        self._inbox.put(request)
+
+    def _receive(self, timeout_s: float) -> tuple[int, bool, Any] | None:
+        try:
+            number, done, value = msgpack.unpackb(self._outbox.get(timeout=timeout_s))
+        except Empty:
+            return None
+        return number, done, value
+
+    def stacks(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame else "(its thread has ended)"
+
+    def kill(self) -> None:
+        self.killed = True
+        self._inbox.put(None)
+        self._thread.join(_DYING_S)
+
+    def leave(self) -> None:
+        self.kill()
+
+    def dismiss(self) -> None:
+        self.killed = True
+        self._inbox.put(None)
+
+
+class ProcessAgent(Agent):
+    """An agent in a process of its own, over a connection that carries msgpack.
+
+    Args:
+        number: which agent it is.
+        pid: its process.
+        connection: its control channel.
+        process: as its parent sees it; None if somebody else is its parent (an MPI launcher).
+        errors: the file that its stderr goes to.
+    """
+
+    def __init__(
+        self, number: int, pid: int, connection: Connection[Any, Any], process: Popen[bytes] | None, errors: IO[bytes]
+    ) -> None:
+        super().__init__(number)
+        self.pid = pid
+        self._connection = connection
+        self._process = process
+        self._errors = errors
+
+    def _send(self, request: list[Any]) -> None:
+        try:
+            self._connection.send_bytes(msgpack.packb(request))
+        except OSError as error:
+            raise self._lost() from error
+
+    def _receive(self, timeout_s: float) -> tuple[int, bool, Any] | None:
+        try:
+            if not self._connection.poll(timeout_s):
+                return None
+            number, done, value = msgpack.unpackb(self._connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        return number, done, value
+
+    def _lost(self) -> AgentLost:
+        code = self._process.wait(_DYING_S) if self._process else "unknown"
+        said = self._said(max(0, os.fstat(self._errors.fileno()).st_size - _LAST_BYTES))
+        return AgentLost(f"agent {self.number} ended by itself (exit code {code})\n{said}")
+
+    def _said(self, offset: int) -> str:
+        return os.pread(self._errors.fileno(), _LAST_BYTES, offset).decode(errors="replace").strip()
+
+    def stacks(self) -> str:
+        before = os.fstat(self._errors.fileno()).st_size
+        os.kill(self.pid, signal.SIGUSR1)
+        until(lambda: "_run_module_as_main" in self._said(before), _STACKS_S)
+        return self._said(before) or "(it did not say where it is)"
+
+    def kill(self) -> None:
+        self.killed = True
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._bury()
+
+    def leave(self) -> None:
+        self.killed = True
+        self.start(LEAVE).result(_DYING_S)
+        self._bury()
+
+    def has_ended(self, within_s: float) -> bool:
+        """Wait for the control channel's end, which comes with the process's; return whether it came by then."""
+        deadline = deadline_ns(within_s)
+        with suppress(EOFError, OSError):
+            while self._connection.poll(remaining_s(deadline)):
+                self._connection.recv_bytes()
+            return False
+        return True
+
+    def _bury(self) -> None:
+        if not self.has_ended(_DYING_S):
+            raise AgentHung(f"agent {self.number} did not end within {_DYING_S:g} s\n{self.stacks()}")
+        self._release()
+
+    def _release(self) -> None:
+        """Close the control channel; reap a child of ours, which ends with it."""
+        self._connection.close()
+        if self._process is not None:
+            try:
+                self._process.wait(_DYING_S)
+            except TimeoutExpired:
+                self._process.kill()
+                self._process.wait(_DYING_S)
+            self._errors.close()
+
+    def dismiss(self) -> None:
+        if not self.killed:
+            self.killed = True
+            self._release()
+
+    def filenos(self) -> set[int]:
+        """Return the descriptors that the suite holds for this agent."""
+        return set() if self.killed else {self._connection.fileno(), self._errors.fileno()}

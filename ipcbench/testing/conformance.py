@@ -1,0 +1,143 @@
+"""The conformance suite: the table of laws, and a function that checks a backend against them.
+
+What does not live here: how each law is checked (laws_*.py), the class of tests to inherit (suite.py), and the laws in
+prose (docs/contract.md).
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from ipcbench.backend import Backend
+from ipcbench.clock import now_ns
+from ipcbench.errors import ConfigError
+from ipcbench.testing import laws_delivery, laws_endpoints, laws_limits, laws_shape, laws_system
+from ipcbench.testing.crew import Pool
+from ipcbench.testing.failure import Failure, LawBroken, LawSkipped
+from ipcbench.testing.lab import Bench, Scope
+
+_SWITCH_S = 1e-4
+"""How long a thread runs before others get their turn: short, so that agents that are threads get in each other's way."""
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """One law of the contract and how it is checked."""
+
+    number: str
+    title: str
+    check: Callable[[Bench], None]
+    """Returns if the law is kept; raises LawBroken, or LawSkipped if the capabilities say that it does not apply."""
+
+
+LAWS: dict[str, Law] = {
+    law.number: law
+    for law in (
+        Law("C1", "bytes read equal bytes written", laws_delivery.bytes_arrive_unchanged),
+        Law("C2", "per reader, first in is first out", laws_delivery.order_is_kept),
+        Law("C3", "each message comes once; a latest value is always newer", laws_delivery.each_comes_once),
+        Law("C4", "every reader gets it", laws_delivery.every_reader_gets_it),
+        Law("C5", "nothing is missed once all ends are open", laws_delivery.nothing_is_missed_at_the_start),
+        Law("C6", "a value is never torn", laws_delivery.values_are_never_torn),
+        Law("C7", "read waits out its time-out, then says so", laws_limits.reading_waits),
+        Law("C8", "a full channel does exactly `when_full`", laws_limits.full_channel),
+        Law("C9", "a view stays as it is until the next read", laws_endpoints.views_stay),
+        Law("C10", "the writer's buffer is free when write returns", laws_endpoints.buffers_are_free),
+        Law("C11", "close is final and may be repeated", laws_endpoints.closing_is_final),
+        Law("C12", "readers drain a closed stream, then reach its end", laws_endpoints.streams_end),
+        Law("C13", "a killed peer is an error or a time-out", laws_system.killed_peers),
+        Law("C14", "destroy leaves nothing", laws_system.nothing_remains),
+        Law("C15", "channels do not meet; ends are taken once", laws_system.channels_do_not_meet),
+        Law("C16", "too large a message is refused whole", laws_limits.too_large_is_refused),
+        Law("C17", "endpoints open in any order", laws_endpoints.any_order_opens),
+        Law("C18", "importing touches nothing; backends and addresses pickle", laws_shape.importing_is_pure),
+        Law("C19", "every error is ours, with its cause", laws_shape.errors_are_ours),
+    )
+}
+"""Number → law, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LawResult:
+    """The verdict on one law."""
+
+    law: str
+    """Its number, `C1` to `C19`."""
+    title: str
+    outcome: Outcome
+    reason: str
+    """What was seen, if it failed; which capability says so, if it was skipped; else empty. May have several lines."""
+    seconds: float
+    """How long the check took."""
+
+
+@cache
+def shared_pool() -> Pool:
+    """Return the agents that all checks of this process share; they end with the process, or by the pool's `close`."""
+    pool = Pool()
+    atexit.register(pool.close)
+    return pool
+
+
+def check_backend(
+    backend_class: type[Backend],
+    *,
+    laws: Collection[str] | None = None,
+    readers: Sequence[int] = (1, 3),
+    quick: bool = False,
+) -> list[LawResult]:
+    """Check a backend against the contract and return one verdict a law, in order.
+
+    A law that fails hides no other, and a backend that hangs fails the law it hangs in, with the stack of where it was.
+
+    Args:
+        backend_class: the class; one that spawns processes must be importable by its module and name.
+        laws: numbers of the laws to check; all by default.
+        readers: numbers of readers to check with; those above the backend's `max_readers` are left out.
+        quick: fewer, smaller and shorter; finds less.
+
+    Raises:
+        BackendUnavailable: the backend cannot run here.
+        ConfigError: no such law, or no number of readers that the backend allows.
+    """
+    for number in laws or ():
+        if number not in LAWS:
+            raise ConfigError("laws", number, ", ".join(LAWS))
+    if not any(1 <= count <= backend_class.capabilities.max_readers for count in readers):
+        raise ConfigError("readers", tuple(readers), f"1 to {backend_class.capabilities.max_readers}")
+    backend_class.probe()
+    scope = Scope(tuple(readers), quick)
+    return [_check(law, backend_class, scope) for law in LAWS.values() if laws is None or law.number in laws]
+
+
+def _check(law: Law, backend_class: type[Backend], scope: Scope) -> LawResult:
+    bench = Bench(backend_class, shared_pool(), scope)
+    start = now_ns()
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        outcome, reason = _verdict(law, bench)
+    finally:
+        sys.setswitchinterval(switch_s)
+    bench.end(failed=outcome == "failed")
+    return LawResult(law.number, law.title, outcome, reason, (now_ns() - start) / 1e9)
+
+
+def _verdict(law: Law, bench: Bench) -> tuple[Outcome, str]:
+    try:
+        law.check(bench)
+    except LawSkipped as skipped:
+        return "skipped", str(skipped)
+    except LawBroken as broken:
+        return "failed", str(broken)
+    except Exception as error:  # a broken backend may break the check itself: that is a verdict on it, too
+        failure = Failure.of(error)
+        return "failed", f"the check could not be carried out: {failure}\n{failure.trace}"
+    return "passed", ""

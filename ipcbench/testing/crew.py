@@ -1,0 +1,261 @@
+"""Crews of agents: started when they are needed, kept for the next check, replaced when killed.
+
+What does not live here: what an agent does (desk.py, scenarios.py), how it is asked (calls.py), what a channel is
+(lab.py).
+
+There is one kind of crew for each launcher. `spawn`: one process an agent, replaced one by one. `mpiexec`: all agents
+are ranks of one launch, replaced as a whole. `inline`: an agent is a thread of this process; to kill it means that the
+thread ends while its endpoint is neither closed nor ever used again, which is all that the others could see of a killed
+process.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from ipcbench.backend import Launcher
+from ipcbench.errors import TransportError, Unsupported
+from ipcbench.testing.agent import BOUND, KEY_VARIABLE, LEAVE
+from ipcbench.testing.calls import Agent, ProcessAgent, ThreadAgent
+from ipcbench.testing.door import Door
+
+MPIEXEC_VARIABLE = "IPCBENCH_MPIEXEC"
+"""Environment variable with the MPI launcher's command line, to which `-n COUNT PROGRAM` is added; by default the
+`mpiexec` beside this Python, or the first one in PATH.
+"""
+
+_SMALLEST_LAUNCH = 4
+_ENDING_S = 20.0
+
+
+class Crew(ABC):
+    """Agents numbered from 0."""
+
+    @abstractmethod
+    def muster(self, count: int) -> Sequence[Agent]:
+        """Return `count` living agents; start those that are missing."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """End all agents, whatever they are busy with; the next `muster` starts new ones."""
+
+    def close(self) -> None:
+        """End all agents, which have nothing to do."""
+        self.discard()
+
+
+class ThreadCrew(Crew):
+    """Agents that are threads of this process."""
+
+    def __init__(self) -> None:
+        self._agents: list[ThreadAgent] = []
+
+    def muster(self, count: int) -> Sequence[Agent]:
+        for number in range(count):
+            if number == len(self._agents):
+                self._agents.append(ThreadAgent(number))
+            elif self._agents[number].killed:
+                self._agents[number] = ThreadAgent(number)
+        return self._agents[:count]
+
+    def discard(self) -> None:
+        for agent in self._agents:
+            agent.dismiss()
+        self._agents.clear()
+
+
+class ProcessCrew(Crew):
+    """Agents that are processes, and what the suite holds for them."""
+
+    @abstractmethod
+    def agents(self) -> Sequence[ProcessAgent]:
+        """Return the agents that were not killed."""
+
+    @abstractmethod
+    def launcher_pids(self) -> set[int]:
+        """Return the processes between the suite and its agents."""
+
+    def pids(self) -> set[int]:
+        """Return all processes of the crew."""
+        return {agent.pid for agent in self.agents()} | self.launcher_pids()
+
+    def filenos(self) -> set[int]:
+        """Return all descriptors that the suite holds for the crew."""
+        return {fileno for agent in self.agents() for fileno in agent.filenos()}
+
+
+class SpawnCrew(ProcessCrew):
+    """Agents that are processes of their own."""
+
+    def __init__(self) -> None:
+        self._agents: dict[int, ProcessAgent] = {}
+
+    def muster(self, count: int) -> Sequence[Agent]:
+        missing = [n for n in range(count) if n not in self._agents or self._agents[n].killed]
+        if missing:
+            self._start(missing)
+        return [self._agents[number] for number in range(count)]
+
+    def _start(self, numbers: Sequence[int]) -> None:
+        bound = [BOUND] if threading.current_thread() is threading.main_thread() else []
+        started: dict[int, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+        with Door() as door:
+            for number in numbers:
+                errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - the agent closes it when it ends
+                started[number] = (_popen(_agent_command(door, str(number)) + bound, door, errors), errors)
+
+            def check() -> None:
+                for process, errors in started.values():
+                    if process.poll() is not None:
+                        said = os.pread(errors.fileno(), 4000, 0).decode(errors="replace")
+                        raise TransportError(f"an agent ended at its start with exit code {process.returncode}: {said}")
+
+            try:
+                arrived = door.admit(len(numbers), check)
+            except TransportError:
+                for process, errors in started.values():
+                    process.kill()
+                    process.wait(_ENDING_S)
+                    errors.close()
+                raise
+        for number, (pid, connection) in arrived.items():
+            self._agents[number] = ProcessAgent(number, pid, connection, *started[number])
+
+    def agents(self) -> Sequence[ProcessAgent]:
+        return [agent for agent in self._agents.values() if not agent.killed]
+
+    def launcher_pids(self) -> set[int]:
+        return set()
+
+    def discard(self) -> None:
+        for agent in self.agents():
+            agent.dismiss()
+        self._agents.clear()
+
+
+class MpiCrew(ProcessCrew):
+    """Agents that are the ranks of one MPI launch."""
+
+    def __init__(self) -> None:
+        self._agents: list[ProcessAgent] = []
+        self._launch: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+
+    def muster(self, count: int) -> Sequence[Agent]:
+        if len(self._agents) < count or any(agent.killed for agent in self._agents):
+            self.discard()
+            self._start(max(count, _SMALLEST_LAUNCH))
+        return self._agents[:count]
+
+    def _start(self, count: int) -> None:
+        errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `discard`
+        self._errors = errors
+        with Door() as door:
+            command = [*mpiexec_command(), "-n", str(count), *_agent_command(door, "-")]
+            launch = self._launch = _popen(command, door, errors)
+
+            def check() -> None:
+                if launch.poll() is not None:
+                    said = os.pread(errors.fileno(), 4000, 0).decode(errors="replace")
+                    raise TransportError(f"{command[0]} ended at once with exit code {launch.returncode}: {said}")
+
+            try:
+                arrived = door.admit(count, check)
+            except TransportError:
+                launch.kill()
+                self.discard()
+                raise
+        self._agents = [ProcessAgent(n, *arrived[n], None, errors) for n in range(count)]
+
+    def agents(self) -> Sequence[ProcessAgent]:
+        return [agent for agent in self._agents if not agent.killed]
+
+    def launcher_pids(self) -> set[int]:
+        return set() if self._launch is None else {self._launch.pid}
+
+    def filenos(self) -> set[int]:
+        return super().filenos() | (set() if self._errors is None else {self._errors.fileno()})
+
+    def discard(self) -> None:
+        for agent in self.agents():
+            agent.dismiss()
+        self._agents.clear()
+        if self._launch is not None:
+            try:
+                self._launch.wait(_ENDING_S)
+            except subprocess.TimeoutExpired:
+                self._launch.kill()
+                self._launch.wait(_ENDING_S)
+            self._launch = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+    def close(self) -> None:
+        calls = [agent.start(LEAVE) for agent in self.agents()]
+        for call in calls:
+            call.result(_ENDING_S)
+        self.discard()
+
+
+class Pool:
+    """The crews of a suite's run, shared by all backends: agents take any backend, so few processes serve many."""
+
+    def __init__(self) -> None:
+        self._crews: dict[Launcher, ProcessCrew] = {"spawn": SpawnCrew(), "mpiexec": MpiCrew()}
+
+    def crew(self, launcher: Launcher) -> Crew:
+        """Return the crew of that launcher; threads are not shared, they cost nothing."""
+        return self._crews[launcher] if launcher != "inline" else ThreadCrew()
+
+    def pids(self) -> set[int]:
+        """Return all processes that the pool keeps."""
+        return {pid for crew in self._crews.values() for pid in crew.pids()}
+
+    def filenos(self) -> set[int]:
+        """Return all descriptors of this process that belong to the pool."""
+        return {fileno for crew in self._crews.values() for fileno in crew.filenos()}
+
+    def close(self) -> None:
+        """End all agents; twice is fine, and a pool that is used again starts new ones."""
+        for crew in self._crews.values():
+            crew.close()
+
+
+def mpiexec_command() -> list[str]:
+    """Return the MPI launcher's command.
+
+    Raises:
+        Unsupported: there is none.
+    """
+    chosen = shlex.split(os.environ.get(MPIEXEC_VARIABLE, ""))
+    if chosen:
+        return chosen
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which("mpiexec", path=os.pathsep.join((beside, os.environ.get("PATH", os.defpath))))
+    if found is None:
+        raise Unsupported(f"no mpiexec beside {sys.executable} or in PATH; set {MPIEXEC_VARIABLE}")
+    return [found]
+
+
+def _agent_command(door: Door, number: str) -> list[str]:
+    return [sys.executable, "-m", "ipcbench.testing.agent", str(door.path), number]
+
+
+def _popen(command: Sequence[str], door: Door, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a command that can import what this process can import."""
+    path = os.pathsep.join(entry or os.curdir for entry in sys.path)
+    environment = {**os.environ, KEY_VARIABLE: door.key.hex(), "PYTHONPATH": path}
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=environment, close_fds=True
+    )

@@ -1,0 +1,71 @@
+"""An agent's desk: the endpoints it has open, by handle, and the verbs that it answers requests with.
+
+What does not live here: how a request comes and an answer goes (agent.py for a process, crew.py for a thread).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from ipcbench.backend import Address, Backend
+from ipcbench.registry import get_backend
+from ipcbench.spec import ChannelSpec
+from ipcbench.testing.failure import Failure
+from ipcbench.testing.holdings import counts, touched_by_import
+from ipcbench.testing.scenarios import SCENARIOS, Place
+
+Role = Literal["writer", "reader"]
+
+Target = str | type[Backend]
+"""A backend as an agent takes it: `module:Class`, or the class itself where agent and suite share a process."""
+
+
+def resolve(target: Target) -> type[Backend]:
+    """Return the backend's class."""
+    return get_backend(target) if isinstance(target, str) else target
+
+
+class Desk:
+    """What one agent holds. All calls come from one thread, one after the other."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, Place] = {}
+        self._verbs: dict[str, Callable[..., Any]] = {
+            "open": self._open,
+            "play": self._play,
+            "close": self._close,
+            "create": self._create,
+            "destroy": self._destroy,
+            "counts": counts,
+            "touched_by_import": touched_by_import,
+        }
+
+    def answer(self, verb: str, arguments: Mapping[str, Any]) -> tuple[bool, Any]:
+        """Carry out one request; return (True, its value) or (False, a described failure)."""
+        try:
+            return True, self._verbs[verb](**arguments)
+        except Exception as error:  # whatever leaves a backend is reported, and the law judges it
+            return False, Failure.of(error).as_dict()
+
+    def _open(self, *, target: Target, address: Mapping[str, Any], role: Role, index: int, handle: int) -> None:
+        backend, where = resolve(target)(), Address.from_dict(address)
+        endpoint = backend.open_writer(where) if role == "writer" else backend.open_reader(where, index)
+        self._places[handle] = Place(endpoint)
+
+    def _play(self, *, scenario: str, handle: int, arguments: Mapping[str, Any]) -> Any:
+        return SCENARIOS[scenario](self._places[handle], **arguments)
+
+    def _close(self, *, handles: list[int]) -> None:
+        """Close those endpoints that are open and that no scenario has closed; forget them all."""
+        for handle in handles:
+            place = self._places.pop(handle, None)
+            if place is not None and not place.closed:
+                place.held = None
+                place.endpoint.close()
+
+    def _create(self, *, target: Target, channel: Mapping[str, Any]) -> dict[str, Any]:
+        return resolve(target)().create(ChannelSpec.from_dict(channel)).as_dict()
+
+    def _destroy(self, *, target: Target, address: Mapping[str, Any]) -> None:
+        resolve(target)().destroy(Address.from_dict(address))

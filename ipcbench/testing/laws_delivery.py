@@ -1,0 +1,190 @@
+"""Laws C1 to C6: what is written arrives, whole, once, in order, at every reader, from the first message on.
+
+What does not live here: limits and time-outs (laws_limits.py), the life of an endpoint (laws_endpoints.py), what
+happens around the processes (laws_system.py).
+
+C2, C3 and C4 look at the same kind of stream, but each only at what its own law says, so that a broken backend is told
+which law it breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
+
+from ipcbench.testing.failure import LawSkipped, require
+from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, Lab
+
+_KINDS = ["bytes", "bytearray", "memoryview"]
+_MIXED_SIZES = [64, 16, 1_000, 200, 3_000, 17]
+_LARGEST_BYTES = 2**26
+_ENDLESS = 2**40
+"""Length of a stream whose end its readers do not know."""
+
+
+def _edge_sizes(most: int, least_power: int = 0) -> list[int]:
+    """Return 0, 1 and 2^k − 1, 2^k, 2^k + 1 up to `most`, and `most` itself."""
+    powers = [2**k for k in range(least_power, most.bit_length() + 1)]
+    sizes = {p + d for p in powers for d in (-1, 0, 1)} | {most}
+    return sorted(size for size in sizes if size <= most)
+
+
+def _stream(lab: Lab, count: int, sizes: list[int], extra_s: float = SHORT_S) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Send `count` messages as fast as they are taken; yield each reader's name and tally."""
+    reads = [
+        r.start("read_stream", seed=lab.seed, first=0, count=count, sizes=sizes, timeout_s=PATIENCE_S, extra_s=extra_s)
+        for r in lab.readers
+    ]
+    writing = lab.writer.start(
+        "write_stream", seed=lab.seed, first=0, count=count, sizes=sizes, kinds=["bytes"], timeout_s=PATIENCE_S
+    )
+    writing.result(DEADLINE_S)
+    for reader, call in zip(lab.readers, reads, strict=True):
+        yield reader.label, call.result(DEADLINE_S)
+
+
+def _streams(bench: Bench, reader_counts: list[int]) -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]:
+    """Yield the tallies of one stream for each number of readers."""
+    bench.need("every_message")
+    for readers in reader_counts:
+        with bench.lab(readers=readers, delivery="every_message") as lab:
+            yield f"{readers} readers", list(_stream(lab, 800 if bench.quick else 3_000, _MIXED_SIZES))
+
+
+def bytes_arrive_unchanged(bench: Bench) -> None:
+    """C1."""
+    for delivery in bench.deliveries:
+        for readers in bench.readers:
+            most = min(2**14 + 1 if bench.quick else 2**20 + 1, bench.can.max_message_bytes)
+            with bench.lab(readers=readers, delivery=delivery, max_message_bytes=most) as lab:
+                _one_by_one(lab, _edge_sizes(most), _KINDS)
+    if "every_message" not in bench.can.deliveries:
+        return
+    with bench.lab(readers=bench.most_readers, delivery="every_message") as lab:
+        for label, tally in _stream(lab, 200 if bench.quick else 2_000, [16, 5_000, 17, 65_536, 300]):
+            damaged, foreign = tally["damaged_count"], tally["foreign_count"]
+            require(not damaged + foreign, f"{label}: {damaged} messages changed, {foreign} were never written")
+    largest = min(_LARGEST_BYTES, bench.can.max_message_bytes)
+    if not bench.quick:
+        with bench.lab(delivery="every_message", max_message_bytes=largest, depth=2) as lab:
+            for kind, size in zip(cycle(_KINDS), _edge_sizes(largest, least_power=20), strict=False):
+                _one_by_one(lab, [size], [kind])
+
+
+def _one_by_one(lab: Lab, sizes: list[int], kinds: list[str]) -> None:
+    """Send one message of each size and kind; each is read before the next is written."""
+    sequence = 0
+    for size in sizes:
+        for kind in kinds:
+            reads = [reader.start_read(sequence, size) for reader in lab.readers]
+            lab.writer.write(sequence, size, kind)
+            for reader, call in zip(lab.readers, reads, strict=True):
+                reader.check_read(call, sequence, size)
+            sequence += 1
+
+
+def order_is_kept(bench: Bench) -> None:
+    """C2."""
+    for case, tallies in _streams(bench, bench.readers):
+        for label, tally in tallies:
+            late = tally["disordered"]
+            require(not late, f"{case}, {label}: messages {late} came after later ones")
+
+
+def each_comes_once(bench: Bench) -> None:
+    """C3."""
+    if "every_message" in bench.can.deliveries:
+        for case, tallies in _streams(bench, bench.readers):
+            for label, tally in tallies:
+                require(not tally["repeated"], f"{case}, {label}: messages {tally['repeated']} came more than once")
+                require(not tally["foreign_count"], f"{case}, {label}: got messages that were never written")
+            common = [gap for gap in tallies[0][1]["gaps"] if all(gap in t["gaps"] for _, t in tallies) and gap[0]]
+            require(not common, f"{case}: messages {common} came to no reader")
+    if "latest_value" in bench.can.deliveries:
+        for readers in bench.readers:
+            with bench.lab(readers=readers, delivery="latest_value") as lab:
+                _newer_and_newer(lab, 0.1 if bench.quick else 0.4)
+
+
+def _newer_and_newer(lab: Lab, duration_s: float) -> None:
+    """Overwrite a value at full speed: every read must give a newer one, and the last must come at last. Then overwrite
+    it many times unread: the last must come within a few reads, which a queue would not do.
+    """
+    for label, tally in _overwrite(lab, duration_s, 64):
+        require(not tally["disordered"], f"{label}: values {tally['disordered']} came after newer ones")
+        require(not tally["repeated"], f"{label}: values {tally['repeated']} came more than once")
+        require(not tally["foreign_count"], f"{label}: got values that were never written")
+        require(not tally["ended"], f"{label}: the newest value never came ({tally['ended']})")
+    unread = {"seed": lab.seed, "first": _ENDLESS, "count": 100, "sizes": [64], "timeout_s": PATIENCE_S}
+    lab.writer.play("write_stream", **unread, kinds=["bytes"])
+    for reader in lab.readers:
+        tally = reader.play("read_stream", **unread, extra_s=0)
+        reads = tally["received_count"]
+        require(not tally["ended"], f"{reader.label}: the newest value never came ({tally['ended']})")
+        require(reads < 10, f"{reader.label}: {reads} reads to get the newest of 100 values, all written before")
+
+
+def _overwrite(lab: Lab, duration_s: float, size: int) -> list[tuple[str, dict[str, Any]]]:
+    """Write values as fast as possible while all readers read, until the value numbered `_ENDLESS - 1`; return the
+    readers' names and tallies.
+    """
+    stream = {"seed": lab.seed, "first": 0, "count": _ENDLESS, "sizes": [size], "timeout_s": PATIENCE_S}
+    reads = [(reader.label, reader.start("read_stream", **stream, extra_s=0)) for reader in lab.readers]
+    lab.writer.play("write_for", seed=lab.seed, first=0, size=size, duration_s=duration_s, timeout_s=PATIENCE_S)
+    lab.writer.write(_ENDLESS - 1, size)
+    return [(f"{label}, latest_value of {size} bytes", call.result(DEADLINE_S)) for label, call in reads]
+
+
+def every_reader_gets_it(bench: Bench) -> None:
+    """C4."""
+    if bench.can.max_readers == 1:
+        raise LawSkipped("capabilities.max_readers is 1: there is no other reader")
+    for case, tallies in _streams(bench, [max(2, bench.most_readers)]):
+        for label, tally in tallies:
+            missed = [gap for gap in tally["gaps"] if gap[0] and any(gap not in other["gaps"] for _, other in tallies)]
+            require(not missed, f"{case}, {label}: did not get messages {missed}, which others got")
+
+
+def nothing_is_missed_at_the_start(bench: Bench) -> None:
+    """C5."""
+    for delivery in bench.deliveries:
+        for readers in bench.readers:
+            for _ in range(1 if bench.quick else 4):
+                with bench.lab(readers=readers, delivery=delivery, settled=False) as lab:
+                    lab.writer.write(0)
+                    if delivery == "every_message":
+                        lab.writer.write(1)  # so that a lost first message is seen at once, not by a time-out
+                    _first_is_read(lab)
+    if "every_message" in bench.can.deliveries and bench.can.launcher != "mpiexec":
+        _writing_before_all_are_open(bench)
+
+
+def _writing_before_all_are_open(bench: Bench) -> None:
+    """Begin to write before any reader is open: nobody may miss it, and the call may wait for them."""
+    with bench.lab(readers=bench.most_readers, delivery="every_message", opened=False) as lab:
+        lab.writer.open()
+        writing = lab.writer.start("write", seed=lab.seed, sequence=0, size=64, timeout_s=PATIENCE_S)
+        for reader in lab.readers:
+            reader.open()
+        failure = writing.result(DEADLINE_S)["failure"]
+        require(failure is None, f"a write that began before the readers opened failed: {failure}")
+        _first_is_read(lab)
+
+
+def _first_is_read(lab: Lab) -> None:
+    for reader in lab.readers:
+        found = reader.start_read(0).result(DEADLINE_S)
+        require(found["same"], f"{reader.label} missed the first message ({lab.address.channel.delivery})")
+
+
+def values_are_never_torn(bench: Bench) -> None:
+    """C6."""
+    bench.need("latest_value")
+    for readers in bench.readers:
+        for wished in (4_096, 2**18):
+            size = min(wished, bench.can.max_message_bytes)
+            with bench.lab(readers=readers, delivery="latest_value", max_message_bytes=size) as lab:
+                for label, tally in _overwrite(lab, 0.1 if bench.quick else 0.7, size):
+                    torn = tally["damaged_count"] + tally["foreign_count"]
+                    require(not torn, f"{label}: {torn} of {tally['received_count']} reads gave a torn value")

@@ -1,0 +1,155 @@
+"""Laws C9 to C12 and C17: the life of a view, a buffer and an endpoint; the end of a stream; the order of opening.
+
+What does not live here: endpoints that die instead of closing (laws_system.py).
+"""
+
+from __future__ import annotations
+
+from ipcbench.spec import Delivery
+from ipcbench.testing.failure import LawBroken, require
+from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, Lab
+from ipcbench.testing.laws_limits import expect_failure, fill
+
+_VIEW_BYTES = 50_000
+
+
+def views_stay(bench: Bench) -> None:
+    """C9."""
+    size = min(_VIEW_BYTES, bench.can.max_message_bytes)
+    for delivery in bench.deliveries:
+        readers = bench.most_readers
+        with (
+            bench.lab(readers=readers, delivery=delivery, depth=4) as lab,
+            bench.lab(readers=readers, delivery=delivery) as other,
+        ):
+            lab.writer.write(0, size)
+            for reader in lab.readers:
+                reader.play("hold", timeout_s=PATIENCE_S)
+            _still_whole(lab, size, "right after the read")
+            fill(lab, 1, SHORT_S, size, most=12)
+            _still_whole(lab, size, "after the writer went on for a whole turn of the channel")
+            other.writer.write(0, size)
+            for reader in other.readers:
+                reader.read(0, size)
+            _still_whole(lab, size, "after another reader of the process read from another channel")
+
+
+def _still_whole(lab: Lab, size: int, when: str) -> None:
+    for reader in lab.readers:
+        whole = reader.play("is_held_whole", seed=lab.seed, sequence=0, size=size)
+        require(whole, f"{reader.label}: a view that is still valid had changed {when}")
+
+
+def buffers_are_free(bench: Bench) -> None:
+    """C10."""
+    for delivery in bench.deliveries:
+        for readers in bench.readers:
+            with bench.lab(readers=readers, delivery=delivery, depth=8) as lab:
+                count = 7 if delivery == "every_message" else 1
+                stream = {"seed": lab.seed, "first": 0, "count": count, "timeout_s": PATIENCE_S}
+                refused = lab.writer.play("write_reusing", **stream, size=4_096)
+                require(not refused, f"the writer's buffer is still referred to after write returned: {refused}")
+                for reader in lab.readers:
+                    tally = reader.play("read_stream", **stream, sizes=[4_096], extra_s=0)
+                    damaged = tally["damaged_count"] + tally["foreign_count"]
+                    require(not damaged, f"{reader.label}: {damaged} messages changed with the writer's buffer")
+
+
+def closing_is_final(bench: Bench) -> None:
+    """C11."""
+    for delivery in bench.deliveries:
+        for scenario in ("close", "use_in_block"):
+            with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
+                for call in [end.start(scenario) for end in lab.ends]:
+                    other = call.result(DEADLINE_S)
+                    require(not other, f"entering an endpoint's block gave another object: {other}")
+                for call in [end.start("close") for end in lab.ends]:
+                    call.result(DEADLINE_S)
+                _closed_for_good(lab)
+        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
+            lab.writer.write(0)
+            for reader in lab.readers:
+                reader.play("hold", timeout_s=PATIENCE_S)
+            for call in [lab.writer.start("close"), *(reader.start("close_holding") for reader in lab.readers)]:
+                call.result(DEADLINE_S)
+
+
+def _closed_for_good(lab: Lab) -> None:
+    found = lab.writer.play("write", seed=lab.seed, sequence=0, size=64, timeout_s=SHORT_S)
+    expect_failure(lab.writer, found, "EndpointClosed", "write after close")
+    for reader in lab.readers:
+        expect_failure(reader, reader.play("read", timeout_s=SHORT_S), "EndpointClosed", "read after close")
+
+
+def streams_end(bench: Bench) -> None:
+    """C12."""
+    for delivery in bench.deliveries:
+        for readers in bench.readers:
+            with bench.lab(readers=readers, delivery=delivery) as lab:
+                _drained_to_the_end(lab, delivery, leave=False)
+            with bench.lab(readers=readers, delivery=delivery, settled=False) as lab:
+                reads = [reader.start_read(0) for reader in lab.readers]
+                closing = lab.writer.start("close")
+                for reader, call in zip(lab.readers, reads, strict=True):
+                    found = call.result(DEADLINE_S)
+                    expect_failure(reader, found, "EndOfStream", "a read that waited when the writer closed")
+                closing.result(DEADLINE_S)
+        if bench.can.launcher != "mpiexec":  # there, a process that has left waits for the others to leave
+            with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
+                _drained_to_the_end(lab, delivery, leave=True)
+
+
+def _drained_to_the_end(lab: Lab, delivery: Delivery, *, leave: bool) -> None:
+    """Write some, close, perhaps end the writer's process, and only then read: all of it comes, then the end, twice."""
+    count = 7
+    stream = {"seed": lab.seed, "first": 0, "count": count, "sizes": [4_000], "timeout_s": PATIENCE_S}
+    lab.writer.play("write_stream", **stream, kinds=["bytes"])
+    closing = lab.writer.start("close")
+    if leave:
+        closing.result(DEADLINE_S)
+        lab.writer.agent.leave()
+    for reader in lab.readers:
+        tally = reader.play("read_stream", **stream, extra_s=PATIENCE_S)
+        what = f"{reader.label}, {delivery}, after the writer closed{' and its process ended' if leave else ''}"
+        if delivery == "every_message":
+            require(not tally["gaps"], f"{what}: messages {tally['gaps']} never came")
+        require(tally["newest"] == count - 1, f"{what}: the last one never came")
+        require(tally["ended"] == "EndOfStream", f"{what}: got {tally['ended'] or 'a time-out'}, not EndOfStream")
+        expect_failure(reader, reader.play("read", timeout_s=SHORT_S), "EndOfStream", "a second read after the end")
+    if not leave:
+        closing.result(DEADLINE_S)
+
+
+def any_order_opens(bench: Bench) -> None:
+    """C17."""
+    for delivery in bench.deliveries:
+        for readers in bench.readers:
+            last = list(range(1, readers + 1))
+            for order in ([0, *last], [*last, 0], [*reversed(last), 0], [*last[1:], 0, last[0]]):
+                with bench.lab(readers=readers, delivery=delivery, opened=False) as lab:
+                    _open_and_use(lab, order)
+    if bench.can.launcher != "mpiexec":  # there, all ends open together
+        for delivery in bench.deliveries:
+            with bench.lab(readers=bench.most_readers, delivery=delivery, opened=False) as lab:
+                _reading_before_the_writer_opens(lab)
+
+
+def _open_and_use(lab: Lab, order: list[int]) -> None:
+    names = ", ".join("writer" if number == 0 else f"reader {number - 1}" for number in order)
+    try:
+        lab.open(order)
+        lab.settle()
+    except LawBroken as broken:
+        raise LawBroken(f"opened in the order {names}: {broken}") from broken
+
+
+def _reading_before_the_writer_opens(lab: Lab) -> None:
+    for reader in lab.readers:
+        reader.open()
+    wait = {"seed": lab.seed, "sequence": 1, "timeout_s": PATIENCE_S}
+    reads = [(reader.label, reader.start("read_until", **wait)) for reader in lab.readers]
+    lab.writer.open()
+    lab.writer.write(0)
+    lab.writer.write(1)
+    for label, call in reads:
+        require(call.result(DEADLINE_S), f"{label}, which was reading before the writer opened, got nothing")

@@ -1,0 +1,247 @@
+"""Laws C13 to C15: processes that are killed, what a channel leaves behind, and channels side by side.
+
+What does not live here: what an orderly close does (laws_endpoints.py).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ipcbench.testing.calls import Agent, ProcessAgent, until
+from ipcbench.testing.failure import AgentError, LawBroken, LawSkipped, require
+from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
+from ipcbench.testing.laws_limits import BULKY_BYTES, fill
+from ipcbench.testing.leaks import traces
+
+_QUIET_S = 0.3
+_QUIET_INLINE_S = 0.05
+_LEAVING_S = 5.0
+_ENDLESS = 2**40
+_CYCLES = 6
+
+
+def killed_peers(bench: Bench) -> None:
+    """C13."""
+    for readers in bench.readers:
+        for delivery in bench.deliveries:
+            with bench.lab(readers=readers, delivery=delivery) as lab:
+                _writer_killed(lab)
+        if "every_message" in bench.can.deliveries:
+            with bench.lab(readers=readers, delivery="every_message") as lab:
+                _reader_killed(lab)
+    if "latest_value" in bench.can.deliveries:
+        with bench.lab(readers=bench.most_readers, delivery="latest_value") as lab:
+            _kill(lab, lab.readers[0])
+            fill(lab, 0, PATIENCE_S, size=64, most=100)
+
+
+def _kill(lab: Lab, victim: End) -> None:
+    """Kill an end's agent.
+
+    Raises:
+        LawSkipped: the MPI launcher has ended all the others for it, so that nobody is left to see anything.
+    """
+    victim.kill()
+    if lab.bench.can.launcher == "mpiexec":
+        others = [end.agent for end in lab.ends if end is not victim]
+        if all(isinstance(agent, ProcessAgent) and agent.has_ended(DEADLINE_S) for agent in others):
+            raise LawSkipped("capabilities.launcher is mpiexec, which ended all processes when one was killed")
+
+
+def _writer_killed(lab: Lab) -> None:
+    """Kill the writer, in the middle of writing if it is a process. Readers get an unbroken part of the stream, then an
+    error or a time-out, and never anything else if they ask again.
+    """
+    size = min(BULKY_BYTES, lab.bench.can.max_message_bytes)
+    stream = {"seed": lab.seed, "first": 0, "timeout_s": PATIENCE_S}
+    if lab.bench.inline:
+        lab.writer.play("write_stream", **stream, count=5, sizes=[size], kinds=["bytes"])
+    else:
+        lab.writer.start("write_for", **stream, size=size, duration_s=DEADLINE_S)
+    for call in [reader.start("hold", timeout_s=PATIENCE_S) for reader in lab.readers]:
+        call.result(DEADLINE_S)
+    stream["timeout_s"] = PATIENCE_S if lab.bench.can.detects_peer_exit else _quiet_s(lab.bench)
+    reads = [r.start("read_stream", **stream, count=_ENDLESS, sizes=[size], extra_s=0) for r in lab.readers]
+    _kill(lab, lab.writer)
+    for reader, call in zip(lab.readers, reads, strict=True):
+        what = f"{reader.label}, {lab.address.channel.delivery}, after the writer was killed"
+        tally = call.result(DEADLINE_S)
+        _nothing_invented(lab, tally, what)
+        _lost_or_late(lab, tally["ended"], what)
+        found = reader.play("read", timeout_s=SHORT_S)
+        require(found["failure"] is not None, f"{what}: a further read returned a message")
+        _lost_or_late(lab, found["failure"]["kind"], f"{what}, at a further read", may_be_late=True)
+
+
+def _quiet_s(bench: Bench) -> float:
+    """Return how long a call waits where nothing may tell it that the other side is gone."""
+    return _QUIET_INLINE_S if bench.inline else _QUIET_S
+
+
+def _nothing_invented(lab: Lab, tally: dict[str, Any], what: str) -> None:
+    """Require that all was whole, in order, came once, and, of a lossless stream, without a hole in it."""
+    require(not tally["damaged_count"], f"{what}: {tally['damaged_count']} messages were not whole")
+    require(not tally["foreign_count"], f"{what}: {tally['foreign_count']} messages were never written")
+    require(not tally["repeated"], f"{what}: messages {tally['repeated']} came more than once")
+    require(not tally["disordered"], f"{what}: messages {tally['disordered']} came after later ones")
+    holes = [gap for gap in tally["gaps"] if gap[0] > 0 and gap[1] < tally["newest"]]
+    if lab.address.channel.delivery == "every_message":
+        require(not holes, f"{what}: messages {holes} are missing in the middle")
+
+
+def _lost_or_late(lab: Lab, kind: str, what: str, *, may_be_late: bool = False) -> None:
+    """Require that an error's name is that of a lost peer or, if the backend does not notice one, of a time-out."""
+    if lab.bench.can.detects_peer_exit and not may_be_late:
+        require(kind == "PeerLost", f"{what}: got {kind}, not PeerLost, although detects_peer_exit")
+    require(kind in {"PeerLost", "TransportTimeout"}, f"{what}: got {kind}, neither PeerLost nor TransportTimeout")
+
+
+def _reader_killed(lab: Lab) -> None:
+    """Kill a reader, in the middle of reading if it is a process, while the others go on. The writer is told or held
+    after a bounded number of messages.
+    """
+    victim, survivors = lab.readers[0], lab.readers[1:]
+    size = min(BULKY_BYTES, lab.bench.can.max_message_bytes)
+    stream = {"seed": lab.seed, "first": 0, "sizes": [size], "count": _ENDLESS, "extra_s": 0}
+    reads = [(reader, reader.start("read_stream", **stream, timeout_s=2 * _quiet_s(lab.bench))) for reader in survivors]
+    if not lab.bench.inline:
+        victim.start("read_stream", **stream, timeout_s=PATIENCE_S)
+    fill(lab, 0, PATIENCE_S, size, most=5)
+    _kill(lab, victim)
+    found = fill(lab, 5, PATIENCE_S if lab.bench.can.detects_peer_exit else _quiet_s(lab.bench), size)
+    what = f"writer, after {victim.label} of {len(lab.readers)} was killed"
+    require(found["failure"] is not None, f"{what}: {found['taken']} messages were taken, as if nothing had happened")
+    _lost_or_late(lab, found["failure"]["kind"], what)
+    for reader, call in reads:
+        _nothing_invented(lab, call.result(DEADLINE_S), f"{reader.label}, after {victim.label} was killed")
+
+
+def nothing_remains(bench: Bench) -> None:
+    """C14."""
+    for delivery in bench.deliveries:
+        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
+            _use(lab, 0)
+            lab.close()
+            lab.destroy()
+            _require_no_traces(lab, "after close and destroy")
+            lab.destroy()
+            for agent in {end.agent for end in lab.ends}:
+                target, address = bench.target, lab.address.as_dict()
+                agent.start("destroy", "a further destroy", target=target, address=address).result(DEADLINE_S)
+        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
+            lab.writer.write(0)
+            lab.destroy()
+            lab.close()
+            _require_no_traces(lab, "after destroy and then close")
+        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
+            lab.writer.write(0)
+            if not bench.inline:
+                for reader in lab.readers:
+                    reader.start("hold", timeout_s=PATIENCE_S)
+            for end in lab.ends:
+                end.kill()
+            lab.destroy()
+            _require_no_traces(lab, "after all processes were killed and the channel destroyed")
+    _nothing_piles_up(bench)
+
+
+def _use(lab: Lab, sequence: int) -> None:
+    """Send one message to all readers."""
+    lab.writer.write(sequence)
+    for reader in lab.readers:
+        reader.read(sequence)
+
+
+def _require_no_traces(lab: Lab, when: str) -> None:
+    """Look through the side door: no file may carry the channel's name, and soon nothing else: libraries may close
+    descriptors and end threads in the background.
+    """
+    name = lab.address.channel.name
+    files = [str(trace) for trace in traces(name) if trace.is_file]
+    require(not files, f"{when}, these are left: {'; '.join(files)}")
+    agents = {end.agent for end in lab.ends if not end.agent.killed}
+    pids = {os.getpid(), *(agent.pid for agent in agents if isinstance(agent, ProcessAgent))}
+    if not until(lambda: not traces(name, pids), _LEAVING_S):
+        raise LawBroken(f"{when}, these are left: {'; '.join(str(trace) for trace in traces(name, pids))}")
+
+
+def _nothing_piles_up(bench: Bench) -> None:
+    """Make, use and remove channels: the agents must not hold more and more descriptors or threads."""
+    agents = bench.crew.muster(2)
+
+    def cycle() -> None:
+        with bench.lab() as lab:
+            _use(lab, 0)
+
+    def held(agent: Agent) -> dict[str, int]:
+        counts: dict[str, int] = agent.start("counts").result(DEADLINE_S)
+        return counts
+
+    for _ in range(2):
+        cycle()
+    before = [held(agent) for agent in agents]
+    for _ in range(_CYCLES):
+        cycle()
+    for agent, had in zip(agents, before, strict=True):
+        steady = until(lambda a=agent, h=had: all(held(a)[k] < h[k] + _CYCLES for k in h), _LEAVING_S)  # type: ignore[misc]
+        require(steady, f"agent {agent.number} had {had}, and after {_CYCLES} more channels {held(agent)}")
+
+
+def channels_do_not_meet(bench: Bench) -> None:
+    """C15."""
+    for delivery in bench.deliveries:
+        name = bench.new_name()
+        with (
+            bench.lab(name=name, delivery=delivery, seats=[0, 1]) as there,
+            bench.lab(name=f"{name}x", delivery=delivery, seats=[1, 0]) as back,
+        ):
+            for sequence in range(5):
+                there.writer.write(sequence)
+                back.writer.write(sequence)
+                there.readers[0].read(sequence)
+                back.readers[0].read(sequence)
+            before = traces(back.address.channel.name)
+            there.close()
+            there.destroy()
+            gone = set(before) - set(traces(back.address.channel.name))
+            require(not gone, f"destroying channel {name} removed {gone} of channel {name}x")
+            _use(back, 5)
+        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
+            _seats_are_taken(lab)
+        with bench.lab(delivery=delivery, opened=False) as lab:
+            _name_is_taken(lab)
+
+
+def _seats_are_taken(lab: Lab) -> None:
+    """Open the writer and a reader a second time, in the same process and in another: both are refused, to no harm."""
+    for agent in (lab.writer.agent, lab.readers[-1].agent):
+        for role in ("writer", "reader"):
+            second = End(lab, "writer" if role == "writer" else "reader", 0, agent)
+            what = f"opening the {role} a second time, in agent {agent.number}"
+            try:
+                second.open()
+            except AgentError as error:
+                if not error.failure.is_a("TransportError"):
+                    raise
+            else:
+                raise LawBroken(f"{what}, was not refused")
+    _use(lab, 0)
+
+
+def _name_is_taken(lab: Lab) -> None:
+    """Make a channel of the same name a second time: refused, or at least without harm to the first one."""
+    alone = lab.bench.can.launcher != "mpiexec"
+    if alone:
+        lab.writer.open()
+    else:
+        lab.open()
+    try:
+        lab.bench.create(lab.address.channel)
+    except AgentError as error:
+        if not error.failure.is_a("TransportError"):
+            raise
+    if alone:
+        lab.readers[0].open()
+    lab.settle()
+    _use(lab, 0)

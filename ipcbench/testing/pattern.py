@@ -1,0 +1,136 @@
+"""Messages that prove themselves: each can be made again from its seed, sequence and size, and compared byte by byte.
+
+What does not live here: any endpoint. The harness has messages of its own (ipcbench/message.py); these depend on
+nothing, so that a fault in one is not hidden by the same fault in the other.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from ipcbench.backend import Message
+
+HEADER_BYTES = 16
+"""A message of at least this size begins with its sequence and seed; a shorter one is known by its content alone."""
+
+_HEADER = struct.Struct("<QQ")
+_BLOCK_BYTES = 65_521
+_STRIDE = 104_729
+_MOST_LISTED = 8
+_MOST_SURPLUS = 16
+
+
+@lru_cache(maxsize=16)
+def _doubled_block(seed: int) -> bytes:
+    """Return a block of noise twice over. Its length is prime, so that a part moved by a power of two shows."""
+    return random.Random(seed).randbytes(_BLOCK_BYTES) * 2  # noqa: S311 - a test pattern, not a secret
+
+
+def make_message(seed: int, sequence: int, size: int) -> bytes:
+    """Return message `sequence` of stream `seed`, of `size` bytes; all bytes depend on all three and on their place."""
+    header = _HEADER.pack(sequence, seed) if size >= HEADER_BYTES else b""
+    start = (sequence * _STRIDE + size) % _BLOCK_BYTES
+    needed = size - len(header)
+    block = _doubled_block(seed)
+    if needed <= _BLOCK_BYTES:
+        return header + block[start : start + needed]
+    whole = block[start : start + _BLOCK_BYTES]
+    repeats, rest = divmod(needed, _BLOCK_BYTES)
+    return b"".join((header, whole * repeats, whole[:rest]))
+
+
+def make_as(kind: str, seed: int, sequence: int, size: int) -> Message:
+    """Return the message as `bytes`, `bytearray`, or `memoryview`: a writable one of the middle of a larger buffer."""
+    message = make_message(seed, sequence, size)
+    if kind == "bytes":
+        return message
+    if kind == "bytearray":
+        return bytearray(message)
+    return memoryview(bytearray(b"<<<" + message + b">>>"))[3 : 3 + size]
+
+
+def read_header(view: memoryview) -> tuple[int, int] | None:
+    """Return the (sequence, seed) that a message begins with; None if it is too short to have them."""
+    return _HEADER.unpack_from(view) if len(view) >= HEADER_BYTES else None
+
+
+def is_message(view: memoryview, seed: int, sequence: int, size: int) -> bool:
+    """Return whether `view` is that message, to the last byte."""
+    return len(view) == size and bytes(view) == make_message(seed, sequence, size)
+
+
+def is_plain_view(view: object) -> bool:
+    """Return whether it is what `read` promises: a one-dimensional, contiguous memoryview of single bytes."""
+    return isinstance(view, memoryview) and view.ndim == 1 and view.itemsize == 1 and view.c_contiguous
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one reader saw of a stream of `count` messages, of which the first has the sequence `first`."""
+
+    first: int
+    count: int
+    received_count: int = 0
+    damaged_count: int = 0
+    """Messages of the right stream that do not equal what was written."""
+    foreign_count: int = 0
+    """Messages of another stream, of an unknown sequence, or too short to tell."""
+    repeated: list[int] = field(default_factory=list)
+    """The first few sequences that came more than once."""
+    disordered: list[int] = field(default_factory=list)
+    """The first few sequences that came for the first time, but after a later one."""
+    newest: int = -1
+    """The highest sequence so far; −1 before the first message."""
+    ended: str = ""
+    """Name of the error that ended the reading; empty if it ended with the last message."""
+    seen: set[int] = field(default_factory=set)
+
+    def add(self, view: memoryview, seed: int, sizes: list[int]) -> None:
+        """Count one message that has arrived."""
+        self.received_count += 1
+        header = read_header(view)
+        known = header is not None and header[1] == seed and self.first <= header[0] < self.first + self.count
+        if header is None or not known:
+            self.foreign_count += 1
+            return
+        sequence = header[0]
+        self.damaged_count += not is_message(view, seed, sequence, sizes[sequence % len(sizes)])
+        if sequence in self.seen:
+            self._note(self.repeated, sequence)
+        elif sequence < self.newest:
+            self._note(self.disordered, sequence)
+        self.seen.add(sequence)
+        self.newest = max(self.newest, sequence)
+
+    def is_flood(self) -> bool:
+        """Return whether so much has come that was never written, or was written once, that more would tell nothing."""
+        return self.received_count - len(self.seen) > _MOST_SURPLUS
+
+    def at_end(self) -> bool:
+        """Return whether the last message of the stream has come."""
+        return self.newest == self.first + self.count - 1
+
+    def gaps(self) -> Iterator[list[int]]:
+        """Yield [first, last] of each run of sequences that never came."""
+        start = self.first
+        for sequence in [*sorted(self.seen), self.first + self.count]:
+            if sequence > start:
+                yield [start, sequence - 1]
+            start = sequence + 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, with the first few `gaps` in place of the set of what was seen."""
+        values = asdict(self)
+        del values["seen"]
+        gaps = list(self.gaps())
+        return {**values, "gaps": gaps[:_MOST_LISTED], "missing_count": sum(b - a + 1 for a, b in gaps)}
+
+    @staticmethod
+    def _note(where: list[int], sequence: int) -> None:
+        if len(where) < _MOST_LISTED:
+            where.append(sequence)

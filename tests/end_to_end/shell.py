@@ -1,0 +1,52 @@
+"""The command as a user runs it: a process, a folder of its own, what it said and how it ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "ipcbench")
+
+TINY = ("--readers", "1", "--sizes", "10", "--rounds", "1", "--window", "50ms", "--warmup", "10ms")
+"""Options that make any sweep of dicts as short as can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """A folder in which the command is run."""
+
+    folder: Path
+
+    def environment(self) -> dict[str, str]:
+        """Return this process's environment, so that the package under test is found from any folder."""
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "200"}
+
+    def __call__(self, *arguments: str, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
+        """Run `ipcbench` with these arguments to its end."""
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=self.folder,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start `ipcbench` and return at once; whoever starts it ends it."""
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=self.folder,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )

@@ -1,0 +1,65 @@
+"""`ipcbench clean` on what a killed process really leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.end_to_end.shell import Shell
+
+DIE_WITH_AN_OPEN_CHANNEL = """
+import os, signal, sys
+from ipcbench import ChannelSpec, get_backend
+backend = get_backend("shm")()
+address = backend.create(ChannelSpec(sys.argv[1]))
+writer = backend.open_writer(address)
+print("open", flush=True)
+if sys.argv[2] == "die":
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()
+writer.close()
+backend.destroy(address)
+"""
+
+
+def start_owner(shell: Shell, name: str, then: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", DIE_WITH_AN_OPEN_CHANNEL, name, then],
+        env=shell.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    return process
+
+
+def test_what_a_killed_process_left_goes_and_what_lives_stays(shell: Shell) -> None:
+    dead, alive = f"ipcb-dead-{os.getpid()}", f"ipcb-live-{os.getpid()}"
+    start_owner(shell, dead, "die").communicate(timeout=60)
+    owner = start_owner(shell, alive, "live")
+    try:
+        planned = shell("clean", "--dry-run")
+        assert planned.returncode == 0
+        assert [line.split()[:2] for line in planned.stdout.splitlines() if dead in line] != []
+        assert all(line.startswith("would remove") for line in planned.stdout.splitlines() if dead in line)
+        assert entries(dead) != []
+
+        cleaned = shell("clean")
+        assert cleaned.returncode == 0
+        assert [line for line in cleaned.stdout.splitlines() if dead in line and line.startswith("removed")]
+        assert entries(dead) == []
+        assert [line for line in cleaned.stdout.splitlines() if alive in line and line.startswith("kept")]
+        assert entries(alive) != []
+    finally:
+        owner.communicate(timeout=60)
+    assert entries(alive) == []
+
+
+def entries(name: str) -> list[Path]:
+    from ipcbench.leftovers import find
+
+    return find(name)

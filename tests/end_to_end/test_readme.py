@@ -1,0 +1,119 @@
+"""The README's commands and code, as they stand there; only made shorter, never changed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.shell import ROOT, Shell
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHORTER = ("--sizes", "64", "--rounds", "1", "--mode", "saturate", "--window", "50ms", "--warmup", "10ms")
+BEYOND = {"pip install uv", "pytest"}
+"""Commands that .ci/run carries out as they stand: making the environment, and these tests."""
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    """Return the contents of the fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield each command of the `console` blocks, without prompt and without what starts the environment."""
+    for block in blocks("console", text):
+        for line in block.splitlines():
+            command = line.partition("#")[0].strip().removeprefix("$ ").removeprefix("uv run ")
+            if command:
+                yield command
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A folder with what the README's commands find in a fresh clone."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
+    shutil.copytree(ROOT / "results", folder / "results", ignore=shutil.ignore_patterns("2*"))
+    return Shell(folder)
+
+
+def test_the_readme_shows_commands() -> None:
+    assert len(list(commands(README))) >= 5
+    assert {"ipcbench run", "ipcbench list", "ipcbench analyze", "ipcbench clean", "pytest"} <= set(commands(README))
+
+
+def test_every_command_of_the_readme_works(checkout: Shell) -> None:
+    """In their order, in one folder: `analyze` shows what `run` has measured."""
+    ran = []
+    for command in dict.fromkeys(commands(README)):
+        if command in BEYOND:
+            continue
+        program, *arguments = shlex.split(command)
+        assert program == "ipcbench", f"what does {command!r} need?"
+        if arguments[0] == "check":
+            arguments += ["--quick"]
+        done = checkout(*arguments, *(SHORTER if arguments[0] == "run" else ()))
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout.strip(), command
+        ran.append(command)
+    assert len(ran) >= 5
+
+
+@pytest.mark.parametrize("path", ["benchmarks/README.md"])
+def test_commands_of_other_pages_name_what_exists(path: str) -> None:
+    for command in commands((ROOT / path).read_text(encoding="utf-8")):
+        for word in shlex.split(command):
+            assert not word.endswith(".toml") or (ROOT / word).is_file(), command
+
+
+def test_what_ci_and_contributing_run_is_what_the_readme_says() -> None:
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert ci[-1] == "uv run pytest", "the tests' closing line is the last that is printed"
+    assert "uv run pytest" in README
+    for command in commands((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
+        assert command in BEYOND or f"uv run {command}" in ci
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: re.sub(r"\W+", " ", code)[:40])
+def test_the_code_of_the_readme_runs(checkout: Shell, code: str) -> None:
+    short = code.replace('ipcbench.run("small")', f"ipcbench.run({short_sweep(checkout.folder)!r})")
+    done = subprocess.run(
+        [sys.executable, "-c", short],
+        cwd=checkout.folder,
+        env=checkout.environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def short_sweep(folder: Path) -> str:
+    path = folder / "short.toml"
+    lines = [
+        'backends = ["shm"]',
+        "readers = 1",
+        "sizes = [10]",
+        "rounds = 1",
+        'mode = ["saturate"]',
+        'window = "50ms"',
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return str(path)
+
+
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("*/*.md")), ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target

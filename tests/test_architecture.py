@@ -1,0 +1,181 @@
+"""What no linter of single files can say: who may import whom, what may be named where, how large a room may grow."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ipcbench
+from ipcbench.registry import names
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "ipcbench"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+MAX_LINES = 300
+MAX_FUNCTION_LINES = 40
+
+TRANSPORT_HOMES = {
+    "zmq": {"backends/_zmq"},
+    "lmdb": {"backends/_lmdb"},
+    "mpi4py": {"backends/_mpi"},
+    "multiprocessing.shared_memory": {"backends/_shm"},
+}
+"""Library of a transport → beginning of the names of the files that may import it."""
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").as_posix()
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Yield every module that a file imports, also inside functions; `from a import b` yields `a` and `a.b`."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import hides its layer"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def test_layers() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    command = str(linter) if linter.exists() else shutil.which("lint-imports")
+    assert command is not None, "import-linter belongs to the development tools"
+    done = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("library", TRANSPORT_HOMES)
+def test_a_transport_has_one_home(library: str) -> None:
+    users = {name_of(path) for path in SOURCES if any(is_within(module, library) for module in imports_of(path))}
+    homes = TRANSPORT_HOMES[library]
+    assert users, f"nothing imports {library}: is this table out of date?"
+    assert {user for user in users if not user.startswith(tuple(homes))} == set()
+    assert len(users) <= 2
+
+
+def test_nobody_imports_a_backend() -> None:
+    guilty = [
+        name_of(path)
+        for path in SOURCES
+        if path.parent != PACKAGE / "backends" and any(is_within(one, "ipcbench.backends") for one in imports_of(path))
+    ]
+    assert guilty == []
+
+
+def test_a_backend_imports_only_its_own_parts() -> None:
+    """`_shm.py` may use `_shm_memory.py`, and no other backend's file."""
+    for path in (PACKAGE / "backends").glob("_*.py"):
+        for module in imports_of(path):
+            if is_within(module, "ipcbench.backends") and module != "ipcbench.backends":
+                part = module.split(".")[2]
+                assert part.startswith(path.stem) or path.stem.startswith(part), f"{path.name} imports {module}"
+
+
+def texts_of(node: ast.AST) -> set[str]:
+    return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+
+
+@pytest.mark.parametrize("layer", ["harness", "analysis", "cli", "measure"])
+def test_nobody_asks_a_backends_name(layer: str) -> None:
+    """Capabilities are asked for, names never: not compared, not matched, not looked up."""
+    own_names = set(names()) - {"null"}
+    for path in (PACKAGE / layer).glob("*.py"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Compare | ast.MatchValue | ast.Subscript):
+                assert not texts_of(node) & own_names, f"{path.name}:{node.lineno} asks for a backend by name"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_file_is_one_room(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAX_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            words = ast.get_docstring(node, clean=False)
+            lines = (node.end_lineno or 0) - node.lineno + 1 - (len(words.splitlines()) if words else 0)
+            assert lines <= MAX_FUNCTION_LINES, f"{node.name} has {lines} lines besides its docstring"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_module_says_what_lives_there_and_what_does_not(path: Path) -> None:
+    docstring = ast.get_docstring(tree_of(path))
+    assert docstring, "no docstring"
+    assert "not live here" in docstring
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))], ids=lambda path: path.stem)
+def test_nothing_sleeps(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert (node.value.id, node.attr) != ("time", "sleep"), f"line {node.lineno}"
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            assert "sleep" not in {alias.name for alias in node.names}, f"line {node.lineno}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_only_the_command_line_prints_or_exits(path: Path) -> None:
+    is_program = path.name == "__main__.py" or '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+    if path.parent == PACKAGE / "cli" or is_program:
+        return
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in {"print", "sys.exit", "exit", "quit"}, f"line {node.lineno}"
+
+
+def modules_loaded_by(statement: str) -> set[str]:
+    """Return the top-level names of all modules in a new process after `statement`, those at its start left out."""
+    code = f"import sys; before = set(sys.modules); {statement}; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_the_package_loads_nothing_from_outside() -> None:
+    loaded = modules_loaded_by("import ipcbench")
+    assert loaded - set(sys.stdlib_module_names) == {"ipcbench"}
+
+
+def test_help_loads_neither_a_transport_nor_what_measures() -> None:
+    loaded = modules_loaded_by("from ipcbench.cli import main; main(['--help'])") - set(sys.stdlib_module_names)
+    assert "click" in loaded
+    assert not loaded & {"numpy", "rich", "psutil", "msgpack", "zmq", "lmdb", "mpi4py"}
+
+
+def test_public_names_are_sorted_complete_and_there() -> None:
+    assert ipcbench.__all__ == sorted(ipcbench.__all__)
+    assert len(set(ipcbench.__all__)) == len(ipcbench.__all__)
+    for name in ipcbench.__all__:
+        assert getattr(ipcbench, name) is not None
+        assert name in dir(ipcbench)
+    tree = tree_of(PACKAGE / "__init__.py")
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
+    offered = {alias.name for node in ast.walk(tree) if isinstance(node, ast.If) for alias in _imported(node)}
+    assert defined | offered - {"Path", "Run"} | {"__version__"} == set(ipcbench.__all__)
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = ipcbench.nothing_like_it
+
+
+def _imported(node: ast.AST) -> Iterator[ast.alias]:
+    for one in ast.walk(node):
+        if isinstance(one, ast.ImportFrom):
+            yield from one.names
+
+
+def test_the_version_is_in_one_place() -> None:
+    assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert ipcbench.__version__.count(".") == 2

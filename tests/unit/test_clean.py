@@ -1,0 +1,155 @@
+"""Leftovers: what is dead goes, what lives stays, and what cannot be known yet stays for a while."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ipcbench import clean as cleaning
+from ipcbench import leftovers
+from ipcbench.clean import GRACE_S, RUN_LOCK, RUN_SUFFIX, clean, survey
+from ipcbench.harness.scene import LOCK_NAME, Scene
+from ipcbench.seats import Seat
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A temporary folder and a folder of segments of our own: no test looks at the host's."""
+    temporary, shared = tmp_path / "tmp", tmp_path / "shm"
+    temporary.mkdir()
+    shared.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(leftovers, "SHM_FOLDER", shared)
+    return temporary, shared
+
+
+def age(path: Path) -> None:
+    """Make an entry old enough to be judged by its locks alone."""
+    past_s = path.stat().st_mtime - 2 * GRACE_S
+    os.utime(path, (past_s, past_s))
+
+
+def make_run(temporary: Path, token: str) -> Path:
+    folder = temporary / f"{token}{RUN_SUFFIX}"
+    folder.mkdir()
+    (folder / RUN_LOCK).touch()
+    return folder
+
+
+def reasons() -> dict[str, str]:
+    return {one.path.name: one.kept_because for one in survey()}
+
+
+def test_names_agree_with_the_harness(host: tuple[Path, Path]) -> None:
+    scene = Scene()
+    assert scene.directory.name == scene.token + RUN_SUFFIX
+    assert LOCK_NAME == RUN_LOCK
+
+
+def test_nothing_to_find(host: tuple[Path, Path]) -> None:
+    (host[0] / "other").mkdir()
+    assert survey() == ()
+
+
+def test_a_dead_run_goes_whole_whatever_its_age(host: tuple[Path, Path]) -> None:
+    temporary, shared = host
+    make_run(temporary, "ipcb-a")
+    (temporary / "ipcb-a-1").mkdir()
+    (shared / "ipcb-a-1").write_bytes(bytes(1000))
+    found = survey()
+    assert [one.path.name for one in found] == ["ipcb-a-1", "ipcb-a-1", "ipcb-a-run"]
+    assert [one.kept_because for one in found] == ["", "", ""]
+    assert sum(one.size_bytes for one in found) == 1000
+    assert list(temporary.iterdir()) != []  # surveying removes nothing
+    assert clean(found) == found
+    assert [*temporary.iterdir(), *shared.iterdir()] == []
+    assert clean(found) == found  # gone already: fine
+
+
+def test_a_living_run_stays_whole(host: tuple[Path, Path]) -> None:
+    temporary, shared = host
+    folder = make_run(temporary, "ipcb-a")
+    (shared / "ipcb-a-1").touch()
+    age(shared / "ipcb-a-1")
+    with (folder / RUN_LOCK).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert reasons() == {"ipcb-a-run": "its run is alive", "ipcb-a-1": "its run is alive"}
+        clean(survey())
+        assert folder.is_dir()
+        assert (shared / "ipcb-a-1").exists()
+    assert set(reasons().values()) == {""}
+
+
+def test_an_open_channel_stays_and_so_does_its_run(host: tuple[Path, Path]) -> None:
+    temporary, shared = host
+    make_run(temporary, "ipcb-a")
+    for name in ("ipcb-a-1", "ipcb-a-2"):
+        (temporary / name).mkdir()
+        (shared / name).touch()
+    seat = Seat(temporary / "ipcb-a-1", "reader-0")
+    open_words = "a process has its channel open"
+    assert reasons() == {
+        "ipcb-a-run": "a process has a channel of this run open",
+        "ipcb-a-1": open_words,
+        "ipcb-a-2": "",
+    }
+    seat.leave()
+    assert set(reasons().values()) == {""}
+
+
+def test_a_channel_that_was_opened_and_left_goes_at_once(host: tuple[Path, Path]) -> None:
+    (host[0] / "ipcb-lone").mkdir()
+    Seat(host[0] / "ipcb-lone", "writer").leave()
+    assert reasons() == {"ipcb-lone": ""}
+
+
+def test_a_channel_never_opened_has_a_while(host: tuple[Path, Path]) -> None:
+    temporary, shared = host
+    (temporary / "ipcb-new").mkdir()
+    (shared / "ipcb-new").touch()
+    assert all("may be about to be opened" in reason for reason in reasons().values())
+    age(temporary / "ipcb-new")
+    age(shared / "ipcb-new")
+    assert reasons() == {"ipcb-new": ""}
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what a process has mapped")
+def test_a_segment_that_is_mapped_stays_though_its_locks_are_elsewhere(host: tuple[Path, Path]) -> None:
+    segment = host[1] / "ipcb-far"
+    segment.write_bytes(bytes(4096))
+    age(segment)
+    with segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        assert reasons() == {"ipcb-far": "a process has it mapped"}
+    assert reasons() == {"ipcb-far": ""}
+
+
+def test_a_link_is_removed_and_not_followed(host: tuple[Path, Path], tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    make_run(host[0], "ipcb-a")
+    (host[0] / "ipcb-a-1").symlink_to(precious)
+    clean(survey())
+    assert list(host[0].iterdir()) == []
+    assert (precious / "file").exists()
+
+
+def test_what_belongs_to_another_user_stays(host: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(host[0], "ipcb-a")
+    monkeypatch.setattr(cleaning.os, "geteuid", lambda: os.getuid() + 1)
+    assert reasons() == {"ipcb-a-run": "it belongs to another user"}
+
+
+def test_what_cannot_be_removed_is_said(host: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(host[0], "ipcb-a")
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(cleaning.shutil, "rmtree", refuse)
+    assert [one.kept_because for one in clean(survey())] == ["cannot be removed: Permission denied"]

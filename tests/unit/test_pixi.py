@@ -1,0 +1,83 @@
+"""pixi.toml: valid, every task explained, and the same commands as in README.md and .ci/run."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MANIFEST: dict[str, Any] = tomllib.loads((ROOT / "pixi.toml").read_text(encoding="utf-8"))
+TASKS: dict[str, dict[str, str]] = MANIFEST["tasks"]
+
+VERSIONS = {"type": "object", "additionalProperties": {"type": "string", "pattern": r"^>=\d+(\.\d+)*$"}}
+TEXT = {"type": "string", "minLength": 1}
+TASK = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["cmd", "description"],
+    "properties": {"cmd": TEXT, "description": TEXT},
+}
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["workspace", "dependencies", "pypi-dependencies", "tasks"],
+    "properties": {
+        "workspace": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["name", "channels", "platforms"],
+            "properties": {
+                "name": {"const": "ipcbench"},
+                "channels": {"const": ["conda-forge"]},
+                "platforms": {
+                    "type": "array",
+                    "uniqueItems": True,
+                    "items": {"enum": ["linux-64", "linux-aarch64", "osx-arm64"]},
+                },
+            },
+        },
+        "dependencies": VERSIONS,
+        "pypi-dependencies": {"const": {"ipcbench": {"path": ".", "editable": True}}},
+        "tasks": {"type": "object", "additionalProperties": TASK},
+    },
+}
+"""The part of pixi's own schema that this file uses, and tighter: an unknown key is an error."""
+
+CONDA_NAMES = {"lmdb": "python-lmdb", "msgpack": "msgpack-python"}
+"""Where conda-forge calls a package differently than the Python package index."""
+
+
+def test_the_manifest_is_valid() -> None:
+    jsonschema.validate(MANIFEST, SCHEMA)
+
+
+def test_the_tasks() -> None:
+    bench = {"bench-small", "bench", "bench-large", "bench-shared", "bench-streaming"}
+    assert set(TASKS) == bench | {"analyze", "test", "lint", "clean"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_a_command_of_the_readme_or_of_ci(task: str) -> None:
+    """The same words everywhere: what pixi runs is what the README shows and what CI runs."""
+    readme, ci = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", ".ci/run"))
+    lines = {line.strip().removeprefix("uv run ") for line in (readme + ci).splitlines()}
+    for command in TASKS[task]["cmd"].split(" && "):
+        sweep = command.removeprefix("ipcbench run ")
+        assert command in lines or f"`{sweep}`" in readme, f"{command!r} stands neither in README.md nor in .ci/run"
+
+
+def test_it_installs_what_the_package_and_its_development_need() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [
+        *project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"]["mpi"],
+        *(one for one in project["dependency-groups"]["dev"] if not one.startswith("ipcbench")),
+    ]
+    for requirement in wanted:
+        name, _, version = requirement.partition(";")[0].strip().partition(">=")
+        assert MANIFEST["dependencies"][CONDA_NAMES.get(name, name)] == f">={version}"
+    assert MANIFEST["dependencies"]["python"] == project["project"]["requires-python"]

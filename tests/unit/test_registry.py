@@ -1,0 +1,90 @@
+"""Names and what they lead to: the built-in table, third-party entry points, and clear words for all else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from ipcbench import registry
+from ipcbench.backend import Backend
+from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
+
+MISSION = {"zmq", "zmq-tcp", "shm", "lmdb", "mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p", "pipe", "null"}
+
+
+def test_the_built_in_names() -> None:
+    assert set(registry.names()) >= MISSION
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_each_name_leads_to_a_backend_of_that_name(name: str) -> None:
+    backend = registry.get_backend(name)
+    assert issubclass(backend, Backend)
+    assert backend.name == name
+    assert backend.summary
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_status_says_why_not_and_what_to_do(name: str) -> None:
+    status = registry.status(name)
+    assert status.name == name
+    assert bool(status.reason) == bool(status.hint) == (not status.available)
+
+
+def test_unknown_name_lists_the_known() -> None:
+    with pytest.raises(UnknownBackend, match=r"'nope'.*zmq, zmq-tcp, shm"):
+        registry.get_backend("nope")
+    with pytest.raises(UnknownBackend):
+        registry.status("nope")
+
+
+def test_module_and_class() -> None:
+    assert registry.get_backend("ipcbench.backends._shm:Shm") is registry.get_backend("shm")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("no_such_module_at_all:Thing", "can be imported"),
+        ("ipcbench.backends._shm:Nothing", "a class that exists"),
+        ("ipcbench.spec:SweepSpec", "a subclass"),
+        ("ipcbench.spec:NAME_PREFIX", "a subclass"),
+    ],
+)
+def test_a_target_that_is_no_backend(target: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        registry.get_backend(target)
+
+
+def register(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> None:
+    found = [EntryPoint(name, value, registry.ENTRY_POINT_GROUP) for name, value in points]
+    monkeypatch.setattr(registry, "entry_points", lambda group: found if group == registry.ENTRY_POINT_GROUP else [])
+
+
+def test_third_party_backends_come_after_ours_and_cannot_replace_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    shm = registry.get_backend("shm")
+    register(monkeypatch, ("zeta", "ipcbench.backends._shm:Shm"), ("alpha", "x:Y"), ("shm", "ipcbench.spec:SweepSpec"))
+    assert registry.names()[-2:] == ("alpha", "zeta")
+    assert registry.names().count("shm") == 1
+    assert registry.get_backend("zeta") is shm
+    assert registry.get_backend("shm") is shm
+
+
+def test_a_probe_that_refuses_becomes_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(cls: type[Backend]) -> None:
+        raise BackendUnavailable(cls.name, "no such thing", "get one")
+
+    monkeypatch.setattr(registry.get_backend("shm"), "probe", classmethod(refuse))
+    assert registry.status("shm") == registry.BackendStatus("shm", False, "no such thing", "get one")
+
+
+def test_looking_up_one_backend_loads_no_other_transport() -> None:
+    code = (
+        "import sys, ipcbench; ipcbench.get_backend('shm'); loaded = {name.partition('.')[0] for name in sys.modules}; "
+        "print(sorted({'zmq', 'lmdb', 'mpi4py', 'numpy', 'click', 'rich'} & loaded))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout == "[]\n"

@@ -1,0 +1,131 @@
+"""Inputs: what is refused, with which words, and that specs survive the way to other processes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import msgpack
+import pytest
+
+from ipcbench.errors import ConfigError
+from ipcbench.spec import AUTO_RATE_BYTES_PER_S, AUTO_RATE_PER_S, ChannelSpec, SweepSpec, TrialSpec
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"name": ""}, "channel name"),
+        ({"name": "a/b"}, "channel name"),
+        ({"name": "-a"}, "channel name"),
+        ({"name": "a" * 49}, "channel name"),
+        ({"readers": 0}, "readers"),
+        ({"readers": True}, "readers"),
+        ({"readers": 1025}, "readers"),
+        ({"max_message_bytes": -1}, "max_message_bytes"),
+        ({"max_message_bytes": 2**40 + 1}, "max_message_bytes"),
+        ({"depth": 1}, "depth"),
+        ({"depth": 2**16 + 1}, "depth"),
+        ({"delivery": "some"}, "delivery"),
+        ({"wait": "sleep"}, "wait"),
+        ({"processes": (0,)}, "processes"),
+        ({"processes": (1, 1)}, "processes"),
+    ],
+)
+def test_channel_refuses(values: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ChannelSpec(**{"name": "ipcb-x", **values})
+    assert caught.value.field == field
+
+
+def test_channel_takes_its_limits() -> None:
+    ChannelSpec("a" * 48, readers=1024, max_message_bytes=2**40, depth=2**16)
+    ChannelSpec("a", readers=1, max_message_bytes=0, depth=2)
+
+
+def test_channel_survives_the_way() -> None:
+    channel = ChannelSpec("ipcb-x", readers=2, processes=(3, 1, 2), delivery="latest_value")
+    assert ChannelSpec.from_dict(msgpack.unpackb(msgpack.packb(channel.as_dict()))) == channel
+    assert ChannelSpec.from_dict(json.loads(json.dumps(channel.as_dict()))) == channel
+    assert pickle.loads(pickle.dumps(channel)) == channel
+    assert channel.process_numbers() == (3, 1, 2)
+    assert ChannelSpec("ipcb-x", readers=2).process_numbers() == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"backends": ()}, "backends"),
+        ({"backends": ("shm", "shm")}, "backends"),
+        ({"sizes": ()}, "sizes"),
+        ({"sizes": (1, 1)}, "sizes"),
+        ({"sizes": (-1,)}, "sizes"),
+        ({"sizes": (10**6 + 1,)}, "sizes"),
+        ({"payload": "bytes", "sizes": (2**30 + 1,)}, "sizes"),
+        ({"modes": ()}, "modes"),
+        ({"modes": ("fast",)}, "modes"),
+        ({"payload": "text"}, "payload"),
+        ({"codec": "json"}, "codec"),
+        ({"codec": "raw"}, "codec"),
+        ({"codec": "raw", "payload": "ndarray"}, "codec"),
+        ({"codec": "msgpack", "payload": "ndarray"}, "codec"),
+        ({"delivery": "some"}, "delivery"),
+        ({"rate_per_s": 0.0}, "rate"),
+        ({"rate_per_s": 1e7}, "rate"),
+        ({"readers": 0}, "readers"),
+        ({"readers": -1}, "readers"),
+        ({"rounds": 0}, "rounds"),
+        ({"budget_s": 0.5}, "budget"),
+        ({"seed": -1}, "seed"),
+        ({"warmup_s": 0.0}, "warmup_s"),
+        ({"window_s": 0.001}, "window_s"),
+        ({"depth": 1}, "depth"),
+        ({"wait": "sleep"}, "wait"),
+    ],
+)
+def test_sweep_refuses(values: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SweepSpec(**values)
+    assert caught.value.field == field
+
+
+def test_sweep_survives_the_way_and_is_frozen() -> None:
+    sweep = SweepSpec(backends=("a", "b"), sizes=(1, 2), rate_per_s=5.0)
+    assert SweepSpec.from_dict(json.loads(json.dumps(sweep.as_dict()))) == sweep
+    with pytest.raises(FrozenInstanceError):
+        sweep.readers = 2  # type: ignore[misc]
+
+
+def test_a_trial_carries_everything_of_its_sweep() -> None:
+    sweep = SweepSpec(payload="bytes", codec="raw", sizes=(64,), depth=8, wait="spin", readers=2, rate_per_s=50.0)
+    trial = sweep.trial("shm", 64, 64, "paced", 1)
+    assert (trial.payload, trial.codec, trial.depth, trial.wait, trial.readers) == ("bytes", "raw", 8, "spin", 2)
+    assert (trial.rate_per_s, trial.round_index) == (50.0, 1)
+    assert TrialSpec.from_dict(msgpack.unpackb(msgpack.packb(trial.as_dict()))) == trial
+
+
+@pytest.mark.parametrize(
+    ("payload_bytes", "rate_per_s"),
+    [(0, AUTO_RATE_PER_S), (100_000, AUTO_RATE_PER_S), (1_000_000, 100.0), (10_000_000, 10.0)],
+)
+def test_the_automatic_rate_falls_with_size(payload_bytes: int, rate_per_s: float) -> None:
+    trial = SweepSpec().trial("shm", 10, payload_bytes, "paced", 0)
+    assert trial.rate_per_s == rate_per_s
+    assert trial.rate_per_s * payload_bytes <= AUTO_RATE_BYTES_PER_S
+
+
+def test_a_paced_window_is_long_enough_to_see_messages() -> None:
+    fast, slow = (SweepSpec(window_s=0.05).trial("shm", 10, size, "paced", 0) for size in (100, 10**7))
+    assert fast.window_s * fast.rate_per_s == pytest.approx(350)
+    assert 0.05 < slow.window_s < 1
+    saturated = SweepSpec(window_s=0.05).trial("shm", 10, 100, "saturate", 0)
+    assert (saturated.rate_per_s, saturated.window_s) == (0.0, 0.05)
+
+
+def test_rounds_replicate_the_same_cell() -> None:
+    first, second = (SweepSpec().trial("shm", 10, 100, "paced", index) for index in (0, 1))
+    assert first != second
+    assert first.cell == second.cell
+    assert first.cell != SweepSpec().trial("zmq", 10, 100, "paced", 0).cell
