@@ -1,7 +1,7 @@
 """Who has taken a place in a channel, who has left it politely, and who has died.
 
-What does not live here: the locks (ipcbench/seats.py), and words shared while messages flow (ipcbench/board.py). This is
-for transports that need no shared memory.
+What does not live here: the locks (ipcbench/seats.py), and words shared while messages flow (ipcbench/board.py). This
+is for transports that need no shared memory.
 
 An endpoint that closes leaves a note, `<role>.left`, beside its seat. A free seat without a note is a death.
 """

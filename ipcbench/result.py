@@ -99,6 +99,8 @@ class EndpointResult:
     """Whether the window's two halves agree (see docs/method.md)."""
     round_trip: Quantiles | None = None
     """Writer, mode pingpong: from a send to the last reader's reply."""
+    core: int | None = None
+    """Core that the process was bound to; None if the system placed it."""
 
 
 @dataclass(frozen=True, slots=True)

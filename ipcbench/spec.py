@@ -22,6 +22,7 @@ NAME_PREFIX = "ipcb-"
 """Every resource that ipcbench makes (segment, socket, directory, process group) has a name that starts so."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
+_PIN = re.compile(r"auto|none|\d+(,\d+)*")
 _MAX_DEPTH = 2**16
 
 
@@ -87,10 +88,12 @@ class ChannelSpec:
 PayloadKind = Literal["dict", "bytes", "ndarray"]
 Mode = Literal["paced", "pingpong", "saturate"]
 """`paced`: one way, open loop at a rate. `pingpong`: round trips, closed loop. `saturate`: one way, flat out."""
+Touch = Literal["header", "pages", "all"]
 CodecName = Literal["pickle", "pickle5", "msgpack", "raw"]
 
 PAYLOAD_KINDS: tuple[PayloadKind, ...] = get_args(PayloadKind)
 MODES: tuple[Mode, ...] = get_args(Mode)
+TOUCHES: tuple[Touch, ...] = get_args(Touch)
 CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
 
 AUTO_RATE_PER_S = 1000.0
@@ -126,6 +129,10 @@ class TrialSpec:
     """Length of the measured window."""
     round_index: int
     """Which round, from 0."""
+    pin: str = "none"
+    """Cores of the processes, see `SweepSpec.pin`."""
+    touch: Touch = "header"
+    """How much of a message a reader looks at, see `SweepSpec.touch`."""
 
     @property
     def cell(self) -> tuple[str, str, int, str, str, str, float, int]:
@@ -180,6 +187,12 @@ class SweepSpec:
     """Least length of the measured window; a paced trial may take longer to see enough messages."""
     depth: int = 64
     wait: WaitStrategy = "auto"
+    pin: str = "none"
+    """`none`: the system places the processes. `auto`: each on a core of its own, where there are enough. `0,1,…`: the
+    writer on the first, reader 0 on the second, and so on, round and round. A transport's own threads follow."""
+    touch: Touch = "header"
+    """What a reader looks at inside the timing: `header` and trailer, a byte of each of its `pages`, or
+    `all` of it, copied out. A zero-copy read costs its reader nothing until the payload is touched."""
 
     def __post_init__(self) -> None:
         for field, values in (("backends", self.backends), ("sizes", self.sizes), ("modes", self.modes)):
@@ -208,6 +221,9 @@ class SweepSpec:
         require_range("window_s", self.window_s, 0.01, 3600)
         require_range("depth", self.depth, 2, _MAX_DEPTH)
         require_choice("wait", self.wait, WAIT_STRATEGIES)
+        if not _PIN.fullmatch(self.pin):
+            raise ConfigError("pin", self.pin, "auto, none, or cores such as 0,1")
+        require_choice("touch", self.touch, TOUCHES)
 
     def trial(self, backend: str, size: int, payload_bytes: int, mode: Mode, round_index: int) -> TrialSpec:
         """Return the trial of one cell in one round; `payload_bytes` is the encoded size of that payload."""
@@ -230,6 +246,8 @@ class SweepSpec:
             warmup_s=self.warmup_s,
             window_s=window_s,
             round_index=round_index,
+            pin=self.pin,
+            touch=self.touch,
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -2,15 +2,15 @@
 
 What does not live here: any message format but ZeroMQ's own frames, and any spinning (libzmq's threads always sleep).
 
-One XPUB socket, one SUB socket a reader. XPUB_NODROP makes a full queue hold the writer instead of dropping. A reader
-subscribes to everything and to its own name. XPUB reports a topic when it comes and when it goes, so the writer knows
-without a sleep that all are there, and notices who has gone; XPUB_VERBOSE is not needed, since no two names are equal.
+One XPUB socket, one XSUB socket a reader. A reader subscribes to everything and to its own name. XPUB reports a topic
+when it comes and when it goes, so the writer knows without a sleep that all are there, and notices who has gone.
+XPUB_VERBOSE is not needed, since no two names are equal.
 
-How much a channel holds for each reader: `depth` messages in the writer's and the reader's queue together, or 64 KiB in
-each (at most 1,024 messages) if the channel's messages are small, because the kernel's socket buffers between the
-queues hold as much anyway: about 200 KiB for `zmq`, 1 MiB for `zmq-tcp`. Each end may have one more message in hand. So
-large messages keep to `depth`, give or take those two and the buffers, and small ones do not; but memory is bounded for
-all, and a writer whose readers do not read is held.
+Flow control is by credit: readers send upstream, once every few messages, that they have read as many. The writer stops
+when the slowest is `depth` messages behind, or 256 KiB of smaller messages (at most 1,024), and, if messages may be
+below 64 KiB, a quarter more, since receipts come that late. ZeroMQ's own high-water marks are off. They would bound two
+queues but not what lies in the kernel's buffers between them, so a reader could be thousands of small messages behind;
+and a reader whose queue is full when the writer's process ends loses what it has not taken from a Unix socket by then.
 
 The end of the stream is the only message of two (empty) frames: others pay nothing for it, no payload looks like it.
 
@@ -38,97 +38,110 @@ if absence is None:
     import zmq
 
 _NOBLOCK = 1
-_WRITES_PER_LOOK = 64
+_HAS_GONE, _HAS_COME, _HAS_READ = 0, 1, 2  # the first two are ZeroMQ's own
 _LARGE_BYTES = 2**17
 """From this size on, a received message is left in libzmq's memory, which is cheaper than a copy."""
+
+_SMALL_COUNT, _SMALL_BYTES = 1024, 2**18
+_PROMPT_BYTES = 2**16
+"""From this size on, a receipt for each message is cheap beside the message."""
 
 _ports: dict[str, sockets.socket] = {}
 """Bound sockets that never listen, by channel: they keep a channel's port from being given to others."""
 
 
+def _credit(channel: ChannelSpec) -> tuple[int, int]:
+    """Return how many messages the slowest reader may be behind, and after how many it sends a receipt."""
+    count = max(channel.depth, min(_SMALL_COUNT, _SMALL_BYTES // max(1, channel.max_message_bytes)))
+    batch = 1 if channel.max_message_bytes >= _PROMPT_BYTES else max(1, count // 4)
+    return count + batch - 1, batch
+
+
 class _ZmqWriter(Writer):
     """The XPUB end."""
 
-    __slots__ = ("_awaited", "_begun", "_failure", "_limit_bytes", "_link", "_send", "_send_now", "_writes_to_look")
+    __slots__ = ("_awaited", "_begun", "_failure", "_granted", "_limit_bytes", "_link", "_read", "_room", "_send")
 
     def __init__(self, address: Address) -> None:
         self._link = link = Link(address, "writer", zmq.XPUB)
         link.socket.set(zmq.XPUB_NODROP, 1)
         link.attach(link.socket.bind, address.location)
         self._limit_bytes = address.channel.max_message_bytes
-        self._awaited = set(reader_roles(address.channel))
+        self._awaited = {role.encode() for role in reader_roles(address.channel)}
+        self._read = dict.fromkeys(self._awaited, 0)
         self._begun = False
-        self._writes_to_look = _WRITES_PER_LOOK
+        self._room = self._granted = 0
         self._failure: TransportError | None = None
-        self._send_now: Callable[..., Any] = super(zmq.Socket, link.socket).send  # past pyzmq's layer in Python
-        self._send: Callable[..., Any] = self._refuse
+        self._send: Callable[..., Any] = super(zmq.Socket, link.socket).send  # past pyzmq's layer in Python
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         size_bytes = message.nbytes if type(message) is memoryview else len(message)
         if size_bytes > self._limit_bytes and self._failure is None:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
+        if not self._room:
+            self._make_room(deadline_ns(timeout_s))
         try:
-            self._send(message, 0 if timeout_s is None or timeout_s >= TRY_S else _NOBLOCK)
-        except zmq.Again:
-            held = True
-        else:
-            held = False
-        if held:
-            self._write_patiently(message, deadline_ns(timeout_s))
-        self._writes_to_look -= 1
-        if not self._writes_to_look:
-            self._look_at_readers()
+            self._send(message, _NOBLOCK)
+        except zmq.ZMQError as error:
+            raise TransportError(f"channel {self._link.channel.name!r}: {error}") from error
+        self._room -= 1
 
-    def _refuse(self, _message: Message, _flags: int = 0) -> None:
-        """Stand in for libzmq's `send` before all readers are there, after a loss, and after close."""
+    def _make_room(self, deadline: int | None) -> None:
+        """Wait until all readers are there and none is too far behind. There is no room after a loss or after close."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        raise zmq.Again
+        socket = self._link.socket
+        while int(socket.get(zmq.EVENTS)) & zmq.POLLIN:
+            self._hear_reader()
+        while self._awaited or not self._count_room():
+            self._link.until(self._hear_reader, deadline, self._check_awaited)
+        self._begun = True
 
-    def _write_patiently(self, message: Message, deadline: int | None) -> None:
-        link = self._link
-        while self._awaited:
-            link.until(self._hear_reader, zmq.RCVTIMEO, deadline, self._check_awaited)
-        self._begun, self._send = True, self._send_now
-        link.until(lambda: self._send(message), zmq.SNDTIMEO, deadline, self._look_at_readers)
-        self._look_at_readers()
+    def _count_room(self) -> int:
+        window = _credit(self._link.channel)[0]
+        granted = min(self._read.values(), default=self._granted) + window
+        self._room, self._granted = granted - self._granted, granted
+        return self._room
 
     def _hear_reader(self) -> None:
-        """Take in one report of XPUB: a byte (1 came, 0 went) and the topic: a reader's role, or everything."""
-        report = self._link.socket.recv()
-        role = report[1:].decode()
-        if report[0] == 1:
+        """Take in what a reader says: a byte (has come, has gone, has read a batch) and its role; or a subscription to
+        everything, which has no role.
+        """
+        said = self._link.socket.recv()
+        role = said[1:]
+        if said[0] == _HAS_READ:
+            if role in self._read:
+                self._read[role] += _credit(self._link.channel)[1]
+        elif said[0] == _HAS_COME:
             self._awaited.discard(role)
-        elif role and self._link.presence.note_of(role) is None:
+        elif role and self._link.presence.note_of(role.decode()) is None:
             self._lose(role)
-
-    def _look_at_readers(self) -> None:
-        self._writes_to_look = _WRITES_PER_LOOK
-        while int(self._link.socket.get(zmq.EVENTS)) & zmq.POLLIN:
-            self._hear_reader()
+        else:
+            self._read.pop(role, None)
 
     def _check_awaited(self) -> None:
         presence = self._link.presence
         for role in sorted(self._awaited):
-            if presence.note_of(role) is not None:
+            if presence.note_of(role.decode()) is not None:
                 self._awaited.discard(role)
-            elif presence.is_gone(role):
+                self._read.pop(role, None)
+            elif presence.is_gone(role.decode()):
                 self._lose(role)
 
-    def _lose(self, role: str) -> None:
-        self._failure = PeerLost(f"{role} of channel {self._link.channel.name!r} died without closing")
-        self._send = self._refuse
+    def _lose(self, role: bytes) -> None:
+        self._room = 0
+        self._failure = PeerLost(f"{role.decode()} of channel {self._link.channel.name!r} died without closing")
         raise self._failure
 
     def close(self) -> None:
         if isinstance(self._failure, EndpointClosed):
             return
         link = self._link
-        self._failure, self._send = EndpointClosed(f"the writer of {link.channel.name!r} is closed"), self._refuse
+        self._room = 0
+        self._failure = EndpointClosed(f"the writer of channel {link.channel.name!r} is closed")
         if self._begun:
-            link.socket.set(zmq.SNDHWM, 0)  # the end does not wait for room
-            self._send_now(b"", zmq.SNDMORE | _NOBLOCK)
-            self._send_now(b"", _NOBLOCK)
+            self._send(b"", zmq.SNDMORE | _NOBLOCK)
+            self._send(b"", _NOBLOCK)
             link.presence.leave_note("ended")
             link.hang_up_gently()
         else:
@@ -137,17 +150,21 @@ class _ZmqWriter(Writer):
 
 
 class _ZmqReader(Reader):
-    """A SUB end."""
+    """An XSUB end."""
 
-    __slots__ = ("_copy", "_failure", "_link", "_recv")
+    __slots__ = ("_batch", "_copy", "_failure", "_link", "_receipt", "_recv", "_send", "_until_receipt")
 
     def __init__(self, address: Address, index: int) -> None:
-        self._link = link = Link(address, reader_role(address.channel, index), zmq.SUB)
+        role = reader_role(address.channel, index)
+        self._link = link = Link(address, role, zmq.XSUB)
         link.attach(link.socket.connect, address.location)
-        link.socket.subscribe(b"")
-        link.socket.subscribe(link.presence.role)  # second: once the writer hears it, the first holds
+        link.socket.send(bytes([_HAS_COME]))
+        link.socket.send(bytes([_HAS_COME]) + role.encode())  # second: once the writer hears it, the first holds
+        self._receipt = bytes([_HAS_READ]) + role.encode()
+        self._until_receipt = self._batch = _credit(address.channel)[1]
         self._failure: TransportError | None = None
         self._recv: Callable[..., Any] = super(zmq.Socket, link.socket).recv
+        self._send: Callable[..., Any] = super(zmq.Socket, link.socket).send
         self._copy = True
 
     def read(self, timeout_s: float | None = None) -> memoryview:
@@ -155,6 +172,8 @@ class _ZmqReader(Reader):
             message = self._recv(0 if timeout_s is None or timeout_s >= TRY_S else _NOBLOCK, self._copy)
         except zmq.Again:
             message = None
+        except zmq.ZMQError as error:
+            raise TransportError(f"channel {self._link.channel.name!r}: {error}") from error
         if message is None:
             message = self._read_patiently(deadline_ns(timeout_s))
         size_bytes = len(message)
@@ -162,10 +181,14 @@ class _ZmqReader(Reader):
         if not size_bytes and self._link.socket.get(zmq.RCVMORE):
             self._stop(EndOfStream(f"channel {self._link.channel.name!r} has ended"))
             self._refuse()
+        self._until_receipt -= 1
+        if not self._until_receipt:
+            self._send(self._receipt, _NOBLOCK)
+            self._until_receipt = self._batch
         return memoryview(message)
 
     def _read_patiently(self, deadline: int | None) -> Any:
-        return self._link.until(lambda: self._recv(0, self._copy), zmq.RCVTIMEO, deadline, self._check_writer)
+        return self._link.until(lambda: self._recv(0, self._copy), deadline, self._check_writer)
 
     def _check_writer(self) -> None:
         """Raise if nothing more can come."""
@@ -194,7 +217,7 @@ class ZmqIpc(Backend):
     """ZeroMQ over a Unix socket in the channel's directory."""
 
     name: ClassVar[str] = "zmq"
-    summary: ClassVar[str] = "ZeroMQ XPUB/SUB over ipc:// (Unix sockets), XPUB_NODROP: lossless broadcast"
+    summary: ClassVar[str] = "ZeroMQ XPUB/XSUB over ipc:// (Unix sockets), with credit: lossless broadcast"
     capabilities: ClassVar[Capabilities] = Capabilities(
         deliveries=frozenset({"every_message", "latest_value"}),
         when_full="block",
@@ -251,7 +274,7 @@ class ZmqTcp(ZmqIpc):
     """ZeroMQ over loopback TCP. The process that makes a channel reserves its port until it destroys it or ends."""
 
     name: ClassVar[str] = "zmq-tcp"
-    summary: ClassVar[str] = "ZeroMQ XPUB/SUB over tcp:// on the loopback interface, XPUB_NODROP: lossless broadcast"
+    summary: ClassVar[str] = "ZeroMQ XPUB/XSUB over tcp:// on the loopback interface, with credit: lossless broadcast"
 
     def _endpoint(self, channel: ChannelSpec) -> str:
         port = sockets.socket()

@@ -13,7 +13,6 @@ from ipcbench.backend import Address
 from ipcbench.clock import now_ns
 from ipcbench.errors import TransportError, TransportTimeout
 from ipcbench.presence import Presence
-from ipcbench.spec import ChannelSpec
 
 try:
     import zmq
@@ -30,12 +29,11 @@ and are spared an exception. Shorter time-outs only look, and then wait exactly.
 _SLICE_MS = 100
 """Longest wait between two looks at whether the other side lives."""
 
-_QUEUE_BYTES, _QUEUE_COUNT = 2**16, 1024
 _TCP_BUFFER_BYTES = 2**18
 _RECONNECT_MS = 5
 
 _LINGER_MS = 30_000
-"""How long what a living reader does not take is kept after the writer's `close`."""
+"""How long what a stopped reader does not take is kept after the writer's `close`."""
 
 _CLOSE_S = 0.1
 """How long that `close` itself waits for the last messages to leave; then a thread goes on."""
@@ -56,10 +54,8 @@ class Link:
         self.presence = Presence(address.channel, role)
         self._context = zmq.Context()
         self.socket = self._context.socket(kind)
-        written, read = _queues(address.channel)
-        self.socket.set(zmq.SNDHWM, written)
-        self.socket.set(zmq.RCVHWM, read)
-        self.socket.set(zmq.SNDTIMEO, _TRY_MS)
+        self.socket.set(zmq.SNDHWM, 0)
+        self.socket.set(zmq.RCVHWM, 0)
         self.socket.set(zmq.RCVTIMEO, _TRY_MS)
         self.socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
         if address.location.startswith("tcp:"):  # else the kernel lets each buffer grow to several MiB
@@ -78,12 +74,11 @@ class Link:
             self.hang_up()
             raise TransportError(f"cannot use {endpoint}: {error}") from error
 
-    def until(self, attempt: Callable[[], Any], option: int, deadline: int | None, check: Callable[[], None]) -> Any:
+    def until(self, attempt: Callable[[], Any], deadline: int | None, check: Callable[[], None]) -> Any:
         """Return what `attempt` returns once it does not raise Again.
 
         Args:
-            attempt: uses the socket in a way that waits.
-            option: the socket's option that says how long that waits.
+            attempt: receives something.
             deadline: reading of the clock, in ns; None for never.
             check: called about every `_SLICE_MS`; raises if waiting is pointless.
 
@@ -93,7 +88,7 @@ class Link:
         try:
             while True:
                 left_ms = _SLICE_MS if deadline is None else -(-(deadline - now_ns()) // 1_000_000)
-                self.socket.set(option, max(0, min(left_ms, _SLICE_MS)))
+                self.socket.set(zmq.RCVTIMEO, max(0, min(left_ms, _SLICE_MS)))
                 try:
                     return attempt()
                 except zmq.Again as error:
@@ -103,7 +98,7 @@ class Link:
                     what = f"{self.presence.role} of channel {self.channel.name!r}: nothing moved in time"
                     raise TransportTimeout(what) from again
         finally:
-            self.socket.set(option, _TRY_MS)
+            self.socket.set(zmq.RCVTIMEO, _TRY_MS)
 
     def hang_up(self) -> None:
         """Close the socket, drop what it still holds, and free the place."""
@@ -122,9 +117,3 @@ class Link:
     def _finish(self) -> None:
         self._context.term()
         self.presence.vacate()
-
-
-def _queues(channel: ChannelSpec) -> tuple[int, int]:
-    """Return the high-water marks of the writer's and the reader's queue."""
-    least = min(_QUEUE_COUNT, _QUEUE_BYTES // max(64, channel.max_message_bytes))
-    return max(least, channel.depth // 2), max(least, (channel.depth + 1) // 2)

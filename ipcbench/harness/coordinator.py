@@ -14,6 +14,7 @@ from ipcbench.backend import Address, Backend
 from ipcbench.errors import IntegrityError, IpcbenchError
 from ipcbench.harness.digest import Column, Digest
 from ipcbench.harness.group import Group
+from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.probe import make_probe_file, probe_length
 from ipcbench.harness.scene import Scene
@@ -68,6 +69,7 @@ class TrialRun:
         self._plan = plan
         self._trial = plan.trial
         self._trial_id = trial_id
+        self._cores = cores_for(plan.trial.pin, plan.trial.readers + 1, allowed_cores())
         self._oversubscribed = plan.trial.readers + 1 > usable_cores
 
     def run(self) -> Facts:
@@ -114,7 +116,7 @@ class TrialRun:
                 addresses.append(self._backend.create(channel))  # noqa: PERF401 - each must be known once it exists
             address, *back = (one.as_dict() for one in addresses)
             request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict()}
-            self._group.ask_all(request, _ANSWER_S)
+            self._group.ask_all({**request, "cores": self._cores}, _ANSWER_S)
             before = self._probe()
             answers = self._group.ask_all({"do": "go"}, self._plan.deadline_s())
             after = self._probe()
@@ -169,7 +171,9 @@ class TrialRun:
             yield "clocks disagree: no one-way latency"
 
     def _record(self, answers: dict[int, dict[str, Any]]) -> tuple[TrialResult, dict[str, Column]]:
-        digest = Digest(self._trial, answers, self._group.pids, with_latency=self._clocks_agree())
+        cores = self._cores or (None,) * len(answers)
+        processes = {index: (self._group.pids[index], cores[index]) for index in answers}
+        digest = Digest(self._trial, answers, processes, with_latency=self._clocks_agree())
         endpoints = tuple(digest.endpoint(index) for index in sorted(answers))
         total = answers[0]["facts"]["total_count"]
         status, reason = judge(self._trial, endpoints, total, digest.achieved_rate_per_s())

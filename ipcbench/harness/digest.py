@@ -66,15 +66,20 @@ class Digest:
     Args:
         trial: what was measured.
         answers: what each process answered to `go`, by its number: `facts` and `columns` (int64, native byte order).
-        pids: process number → operating system's number.
+        processes: for each process, the system's number and the core it was bound to.
         with_latency: whether the clocks may be compared.
     """
 
     def __init__(
-        self, trial: TrialSpec, answers: dict[int, dict[str, Any]], pids: dict[int, int], *, with_latency: bool
+        self,
+        trial: TrialSpec,
+        answers: dict[int, dict[str, Any]],
+        processes: dict[int, tuple[int, int | None]],
+        *,
+        with_latency: bool,
     ) -> None:
         self._trial = trial
-        self._pids = pids
+        self._processes = processes
         self._answers = answers
         self._columns: dict[int, dict[str, Column]] = {
             index: {name: np.frombuffer(raw, dtype=np.int64) for name, raw in answer["columns"].items()}
@@ -103,7 +108,7 @@ class Digest:
             last_ns += int(columns.get("write_ns", columns.get("round_trip_ns", moments))[-1])
         return EndpointResult(
             role=role_of(index),
-            process_id=self._pids[index],
+            process_id=self._processes[index][0],
             messages_count=facts["messages_count"],
             first_ns=int(moments[0]) if len(moments) else 0,
             last_ns=last_ns,
@@ -117,6 +122,7 @@ class Digest:
             warmup_count=facts["warmup_count"],
             steady=facts.get("steady", True) and self._steady(index),
             round_trip=quantiles(columns.get("round_trip_ns")),
+            core=self._processes[index][1],
         )
 
     def _moments(self, index: int) -> Column:

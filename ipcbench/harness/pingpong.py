@@ -16,6 +16,7 @@ from ipcbench.backend import Reader, Writer
 from ipcbench.clock import now_ns
 from ipcbench.errors import IntegrityError
 from ipcbench.harness.loops import HASH_EVERY, set_phase
+from ipcbench.harness.placement import touching
 from ipcbench.harness.plan import Plan
 from ipcbench.measure.integrity import Tracker
 from ipcbench.measure.usage import UsageMeter
@@ -155,7 +156,7 @@ class PongPart:
     """
 
     def __init__(self, reader: Reader, reply: Writer, plan: Plan) -> None:
-        self._reader = reader
+        self._read = touching(reader.read, plan.trial.touch)
         self._reply = reply
         self._plan = plan
         self._bytes = message_bytes(plan.trial.payload_bytes)
@@ -167,7 +168,7 @@ class PongPart:
         """Reply until the end mark; any TransportError goes to the caller."""
         stall_s, tracker = self._plan.stall_s, self._tracker
         while True:
-            view = self._reader.read(stall_s)
+            view = self._read(stall_s)
             phase = unpack_stamp(view)[3]
             if phase == Phase.MEASURE:
                 break
@@ -183,7 +184,7 @@ class PongPart:
     def _return_all(self, view: memoryview) -> int:
         """Return the window's messages, beginning with `view`; the hot loop."""
         clock, stamp, stall_s = now_ns, unpack_stamp, self._plan.stall_s
-        read, write = self._reader.read, self._reply.write
+        read, write = self._read, self._reply.write
         received, measure, index, sequence = self._received, int(Phase.MEASURE), 0, self._tracker.last
         after = clock()
         while True:

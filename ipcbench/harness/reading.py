@@ -13,6 +13,7 @@ from ipcbench.backend import Reader
 from ipcbench.clock import now_ns
 from ipcbench.codec import Codec
 from ipcbench.harness.loops import HASH_EVERY, read_every, read_latest
+from ipcbench.harness.placement import touching
 from ipcbench.harness.plan import Plan
 from ipcbench.measure.integrity import Tracker
 from ipcbench.measure.usage import UsageMeter
@@ -52,7 +53,7 @@ class ReaderPart:
     """
 
     def __init__(self, reader: Reader, codec: Codec, plan: Plan) -> None:
-        self._reader = reader
+        self._read = touching(reader.read, plan.trial.touch)
         self._codec = codec
         self._plan = plan
         self._bytes = message_bytes(plan.trial.payload_bytes)
@@ -95,7 +96,7 @@ class ReaderPart:
 
     def _read_one(self) -> tuple[memoryview, int, int]:
         before = now_ns()
-        view = self._reader.read(self._plan.stall_s)
+        view = self._read(self._plan.stall_s)
         return view, before, now_ns()
 
     def _keep(self, view: memoryview, before: int, after: int) -> None:
@@ -107,7 +108,7 @@ class ReaderPart:
     def _measure(self) -> tuple[memoryview, int, int]:
         """Run the hot loop; return the message that it did not understand, and the clock around its read."""
         start, last = self._index, self._tracker.last
-        read, stall_s = self._reader.read, self._plan.stall_s
+        read, stall_s = self._read, self._plan.stall_s
         if self._lossless:
             end, view, before, after = read_every(
                 read, self._bytes, last, stall_s, body_matches, self._received, self._waited, start

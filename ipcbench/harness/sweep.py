@@ -22,6 +22,7 @@ from ipcbench.harness.coordinator import TrialRun, failed_trial
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
 from ipcbench.harness.launch import CONTROL_HOST_VARIABLE
+from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
 from ipcbench.harness.scene import Scene
@@ -88,6 +89,7 @@ def run_sweep(
     if resume is not None:
         stored = load_run(resume)
         sweep, finished = SweepSpec.from_dict(stored.info.sweep), stored.trials
+    cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # refuses cores that are not there
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
     backends, skipped = select_backends(sweep, payloads)
     run_id = new_run_id() if run_dir is None else run_dir.name

@@ -81,6 +81,8 @@ class Worker:
         """Open the endpoints and get everything ready, so that `go` finds nothing left to allocate."""
         plan = Plan.from_dict(request["plan"])
         trial = plan.trial
+        if request["cores"] is not None:
+            os.sched_setaffinity(0, {request["cores"][self._index]})
         address = Address.from_dict(request["address"])
         back = [Address.from_dict(one) for one in request["back"]]
         backend, codec = get_backend(trial.backend)(), get_codec(trial.codec)

@@ -1,0 +1,117 @@
+"""Backend × payload size: how latency and throughput go with the size, who leads where, and where that changes.
+
+What does not live here: the tables of single payloads (tables.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+from ipcbench.analysis.summary import CellSummary, Metric, Setting, SettingSummary, Summary
+from ipcbench.analysis.tables import NOT_MEASURED, Column, Table, number
+from ipcbench.analysis.wording import family_words, joined, size_words
+
+BEST_MARK = "*"
+SHARED_MARK = "="
+_MAX_SIZES = 6
+"""Of one matrix: more do not fit beside the names in 100 columns."""
+
+_Rank = Callable[[CellSummary], int | None]
+
+
+def matrices(summary: Summary) -> tuple[Table, ...]:
+    """Return a matrix of latencies and one of throughputs for each kind of payload that was measured at several sizes."""
+    return tuple(_all(summary))
+
+
+def crossovers(settings: Sequence[SettingSummary], metric: Metric) -> tuple[str, ...]:
+    """Return a sentence for each change of the lead that is clear: no backend holds first rank on both sides of it.
+
+    Args:
+        settings: of one kind of payload, by size.
+        metric: what the lead is in.
+    """
+    found: list[str] = []
+    leaders: frozenset[str] = frozenset()
+    held_at: Setting | None = None
+    for one in settings:
+        first = _leaders(one, metric)
+        if not first:
+            continue
+        if held_at is not None and not leaders & first:
+            found.append(
+                f"Crossover between {held_at.payload_bytes:,} B and {one.setting.payload_bytes:,} B: "
+                f"{joined(sorted(leaders))} leads below, {joined(sorted(first))} above."
+            )
+            leaders = first
+        else:
+            leaders = leaders & first or first
+        held_at = one.setting
+    return tuple(found)
+
+
+def _all(summary: Summary) -> Iterator[Table]:
+    for _, group in groupby(summary.settings, key=lambda one: _family(one.setting)):
+        settings = list(group)
+        if len(settings) < 2:
+            continue
+        for metric in ("latency", "throughput"):
+            if any(_leaders(one, metric) for one in settings):
+                for start in range(0, len(settings), _MAX_SIZES):
+                    yield _matrix(settings, settings[start : start + _MAX_SIZES], metric)
+
+
+def _family(setting: Setting) -> tuple[object, ...]:
+    return (setting.delivery, setting.payload, setting.codec, setting.readers, setting.depth, setting.wait)
+
+
+def _rank(one: SettingSummary, metric: Metric) -> _Rank:
+    """Return how to look up the rank of a cell by this metric; None for every cell if there is no such rank."""
+    if metric == "throughput":
+        return lambda cell: cell.throughput_rank
+    return (lambda cell: cell.rank) if one.ranked_by == "latency" else (lambda cell: None)
+
+
+def _leaders(one: SettingSummary, metric: Metric) -> frozenset[str]:
+    rank = _rank(one, metric)
+    return frozenset(cell.backend for cell in one.cells if rank(cell) == 1)
+
+
+def _matrix(family: Sequence[SettingSummary], settings: Sequence[SettingSummary], metric: Metric) -> Table:
+    backends = list(dict.fromkeys(cell.backend for one in family for cell in one.cells))
+    what = "One-way latency p50, µs" if metric == "latency" else "Throughput, k messages/s to each reader"
+    first = settings[0].setting
+    remarks = crossovers(family, metric) or (_no_crossover(family, metric),)
+    marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
+    return Table(
+        title=f"{what}: {first.payload}, {family_words(first)}",
+        remarks=(*remarks, marks),
+        columns=(
+            Column(("", "backend"), "left"),
+            *(Column((size_words(one.setting), f"{one.setting.payload_bytes:,} B")) for one in settings),
+        ),
+        rows=tuple((name, *(_entry(one, name, metric) for one in settings)) for name in backends),
+        best_rows=frozenset(),
+        footnotes=(),
+    )
+
+
+def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
+    always = frozenset.intersection(*(leaders for one in family if (leaders := _leaders(one, metric))))
+    if always:
+        return f"No crossover: {joined(sorted(always))} has the first rank at every size, alone or shared."
+    return "No clear crossover: ranks overlap from each size to the next."
+
+
+def _entry(one: SettingSummary, backend: str, metric: Metric) -> str:
+    cell = next((cell for cell in one.cells if cell.backend == backend), None)
+    if cell is None:
+        return f"{NOT_MEASURED}  "
+    if cell.status != "ok":
+        return f"{cell.status}  "
+    p50 = cell.latency_p50_ns
+    text = number(p50.estimate if p50 else None, 1e3) if metric == "latency" else number(cell.throughput_per_s, 1e3)
+    leaders = _leaders(one, metric)
+    mark = "" if backend not in leaders else BEST_MARK if len(leaders) == 1 else SHARED_MARK
+    return f"{text} {mark or ' '}"

@@ -1,0 +1,136 @@
+"""Tables as text: for a terminal, for a pipe, as Markdown. The same strings in each, at most 100 columns where aligned.
+
+What does not live here: what the tables say (tables.py), and data for other programs (export.py).
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from ipcbench.analysis.tables import Table, Tables
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+WIDTH = 100
+_MAX_NAME = 20
+_MARKDOWN_SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"} | {"\n": " "})
+
+
+def show(tables: Tables, stream: TextIO) -> None:
+    """Write the tables to a stream: with rich if it is a terminal (NO_COLOR is honoured), else as plain text."""
+    if not stream.isatty():
+        stream.write(as_text(tables))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    # A table is never squeezed: on a narrow terminal its lines wrap, but no digit is cut off.
+    terminal = Console(file=stream, highlight=False, emoji=False, markup=False)
+    width = min(WIDTH, terminal.width)
+    wide = Console(file=stream, highlight=False, emoji=False, markup=False, width=max(WIDTH, terminal.width))
+    for line in _paragraphs(tables.header, width):
+        wide.print(Text(line), soft_wrap=True)
+    for one in (*tables.payload_tables, *tables.matrices):
+        wide.print()
+        wide.print(Text(one.title, "bold"), soft_wrap=True)
+        for line in _paragraphs(one.remarks, width):
+            wide.print(Text(line), soft_wrap=True)
+        wide.print(_rich_table(one))
+        for line in _footnotes(one, width):
+            wide.print(Text(line, "dim"), soft_wrap=True)
+    wide.print()
+    for line in _paragraphs(tables.legend, width):
+        wide.print(Text(line, "dim"), soft_wrap=True)
+
+
+def as_text(tables: Tables, width: int = WIDTH) -> str:
+    """Return the tables as aligned plain text without any escape sequence."""
+    parts = ["\n".join(_paragraphs(tables.header, width))]
+    for one in (*tables.payload_tables, *tables.matrices):
+        lines = [one.title, *_paragraphs(one.remarks, width), *_aligned(one, width), *_footnotes(one, width)]
+        parts.append("\n".join(lines))
+    parts.append("\n".join(_paragraphs(tables.legend, width)))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_markdown(tables: Tables) -> str:
+    """Return the tables as Markdown (GitHub's), fit to be pasted into a document or an issue."""
+    parts = ["\n".join(f"- {_escape(line)}" for line in tables.header)]
+    for one in (*tables.payload_tables, *tables.matrices):
+        parts.append(f"### {_escape(one.title)}")
+        parts.append("\n".join(f"- {_escape(line)}" for line in one.remarks))
+        parts.append(_markdown_table(one))
+        if one.footnotes:
+            parts.append("\n".join(f"- {letter}: {_escape(text)}" for letter, text in one.footnotes))
+    parts.append("\n".join(f"- {_escape(line)}" for line in tables.legend))
+    return "\n\n".join(parts) + "\n"
+
+
+def _paragraphs(lines: Sequence[str], width: int) -> Iterator[str]:
+    for line in lines:
+        yield from textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _footnotes(table: Table, width: int) -> Iterator[str]:
+    for letter, text in table.footnotes:
+        yield from textwrap.wrap(f"{letter}: {text}", width, subsequent_indent="   ", break_on_hyphens=False)
+
+
+def _shortened(name: str) -> str:
+    """Return a name that fits its column; of a long one, the end tells more."""
+    return name if len(name) <= _MAX_NAME else "…" + name[-_MAX_NAME + 1 :]
+
+
+def _cells(table: Table) -> list[tuple[str, ...]]:
+    """Return the heads' two lines and the rows, long names shortened."""
+    heads = [tuple(column.head[line] for column in table.columns) for line in (0, 1)]
+    name = next(index for index, column in enumerate(table.columns) if column.head[1] == "backend")
+    rows = [(*row[:name], _shortened(row[name]), *row[name + 1 :]) for row in table.rows]
+    return [*heads, *rows]
+
+
+def _aligned(table: Table, width: int) -> list[str]:
+    cells = _cells(table)
+    widths = [max(len(row[index]) for row in cells) for index in range(len(table.columns))]
+    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
+    lines = []
+    for row in cells:
+        padded = [
+            text.ljust(size) if column.align == "left" else text.rjust(size)
+            for text, size, column in zip(row, widths, table.columns, strict=True)
+        ]
+        lines.append((" " * gap).join(padded).rstrip())
+    lines.insert(2, "-" * max(len(line) for line in lines))
+    return lines
+
+
+def _rich_table(table: Table) -> RichTable:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    cells = _cells(table)
+    widths = [max(len(row[index]) for row in cells) for index in range(len(table.columns))]
+    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
+    rich = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    for index, column in enumerate(table.columns):
+        rich.add_column(
+            Text("\n".join(column.head)), justify=column.align, no_wrap=True, min_width=widths[index], vertical="bottom"
+        )
+    for index, row in enumerate(cells[2:]):
+        rich.add_row(*(Text(text) for text in row), style="bold" if index in table.best_rows else "")
+    return rich
+
+
+def _escape(text: str) -> str:
+    return text.translate(_MARKDOWN_SPECIAL)
+
+
+def _markdown_table(table: Table) -> str:
+    heads = [_escape(" ".join(part for part in column.head if part)) for column in table.columns]
+    rules = [":--" if column.align == "left" else "--:" for column in table.columns]
+    rows = [[_escape(text.strip()) for text in row] for row in table.rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rules, *rows))

@@ -1,0 +1,158 @@
+"""A run in sentences: titles, verdicts, the header block and the legend; the same in every format.
+
+What does not live here: tables of numbers (tables.py, matrix.py) and how a format shows any of it (render.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ipcbench.analysis.summary import CellSummary, Setting, SettingSummary, Summary
+from ipcbench.measure.stats import MIN_DIFFERENCE_RATIO, Interval
+from ipcbench.units import format_bytes, format_duration_ns, format_significant
+
+LEGEND = (
+    "one-way: receipt − intended send time of paced messages, over all readers and rounds; decoding is not in it. "
+    "p99 is n/a with fewer than 1,000 samples.",
+    "× best: how many times as slow as the best, with its 95 % interval. Equal ranks (1=) cannot be told apart: the "
+    "interval holds 1, or the difference is within 1 % or within this run's noise.",
+    "read: time inside one read while saturated, waiting for the message included. decode: time to decode one payload.",
+    "k msg/s, MB/s: to each reader while saturated; MB = 1,000,000 bytes of payload.",
+    "CPU: user and system time per message while saturated, of the writer and of one reader; spinning counts.",
+)
+
+
+def size_words(setting: Setting) -> str:
+    """Return the size as its payload kind counts it: entries of a dict, otherwise bytes."""
+    return plural(setting.size, "entry", "entries") if setting.payload == "dict" else format_bytes(setting.size)
+
+
+def plural(count: int, one: str, many: str) -> str:
+    """Return `1 reader` or `3 readers`."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def joined(names: Sequence[str]) -> str:
+    """Return `a`, `a and b` or `a, b and c`."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def family_words(setting: Setting) -> str:
+    """Return what settings of all sizes have in common."""
+    return f"{setting.codec}, {plural(setting.readers, 'reader', 'readers')}, {setting.delivery}"
+
+
+def setting_title(setting: Setting) -> str:
+    """Return kind, size in its own unit, bytes on the wire, codec, readers and delivery."""
+    return f"{setting.payload} of {size_words(setting)} = {setting.payload_bytes:,} B, {family_words(setting)}"
+
+
+def ratio_words(ratio: Interval) -> str:
+    """Return a ratio with its interval: `2.26 [1.75–3.07]`."""
+    low, middle, high = (format_significant(one) for one in (ratio.low, ratio.estimate, ratio.high))
+    return f"{middle} [{low}–{high}]"
+
+
+def verdict(one: SettingSummary) -> str:
+    """Return in one line what may be concluded at this setting, and nothing more."""
+    ranked = [cell for cell in one.cells if cell.rank is not None]
+    if not ranked:
+        return "No verdict: nothing was measured."
+    what = "one-way latency" if one.ranked_by == "latency" else "time per message"
+    best = [cell for cell in ranked if cell.rank == 1]
+    figures = joined([_main_figure(cell, one) for cell in best])
+    if len(ranked) == 1:
+        text = f"Only {best[0].backend} was measured: {figures}"
+    elif len(best) == 1:
+        text = f"{best[0].backend} has the lowest {what}: {figures}"
+    else:
+        names = joined([cell.backend for cell in best])
+        text = f"No clear difference in {what} between {names}: {figures}"
+    following = ranked[len(best)] if len(best) < len(ranked) else None
+    if following is not None and following.ratio is not None:
+        text += f"; next is {following.backend}, {ratio_words(following.ratio)} times as slow"
+    return f"{text}.{_throughput_words(one)}"
+
+
+def _main_figure(cell: CellSummary, one: SettingSummary) -> str:
+    if one.ranked_by == "latency" and cell.latency_p50_ns is not None:
+        return format_duration_ns(cell.latency_p50_ns.estimate)
+    return f"{format_significant((cell.throughput_per_s or 0.0) / 1e3)} k messages/s"
+
+
+def _throughput_words(one: SettingSummary) -> str:
+    first = [cell for cell in one.cells if cell.throughput_rank == 1]
+    measured = [cell for cell in one.cells if cell.throughput_rank is not None]
+    if one.ranked_by != "latency" or len(measured) < 2:
+        return ""
+    if len(first) == len(measured):
+        return " No clear difference in throughput."
+    return f" Highest throughput: {joined([cell.backend for cell in first])}."
+
+
+def header(summary: Summary) -> tuple[str, ...]:
+    """Return what a reader must know before any number: run, machine, harness floor, oversubscription, noise, gaps."""
+    return tuple(_header(summary))
+
+
+def _header(summary: Summary) -> Iterator[str]:
+    info = summary.info
+    rounds = plural(info.rounds_done, "round", "rounds")
+    yield f"run: {info.run_id}, {info.status}, {rounds}, seed {info.sweep.get('seed', 'unknown')}"
+    yield f"machine: {_machine_words(summary)}"
+    if info.floor is not None:
+        writer, reader = format_duration_ns(info.floor.writer_ns), format_duration_ns(info.floor.reader_ns)
+        yield f"harness floor: {writer} writer and {reader} reader per message; it is part of every figure"
+    yield from (_load_words(summary, readers) for readers in sorted({one.setting.readers for one in summary.settings}))
+    yield _noise_words(summary)
+    if any(one.setting.delivery == "latest_value" for one in summary.settings):
+        yield (
+            "latest_value: readers get the newest value and older ones are overwritten; never compare these figures "
+            "with every_message"
+        )
+    yield from (f"left out: {name}: {reason}" for name, reason in info.skipped.items())
+    yield from (f"problem: {one}" for one in summary.problems)
+
+
+def _machine_words(summary: Summary) -> str:
+    machine, versions = summary.info.machine, summary.info.versions
+    memory = machine.get("memory_bytes")
+    parts: list[Any] = [
+        f"{machine.get('cpu_model') or 'unknown CPU'}{' (virtual)' if machine.get('virtual') else ''}",
+        f"{_cores(summary) or 'unknown number of'} cores",
+        f"{memory / 2**30:.1f} GiB" if isinstance(memory, int) else None,
+        machine.get("kernel"),
+        machine.get("python"),
+        f"ipcbench {versions['ipcbench']}" if "ipcbench" in versions else None,
+    ]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _cores(summary: Summary) -> str:
+    cores = summary.info.machine.get("usable_cores")
+    return f"{cores:g}" if isinstance(cores, int | float) else ""
+
+
+def _load_words(summary: Summary, readers: int) -> str:
+    cores = summary.info.machine.get("usable_cores")
+    text = f"load: {readers + 1} processes on {_cores(summary) or 'an unknown number of'} cores"
+    if isinstance(cores, int | float) and readers + 1 > cores:
+        text += (
+            ": oversubscribed; they take turns, so latencies hold waiting for a core, and more cores may reorder ranks"
+        )
+    return text
+
+
+def _noise_words(summary: Summary) -> str:
+    noise = summary.latency_noise_ratio
+    kind = "latency"
+    if noise is None:
+        noise, kind = summary.throughput_noise_ratio, "throughput"
+    if noise is None:
+        return "noise: unknown, for it takes two rounds of a cell; differences are judged by their intervals alone"
+    least = max(noise, MIN_DIFFERENCE_RATIO)
+    return (
+        f"noise: a cell measured twice differs by {format_significant(100 * noise)} % in {kind}; "
+        f"no difference below {format_significant(100 * least)} % is called one"
+    )

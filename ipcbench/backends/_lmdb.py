@@ -1,0 +1,396 @@
+"""LMDB: a memory-mapped database; one write transaction a message, reads show the database's own pages.
+
+What does not live here: the files (_lmdb_store.py), waiting, wake-ups and the words that the endpoints share
+(ipcbench/board.py).
+
+every_message: message n is the value of key n modulo `depth`. A reader keeps a read transaction, a snapshot, until it has
+read all that the snapshot holds and asks for more: LMDB writes nothing in place that a snapshot shows, so a view stays as
+it is while the writer goes on. Consumed messages that are large are deleted, so that the pages in use fit in the cache.
+
+latest_value: `readers + 2` keys, used like the spare buffers of shared memory: the writer takes one that is neither the
+newest nor pinned by a reader. A kept snapshot would pin every page that is freed while a slow reader looks at one value.
+A pinned key instead keeps just that value: LMDB moves or frees the pages of a large value only when its own key is
+written. A small value shares its page with others and is copied.
+
+Durability: none of the calls waits for the disk (`sync=False`). What `write` has committed survives every process, also
+by SIGKILL, until `destroy`; a crash of the system may lose or damage it. An endpoint whose process was killed may be
+opened again, and goes on where it was: the message that a reader was looking at comes again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import ClassVar
+
+from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
+from ipcbench.backends._lmdb_store import MIN_MESSAGES, RING_BYTES, Store, absence, make_files, small_bytes
+from ipcbench.board import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderSide, WriterSide, consumed_word
+from ipcbench.clock import deadline_ns
+from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError, TransportTimeout
+from ipcbench.seats import channel_directory, remove_directory
+from ipcbench.spec import ChannelSpec
+from ipcbench.wait import Waiter
+
+if absence is None:
+    import lmdb
+
+_ANNOUNCED = 2  # word of the board's first line that this backend uses: version << 16 | slot
+_PIN = 2  # word of a reader's line, relative to its `consumed` word: pinned slot + 1
+
+
+def _keys(channel: ChannelSpec) -> tuple[bytes, ...]:
+    count = channel.readers + 2 if channel.delivery == "latest_value" else channel.depth
+    return tuple(number.to_bytes(4, "big") for number in range(count))
+
+
+def _nothing(*_: object) -> None:
+    """Stand for the `get` of a snapshot where there is none."""
+
+
+class _LmdbWriter(Writer):
+    """What both writers hold; a subclass knows which key comes next."""
+
+    def __init__(self, channel: ChannelSpec, store: Store) -> None:
+        self._side = WriterSide(store.words, channel, channel_directory(channel.name))
+        self._store = store
+        self._begin = store.environment.begin
+        self._words = store.words
+        self._keys = _keys(channel)
+        self._limit_bytes = channel.max_message_bytes
+
+    def _put(self, key: bytes, message: Message, timeout_s: float | None) -> None:
+        """Commit one message."""
+        try:
+            transaction = self._begin(write=True)
+            try:
+                transaction.put(key, message)
+                transaction.commit()
+            except BaseException:
+                transaction.abort()
+                raise
+        except lmdb.MapFullError:
+            self._put_when_it_fits(key, message, timeout_s)
+        except lmdb.Error as error:
+            raise self._failed(error) from error
+
+    def _put_when_it_fits(self, key: bytes, message: Message, timeout_s: float | None) -> None:
+        """Commit one message once a reader has given up an old snapshot, which keeps all pages that were freed since:
+        that of a reader that is many messages behind, or that the system has stopped at a bad moment, or that is dead.
+        """
+
+        def fits() -> bool:
+            self._store.environment.reader_check()
+            self._forget_consumed()
+            try:
+                with self._begin(write=True) as transaction:
+                    transaction.put(key, message)
+            except lmdb.MapFullError:
+                return False
+            return True
+
+        channel = self._side.channel
+        waiter = Waiter(
+            channel.wait,
+            channel.readers + 1,
+            doorbell=None,
+            arm=_nothing,
+            disarm=_nothing,
+            check_peers=self._side.check_peers,
+        )
+        try:
+            if not waiter.until(fits, deadline_ns(timeout_s)):
+                raise TransportTimeout(f"no room in channel {channel.name!r} within {timeout_s} s: a reader is far behind")
+        except lmdb.Error as error:
+            raise self._failed(error) from error
+
+    def _forget_consumed(self) -> None:
+        """Delete what no reader needs any more."""
+
+    def _failed(self, error: Exception) -> TransportError:
+        return TransportError(f"the database of channel {self._side.channel.name!r} refuses: {error}")
+
+    def close(self) -> None:
+        if not self._side.closed:
+            self._side.close()
+            self._store.close()
+
+
+class RingWriter(_LmdbWriter):
+    """Writer of an every_message channel."""
+
+    def __init__(self, channel: ChannelSpec, store: Store) -> None:
+        super().__init__(channel, store)
+        self._count = len(self._keys)
+        self._small_bytes = min(small_bytes(channel), self._limit_bytes)
+        self._fenced = self._side.fenced
+        self._sequence = self._words[PUBLISHED]  # above 0 if an earlier writer was killed
+        self._room = 0
+        self._oldest = 0
+        self._large = self._stored_large()
+        first, *self._more_sleep_words = self._side.sleep_words
+        self._sleep_word = first
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        sequence = self._sequence
+        size_bytes = len(message)
+        if sequence >= self._room or size_bytes > self._small_bytes:
+            self._make_room(size_bytes, timeout_s)
+        self._put(self._keys[sequence % self._count], message, timeout_s)
+        self._sequence = sequence + 1
+        words = self._words
+        if self._fenced:
+            self._side.store_published(PUBLISHED, sequence + 1)
+        else:
+            words[PUBLISHED] = sequence + 1
+        if words[self._sleep_word] or self._more_sleep_words:
+            self._side.ring_sleepers()
+
+    def _make_room(self, size_bytes: int, timeout_s: float | None) -> None:
+        """Wait until the message may be stored beside those that are still needed."""
+        self._side.require_open()
+        if size_bytes > self._limit_bytes:
+            raise MessageTooLarge(size_bytes, self._limit_bytes)
+        first = max(self._sequence + 1 - self._count, 0)
+        is_large = size_bytes > self._small_bytes
+        if is_large:
+            beside = [(n, kept) for n, kept in self._large.items() if first <= n < self._sequence]
+            total_bytes = size_bytes + sum(kept for _, kept in beside)
+            while len(beside) >= MIN_MESSAGES and total_bytes > RING_BYTES:
+                oldest, kept = beside.pop(0)
+                first, total_bytes = oldest + 1, total_bytes - kept
+        self._room = self._side.wait_until_consumed(first, timeout_s) + self._count
+        if is_large:
+            self._large = {**dict(beside), self._sequence: size_bytes}
+            try:
+                self._forget(first)
+            except lmdb.Error as error:
+                raise self._failed(error) from error
+
+    def _forget_consumed(self) -> None:
+        self._forget(min(self._side.slowest(), self._sequence))
+
+    def _forget(self, first: int) -> None:
+        """Delete the messages before `first`."""
+        self._oldest = max(self._oldest, self._sequence - self._count)
+        if self._oldest < first:
+            with self._begin(write=True) as transaction:
+                for number in range(self._oldest, first):
+                    transaction.delete(self._keys[number % self._count])
+            self._oldest = first
+
+    def _stored_large(self) -> dict[int, int]:
+        """Return number and size of the large messages that an earlier writer has left."""
+        found = {}
+        if self._sequence:
+            with self._begin(buffers=True) as transaction:
+                for number in range(max(self._sequence - self._count, 0), self._sequence):
+                    size_bytes = len(transaction.get(self._keys[number % self._count], b""))
+                    if size_bytes > self._small_bytes:
+                        found[number] = size_bytes
+        return found
+
+    def close(self) -> None:
+        super().close()
+        self._room = 0
+
+
+class LatestWriter(_LmdbWriter):
+    """Writer of a latest_value channel. It waits for nobody, but for a reader that is stopped in the very moment in
+    which it holds a snapshot, and only when the database is full.
+    """
+
+    def __init__(self, channel: ChannelSpec, store: Store) -> None:
+        super().__init__(channel, store)
+        self._pin_words = [consumed_word(index) + _PIN for index in range(channel.readers)]
+        self._sequence, self._newest = self._words[_ANNOUNCED] >> 16, self._words[_ANNOUNCED] & 0xFFFF
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        self._side.require_open()
+        size_bytes = len(message)
+        if size_bytes > self._limit_bytes:
+            raise MessageTooLarge(size_bytes, self._limit_bytes)
+        words = self._words
+        self._side.fence()  # the last announcement is visible before the pins are looked at
+        taken = {words[word] - 1 for word in self._pin_words}
+        taken.add(self._newest)
+        slot = next(index for index in range(len(self._keys)) if index not in taken)
+        self._put(self._keys[slot], message, timeout_s)
+        self._sequence += 1
+        self._newest = slot
+        self._side.store_published(_ANNOUNCED, self._sequence << 16 | slot)
+        self._side.ring_sleepers()
+
+
+class _LmdbReader(Reader):
+    """What both readers hold."""
+
+    def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
+        self._side = ReaderSide(store.words, channel, channel_directory(channel.name), index)
+        self._store = store
+        self._begin = store.environment.begin
+        self._words = store.words
+        self._keys = _keys(channel)
+        self._view: memoryview | None = None
+
+    def _missing(self, what: str, cause: Exception | None = None) -> TransportError:
+        reason = f": {cause}" if cause else ""
+        return TransportError(f"{what} cannot be had from the database of channel {self._side.channel.name!r}{reason}")
+
+    def close(self) -> None:
+        if not self._side.closed:
+            self._side.close()
+            self._store.close(self._view)
+            self._view = None
+
+
+class RingReader(_LmdbReader):
+    """Reader of an every_message channel; its views are the database's own pages, held by its snapshot."""
+
+    def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
+        super().__init__(channel, store, index)
+        self._count = len(self._keys)
+        self._fenced = self._side.fenced
+        self._consumed_word = self._side.consumed_word
+        self._spins = range(self._side.first_looks)
+        self._sequence = self._words[self._consumed_word]  # above 0 if an earlier reader was killed
+        self._covered = 0
+        self._get = _nothing
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        sequence = self._sequence
+        if sequence >= self._covered:
+            self._advance(sequence, timeout_s)
+        elif self._fenced:
+            self._side.done_with(sequence)
+        else:
+            words = self._words
+            words[self._consumed_word] = sequence  # the last view is done with
+            if words[WRITER_SLEEPS]:
+                self._side.ring_writer()
+        view = self._get(self._keys[sequence % self._count])
+        if view is None:
+            raise self._missing(f"message {sequence}")
+        self._sequence = sequence + 1
+        self._view = view
+        return view
+
+    def _advance(self, sequence: int, timeout_s: float | None) -> None:
+        """Wait for a message beyond the snapshot, and take a new snapshot that has it."""
+        self._side.require_open()
+        self._get = _nothing  # the last reference to the snapshot, which ends here
+        self._side.done_with(sequence)
+        words = self._words
+        if words[PUBLISHED] <= sequence:
+            for _ in self._spins:
+                if words[PUBLISHED] > sequence:
+                    break
+            else:
+                if not self._side.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s):
+                    raise EndOfStream(f"channel ended after {sequence} messages")
+        covered = words[PUBLISHED]
+        if self._fenced:
+            self._side.fence()
+        try:
+            self._get = self._begin(buffers=True).get
+        except lmdb.Error as error:
+            raise self._missing(f"message {sequence}", error) from error
+        self._covered = covered
+
+    def close(self) -> None:
+        self._get, self._covered = _nothing, 0
+        super().close()
+
+
+class LatestReader(_LmdbReader):
+    """Reader of a latest_value channel; its views are the pages of the value, whose key is pinned, or a copy of a small
+    value.
+    """
+
+    def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
+        super().__init__(channel, store, index)
+        self._pin_word = self._side.consumed_word + _PIN
+        self._copied_bytes = store.environment.stat()["psize"]
+        self._sequence = 0
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        self._side.require_open()
+        words = self._words
+        if words[_ANNOUNCED] >> 16 <= self._sequence:
+            seen = self._sequence
+            if not self._side.wait_until(lambda: words[_ANNOUNCED] >> 16 > seen, timeout_s):
+                raise EndOfStream(f"channel ended with version {seen}")
+        self._side.fence()  # the last view was read before its key is unpinned
+        while True:
+            announced = words[_ANNOUNCED]
+            slot = announced & 0xFFFF
+            words[self._pin_word] = slot + 1
+            self._side.fence()
+            if words[_ANNOUNCED] == announced:
+                break
+        try:
+            with self._begin(buffers=True) as snapshot:
+                view = snapshot.get(self._keys[slot])
+                if view is not None and len(view) <= self._copied_bytes:
+                    view = memoryview(bytes(view))
+        except lmdb.Error as error:
+            raise self._missing("the newest value", error) from error
+        if view is None:
+            raise self._missing("the newest value")
+        self._sequence = announced >> 16
+        self._view = view
+        return view
+
+
+class Lmdb(Backend):
+    """Memory-mapped database."""
+
+    name: ClassVar[str] = "lmdb"
+    summary: ClassVar[str] = "memory-mapped database (LMDB), one write transaction a message, zero-copy reads"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        deliveries=frozenset({"every_message", "latest_value"}),
+        when_full="block",
+        max_message_bytes=2**32 - 1,
+        max_readers=MAX_READERS,
+        zero_copy_read=True,
+        waits=frozenset({"spin", "yield", "block"}),
+        launcher="spawn",
+        remote=False,
+        persistent=True,
+        detects_peer_exit=True,
+    )
+
+    @classmethod
+    def probe(cls) -> None:
+        if absence is not None:
+            raise unavailable(cls.name, absence, "lmdb", "pip install lmdb") from absence
+        if sys.platform == "win32":
+            raise BackendUnavailable(cls.name, "it needs POSIX named pipes and file locks", "use Linux or macOS")
+
+    def create(self, channel: ChannelSpec) -> Address:
+        self.probe()
+        self.require(channel)
+        make_files(channel)
+        return Address(self.name, channel, "")
+
+    def open_writer(self, address: Address) -> Writer:
+        self.probe()
+        kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
+        store = Store(address.channel)
+        try:
+            return kind(address.channel, store)
+        except TransportError:
+            store.close()
+            raise
+
+    def open_reader(self, address: Address, index: int) -> Reader:
+        self.probe()
+        kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
+        store = Store(address.channel)
+        try:
+            return kind(address.channel, store, index)
+        except TransportError:
+            store.close()
+            raise
+
+    def destroy(self, address: Address) -> None:
+        remove_directory(address.channel.name)

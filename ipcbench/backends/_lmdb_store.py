@@ -1,0 +1,196 @@
+"""The files under the LMDB backend: a channel's database, opened once in a process however many endpoints use it, and its
+board.
+
+What does not live here: which key holds which message, and who may write or read it when (_lmdb.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import sys
+import threading
+from pathlib import Path
+
+from ipcbench.board import MAX_READERS, board_bytes, make_doorbells
+from ipcbench.errors import TransportError
+from ipcbench.seats import channel_directory, make_directory, remove_directory
+from ipcbench.spec import ChannelSpec
+from ipcbench.units import format_bytes
+
+try:
+    import lmdb
+except ModuleNotFoundError as error:
+    absence: ModuleNotFoundError | None = error
+else:
+    absence = None
+"""Why the library is not there; the backend's `probe` says how to install it."""
+
+RING_BYTES = 2**20
+"""An every_message channel holds as many of its `depth` messages as fit in this, and at least `MIN_MESSAGES`: pages that
+stay in the processor's cache are worth more than many large messages."""
+
+MIN_MESSAGES = 2
+
+_UNCOUNTED_BYTES = 2**10
+_NODE_BYTES = 32  # what the database adds to a key and a small value in a page, rounded up
+_SPARE_TRANSACTIONS = 1024
+_PAGES_PER_TRANSACTION = 8  # of the tree and of the list of free pages, rounded up
+_READER_SLOTS = 4 * MAX_READERS  # room for those of readers that were killed, until somebody notices
+
+_DATABASE, _BOARD = "data.mdb", "board"
+
+_Key = tuple[int, int, int]
+
+_open: dict[_Key, tuple[lmdb.Environment, int]] = {}
+"""(process, device, inode) → the open database and how many endpoints of this process use it. LMDB must not open a file
+twice in a process: its file locks belong to the process."""
+_opening = threading.Lock()
+
+
+def small_bytes(channel: ChannelSpec) -> int:
+    """Return up to which size `depth` messages always fit, so that nobody need count their bytes."""
+    return max(RING_BYTES // channel.depth, _UNCOUNTED_BYTES)
+
+
+def map_bytes(channel: ChannelSpec) -> int:
+    """Return the size of the database: for all messages that may be stored, for as many old ones that the snapshot of a
+    slow reader keeps, and for the pages of the tree that each transaction writes anew.
+    """
+    page = mmap.PAGESIZE
+    largest = -(-(channel.max_message_bytes + _NODE_BYTES) // page) * page
+    if channel.delivery == "latest_value":
+        stored, transactions = (channel.readers + 2) * largest, _SPARE_TRANSACTIONS
+    else:
+        small = min(channel.max_message_bytes, small_bytes(channel)) + _NODE_BYTES
+        # Twice, since the pages of a tree may be half empty.
+        stored = 2 * (2 * (channel.depth * small + RING_BYTES) + MIN_MESSAGES * largest)
+        transactions = min(channel.depth, _SPARE_TRANSACTIONS)
+    total = stored + 4 * largest + transactions * _PAGES_PER_TRANSACTION * page + 2**20
+    return -(-total // page) * page
+
+
+def make_files(channel: ChannelSpec) -> None:
+    """Make the channel's directory with all that endpoints need, and reserve the disk space of the database: writing to
+    a mapped page later can then not fail.
+
+    Raises:
+        TransportError: the name is in use, or there is not enough space.
+    """
+    directory = make_directory(channel.name)
+    size_bytes = map_bytes(channel)
+    try:
+        make_doorbells(directory, channel.readers)
+        (directory / _BOARD).write_bytes(bytes(board_bytes(channel.readers)))
+        _open_database(directory, size_bytes).close()
+        if sys.platform != "darwin":  # which has no such call
+            with (directory / _DATABASE).open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, size_bytes)
+    except (OSError, lmdb.Error) as error:
+        remove_directory(channel.name)
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TransportError(
+            f"no LMDB database of {format_bytes(size_bytes)} in {directory.parent}: {reason}; free disk space, or use "
+            "smaller messages or a smaller depth"
+        ) from error
+
+
+def _open_database(directory: Path, size_bytes: int) -> lmdb.Environment:
+    return lmdb.Environment(
+        str(directory),
+        map_size=size_bytes,
+        mode=0o600,
+        writemap=True,
+        sync=False,
+        max_readers=_READER_SLOTS,
+        max_spare_txns=1,
+    )
+
+
+def _attach(channel: ChannelSpec) -> tuple[_Key, lmdb.Environment]:
+    """Return the channel's database, opened now or shared with other endpoints of this process."""
+    directory = channel_directory(channel.name)
+    try:
+        found = (directory / _DATABASE).stat()
+    except OSError as error:
+        raise TransportError(f"there is no LMDB channel {channel.name!r}: {error.strerror}") from error
+    key = (os.getpid(), found.st_dev, found.st_ino)
+    with _opening:
+        if any(other[1:] == key[1:] and other[0] != key[0] for other in _open):
+            raise TransportError(
+                f"channel {channel.name!r} was open when this process was forked, which LMDB does not allow; open its "
+                "endpoints after the fork, or start processes with the spawn method"
+            )
+        if key in _open:
+            environment, users = _open[key]
+        else:
+            try:
+                environment, users = _open_database(directory, map_bytes(channel)), 0
+                environment.reader_check()  # forget the snapshots of processes that were killed
+            except lmdb.Error as error:
+                raise TransportError(f"cannot open the database of channel {channel.name!r}: {error}") from error
+        _open[key] = environment, users + 1
+    return key, environment
+
+
+def _detach(key: _Key) -> None:
+    with _opening:
+        environment, users = _open.pop(key)
+        if users > 1:
+            _open[key] = environment, users - 1
+        else:
+            environment.close()
+
+
+def _is_shared(view: memoryview) -> bool:
+    """Return whether other views or arrays show the same memory as `view`. They all refer to one managed buffer, which
+    is the only thing that a memoryview refers to; how many references nobody else accounts for, a new view tells.
+    """
+
+    def references(one: memoryview) -> int:
+        return sum(sys.getrefcount(buffer) for buffer in gc.get_referents(one))
+
+    return references(view) > references(memoryview(b" "))
+
+
+class Store:
+    """One endpoint's hold on a channel's files.
+
+    Attributes:
+        environment: the database.
+        words: the board.
+    """
+
+    __slots__ = ("_board", "_key", "environment", "words")
+
+    def __init__(self, channel: ChannelSpec) -> None:
+        """Open the files.
+
+        Raises:
+            TransportError: there is no such channel, or it cannot be opened here.
+        """
+        self._key, self.environment = _attach(channel)
+        try:
+            with (channel_directory(channel.name) / _BOARD).open("r+b") as file:
+                self._board = mmap.mmap(file.fileno(), board_bytes(channel.readers))
+        except (OSError, ValueError) as error:
+            _detach(self._key)
+            raise TransportError(f"there is no LMDB channel {channel.name!r}: {error}") from error
+        self.words = memoryview(self._board).cast("Q")
+
+    def close(self, view: memoryview | None = None) -> None:
+        """Close the files. `view` is the last view given out, which ends here: using it is an error, not a crash. If
+        parts of it are still in use, the database stays open, or their memory would be gone.
+        """
+        in_use = False
+        if view is not None:
+            in_use = _is_shared(view)
+            try:
+                view.release()
+            except BufferError:
+                in_use = True
+        self.words.release()
+        self._board.close()
+        if not in_use:
+            _detach(self._key)
