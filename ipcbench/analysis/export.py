@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ipcbench.analysis.summary import CellSummary, SettingSummary
+from ipcbench.analysis.cells import CellSummary, SettingSummary
 from ipcbench.analysis.tables import Tables
 from ipcbench.analysis.wording import setting_title, verdict
 from ipcbench.measure.stats import Interval

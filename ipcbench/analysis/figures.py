@@ -6,7 +6,7 @@ What does not live here: comparing cells (summary.py). A trial that failed enter
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,11 @@ class CellFigures:
     latency_rounds_ns: tuple[float, ...]
     """The median of each round."""
     samples_count: int
-    """How many latencies that is."""
+    """How many latencies that is; of round trips if only those were measured."""
+    round_trip_p50: Estimate | None
+    """From a send to the last reader's reply, ns: all samples of all rounds of the pingpong trials."""
+    round_trip_p99: Estimate | None
+    round_trip_rounds_ns: tuple[float, ...]
     throughput: Estimate | None
     """Messages per second that every reader got; mean over the rounds of the saturate trials. None if one round without
     samples is all there is."""
@@ -62,16 +66,22 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
     """
     paced = [one for one in trials if one.spec.mode == "paced"]
     saturate = [one for one in trials if one.spec.mode == "saturate"]
-    rounds, unreadable = _latency_rounds(run, paced)
-    p50, p99 = (None, None) if not rounds else quantile_estimates(rounds, (0.5, 0.99), _generator(paced[0], "latency"))
+    rounds, unreadable = _rounds(run, paced, _latency_columns)
+    p50, p99 = _p50_p99(rounds, paced, "latency")
+    pingpong = [one for one in trials if one.spec.mode == "pingpong"]
+    trips, unreadable_trips = _rounds(run, pingpong, _round_trip_columns)
+    trip_p50, trip_p99 = _p50_p99(trips, pingpong, "round trip")
     rates = [one.throughput_per_s for one in saturate if one.throughput_per_s]
     readers = [one for trial in saturate for one in trial.readers]
     writers = [one.writer for one in saturate if one.writer is not None]
     return CellFigures(
         latency_p50=p50,
         latency_p99=p99,
-        latency_rounds_ns=tuple(float(np.median(one.values)) for one in rounds),
-        samples_count=sum(one.values.size for one in rounds),
+        latency_rounds_ns=_medians(rounds),
+        samples_count=sum(one.values.size for one in rounds or trips),
+        round_trip_p50=trip_p50,
+        round_trip_p99=trip_p99,
+        round_trip_rounds_ns=_medians(trips),
         throughput=_throughput(run, saturate, rates),
         throughput_rounds_per_s=tuple(rates),
         read_p50_ns=_median(one.call.p50_ns for one in readers if one.call is not None),
@@ -79,7 +89,7 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
         decode_p50_ns=_median(one.decode.p50_ns for trial in trials for one in trial.readers if one.decode is not None),
         writer_cpu_ns=_cpu_ns(writers),
         reader_cpu_ns=_cpu_ns(readers),
-        unreadable_count=unreadable,
+        unreadable_count=unreadable + unreadable_trips,
     )
 
 
@@ -99,26 +109,57 @@ def _cpu_ns(endpoints: Sequence[EndpointResult]) -> float | None:
     return seconds * 1e9 / messages if messages else None
 
 
-def _latency_rounds(run: Run, trials: Sequence[TrialResult]) -> tuple[list[RoundSamples], int]:
-    """Return the latencies of each round, all readers together, and how many rounds could not be read."""
+def _medians(rounds: Sequence[RoundSamples]) -> tuple[float, ...]:
+    return tuple(float(np.median(one.values)) for one in rounds)
+
+
+def _p50_p99(
+    rounds: Sequence[RoundSamples], trials: Sequence[TrialResult], purpose: str
+) -> tuple[Estimate | None, Estimate | None]:
+    if not rounds:
+        return None, None
+    p50, p99 = quantile_estimates(rounds, (0.5, 0.99), _generator(trials[0], purpose))
+    return p50, p99
+
+
+def _latency_columns(trial: TrialResult) -> list[tuple[str, str]]:
+    return [
+        (f"{one.role}.latency_ns", f"{one.role}.received_ns") for one in trial.readers if one.latency is not None
+    ]
+
+
+def _round_trip_columns(trial: TrialResult) -> list[tuple[str, str]]:
+    return [("writer.round_trip_ns", "writer.sent_ns")]
+
+
+def _rounds(
+    run: Run, trials: Sequence[TrialResult], columns_of: Callable[[TrialResult], list[tuple[str, str]]]
+) -> tuple[list[RoundSamples], int]:
+    """Return the samples of each round, all endpoints together, and how many rounds have none that can be used.
+
+    Args:
+        run: where they are read from.
+        trials: one per round.
+        columns_of: names of (durations, their moments), per endpoint; none means that the trial has no such figure.
+    """
     rounds: list[RoundSamples] = []
     unreadable = 0
     for trial in trials:
-        roles = [one.role for one in trial.readers if one.latency is not None]
-        if not roles:
+        names = columns_of(trial)
+        if not names:
             continue
         try:
             columns = run.samples(trial.trial_id)
-            latencies = np.concatenate([columns[f"{role}.latency_ns"] for role in roles]).astype(np.float64)
-            received = np.concatenate([columns[f"{role}.received_ns"] for role in roles])
+            values = np.concatenate([columns[name] for name, _ in names]).astype(np.float64)
+            moments = np.concatenate([columns[name] for _, name in names])
         except (StoreError, KeyError):
             unreadable += 1
             continue
-        if latencies.size == 0 or latencies.size != received.size or float(np.median(latencies)) <= 0.0:
+        if values.size == 0 or values.size != moments.size or float(np.median(values)) <= 0.0:
             unreadable += 1
             continue
-        blocks = max(2, min(_BLOCKS_PER_ROUND, latencies.size // len(roles) // _MIN_SAMPLES_PER_BLOCK))
-        rounds.append(RoundSamples(latencies, time_blocks(received, blocks)))
+        blocks = max(2, min(_BLOCKS_PER_ROUND, values.size // len(names) // _MIN_SAMPLES_PER_BLOCK))
+        rounds.append(RoundSamples(values, time_blocks(moments, blocks)))
     return rounds, unreadable
 
 

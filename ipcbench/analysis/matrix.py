@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from ipcbench.analysis.summary import CellSummary, Metric, Setting, SettingSummary, Summary
+from ipcbench.analysis.cells import CellSummary, Metric, Setting, SettingSummary, Summary
 from ipcbench.analysis.tables import NOT_MEASURED, Column, Table, number
 from ipcbench.analysis.wording import family_words, joined, size_words
 

@@ -10,102 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import get_args
 
+from ipcbench.analysis.cells import CellStatus, CellSummary, Metric, Setting, SettingSummary, Summary, setting_of
 from ipcbench.analysis.figures import CellFigures, cell_figures
-from ipcbench.analysis.notes import cell_notes, failure_reason, is_sound
+from ipcbench.analysis.notes import cell_notes, failure_reason, is_sound, placement_ns
 from ipcbench.errors import StoreError
 from ipcbench.measure.stats import Estimate, Interval, noise_floor_ratio, rank_groups, ratio
 from ipcbench.result import Floor, RunInfo, TrialResult
-from ipcbench.spec import CodecName, Delivery, PayloadKind, WaitStrategy
 from ipcbench.store import Run
-
-CellStatus = Literal["ok", "failed", "skipped"]
-Metric = Literal["latency", "throughput"]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Setting:
-    """What cells must have in common to be compared."""
-
-    delivery: Delivery
-    payload: PayloadKind
-    size: int
-    """Entries of a dict; bytes of `bytes` and `ndarray`."""
-    payload_bytes: int
-    """Encoded size."""
-    codec: CodecName
-    readers: int
-    depth: int
-    wait: WaitStrategy
-
-
-@dataclass(frozen=True, slots=True)
-class CellSummary:
-    """One backend at one setting. Figures are None where they were not measured; a cell that is not ok has none."""
-
-    setting: Setting
-    backend: str
-    status: CellStatus
-    reason: str
-    """Why it has no figures; empty if ok."""
-    rank: int | None
-    """By latency p50, or by throughput if there were no paced trials; equal where there is no clear difference."""
-    ratio: Interval | None
-    """How many times as slow as the best of the setting, by the same metric; 1 for the best itself."""
-    latency_p50_ns: Interval | None
-    latency_p99_ns: Interval | None
-    """None also if there are too few samples for it."""
-    throughput_per_s: float | None
-    """Messages per second to every reader."""
-    throughput_interval_per_s: Interval | None
-    throughput_bytes_per_s: float | None
-    """Payload bytes per second to every reader."""
-    throughput_rank: int | None
-    read_p50_ns: float | None
-    write_p50_ns: float | None
-    decode_p50_ns: float | None
-    writer_cpu_ns: float | None
-    """Per message."""
-    reader_cpu_ns: float | None
-    latency_floor_ratio: float | None
-    """Latency p50 as a multiple of what the harness itself costs (writer's and reader's loop)."""
-    memory_bandwidth_ratio: float | None
-    """Payload bytes per second to one reader as a share of one core's memory copy of that size."""
-    rounds_count: int
-    """Rounds with a trial that is ok."""
-    samples_count: int
-    """Latencies over all readers and rounds."""
-    trials_count: int
-    failed_count: int
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SettingSummary:
-    """The cells of one setting."""
-
-    setting: Setting
-    ranked_by: Metric | None
-    """None if no cell has figures."""
-    rate_per_s: float | None
-    """Offered rate of the paced trials."""
-    cells: tuple[CellSummary, ...]
-    """Best first; those without figures last, with their reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A run in figures."""
-
-    info: RunInfo
-    settings: tuple[SettingSummary, ...]
-    """By delivery, payload and size."""
-    latency_noise_ratio: float | None
-    """By how much two measurements of one and the same cell differ in this run (A/A); None if there was one round."""
-    throughput_noise_ratio: float | None
-    problems: tuple[str, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
@@ -128,32 +41,24 @@ def summarise(run: Run) -> Summary:
         setting: [_cell(run, name, trials) for name, trials in by_backend.items()]
         for setting, by_backend in sorted(groups.items())
     }
-    flat = [cell.figures for one in cells.values() for cell in one]
-    latency_noise = noise_floor_ratio([one.latency_rounds_ns for one in flat])
-    throughput_noise = noise_floor_ratio([one.throughput_rounds_per_s for one in flat])
-    noise: Mapping[Metric, float] = {"latency": latency_noise or 0.0, "throughput": throughput_noise or 0.0}
+    noise = _noise([cell.figures for one in cells.values() for cell in one])
+    probes = placement_ns(run.trials)
     return Summary(
         info=run.info,
         settings=tuple(_summarise_setting(run, setting, one, noise) for setting, one in cells.items()),
-        latency_noise_ratio=latency_noise,
-        throughput_noise_ratio=throughput_noise,
+        noise_ratios=noise,
+        placement_ns=(min(probes), max(probes)) if probes else None,
         problems=run.problems + _absent_sizes(run, list(cells)),
     )
 
 
-def setting_of(trial: TrialResult) -> Setting:
-    """Return the setting that a trial belongs to."""
-    spec = trial.spec
-    return Setting(
-        delivery=spec.delivery,
-        payload=spec.payload,
-        size=spec.size,
-        payload_bytes=spec.payload_bytes,
-        codec=spec.codec,
-        readers=spec.readers,
-        depth=spec.depth,
-        wait=spec.wait,
-    )
+def _noise(figures: Sequence[CellFigures]) -> Mapping[Metric, float]:
+    found: dict[Metric, float | None] = {
+        "latency": noise_floor_ratio([one.latency_rounds_ns for one in figures]),
+        "round trip": noise_floor_ratio([one.round_trip_rounds_ns for one in figures]),
+        "throughput": noise_floor_ratio([one.throughput_rounds_per_s for one in figures]),
+    }
+    return {metric: ratio for metric, ratio in found.items() if ratio is not None}
 
 
 def _cell(run: Run, backend: str, trials: Sequence[TrialResult]) -> _Cell:
@@ -173,26 +78,40 @@ def _absent_sizes(run: Run, settings: Sequence[Setting]) -> tuple[str, ...]:
 def _summarise_setting(
     run: Run, setting: Setting, cells: Sequence[_Cell], noise: Mapping[Metric, float]
 ) -> SettingSummary:
-    latency = {one.backend: one.figures.latency_p50 for one in cells if one.figures.latency_p50 is not None}
-    # Throughput is a rate: its inverse, time per message, is ranked like a latency.
-    rates = {one.backend: _per_message(one.figures.throughput) for one in cells if one.figures.throughput is not None}
-    throughput_ranks = dict(zip(rates, rank_groups(list(rates.values()), noise["throughput"]), strict=True))
-    metric: Metric | None = "latency" if latency else "throughput" if rates else None
-    times = latency or rates
-    ranks = dict(zip(times, rank_groups(list(times.values()), noise[metric or "latency"]), strict=True))
-    ratios = _ratios_to_best(times)
+    times = {metric: _times(cells, metric) for metric in get_args(Metric)}
+    ranks = {metric: _ranks(found, noise.get(metric, 0.0)) for metric, found in times.items()}
+    metric: Metric | None = next((one for one, found in times.items() if found), None)
+    main = times[metric] if metric else {}
+    ratios = _ratios_to_best(main)
     rows = [
         replace(
             _summarise_cell(run, setting, one),
-            rank=ranks.get(one.backend),
+            rank=ranks[metric].get(one.backend) if metric else None,
             ratio=ratios.get(one.backend),
-            throughput_rank=throughput_ranks.get(one.backend),
+            throughput_rank=ranks["throughput"].get(one.backend),
         )
         for one in cells
     ]
     rows += [_unmeasured(setting, name, reason) for name, reason in _left_out(run.info, cells).items()]
-    rows.sort(key=lambda row: _order(row, times))
+    rows.sort(key=lambda row: _order(row, main))
     return SettingSummary(setting, metric, _offered_rate(setting, cells), tuple(rows))
+
+
+def _times(cells: Sequence[_Cell], metric: Metric) -> dict[str, Estimate]:
+    """Return backend → time by this metric; of a throughput its inverse, the time per message."""
+    found: dict[str, Estimate | None] = {}
+    for one in cells:
+        rate = one.figures.throughput
+        found[one.backend] = {
+            "latency": one.figures.latency_p50,
+            "round trip": one.figures.round_trip_p50,
+            "throughput": _per_message(rate) if rate is not None else None,
+        }[metric]
+    return {name: time for name, time in found.items() if time is not None}
+
+
+def _ranks(times: Mapping[str, Estimate], noise_ratio: float) -> dict[str, int]:
+    return dict(zip(times, rank_groups(list(times.values()), noise_ratio), strict=True))
 
 
 def _per_message(rate: Estimate) -> Estimate:
@@ -260,6 +179,8 @@ def _with_floor(summary: CellSummary, floor: Floor) -> CellSummary:
 def _summarise_figures(setting: Setting, backend: str, figures: CellFigures | None) -> CellSummary:
     p50 = figures.latency_p50 if figures else None
     p99 = figures.latency_p99 if figures else None
+    trip_p50 = figures.round_trip_p50 if figures else None
+    trip_p99 = figures.round_trip_p99 if figures else None
     throughput = figures.throughput if figures else None
     rates = figures.throughput_rounds_per_s if figures else ()
     rate = sum(rates) / len(rates) if rates else None
@@ -272,6 +193,8 @@ def _summarise_figures(setting: Setting, backend: str, figures: CellFigures | No
         ratio=None,
         latency_p50_ns=p50.interval() if p50 else None,
         latency_p99_ns=p99.interval() if p99 else None,
+        round_trip_p50_ns=trip_p50.interval() if trip_p50 else None,
+        round_trip_p99_ns=trip_p99.interval() if trip_p99 else None,
         throughput_per_s=rate,
         throughput_interval_per_s=throughput.interval() if throughput else None,
         throughput_bytes_per_s=rate * setting.payload_bytes if rate is not None else None,

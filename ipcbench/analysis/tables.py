@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ipcbench.analysis.notes import one_line
-from ipcbench.analysis.summary import CellSummary, SettingSummary, Summary, summarise
+from ipcbench.analysis.cells import CellSummary, SettingSummary, Summary, summarise
 from ipcbench.analysis.wording import LEGEND, header, ratio_words, setting_title, verdict
 from ipcbench.store import Run
 from ipcbench.units import format_significant

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ipcbench.analysis.summary import CellSummary, Setting, SettingSummary, Summary
+from ipcbench.analysis.cells import CellSummary, Setting, SettingSummary, Summary
 from ipcbench.measure.stats import MIN_DIFFERENCE_RATIO, Interval
 from ipcbench.units import format_bytes, format_duration_ns, format_significant
 

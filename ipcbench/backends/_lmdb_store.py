@@ -162,7 +162,7 @@ class Store:
         words: the board.
     """
 
-    __slots__ = ("_board", "_key", "environment", "words")
+    __slots__ = ("_key", "environment", "words")
 
     def __init__(self, channel: ChannelSpec) -> None:
         """Open the files.
@@ -173,11 +173,10 @@ class Store:
         self._key, self.environment = _attach(channel)
         try:
             with (channel_directory(channel.name) / _BOARD).open("r+b") as file:
-                self._board = mmap.mmap(file.fileno(), board_bytes(channel.readers))
+                self.words = memoryview(mmap.mmap(file.fileno(), board_bytes(channel.readers))).cast("Q")
         except (OSError, ValueError) as error:
             _detach(self._key)
             raise TransportError(f"there is no LMDB channel {channel.name!r}: {error}") from error
-        self.words = memoryview(self._board).cast("Q")
 
     def close(self, view: memoryview | None = None) -> None:
         """Close the files. `view` is the last view given out, which ends here: using it is an error, not a crash. If
@@ -190,7 +189,6 @@ class Store:
                 view.release()
             except BufferError:
                 in_use = True
-        self.words.release()
-        self._board.close()
+        self.words.release()  # the mapping goes with its last view
         if not in_use:
             _detach(self._key)

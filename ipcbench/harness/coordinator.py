@@ -23,8 +23,8 @@ from ipcbench.message import message_bytes
 from ipcbench.result import Conditions, EndpointResult, Status, TrialResult
 from ipcbench.spec import ChannelSpec, TrialSpec
 
-MIN_ACHIEVED_RATIO = 0.99
-"""A paced trial whose writer sent at less than this share of the rate it offered has failed."""
+MAX_BACKLOG_RATIO = 0.01
+"""A paced trial whose writer stayed behind its schedule by more than this share of the window has failed."""
 
 MAX_STEAL_RATIO = 0.02
 """More of the machine's time given to others by the hypervisor than this, and the trial is stamped noisy."""
@@ -176,7 +176,7 @@ class TrialRun:
         digest = Digest(self._trial, answers, processes, with_latency=self._clocks_agree())
         endpoints = tuple(digest.endpoint(index) for index in sorted(answers))
         total = answers[0]["facts"]["total_count"]
-        status, reason = judge(self._trial, endpoints, total, digest.achieved_rate_per_s())
+        status, reason = judge(self._trial, endpoints, total, digest.achieved_rate_per_s(), digest.backlog_ns())
         notes = []
         if not (answers[0]["facts"]["steady"] and all(one.steady for one in endpoints)):
             notes.append("unsteady")
@@ -207,7 +207,11 @@ def failed_trial(
 
 
 def judge(
-    trial: TrialSpec, endpoints: tuple[EndpointResult, ...], total_count: int, achieved_per_s: float | None
+    trial: TrialSpec,
+    endpoints: tuple[EndpointResult, ...],
+    total_count: int,
+    achieved_per_s: float | None,
+    backlog_ns: float,
 ) -> tuple[Status, str]:
     """Return the status of a trial that ran to its end, and why it failed if it did.
 
@@ -216,6 +220,7 @@ def judge(
         endpoints: what each endpoint found.
         total_count: messages that the writer says it sent, all phases.
         achieved_per_s: the writer's real rate; None unless paced.
+        backlog_ns: how far behind its schedule the writer stayed.
     """
     for one in endpoints[1:]:
         found = one.integrity
@@ -227,6 +232,9 @@ def judge(
             return "failed", str(error)
         if not one.messages_count:
             return "failed", f"{one.role} saw no message of the measured window"
-    if achieved_per_s is not None and achieved_per_s < MIN_ACHIEVED_RATIO * trial.rate_per_s:
-        return "failed", f"the rate was not held: {achieved_per_s:.4g} of {trial.rate_per_s:.4g} messages/s"
+    if backlog_ns > MAX_BACKLOG_RATIO * trial.window_s * 1e9:
+        return "failed", (
+            f"the rate was not held: {achieved_per_s or 0:.4g} of {trial.rate_per_s:.4g} messages/s; the writer ended "
+            f"{backlog_ns / 1e6:.3g} ms behind its schedule"
+        )
     return "ok", ""

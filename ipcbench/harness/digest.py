@@ -163,6 +163,17 @@ class Digest:
             return None
         return float((len(sent) - 1) / ((sent[-1] - sent[0]) / 1e9))
 
+    def backlog_ns(self) -> float:
+        """Return how far behind its schedule a paced writer stayed: the least send delay of the window's last quarter.
+
+        A single stall, even at the very end, leaves it near zero; a rate that cannot be held makes it grow without end.
+        """
+        if self._trial.mode != "paced":
+            return 0.0
+        delay = self._columns[0]["sent_ns"] - self._columns[0]["intended_ns"]
+        last = delay[-max(1, len(delay) // 4) :]
+        return float(last.min()) if len(last) else 0.0
+
     def samples(self) -> dict[str, Column]:
         """Return the columns to store, named `role.column`, thinned by each endpoint's stride."""
         kept: dict[str, Column] = {}

@@ -22,7 +22,7 @@ from ipcbench.testing.failure import Failure, LawBroken, LawSkipped
 from ipcbench.testing.lab import Bench, Scope
 
 _SWITCH_S = 1e-4
-"""How long a thread runs before others get their turn: short, so that agents that are threads get in each other's way."""
+"""How long a thread runs before others get their turn: short, so that agents that are threads disturb each other."""
 
 Outcome = Literal["passed", "failed", "skipped"]
 

@@ -11,7 +11,6 @@ know of other endpoints it keeps in files that carry the channel's name, so that
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 from ipcbench.backend import Backend
 from ipcbench.errors import ConfigError
@@ -42,31 +41,24 @@ FAULTS: dict[str, type[BackendAround]] = {
 }
 """Law → the wrapper that breaks it."""
 
-
-def _rebuild(law: str, target: str) -> Backend:
-    return faulty(law, get_backend(target))()
+_DOT = "/"
+"""Stands for a dot in the name of a made class, since a dot would be taken for a class within a class."""
 
 
 @cache
 def faulty(law: str, inner: type[Backend]) -> type[Backend]:
     """Return `inner` with the fault that breaks just that law.
 
-    The class can be found as `ipcbench.testing.faults:LAW:MODULE:CLASS`, and so in any process, if `inner` can.
+    The class is found again by its module and name, and so in any process, if `inner` is.
 
     Raises:
         ConfigError: there is no such law.
     """
     if law not in FAULTS:
         raise ConfigError("law", law, ", ".join(FAULTS))
-    target = f"{inner.__module__}:{inner.__qualname__}"
-
-    def reduce(_: Backend) -> tuple[Any, ...]:
-        return _rebuild, (law, target)
-
-    members: dict[str, Any] = {
+    members = {
         "__module__": __name__,
-        "__qualname__": f"{law}:{target}",
-        "__reduce__": reduce,
+        "__qualname__": f"{law}:{inner.__module__}:{inner.__qualname__}".replace(".", _DOT),
         "inner": inner,
         "name": inner.name,
         "summary": f"{inner.summary}, breaking law {law}",
@@ -77,8 +69,8 @@ def faulty(law: str, inner: type[Backend]) -> type[Backend]:
 
 
 def __getattr__(name: str) -> type[Backend]:
-    """Return the class that `faulty` gives for `LAW:MODULE:CLASS`."""
-    law, _, target = name.partition(":")
+    """Return the class that `faulty` has given this name, here or in another process."""
+    law, _, target = name.replace(_DOT, ".").partition(":")
     if law not in FAULTS or not target:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return faulty(law, get_backend(target))

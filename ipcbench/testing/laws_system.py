@@ -23,13 +23,12 @@ _CYCLES = 6
 
 def killed_peers(bench: Bench) -> None:
     """C13."""
-    for readers in bench.readers:
-        for delivery in bench.deliveries:
-            with bench.lab(readers=readers, delivery=delivery) as lab:
-                _writer_killed(lab)
-        if "every_message" in bench.can.deliveries:
-            with bench.lab(readers=readers, delivery="every_message") as lab:
-                _reader_killed(lab)
+    for delivery in bench.deliveries:
+        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
+            _writer_killed(lab)
+    for readers in bench.readers if "every_message" in bench.can.deliveries else []:
+        with bench.lab(readers=readers, delivery="every_message") as lab:
+            _reader_killed(lab)
     if "latest_value" in bench.can.deliveries:
         with bench.lab(readers=bench.most_readers, delivery="latest_value") as lab:
             _kill(lab, lab.readers[0])

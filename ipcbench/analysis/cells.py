@@ -1,0 +1,124 @@
+"""What a summary is made of: settings, cells with their figures, the whole run.
+
+What does not live here: how the figures come about (figures.py) and how cells are ranked (summary.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ipcbench.measure.stats import Interval
+from ipcbench.result import RunInfo, TrialResult
+from ipcbench.spec import CodecName, Delivery, PayloadKind, Touch, WaitStrategy
+
+CellStatus = Literal["ok", "failed", "skipped"]
+Metric = Literal["latency", "round trip", "throughput"]
+"""What cells of a setting are ranked by: the first of these that was measured."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Setting:
+    """What cells must have in common to be compared."""
+
+    delivery: Delivery
+    payload: PayloadKind
+    size: int
+    """Entries of a dict; bytes of `bytes` and `ndarray`."""
+    payload_bytes: int
+    """Encoded size."""
+    codec: CodecName
+    readers: int
+    depth: int
+    wait: WaitStrategy
+    pin: str
+    touch: Touch
+
+
+@dataclass(frozen=True, slots=True)
+class CellSummary:
+    """One backend at one setting. Figures are None where they were not measured; a cell that is not ok has none."""
+
+    setting: Setting
+    backend: str
+    status: CellStatus
+    reason: str
+    """Why it has no figures; empty if ok."""
+    rank: int | None
+    """By the setting's metric; equal where there is no clear difference."""
+    ratio: Interval | None
+    """How many times as slow as the best of the setting, by the same metric; 1 for the best itself."""
+    latency_p50_ns: Interval | None
+    latency_p99_ns: Interval | None
+    """None also if there are too few samples for it."""
+    round_trip_p50_ns: Interval | None
+    round_trip_p99_ns: Interval | None
+    throughput_per_s: float | None
+    """Messages per second to every reader."""
+    throughput_interval_per_s: Interval | None
+    throughput_bytes_per_s: float | None
+    """Payload bytes per second to every reader."""
+    throughput_rank: int | None
+    read_p50_ns: float | None
+    write_p50_ns: float | None
+    decode_p50_ns: float | None
+    writer_cpu_ns: float | None
+    """Per message."""
+    reader_cpu_ns: float | None
+    latency_floor_ratio: float | None
+    """Latency p50 as a multiple of what the harness itself costs (writer's and reader's loop)."""
+    memory_bandwidth_ratio: float | None
+    """Payload bytes per second to one reader as a share of one core's memory copy of that size."""
+    rounds_count: int
+    """Rounds with a trial that is ok."""
+    samples_count: int
+    """Latencies over all readers and rounds; of round trips if only those were measured."""
+    trials_count: int
+    failed_count: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingSummary:
+    """The cells of one setting."""
+
+    setting: Setting
+    ranked_by: Metric | None
+    """None if no cell has figures."""
+    rate_per_s: float | None
+    """Offered rate of the paced trials."""
+    cells: tuple[CellSummary, ...]
+    """Best first; those without figures last, with their reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A run in figures."""
+
+    info: RunInfo
+    settings: tuple[SettingSummary, ...]
+    """By delivery, payload and size."""
+    noise_ratios: Mapping[Metric, float]
+    """By how much two measurements of one and the same cell differ in this run (A/A), as a ratio − 1. A metric is absent
+    if no cell of it has two rounds."""
+    placement_ns: tuple[float, float] | None
+    """Least and largest placement probe of the run."""
+    problems: tuple[str, ...]
+
+
+def setting_of(trial: TrialResult) -> Setting:
+    """Return the setting that a trial belongs to."""
+    spec = trial.spec
+    return Setting(
+        delivery=spec.delivery,
+        payload=spec.payload,
+        size=spec.size,
+        payload_bytes=spec.payload_bytes,
+        codec=spec.codec,
+        readers=spec.readers,
+        depth=spec.depth,
+        wait=spec.wait,
+        pin=spec.pin,
+        touch=spec.touch,
+    )

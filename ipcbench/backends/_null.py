@@ -1,0 +1,252 @@
+"""A transport inside one process: queues of `bytes`. It obeys every law, so it is the test double and a harness floor.
+
+What does not live here: anything between processes. Endpoints may be in one thread or in several.
+
+The paths without waiting take no lock: appending to a deque, taking from it and replacing a tuple are atomic in Python.
+Whoever must wait counts itself among the sleepers first and then looks again, and whoever changes something looks for
+sleepers afterwards, so no wake-up is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import ClassVar
+
+from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
+from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, TransportError, TransportTimeout
+from ipcbench.spec import ChannelSpec
+
+
+class _Channel:
+    """What the endpoints of one channel share."""
+
+    __slots__ = ("all_queues", "changed", "ended", "newest", "queues", "sleepers", "spec", "taken")
+
+    def __init__(self, spec: ChannelSpec) -> None:
+        self.spec = spec
+        self.all_queues: tuple[deque[bytes], ...] = tuple(deque() for _ in range(spec.readers))
+        """Unread messages of reader 0, 1 …"""
+        self.queues = self.all_queues
+        """Those of the readers that have not closed."""
+        self.newest: tuple[int, bytes] = (0, b"")
+        """How many values there were, and the last of them."""
+        self.ended = False
+        self.taken: set[str] = set()
+        """Roles that were opened, closed or not."""
+        self.sleepers = 0
+        self.changed = threading.Condition()
+
+    def take(self, role: str) -> None:
+        """Take a seat, for good.
+
+        Raises:
+            TransportError: it was taken before.
+        """
+        with self.changed:
+            if role in self.taken:
+                raise TransportError(f"channel {self.spec.name!r} already has its {role}")
+            self.taken.add(role)
+
+    def wait_for(self, ready: Callable[[], bool], timeout_s: float | None, what: str) -> None:
+        """Sleep until `ready()`.
+
+        Raises:
+            TransportTimeout: not by then.
+        """
+        with self.changed:
+            self.sleepers += 1
+            try:
+                if not self.changed.wait_for(ready, timeout_s):
+                    raise TransportTimeout(f"{what} in channel {self.spec.name!r} within {timeout_s} s")
+            finally:
+                self.sleepers -= 1
+
+    def wake(self) -> None:
+        """Let all sleepers look again."""
+        with self.changed:
+            self.changed.notify_all()
+
+
+class _NullWriter(Writer):
+    """Replaces the newest value; the writer of every message adds queues to that."""
+
+    __slots__ = ("_channel", "_closed", "_limit_bytes")
+
+    def __init__(self, channel: _Channel) -> None:
+        channel.take("writer")
+        self._channel = channel
+        self._limit_bytes = channel.spec.max_message_bytes
+        self._closed = False
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        size_bytes = message.nbytes if type(message) is memoryview else len(message)
+        if size_bytes > self._limit_bytes:
+            self._refuse(size_bytes)
+        channel = self._channel
+        channel.newest = (channel.newest[0] + 1, bytes(message))
+        if channel.sleepers:
+            channel.wake()
+
+    def _refuse(self, size_bytes: int) -> None:
+        if self._closed:
+            raise EndpointClosed(f"the writer of channel {self._channel.spec.name!r} is closed")
+        raise MessageTooLarge(size_bytes, self._limit_bytes)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed, self._limit_bytes = True, -1  # so that `write` has one thing to look at
+            self._channel.ended = True
+            self._channel.wake()
+
+
+class _NullQueueWriter(_NullWriter):
+    """Appends to the queue of every reader."""
+
+    __slots__ = ("_depth",)
+
+    def __init__(self, channel: _Channel) -> None:
+        super().__init__(channel)
+        self._depth = channel.spec.depth
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        size_bytes = message.nbytes if type(message) is memoryview else len(message)
+        if size_bytes > self._limit_bytes:
+            self._refuse(size_bytes)
+        channel, depth = self._channel, self._depth
+        for queue in channel.queues:
+            if len(queue) >= depth:
+                self._wait_for_room(timeout_s)
+        copy = bytes(message)
+        for queue in channel.queues:
+            queue.append(copy)
+        if channel.sleepers:
+            channel.wake()
+
+    def _wait_for_room(self, timeout_s: float | None) -> None:
+        channel, depth = self._channel, self._depth
+        channel.wait_for(lambda: all(len(one) < depth for one in channel.queues), timeout_s, "no room")
+
+
+class _NullReader(Reader):
+    """What both kinds of reader share: the view of a message, the end and the close."""
+
+    __slots__ = ("_channel", "_closed", "_queue")
+
+    def __init__(self, channel: _Channel, index: int) -> None:
+        if not 0 <= index < channel.spec.readers:
+            raise TransportError(
+                f"channel {channel.spec.name!r} has readers 0 to {channel.spec.readers - 1}, not {index}"
+            )
+        channel.take(f"reader {index}")
+        self._channel = channel
+        self._queue = channel.queues[index]
+        self._closed = False
+
+    def _wait(self, ready: Callable[[], bool], timeout_s: float | None) -> None:
+        """Wait until there is something to read."""
+        channel = self._channel
+        if self._closed:
+            raise EndpointClosed(f"this reader of channel {channel.spec.name!r} is closed")
+        channel.wait_for(lambda: ready() or channel.ended, timeout_s, "no message")
+        if not ready():
+            raise EndOfStream(f"channel {channel.spec.name!r} has ended")
+
+
+class _NullQueueReader(_NullReader):
+    """Takes from a queue of its own."""
+
+    __slots__ = ()
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        if not self._queue:
+            self._wait(lambda: bool(self._queue), timeout_s)
+        message = self._queue.popleft()
+        if self._channel.sleepers:
+            self._channel.wake()
+        return memoryview(message)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            channel, queue, self._queue = self._channel, self._queue, deque()
+            with channel.changed:
+                channel.queues = tuple(one for one in channel.queues if one is not queue)
+            channel.wake()
+
+
+class _NullNewestReader(_NullReader):
+    """Looks at the newest value."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self, channel: _Channel, index: int) -> None:
+        super().__init__(channel, index)
+        self._seen = 0
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        count, value = self._channel.newest
+        if count == self._seen or self._closed:
+            self._wait(lambda: self._channel.newest[0] != self._seen, timeout_s)
+            count, value = self._channel.newest
+        self._seen = count
+        return memoryview(value)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+_channels: dict[str, _Channel] = {}
+_channels_lock = threading.Lock()
+
+
+class Null(Backend):
+    """Queues inside one process."""
+
+    name: ClassVar[str] = "null"
+    summary: ClassVar[str] = "queues inside one process: no transport at all, obeys every law; floor and test double"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        deliveries=frozenset({"every_message", "latest_value"}),
+        when_full="block",
+        max_message_bytes=2**40,
+        max_readers=1024,
+        zero_copy_read=True,
+        waits=frozenset({"block"}),
+        launcher="inline",
+        remote=False,
+        persistent=False,
+        detects_peer_exit=False,
+    )
+
+    @classmethod
+    def probe(cls) -> None:
+        """Return: it is always there."""
+
+    def create(self, channel: ChannelSpec) -> Address:
+        self.require(channel)
+        with _channels_lock:
+            if channel.name in _channels:
+                raise TransportError(f"channel {channel.name!r} exists already; destroy it or take another name")
+            _channels[channel.name] = _Channel(channel)
+        return Address(self.name, channel, "")
+
+    def _channel(self, address: Address) -> _Channel:
+        with _channels_lock:
+            channel = _channels.get(address.channel.name)
+        if channel is None:
+            raise TransportError(f"there is no channel {address.channel.name!r} in this process")
+        return channel
+
+    def open_writer(self, address: Address) -> Writer:
+        channel = self._channel(address)
+        return _NullQueueWriter(channel) if channel.spec.delivery == "every_message" else _NullWriter(channel)
+
+    def open_reader(self, address: Address, index: int) -> Reader:
+        channel = self._channel(address)
+        kind = _NullQueueReader if channel.spec.delivery == "every_message" else _NullNewestReader
+        return kind(channel, index)
+
+    def destroy(self, address: Address) -> None:
+        with _channels_lock:
+            _channels.pop(address.channel.name, None)

@@ -1,0 +1,7 @@
+"""Backend `lmdb` against the contract."""
+
+from ipcbench.testing import ConformanceSuite
+
+
+class TestLmdb(ConformanceSuite):
+    backend = "lmdb"

@@ -1,0 +1,7 @@
+"""Backend `mpi` against the contract."""
+
+from ipcbench.testing import ConformanceSuite
+
+
+class TestMpi(ConformanceSuite):
+    backend = "mpi"

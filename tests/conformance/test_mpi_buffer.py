@@ -1,0 +1,7 @@
+"""Backend `mpi-buffer` against the contract."""
+
+from ipcbench.testing import ConformanceSuite
+
+
+class TestMpiBuffer(ConformanceSuite):
+    backend = "mpi-buffer"

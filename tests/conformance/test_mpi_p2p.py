@@ -1,0 +1,7 @@
+"""Backend `mpi-p2p` against the contract."""
+
+from ipcbench.testing import ConformanceSuite
+
+
+class TestMpiP2p(ConformanceSuite):
+    backend = "mpi-p2p"

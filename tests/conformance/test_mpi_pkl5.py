@@ -1,0 +1,7 @@
+"""Backend `mpi-pkl5` against the contract."""
+
+from ipcbench.testing import ConformanceSuite
+
+
+class TestMpiPkl5(ConformanceSuite):
+    backend = "mpi-pkl5"

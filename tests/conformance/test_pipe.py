@@ -1,0 +1,7 @@
+"""Backend `pipe` against the contract."""
+
+from ipcbench.testing import ConformanceSuite
+
+
+class TestPipe(ConformanceSuite):
+    backend = "pipe"

@@ -1,0 +1,7 @@
+"""Backend `shm` against the contract."""
+
+from ipcbench.testing import ConformanceSuite
+
+
+class TestShm(ConformanceSuite):
+    backend = "shm"

@@ -1,0 +1,7 @@
+"""Backend `zmq-tcp` against the contract."""
+
+from ipcbench.testing import ConformanceSuite
+
+
+class TestZmqTcp(ConformanceSuite):
+    backend = "zmq-tcp"

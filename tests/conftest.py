@@ -1,0 +1,112 @@
+"""What all tests share: a watch for what a test leaves behind, names that nobody else has, stacks on demand."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import itertools
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ipcbench.spec import NAME_PREFIX
+from ipcbench.testing.calls import until
+from ipcbench.testing.conformance import shared_pool
+from ipcbench.testing.holdings import descriptors
+from ipcbench.testing.leaks import traces
+
+_FADING_S = 3.0
+"""How long a test's remains may take to go: libraries close in the background, other runs on the host come and go."""
+
+_TOKEN = secrets.token_hex(3)
+_NUMBERS = itertools.count(1)
+
+
+def pytest_configure() -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+
+def pytest_sessionfinish() -> None:
+    shared_pool().close()
+
+
+@pytest.fixture
+def channel_name() -> str:
+    """A channel name that nobody else has."""
+    return f"{NAME_PREFIX}t{os.getpid()}-{_TOKEN}-{next(_NUMBERS):04}"
+
+
+@dataclass(frozen=True, slots=True)
+class Belongings:
+    """What this process has, and what lies on the host under any name of ours; the suite's own agents left out."""
+
+    children: dict[int, str]
+    threads: dict[int, str]
+    descriptors: dict[int, str]
+    files: dict[str, str]
+
+    @classmethod
+    def now(cls) -> Belongings:
+        pool = shared_pool()
+        gc.collect()
+        kept, agents = pool.filenos(), pool.pids()
+        return cls(
+            children={child.pid: describe(child) for child in children_besides(agents)},
+            threads={t.ident or 0: t.name for t in threading.enumerate() if not t.daemon},
+            descriptors={fd: target for fd, target in descriptors().items() if fd not in kept},
+            files={trace.what: str(trace) for trace in traces(NAME_PREFIX) if trace.is_file},
+        )
+
+    def since(self, before: Belongings) -> list[str]:
+        """Return what is here and was not there before."""
+        return [
+            *(f"process {pid}: {what}" for pid, what in self.children.items() if pid not in before.children),
+            *(f"thread {name}" for ident, name in self.threads.items() if ident not in before.threads),
+            *(f"descriptor {fd} of {what}" for fd, what in self.descriptors.items() if fd not in before.descriptors),
+            *(what for name, what in self.files.items() if name not in before.files and not is_in_use_elsewhere(name)),
+        ]
+
+
+def children_besides(agents: set[int]) -> Iterator[psutil.Process]:
+    """Yield all descendants of this process but the suite's agents and what is below them."""
+    for child in psutil.Process().children():
+        if child.pid not in agents:
+            yield child
+            yield from child.children(recursive=True)
+
+
+def describe(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return "(it has ended)"
+
+
+def is_in_use_elsewhere(name: str) -> bool:
+    """Return whether a process outside this test's tree has the file, or one within the folder, open or mapped."""
+    ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    others = (pid for pid in psutil.pids() if pid not in ours)
+    prefix = Path(name).name
+    return any(trace.kind in {"descriptor", "mapping"} for trace in traces(prefix, others))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Fail a test after which a process, thread, descriptor or file is still there that was not there before it."""
+    before = Belongings.now()
+    yield
+    left: list[str] = []
+
+    def all_gone() -> bool:
+        left[:] = Belongings.now().since(before)
+        return not left
+
+    if not until(all_gone, _FADING_S):
+        pytest.fail(f"the test left behind: {'; '.join(left)}")
