@@ -10,7 +10,7 @@ import threading
 
 from ipcbench.backend import Reader
 from ipcbench.clock import deadline_ns, remaining_s
-from ipcbench.errors import EndpointClosed, IpcbenchError, TransportTimeout
+from ipcbench.errors import EndpointClosed, TransportTimeout
 
 _CLOSE_LOOK_S = 0.1
 """How often the thread looks whether it should end."""
@@ -49,7 +49,7 @@ class NewestReader(Reader):
                 value = keep(read(_CLOSE_LOOK_S))
             except TransportTimeout:
                 continue
-            except IpcbenchError as error:
+            except Exception as error:  # whatever it is, `read` raises it
                 failure = error
                 continue
             with news:

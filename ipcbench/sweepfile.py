@@ -17,7 +17,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from ipcbench.errors import ConfigError
-from ipcbench.spec import CODEC_NAMES, DELIVERIES, MODES, PAYLOAD_KINDS, WAIT_STRATEGIES, SweepSpec
+from ipcbench.spec import CODEC_NAMES, DELIVERIES, MODES, PAYLOAD_KINDS, TOUCHES, WAIT_STRATEGIES, SweepSpec
 from ipcbench.units import parse_bytes, parse_duration_s, parse_rate_per_s
 
 DEFAULT_SWEEP = "default"
@@ -67,6 +67,11 @@ def _integer(value: object, where: str) -> int:
     return int(text)
 
 
+def _joined(value: object, where: str) -> str:
+    """Return `0,1`, whether it was written so or as an array."""
+    return ",".join(_list(value, where))
+
+
 def _duration_s(value: object, where: str) -> float:
     return parse_duration_s(_scalar(value, where), where)
 
@@ -102,6 +107,14 @@ KEYS: tuple[Key, ...] = (
     Key("seed", "seed", "N", "Seed of the order of cells within a round.", _integer),
     Key("depth", "depth", "N", "Messages a reader may be behind before the writer is held.", _integer),
     Key("wait", "wait", "STRATEGY", f"How an endpoint waits: {', '.join(WAIT_STRATEGIES)}.", _text),
+    Key(
+        "pin",
+        "pin",
+        "CORES",
+        "Where processes run: none, auto, or cores for the writer and each reader: 0,1,2.",
+        _joined,
+    ),
+    Key("touch", "touch", "PART", f"What a reader looks at while timed: {', '.join(TOUCHES)}.", _text),
     Key("window", "window_s", "TIME", "Least length of the measured window: 250ms.", _duration_s),
     Key(
         "warmup",

@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from ipcbench.spec import NAME_PREFIX
 from ipcbench.testing.calls import until
 from ipcbench.testing.conformance import shared_pool
 from ipcbench.testing.holdings import descriptors
-from ipcbench.testing.leaks import traces
+from ipcbench.testing.leaks import files, traces
 
 _FADING_S = 3.0
 """How long a test's remains may take to go: libraries close in the background, other runs on the host come and go."""
@@ -61,7 +61,7 @@ class Belongings:
             children={child.pid: describe(child) for child in children_besides(agents)},
             threads={t.ident or 0: t.name for t in threading.enumerate() if not t.daemon},
             descriptors={fd: target for fd, target in descriptors().items() if fd not in kept},
-            files={trace.what: str(trace) for trace in traces(NAME_PREFIX) if trace.is_file},
+            files={trace.what: str(trace) for trace in files(NAME_PREFIX)},
         )
 
     def since(self, before: Belongings) -> list[str]:

@@ -101,41 +101,52 @@ def test_nobody_asks_a_backends_name(layer: str) -> None:
                 assert not texts_of(node) & own_names, f"{path.name}:{node.lineno} asks for a backend by name"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_file_is_one_room(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MAX_LINES
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            words = ast.get_docstring(node, clean=False)
-            lines = (node.end_lineno or 0) - node.lineno + 1 - (len(words.splitlines()) if words else 0)
-            assert lines <= MAX_FUNCTION_LINES, f"{node.name} has {lines} lines besides its docstring"
+def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return how many lines a function has besides its docstring."""
+    words = ast.get_docstring(node, clean=False)
+    return (node.end_lineno or 0) - node.lineno + 1 - (len(words.splitlines()) if words else 0)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_a_module_says_what_lives_there_and_what_does_not(path: Path) -> None:
-    docstring = ast.get_docstring(tree_of(path))
-    assert docstring, "no docstring"
-    assert "not live here" in docstring
+def test_files_and_functions_are_short() -> None:
+    lengths = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert {name: count for name, count in lengths.items() if count > MAX_LINES} == {}
+    long = {
+        f"{name_of(path)}: {node.name}": lines_of(node)
+        for path in SOURCES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > MAX_FUNCTION_LINES
+    }
+    assert long == {}
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))], ids=lambda path: path.stem)
-def test_nothing_sleeps(path: Path) -> None:
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            assert (node.value.id, node.attr) != ("time", "sleep"), f"line {node.lineno}"
-        if isinstance(node, ast.ImportFrom) and node.module == "time":
-            assert "sleep" not in {alias.name for alias in node.names}, f"line {node.lineno}"
+def test_every_module_says_what_lives_there_and_what_does_not() -> None:
+    silent = [name_of(path) for path in SOURCES if "not live here" not in (ast.get_docstring(tree_of(path)) or "")]
+    assert silent == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_only_the_command_line_prints_or_exits(path: Path) -> None:
-    is_program = path.name == "__main__.py" or '__name__ == "__main__"' in path.read_text(encoding="utf-8")
-    if path.parent == PACKAGE / "cli" or is_program:
-        return
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call):
-            assert ast.unparse(node.func) not in {"print", "sys.exit", "exit", "quit"}, f"line {node.lineno}"
+def test_nothing_sleeps() -> None:
+    """A wait has a condition and a deadline."""
+    guilty = []
+    for path in (*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))):
+        for node in ast.walk(tree_of(path)):
+            named = (
+                isinstance(node, ast.ImportFrom) and node.module == "time" and "sleep" in {a.name for a in node.names}
+            )
+            if named or (isinstance(node, ast.Attribute) and ast.unparse(node) == "time.sleep"):
+                guilty.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert guilty == []
+
+
+def test_only_the_command_line_prints_or_exits() -> None:
+    guilty = []
+    for path in SOURCES:
+        is_program = path.name == "__main__.py" or '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+        if path.parent == PACKAGE / "cli" or is_program:
+            continue
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "sys.exit", "exit", "quit"}:
+                guilty.append(f"{name_of(path)}:{node.lineno}")
+    assert guilty == []
 
 
 def modules_loaded_by(statement: str) -> set[str]:

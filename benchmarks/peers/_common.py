@@ -1,8 +1,8 @@
-"""What the side-by-side scripts share: options, process groups, the loops' markers, alternating rounds, the table.
+"""What the side-by-side scripts share: options, process groups, the timed loops' frame, alternating rounds, the table.
 
-What does not live here: any transport. A *role* is a generator function: it opens its endpoint, yields, works, yields its
-figures, and closes. A group opens its roles one after another, starts them together, and lets them close when all have
-finished.
+What does not live here: any transport. A *role* is a generator function: it opens its endpoint, yields, works, yields
+its figures, and closes. A group opens its roles one after another, starts them together, and lets them close when all
+have finished.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import json
 import multiprocessing
 import os
 import platform
+import resource
 import statistics
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import limits
+import psutil
 
 from ipcbench.clock import now_ns
 from ipcbench.errors import ConfigError
@@ -32,30 +34,23 @@ BODY, MARKER = 0, 1
 """First byte of a message: an ordinary one, and the last of the warm-up or of the measurement."""
 
 WARMUP_SHARE = 0.2
-SAME_REGIME_RATIO = 1.6
-"""Probes of a round that differ by more were taken in different placements; its two figures are not compared."""
-
 ROUND_TRIPS_PER_BLOCK = 16
-"""As in limits.c."""
+"""Timed as one, as in limits.c: reading the clock takes as long as a fast round trip."""
+
+SAME_PLACEMENT_RATIO = 1.6
+"""Probes of a round that differ by more were taken in different placements; its two figures are not compared."""
 
 _GRACE_S = 30.0
 
-Role = Callable[..., Iterator[Any]]
+Role = Iterator[Any]
+"""What a role returns when it is called."""
 
 
 class GroupFailed(Exception):
-    """A process of a group died, raised or did not answer in time."""
+    """A process of a group died, raised, lost a message or did not answer in time."""
 
 
-def cores_for(processes: int) -> tuple[int, ...] | None:
-    """Return one core for each process, or None where there are not enough."""
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    cores = sorted(os.sched_getaffinity(0))
-    return tuple(cores[:processes]) if len(cores) >= processes else None
-
-
-def _child(pipe: Connection, core: int | None, role: Role, arguments: tuple[Any, ...]) -> None:
+def _child(pipe: Connection, core: int | None, role: Callable[..., Role], arguments: tuple[Any, ...]) -> None:
     """Open, say so, wait for the start, work, answer, wait for the end, close."""
     try:
         pipe.recv()
@@ -87,15 +82,16 @@ def _answer(pipe: Connection, deadline_ns: int, who: str) -> Any:
     return value
 
 
-def run_group(roles: Sequence[tuple[Role, tuple[Any, ...]]], seconds: float) -> list[Any]:
-    """Run each role in a fresh process of its own, pinned if there are enough cores; return what they returned.
+def run_group(roles: Sequence[tuple[Callable[..., Role], tuple[Any, ...]]], seconds: float) -> list[Any]:
+    """Run each role in a fresh process, pinned to a core of its own if there are enough; return their figures.
 
     Raises:
         GroupFailed: one of them failed; all are gone when this is raised.
     """
     context = multiprocessing.get_context("spawn")
-    cores = cores_for(len(roles)) or (None,) * len(roles)
+    cores = limits.cores(len(roles)) or (None,) * len(roles)
     deadline = now_ns() + int((seconds * 10 + _GRACE_S) * 1e9)
+    names = [f"{role.__name__} ({index})" for index, (role, _) in enumerate(roles)]
     pipes, processes = [], []
     try:
         for core, (role, arguments) in zip(cores, roles, strict=True):
@@ -105,8 +101,7 @@ def run_group(roles: Sequence[tuple[Role, tuple[Any, ...]]], seconds: float) -> 
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-        names = [f"{role.__name__} ({index})" for index, (role, _) in enumerate(roles)]
-        for pipe, name in zip(pipes, names, strict=True):  # one at a time: some transports do not open well in a crowd
+        for pipe, name in zip(pipes, names, strict=True):  # one at a time: not every transport opens well in a crowd
             pipe.send("open")
             _answer(pipe, deadline, name)
         for pipe in pipes:
@@ -129,32 +124,26 @@ def batch_of(size_bytes: int) -> int:
     return max(1, 2**18 // (size_bytes + 1024))
 
 
-def send_for(send: Callable[[bool], None], seconds: float, size_bytes: int) -> tuple[int, int]:
-    """Send ordinary messages for the time of the warm-up, a marker, then for `seconds`, a marker; return both counts.
+def send_for(send: Callable[[bool], None], seconds: float, size_bytes: int) -> int:
+    """Send for the time of the warm-up, then a marker, then for `seconds`, then a marker.
 
-    `send(last)` sends `batch_of(size_bytes)` ordinary messages, or one marker if `last`.
+    `send(last)` sends one marker if `last`, else `batch_of(size_bytes)` ordinary messages. Returns how many messages
+    the window had, its marker included.
     """
-    counts = []
-    batch = batch_of(size_bytes)
+    batch, count = batch_of(size_bytes), 0
     for span_s in (WARMUP_SHARE * seconds, seconds):
         stop, count = now_ns() + int(span_s * 1e9), 1
         while now_ns() < stop:
             send(False)
             count += batch
         send(True)
-        counts.append(count)
-    return counts[0], counts[1]
+    return count
 
 
 def throughput_per_s(sent_count: int, readers: Sequence[tuple[int, int, int]]) -> float:
     """Return messages per second that every reader got, from the first receipt to the slowest reader's last.
 
-    Args:
-        sent_count: messages of the window.
-        readers: of each reader (count, first receipt in ns, last receipt in ns).
-
-    Raises:
-        GroupFailed: a reader got more or fewer than were sent.
+    `readers` holds of each (count, first receipt ns, last receipt ns). Raises GroupFailed if a count is another.
     """
     if any(count != sent_count for count, _, _ in readers):
         raise GroupFailed(f"sent {sent_count}, received {[count for count, _, _ in readers]}")
@@ -163,10 +152,7 @@ def throughput_per_s(sent_count: int, readers: Sequence[tuple[int, int, int]]) -
 
 
 def half_round_trip_ns(round_trips: Callable[[], None], seconds: float) -> float:
-    """Return the median half round trip, after a warm-up.
-
-    `round_trips` makes `ROUND_TRIPS_PER_BLOCK` of them; a block is timed as a whole, so that reading the clock costs little.
-    """
+    """Return the median half round trip after a warm-up; `round_trips` makes `ROUND_TRIPS_PER_BLOCK` of them."""
     warm_until = now_ns() + int(WARMUP_SHARE * seconds * 1e9)
     while now_ns() < warm_until:
         round_trips()
@@ -188,14 +174,16 @@ class Row:
     unit: str
     ours: str
     theirs: str
-    at_least: float | None
+    at_least: float | None = None
     """The ratio ours/theirs should be at least this …"""
-    at_most: float | None
+    at_most: float | None = None
     """… or at most this."""
     our_figures: list[float] = field(default_factory=list)
     their_figures: list[float] = field(default_factory=list)
     probes_ns: list[list[float]] = field(default_factory=list)
     """Of each round: placement probe before, between and after the two sides."""
+    others_cpu_ratios: list[float] = field(default_factory=list)
+    """Of each round: share of the machine's CPU time that went to processes other than the two sides'."""
     mixed_rounds_count: int = 0
     """Rounds left out because their probes differ."""
     failures: list[str] = field(default_factory=list)
@@ -207,66 +195,86 @@ class Row:
 
     def cells(self) -> list[str]:
         """Return the row of the table."""
-        if not self.our_figures:
-            reason = self.failures[-1].strip().splitlines()[-1] if self.failures else "every round was mixed"
-            return [self.what, "-", "-", "-", "-", "-", reason]
-        ratio = statistics.median(self.ratios)
-        verdict, target = "", ""
-        if self.at_least is not None:
-            target, verdict = f"≥ {self.at_least:g}", "yes" if ratio >= self.at_least else "no"
-        if self.at_most is not None:
-            target, verdict = f"≤ {self.at_most:.3g}", "yes" if ratio <= self.at_most else "no"
-        probes = [probe for three in self.probes_ns for probe in three]
-        placement = f"{min(probes):.0f}-{max(probes):.0f}" if probes else "-"
         left_out = f" ({self.mixed_rounds_count} mixed, {len(self.failures)} failed)"
+        rounds = f"{len(self.our_figures)}{left_out if self.mixed_rounds_count or self.failures else ''}"
+        if not self.our_figures:
+            return [self.what, "-", "-", "-", "-", "-", "-", rounds]
+        ratio, wanted = statistics.median(self.ratios), "-"
+        if self.at_least is not None:
+            wanted = f"≥ {self.at_least:g}: {'yes' if ratio >= self.at_least else 'no'}"
+        if self.at_most is not None:
+            wanted = f"≤ {self.at_most:.3g}: {'yes' if ratio <= self.at_most else 'no'}"
+        probes = [probe for three in self.probes_ns for probe in three]
         return [
             self.what,
             format_significant(statistics.median(self.our_figures)),
             format_significant(statistics.median(self.their_figures)),
             f"{ratio:.2f} ({min(self.ratios):.2f}-{max(self.ratios):.2f})",
-            f"{target} {verdict}".strip() or "-",
-            placement,
-            f"{len(self.our_figures)}{left_out if self.mixed_rounds_count or self.failures else ''}",
+            wanted,
+            f"{min(probes):.0f}-{max(probes):.0f}" if probes else "-",
+            f"{statistics.median(self.others_cpu_ratios):.0%}",
+            rounds,
         ]
 
 
+def _cpu_s() -> tuple[float, float]:
+    """Return the CPU seconds of the whole machine, and those of this process and of its children that have ended."""
+    times = psutil.cpu_times()._asdict()
+    busy = sum(times.values()) - times["idle"] - times.get("iowait", 0.0)
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return busy, sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _round(row: Row, sides: Sequence[Callable[[], float]]) -> None:
+    """Measure both sides once, and keep the figures unless the placement changed."""
+    begin, (busy, own) = now_ns(), _cpu_s()
+    probes, figures = [limits.probe_ns()], []
+    for side in sides:
+        figures.append(side())
+        probes.append(limits.probe_ns())
+    known = [probe for probe in probes if probe is not None]
+    if known and max(known) > SAME_PLACEMENT_RATIO * min(known):
+        row.mixed_rounds_count += 1
+        return
+    busy_after, own_after = _cpu_s()
+    elapsed_s = (now_ns() - begin) / 1e9 * (os.cpu_count() or 1)
+    row.our_figures.append(figures[0])
+    row.their_figures.append(figures[1])
+    row.probes_ns.append(known)
+    row.others_cpu_ratios.append(max(0.0, (busy_after - busy - own_after + own) / elapsed_s))
+
+
 def compare(row: Row, ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> Row:
-    """Fill `row` with `rounds` rounds ours, theirs, ours, theirs …; rounds of mixed placement are repeated, at most as
-    many again.
+    """Fill `row` with `rounds` rounds ours, theirs, ours, theirs …; a round that failed or whose placement changed is
+    counted and repeated, at most `2 * rounds` times in all.
     """
-    for _ in range(2 * rounds):
+    for _ in range(3 * rounds):
         if len(row.our_figures) == rounds:
             break
-        probes = [limits.probe_ns()]
         try:
-            figures = []
-            for side in (ours, theirs):
-                figures.append(side())
-                probes.append(limits.probe_ns())
+            _round(row, (ours, theirs))
         except GroupFailed as error:
             row.failures.append(str(error))
-            continue
-        known = [probe for probe in probes if probe is not None]
-        if known and max(known) > SAME_REGIME_RATIO * min(known):
-            row.mixed_rounds_count += 1
-            continue
-        row.our_figures.append(figures[0])
-        row.their_figures.append(figures[1])
-        row.probes_ns.append(known)
-    print(f"  {row.what}: {row.cells()[3]}", file=sys.stderr, flush=True)
+            print(f"  {row.what}: {error}", file=sys.stderr, flush=True)
+    print(f"  {' | '.join(row.cells())}", file=sys.stderr, flush=True)
     return row
 
 
 def print_rows(title: str, rows: Sequence[Row]) -> None:
     """Print one Markdown table; all rows have the same two sides and the same unit."""
-    if not rows:
-        return
-    first = rows[0]
-    print(f"\n### {title}\n")
-    print(f"| {first.unit} | {first.ours} | {first.theirs} | ratio (min-max) | wanted | probe ns | rounds |")
-    print("|---|---:|---:|---:|---|---:|---|")
+    head = [
+        rows[0].unit,
+        rows[0].ours,
+        rows[0].theirs,
+        "ratio (min-max)",
+        "wanted",
+        "probe ns",
+        "others' CPU",
+        "rounds",
+    ]
+    print(f"\n### {title}\n\n| {' | '.join(head)} |\n|---|---:|---:|---:|---|---:|---:|---|")
     for row in rows:
-        print(f"| {' | '.join(row.cells())} |")
+        print(f"| {' | '.join(row.cells())} |", flush=True)
 
 
 def list_of_sizes(text: str) -> tuple[int, ...]:
@@ -277,20 +285,13 @@ def list_of_sizes(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def list_of_counts(text: str) -> tuple[int, ...]:
-    """Return the whole numbers in `1,3`."""
-    return tuple(int(part) for part in text.split(","))
-
-
-def make_parser(description: str, sizes: str | None, readers: str = "1,3") -> argparse.ArgumentParser:
+def make_parser(description: str, sizes: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options that all scripts have."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of A B (default: %(default)s)")
-    parser.add_argument("--sizes", type=list_of_sizes, default=sizes, help="like 64,1KiB,4MiB (default: %(default)s)")
-    parser.add_argument("--readers", type=list_of_counts, default=readers, help="like 1,3 (default: %(default)s)")
-    parser.add_argument(
-        "--seconds", type=float, default=0.3, help="measured time a side and round (default: %(default)s)"
-    )
+    parser.add_argument("--sizes", type=list_of_sizes, default=sizes, help=f"default: {sizes or 'by section'}")
+    parser.add_argument("--readers", type=int, nargs="+", default=[1, 3], help="default: 1 3")
+    parser.add_argument("--seconds", type=float, default=0.3, help="measured time a side (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure there")
     return parser
 
@@ -300,18 +301,9 @@ def size_label(size_bytes: int, readers: int) -> str:
     return f"{format_bytes(size_bytes)}, {readers} reader{'s' if readers > 1 else ''}"
 
 
-def write_json(path: Path | None, tables: dict[str, Any]) -> None:
+def write_json(path: Path | None, tables: Mapping[str, Any]) -> None:
     """Write the figures with what is needed to understand them later; None writes nothing."""
     if path is None:
         return
-    plain = {
-        name: [asdict(row) if isinstance(row, Row) else row for row in rows] if isinstance(rows, list) else rows
-        for name, rows in tables.items()
-    }
-    about = {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores_count": os.cpu_count(),
-        "command": sys.argv,
-    }
-    path.write_text(json.dumps({"about": about, **plain}, indent=1) + "\n")
+    about = {"python": platform.python_version(), "platform": platform.platform(), "cores_count": os.cpu_count()}
+    path.write_text(json.dumps({"about": {**about, "command": sys.argv}, **tables}, indent=1, default=asdict) + "\n")

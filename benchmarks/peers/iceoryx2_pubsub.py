@@ -1,10 +1,10 @@
-"""iceoryx2's Python publish/subscribe, set up so that it loses nothing: the roles for the comparison. Alone: its figures.
+"""iceoryx2's Python publish/subscribe, set up so that it loses nothing. Alone, it prints that package's figures.
 
 What does not live here: the comparison (shm_vs_peers.py).
 
 No overflow, a publisher that retries until a message is delivered, no history, one publisher, and a subscriber buffer
-of as many samples as the ring has slots. The loops use the package's public interface in its cheapest form: a loaned slice
-filled by `ctypes.memmove`, and the sample's pointer as a `ctypes` array (zero-copy) or through `ctypes.string_at` (copy).
+of as many samples as the ring has slots. The loops use the package's public interface in its cheapest form: a loaned
+slice filled by `ctypes.memmove`; the sample's pointer as a `ctypes` array (zero-copy) or by `ctypes.string_at` (copy).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import _common
 import limits
-from _common import BODY, MARKER
+from _common import BODY, MARKER, Role
 
 from ipcbench.clock import now_ns
 from ipcbench.units import format_significant
@@ -88,8 +88,8 @@ def _wait_for(receive: Callable[[], Any]) -> Any:
             return sample
 
 
-def publish(service: tuple[Any, ...], seconds: float) -> Iterator[tuple[int, int] | None]:
-    """Role: the publisher of a throughput run; returns the messages of the warm-up and of the window."""
+def publish(service: tuple[Any, ...], seconds: float) -> Role:
+    """Role: the publisher of a throughput run; returns the messages of the window."""
     opened = Service(*service)
     publisher, size = opened.publisher(), service[2]
     body, marker = bytes([BODY]) * size, bytes([MARKER]) + bytes(size - 1)
@@ -107,7 +107,7 @@ def publish(service: tuple[Any, ...], seconds: float) -> Iterator[tuple[int, int
     yield _common.send_for(send, seconds, size)
 
 
-def subscribe(service: tuple[Any, ...], copy: bool) -> Iterator[tuple[int, int, int] | None]:
+def subscribe(service: tuple[Any, ...], copy: bool) -> Role:
     """Role: a subscriber of a throughput run; returns (messages, first receipt ns, last receipt ns) of the window."""
     opened = Service(*service)
     subscriber, size = opened.subscriber(), service[2]
@@ -149,7 +149,7 @@ def _two_ways(there: tuple[Any, ...], back: tuple[Any, ...]) -> tuple[Any, Any, 
     return (out, into), out.publisher(), into.subscriber()
 
 
-def ping(there: tuple[Any, ...], back: tuple[Any, ...], seconds: float) -> Iterator[float | None]:
+def ping(there: tuple[Any, ...], back: tuple[Any, ...], seconds: float) -> Role:
     """Role: the measuring side of a ping-pong, polling; returns the median half round trip in ns."""
     _held, publisher, subscriber = _two_ways(there, back)
     size = there[2]
@@ -179,8 +179,8 @@ def ping(there: tuple[Any, ...], back: tuple[Any, ...], seconds: float) -> Itera
     yield half_ns
 
 
-def echo(there: tuple[Any, ...], back: tuple[Any, ...]) -> Iterator[None]:
-    """Role: the answering side of a ping-pong: `there` is the way from here; stops after a block that ends with a marker."""
+def echo(there: tuple[Any, ...], back: tuple[Any, ...]) -> Role:
+    """Role: the answering side of a ping-pong (`there` is the way from here), until a block that ends with a marker."""
     _held, publisher, subscriber = _two_ways(there, back)
     size = there[2]
     loan, receive, memmove, string_at = (
@@ -220,7 +220,7 @@ def throughput(size_bytes: int, buffer: int, readers: int, seconds: float, *, co
     service = (domain, "stream", size_bytes, buffer, readers)
     try:
         roles = [(publish, (service, seconds)), *[(subscribe, (service, copy))] * readers]
-        (_, sent), *received = _common.run_group(roles, seconds)
+        sent, *received = _common.run_group(roles, seconds)
     finally:
         _clean(domain)
     return _common.throughput_per_s(sent, received)

@@ -16,6 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ipcbench.backends._shm_memory import Layout
+from ipcbench.spec import ChannelSpec
+from ipcbench.units import format_bytes
+
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE / "limits.c"
 _PROGRAM = _HERE / "build" / "limits"
@@ -79,12 +83,17 @@ def call(*arguments: object) -> dict[str, Any]:
     return dict(json.loads(out))
 
 
+def cores(processes: int) -> tuple[int, ...] | None:
+    """Return one core for each process, None where there are not enough or they cannot be chosen."""
+    if not sys.platform.startswith("linux"):
+        return None
+    usable = sorted(os.sched_getaffinity(0))
+    return tuple(usable[:processes]) if len(usable) >= processes else None
+
+
 def core_list(processes: int) -> str:
-    """Return what the program expects as CORES: as many as there are processes, or `-` for no pinning."""
-    if not hasattr(os, "sched_getaffinity"):
-        return "-"
-    cores = sorted(os.sched_getaffinity(0))
-    return ",".join(map(str, cores[:processes])) if len(cores) >= processes else "-"
+    """Return what the program expects as CORES."""
+    return ",".join(map(str, cores(processes) or ())) or "-"
 
 
 def probe_ns() -> float | None:
@@ -109,9 +118,8 @@ def half_round_trip_ns(how: str, size_bytes: int, count: int) -> float:
 
 
 def ring_slots(size_bytes: int, depth: int) -> int:
-    """Return how many slots a ring of that depth has for messages of that size: as many as fit in 1 MiB, at least 2."""
-    slot_bytes = -(-(16 + size_bytes) // 64) * 64
-    return max(2, min(depth, 2**20 // slot_bytes))
+    """Return how many slots a `shm` channel of that depth has for messages of that size."""
+    return Layout(ChannelSpec("ipcb-peers", max_message_bytes=size_bytes, depth=depth)).slots
 
 
 def main() -> int:
@@ -136,7 +144,7 @@ def main() -> int:
     show("spin, 64 B, half round trip", "ns", "spin", 64, 100_000, pair, key="half_p50_ns")
     show("eventfd, 64 B, half round trip", "ns", "eventfd", 64, 10_000, pair, key="half_p50_ns")
     for size in options.sizes:
-        label = _common.format_bytes(size)
+        label = format_bytes(size)
         show(f"memcpy, {label}", "bytes/s", "memcpy", size, options.seconds, core_list(1), key="bytes_per_s")
         for readers in options.readers:
             for copy in (0, 1):

@@ -1,9 +1,9 @@
-"""`shm` beside iceoryx2 and beside C on this machine: throughput, half round trips, CPU while idle; ratios with targets.
+"""`shm` beside iceoryx2 and beside C on this machine: throughput, half round trips, CPU while idle.
 
 What does not live here: iceoryx2's side (iceoryx2_pubsub.py), the C side (limits.c), the alternation (_common.py).
 
-Both sides of a comparison run in the same round, in fresh processes pinned to the same cores, with as many slots, the same
-kind of wait and the same copies. Every reader looks at the first byte of every message; a run that lost one is no figure.
+Both sides of a comparison run in the same round, in fresh processes pinned to the same cores, with as many slots and
+the same copies. Every reader looks at the first byte of every message; a run that lost one gives no figure.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 import _common
 import iceoryx2_pubsub
 import limits
-from _common import BODY, MARKER, Row
+from _common import BODY, MARKER, Role, Row
 
 from ipcbench.backend import Address
 from ipcbench.backends._shm import Shm
@@ -34,8 +34,8 @@ _numbers = itertools.count()
 Read = Callable[[], memoryview]
 
 
-def publish(address: Address, size: int, seconds: float) -> Iterator[tuple[int, int] | None]:
-    """Role: the writer of a throughput run; returns the messages of the warm-up and of the window."""
+def publish(address: Address, size: int, seconds: float) -> Role:
+    """Role: the writer of a throughput run; returns the messages of the window."""
     with Shm().open_writer(address) as writer:
         body, marker = bytes([BODY]) * size, bytes([MARKER]) + bytes(size - 1)
         write, batch = writer.write, _common.batch_of(size)
@@ -51,7 +51,7 @@ def publish(address: Address, size: int, seconds: float) -> Iterator[tuple[int, 
         yield _common.send_for(send, seconds, size)
 
 
-def subscribe(address: Address, index: int, size: int, copy: str) -> Iterator[tuple[int, int, int] | None]:
+def subscribe(address: Address, index: int, size: int, copy: str) -> Role:
     """Role: a reader of a throughput run; returns (messages, first receipt ns, last receipt ns) of the window."""
     with Shm().open_reader(address, index) as reader:
         mine = memoryview(bytearray(size))
@@ -88,7 +88,7 @@ def _take_into(read: Read, mine: memoryview) -> tuple[int, int, int]:
     return count, first, now_ns()
 
 
-def ping(there: Address, back: Address, seconds: float) -> Iterator[float | None]:
+def ping(there: Address, back: Address, seconds: float) -> Role:
     """Role: the measuring side of a ping-pong; returns the median half round trip in ns."""
     with Shm().open_writer(there) as writer, Shm().open_reader(back, 0) as reader:
         write, read = writer.write, reader.read
@@ -106,8 +106,8 @@ def ping(there: Address, back: Address, seconds: float) -> Iterator[float | None
         yield half_ns
 
 
-def echo(there: Address, back: Address) -> Iterator[None]:
-    """Role: the answering side of a ping-pong: `there` is the way from here; stops after a block that ends with a marker."""
+def echo(there: Address, back: Address) -> Role:
+    """Role: the answering side of a ping-pong (`there` is the way from here), until a block that ends with a marker."""
     with Shm().open_writer(there) as writer, Shm().open_reader(back, 0) as reader:
         write, read = writer.write, reader.read
         message, turns = b"\0", 0
@@ -119,14 +119,14 @@ def echo(there: Address, back: Address) -> Iterator[None]:
         yield
 
 
-def silent(address: Address) -> Iterator[None]:
+def silent(address: Address) -> Role:
     """Role: a writer that writes nothing while a reader waits."""
     with Shm().open_writer(address):
         yield
         yield
 
 
-def wait_in_vain(address: Address) -> Iterator[float | None]:
+def wait_in_vain(address: Address) -> Role:
     """Role: a reader of a silent channel; returns its CPU time over the wall time."""
     with Shm().open_reader(address, 0) as reader:
         yield
@@ -157,7 +157,7 @@ def throughput(size: int, readers: int, seconds: float, *, copy: str, wait: Wait
     """Return messages per second that every reader of a `shm` channel got."""
     with Channel(size, readers, wait) as address:
         takers = [(subscribe, (address, index, size, copy)) for index in range(readers)]
-        (_, sent), *received = _common.run_group([(publish, (address, size, seconds)), *takers], seconds)
+        sent, *received = _common.run_group([(publish, (address, size, seconds)), *takers], seconds)
     return _common.throughput_per_s(sent, received)
 
 
@@ -168,7 +168,7 @@ def half_round_trip_ns(size: int, seconds: float, wait: WaitStrategy) -> float:
     return float(half_ns)
 
 
-def beside_iceoryx2(sizes: tuple[int, ...], readers: tuple[int, ...], seconds: float, rounds: int) -> list[Row]:
+def beside_iceoryx2(sizes: tuple[int, ...], readers: Sequence[int], seconds: float, rounds: int) -> list[Row]:
     """Compare throughput with iceoryx2: zero-copy at every size, copied out only where copying dominates."""
     rows = []
     for size, count, copy in itertools.product(sizes, readers, ("view", "bytes")):
@@ -177,7 +177,7 @@ def beside_iceoryx2(sizes: tuple[int, ...], readers: tuple[int, ...], seconds: f
             continue
         target = 1.2 if copy == "bytes" else 1.0 if large else 3.0
         how = "view.tobytes()" if copy == "bytes" else "zero-copy"
-        row = Row(f"{_common.size_label(size, count)}, {how}", "messages/s", "shm", "iceoryx2", target, None)
+        row = Row(f"{_common.size_label(size, count)}, {how}", "messages/s", "shm", "iceoryx2", at_least=target)
         slots = limits.ring_slots(size, DEPTH)
 
         def ours(size: int = size, count: int = count, copy: str = copy) -> float:
@@ -190,13 +190,13 @@ def beside_iceoryx2(sizes: tuple[int, ...], readers: tuple[int, ...], seconds: f
     return rows
 
 
-def beside_the_c_ring(sizes: tuple[int, ...], readers: tuple[int, ...], seconds: float, rounds: int) -> list[Row]:
+def beside_the_c_ring(sizes: tuple[int, ...], readers: Sequence[int], seconds: float, rounds: int) -> list[Row]:
     """Compare throughput with the C ring, zero-copy with zero-copy and copy with copy; targets for one reader only."""
     rows = []
     for size, count, copy in itertools.product(sizes, readers, ("view", "buffer")):
         target = None if count > 1 or size < 2**14 else 0.65 if size < 2**18 else 0.85
         how = "copied into a buffer" if copy == "buffer" else "zero-copy"
-        row = Row(f"{_common.size_label(size, count)}, {how}", "messages/s", "shm", "C ring", target, None)
+        row = Row(f"{_common.size_label(size, count)}, {how}", "messages/s", "shm", "C ring", at_least=target)
         slots = limits.ring_slots(size, DEPTH)
 
         def ours(size: int = size, count: int = count, copy: str = copy) -> float:
@@ -214,7 +214,7 @@ def half_round_trips(seconds: float, rounds: int) -> list[list[Row]]:
     tables = []
 
     def beside(what: str, wait: WaitStrategy, name: str, at_most: float, theirs: Callable[[], float]) -> None:
-        row = Row(what, "half round trip, ns", f"shm ({wait})", name, None, at_most)
+        row = Row(what, "half round trip, ns", f"shm ({wait})", name, at_most=at_most)
         tables.append([_common.compare(row, lambda: half_round_trip_ns(_MESSAGE_BYTES, seconds, wait), theirs, rounds)])
 
     if not iceoryx2_pubsub.why_not():

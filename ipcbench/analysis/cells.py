@@ -100,8 +100,8 @@ class Summary:
     settings: tuple[SettingSummary, ...]
     """By delivery, payload and size."""
     noise_ratios: Mapping[Metric, float]
-    """By how much two measurements of one and the same cell differ in this run (A/A), as a ratio − 1. A metric is absent
-    if no cell of it has two rounds."""
+    """By how much two measurements of one and the same cell differ in this run (A/A), as a ratio − 1; a metric is
+    absent if no cell of it has two rounds."""
     placement_ns: tuple[float, float] | None
     """Least and largest placement probe of the run."""
     problems: tuple[str, ...]

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ipcbench.analysis.cells import CellSummary, SettingSummary
-from ipcbench.analysis.tables import Tables
+from ipcbench.analysis.layout import Tables
 from ipcbench.analysis.wording import setting_title, verdict
 from ipcbench.measure.stats import Interval
 
@@ -45,8 +45,8 @@ def as_json(tables: Tables) -> str:
         "header": tables.header,
         "legend": tables.legend,
         "problems": summary.problems,
-        "latency_noise_ratio": summary.latency_noise_ratio,
-        "throughput_noise_ratio": summary.throughput_noise_ratio,
+        "noise_ratios": summary.noise_ratios,
+        "placement_ns": summary.placement_ns,
         "settings": [
             {
                 "title": setting_title(one.setting),
@@ -75,6 +75,8 @@ def cell_fields(one: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         **_interval("ratio_to_best", "", cell.ratio),
         **_interval("latency_p50", "_us", cell.latency_p50_ns, 1e3),
         **_interval("latency_p99", "_us", cell.latency_p99_ns, 1e3),
+        **_interval("round_trip_p50", "_us", cell.round_trip_p50_ns, 1e3),
+        **_interval("round_trip_p99", "_us", cell.round_trip_p99_ns, 1e3),
         "throughput_messages_per_s": cell.throughput_per_s,
         **_interval("throughput_messages", "_per_s", cell.throughput_interval_per_s, middle=False),
         "throughput_mb_per_s": rate / 1e6 if rate is not None else None,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipcbench.errors import StoreError
-from ipcbench.measure.bootstrap import RoundSamples, mean_estimate, quantile_estimates, time_blocks
+from ipcbench.measure.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
 from ipcbench.measure.stats import Estimate, FloatArray
 from ipcbench.result import EndpointResult, TrialResult
 from ipcbench.store import Run
@@ -40,7 +40,7 @@ class CellFigures:
     round_trip_p99: Estimate | None
     round_trip_rounds_ns: tuple[float, ...]
     throughput: Estimate | None
-    """Messages per second that every reader got; mean over the rounds of the saturate trials. None if one round without
+    """Messages per second that every reader got; median of the rounds of the saturate trials. None if one round without
     samples is all there is."""
     throughput_rounds_per_s: tuple[float, ...]
     read_p50_ns: float | None
@@ -123,9 +123,7 @@ def _p50_p99(
 
 
 def _latency_columns(trial: TrialResult) -> list[tuple[str, str]]:
-    return [
-        (f"{one.role}.latency_ns", f"{one.role}.received_ns") for one in trial.readers if one.latency is not None
-    ]
+    return [(f"{one.role}.latency_ns", f"{one.role}.received_ns") for one in trial.readers if one.latency is not None]
 
 
 def _round_trip_columns(trial: TrialResult) -> list[tuple[str, str]]:
@@ -167,7 +165,7 @@ def _throughput(run: Run, trials: Sequence[TrialResult], rates: Sequence[float])
     if not rates:
         return None
     blocks = _block_rates(run, trials[0]) if len(rates) == 1 else np.zeros(0)
-    return mean_estimate(rates, _generator(trials[0], "throughput"), blocks.tolist())
+    return median_estimate(rates, _generator(trials[0], "throughput"), blocks.tolist())
 
 
 def _block_rates(run: Run, trial: TrialResult) -> FloatArray:

@@ -5,23 +5,27 @@ What does not live here: the tables of single payloads (tables.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
 from itertools import groupby
 
 from ipcbench.analysis.cells import CellSummary, Metric, Setting, SettingSummary, Summary
-from ipcbench.analysis.tables import NOT_MEASURED, Column, Table, number
+from ipcbench.analysis.layout import NOT_MEASURED, Column, Table, number
 from ipcbench.analysis.wording import family_words, joined, size_words
 
 BEST_MARK = "*"
 SHARED_MARK = "="
+_WHAT: Mapping[Metric, str] = {
+    "latency": "One-way latency p50, µs",
+    "round trip": "Round trip p50, µs",
+    "throughput": "Throughput, k messages/s to each reader",
+}
 _MAX_SIZES = 6
 """Of one matrix: more do not fit beside the names in 100 columns."""
 
-_Rank = Callable[[CellSummary], int | None]
-
 
 def matrices(summary: Summary) -> tuple[Table, ...]:
-    """Return a matrix of latencies and one of throughputs for each kind of payload that was measured at several sizes."""
+    """Return a matrix of latencies and one of throughputs for each kind of payload measured at several sizes."""
     return tuple(_all(summary))
 
 
@@ -56,36 +60,35 @@ def _all(summary: Summary) -> Iterator[Table]:
         settings = list(group)
         if len(settings) < 2:
             continue
-        for metric in ("latency", "throughput"):
+        for metric in _WHAT:
             if any(_leaders(one, metric) for one in settings):
                 for start in range(0, len(settings), _MAX_SIZES):
                     yield _matrix(settings, settings[start : start + _MAX_SIZES], metric)
 
 
 def _family(setting: Setting) -> tuple[object, ...]:
-    return (setting.delivery, setting.payload, setting.codec, setting.readers, setting.depth, setting.wait)
+    """Return all of a setting but its size."""
+    return astuple(replace(setting, size=0, payload_bytes=0))
 
 
-def _rank(one: SettingSummary, metric: Metric) -> _Rank:
-    """Return how to look up the rank of a cell by this metric; None for every cell if there is no such rank."""
+def _rank(one: SettingSummary, cell: CellSummary, metric: Metric) -> int | None:
+    """Return the rank of a cell by this metric, None if it was not ranked by it."""
     if metric == "throughput":
-        return lambda cell: cell.throughput_rank
-    return (lambda cell: cell.rank) if one.ranked_by == "latency" else (lambda cell: None)
+        return cell.throughput_rank
+    return cell.rank if one.ranked_by == metric else None
 
 
 def _leaders(one: SettingSummary, metric: Metric) -> frozenset[str]:
-    rank = _rank(one, metric)
-    return frozenset(cell.backend for cell in one.cells if rank(cell) == 1)
+    return frozenset(cell.backend for cell in one.cells if _rank(one, cell, metric) == 1)
 
 
 def _matrix(family: Sequence[SettingSummary], settings: Sequence[SettingSummary], metric: Metric) -> Table:
     backends = list(dict.fromkeys(cell.backend for one in family for cell in one.cells))
-    what = "One-way latency p50, µs" if metric == "latency" else "Throughput, k messages/s to each reader"
     first = settings[0].setting
     remarks = crossovers(family, metric) or (_no_crossover(family, metric),)
     marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
     return Table(
-        title=f"{what}: {first.payload}, {family_words(first)}",
+        title=f"{_WHAT[metric]}: {first.payload}, {family_words(first)}",
         remarks=(*remarks, marks),
         columns=(
             Column(("", "backend"), "left"),
@@ -110,8 +113,14 @@ def _entry(one: SettingSummary, backend: str, metric: Metric) -> str:
         return f"{NOT_MEASURED}  "
     if cell.status != "ok":
         return f"{cell.status}  "
-    p50 = cell.latency_p50_ns
-    text = number(p50.estimate if p50 else None, 1e3) if metric == "latency" else number(cell.throughput_per_s, 1e3)
+    text = _figure(cell, metric)
     leaders = _leaders(one, metric)
     mark = "" if backend not in leaders else BEST_MARK if len(leaders) == 1 else SHARED_MARK
     return f"{text} {mark or ' '}"
+
+
+def _figure(cell: CellSummary, metric: Metric) -> str:
+    if metric == "throughput":
+        return number(cell.throughput_per_s, 1e3)
+    p50 = cell.latency_p50_ns if metric == "latency" else cell.round_trip_p50_ns
+    return number(p50.estimate if p50 is not None else None, 1e3)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from ipcbench.analysis.tables import Table, Tables
+from ipcbench.analysis.layout import Column, Table, Tables
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -38,7 +39,8 @@ def show(tables: Tables, stream: TextIO) -> None:
         wide.print(Text(one.title, "bold"), soft_wrap=True)
         for line in _paragraphs(one.remarks, width):
             wide.print(Text(line), soft_wrap=True)
-        wide.print(_rich_table(one))
+        for grid in _grids(one, WIDTH):
+            wide.print(_rich_table(grid, one.best_rows))
         for line in _footnotes(one, width):
             wide.print(Text(line, "dim"), soft_wrap=True)
     wide.print()
@@ -50,8 +52,10 @@ def as_text(tables: Tables, width: int = WIDTH) -> str:
     """Return the tables as aligned plain text without any escape sequence."""
     parts = ["\n".join(_paragraphs(tables.header, width))]
     for one in (*tables.payload_tables, *tables.matrices):
-        lines = [one.title, *_paragraphs(one.remarks, width), *_aligned(one, width), *_footnotes(one, width)]
-        parts.append("\n".join(lines))
+        lines = [one.title, *_paragraphs(one.remarks, width)]
+        for grid in _grids(one, width):
+            lines += _aligned(grid)
+        parts.append("\n".join([*lines, *_footnotes(one, width)]))
     parts.append("\n".join(_paragraphs(tables.legend, width)))
     return "\n\n".join(parts) + "\n"
 
@@ -84,44 +88,78 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _MAX_NAME else "…" + name[-_MAX_NAME + 1 :]
 
 
-def _cells(table: Table) -> list[tuple[str, ...]]:
-    """Return the heads' two lines and the rows, long names shortened."""
-    heads = [tuple(column.head[line] for column in table.columns) for line in (0, 1)]
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """A table, or a part of one, laid out to fit."""
+
+    heads: tuple[tuple[str, ...], tuple[str, ...]]
+    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[Column, ...]
+    widths: tuple[int, ...]
+    gap: int
+    """Spaces between columns."""
+
+
+def _grids(table: Table, width: int) -> list[_Grid]:
+    """Return the table in as many parts as it takes to fit; each part begins with the columns up to the backend."""
     name = next(index for index, column in enumerate(table.columns) if column.head[1] == "backend")
     rows = [(*row[:name], _shortened(row[name]), *row[name + 1 :]) for row in table.rows]
-    return [*heads, *rows]
+    heads = [tuple(column.head[line] for column in table.columns) for line in (0, 1)]
+    sizes = [max(len(row[index]) for row in (*heads, *rows)) for index in range(len(table.columns))]
+    fixed = list(range(name + 1))
+    parts = [fixed[:]]
+    for index in range(name + 1, len(table.columns)):
+        if len(parts[-1]) > len(fixed) and _total(sizes, [*parts[-1], index], gap=1) > width:
+            parts.append(fixed[:])
+        parts[-1].append(index)
+    return [_grid(table, part, heads, rows, sizes, width) for part in parts]
 
 
-def _aligned(table: Table, width: int) -> list[str]:
-    cells = _cells(table)
-    widths = [max(len(row[index]) for row in cells) for index in range(len(table.columns))]
-    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= width else 1
+def _total(sizes: Sequence[int], indices: Sequence[int], gap: int) -> int:
+    return sum(sizes[index] for index in indices) + gap * (len(indices) - 1)
+
+
+def _grid(
+    table: Table,
+    part: Sequence[int],
+    heads: Sequence[tuple[str, ...]],
+    rows: Sequence[tuple[str, ...]],
+    sizes: Sequence[int],
+    width: int,
+) -> _Grid:
+    first, second, *picked = (tuple(row[index] for index in part) for row in (*heads, *rows))
+    return _Grid(
+        heads=(first, second),
+        rows=tuple(picked),
+        columns=tuple(table.columns[index] for index in part),
+        widths=tuple(sizes[index] for index in part),
+        gap=2 if _total(sizes, part, gap=2) <= width else 1,
+    )
+
+
+def _aligned(grid: _Grid) -> list[str]:
     lines = []
-    for row in cells:
+    for row in (*grid.heads, *grid.rows):
         padded = [
             text.ljust(size) if column.align == "left" else text.rjust(size)
-            for text, size, column in zip(row, widths, table.columns, strict=True)
+            for text, size, column in zip(row, grid.widths, grid.columns, strict=True)
         ]
-        lines.append((" " * gap).join(padded).rstrip())
+        lines.append((" " * grid.gap).join(padded).rstrip())
     lines.insert(2, "-" * max(len(line) for line in lines))
     return lines
 
 
-def _rich_table(table: Table) -> RichTable:
+def _rich_table(grid: _Grid, best_rows: frozenset[int]) -> RichTable:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    cells = _cells(table)
-    widths = [max(len(row[index]) for row in cells) for index in range(len(table.columns))]
-    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= WIDTH else 1
-    rich = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
-    for index, column in enumerate(table.columns):
-        rich.add_column(
-            Text("\n".join(column.head)), justify=column.align, no_wrap=True, min_width=widths[index], vertical="bottom"
-        )
-    for index, row in enumerate(cells[2:]):
-        rich.add_row(*(Text(text) for text in row), style="bold" if index in table.best_rows else "")
+    rich = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, grid.gap - 1, 0, 0))
+    for index, column in enumerate(grid.columns):
+        head = Text("\n".join(line[index] for line in grid.heads))
+        rich.add_column(head, justify=column.align, no_wrap=True, min_width=grid.widths[index])
+    for index, row in enumerate(grid.rows):
+        rich.add_row(*(Text(text) for text in row), style="bold" if index in best_rows else "")
     return rich
 
 

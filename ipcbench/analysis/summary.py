@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import get_args
 
 from ipcbench.analysis.cells import CellStatus, CellSummary, Metric, Setting, SettingSummary, Summary, setting_of
@@ -19,6 +20,7 @@ from ipcbench.errors import StoreError
 from ipcbench.measure.stats import Estimate, Interval, noise_floor_ratio, rank_groups, ratio
 from ipcbench.result import Floor, RunInfo, TrialResult
 from ipcbench.store import Run
+
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
@@ -183,7 +185,7 @@ def _summarise_figures(setting: Setting, backend: str, figures: CellFigures | No
     trip_p99 = figures.round_trip_p99 if figures else None
     throughput = figures.throughput if figures else None
     rates = figures.throughput_rounds_per_s if figures else ()
-    rate = sum(rates) / len(rates) if rates else None
+    rate = median(rates) if rates else None
     return CellSummary(
         setting=setting,
         backend=backend,

@@ -5,98 +5,67 @@ What does not live here: figures (summary.py), sentences (wording.py) and format
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from ipcbench.analysis.cells import CellSummary, SettingSummary, Summary
+from ipcbench.analysis.layout import NOT_MEASURED, Column, Table, Tables, number, rank_text
+from ipcbench.analysis.matrix import matrices
 from ipcbench.analysis.notes import one_line
-from ipcbench.analysis.cells import CellSummary, SettingSummary, Summary, summarise
-from ipcbench.analysis.wording import LEGEND, header, ratio_words, setting_title, verdict
+from ipcbench.analysis.summary import summarise
+from ipcbench.analysis.wording import header, ratio_words, setting_title, verdict
+from ipcbench.measure.stats import Interval
 from ipcbench.store import Run
-from ipcbench.units import format_significant
 
-NOT_MEASURED = "–"
-TOO_FEW = "n/a"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """How a column is headed."""
-
-    head: tuple[str, str]
-    """Two lines, the unit in the second."""
-    align: Literal["left", "right"] = "right"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Strings in rows, with what belongs above and below them."""
-
-    title: str
-    remarks: tuple[str, ...]
-    """Sentences between the title and the rows; the verdict is the first."""
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    """One string per column."""
-    best_rows: frozenset[int]
-    """Rows that hold the first rank."""
-    footnotes: tuple[tuple[str, str], ...]
-    """(letter, text)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Everything that is said of a run, ready for any format."""
-
-    header: tuple[str, ...]
-    payload_tables: tuple[Table, ...]
-    """One per setting."""
-    matrices: tuple[Table, ...]
-    """Latency and throughput over the sizes, for each payload kind of several sizes."""
-    legend: tuple[str, ...]
-    summary: Summary
+_TOO_FEW = "n/a"
 
 
 def tables(run: Run) -> Tables:
     """Return the tables of a stored run; the same run gives the same tables."""
-    from ipcbench.analysis.matrix import matrices
-
     summary = summarise(run)
     return Tables(
         header=tuple(one_line(line) for line in header(summary)),
         payload_tables=tuple(_payload_table(one) for one in summary.settings),
         matrices=matrices(summary),
-        legend=LEGEND,
+        legend=_legend(summary),
         summary=summary,
     )
 
 
-def rank_text(rank: int | None, ranks: Iterable[int | None]) -> str:
-    """Return a rank, with `=` behind it if others of `ranks` share it."""
-    if rank is None:
-        return NOT_MEASURED
-    return f"{rank}=" if sum(one == rank for one in ranks) > 1 else str(rank)
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """A column of figures: shown if any cell of the table has one."""
+
+    column: Column
+    text: Callable[[CellSummary], str]
+    topic: str
+    """Which line of the legend explains it."""
 
 
-def number(value: float | None, divisor: float = 1.0, absent: str = NOT_MEASURED) -> str:
-    """Return value / divisor with three digits, or `absent`."""
-    return absent if value is None else format_significant(value / divisor)
+_LEGEND = {
+    "one-way": "one-way: receipt − intended send time of paced messages, over all readers and rounds; decoding is not "
+    "in it. p99 is n/a with fewer than 1,000 samples.",
+    "ratio": "× best: how many times as slow as the best, with its 95 % interval. Equal ranks (1=) cannot be told "
+    "apart: the interval holds 1, or the difference is within 1 % or within this run's noise.",
+    "round trip": "round trip: from a send to the last reader's reply; one message at a time, so it is not twice the "
+    "one-way latency of paced messages.",
+    "read": "read: time inside one read while saturated, waiting for the message included.",
+    "decode": "decode: time to decode one payload; it is in no other figure.",
+    "rate": "k msg/s, MB/s: to each reader while saturated; MB = 1,000,000 bytes of payload.",
+    "CPU": "CPU: user and system time per message while saturated, of the writer and of one reader; spinning counts.",
+}
 
 
-def _microseconds(value_ns: float | None) -> str:
+def _us(value_ns: float | None) -> str:
     return number(value_ns, 1e3)
 
 
-def _p50(cell: CellSummary) -> str:
-    if cell.status != "ok":
-        return cell.status
-    return _microseconds(cell.latency_p50_ns.estimate if cell.latency_p50_ns else None)
+def _p50(interval: Interval | None) -> str:
+    return _us(interval.estimate if interval is not None else None)
 
 
-def _p99(cell: CellSummary) -> str:
-    if cell.latency_p99_ns is not None:
-        return _microseconds(cell.latency_p99_ns.estimate)
-    return TOO_FEW if cell.latency_p50_ns is not None else NOT_MEASURED
+def _p99(p50: Interval | None, p99: Interval | None) -> str:
+    return _TOO_FEW if p50 is not None and p99 is None else _p50(p99)
 
 
 def _ratio(cell: CellSummary) -> str:
@@ -105,50 +74,68 @@ def _ratio(cell: CellSummary) -> str:
     return "1" if cell.ratio.low == cell.ratio.high == 1.0 else ratio_words(cell.ratio)
 
 
-_FIGURES: tuple[tuple[Column, Callable[[CellSummary], str]], ...] = (
-    (Column(("one-way", "p50 µs")), _p50),
-    (Column(("one-way", "p99 µs")), _p99),
-    (Column(("× best", "[95 %]")), _ratio),
-    (Column(("read", "p50 µs")), lambda cell: _microseconds(cell.read_p50_ns)),
-    (Column(("decode", "p50 µs")), lambda cell: _microseconds(cell.decode_p50_ns)),
-    (Column(("k msg/s", "/reader")), lambda cell: number(cell.throughput_per_s, 1e3)),
-    (Column(("MB/s", "/reader")), lambda cell: number(cell.throughput_bytes_per_s, 1e6)),
-    (Column(("CPU µs", "writer")), lambda cell: _microseconds(cell.writer_cpu_ns)),
-    (Column(("CPU µs", "reader")), lambda cell: _microseconds(cell.reader_cpu_ns)),
+_FIGURES = (
+    _Figure(Column(("one-way", "p50 µs")), lambda cell: _p50(cell.latency_p50_ns), "one-way"),
+    _Figure(Column(("one-way", "p99 µs")), lambda cell: _p99(cell.latency_p50_ns, cell.latency_p99_ns), "one-way"),
+    _Figure(Column(("trip", "p50 µs")), lambda cell: _p50(cell.round_trip_p50_ns), "round trip"),
+    _Figure(
+        Column(("trip", "p99 µs")), lambda cell: _p99(cell.round_trip_p50_ns, cell.round_trip_p99_ns), "round trip"
+    ),
+    _Figure(Column(("× best", "[95 %]")), _ratio, "ratio"),
+    _Figure(Column(("read", "p50 µs")), lambda cell: _us(cell.read_p50_ns), "read"),
+    _Figure(Column(("decode", "p50 µs")), lambda cell: _us(cell.decode_p50_ns), "decode"),
+    _Figure(Column(("k msg/s", "/reader")), lambda cell: number(cell.throughput_per_s, 1e3), "rate"),
+    _Figure(Column(("MB/s", "/reader")), lambda cell: number(cell.throughput_bytes_per_s, 1e6), "rate"),
+    _Figure(Column(("CPU µs", "writer")), lambda cell: _us(cell.writer_cpu_ns), "CPU"),
+    _Figure(Column(("CPU µs", "reader")), lambda cell: _us(cell.reader_cpu_ns), "CPU"),
 )
+
+
+def _shown(cells: Sequence[CellSummary]) -> tuple[_Figure, ...]:
+    return tuple(one for one in _FIGURES if any(one.text(cell) != NOT_MEASURED for cell in cells))
+
+
+def _legend(summary: Summary) -> tuple[str, ...]:
+    topics = {figure.topic for one in summary.settings for figure in _shown(one.cells)}
+    return tuple(text for topic, text in _LEGEND.items() if topic in topics)
 
 
 def _payload_table(one: SettingSummary) -> Table:
     common = _common_notes(one.cells)
     letters = _letters(one.cells, common)
     ranks = [cell.rank for cell in one.cells]
-    rows = tuple(
-        (
-            rank_text(cell.rank, ranks),
-            cell.backend,
-            *(text(cell) for _, text in _FIGURES),
-            " ".join(letters[note] for note in cell_remarks(cell) if note in letters),
-        )
-        for cell in one.cells
-    )
+    shown = _shown(one.cells)
     return Table(
         title=setting_title(one.setting),
         remarks=(verdict(one), *(f"All: {note}." for note in common)),
         columns=(
             Column(("", "rank")),
             Column(("", "backend"), "left"),
-            *(column for column, _ in _FIGURES),
+            *(figure.column for figure in shown),
             Column(("", "notes"), "left"),
         ),
-        rows=rows,
+        rows=tuple(
+            (
+                rank_text(cell.rank, ranks),
+                cell.backend,
+                *(figure.text(cell) for figure in shown),
+                _note_marks(cell, letters),
+            )
+            for cell in one.cells
+        ),
         best_rows=frozenset(index for index, rank in enumerate(ranks) if rank == 1),
         footnotes=tuple((letter, note) for note, letter in letters.items()),
     )
 
 
+def _note_marks(cell: CellSummary, letters: Mapping[str, str]) -> str:
+    status = "" if cell.status == "ok" else f"{cell.status}: "
+    return status + " ".join(letters[note] for note in cell_remarks(cell) if note in letters)
+
+
 def cell_remarks(cell: CellSummary) -> tuple[str, ...]:
     """Return what stands beside a cell: why it has no figures, or the notes of those it has."""
-    return cell.notes if cell.status == "ok" else (f"{cell.status}: {one_line(cell.reason)}",)
+    return cell.notes if cell.status == "ok" else (one_line(cell.reason),)
 
 
 def _common_notes(cells: Sequence[CellSummary]) -> tuple[str, ...]:

@@ -5,22 +5,18 @@ What does not live here: tables of numbers (tables.py, matrix.py) and how a form
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ipcbench.analysis.cells import CellSummary, Setting, SettingSummary, Summary
+from ipcbench.analysis.cells import CellSummary, Metric, Setting, SettingSummary, Summary
 from ipcbench.measure.stats import MIN_DIFFERENCE_RATIO, Interval
 from ipcbench.units import format_bytes, format_duration_ns, format_significant
 
-LEGEND = (
-    "one-way: receipt − intended send time of paced messages, over all readers and rounds; decoding is not in it. "
-    "p99 is n/a with fewer than 1,000 samples.",
-    "× best: how many times as slow as the best, with its 95 % interval. Equal ranks (1=) cannot be told apart: the "
-    "interval holds 1, or the difference is within 1 % or within this run's noise.",
-    "read: time inside one read while saturated, waiting for the message included. decode: time to decode one payload.",
-    "k msg/s, MB/s: to each reader while saturated; MB = 1,000,000 bytes of payload.",
-    "CPU: user and system time per message while saturated, of the writer and of one reader; spinning counts.",
-)
+_METRIC_WORDS: Mapping[Metric, str] = {
+    "latency": "one-way latency",
+    "round trip": "round trip",
+    "throughput": "time per message",
+}
 
 
 def size_words(setting: Setting) -> str:
@@ -40,7 +36,14 @@ def joined(names: Sequence[str]) -> str:
 
 def family_words(setting: Setting) -> str:
     """Return what settings of all sizes have in common."""
-    return f"{setting.codec}, {plural(setting.readers, 'reader', 'readers')}, {setting.delivery}"
+    parts = [setting.codec, plural(setting.readers, "reader", "readers"), setting.delivery]
+    if setting.touch != "header":
+        parts.append(f"readers touch {setting.touch}")
+    if setting.wait != "auto":
+        parts.append(f"waiting by {setting.wait}")
+    if setting.pin != "none":
+        parts.append(f"pinned {setting.pin}")
+    return ", ".join(parts)
 
 
 def setting_title(setting: Setting) -> str:
@@ -57,9 +60,9 @@ def ratio_words(ratio: Interval) -> str:
 def verdict(one: SettingSummary) -> str:
     """Return in one line what may be concluded at this setting, and nothing more."""
     ranked = [cell for cell in one.cells if cell.rank is not None]
-    if not ranked:
+    if not ranked or one.ranked_by is None:
         return "No verdict: nothing was measured."
-    what = "one-way latency" if one.ranked_by == "latency" else "time per message"
+    what = _METRIC_WORDS[one.ranked_by]
     best = [cell for cell in ranked if cell.rank == 1]
     figures = joined([_main_figure(cell, one) for cell in best])
     if len(ranked) == 1:
@@ -76,15 +79,16 @@ def verdict(one: SettingSummary) -> str:
 
 
 def _main_figure(cell: CellSummary, one: SettingSummary) -> str:
-    if one.ranked_by == "latency" and cell.latency_p50_ns is not None:
-        return format_duration_ns(cell.latency_p50_ns.estimate)
+    p50 = {"latency": cell.latency_p50_ns, "round trip": cell.round_trip_p50_ns}.get(one.ranked_by or "")
+    if p50 is not None:
+        return format_duration_ns(p50.estimate)
     return f"{format_significant((cell.throughput_per_s or 0.0) / 1e3)} k messages/s"
 
 
 def _throughput_words(one: SettingSummary) -> str:
     first = [cell for cell in one.cells if cell.throughput_rank == 1]
     measured = [cell for cell in one.cells if cell.throughput_rank is not None]
-    if one.ranked_by != "latency" or len(measured) < 2:
+    if one.ranked_by == "throughput" or len(measured) < 2:
         return ""
     if len(first) == len(measured):
         return " No clear difference in throughput."
@@ -99,13 +103,16 @@ def header(summary: Summary) -> tuple[str, ...]:
 def _header(summary: Summary) -> Iterator[str]:
     info = summary.info
     rounds = plural(info.rounds_done, "round", "rounds")
-    yield f"run: {info.run_id}, {info.status}, {rounds}, seed {info.sweep.get('seed', 'unknown')}"
+    yield f"run: {info.run_id}, {info.status}, {rounds} done, seed {info.sweep.get('seed', 'unknown')}"
     yield f"machine: {_machine_words(summary)}"
     if info.floor is not None:
         writer, reader = format_duration_ns(info.floor.writer_ns), format_duration_ns(info.floor.reader_ns)
         yield f"harness floor: {writer} writer and {reader} reader per message; it is part of every figure"
     yield from (_load_words(summary, readers) for readers in sorted({one.setting.readers for one in summary.settings}))
     yield _noise_words(summary)
+    if summary.placement_ns is not None:
+        near, far = (format_duration_ns(one) for one in summary.placement_ns)
+        yield f"placement: a cache line goes from core to core and is seen in {near} to {far}, interpreter included"
     if any(one.setting.delivery == "latest_value" for one in summary.settings):
         yield (
             "latest_value: readers get the newest value and older ones are overwritten; never compare these figures "
@@ -145,14 +152,11 @@ def _load_words(summary: Summary, readers: int) -> str:
 
 
 def _noise_words(summary: Summary) -> str:
-    noise = summary.latency_noise_ratio
-    kind = "latency"
-    if noise is None:
-        noise, kind = summary.throughput_noise_ratio, "throughput"
-    if noise is None:
+    if not summary.noise_ratios:
         return "noise: unknown, for it takes two rounds of a cell; differences are judged by their intervals alone"
+    metric, noise = next(iter(summary.noise_ratios.items()))
     least = max(noise, MIN_DIFFERENCE_RATIO)
     return (
-        f"noise: a cell measured twice differs by {format_significant(100 * noise)} % in {kind}; "
+        f"noise: a cell measured twice differs by {format_significant(100 * noise)} % in {_METRIC_WORDS[metric]}; "
         f"no difference below {format_significant(100 * least)} % is called one"
     )

@@ -1,38 +1,36 @@
 """LMDB: a memory-mapped database; one write transaction a message, reads show the database's own pages.
 
-What does not live here: the files (_lmdb_store.py), waiting, wake-ups and the words that the endpoints share
-(ipcbench/board.py).
+What does not live here: the files and transactions (_lmdb_store.py), waiting, wake-ups and the words that the endpoints
+share (ipcbench/board.py).
 
-every_message: message n is the value of key n modulo `depth`. A reader keeps a read transaction, a snapshot, until it has
-read all that the snapshot holds and asks for more: LMDB writes nothing in place that a snapshot shows, so a view stays as
-it is while the writer goes on. Consumed messages that are large are deleted, so that the pages in use fit in the cache.
+every_message: message n is the value of key n modulo `depth`. A reader keeps a read transaction, a snapshot, until it
+has read all that the snapshot holds and asks for more. LMDB writes nothing in place that a snapshot shows, so a view
+stays as it is while the writer goes on. Large messages are deleted when all are done with them, so that the pages in
+use fit in the cache.
 
-latest_value: `readers + 2` keys, used like the spare buffers of shared memory: the writer takes one that is neither the
-newest nor pinned by a reader. A kept snapshot would pin every page that is freed while a slow reader looks at one value.
-A pinned key instead keeps just that value: LMDB moves or frees the pages of a large value only when its own key is
-written. A small value shares its page with others and is copied.
+latest_value: `readers + 2` keys; the writer takes one that is neither the newest nor pinned by a reader (hazard
+pointers, Michael 2004). A kept snapshot would pin every page that is freed while a slow reader looks at one value. A
+pinned key keeps just that value: LMDB moves or frees the pages of a large value only when its own key is written. A
+small value shares its page with others and is copied.
 
-Durability: none of the calls waits for the disk (`sync=False`). What `write` has committed survives every process, also
-by SIGKILL, until `destroy`; a crash of the system may lose or damage it. An endpoint whose process was killed may be
-opened again, and goes on where it was: the message that a reader was looking at comes again.
+Durability: no call waits for the disk (`sync=False`). What `write` has committed outlives every process, however it
+ends, until `destroy`; a crash of the system may lose or damage it. An endpoint whose process was killed may be opened
+again and goes on where it was; the message that a reader was looking at comes again.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
-from ipcbench.backends._lmdb_store import MIN_MESSAGES, RING_BYTES, Store, absence, make_files, small_bytes
+from ipcbench.backends._lmdb_store import Store, absence, large_count, make_files, small_bytes
 from ipcbench.board import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderSide, WriterSide, consumed_word
-from ipcbench.clock import deadline_ns
-from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError, TransportTimeout
+from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.seats import channel_directory, remove_directory
 from ipcbench.spec import ChannelSpec
-from ipcbench.wait import Waiter
-
-if absence is None:
-    import lmdb
 
 _ANNOUNCED = 2  # word of the board's first line that this backend uses: version << 16 | slot
 _PIN = 2  # word of a reader's line, relative to its `consumed` word: pinned slot + 1
@@ -43,8 +41,8 @@ def _keys(channel: ChannelSpec) -> tuple[bytes, ...]:
     return tuple(number.to_bytes(4, "big") for number in range(count))
 
 
-def _nothing(*_: object) -> None:
-    """Stand for the `get` of a snapshot where there is none."""
+def _no_snapshot(key: bytes) -> None:
+    """Find nothing."""
 
 
 class _LmdbWriter(Writer):
@@ -53,61 +51,9 @@ class _LmdbWriter(Writer):
     def __init__(self, channel: ChannelSpec, store: Store) -> None:
         self._side = WriterSide(store.words, channel, channel_directory(channel.name))
         self._store = store
-        self._begin = store.environment.begin
         self._words = store.words
         self._keys = _keys(channel)
         self._limit_bytes = channel.max_message_bytes
-
-    def _put(self, key: bytes, message: Message, timeout_s: float | None) -> None:
-        """Commit one message."""
-        try:
-            transaction = self._begin(write=True)
-            try:
-                transaction.put(key, message)
-                transaction.commit()
-            except BaseException:
-                transaction.abort()
-                raise
-        except lmdb.MapFullError:
-            self._put_when_it_fits(key, message, timeout_s)
-        except lmdb.Error as error:
-            raise self._failed(error) from error
-
-    def _put_when_it_fits(self, key: bytes, message: Message, timeout_s: float | None) -> None:
-        """Commit one message once a reader has given up an old snapshot, which keeps all pages that were freed since:
-        that of a reader that is many messages behind, or that the system has stopped at a bad moment, or that is dead.
-        """
-
-        def fits() -> bool:
-            self._store.environment.reader_check()
-            self._forget_consumed()
-            try:
-                with self._begin(write=True) as transaction:
-                    transaction.put(key, message)
-            except lmdb.MapFullError:
-                return False
-            return True
-
-        channel = self._side.channel
-        waiter = Waiter(
-            channel.wait,
-            channel.readers + 1,
-            doorbell=None,
-            arm=_nothing,
-            disarm=_nothing,
-            check_peers=self._side.check_peers,
-        )
-        try:
-            if not waiter.until(fits, deadline_ns(timeout_s)):
-                raise TransportTimeout(f"no room in channel {channel.name!r} within {timeout_s} s: a reader is far behind")
-        except lmdb.Error as error:
-            raise self._failed(error) from error
-
-    def _forget_consumed(self) -> None:
-        """Delete what no reader needs any more."""
-
-    def _failed(self, error: Exception) -> TransportError:
-        return TransportError(f"the database of channel {self._side.channel.name!r} refuses: {error}")
 
     def close(self) -> None:
         if not self._side.closed:
@@ -120,22 +66,26 @@ class RingWriter(_LmdbWriter):
 
     def __init__(self, channel: ChannelSpec, store: Store) -> None:
         super().__init__(channel, store)
+        self._put = store.put
         self._count = len(self._keys)
+        self._large_count = large_count(channel)
         self._small_bytes = min(small_bytes(channel), self._limit_bytes)
         self._fenced = self._side.fenced
-        self._sequence = self._words[PUBLISHED]  # above 0 if an earlier writer was killed
-        self._room = 0
-        self._oldest = 0
-        self._large = self._stored_large()
         first, *self._more_sleep_words = self._side.sleep_words
         self._sleep_word = first
+        self._sequence = self._words[PUBLISHED]  # above 0 if an earlier writer was killed
+        self._room = self._consumed = 0
+        self._large = deque(self._stored())  # numbers of large messages; of those of an earlier writer, any may be
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         sequence = self._sequence
         size_bytes = len(message)
+        stale: Sequence[bytes] = ()
         if sequence >= self._room or size_bytes > self._small_bytes:
-            self._make_room(size_bytes, timeout_s)
-        self._put(self._keys[sequence % self._count], message, timeout_s)
+            stale = self._make_room(size_bytes, timeout_s)
+        key = self._keys[sequence % self._count]
+        if not self._put(key, message, stale):
+            self._store.put_when_it_fits(key, message, self._consumed_keys, self._side.check_peers, timeout_s)
         self._sequence = sequence + 1
         words = self._words
         if self._fenced:
@@ -145,49 +95,33 @@ class RingWriter(_LmdbWriter):
         if words[self._sleep_word] or self._more_sleep_words:
             self._side.ring_sleepers()
 
-    def _make_room(self, size_bytes: int, timeout_s: float | None) -> None:
-        """Wait until the message may be stored beside those that are still needed."""
+    def _make_room(self, size_bytes: int, timeout_s: float | None) -> Sequence[bytes]:
+        """Wait until the message may be stored beside those that are still needed; return what to delete for it."""
         self._side.require_open()
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
-        first = max(self._sequence + 1 - self._count, 0)
+        sequence, large = self._sequence, self._large
         is_large = size_bytes > self._small_bytes
+        count = self._large_count if is_large else self._count
+        if sequence >= self._consumed + count:
+            self._consumed = self._side.wait_until_consumed(sequence + 1 - count, timeout_s)
+            self._room = self._consumed + self._count
+        stale = []
         if is_large:
-            beside = [(n, kept) for n, kept in self._large.items() if first <= n < self._sequence]
-            total_bytes = size_bytes + sum(kept for _, kept in beside)
-            while len(beside) >= MIN_MESSAGES and total_bytes > RING_BYTES:
-                oldest, kept = beside.pop(0)
-                first, total_bytes = oldest + 1, total_bytes - kept
-        self._room = self._side.wait_until_consumed(first, timeout_s) + self._count
-        if is_large:
-            self._large = {**dict(beside), self._sequence: size_bytes}
-            try:
-                self._forget(first)
-            except lmdb.Error as error:
-                raise self._failed(error) from error
+            while large and large[0] <= sequence - count:
+                number = large.popleft()
+                if number >= sequence - self._count:  # else its key holds a later message
+                    stale.append(self._keys[number % self._count])
+            large.append(sequence)
+        return stale
 
-    def _forget_consumed(self) -> None:
-        self._forget(min(self._side.slowest(), self._sequence))
+    def _stored(self) -> range:
+        """Return the numbers of the messages that may be in the database."""
+        return range(max(self._sequence - self._count, 0), self._sequence)
 
-    def _forget(self, first: int) -> None:
-        """Delete the messages before `first`."""
-        self._oldest = max(self._oldest, self._sequence - self._count)
-        if self._oldest < first:
-            with self._begin(write=True) as transaction:
-                for number in range(self._oldest, first):
-                    transaction.delete(self._keys[number % self._count])
-            self._oldest = first
-
-    def _stored_large(self) -> dict[int, int]:
-        """Return number and size of the large messages that an earlier writer has left."""
-        found = {}
-        if self._sequence:
-            with self._begin(buffers=True) as transaction:
-                for number in range(max(self._sequence - self._count, 0), self._sequence):
-                    size_bytes = len(transaction.get(self._keys[number % self._count], b""))
-                    if size_bytes > self._small_bytes:
-                        found[number] = size_bytes
-        return found
+    def _consumed_keys(self) -> Sequence[bytes]:
+        slowest = self._side.slowest()
+        return [self._keys[number % self._count] for number in self._stored() if number < slowest]
 
     def close(self) -> None:
         super().close()
@@ -195,8 +129,8 @@ class RingWriter(_LmdbWriter):
 
 
 class LatestWriter(_LmdbWriter):
-    """Writer of a latest_value channel. It waits for nobody, but for a reader that is stopped in the very moment in
-    which it holds a snapshot, and only when the database is full.
+    """Writer of a latest_value channel. It waits for no reader, unless one was stopped in the very moment in which it
+    holds a snapshot, and then only when the database is full.
     """
 
     def __init__(self, channel: ChannelSpec, store: Store) -> None:
@@ -214,7 +148,8 @@ class LatestWriter(_LmdbWriter):
         taken = {words[word] - 1 for word in self._pin_words}
         taken.add(self._newest)
         slot = next(index for index in range(len(self._keys)) if index not in taken)
-        self._put(self._keys[slot], message, timeout_s)
+        if not self._store.put(self._keys[slot], message):
+            self._store.put_when_it_fits(self._keys[slot], message, tuple, self._side.check_peers, timeout_s)
         self._sequence += 1
         self._newest = slot
         self._side.store_published(_ANNOUNCED, self._sequence << 16 | slot)
@@ -227,20 +162,17 @@ class _LmdbReader(Reader):
     def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
         self._side = ReaderSide(store.words, channel, channel_directory(channel.name), index)
         self._store = store
-        self._begin = store.environment.begin
         self._words = store.words
         self._keys = _keys(channel)
         self._view: memoryview | None = None
 
-    def _missing(self, what: str, cause: Exception | None = None) -> TransportError:
-        reason = f": {cause}" if cause else ""
-        return TransportError(f"{what} cannot be had from the database of channel {self._side.channel.name!r}{reason}")
+    def _missing(self, what: str) -> TransportError:
+        return TransportError(f"{what} is not in the database of channel {self._side.channel.name!r}")
 
     def close(self) -> None:
         if not self._side.closed:
             self._side.close()
             self._store.close(self._view)
-            self._view = None
 
 
 class RingReader(_LmdbReader):
@@ -254,7 +186,7 @@ class RingReader(_LmdbReader):
         self._spins = range(self._side.first_looks)
         self._sequence = self._words[self._consumed_word]  # above 0 if an earlier reader was killed
         self._covered = 0
-        self._get = _nothing
+        self._get: Callable[[bytes], memoryview | None] = _no_snapshot
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
@@ -277,7 +209,7 @@ class RingReader(_LmdbReader):
     def _advance(self, sequence: int, timeout_s: float | None) -> None:
         """Wait for a message beyond the snapshot, and take a new snapshot that has it."""
         self._side.require_open()
-        self._get = _nothing  # the last reference to the snapshot, which ends here
+        self._get = _no_snapshot  # the last reference to the old one, which ends here
         self._side.done_with(sequence)
         words = self._words
         if words[PUBLISHED] <= sequence:
@@ -290,14 +222,11 @@ class RingReader(_LmdbReader):
         covered = words[PUBLISHED]
         if self._fenced:
             self._side.fence()
-        try:
-            self._get = self._begin(buffers=True).get
-        except lmdb.Error as error:
-            raise self._missing(f"message {sequence}", error) from error
+        self._get = self._store.snapshot()
         self._covered = covered
 
     def close(self) -> None:
-        self._get, self._covered = _nothing, 0
+        self._get, self._covered = _no_snapshot, 0
         super().close()
 
 
@@ -309,7 +238,7 @@ class LatestReader(_LmdbReader):
     def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
         super().__init__(channel, store, index)
         self._pin_word = self._side.consumed_word + _PIN
-        self._copied_bytes = store.environment.stat()["psize"]
+        self._copied_bytes = store.page_bytes
         self._sequence = 0
 
     def read(self, timeout_s: float | None = None) -> memoryview:
@@ -327,15 +256,12 @@ class LatestReader(_LmdbReader):
             self._side.fence()
             if words[_ANNOUNCED] == announced:
                 break
-        try:
-            with self._begin(buffers=True) as snapshot:
-                view = snapshot.get(self._keys[slot])
-                if view is not None and len(view) <= self._copied_bytes:
-                    view = memoryview(bytes(view))
-        except lmdb.Error as error:
-            raise self._missing("the newest value", error) from error
+        get = self._store.snapshot()
+        view = get(self._keys[slot])
         if view is None:
             raise self._missing("the newest value")
+        if len(view) <= self._copied_bytes:
+            view = memoryview(bytes(view))
         self._sequence = announced >> 16
         self._view = view
         return view
@@ -345,7 +271,7 @@ class Lmdb(Backend):
     """Memory-mapped database."""
 
     name: ClassVar[str] = "lmdb"
-    summary: ClassVar[str] = "memory-mapped database (LMDB), one write transaction a message, zero-copy reads"
+    summary: ClassVar[str] = "memory-mapped database (LMDB), one transaction a message, zero-copy reads"
     capabilities: ClassVar[Capabilities] = Capabilities(
         deliveries=frozenset({"every_message", "latest_value"}),
         when_full="block",
@@ -375,22 +301,14 @@ class Lmdb(Backend):
     def open_writer(self, address: Address) -> Writer:
         self.probe()
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
-        store = Store(address.channel)
-        try:
+        with Store.opened(address.channel) as store:
             return kind(address.channel, store)
-        except TransportError:
-            store.close()
-            raise
 
     def open_reader(self, address: Address, index: int) -> Reader:
         self.probe()
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
-        store = Store(address.channel)
-        try:
+        with Store.opened(address.channel) as store:
             return kind(address.channel, store, index)
-        except TransportError:
-            store.close()
-            raise
 
     def destroy(self, address: Address) -> None:
         remove_directory(address.channel.name)

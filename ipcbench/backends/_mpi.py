@@ -124,8 +124,8 @@ class _PickledBcast(_Call):
     def use(self, comm: Any) -> None:
         bcast = comm.bcast
 
-        def send(message: Message, root: int) -> None:
-            bcast(bytes(message) if isinstance(message, memoryview) else message, root)
+        def send(message: Message) -> None:
+            bcast(bytes(message) if isinstance(message, memoryview) else message, 0)
 
         self.send, self.receive = send, bcast
 
@@ -145,8 +145,8 @@ class _Pickle5Bcast(_Call):
         bcast = pkl5.Intracomm(comm).bcast
         PickleBuffer = pickle.PickleBuffer
 
-        def send(message: Message, root: int) -> None:
-            bcast(PickleBuffer(message), root)
+        def send(message: Message) -> None:
+            bcast(PickleBuffer(message), 0)
 
         self.send, self.receive = send, bcast
 
@@ -163,10 +163,10 @@ class _PointToPoint(_Call):
         isend, wait_all = comm.Isend, self._mpi.Request.Waitall
         ranks = range(1, comm.Get_size())
 
-        def send(message: Message, _: int) -> None:
+        def send(message: Message) -> None:
             wait_all([isend(message, rank) for rank in ranks])
 
-        def send_to_one(message: Message, _: int) -> None:
+        def send_to_one(message: Message) -> None:
             isend(message, 1).Wait()
 
         self.send, self.receive = (send_to_one if len(ranks) == 1 else send), comm.Recv

@@ -28,12 +28,14 @@ from ipcbench.backend import Message, Reader, Writer
 from ipcbench.board import (
     CLOSED,
     GONE,
+    MAX_READERS,
     OPEN,
     PUBLISHED,
     READER_SLEEPS,
     WRITER_SLEEPS,
     ReaderSide,
     WriterSide,
+    board_bytes,
     consumed_word,
 )
 from ipcbench.clock import deadline_ns, remaining_s
@@ -55,7 +57,8 @@ _LOOKS_PER_YIELD = 32
 _CLOSE_S = 5.0
 """How long a leaving reader waits for those before it, so that it can pass on what was published to those after it."""
 
-_NOWHERE = memoryview(bytearray(8 * 128)).cast("Q")
+_NOWHERE = memoryview(bytearray(board_bytes(MAX_READERS))).cast("Q")
+"""What a closed endpoint looks at."""
 
 
 class Link(ABC):
@@ -97,16 +100,22 @@ class MpiWriter(Writer):
 
     def __init__(self, side: WriterSide, runs: tuple[int, int], link: Link, release: Callable[[], None]) -> None:
         self._side, self._link, self._release = side, link, release
-        self._words = side.words
+        self._words = words = side.words
         self._runs_at, self._run_slots = runs
+        self._limit_bytes = side.channel.max_message_bytes
         self._fenced = side.fenced
+        self._spins = range(side.first_looks)
         self._more_sleep_words = side.sleep_words[1:]
         self._left_words = [consumed_word(index) + _LEFT for index in range(side.channel.readers)]
-        self._looks = side.first_looks
+        alone = consumed_word(0)
+        self._slowest = (lambda: words[alone]) if len(self._left_words) == 1 else side.slowest
+        # A small message need not be announced where a reader that leaves keeps it from nobody else.
+        self._first_word = _ANNOUNCED if link.relays and len(self._left_words) > 1 else PUBLISHED
         self._send = link.send
         self._errors = link.errors
-        self._sequence = self._room = self._runs = self._run_start = self._absent = 0
+        self._sequence = self._room = self._window = self._runs = self._run_start = self._absent = 0
         self._length_bytes = -1
+        self._regroups = False
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         sequence = self._sequence
@@ -114,94 +123,89 @@ class MpiWriter(Writer):
             self._admit(len(message), timeout_s)
         words = self._words
         if self._fenced:
-            self._side.store_published(_ANNOUNCED, sequence + 1)
+            self._side.store_published(self._first_word, sequence + 1)
         else:
-            words[_ANNOUNCED] = sequence + 1
-        if words[READER_SLEEPS] or (self._more_sleep_words and any(words[word] for word in self._more_sleep_words)):
-            self._attend(len(message), timeout_s)
-        words[PUBLISHED] = self._sequence = sequence + 1
+            words[self._first_word] = sequence + 1
+        if words[READER_SLEEPS] or self._more_sleep_words:
+            self._attend(timeout_s)
+        if self._first_word != PUBLISHED:
+            words[PUBLISHED] = sequence + 1
+        self._sequence = sequence + 1
         try:
-            self._send(message, 0)
+            self._send(message)
         except self._errors as error:
             raise TransportError(f"MPI could not send message {sequence}: {error}") from error
 
     def _admit(self, length_bytes: int, timeout_s: float | None) -> None:
-        """Wait until the next message may be announced; note the run that it begins, if it begins one."""
-        side, words, sequence = self._side, self._words, self._sequence
-        side.require_open()
-        if length_bytes > side.channel.max_message_bytes:
-            raise MessageTooLarge(length_bytes, side.channel.max_message_bytes)
-        regroups = self._send == self._send_regrouped
-        window = 0 if regroups or length_bytes > self._link.small_bytes else self._link.window
-        deadline = deadline_ns(timeout_s)
+        """Wait until the next message may be published; note the run that it begins, if it begins one."""
+        if self._side.closed or self._regroups or length_bytes != self._length_bytes:
+            self._begin_run(length_bytes)
+        sequence, window, slowest = self._sequence, self._window, self._slowest
+        deadline: int | None = None
         while True:
-            asked = self._await_asked(sequence + 1 - window, deadline)
-            if regroups or length_bytes != self._length_bytes:
-                self._begin_run(length_bytes, all_asked=not window)
+            asked = slowest() + window
+            if asked <= sequence:
+                for _ in self._spins:
+                    asked = slowest() + window
+                    if asked > sequence:
+                        break
+                else:
+                    deadline = deadline or deadline_ns(timeout_s)
+                    asked = self._side.wait_until_consumed(sequence + 1 - window, remaining_s(deadline)) + window
             if window:
-                self._room = asked + window
+                self._room = asked
                 return
             self._room = sequence + 1
-            self._announce(sequence + 1)
-            if side.slowest() > sequence:  # nobody has taken it back
+            words = self._words
+            if self._fenced:
+                self._side.store_published(_ANNOUNCED, sequence + 1)
+            else:
+                words[_ANNOUNCED] = sequence + 1
+            if slowest() > sequence:  # nobody has taken it back
+                if words[READER_SLEEPS] or self._more_sleep_words:
+                    self._attend(timeout_s)
                 return
             words[_ANNOUNCED] = sequence
 
-    def _announce(self, value: int) -> None:
-        if self._fenced:
-            self._side.store_published(_ANNOUNCED, value)
-        else:
-            self._words[_ANNOUNCED] = value
-
-    def _await_asked(self, count: int, deadline: int | None) -> int:
-        slowest = self._side.slowest
-        for _ in range(self._looks):
-            if (asked := slowest()) >= count:
-                return asked
-        try:
-            return self._side.wait_until_consumed(count, remaining_s(deadline))
-        except TransportTimeout as error:
-            channel = self._side.channel
-            raise TransportTimeout(
-                f"no room in channel {channel.name!r} in time: a reader is as far behind as it may be; MPI holds "
-                f"{self._link.window} messages of up to {self._link.small_bytes} bytes, and none that is larger"
-            ) from error
-
-    def _begin_run(self, length_bytes: int, *, all_asked: bool) -> None:
-        words = self._words
-        if not self._runs or self._run_start != self._sequence:  # else the message it was begun for was not sent
+    def _begin_run(self, length_bytes: int) -> None:
+        self._side.require_open()
+        if length_bytes > self._limit_bytes:
+            raise MessageTooLarge(length_bytes, self._limit_bytes)
+        self._length_bytes = length_bytes
+        self._window = 0 if self._regroups or length_bytes > self._link.small_bytes else self._link.window
+        if self._regroups:
+            self._send = self._send_regrouped
+        if not self._runs or self._run_start != self._sequence:  # else the message that it began with was never sent
             self._runs += 1
-        run = self._runs_at + RUN_WORDS * (self._runs % self._run_slots)
-        self._length_bytes, self._run_start = length_bytes, self._sequence
+        self._run_start = self._sequence
+        words, run = self._words, self._runs_at + RUN_WORDS * (self._runs % self._run_slots)
         words[run + _START], words[run + _LENGTH] = self._sequence, length_bytes
-        words[run + _ABSENT], words[run + _ALL_ASKED] = self._absent, all_asked
+        words[run + _ABSENT], words[run + _ALL_ASKED] = self._absent, not self._window
         if self._fenced:
             self._side.fence()
         words[_RUNS] = self._runs
 
-    def _attend(self, length_bytes: int, timeout_s: float | None) -> None:
-        """Ring the readers that sleep; take the announcement back while a reader leaves, then go on without it."""
+    def _attend(self, timeout_s: float | None) -> None:
+        """Ring the readers that sleep. If one has left, go on without it, from a message on that is not published yet."""
         words, sequence = self._words, self._sequence
-        while True:
-            self._side.ring_sleepers()
-            absent = sum(1 << index for index, word in enumerate(self._left_words) if words[word])
-            if absent == self._absent:
-                return
+        self._side.ring_sleepers()
+        absent = sum(1 << index for index, word in enumerate(self._left_words) if words[word])
+        if absent == self._absent:
+            return
+        published = words[PUBLISHED] > sequence
+        if not published:
             words[_ANNOUNCED] = sequence
-            self._room = 0
-            while any(words[word] == _LEAVING for word in self._left_words):
-                os.sched_yield()
-                self._side.check_peers()
-            self._absent = absent
-            self._send = self._send_regrouped
-            self._admit(length_bytes, timeout_s)
-            self._announce(sequence + 1)
+        while any(words[word] == _LEAVING for word in self._left_words):
+            os.sched_yield()
+            self._side.check_peers()
+        self._absent, self._regroups, self._room = absent, True, 0
+        if not published:
+            self._admit(self._length_bytes, timeout_s)
 
-    def _send_regrouped(self, message: Message, root: int) -> None:
+    def _send_regrouped(self, message: Message) -> None:
         self._link.leave_out(self._absent)
-        self._send = self._link.send
-        self._length_bytes = -1
-        self._send(message, root)
+        self._send, self._regroups, self._length_bytes = self._link.send, False, -1
+        self._send(message)
 
     def close(self) -> None:
         if not self._side.closed:
@@ -220,11 +224,13 @@ class MpiReader(Reader):
         self._side, self._link, self._release, self._index = side, link, release, index
         self._words = side.words
         self._runs_at, self._run_slots = runs
-        self._consumed_word = side.consumed_word
+        self._fenced = side.fenced
+        self._spins = range(side.first_looks)
+        self._asked_word = side.consumed_word
         self._entered_word = side.consumed_word + _ENTERED
+        self._passes_on = link.relays and index < side.channel.readers - 1
         self._elders = [consumed_word(elder) for elder in range(index)] if link.relays else []
         self._barrier = sleeper_barrier()[0]
-        self._fenced = side.fenced
         self._elders_waiter = Waiter(
             side.channel.wait,
             side.channel.readers + 1,
@@ -233,23 +239,26 @@ class MpiReader(Reader):
             disarm=lambda: None,
             check_peers=self._check_elders,
         )
-        self._looks = side.first_looks
         self._receive = link.receive
         self._errors = link.errors
         self._sequence = self._ready = self._run = self._absent = 0
+        self._all_asked = 0
         self._memory = bytearray()
         self._view: memoryview | None = None
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
-        if sequence >= self._ready:
-            self._await(timeout_s)
         words = self._words
-        words[self._consumed_word] = words[self._entered_word] = self._sequence = sequence + 1
+        words[self._asked_word] = sequence + 1
         if self._fenced:
             self._side.fence()
         if words[WRITER_SLEEPS]:
             self._side.ring_writer()
+        if sequence >= self._ready:
+            self._await(timeout_s)
+        if self._passes_on:
+            words[self._entered_word] = sequence + 1
+        self._sequence = sequence + 1
         view = self._view
         try:
             if view is None:
@@ -257,77 +266,92 @@ class MpiReader(Reader):
             self._receive(view, 0)
         except self._errors as error:
             raise TransportError(f"MPI could not receive message {sequence}: {error}") from error
-        return view[:]
+        return view
 
     def _await(self, timeout_s: float | None) -> None:
-        """Wait until the call for the next message may be entered; find its length, and how far all that holds."""
+        """Wait until the call for the next message may be entered; find how far no further look is needed."""
+        words, sequence = self._words, self._sequence
+        deadline = deadline_ns(timeout_s) if self._elders else None
+        published = words[PUBLISHED]
+        if published <= sequence:
+            for _ in self._spins:
+                published = words[PUBLISHED]
+                if published > sequence:
+                    break
+            else:
+                published = self._wait(timeout_s)
+        if self._fenced:
+            self._side.fence()
+        if words[_RUNS] == self._run and (self._all_asked or not self._elders):
+            self._ready = published
+        else:
+            self._ready = self._turn(published, deadline)
+
+    def _wait(self, timeout_s: float | None) -> int:
+        """Wait until the next message is published; return how many are. If that fails, take back the question for it."""
         side, words, sequence = self._side, self._words, self._sequence
         side.require_open()
         deadline = deadline_ns(timeout_s)
-        if words[PUBLISHED] <= sequence:
-            self._ask(deadline)
-        published = words[PUBLISHED]
-        if self._fenced:
-            side.fence()
-        runs = words[_RUNS]
-        while self._run < runs and words[self._run_at(self._run + 1) + _START] <= sequence:
-            self._run += 1
-        run = self._run_at(self._run)
-        end = words[self._run_at(self._run + 1) + _START] if self._run < runs else published
-        entered = published if words[run + _ALL_ASKED] else self._await_elders(deadline)
-        if words[run + _ABSENT] != self._absent:
-            self._absent = words[run + _ABSENT]
-            self._link.leave_out(self._absent)
-            self._receive = self._link.receive
-        self._make_view(words[run + _LENGTH])
-        self._ready = min(published, end, entered)
-
-    def _run_at(self, number: int) -> int:
-        return self._runs_at + RUN_WORDS * (number % self._run_slots)
-
-    def _make_view(self, length_bytes: int) -> None:
-        if self._link.makes_objects or (self._view is not None and len(self._view) == length_bytes):
-            return
-        if len(self._memory) < length_bytes:
-            most = self._side.channel.max_message_bytes
-            self._memory = bytearray(min(most, max(length_bytes, 2 * len(self._memory))))
-        self._view = memoryview(self._memory)[:length_bytes]
-
-    def _ask(self, deadline: int | None) -> None:
-        """Ask for the next message and wait until it is published."""
-        side, words, sequence = self._side, self._words, self._sequence
-        side.done_with(sequence + 1)
-        for _ in range(self._looks):
-            if words[PUBLISHED] > sequence:
-                return
         try:
-            while True:
-                if not side.wait_until(lambda: words[_ANNOUNCED] > sequence, remaining_s(deadline)):
+            while not self._comes(sequence):
+                if not side.wait_until(
+                    lambda: words[PUBLISHED] > sequence or words[_ANNOUNCED] > sequence, remaining_s(deadline)
+                ):
                     raise EndOfStream(f"channel ended after {sequence} messages")
-                if self._comes(sequence):
-                    return
         except TransportError:
-            words[self._consumed_word] = sequence
+            words[self._asked_word] = sequence
             self._barrier()
             if not self._comes(sequence):
                 raise
+        return words[PUBLISHED]
 
     def _comes(self, sequence: int) -> bool:
         """Return whether message `sequence` is published; wait for the writer's decision if it is only announced."""
         words = self._words
-        while words[_ANNOUNCED] > sequence:
+        while words[PUBLISHED] <= sequence:
+            if words[_ANNOUNCED] <= sequence:
+                return False
             for _ in range(_LOOKS_PER_YIELD):
                 if words[PUBLISHED] > sequence:
                     return True
             os.sched_yield()
             self._side.check_peers()
-        return False
+        return True
+
+    def _turn(self, published: int, deadline: int | None) -> int:
+        """Find the run of the next message and make ready for it; return up to which message that holds."""
+        words, sequence = self._words, self._sequence
+        runs, end = words[_RUNS], published
+        while self._run < runs:
+            start = words[self._run_at(self._run + 1) + _START]
+            if start > sequence:
+                end = min(end, start)
+                break
+            self._run += 1
+        run = self._run_at(self._run)
+        self._all_asked = words[run + _ALL_ASKED]
+        if self._elders and not self._all_asked:
+            end = min(end, self._await_elders(deadline))
+        if words[run + _ABSENT] != self._absent:
+            self._absent = words[run + _ABSENT]
+            self._link.leave_out(self._absent)
+            self._receive = self._link.receive
+        if not self._link.makes_objects:
+            self._make_view(words[run + _LENGTH])
+        return end
+
+    def _run_at(self, number: int) -> int:
+        return self._runs_at + RUN_WORDS * (number % self._run_slots)
+
+    def _make_view(self, length_bytes: int) -> None:
+        if len(self._memory) < length_bytes:
+            most = self._side.channel.max_message_bytes
+            self._memory = bytearray(min(most, max(length_bytes, 2 * len(self._memory))))
+        self._view = memoryview(self._memory)[:length_bytes]
 
     def _await_elders(self, deadline: int | None) -> int:
         """Wait until all readers before this one are in the call; return the number of messages that is true of."""
         words, sequence = self._words, self._sequence
-        if not self._elders:
-            return GONE
 
         def entered() -> int:
             return min([words[elder + _ENTERED] for elder in self._elders])
@@ -358,20 +382,20 @@ class MpiReader(Reader):
 
     def _leave(self) -> bool:
         """Take part in what was published; return whether that is all done. The writer sends nothing more here then."""
-        words, left_word = self._words, self._consumed_word + _LEFT
+        words, left_word = self._words, self._asked_word + _LEFT
         words[left_word] = _LEAVING
         words.cast("B")[8 * READER_SLEEPS + self._index] = 1  # makes the writer look
         self._barrier()
         last = words[PUBLISHED]
-        younger = range(self._index + 1, self._side.channel.readers)
         try:
             while self._comes(last):
                 last = words[PUBLISHED]
         except PeerLost:
-            younger = range(0)
+            last = words[PUBLISHED]
         words[left_word] = _HAS_LEFT + last
-        passes_on = self._link.relays and any(words[consumed_word(index) + _LEFT] < _HAS_LEFT for index in younger)
-        deadline = deadline_ns(_CLOSE_S if passes_on else 0.0)
+        younger = range(self._index + 1, self._side.channel.readers)
+        needed = self._link.relays and any(words[consumed_word(index) + _LEFT] < _HAS_LEFT for index in younger)
+        deadline = deadline_ns(_CLOSE_S if needed else 0.0)
         try:
             while self._sequence < last:
                 self.read(remaining_s(deadline))

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 import click
 
@@ -59,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; None takes those of this process.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without `µ` is no reason to stop
     sys.path.append(os.getcwd())  # where `module:Class` is looked for
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is told to end tidies up, as for Ctrl-C
     try:

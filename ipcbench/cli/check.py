@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 
 
-@click.command("check")
+@click.command("check", short_help="Check a backend against the contract.")
 @click.argument("backend", metavar="NAME | module:Class")
 @click.option("--laws", metavar="LAW,…", help="Only these laws: C1,C7.")
 @click.option("--quick", is_flag=True, help="Fewer, smaller and shorter checks; finds less.")

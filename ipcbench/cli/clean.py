@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 
-@click.command("clean")
+@click.command("clean", short_help="Remove what killed runs left behind.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def command(dry_run: bool) -> int:
     """Remove shared memory, sockets and folders of runs that were killed; what a living process holds stays."""

@@ -74,7 +74,7 @@ def _as_text(rows: list[_Row]) -> str:
     return "\n".join(lines)
 
 
-@click.command("list")
+@click.command("list", short_help="List backends: available or why not, and what they can do.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
 def command(form: str) -> None:
     """List every backend: whether it can run here, how to get it if not, what it can do."""

@@ -38,7 +38,7 @@ class _Run(click.Command):
             formatter.write_dl([(name, describe_sweep(name)) for name in builtin_sweeps()])
 
 
-@click.command("run", cls=_Run)
+@click.command("run", cls=_Run, short_help="Measure a sweep and print its tables.")
 @click.argument("sweep", required=False, metavar="[SWEEP]")
 @_sweep_options
 @click.option("--out", metavar="FOLDER", help=f"The run's own folder; without it, a new one under {RESULTS_ROOT}/.")
@@ -46,7 +46,7 @@ class _Run(click.Command):
 @click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], help="Form of the tables on stdout.")
 @click.pass_context
 def command(
-    context: click.Context, sweep: str | None, out: str | None, resume: str | None, form: str, **options: Any
+    context: click.Context, /, sweep: str | None, out: str | None, resume: str | None, form: str, **options: Any
 ) -> int:
     """Measure SWEEP, a name below or the path of a TOML file, and print its tables.
 

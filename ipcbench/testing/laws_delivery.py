@@ -105,7 +105,7 @@ def each_comes_once(bench: Bench) -> None:
     if "latest_value" in bench.can.deliveries:
         for readers in bench.readers:
             with bench.lab(readers=readers, delivery="latest_value") as lab:
-                _newer_and_newer(lab, 0.1 if bench.quick else 0.4)
+                _newer_and_newer(lab, 0.05 if bench.quick else 0.2)
 
 
 def _newer_and_newer(lab: Lab, duration_s: float) -> None:
@@ -186,6 +186,6 @@ def values_are_never_torn(bench: Bench) -> None:
         for wished in (4_096, 2**18):
             size = min(wished, bench.can.max_message_bytes)
             with bench.lab(readers=readers, delivery="latest_value", max_message_bytes=size) as lab:
-                for label, tally in _overwrite(lab, 0.1 if bench.quick else 0.5, size):
+                for label, tally in _overwrite(lab, 0.1 if bench.quick else 0.25, size):
                     torn = tally["damaged_count"] + tally["foreign_count"]
                     require(not torn, f"{label}: {torn} of {tally['received_count']} reads gave a torn value")

@@ -12,7 +12,7 @@ from ipcbench.testing.calls import Agent, ProcessAgent, until
 from ipcbench.testing.failure import AgentError, LawBroken, LawSkipped, require
 from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
 from ipcbench.testing.laws_limits import BULKY_BYTES, fill
-from ipcbench.testing.leaks import traces
+from ipcbench.testing.leaks import files, traces
 
 _QUIET_S = 0.3
 _QUIET_INLINE_S = 0.05
@@ -157,8 +157,8 @@ def _require_no_traces(lab: Lab, when: str) -> None:
     descriptors and end threads in the background.
     """
     name = lab.address.channel.name
-    files = [str(trace) for trace in traces(name) if trace.is_file]
-    require(not files, f"{when}, these are left: {'; '.join(files)}")
+    here = [str(trace) for trace in files(name)]
+    require(not here, f"{when}, these are left: {'; '.join(here)}")
     agents = {end.agent for end in lab.ends if not end.agent.killed}
     pids = {os.getpid(), *(agent.pid for agent in agents if isinstance(agent, ProcessAgent))}
     if not until(lambda: not traces(name, pids), _LEAVING_S):

@@ -27,11 +27,6 @@ class Trace:
     """`shared memory`, `file`, `socket`, `process`, `thread`, `descriptor` or `mapping`."""
     what: str
 
-    @property
-    def is_file(self) -> bool:
-        """Whether it is an entry of the file system."""
-        return self.kind in {"shared memory", "file"}
-
     def __str__(self) -> str:
         return f"{self.kind} {self.what}"
 
@@ -44,7 +39,7 @@ def traces(prefix: str, pids: Iterable[int] = ()) -> list[Trace]:
         pids: processes whose descriptors and mappings are looked at too, deleted files included. A process that has
             ended has none.
     """
-    found = {*_files(prefix), *_sockets(prefix), *_processes(prefix), *_threads(prefix)}
+    found = {*files(prefix), *_sockets(prefix), *_processes(prefix), *_threads(prefix)}
     for pid in pids:
         found.update(_descriptors(prefix, pid))
         found.update(_mappings(prefix, pid))
@@ -67,7 +62,8 @@ def _paths(prefix: str) -> Iterator[Path]:
             yield from (p for p in folder.iterdir() if p.name.removeprefix("sem.").startswith(prefix))
 
 
-def _files(prefix: str) -> Iterator[Trace]:
+def files(prefix: str) -> Iterator[Trace]:
+    """Yield the entries of the file system that belong to `traces`."""
     for path in _paths(prefix):
         yield Trace("shared memory" if path.parent == SHARED_MEMORY else "file", str(path))
 

@@ -21,7 +21,7 @@ def shell(tmp_path: Path) -> Shell:
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One small finished run, for all that only read; a test that changes it copies it."""
     shell = Shell(tmp_path_factory.mktemp("finished"))
-    done = shell("run", "small", "--backends", "shm,pipe", *TINY, "--out", "run")
+    done = shell("run", "small", "--backends", "shm,zmq", *TINY, "--out", "run")
     assert done.returncode == 0, done.stderr
     return shell.folder / "run"
 

@@ -26,7 +26,7 @@ def refused(shell: Shell, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["run", "--backends", "nope"], ["unknown backend 'nope'", "zmq", "shm", "lmdb", "mpi", "pipe"]),
+        (["run", "--backends", "nope"], ["unknown backend 'nope'", "zmq", "shm", "lmdb", "mpi"]),
         (["run", "--backends", "no.such:Thing"], ["no.such:Thing", "can be imported"]),
         (["run", "--payload", "bytes", "--sizes", "1Kb?"], ["--sizes", "'1Kb?'", "1KiB"]),
         (["run", "--sizes", "1KiB"], ["--sizes", "'1KiB'", "dict entries"]),
@@ -74,7 +74,7 @@ def test_resume_takes_nothing_beside_it(shell: Shell, finished_run: Path) -> Non
 def test_a_results_folder_that_is_in_use_by_other_things(shell: Shell) -> None:
     (shell.folder / "mine").mkdir()
     (shell.folder / "mine" / "thesis.txt").touch()
-    done = shell("run", "--backends", "pipe", *TINY, "--out", "mine")
+    done = shell("run", "--backends", "shm", *TINY, "--out", "mine")
     assert (done.returncode, done.stdout) == (2, "")
     assert "not empty" in done.stderr
     assert [one.name for one in (shell.folder / "mine").iterdir()] == ["thesis.txt"]

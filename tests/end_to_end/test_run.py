@@ -22,7 +22,7 @@ def trials_in(run: Path) -> list[dict[str, object]]:
 
 
 def test_data_on_stdout_progress_on_stderr_and_a_new_folder(shell: Shell) -> None:
-    done = shell("run", "--backends", "pipe", *TINY, "--format", "csv")
+    done = shell("run", "--backends", "zmq", *TINY, "--format", "csv")
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert rows
@@ -34,14 +34,14 @@ def test_data_on_stdout_progress_on_stderr_and_a_new_folder(shell: Shell) -> Non
     assert {one["status"] for one in trials_in(run)} == {"ok"}
     info = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert info["status"] == "complete"
-    assert info["command"] == ["ipcbench", "run", "--backends", "pipe", *TINY, "--format", "csv"]
+    assert info["command"] == ["ipcbench", "run", "--backends", "zmq", *TINY, "--format", "csv"]
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "csv", "json"])
 def test_analyze_gives_the_same_run_in_every_form(shell: Shell, finished_run: Path, form: str) -> None:
     done = shell("analyze", str(finished_run), "--format", form)
     assert done.returncode == 0, done.stderr
-    for word in ("shm", "pipe"):
+    for word in ("shm", "zmq"):
         assert word in done.stdout
     if form == "json":
         json.loads(done.stdout)
@@ -56,34 +56,73 @@ def test_analyze_writes_its_files_and_changes_no_other(shell: Shell, finished_ru
 
 
 def test_analyze_takes_the_latest_run(shell: Shell) -> None:
-    for backend in ("shm", "pipe"):
+    for backend in ("shm", "zmq"):
         assert shell("run", "--backends", backend, *TINY, "--mode", "saturate").returncode == 0
     done = shell("analyze", "--format", "csv")
     assert done.returncode == 0, done.stderr
-    assert "pipe" in done.stdout
+    assert "zmq" in done.stdout
     assert "shm" not in done.stdout
 
 
-def test_a_backend_that_cannot_run_is_left_out_and_named(shell: Shell) -> None:
+OWN = """
+from ipcbench import errors, get_backend
+from ipcbench.testing import faulty
+
+class Absent(get_backend("shm")):
+    @classmethod
+    def probe(cls):
+        raise errors.BackendUnavailable("mine:Absent", "no such hardware", "buy some")
+
+class Failing(get_backend("shm")):
+    def open_writer(self, address):
+        raise errors.TransportError("the cable is out")
+
+Forgetful = faulty("C4", get_backend("shm"))
+"""
+
+
+@pytest.fixture
+def own(shell: Shell) -> Shell:
+    """A folder with a module of somebody's own backends."""
+    (shell.folder / "mine.py").write_text(OWN, encoding="utf-8")
+    return shell
+
+
+def test_a_backend_that_cannot_run_is_left_out_and_named(own: Shell) -> None:
     """Twice: while measuring, and with the table, so that nobody mistakes its absence for a result."""
-    done = shell("run", "--backends", "pipe,null", *TINY, "--mode", "saturate", "--readers", "64")
-    if done.returncode == 2:
-        pytest.skip("no built-in backend refuses this; the harness's own tests cover it")
-    assert done.returncode in {0, 1}
+    done = own("run", "--backends", "shm,mine:Absent", *TINY, "--mode", "saturate")
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, done.stderr):
+        assert "mine:Absent" in text
+        assert "no such hardware; buy some" in text
 
 
-def test_when_nothing_can_be_measured_the_reasons_are_said(shell: Shell) -> None:
-    done = shell("run", "--backends", "pipe", *TINY, "--delivery", "latest_value")
-    if done.returncode == 0:
-        pytest.skip("pipe offers latest_value")
-    assert done.returncode == 2
-    assert "latest_value" in done.stderr
+def test_when_no_backend_can_run_nothing_is_measured(own: Shell) -> None:
+    done = own("run", "--backends", "mine:Absent", *TINY)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no such hardware" in done.stderr
+    assert not (own.folder / "results").exists()
+
+
+def test_when_every_trial_fails_the_reason_is_shown_and_the_exit_code_says_so(own: Shell) -> None:
+    done = own("run", "--backends", "mine:Failing", *TINY, "--mode", "saturate")
+    assert done.returncode == 1, done.stderr
+    for text in (done.stdout, done.stderr):
+        assert "the cable is out" in text
+
+
+def test_check_names_the_law_that_is_broken(own: Shell) -> None:
+    done = own("check", "mine:Forgetful", "--laws", "C2,C4", "--quick")
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line[:8].split() for line in lines if not line.startswith(" ")][:2] == [["ok", "C2"], ["FAIL", "C4"]]
+    assert lines[-1] == "mine:Forgetful: 1 passed, 1 failed, 0 skipped"
 
 
 def start_long_run(shell: Shell) -> subprocess.Popen[str]:
     """Start a run of six trials and return once the first has ended."""
     options = ("--readers", "1", "--sizes", "10,20,30", "--rounds", "2", "--window", "400ms", "--mode", "saturate")
-    process = shell.start("run", "--backends", "pipe", *options, "--out", "run")
+    process = shell.start("run", "--backends", "zmq", *options, "--out", "run")
     assert process.stderr is not None
     assert f"[1/{TRIALS_OF_LONG_RUN}]" in process.stderr.readline()
     return process
@@ -126,22 +165,13 @@ def test_list_names_every_backend_in_both_forms(shell: Shell) -> None:
         assert row["name"] in text.stdout
         assert row["capabilities"]["deliveries"]
         assert row["available"] or row["hint"]
-    assert {"zmq", "shm", "lmdb", "mpi", "pipe"} <= {row["name"] for row in rows}
+    assert {"zmq", "shm", "lmdb", "mpi"} <= {row["name"] for row in rows}
 
 
 def test_check_passes_a_sound_backend(shell: Shell) -> None:
     done = shell("check", "null", "--laws", "C1,C2", "--quick")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "null: 2 passed, 0 failed, 0 skipped"
-
-
-BROKEN = """
-from ipcbench.backends._null import Null
-from ipcbench.testing import faulty
-
-class Backend({base}):
-    name = "mine"
-"""
 
 
 def test_help_of_every_command(shell: Shell) -> None:

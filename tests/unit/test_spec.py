@@ -83,6 +83,10 @@ def test_channel_survives_the_way() -> None:
         ({"window_s": 0.001}, "window_s"),
         ({"depth": 1}, "depth"),
         ({"wait": "sleep"}, "wait"),
+        ({"pin": "0,"}, "pin"),
+        ({"pin": "all"}, "pin"),
+        ({"touch": "some"}, "touch"),
+        ({"modes": ("pingpong",), "delivery": "latest_value"}, "modes"),
     ],
 )
 def test_sweep_refuses(values: dict[str, Any], field: str) -> None:
@@ -99,10 +103,10 @@ def test_sweep_survives_the_way_and_is_frozen() -> None:
 
 
 def test_a_trial_carries_everything_of_its_sweep() -> None:
-    sweep = SweepSpec(payload="bytes", codec="raw", sizes=(64,), depth=8, wait="spin", readers=2, rate_per_s=50.0)
+    sweep = SweepSpec(payload="bytes", codec="raw", sizes=(64,), depth=8, wait="spin", readers=2, pin="0,1")
     trial = sweep.trial("shm", 64, 64, "paced", 1)
     assert (trial.payload, trial.codec, trial.depth, trial.wait, trial.readers) == ("bytes", "raw", 8, "spin", 2)
-    assert (trial.rate_per_s, trial.round_index) == (50.0, 1)
+    assert (trial.pin, trial.touch, trial.round_index) == ("0,1", "header", 1)
     assert TrialSpec.from_dict(msgpack.unpackb(msgpack.packb(trial.as_dict()))) == trial
 
 

@@ -74,6 +74,8 @@ ALL_KEYS = {
     "seed": ("7", 7, 7),
     "depth": ("8", 8, 8),
     "wait": ("block", "block", "block"),
+    "pin": ("0,1", [0, 1], "0,1"),
+    "touch": ("pages", "pages", "pages"),
     "window": ("100ms", 0.1, 0.1),
     "warmup": ("20ms", "0.02", 0.02),
 }
@@ -111,7 +113,7 @@ def test_sizes_take_the_payload_from_wherever_it_is_given(tmp_path: Path) -> Non
         ('sizes = ["1KiB"]\n', ["sizes in", "'1KiB'", "dict entries, without a unit"]),
         ('payload = "bytes"\nsizes = ["1Kb?"]\n', ["sizes in", "'1Kb?'", "KiB"]),
         ('payload = "bytes"\nsizes = ["0.3"]\n', ["sizes in", "whole number of bytes"]),
-        ('mode = ["paced", "fast"]\n', ["mode in", "'fast'", "saturate or paced"]),
+        ('mode = ["paced", "fast"]\n', ["mode in", "'fast'", "saturate"]),
         ("mode = []\n", ["mode in", "one or more"]),
         ("backends = [1.5, []]\n", ["backends in"]),
         ('budget = "soon"\n', ["budget in", "'soon'", "60s"]),

@@ -1,0 +1,44 @@
+"""What the measuring itself costs: the harness's loops over a transport that does nothing, per message and side.
+
+What does not live here: the measurement (ipcbench/harness/floor.py). This script repeats it and prints it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+
+import _common
+
+from ipcbench.harness.floor import measure_floor
+from ipcbench.result import Floor
+from ipcbench.units import format_bytes, format_significant
+
+
+def _line(what: str, unit: str, floors: list[Floor], pick: Callable[[Floor], float]) -> str:
+    values = [pick(floor) for floor in floors]
+    middle, low, high = (format_significant(value) for value in (statistics.median(values), min(values), max(values)))
+    return f"| {what} | {middle} {unit} | {low}-{high} |"
+
+
+def main() -> int:
+    """Print the floor as a Markdown table: medians over the rounds."""
+    parser = _common.make_parser(__doc__.splitlines()[0], "64,16KiB,256KiB,4MiB")
+    options = parser.parse_args()
+    floors = [measure_floor(options.sizes) for _ in range(options.rounds)]
+    print("| what | median | min-max |\n|---|---:|---:|")
+    print(_line("writer's loop, per message", "ns", floors, lambda floor: floor.writer_ns))
+    print(_line("reader's loop, per message", "ns", floors, lambda floor: floor.reader_ns))
+    print(_line("one reading of the clock", "ns", floors, lambda floor: floor.clock_ns))
+    print(_line("least step of the clock", "ns", floors, lambda floor: floor.clock_resolution_ns))
+    for size in options.sizes:
+        what = f"memory copy of {format_bytes(size)}"
+        print(_line(what, "MB/s", floors, lambda floor, key=str(size): floor.memcpy_bytes_per_s[key] / 1e6))
+    _common.write_json(options.json, {"floor": [asdict(floor) for floor in floors]})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

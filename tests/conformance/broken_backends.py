@@ -1,0 +1,77 @@
+"""Backends that break the suite's own machinery if it is not careful: for tests of the suite."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from ipcbench.backend import Address, Capabilities, Reader
+from ipcbench.backends._null import Null
+from ipcbench.backends._shm import Shm
+from ipcbench.errors import BackendUnavailable
+from ipcbench.testing.wrapping import BackendAround, ReaderAround
+
+
+class StuckReader(ReaderAround):
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        self.hang_here()
+        return self.inner.read(timeout_s)
+
+    def hang_here(self) -> None:
+        threading.Event().wait()
+
+
+class Around(BackendAround):
+    inner = Shm
+    name = "broken"
+    summary = "a broken backend"
+    capabilities = Shm.capabilities
+
+
+class Hangs(Around):
+    """Reading never returns, whatever its time-out; endpoints are processes."""
+
+    reader_class = StuckReader
+
+
+class HangsInline(Hangs):
+    """As Hangs, but endpoints are threads."""
+
+    inner = Null
+    capabilities = Null.capabilities
+
+
+class Crashes(Around):
+    """The process of reader 0 ends when it opens."""
+
+    def open_reader(self, address: Address, index: int) -> Reader:
+        os.write(2, b"about to crash\n")
+        os._exit(7)
+
+
+class Absent(Around):
+    """Cannot run here."""
+
+    @classmethod
+    def probe(cls) -> None:
+        raise BackendUnavailable("broken", "its library is missing", "pip install library")
+
+
+class StreamsOnly(Around):
+    """Offers one delivery."""
+
+    inner = Null
+    capabilities = Capabilities(
+        **{
+            **{field: getattr(Null.capabilities, field) for field in Null.capabilities.as_dict()},
+            "deliveries": frozenset({"every_message"}),
+        }
+    )
+
+
+class OpensAtImport(Around):
+    """Cannot be found by its name, since it is taken away below."""
+
+
+Unfindable = OpensAtImport
+del OpensAtImport

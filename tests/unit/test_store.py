@@ -1,0 +1,397 @@
+"""What is stored is read back equal; what a kill leaves is reported; what somebody tampered with is refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ipcbench import store
+from ipcbench.errors import SchemaMismatch, StoreError
+from ipcbench.result import SCHEMA_VERSION, TrialResult
+from ipcbench.spec import SweepSpec
+from ipcbench.store import RunWriter, latest_run, load_run, new_run_id
+from tests.unit.builders import Cell, make_run, run_info, saturate, trial
+
+SWEEP = SweepSpec(backends=("shm",), sizes=(10,), readers=1)
+
+
+def small_trial(trial_id: int) -> TrialResult:
+    return saturate(trial(SWEEP, "shm", 10, "saturate", trial_id, trial_id), 1e5)[0]
+
+
+def stored(path: Path, count: int = 3) -> Path:
+    with RunWriter.create(path, run_info(SWEEP)) as writer:
+        for trial_id in range(count):
+            writer.append(small_trial(trial_id), {"writer.sent_ns": array("q", [1, 2, trial_id])})
+    return path
+
+
+def edit_line(path: Path, number: int, change) -> None:
+    lines = (path / "trials.jsonl").read_text().splitlines()
+    lines[number - 1] = change(lines[number - 1])
+    (path / "trials.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def edit_field(path: Path, number: int, name: str, value: object) -> None:
+    edit_line(path, number, lambda line: json.dumps({**json.loads(line), name: value}))
+
+
+def test_a_run_is_read_back_equal(tmp_path: Path) -> None:
+    run = load_run(stored(tmp_path / "run"))
+    assert replace(run.info, sweep={}) == replace(run_info(SWEEP), sweep={})
+    assert SweepSpec.from_dict(run.info.sweep) == SWEEP
+    assert run.trials == tuple(replace(small_trial(index), has_samples=True) for index in range(3))
+    assert run.problems == ()
+
+
+def test_samples_are_read_back_by_trial(tmp_path: Path) -> None:
+    run = load_run(stored(tmp_path / "run"))
+    samples = run.samples(2)
+    assert list(samples) == ["writer.sent_ns"]
+    assert samples["writer.sent_ns"].dtype == np.int64
+    assert samples["writer.sent_ns"].tolist() == [1, 2, 2]
+
+
+def test_samples_of_negative_and_extreme_values_survive(tmp_path: Path) -> None:
+    values = np.array([-(2**63), -1, 0, 2**63 - 1])
+    with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer:
+        writer.append(small_trial(0), {"reader-0.latency_ns": values, "reader-0.empty": values[:0]})
+    samples = load_run(tmp_path / "run").samples(0)
+    assert np.array_equal(samples["reader-0.latency_ns"], values)
+    assert samples["reader-0.empty"].shape == (0,)
+
+
+def test_numpy_reads_the_samples_too(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run")
+    with np.load(path / "samples" / "0.npz") as found:
+        assert found["writer.sent_ns"].tolist() == [1, 2, 0]
+
+
+def test_a_trial_without_samples_says_so_and_has_none(tmp_path: Path) -> None:
+    with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer:
+        writer.append(replace(small_trial(0), has_samples=True), {})
+    run = load_run(tmp_path / "run")
+    assert run.trials[0].has_samples is False
+    assert run.samples(0) == {}
+    with pytest.raises(StoreError, match="no trial 7"):
+        run.samples(7)
+
+
+def test_a_new_run_refuses_a_folder_that_holds_anything(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run")
+    with pytest.raises(StoreError, match="not empty"):
+        RunWriter.create(path, run_info(SWEEP))
+    assert len(load_run(path).trials) == 3
+
+
+def test_a_new_run_accepts_an_empty_folder_and_makes_parents(tmp_path: Path) -> None:
+    RunWriter.create(tmp_path, run_info(SWEEP)).close()
+    RunWriter.create(tmp_path / "a" / "b", run_info(SWEEP)).close()
+    assert load_run(tmp_path / "a" / "b").trials == ()
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError) as caught:
+        RunWriter.create(tmp_path / "file" / "run", run_info(SWEEP))
+    assert "\n" not in str(caught.value)
+    assert "file" in str(caught.value)
+
+
+def test_trials_come_in_order_and_once(tmp_path: Path) -> None:
+    with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer:
+        writer.append(small_trial(0))
+        for wrong in (0, 2):
+            with pytest.raises(StoreError, match="not the next one, 1"):
+                writer.append(small_trial(wrong))
+    assert len(load_run(tmp_path / "run").trials) == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_figure_that_is_not_finite_is_refused(tmp_path: Path, value: float) -> None:
+    with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer:
+        with pytest.raises(StoreError, match="trial 0"):
+            writer.append(replace(small_trial(0), throughput_per_s=value), {"writer.sent_ns": array("q", [1])})
+        writer.append(small_trial(0))
+    assert len(load_run(tmp_path / "run").trials) == 1
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"a": np.zeros(3)},
+        {"a": np.zeros((2, 2), dtype=np.int64)},
+        {"../a": np.zeros(3, dtype=np.int64)},
+        {"a": [object()]},
+    ],
+)
+def test_a_column_that_is_not_one_of_integers_is_refused(tmp_path: Path, columns) -> None:
+    with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer, pytest.raises(StoreError, match="column"):
+        writer.append(small_trial(0), columns)
+    assert list((tmp_path / "run" / "samples").iterdir()) == []
+
+
+def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch) -> None:
+    calls = iter(range(100))
+
+    def write_half_then_fail(fd: int, data: bytes) -> int:
+        if next(calls) == 0:
+            return write(fd, data[:50])
+        raise OSError(28, "No space left on device")
+
+    write = os.write
+    with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer:
+        writer.append(small_trial(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(store.os, "write", write_half_then_fail)
+            with pytest.raises(StoreError, match="No space left"):
+                writer.append(small_trial(1))
+        writer.append(small_trial(1))
+    run = load_run(tmp_path / "run")
+    assert [one.trial_id for one in run.trials] == [0, 1]
+    assert run.problems == ()
+
+
+def test_run_json_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run")
+    with RunWriter.resume(path) as writer:
+        writer.update(replace(writer.info, status="interrupted", rounds_done=1))
+        with pytest.raises(StoreError, match=r"run\.json"):
+            writer.update(replace(writer.info, started_unix_s=float("nan")))
+    assert load_run(path).info.status == "interrupted"
+    assert {one.name for one in path.iterdir()} == {"run.json", "trials.jsonl", "samples"}
+
+
+def test_a_torn_last_line_is_reported_and_not_fatal(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run")
+    trials = path / "trials.jsonl"
+    trials.write_bytes(trials.read_bytes()[:-20])
+    run = load_run(path)
+    assert [one.trial_id for one in run.trials] == [0, 1]
+    assert run.problems == ("trials.jsonl: line 3 is cut off; 2 whole lines were read",)
+
+
+@pytest.mark.parametrize("lost_bytes", [1, 2, 57])
+def test_resuming_removes_a_torn_line_and_goes_on(tmp_path: Path, lost_bytes: int) -> None:
+    path = stored(tmp_path / "run")
+    trials = path / "trials.jsonl"
+    trials.write_bytes(trials.read_bytes()[:-lost_bytes])
+    with RunWriter.resume(path) as writer:
+        assert writer.next_trial_id == 2
+        writer.append(small_trial(2))
+        writer.append(small_trial(3))
+    run = load_run(path)
+    assert [one.trial_id for one in run.trials] == [0, 1, 2, 3]
+    assert run.problems == ()
+
+
+def test_reading_changes_nothing(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run")
+    trials = path / "trials.jsonl"
+    trials.write_bytes(trials.read_bytes()[:-20])
+    before = {one: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.rglob("*")}
+    load_run(path).samples(0)
+    assert {one: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.rglob("*")} == before
+
+
+def test_two_writers_of_one_run_are_refused(tmp_path: Path) -> None:
+    with RunWriter.create(tmp_path / "run", run_info(SWEEP)), pytest.raises(StoreError, match="another process"):
+        RunWriter.resume(tmp_path / "run")
+    RunWriter.resume(tmp_path / "run").close()
+
+
+def test_closing_twice_is_fine(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", run_info(SWEEP))
+    writer.close()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{", "[]", "null", "{}", "\0\0\0", '{"trial_id": NaN}', "[" * 100_000, '{"trial_id": ' + "9" * 5000 + "}"],
+    ids=["empty", "half", "list", "null", "no-keys", "zeros", "nan", "deep", "long-number"],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, line: str) -> None:
+    path = stored(tmp_path / "run")
+    edit_line(path, 2, lambda _: line)
+    with pytest.raises(StoreError, match=r"trials\.jsonl: line 2 is malformed") as caught:
+        load_run(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("status", "great"),
+        ("throughput_per_s", "fast"),
+        ("trial_id", True),
+        ("notes", 5),
+        ("endpoints", [{"role": "writer"}]),
+        ("endpoints", None),
+        ("surprise", 1),
+        ("spec", {"backend": "shm"}),
+        ("conditions", {"load_1min": "x"}),
+        ("trial_id", 0),
+    ],
+)
+def test_a_line_with_a_wrong_field_is_named(tmp_path: Path, name: str, value: object) -> None:
+    path = stored(tmp_path / "run")
+    edit_field(path, 2, name, value)
+    with pytest.raises(StoreError, match=r"trials\.jsonl: line 2 is malformed"):
+        load_run(path)
+
+
+def test_a_wrong_field_deep_inside_is_named(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run")
+    line = json.loads((path / "trials.jsonl").read_text().splitlines()[1])
+    line["endpoints"][1]["call"]["p50_ns"] = "12"
+    edit_line(path, 2, lambda _: json.dumps(line))
+    with pytest.raises(StoreError, match=r"line 2 is malformed: Quantiles\.p50_ns is '12'"):
+        load_run(path)
+
+
+def test_what_is_not_a_results_folder_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(StoreError, match="not a folder of results"):
+            load_run(path)
+
+
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, "1", None])
+def test_another_format_is_refused(tmp_path: Path, version: object) -> None:
+    path = stored(tmp_path / "run")
+    values = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**values, "schema_version": version}))
+    with pytest.raises(SchemaMismatch, match=f"reads format {SCHEMA_VERSION}"):
+        load_run(path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "{" * 10, '{"schema_version": 1}'])
+def test_a_malformed_run_json_is_named(tmp_path: Path, text: str) -> None:
+    path = stored(tmp_path / "run")
+    (path / "run.json").write_text(text)
+    with pytest.raises(StoreError, match=r"run\.json: malformed"):
+        load_run(path)
+
+
+@pytest.mark.parametrize("name", ["run.json", "trials.jsonl", "samples/0.npz", "samples"])
+def test_a_link_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+    path = stored(tmp_path / "run")
+    outside = tmp_path / "outside"
+    (path / name).rename(outside)
+    (path / name).symlink_to(outside)
+    with pytest.raises(StoreError, match="leads out"):
+        load_run(path).samples(0)
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    stored(tmp_path / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    assert len(load_run(tmp_path / "link").samples(0)) == 1
+
+
+@pytest.mark.parametrize("name", ["run.json", "trials.jsonl"])
+def test_an_absurd_size_is_refused_before_reading(tmp_path: Path, name: str) -> None:
+    path = stored(tmp_path / "run")
+    with (path / name).open("r+b") as file:
+        file.truncate(2**40)
+    with pytest.raises(StoreError, match="more than"):
+        load_run(path)
+
+
+def test_something_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run")
+    (path / "trials.jsonl").unlink()
+    with pytest.raises(StoreError, match="no such file"):
+        load_run(path)
+    os.mkfifo(path / "trials.jsonl")
+    with pytest.raises(StoreError, match="no such file"):
+        load_run(path)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"not a zip at all", b"PK\x05\x06" + bytes(18)])
+def test_damaged_samples_are_named(tmp_path: Path, data: bytes) -> None:
+    path = stored(tmp_path / "run")
+    (path / "samples" / "1.npz").write_bytes(data)
+    run = load_run(path)
+    if data.startswith(b"PK\x05"):
+        assert run.samples(1) == {}
+        return
+    with pytest.raises(StoreError, match=r"1\.npz: not a file of samples"):
+        run.samples(1)
+
+
+def npy(header: str, data: bytes) -> bytes:
+    text = header.ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000000,), }", b""),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"cos\nsystem\n"),
+        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }", bytes(8)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1), }", bytes(8)),
+        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }", b""),
+        b"\x93NUMPY\x02\x00" + bytes(200),
+        b"garbage",
+        b"",
+    ],
+)
+def test_samples_that_lie_about_themselves_are_refused(tmp_path: Path, member: bytes) -> None:
+    path = stored(tmp_path / "run")
+    with zipfile.ZipFile(path / "samples" / "1.npz", "w") as archive:
+        archive.writestr("writer.sent_ns.npy", member)
+    with pytest.raises(StoreError, match=r"1\.npz: not a file of samples"):
+        load_run(path).samples(1)
+
+
+def test_samples_that_unpack_to_absurd_sizes_are_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("ipcbench.columns._MAX_FILE_BYTES", 1000)
+    path = stored(tmp_path / "run")
+    with zipfile.ZipFile(path / "samples" / "1.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("writer.sent_ns.npy", bytes(100_000))
+    with pytest.raises(StoreError, match="more than samples can have"):
+        load_run(path).samples(1)
+
+
+def test_missing_samples_are_reported(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run")
+    for name in ("1.npz", "2.npz"):
+        (path / "samples" / name).unlink()
+    run = load_run(path)
+    assert run.problems == ("samples/: files of 2 trials are missing, the first is 1.npz",)
+    with pytest.raises(StoreError, match="no such file"):
+        run.samples(1)
+
+
+def test_run_ids_sort_by_time_and_differ() -> None:
+    names = {new_run_id() for _ in range(50)}
+    assert len(names) == 50
+    assert all(re.fullmatch(r"\d{8}T\d{6}Z-[0-9a-f]{6}", name) for name in names)
+
+
+def test_the_latest_run_is_found(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no run"):
+        latest_run(tmp_path)
+    for name in ("20260101T000000Z-ffffff", "20260102T000000Z-000000", "reference", "zzz"):
+        RunWriter.create(tmp_path / name, run_info(SWEEP)).close()
+    (tmp_path / "20270101T000000Z-000000").mkdir()
+    assert latest_run(tmp_path).name == "20260102T000000Z-000000"
+    with pytest.raises(StoreError, match="absent"):
+        latest_run(tmp_path / "absent")
+
+
+def test_the_builder_makes_sound_runs(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell(factors=(1.0, 0.0))})
+    assert [one.status for one in run.trials].count("failed") == 2
+    assert run.problems == ()

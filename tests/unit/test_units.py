@@ -1,0 +1,143 @@
+"""Sizes, times and rates as people write and read them; 1024 and 1000 are never mixed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipcbench.errors import ConfigError
+from ipcbench.units import (
+    format_bytes,
+    format_duration_ns,
+    format_significant,
+    parse_bytes,
+    parse_duration_s,
+    parse_rate_per_s,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("64", 64),
+        ("64B", 64),
+        (" 64 B ", 64),
+        ("1KiB", 1024),
+        ("4 MiB", 4 * 2**20),
+        ("1GiB", 2**30),
+        ("1kB", 1000),
+        ("1KB", 1000),
+        ("1.5MB", 1_500_000),
+        ("0.5KiB", 512),
+        ("2GB", 2_000_000_000),
+    ],
+)
+def test_sizes_are_read(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "1 KIB", "1Kib", "1m", "1e3", "0.3KiB", "KiB", "1 2", "٣", "1,000"])
+def test_what_is_no_size_is_refused_with_field_and_value(text: str) -> None:
+    if text == "٣":
+        assert parse_bytes(text) == 3  # digits of any script are digits
+        return
+    with pytest.raises(ConfigError) as caught:
+        parse_bytes(text, "--size")
+    assert caught.value.field == "--size"
+    assert caught.value.value == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0.3", 0.3),
+        ("300ms", 0.3),
+        ("60s", 60.0),
+        ("2min", 120.0),
+        ("1h", 3600.0),
+        ("5us", 5e-6),
+        ("5µs", 5e-6),
+        ("7ns", 7e-9),
+    ],
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "1 day", "1m", "s", "1e3s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="300ms"):
+        parse_duration_s(text)
+
+
+@pytest.mark.parametrize(("text", "rate"), [("500", 500.0), ("500/s", 500.0), ("2k/s", 2000.0), ("0.5", 0.5)])
+def test_rates_are_read(text: str, rate: float) -> None:
+    assert parse_rate_per_s(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "2K", "fast", "5/min"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="500/s"):
+        parse_rate_per_s(text)
+
+
+@given(st.integers(0, 2**40))
+def test_a_size_is_written_exactly(count: int) -> None:
+    assert parse_bytes(format_bytes(count).replace(",", "")) == count
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1000, "1,000 B"), (1024, "1 KiB"), (1536, "1,536 B"), (3 * 2**20, "3 MiB"), (2**31, "2 GiB")],
+)
+def test_sizes_are_written_in_binary_units_only_if_exact(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (1, "1.00"),
+        (12.345, "12.3"),
+        (999, "999"),
+        (999.6, "1,000"),
+        (1234, "1,230"),
+        (1234567, "1,230,000"),
+        (0.05678, "0.0568"),
+        (0.001, "0.00100"),
+        (-12.345, "-12.3"),
+    ],
+)
+def test_numbers_keep_three_digits_and_no_exponent(value: float, text: str) -> None:
+    assert format_significant(value) == text
+
+
+@given(st.floats(1e-9, 1e15))
+def test_a_written_number_is_within_half_a_unit_of_its_third_digit(value: float) -> None:
+    assert float(format_significant(value).replace(",", "")) == pytest.approx(value, rel=0.0051)
+
+
+@pytest.mark.parametrize(
+    ("value_ns", "text"),
+    [
+        (5.74, "5.74 ns"),
+        (999.0, "999 ns"),
+        (1_004.0, "1.00 µs"),
+        (5_740.0, "5.74 µs"),
+        (5_740_000.0, "5.74 ms"),
+        (5_740_000_000.0, "5.74 s"),
+        (0.0, "0 ns"),
+    ],
+)
+def test_times_change_units_by_thousands(value_ns: float, text: str) -> None:
+    """The table that this project replaces printed 5.74 ms as 0.0057 "ms" and 4.65 µs as 0.005 "µs"."""
+    assert format_duration_ns(value_ns) == text
+
+
+@given(st.floats(1e-3, 1e13))
+def test_a_written_time_reads_back_as_the_same_time(value_ns: float) -> None:
+    text = format_duration_ns(value_ns).replace(",", "")
+    assert parse_duration_s(text) * 1e9 == pytest.approx(value_ns, rel=0.0051)
