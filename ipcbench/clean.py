@@ -52,7 +52,7 @@ def survey() -> tuple[Leftover, ...]:
         ended_runs=tuple(token for token, path in runs.items() if (path / RUN_LOCK).is_file()),
         open_channels=tuple(path.name for path in entries if _has_open_seat(path)),
         closed_channels=tuple(path.name for path in entries if any(path.glob("*.seat"))),
-        mapped=_mapped_segments() if any(one.parent == leftovers.SHM_FOLDER for one in entries) else frozenset(),
+        mapped=_mapped_segments() if any(one.parent == leftovers.SHM_FOLDER for one in entries) else (),
         now_s=time.time(),
     )
     # Runs last: whatever stops the removal, what marks the rest as dead is still there.
@@ -89,8 +89,8 @@ class _Judge:
     open_channels: tuple[str, ...]
     closed_channels: tuple[str, ...]
     """Names of all channels that once had a seat; those still open are asked about first."""
-    mapped: frozenset[str]
-    """Paths of the segments that some process has in its memory."""
+    mapped: tuple[str, ...]
+    """Names of the segments that some process has in its memory."""
     now_s: float
 
     def kept_because(self, path: Path) -> str:
@@ -105,7 +105,7 @@ class _Judge:
             (os.geteuid() not in {0, status.st_uid}, "it belongs to another user"),
             (name.startswith(self.living_runs), "its run is alive"),
             (name.startswith(self.open_channels), "a process has its channel open"),
-            (str(path) in self.mapped, "a process has it mapped"),
+            (name.startswith(self.mapped), "a process has its segment mapped"),
             (name in self._runs_with_open_channels(), "a process has a channel of this run open"),
             (young, f"it is {age_s:.0f} s old and may be about to be opened"),
         )
@@ -122,16 +122,16 @@ def _has_open_seat(directory: Path) -> bool:
         return False  # another user's, which stays for that reason
 
 
-def _mapped_segments() -> frozenset[str]:
-    """Return the paths of our segments that any process has mapped, as far as this user may see (Linux)."""
-    pattern = re.compile(rf"{re.escape(str(leftovers.SHM_FOLDER))}/{NAME_PREFIX}\S+")
+def _mapped_segments() -> tuple[str, ...]:
+    """Return the names of our segments that any process has mapped, as far as this user may see (Linux)."""
+    pattern = re.compile(rf"{re.escape(str(leftovers.SHM_FOLDER))}/({NAME_PREFIX}\S+)")
     found: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
             found.update(pattern.findall(maps.read_text(errors="replace")))
         except OSError:
             continue  # it has ended, or is another user's
-    return frozenset(found)
+    return tuple(found)
 
 
 def _is_locked(path: Path) -> bool:

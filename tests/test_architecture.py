@@ -143,9 +143,9 @@ def test_only_the_command_line_prints_or_exits() -> None:
         is_program = path.name == "__main__.py" or '__name__ == "__main__"' in path.read_text(encoding="utf-8")
         if path.parent == PACKAGE / "cli" or is_program:
             continue
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "sys.exit", "exit", "quit"}:
-                guilty.append(f"{name_of(path)}:{node.lineno}")
+        calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
+        ends = {"print", "sys.exit", "exit", "quit"}
+        guilty += [f"{name_of(path)}:{call.lineno}" for call in calls if ast.unparse(call.func) in ends]
     assert guilty == []
 
 

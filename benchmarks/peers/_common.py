@@ -1,8 +1,9 @@
-"""What the side-by-side scripts share: options, process groups, the timed loops' frame, alternating rounds, the table.
+"""What the side-by-side scripts share: options, process groups, the frame of the timed loops.
 
-What does not live here: any transport. A *role* is a generator function: it opens its endpoint, yields, works, yields
-its figures, and closes. A group opens its roles one after another, starts them together, and lets them close when all
-have finished.
+What does not live here: any transport, and the alternating rounds with their table (_rounds.py, passed on from here).
+
+A *role* is a generator function: it opens its endpoint, yields, works, yields its figures, and closes. A group opens
+its roles one after another, starts them together, and lets them close when all have finished.
 """
 
 from __future__ import annotations
@@ -13,22 +14,40 @@ import json
 import multiprocessing
 import os
 import platform
-import resource
 import statistics
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import limits
-import psutil
+from _rounds import GroupFailed, Row, compare, print_rows
 
 from ipcbench.clock import now_ns
 from ipcbench.errors import ConfigError
-from ipcbench.units import format_bytes, format_significant, parse_bytes
+from ipcbench.units import format_bytes, parse_bytes
+
+__all__ = [
+    "BODY",
+    "MARKER",
+    "ROUND_TRIPS_PER_BLOCK",
+    "GroupFailed",
+    "Role",
+    "Row",
+    "batch_of",
+    "compare",
+    "half_round_trip_ns",
+    "make_parser",
+    "print_rows",
+    "run_group",
+    "send_for",
+    "size_label",
+    "throughput_per_s",
+    "write_json",
+]
 
 BODY, MARKER = 0, 1
 """First byte of a message: an ordinary one, and the last of the warm-up or of the measurement."""
@@ -37,17 +56,10 @@ WARMUP_SHARE = 0.2
 ROUND_TRIPS_PER_BLOCK = 16
 """Timed as one, as in limits.c: reading the clock takes as long as a fast round trip."""
 
-SAME_PLACEMENT_RATIO = 1.6
-"""Probes of a round that differ by more were taken in different placements; its two figures are not compared."""
-
 _GRACE_S = 30.0
 
 Role = Iterator[Any]
 """What a role returns when it is called."""
-
-
-class GroupFailed(Exception):
-    """A process of a group died, raised, lost a message or did not answer in time."""
 
 
 def _child(pipe: Connection, core: int | None, role: Callable[..., Role], arguments: tuple[Any, ...]) -> None:
@@ -164,117 +176,6 @@ def half_round_trip_ns(round_trips: Callable[[], None], seconds: float) -> float
         samples.append(end - start)
         start = end
     return statistics.median(samples) / ROUND_TRIPS_PER_BLOCK / 2
-
-
-@dataclass(slots=True)
-class Row:
-    """One comparison: both sides' figures of every valid round, and what is to be shown."""
-
-    what: str
-    unit: str
-    ours: str
-    theirs: str
-    at_least: float | None = None
-    """The ratio ours/theirs should be at least this …"""
-    at_most: float | None = None
-    """… or at most this."""
-    our_figures: list[float] = field(default_factory=list)
-    their_figures: list[float] = field(default_factory=list)
-    probes_ns: list[list[float]] = field(default_factory=list)
-    """Of each round: placement probe before, between and after the two sides."""
-    others_cpu_ratios: list[float] = field(default_factory=list)
-    """Of each round: share of the machine's CPU time that went to processes other than the two sides'."""
-    mixed_rounds_count: int = 0
-    """Rounds left out because their probes differ."""
-    failures: list[str] = field(default_factory=list)
-
-    @property
-    def ratios(self) -> list[float]:
-        """Return ours/theirs, round by round."""
-        return [a / b for a, b in zip(self.our_figures, self.their_figures, strict=True)]
-
-    def cells(self) -> list[str]:
-        """Return the row of the table."""
-        left_out = f" ({self.mixed_rounds_count} mixed, {len(self.failures)} failed)"
-        rounds = f"{len(self.our_figures)}{left_out if self.mixed_rounds_count or self.failures else ''}"
-        if not self.our_figures:
-            return [self.what, "-", "-", "-", "-", "-", "-", rounds]
-        ratio, wanted = statistics.median(self.ratios), "-"
-        if self.at_least is not None:
-            wanted = f"≥ {self.at_least:g}: {'yes' if ratio >= self.at_least else 'no'}"
-        if self.at_most is not None:
-            wanted = f"≤ {self.at_most:.3g}: {'yes' if ratio <= self.at_most else 'no'}"
-        probes = [probe for three in self.probes_ns for probe in three]
-        return [
-            self.what,
-            format_significant(statistics.median(self.our_figures)),
-            format_significant(statistics.median(self.their_figures)),
-            f"{ratio:.2f} ({min(self.ratios):.2f}-{max(self.ratios):.2f})",
-            wanted,
-            f"{min(probes):.0f}-{max(probes):.0f}" if probes else "-",
-            f"{statistics.median(self.others_cpu_ratios):.0%}",
-            rounds,
-        ]
-
-
-def _cpu_s() -> tuple[float, float]:
-    """Return the CPU seconds of the whole machine, and those of this process and of its children that have ended."""
-    times = psutil.cpu_times()._asdict()
-    busy = sum(times.values()) - times["idle"] - times.get("iowait", 0.0)
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return busy, sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
-def _round(row: Row, sides: Sequence[Callable[[], float]]) -> None:
-    """Measure both sides once, and keep the figures unless the placement changed."""
-    begin, (busy, own) = now_ns(), _cpu_s()
-    probes, figures = [limits.probe_ns()], []
-    for side in sides:
-        figures.append(side())
-        probes.append(limits.probe_ns())
-    known = [probe for probe in probes if probe is not None]
-    if known and max(known) > SAME_PLACEMENT_RATIO * min(known):
-        row.mixed_rounds_count += 1
-        return
-    busy_after, own_after = _cpu_s()
-    elapsed_s = (now_ns() - begin) / 1e9 * (os.cpu_count() or 1)
-    row.our_figures.append(figures[0])
-    row.their_figures.append(figures[1])
-    row.probes_ns.append(known)
-    row.others_cpu_ratios.append(max(0.0, (busy_after - busy - own_after + own) / elapsed_s))
-
-
-def compare(row: Row, ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> Row:
-    """Fill `row` with `rounds` rounds ours, theirs, ours, theirs …; a round that failed or whose placement changed is
-    counted and repeated, at most `2 * rounds` times in all.
-    """
-    for _ in range(3 * rounds):
-        if len(row.our_figures) == rounds:
-            break
-        try:
-            _round(row, (ours, theirs))
-        except GroupFailed as error:
-            row.failures.append(str(error))
-            print(f"  {row.what}: {error}", file=sys.stderr, flush=True)
-    print(f"  {' | '.join(row.cells())}", file=sys.stderr, flush=True)
-    return row
-
-
-def print_rows(title: str, rows: Sequence[Row]) -> None:
-    """Print one Markdown table; all rows have the same two sides and the same unit."""
-    head = [
-        rows[0].unit,
-        rows[0].ours,
-        rows[0].theirs,
-        "ratio (min-max)",
-        "wanted",
-        "probe ns",
-        "others' CPU",
-        "rounds",
-    ]
-    print(f"\n### {title}\n\n| {' | '.join(head)} |\n|---|---:|---:|---:|---|---:|---:|---|")
-    for row in rows:
-        print(f"| {' | '.join(row.cells())} |", flush=True)
 
 
 def list_of_sizes(text: str) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ What does not live here: the measurement (ipcbench/harness/floor.py). This scrip
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 from collections.abc import Callable
@@ -23,6 +24,10 @@ def _line(what: str, unit: str, floors: list[Floor], pick: Callable[[Floor], flo
     return f"| {what} | {middle} {unit} | {low}-{high} |"
 
 
+def _copy_mb_per_s(size: str, floor: Floor) -> float:
+    return floor.memcpy_bytes_per_s[size] / 1e6
+
+
 def main() -> int:
     """Print the floor as a Markdown table: medians over the rounds."""
     parser = _common.make_parser(__doc__.splitlines()[0], "64,16KiB,256KiB,4MiB")
@@ -34,8 +39,8 @@ def main() -> int:
     print(_line("one reading of the clock", "ns", floors, lambda floor: floor.clock_ns))
     print(_line("least step of the clock", "ns", floors, lambda floor: floor.clock_resolution_ns))
     for size in options.sizes:
-        what = f"memory copy of {format_bytes(size)}"
-        print(_line(what, "MB/s", floors, lambda floor, key=str(size): floor.memcpy_bytes_per_s[key] / 1e6))
+        copies = functools.partial(_copy_mb_per_s, str(size))
+        print(_line(f"memory copy of {format_bytes(size)}", "MB/s", floors, copies))
     _common.write_json(options.json, {"floor": [asdict(floor) for floor in floors]})
     return 0
 

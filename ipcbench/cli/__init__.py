@@ -8,7 +8,6 @@ stderr; 130 interrupted. Data goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without `µ` is no reason to stop
-    sys.path.append(os.getcwd())  # where `module:Class` is looked for
+    sys.path.append("")  # the current folder, where `module:Class` is looked for
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is told to end tidies up, as for Ctrl-C
     try:
         code = _group.main(

@@ -69,6 +69,7 @@ class TrialRun:
         self._plan = plan
         self._trial = plan.trial
         self._trial_id = trial_id
+        self._inline = backend.capabilities.launcher == "inline"
         self._cores = cores_for(plan.trial.pin, plan.trial.readers + 1, allowed_cores())
         self._oversubscribed = plan.trial.readers + 1 > usable_cores
 
@@ -113,7 +114,7 @@ class TrialRun:
         addresses: list[Address] = []
         try:
             for channel in self._channels():
-                addresses.append(self._backend.create(channel))  # noqa: PERF401 - each must be known once it exists
+                addresses.append(self._create(channel))  # noqa: PERF401 - each must be known once it exists
             address, *back = (one.as_dict() for one in addresses)
             request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict()}
             self._group.ask_all({**request, "cores": self._cores}, _ANSWER_S)
@@ -121,10 +122,22 @@ class TrialRun:
             answers = self._group.ask_all({"do": "go"}, self._plan.deadline_s())
             after = self._probe()
             self._group.ask_all({"do": "close"}, _ANSWER_S)
+            if self._inline:  # after a failure the process goes, and its channels with it
+                question = {"do": "destroy", "backend": self._trial.backend}
+                for one in addresses:
+                    self._group.ask_one(0, {**question, "address": one.as_dict()}, _ANSWER_S)
         finally:
-            for one in addresses:
-                self._backend.destroy(one)
+            if not self._inline:
+                for one in addresses:
+                    self._backend.destroy(one)
         return answers, (before, after)
+
+    def _create(self, channel: ChannelSpec) -> Address:
+        """Make a channel: here, or in the endpoints' own process if it exists nowhere else."""
+        if not self._inline:
+            return self._backend.create(channel)
+        question = {"do": "create", "backend": self._trial.backend, "channel": channel.as_dict()}
+        return Address.from_dict(self._group.ask_one(0, question, _ANSWER_S)["address"])
 
     def _channels(self) -> Iterable[ChannelSpec]:
         """Yield the channel to all readers; for round trips, then each reader's own channel back."""
@@ -143,7 +156,7 @@ class TrialRun:
 
     def _probe(self) -> float | None:
         """Return the placement probe between writer and reader 0; None where they are threads of one process."""
-        if self._backend.capabilities.launcher == "inline":
+        if self._inline:
             return None
         path = self._scene.directory / "probe"
         if not self._scene.probe_count:

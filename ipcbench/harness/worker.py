@@ -35,6 +35,7 @@ from ipcbench.harness.writing import WriterPart
 from ipcbench.message import Outgoing
 from ipcbench.payload import build
 from ipcbench.registry import get_backend
+from ipcbench.spec import ChannelSpec
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MPI_RANKID")
 """Where MPI launchers say which process of the group this is."""
@@ -55,6 +56,8 @@ class Worker:
         self._part: WriterPart | ReaderPart | PingPart | PongPart | None = None
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "echo": lambda _: {"clock_ns": now_ns()},
+            "create": self._create,
+            "destroy": self._destroy,
             "open": self._open,
             "probe": self._probe,
             "go": self._go,
@@ -76,6 +79,15 @@ class Worker:
             except IpcbenchError as error:
                 answer = {"ok": False, "error": type(error).__name__, "text": str(error)}
             self._channel.send(answer)
+
+    def _create(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Make a channel of a backend whose channels exist in one process only."""
+        backend = get_backend(request["backend"])()
+        return {"address": backend.create(ChannelSpec.from_dict(request["channel"])).as_dict()}
+
+    def _destroy(self, request: dict[str, Any]) -> dict[str, Any]:
+        get_backend(request["backend"])().destroy(Address.from_dict(request["address"]))
+        return {}
 
     def _open(self, request: dict[str, Any]) -> dict[str, Any]:
         """Open the endpoints and get everything ready, so that `go` finds nothing left to allocate."""
@@ -175,14 +187,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _serve_together(control: str, count: int) -> None:
-    channels = [connect(control) for _ in range(count)]
-    _watch_lifeline(channels[0].fileno())
-    threads = [
-        threading.Thread(target=Worker(channel, index).serve, name=f"endpoint-{index}", daemon=True)
-        for index, channel in enumerate(channels)
-    ]
-    for thread in threads:
-        thread.start()
+    """Serve as `count` workers; each is a thread with a connection of its own, served as soon as it is made."""
+    threads = []
+    for index in range(count):
+        channel = connect(control)
+        if not index:
+            _watch_lifeline(channel.fileno())
+        worker = Worker(channel, index)
+        threads.append(threading.Thread(target=worker.serve, name=f"endpoint-{index}", daemon=True))
+        threads[-1].start()
     for thread in threads:
         thread.join()
 

@@ -120,17 +120,17 @@ def test_a_resumed_run_measures_only_what_is_missing(tmp_path):
 
 
 def test_what_cannot_take_part_is_named_with_its_reason_and_nothing_else_is_left_out(tmp_path):
-    run, told = measure(tiny(backends=("shm", "lmdb", "pipe"), delivery="latest_value"), tmp_path)
-    assert {trial.spec.backend for trial in run.trials} == {"shm", "lmdb"}
-    assert "latest_value" in run.info.skipped["pipe"]
-    assert any("pipe" in one.warning for one in told)
+    run, told = measure(tiny(backends=("shm", "zmq"), wait="spin"), tmp_path)
+    assert {trial.spec.backend for trial in run.trials} == {"shm"}
+    assert run.info.skipped == {"zmq": "backend 'zmq' does not offer wait strategy spin"}
+    assert any("zmq" in one.warning for one in told)
 
 
 def test_unknown_and_unusable_backends_end_the_run_before_it_begins(tmp_path):
     with pytest.raises(UnknownBackend, match="zmq-tcp"):
         run_sweep(tiny(backends=("shm", "smoke")), tmp_path)
-    with pytest.raises(BackendUnavailable, match="latest_value"):
-        run_sweep(tiny(backends=("pipe",), delivery="latest_value"), tmp_path)
+    with pytest.raises(BackendUnavailable, match="wait strategy spin"):
+        run_sweep(tiny(backends=("zmq",), wait="spin"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

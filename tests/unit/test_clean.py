@@ -124,7 +124,10 @@ def test_a_segment_that_is_mapped_stays_though_its_locks_are_elsewhere(host: tup
     segment.write_bytes(bytes(4096))
     age(segment)
     with segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
-        assert reasons() == {"ipcb-far": "a process has it mapped"}
+        assert reasons() == {"ipcb-far": "a process has its segment mapped"}
+        (host[0] / "ipcb-far").mkdir()
+        age(host[0] / "ipcb-far")
+        assert [one.kept_because for one in survey()] == ["a process has its segment mapped"] * 2
     assert reasons() == {"ipcb-far": ""}
 
 

@@ -1,0 +1,142 @@
+"""Rounds A B A B … of two sides, fit or unfit for comparison, and the table of their ratios.
+
+What does not live here: what a side does, and processes (_common.py).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import limits
+import psutil
+
+from ipcbench.clock import now_ns
+from ipcbench.units import format_significant
+
+SAME_PLACEMENT_RATIO = 1.6
+"""Probes of a round that differ by more were taken in different placements; its two figures are not compared."""
+
+MOST_OTHERS_CPU_RATIO = 0.1
+"""A round in which other processes had more of the machine is repeated."""
+
+
+class GroupFailed(Exception):
+    """A process of a group died, raised, lost a message or did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: both sides' figures and what else the machine did."""
+
+    ours: float
+    theirs: float
+    probes_ns: tuple[float, ...]
+    """Placement probe before, between and after the two sides; empty where it cannot be had."""
+    others_cpu_ratio: float
+    """Share of the machine's CPU time that went to other processes than the two sides'."""
+
+    @property
+    def placed_alike(self) -> bool:
+        """Return whether the cores were as near to each other all along."""
+        return not self.probes_ns or max(self.probes_ns) <= SAME_PLACEMENT_RATIO * min(self.probes_ns)
+
+    @property
+    def good(self) -> bool:
+        """Return whether the round is fit for comparison."""
+        return self.placed_alike and self.others_cpu_ratio <= MOST_OTHERS_CPU_RATIO
+
+
+@dataclass(slots=True)
+class Row:
+    """One comparison: what is compared, and every round."""
+
+    what: str
+    unit: str
+    ours: str
+    theirs: str
+    at_least: float | None = None
+    """The ratio ours/theirs should be at least this …"""
+    at_most: float | None = None
+    """… or at most this."""
+    rounds: list[Round] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def cells(self) -> list[str]:
+        """Return the row of the table: medians over the good rounds, or over those placed alike if none is good."""
+        used = [one for one in self.rounds if one.good] or [one for one in self.rounds if one.placed_alike]
+        tally = f"{len(used)} of {len(self.rounds) + len(self.failures)}"
+        if not used:
+            return [self.what, "-", "-", "-", "-", "-", "-", tally]
+        ratios = [one.ours / one.theirs for one in used]
+        ratio, wanted = statistics.median(ratios), "-"
+        if self.at_least is not None:
+            wanted = f"≥ {self.at_least:g}: {'yes' if ratio >= self.at_least else 'no'}"
+        if self.at_most is not None:
+            wanted = f"≤ {self.at_most:.3g}: {'yes' if ratio <= self.at_most else 'no'}"
+        probes = [probe for one in used for probe in one.probes_ns]
+        return [
+            self.what,
+            format_significant(statistics.median(one.ours for one in used)),
+            format_significant(statistics.median(one.theirs for one in used)),
+            f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+            wanted,
+            f"{min(probes):.0f}-{max(probes):.0f}" if probes else "-",
+            f"{statistics.median(one.others_cpu_ratio for one in used):.0%}",
+            tally,
+        ]
+
+
+def _cpu_s() -> tuple[float, float]:
+    """Return the CPU seconds of the whole machine, and those of this process and of its children that have ended."""
+    times = psutil.cpu_times()._asdict()
+    busy = sum(times.values()) - times["idle"] - times.get("iowait", 0.0)
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return busy, sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _measure_round(sides: Sequence[Callable[[], float]]) -> Round:
+    begin, (busy, own) = now_ns(), _cpu_s()
+    probes, figures = [limits.probe_ns()], []
+    for side in sides:
+        figures.append(side())
+        probes.append(limits.probe_ns())
+    (busy_after, own_after), elapsed_s = _cpu_s(), (now_ns() - begin) / 1e9
+    others_s = max(0.0, busy_after - busy - (own_after - own))
+    known = tuple(probe for probe in probes if probe is not None)
+    return Round(figures[0], figures[1], known, others_s / elapsed_s / (os.cpu_count() or 1))
+
+
+def compare(row: Row, ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> Row:
+    """Fill `row` with rounds ours, theirs, ours, theirs … until `rounds` are good, at most three times as many."""
+    for _ in range(3 * rounds):
+        if sum(one.good for one in row.rounds) == rounds:
+            break
+        try:
+            row.rounds.append(_measure_round((ours, theirs)))
+        except GroupFailed as error:
+            row.failures.append(str(error))
+            print(f"  {row.what}: {error}", file=sys.stderr, flush=True)
+    print(f"  {' | '.join(row.cells())}", file=sys.stderr, flush=True)
+    return row
+
+
+def print_rows(title: str, rows: Sequence[Row]) -> None:
+    """Print one Markdown table; all rows have the same two sides and the same unit."""
+    head = [
+        rows[0].unit,
+        rows[0].ours,
+        rows[0].theirs,
+        "ratio (min-max)",
+        "wanted",
+        "probe ns",
+        "others' CPU",
+        "rounds",
+    ]
+    print(f"\n### {title}\n\n| {' | '.join(head)} |\n|---|---:|---:|---:|---|---:|---:|---|")
+    for row in rows:
+        print(f"| {' | '.join(row.cells())} |", flush=True)

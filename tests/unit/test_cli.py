@@ -1,0 +1,131 @@
+"""The command line in one process: options are keys, errors are exit codes and one line, progress is lines or a bar."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from ipcbench import errors, registry
+from ipcbench.cli import main
+from ipcbench.cli.progress import progress_display
+from ipcbench.cli.run import command as run_command
+from ipcbench.harness.sweep import Progress
+from ipcbench.sweepfile import KEYS, builtin_sweeps
+
+
+@pytest.fixture(autouse=True)
+def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`main` prepares its process; put back what it changes."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_every_key_of_a_sweep_is_an_option_and_every_other_option_says_where_or_how() -> None:
+    options = {name for one in run_command.params if isinstance(one, click.Option) for name in one.opts}
+    assert options - {"--out", "--resume", "--format"} == {f"--{key.name}" for key in KEYS}
+
+
+def test_help_of_run_explains_every_key_and_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for word in (*(f"--{key.name} {key.metavar}" for key in KEYS), *builtin_sweeps()):
+        assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigError("readers", -1, "1 to 1,024"), 2),
+        (errors.UnknownBackend("x", ("shm",)), 2),
+        (errors.BackendUnavailable("mpi", "no mpi4py", "install it"), 2),
+        (errors.Unsupported("no latest_value"), 2),
+        (errors.StoreError("no such folder"), 2),
+        (errors.SchemaMismatch("format 9"), 2),
+        (errors.TransportError("no space"), 1),
+        (errors.WorkerCrashed("writer ended\nlast words: one\n  two"), 1),
+        (errors.IntegrityError("2 lost"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> tuple[str, ...]:
+        raise error
+
+    monkeypatch.setattr(registry, "names", fail)
+    assert main(["list"]) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    lines = [line for line in shown.err.splitlines() if line]  # click ends the line that `^C` stands on
+    assert len(lines) == 1
+    assert lines[0].startswith("ipcbench: error: ")
+    assert " ".join(str(error).split()) in lines[0]
+
+
+def test_a_defect_of_ours_is_not_dressed_up_as_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "names", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["list"])
+
+
+def test_a_broken_third_party_backend_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "names", lambda: ("shm", "no_such_module:Thing"))
+    assert main(["list", "--format", "json"]) == 0
+    sound, broken = json.loads(capsys.readouterr().out)
+    assert sound["available"]
+    assert not broken["available"]
+    assert "no_such_module" in broken["reason"]
+    assert main(["list"]) == 0
+    assert "UNAVAILABLE" in capsys.readouterr().out
+
+
+PROGRESS = Progress(3, 40, 0, 3, "shm dict 10 paced", "p50 14.2 µs", 1.5, warning="zmq failed: [why]")
+
+
+def test_progress_in_a_pipe_is_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_display() as show:
+        show(PROGRESS)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [
+        "[ 3/40] round 1/3  shm dict 10 paced  p50 14.2 µs",
+        "warning: zmq failed: [why]",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_progress_on_a_terminal_is_a_bar_and_its_colour_can_be_forbidden(
+    colour: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    if not colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress_display() as show:
+        show(PROGRESS)
+    text = terminal.getvalue()
+    assert "3/40" in text
+    assert "shm dict 10 paced  p50 14.2 µs" in text
+    assert "warning: zmq failed: [why]" in text
+    assert ("\x1b[33m" in text) == colour

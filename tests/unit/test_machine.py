@@ -1,0 +1,253 @@
+"""The machine is read from its files: another machine is a folder, and what cannot be read is None, never a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import ipcbench
+from ipcbench.measure import machine
+from ipcbench.measure.cgroup import cpu_quota_cores, memory_limit_bytes, throttled_s
+from ipcbench.measure.machine import ConditionsProbe, describe_machine, describe_versions, usable_cores
+
+CPUINFO = "processor\t: 0\nmodel name\t: Example CPU @ 3 GHz\nflags\t\t: fpu hypervisor sse\n"
+STAT = "cpu  {user} 0 100 900 0 0 0 {steal} 7 7\ncpu0 1 2 3\n"
+
+
+def host(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def group_v2(root: Path, path: str, files: dict[str, str]) -> Path:
+    return host(
+        root, {"proc/self/cgroup": f"0::{path}\n"} | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    )
+
+
+def test_this_machine_is_described_in_plain_values() -> None:
+    facts = describe_machine()
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["memory_bytes"] > 2**20
+    assert facts["python"].split()[1] == sys.version.split()[0]
+    assert 0 < facts["usable_cores"] <= facts["logical_cores"]
+    assert "cpu_quota_cores" not in facts["unreadable"]
+
+
+def test_nothing_personal_is_recorded(monkeypatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    text = json.dumps([describe_machine(), describe_versions()])
+    assert "hunter2" not in text
+    assert os.uname().nodename not in text or len(os.uname().nodename) < 4
+
+
+def test_another_machine(tmp_path: Path) -> None:
+    cpu = "sys/devices/system/cpu"
+    root = host(
+        tmp_path,
+        {
+            "proc/cpuinfo": CPUINFO,
+            f"{cpu}/smt/active": "1\n",
+            f"{cpu}/cpu0/cpufreq/scaling_governor": "powersave\n",
+            f"{cpu}/intel_pstate/no_turbo": "1\n",
+            f"{cpu}/cpufreq/boost": "1\n",
+            "sys/devices/system/node/node0/cpulist": "0",
+            "sys/devices/system/node/node12/cpulist": "1",
+            "sys/devices/system/node/online": "0",
+            "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n",
+            "etc/os-release": 'NAME="X"\nPRETTY_NAME="Example OS 3"\n',
+            "dev/shm/file": "",
+        },
+    )
+    facts = describe_machine(root)
+    assert facts["cpu_model"] == "Example CPU @ 3 GHz"
+    assert facts["virtual"] is True
+    assert facts["smt"] is True
+    assert facts["governor"] == "powersave"
+    assert facts["turbo"] is False
+    assert facts["numa_nodes"] == 2
+    assert facts["huge_pages"] == "always"
+    assert facts["os"] == "Example OS 3"
+    assert facts["shm_bytes"] >= facts["shm_free_bytes"] >= 0
+
+
+def test_a_machine_that_says_nothing(tmp_path: Path) -> None:
+    facts = describe_machine(tmp_path)
+    for name in ("smt", "governor", "turbo", "virtual", "numa_nodes", "huge_pages", "shm_bytes"):
+        assert facts[name] is None
+        assert name in facts["unreadable"]
+    assert facts["usable_cores"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [("max 100000", None), ("150000 100000", 1.5), ("50000 100000", 0.5), ("garbage", None), ("5 0", None), ("", None)],
+)
+def test_quota_of_version_2(tmp_path: Path, text: str, cores: float | None) -> None:
+    assert cpu_quota_cores(group_v2(tmp_path, "/a/b", {"a/b/cpu.max": text})) == cores
+
+
+def test_the_tightest_of_all_groups_counts(tmp_path: Path) -> None:
+    files = {
+        "a/b/cpu.max": "400000 100000",
+        "a/cpu.max": "120000 100000",
+        "cpu.max": "max 100000",
+        "a/b/memory.max": "max",
+        "a/memory.max": "1073741824",
+        "memory.max": "2147483648",
+    }
+    root = group_v2(tmp_path, "/a/b", files)
+    assert cpu_quota_cores(root) == 1.2
+    assert memory_limit_bytes(root) == 2**30
+
+
+def test_inside_a_container_the_mount_shows_the_own_group_at_its_root(tmp_path: Path) -> None:
+    root = group_v2(tmp_path, "/docker/0123", {"cpu.max": "200000 100000", "memory.max": "1000000"})
+    assert cpu_quota_cores(root) == 2.0
+    assert memory_limit_bytes(root) == 1_000_000
+
+
+def test_quota_and_limits_of_version_1(tmp_path: Path) -> None:
+    root = host(
+        tmp_path,
+        {
+            "proc/self/cgroup": "12:memory:/c\n4:cpu,cpuacct:/c\n1:name=systemd:/\n0::/\n",
+            "sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_quota_us": "250000",
+            "sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/cpu,cpuacct/c/cpu.stat": "nr_periods 9\nnr_throttled 2\nthrottled_time 1500000000\n",
+            "sys/fs/cgroup/memory/c/memory.limit_in_bytes": "5000000",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+        },
+    )
+    assert cpu_quota_cores(root) == 2.5
+    assert memory_limit_bytes(root) == 5_000_000
+    assert throttled_s(root) == 1.5
+
+
+def test_no_quota_in_version_1_is_minus_one(tmp_path: Path) -> None:
+    root = host(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:cpu:/\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+        },
+    )
+    assert cpu_quota_cores(root) is None
+
+
+def test_usable_cores_are_the_lesser_of_affinity_and_quota(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(machine, "_allowed_cores", lambda: 4)
+    assert usable_cores(tmp_path) == 4.0
+    assert usable_cores(group_v2(tmp_path / "half", "/", {"cpu.max": "50000 100000"})) == 0.5
+    assert usable_cores(group_v2(tmp_path / "many", "/", {"cpu.max": "6400000 100000"})) == 4.0
+
+
+def test_conditions_are_differences(tmp_path: Path) -> None:
+    stat = {"sys/fs/cgroup/cpu.stat": "usage_usec 5\nthrottled_usec 1000000\n", "proc/loadavg": "0.10 0.2 0.3 1/2 3\n"}
+    root = group_v2(tmp_path, "/", {})
+    host(root, {"proc/stat": STAT.format(user=1000, steal=50), **stat})
+    probe = ConditionsProbe(root)
+    probe.start()
+    host(
+        root,
+        {
+            "proc/stat": STAT.format(user=1090, steal=60),
+            "sys/fs/cgroup/cpu.stat": "throttled_usec 1250000\n",
+            "proc/loadavg": "2.50 0.2 0.3 1/2 3\n",
+        },
+    )
+    load, steal, throttled = probe.stop()
+    assert load == 2.5
+    assert steal == pytest.approx(10 / 100)
+    assert throttled == pytest.approx(0.25)
+    assert probe.unreadable == ()
+
+
+@pytest.mark.parametrize("stat", [None, "", "cpu\n", "cpu 1 2 3\n", "cpu a b c d e f g h\n", "intr 5\n"])
+def test_conditions_that_cannot_be_read_are_named(tmp_path: Path, stat: str | None) -> None:
+    if stat is not None:
+        host(tmp_path, {"proc/stat": stat})
+    probe = ConditionsProbe(tmp_path)
+    probe.start()
+    assert probe.stop() == (0.0, 0.0, 0.0)
+    assert probe.unreadable == ("load_1min", "steal_ratio", "throttled_s")
+
+
+def test_counters_that_vanish_or_run_backwards_do_no_harm(tmp_path: Path) -> None:
+    host(tmp_path, {"proc/stat": STAT.format(user=1000, steal=50)})
+    probe = ConditionsProbe(tmp_path)
+    probe.start()
+    host(tmp_path, {"proc/stat": STAT.format(user=500, steal=20)})
+    assert probe.stop().steal_ratio == 0.0
+    (tmp_path / "proc/stat").unlink()
+    assert probe.stop().steal_ratio == 0.0
+    assert "steal_ratio" in probe.unreadable
+
+
+def test_conditions_of_this_machine() -> None:
+    probe = ConditionsProbe()
+    probe.start()
+    found = probe.stop()
+    assert found.load_1min >= 0
+    assert 0 <= found.steal_ratio <= 1
+    assert found.throttled_s >= 0
+
+
+def test_versions_are_those_installed() -> None:
+    versions = describe_versions()
+    assert versions["ipcbench"] == ipcbench.__version__
+    assert all(isinstance(value, str) and value for value in versions.values())
+    assert {"python", "numpy"} <= set(versions)
+
+
+def test_libzmq_is_asked_only_if_it_is_loaded(monkeypatch) -> None:
+    class Loaded:
+        @staticmethod
+        def zmq_version() -> str:
+            return "4.3.5"
+
+    monkeypatch.setitem(sys.modules, "zmq", Loaded)
+    assert describe_versions()["libzmq"] == "4.3.5"
+    monkeypatch.delitem(sys.modules, "zmq")
+    assert "libzmq" not in describe_versions()
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {".git/HEAD": COMMIT},
+        {".git/HEAD": "ref: refs/heads/main\n", ".git/refs/heads/main": f"{COMMIT}\n"},
+        {
+            ".git/HEAD": "ref: refs/heads/main\n",
+            ".git/packed-refs": f"# pack\n{'f' * 40} refs/heads/main2\n{COMMIT} refs/heads/main\n",
+        },
+        {".git": "gitdir: other/tree\n", "other/tree/HEAD": COMMIT},
+        {
+            ".git": "gitdir: other/tree\n",
+            "other/tree/HEAD": "ref: refs/heads/x",
+            "other/tree/commondir": "..\n",
+            "other/refs/heads/x": COMMIT,
+        },
+    ],
+    ids=["detached", "branch", "packed", "worktree", "worktree-branch"],
+)
+def test_the_commit_of_a_checkout(tmp_path: Path, files: dict[str, str]) -> None:
+    assert machine._commit(host(tmp_path, files)) == COMMIT
+
+
+@pytest.mark.parametrize(
+    "files", [{}, {".git/HEAD": "ref: refs/heads/new\n"}, {".git/HEAD": ""}, {".git": "gitdir: nowhere"}, {".git": "x"}]
+)
+def test_no_commit_is_no_error(tmp_path: Path, files: dict[str, str]) -> None:
+    assert machine._commit(host(tmp_path, files)) is None

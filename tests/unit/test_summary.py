@@ -1,0 +1,318 @@
+"""A run's figures are those of its stored trials; what failed enters none; what is not comparable is never compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit.builders import Cell, conditions, endpoint, make_run, run_info, trial
+
+from ipcbench.analysis.cells import CellSummary, SettingSummary
+from ipcbench.analysis.notes import one_line
+from ipcbench.analysis.summary import summarise
+from ipcbench.errors import StoreError
+from ipcbench.result import Integrity, TrialResult
+from ipcbench.spec import SweepSpec
+from ipcbench.store import Run, RunWriter, load_run
+
+STEADY = (1.0, 1.01, 0.99)
+
+
+def only(run: Run) -> SettingSummary:
+    (setting,) = summarise(run).settings
+    return setting
+
+
+def cell_of(run: Run, backend: str) -> CellSummary:
+    (found,) = [one for setting in summarise(run).settings for one in setting.cells if one.backend == backend]
+    return found
+
+
+def test_latency_is_over_all_readers_and_rounds(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=3)
+    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(latency_ns=20_000.0)}, sweep), "shm")
+    assert cell.latency_p50_ns is not None
+    assert cell.latency_p50_ns.estimate == pytest.approx(20_000, rel=0.02)
+    assert cell.latency_p50_ns.low < 20_000 < cell.latency_p50_ns.high
+    assert cell.latency_p99_ns is not None
+    assert cell.latency_p99_ns.estimate > 1.4 * cell.latency_p50_ns.estimate
+    assert cell.samples_count == 3 * 3 * 350
+    assert cell.rounds_count == 3
+
+
+def test_p99_needs_a_thousand_samples(tmp_path: Path) -> None:
+    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(factors=(1.0, 1.0))}), "shm")
+    assert cell.samples_count == 700
+    assert cell.latency_p50_ns is not None
+    assert cell.latency_p99_ns is None
+
+
+def test_the_figures_of_saturated_trials(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(1000,), readers=2)
+    cell = cell_of(make_run(tmp_path / "run", {("shm", 1000): Cell(rate_per_s=20_000.0)}, sweep), "shm")
+    assert cell.throughput_per_s == pytest.approx(20_000, rel=0.02)
+    assert cell.throughput_bytes_per_s == pytest.approx(20_000 * 55_039, rel=0.02)
+    assert cell.throughput_interval_per_s is not None
+    assert cell.throughput_interval_per_s.low < 20_000 < cell.throughput_interval_per_s.high
+    assert cell.read_p50_ns == 7_000.0
+    assert cell.write_p50_ns == 3_000.0
+    assert cell.decode_p50_ns == 241_000.0
+    assert cell.writer_cpu_ns == pytest.approx(0.0051 * 1e9 / 1000)
+    assert cell.reader_cpu_ns == pytest.approx(0.003 * 1e9 / 1000)
+    assert cell.memory_bandwidth_ratio == pytest.approx(20_000 * 55_039 / 10e9, rel=0.02)
+    assert cell.latency_floor_ratio == pytest.approx(10.0, rel=0.02)
+
+
+def test_cells_are_ranked_best_first_with_their_ratio(tmp_path: Path) -> None:
+    cells = {("zmq", 10): Cell(60_000.0), ("shm", 10): Cell(10_000.0), ("lmdb", 10): Cell(20_000.0)}
+    setting = only(make_run(tmp_path / "run", cells))
+    assert [(one.backend, one.rank) for one in setting.cells] == [("shm", 1), ("lmdb", 2), ("zmq", 3)]
+    assert setting.ranked_by == "latency"
+    assert setting.rate_per_s == 1000.0
+    best, _, last = setting.cells
+    assert best.ratio is not None
+    assert (best.ratio.low, best.ratio.estimate, best.ratio.high) == (1.0, 1.0, 1.0)
+    assert last.ratio is not None
+    assert last.ratio.estimate == pytest.approx(6.0, rel=0.03)
+    assert last.ratio.low < 6.0 < last.ratio.high
+
+
+def test_equal_cells_share_the_first_rank(tmp_path: Path) -> None:
+    setting = only(make_run(tmp_path / "run", {("a", 10): Cell(), ("b", 10): Cell(), ("c", 10): Cell(50_000.0)}))
+    assert [one.rank for one in setting.cells] == [1, 1, 3]
+
+
+def test_a_difference_below_the_noise_of_the_run_is_not_called(tmp_path: Path) -> None:
+    calm = {("a", 10): Cell(10_000.0, spread=0.01), ("b", 10): Cell(10_300.0, spread=0.01)}
+    noisy = {(f"n{index}", 10): Cell(90_000.0, factors=(1.0, 1.3, 0.75)) for index in range(3)}
+    steady = Cell(10_000.0, spread=0.001, factors=(1.0, 1.0, 1.0))
+    calm = {("a", 10): steady, ("b", 10): replace(steady, latency_ns=10_300.0)}
+    assert [one.rank for one in only(make_run(tmp_path / "calm", calm)).cells] == [1, 2]
+    assert [one.rank for one in only(make_run(tmp_path / "noisy", calm | noisy)).cells][:2] == [1, 1]
+
+
+def test_without_paced_trials_throughput_ranks(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm", "zmq"), sizes=(10,), readers=1, modes=("saturate",))
+    cells = {("zmq", 10): Cell(rate_per_s=1e4), ("shm", 10): Cell(rate_per_s=4e4)}
+    setting = only(make_run(tmp_path / "run", cells, sweep))
+    assert setting.ranked_by == "throughput"
+    assert setting.rate_per_s is None
+    assert [(one.backend, one.rank, one.throughput_rank) for one in setting.cells] == [("shm", 1, 1), ("zmq", 2, 2)]
+    assert setting.cells[1].ratio is not None
+    assert setting.cells[1].ratio.estimate == pytest.approx(4.0, rel=0.02)
+    assert setting.cells[0].latency_p50_ns is None
+
+
+def test_round_trips_are_their_own_figure(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm", "zmq"), sizes=(10,), readers=2, modes=("pingpong",))
+    cells = {("zmq", 10): Cell(round_trip_ns=90_000.0), ("shm", 10): Cell(round_trip_ns=30_000.0)}
+    setting = only(make_run(tmp_path / "run", cells, sweep))
+    assert setting.ranked_by == "round trip"
+    assert [one.backend for one in setting.cells] == ["shm", "zmq"]
+    assert setting.cells[0].round_trip_p50_ns is not None
+    assert setting.cells[0].round_trip_p50_ns.estimate == pytest.approx(30_000, rel=0.02)
+    assert setting.cells[0].latency_p50_ns is None
+
+
+def test_round_trips_never_enter_one_way_latency(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("paced", "pingpong", "saturate"))
+    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(10_000.0, round_trip_ns=1e6)}, sweep), "shm")
+    assert cell.latency_p50_ns is not None
+    assert cell.latency_p50_ns.estimate == pytest.approx(10_000, rel=0.02)
+    assert cell.samples_count == 3 * 350
+
+
+def test_failed_trials_never_enter_a_figure(tmp_path: Path) -> None:
+    cells = {("shm", 10): Cell(10_000.0, 1e5, factors=(1.0, 0.0, 1.01)), ("zmq", 10): Cell(40_000.0)}
+    cell = cell_of(make_run(tmp_path / "run", cells), "shm")
+    assert cell.latency_p50_ns is not None
+    assert cell.latency_p50_ns.estimate == pytest.approx(10_000, rel=0.02)
+    assert cell.throughput_per_s == pytest.approx(1e5, rel=0.02)
+    assert (cell.rounds_count, cell.trials_count, cell.failed_count) == (2, 6, 2)
+    assert "2 of 6 trials failed and are left out: reader-0 ended with exit code 1 (2 trials)" in cell.notes
+
+
+def test_a_cell_that_always_failed_is_shown_and_not_ranked(tmp_path: Path) -> None:
+    setting = only(make_run(tmp_path / "run", {("bad", 10): Cell(factors=(0.0, 0.0, 0.0)), ("shm", 10): Cell()}))
+    best, bad = setting.cells
+    assert (best.backend, best.rank) == ("shm", 1)
+    assert (bad.backend, bad.rank, bad.status) == ("bad", None, "failed")
+    assert bad.reason == "reader-0 ended with exit code 1 (6 trials)"
+    assert bad.ratio is None
+    assert bad.latency_p50_ns is None
+    assert bad.throughput_per_s is None
+    assert bad.throughput_rank is None
+
+
+@pytest.mark.parametrize("name", ["lost_count", "duplicated_count", "reordered_count", "torn_count"])
+def test_a_trial_with_broken_delivery_is_not_believed_even_if_marked_ok(tmp_path: Path, name: str) -> None:
+    def corrupt(one: TrialResult) -> TrialResult:
+        writer, *readers = one.endpoints
+        return replace(one, endpoints=(writer, *(replace(r, integrity=Integrity(**{name: 3})) for r in readers)))
+
+    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=corrupt)}), "shm")
+    assert cell.status == "failed"
+    assert cell.rank is None
+    assert "3 messages were not delivered as promised" in cell.reason
+
+
+def test_what_was_left_out_is_shown_with_its_reason(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm", "mpi", "zmq"), sizes=(10,), readers=1)
+    run = make_run(
+        tmp_path / "run", {("shm", 10): Cell()}, sweep, skipped={"mpi": "no MPI; pip install x"}, status="interrupted"
+    )
+    rows = {one.backend: one for one in only(run).cells}
+    assert rows["mpi"].status == rows["zmq"].status == "skipped"
+    assert rows["mpi"].reason == "no MPI; pip install x"
+    assert rows["zmq"].reason == "not reached: the run is interrupted"
+    assert [one.backend for one in only(run).cells][0] == "shm"
+
+
+def test_a_size_that_was_not_reached_is_a_problem(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(10, 1000), readers=1)
+    summary = summarise(make_run(tmp_path / "run", {("shm", 10): Cell()}, sweep, status="out of budget"))
+    assert summary.problems == ("size 1,000: no trial was made; the run is out of budget",)
+
+
+def test_deliveries_are_never_in_one_table(tmp_path: Path) -> None:
+    lossless = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
+    latest = replace(lossless, delivery="latest_value")
+    with RunWriter.create(tmp_path / "run", run_info(lossless)) as writer:
+        for index, sweep in enumerate((lossless, latest)):
+            one = trial(sweep, "shm", 10, "saturate", 0, index)
+            writer.append(replace(one, throughput_per_s=1e5, endpoints=(endpoint("writer"), endpoint("reader-0"))))
+    summary = summarise(load_run(tmp_path / "run"))
+    assert [one.setting.delivery for one in summary.settings] == ["every_message", "latest_value"]
+    assert all(len(one.cells) == 1 for one in summary.settings)
+
+
+@pytest.mark.parametrize(
+    "change", [{"readers": 2}, {"codec": "msgpack"}, {"depth": 4}, {"wait": "spin"}, {"touch": "all"}, {"pin": "auto"}]
+)
+def test_other_settings_are_never_in_one_table(tmp_path: Path, change: dict) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
+    with RunWriter.create(tmp_path / "run", run_info(sweep)) as writer:
+        for index, one in enumerate((sweep, replace(sweep, **change))):
+            writer.append(replace(trial(one, "shm", 10, "saturate", 0, index), throughput_per_s=1e5))
+    assert len(summarise(load_run(tmp_path / "run")).settings) == 2
+
+
+def test_trials_of_different_rates_are_refused(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("paced",))
+    with RunWriter.create(tmp_path / "run", run_info(sweep)) as writer:
+        for index, one in enumerate((sweep, replace(sweep, rate_per_s=5.0))):
+            writer.append(trial(one, "shm", 10, "paced", 0, index))
+    with pytest.raises(StoreError, match="different rates"):
+        summarise(load_run(tmp_path / "run"))
+
+
+def test_sizes_are_in_order_and_rounds_of_one_are_not_of_another(tmp_path: Path) -> None:
+    cells = {("shm", size): Cell(1_000.0 * size) for size in (1000, 10, 100)}
+    summary = summarise(make_run(tmp_path / "run", cells))
+    assert [one.setting.size for one in summary.settings] == [10, 100, 1000]
+    found = [one.cells[0].latency_p50_ns for one in summary.settings]
+    assert [one.estimate for one in found if one] == pytest.approx([1e4, 1e5, 1e6], rel=0.02)
+
+
+def test_stamps_stand_beside_the_figures(tmp_path: Path) -> None:
+    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(notes=("oversubscribed", "noisy: 5% steal"))}), "shm")
+    assert cell.notes == ("noisy: 5% steal", "oversubscribed")
+
+
+def test_stamps_of_some_trials_are_counted(tmp_path: Path) -> None:
+    def unsteady_when_paced(one: TrialResult) -> TrialResult:
+        if one.spec.mode != "paced":
+            return one
+        return replace(one, endpoints=tuple(replace(part, steady=False) for part in one.endpoints))
+
+    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=unsteady_when_paced)}), "shm")
+    assert cell.notes == ("unsteady in 3 of 6 trials",)
+
+
+@pytest.mark.parametrize(("rounds", "words"), [(1, "only 1 round:"), (2, "only 2 rounds:")])
+def test_few_rounds_have_intervals_but_say_so(tmp_path: Path, rounds: int, words: str) -> None:
+    cells = {("shm", 10): Cell(factors=STEADY[:rounds]), ("zmq", 10): Cell(50_000.0, factors=STEADY[:rounds])}
+    run = make_run(tmp_path / "run", cells)
+    cell = cell_of(run, "shm")
+    assert cell.latency_p50_ns is not None
+    assert cell.latency_p50_ns.low < cell.latency_p50_ns.high
+    assert cell.throughput_interval_per_s is not None
+    assert any(note.startswith(words) for note in cell.notes)
+    assert ("latency" in summarise(run).noise_ratios) is (rounds > 1)
+
+
+def test_cores_that_moved_are_noted_and_the_range_is_kept(tmp_path: Path) -> None:
+    def move(one: TrialResult) -> TrialResult:
+        return replace(one, conditions=conditions(80.0 if one.spec.round_index else 240.0))
+
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(change=move)})
+    assert any("cores far apart" in note for note in cell_of(run, "shm").notes)
+    assert summarise(run).placement_ns == (80.0, 240.0)
+
+
+def test_overwritten_values_are_counted_for_latest_value(tmp_path: Path) -> None:
+    def see_a_quarter(one: TrialResult) -> TrialResult:
+        seen = Integrity(received_count=250, skipped_count=750)
+        return replace(one, endpoints=tuple(replace(part, integrity=seen) for part in one.endpoints))
+
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, delivery="latest_value")
+    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=see_a_quarter)}, sweep), "shm")
+    assert cell.notes == ("readers saw 25.0 % of the values; the others were overwritten",)
+
+
+def test_clocks_that_disagree_leave_no_latency_and_no_rank_by_it(tmp_path: Path) -> None:
+    def drop_latency(one: TrialResult) -> TrialResult:
+        return replace(one, endpoints=tuple(replace(part, latency=None) for part in one.endpoints))
+
+    setting = only(make_run(tmp_path / "run", {("shm", 10): Cell(change=drop_latency)}))
+    assert setting.cells[0].latency_p50_ns is None
+    assert setting.ranked_by == "throughput"
+
+
+def test_samples_that_are_gone_are_noted(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell()})
+    (tmp_path / "run" / "samples" / "0.npz").unlink()
+    (tmp_path / "run" / "samples" / "2.npz").write_bytes(b"damaged")
+    cell = cell_of(run, "shm")
+    assert cell.samples_count == 350
+    assert "the samples of 2 trials are missing or unusable" in cell.notes
+
+
+def test_latencies_that_cannot_be_are_not_used(tmp_path: Path) -> None:
+    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(latency_ns=-5_000.0)}), "shm")
+    assert cell.latency_p50_ns is None
+    assert "the samples of 3 trials are missing or unusable" in cell.notes
+
+
+def test_the_same_run_gives_the_same_figures(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell(20_000.0)})
+    assert summarise(run) == summarise(load_run(tmp_path / "run"))
+
+
+def test_a_cell_more_changes_no_other_cells_interval(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
+    one = cell_of(make_run(tmp_path / "one", {("shm", 10): Cell()}, sweep), "shm")
+    two = cell_of(make_run(tmp_path / "two", {("shm", 10): Cell(), ("zmq", 10): Cell(rate_per_s=5e4)}, sweep), "shm")
+    assert one.throughput_interval_per_s == two.throughput_interval_per_s
+
+
+def test_a_run_without_trials_or_floor(tmp_path: Path) -> None:
+    RunWriter.create(tmp_path / "run", run_info(SweepSpec(), floor=None)).close()
+    summary = summarise(load_run(tmp_path / "run"))
+    assert summary.settings == ()
+    assert len(summary.problems) == 4
+
+
+def test_a_sweep_that_somebody_edited_does_no_harm(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", {("shm", 10): Cell()})
+    path = tmp_path / "run" / "run.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "sweep": {"backends": [1, None]}, "payloads": [{}, {"size": "x"}]}))
+    assert only(load_run(tmp_path / "run")).cells[0].backend == "shm"
+
+
+def test_foreign_text_is_fit_for_a_terminal() -> None:
+    assert one_line("a\n\tb\x1b[31mc\x00") == "a b [31mc"
+    assert len(one_line("x" * 10_000)) == 300
