@@ -45,6 +45,10 @@ class ConfigError(IpcbenchError):
         self.value = value
         self.allowed = allowed
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
+        """Pickle by the three parts, not by the text made from them."""
+        return type(self), (self.field, self.value, self.allowed)
+
 
 class UnknownBackend(IpcbenchError):
     """No backend is registered under that name."""
@@ -53,6 +57,10 @@ class UnknownBackend(IpcbenchError):
         self.name = name
         self.known = tuple(known)
         super().__init__(f"unknown backend {name!r}; known: {', '.join(self.known)}")
+
+    def __reduce__(self) -> tuple[type[UnknownBackend], tuple[str, tuple[str, ...]]]:
+        """Pickle by the two parts, not by the text made from them."""
+        return type(self), (self.name, self.known)
 
 
 class BackendUnavailable(IpcbenchError):

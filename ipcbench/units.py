@@ -13,6 +13,7 @@ _FACTORS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ns|us|µs|ms|s|min|h)?")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, None: 1.0}
+_MOST_UNITS = 10_000
 _RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<kilo>k?)(?:/s)?")
 
 
@@ -59,9 +60,9 @@ def parse_rate_per_s(text: str, field: str = "rate") -> float:
 
 
 def format_bytes(count: int) -> str:
-    """Return a size as a person writes it: exact in binary units where it can be, else with thousands separators."""
+    """Return a size as a person writes it: exact, in a binary unit if that takes few digits, else in bytes."""
     for unit in ("GiB", "MiB", "KiB"):
-        if count >= _FACTORS[unit] and count % _FACTORS[unit] == 0:
+        if count % _FACTORS[unit] == 0 and 1 <= count // _FACTORS[unit] < _MOST_UNITS:
             return f"{count // _FACTORS[unit]} {unit}"
     return f"{count:,} B"
 

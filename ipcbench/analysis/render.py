@@ -36,7 +36,8 @@ def show(tables: Tables, stream: TextIO) -> None:
         wide.print(Text(line), soft_wrap=True)
     for one in (*tables.payload_tables, *tables.matrices):
         wide.print()
-        wide.print(Text(one.title, "bold"), soft_wrap=True)
+        for line in _paragraphs((one.title,), width):
+            wide.print(Text(line, "bold"), soft_wrap=True)
         for line in _paragraphs(one.remarks, width):
             wide.print(Text(line), soft_wrap=True)
         for grid in _grids(one, WIDTH):
@@ -52,7 +53,7 @@ def as_text(tables: Tables, width: int = WIDTH) -> str:
     """Return the tables as aligned plain text without any escape sequence."""
     parts = ["\n".join(_paragraphs(tables.header, width))]
     for one in (*tables.payload_tables, *tables.matrices):
-        lines = [one.title, *_paragraphs(one.remarks, width)]
+        lines = list(_paragraphs((one.title, *one.remarks), width))
         for grid in _grids(one, width):
             lines += _aligned(grid)
         parts.append("\n".join([*lines, *_footnotes(one, width)]))

@@ -111,8 +111,8 @@ def _header(summary: Summary) -> Iterator[str]:
     yield from (_load_words(summary, readers) for readers in sorted({one.setting.readers for one in summary.settings}))
     yield _noise_words(summary)
     if summary.placement_ns is not None:
-        near, far = (format_duration_ns(one) for one in summary.placement_ns)
-        yield f"placement: a cache line goes from core to core and is seen in {near} to {far}, interpreter included"
+        times = " to ".join(dict.fromkeys(format_duration_ns(one) for one in summary.placement_ns))
+        yield f"placement: a cache line goes from core to core and is seen in {times}, interpreter included"
     if any(one.setting.delivery == "latest_value" for one in summary.settings):
         yield (
             "latest_value: readers get the newest value and older ones are overwritten; never compare these figures "

@@ -34,7 +34,6 @@ MPIEXEC_VARIABLE = "IPCBENCH_MPIEXEC"
 `mpiexec` beside this Python, or the first one in PATH.
 """
 
-_SMALLEST_LAUNCH = 4
 _ENDING_S = 20.0
 
 
@@ -143,63 +142,78 @@ class SpawnCrew(ProcessCrew):
         self._agents.clear()
 
 
-class MpiCrew(ProcessCrew):
-    """Agents that are the ranks of one MPI launch."""
+class _Launch:
+    """One MPI launch: its launcher, its agents, and the file that they all write their stderr to."""
 
-    def __init__(self) -> None:
-        self._agents: list[ProcessAgent] = []
-        self._launch: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
+    def __init__(self, count: int) -> None:
+        """Start `count` agents; rank r is agent r.
 
-    def muster(self, count: int) -> Sequence[Agent]:
-        if len(self._agents) < count or any(agent.killed for agent in self._agents):
-            self.discard()
-            self._start(max(count, _SMALLEST_LAUNCH))
-        return self._agents[:count]
-
-    def _start(self, count: int) -> None:
-        errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `discard`
-        self._errors = errors
+        Raises:
+            TransportError: they have not reported.
+        """
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
+        self.agents: list[ProcessAgent] = []
         with Door() as door:
             command = [*mpiexec_command(), "-n", str(count), *_agent_command(door, "-")]
-            launch = self._launch = _popen(command, door, errors)
-
-            def check() -> None:
-                if launch.poll() is not None:
-                    said = os.pread(errors.fileno(), 4000, 0).decode(errors="replace")
-                    raise TransportError(f"{command[0]} ended at once with exit code {launch.returncode}: {said}")
-
+            self.process = _popen(command, door, self.errors)
             try:
-                arrived = door.admit(count, check)
+                arrived = door.admit(count, self._check)
             except TransportError:
-                launch.kill()
-                self.discard()
+                self.process.kill()
+                self.end()
                 raise
-        self._agents = [ProcessAgent(n, *arrived[n], None, errors) for n in range(count)]
+        self.agents = [ProcessAgent(n, *arrived[n], None, self.errors) for n in range(count)]
+
+    def _check(self) -> None:
+        if self.process.poll() is not None:
+            said = os.pread(self.errors.fileno(), 4000, 0).decode(errors="replace")
+            raise TransportError(f"the MPI launcher ended at once with exit code {self.process.returncode}: {said}")
+
+    def is_whole(self) -> bool:
+        """Return whether no agent was killed; with one, the launcher has ended them all."""
+        return not any(agent.killed for agent in self.agents)
+
+    def end(self) -> None:
+        """End all agents, whatever they are busy with, and the launcher."""
+        for agent in self.agents:
+            agent.dismiss()
+        try:
+            self.process.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(_ENDING_S)
+        self.errors.close()
+
+
+class MpiCrew(ProcessCrew):
+    """Agents that are ranks. MPI begins and ends in all ranks of a launch together, so there is one launch for each
+    number of agents, and none of its agents is left out.
+    """
+
+    def __init__(self) -> None:
+        self._launches: dict[int, _Launch] = {}
+
+    def muster(self, count: int) -> Sequence[Agent]:
+        launch = self._launches.get(count)
+        if launch is not None and not launch.is_whole():
+            self._launches.pop(count).end()
+            launch = None
+        if launch is None:
+            launch = self._launches[count] = _Launch(count)
+        return launch.agents
 
     def agents(self) -> Sequence[ProcessAgent]:
-        return [agent for agent in self._agents if not agent.killed]
+        return [agent for launch in self._launches.values() for agent in launch.agents if not agent.killed]
 
     def launcher_pids(self) -> set[int]:
-        return set() if self._launch is None else {self._launch.pid}
+        return {launch.process.pid for launch in self._launches.values()}
 
     def filenos(self) -> set[int]:
-        return super().filenos() | (set() if self._errors is None else {self._errors.fileno()})
+        return super().filenos() | {launch.errors.fileno() for launch in self._launches.values()}
 
     def discard(self) -> None:
-        for agent in self.agents():
-            agent.dismiss()
-        self._agents.clear()
-        if self._launch is not None:
-            try:
-                self._launch.wait(_ENDING_S)
-            except subprocess.TimeoutExpired:
-                self._launch.kill()
-                self._launch.wait(_ENDING_S)
-            self._launch = None
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
+        while self._launches:
+            self._launches.popitem()[1].end()
 
     def close(self) -> None:
         calls = [agent.start(LEAVE) for agent in self.agents()]

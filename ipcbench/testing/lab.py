@@ -153,6 +153,13 @@ class Lab:
             wait_s = min(2 * wait_s, _LONGEST_HELLO_S)
         raise LawBroken(f"all ends are open, but of {_MOST_HELLOS} messages none reached all readers")
 
+    def exchange(self, sequence: int, size: int = 64, kind: str = "bytes") -> None:
+        """Write one message while all readers wait for it; require that each gets it unchanged."""
+        reads = [reader.start_read(sequence, size) for reader in self.readers]
+        self.writer.write(sequence, size, kind)
+        for reader, call in zip(self.readers, reads, strict=True):
+            reader.check_read(call, sequence, size)
+
     def close(self) -> None:
         """Close this lab's endpoints, those of all agents at the same time; the channel stays."""
         handles: dict[Agent, list[int]] = {}

@@ -78,10 +78,7 @@ def _one_by_one(lab: Lab, sizes: list[int], kinds: list[str]) -> None:
     sequence = 0
     for size in sizes:
         for kind in kinds:
-            reads = [reader.start_read(sequence, size) for reader in lab.readers]
-            lab.writer.write(sequence, size, kind)
-            for reader, call in zip(lab.readers, reads, strict=True):
-                reader.check_read(call, sequence, size)
+            lab.exchange(sequence, size, kind)
             sequence += 1
 
 

@@ -11,6 +11,8 @@ from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, Lab
 from ipcbench.testing.laws_limits import expect_failure, fill
 
 _VIEW_BYTES = 50_000
+_SMALL_BYTES = 500
+"""Size of messages of which every channel holds as many as its depth says."""
 
 
 def views_stay(bench: Bench) -> None:
@@ -22,15 +24,14 @@ def views_stay(bench: Bench) -> None:
             bench.lab(readers=readers, delivery=delivery, depth=4) as lab,
             bench.lab(readers=readers, delivery=delivery) as other,
         ):
+            holds = [reader.start("hold", timeout_s=PATIENCE_S) for reader in lab.readers]
             lab.writer.write(0, size)
-            for reader in lab.readers:
-                reader.play("hold", timeout_s=PATIENCE_S)
+            for call in holds:
+                call.result(DEADLINE_S)
             _still_whole(lab, size, "right after the read")
             fill(lab, 1, SHORT_S, size, most=12)
             _still_whole(lab, size, "after the writer went on for a whole turn of the channel")
-            other.writer.write(0, size)
-            for reader in other.readers:
-                reader.read(0, size)
+            other.exchange(0, size)
             _still_whole(lab, size, "after another reader of the process read from another channel")
 
 
@@ -45,14 +46,25 @@ def buffers_are_free(bench: Bench) -> None:
     for delivery in bench.deliveries:
         for readers in bench.readers:
             with bench.lab(readers=readers, delivery=delivery, depth=8) as lab:
-                count = 7 if delivery == "every_message" else 1
-                stream = {"seed": lab.seed, "first": 0, "count": count, "timeout_s": PATIENCE_S}
-                refused = lab.writer.play("write_reusing", **stream, size=4_096)
-                require(not refused, f"the writer's buffer is still referred to after write returned: {refused}")
-                for reader in lab.readers:
-                    tally = reader.play("read_stream", **stream, sizes=[4_096], extra_s=0)
-                    damaged = tally["damaged_count"] + tally["foreign_count"]
-                    require(not damaged, f"{reader.label}: {damaged} messages changed with the writer's buffer")
+                is_stream = delivery == "every_message"
+                _buffer_is_reused(lab, 7 if is_stream else 1, _SMALL_BYTES, unread=True)
+            with bench.lab(readers=readers, delivery=delivery, depth=8) as lab:
+                size = min(_VIEW_BYTES, bench.can.max_message_bytes)
+                _buffer_is_reused(lab, 40 if is_stream else 1, size, unread=False)
+
+
+def _buffer_is_reused(lab: Lab, count: int, size: int, *, unread: bool) -> None:
+    """Write `count` messages from one buffer that is spoilt after each; readers read meanwhile, or only afterwards."""
+    stream = {"seed": lab.seed, "first": 0, "count": count, "timeout_s": PATIENCE_S}
+    writing = lab.writer.start("write_reusing", **stream, size=size)
+    refused = writing.result(DEADLINE_S) if unread else ""
+    reads = [reader.start("read_stream", **stream, sizes=[size], extra_s=0) for reader in lab.readers]
+    refused = refused if unread else writing.result(DEADLINE_S)
+    require(not refused, f"the writer's buffer is still referred to after write returned: {refused}")
+    for reader, call in zip(lab.readers, reads, strict=True):
+        tally = call.result(DEADLINE_S)
+        damaged = tally["damaged_count"] + tally["foreign_count"]
+        require(not damaged, f"{reader.label}: {damaged} messages changed with the writer's buffer")
 
 
 def closing_is_final(bench: Bench) -> None:
@@ -102,7 +114,7 @@ def streams_end(bench: Bench) -> None:
 def _drained_to_the_end(lab: Lab, delivery: Delivery, *, leave: bool) -> None:
     """Write some, close, perhaps end the writer's process, and only then read: all of it comes, then the end, twice."""
     count = 7
-    stream = {"seed": lab.seed, "first": 0, "count": count, "sizes": [4_000], "timeout_s": PATIENCE_S}
+    stream = {"seed": lab.seed, "first": 0, "count": count, "sizes": [_SMALL_BYTES], "timeout_s": PATIENCE_S}
     lab.writer.play("write_stream", **stream, kinds=["bytes"])
     closing = lab.writer.start("close")
     if leave:

@@ -163,6 +163,4 @@ def too_large_is_refused(bench: Bench) -> None:
                 found = lab.writer.play("write", seed=lab.seed, sequence=99, size=size, timeout_s=PATIENCE_S, kind=kind)
                 what = f"writing {size} bytes to a channel of at most 1,000 bytes"
                 expect_failure(lab.writer, found, "MessageTooLarge", what)
-                lab.writer.write(sequence, 1_000)
-                for reader in lab.readers:
-                    reader.read(sequence, 1_000)
+                lab.exchange(sequence, 1_000)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.builders import Cell, conditions, endpoint, make_run, run_info, trial
 
 from ipcbench.analysis.cells import CellSummary, SettingSummary
 from ipcbench.analysis.notes import one_line
@@ -16,6 +15,7 @@ from ipcbench.errors import StoreError
 from ipcbench.result import Integrity, TrialResult
 from ipcbench.spec import SweepSpec
 from ipcbench.store import Run, RunWriter, load_run
+from tests.unit.builders import Cell, conditions, endpoint, make_run, run_info, trial
 
 STEADY = (1.0, 1.01, 0.99)
 
@@ -85,7 +85,6 @@ def test_equal_cells_share_the_first_rank(tmp_path: Path) -> None:
 
 
 def test_a_difference_below_the_noise_of_the_run_is_not_called(tmp_path: Path) -> None:
-    calm = {("a", 10): Cell(10_000.0, spread=0.01), ("b", 10): Cell(10_300.0, spread=0.01)}
     noisy = {(f"n{index}", 10): Cell(90_000.0, factors=(1.0, 1.3, 0.75)) for index in range(3)}
     steady = Cell(10_000.0, spread=0.001, factors=(1.0, 1.0, 1.0))
     calm = {("a", 10): steady, ("b", 10): replace(steady, latency_ns=10_300.0)}
@@ -167,7 +166,7 @@ def test_what_was_left_out_is_shown_with_its_reason(tmp_path: Path) -> None:
     assert rows["mpi"].status == rows["zmq"].status == "skipped"
     assert rows["mpi"].reason == "no MPI; pip install x"
     assert rows["zmq"].reason == "not reached: the run is interrupted"
-    assert [one.backend for one in only(run).cells][0] == "shm"
+    assert only(run).cells[0].backend == "shm"
 
 
 def test_a_size_that_was_not_reached_is_a_problem(tmp_path: Path) -> None:

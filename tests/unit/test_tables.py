@@ -1,0 +1,378 @@
+"""The same numbers in every format, in at most 100 columns, with units; nothing of a run is left unsaid."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipcbench.analysis.export import as_csv, as_json
+from ipcbench.analysis.layout import Tables
+from ipcbench.analysis.render import as_markdown, as_text, show
+from ipcbench.analysis.tables import tables
+from ipcbench.result import TrialResult
+from ipcbench.spec import SweepSpec
+from ipcbench.units import format_significant
+from tests.unit.builders import MACHINE, Cell, make_run
+
+CELLS = {
+    ("shm", 10): Cell(10_000.0, 300_000.0),
+    ("zmq", 10): Cell(30_000.0, 100_000.0),
+    ("shm", 1000): Cell(40_000.0, 90_000.0),
+    ("zmq", 1000): Cell(90_000.0, 20_000.0),
+}
+
+
+GOLDEN = """\
+run: 20260102T030405Z-0a1b2c, complete, 3 rounds done, seed 1
+machine: Example CPU, 8 cores, 16.0 GiB, Linux 6.1, CPython 3.11.7, ipcbench 0.1.0
+harness floor: 400 ns writer and 600 ns reader per message; it is part of every figure
+load: 4 processes on 8 cores
+noise: a cell measured twice differs by 0.864 % in one-way latency; no difference below 1.00 % is
+  called one
+placement: a cache line goes from core to core and is seen in 100 ns, interpreter included
+
+dict of 10 entries = 521 B, pickle, 3 readers, every_message
+shm has the lowest one-way latency: 10.0 µs; next is zmq, 3.00 [2.95–3.05] times as slow. Highest
+  throughput: shm.
+             one-way one-way           × best   read decode k msg/s    MB/s CPU µs CPU µs
+rank backend  p50 µs  p99 µs           [95 %] p50 µs p50 µs /reader /reader writer reader notes
+---------------------------------------------------------------------------------------------------
+   1 shm        10.0    15.9                1   7.00    241     300     156   5.10   4.00
+   2 zmq        30.0    48.7 3.00 [2.95–3.05]   7.00    241     100    52.1   5.10   4.00 a
+   – bad           –       –                –      –      –       –       –      –      – failed: b
+a: noisy: 5% steal
+b: reader-0 ended with exit code 1 (2 trials)
+"""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def tables_of(path: Path, cells=None, sweep: SweepSpec | None = None, **changes) -> Tables:
+    return tables(make_run(path / "run", cells or CELLS, sweep, **changes))
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Return the words of every line that begins with a rank or with – and a backend."""
+    return [line.split() for line in text.splitlines() if re.match(r"\s*(\d+=?|–)\s+\w", line)]
+
+
+def shown(tables: Tables, monkeypatch, **environment: str) -> str:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm-256color", **environment}.items():
+        monkeypatch.setenv(name, value)
+    stream = Terminal()
+    show(tables, stream)
+    return stream.getvalue()
+
+
+def test_golden_text(tmp_path: Path) -> None:
+    cells = {
+        ("shm", 10): Cell(10_000.0, 300_000.0),
+        ("zmq", 10): Cell(30_000.0, 100_000.0, notes=("noisy: 5% steal",)),
+        ("bad", 10): Cell(factors=(0.0,)),
+    }
+    found = tables_of(tmp_path, cells, SweepSpec(backends=("shm", "zmq", "bad"), sizes=(10,)))
+    assert as_text(found).splitlines()[:-10] == GOLDEN.splitlines()
+
+
+def test_the_title_says_kind_entries_and_bytes(tmp_path: Path) -> None:
+    titles = [one.title for one in tables_of(tmp_path).payload_tables]
+    assert titles == [
+        "dict of 10 entries = 521 B, pickle, 1 reader, every_message",
+        "dict of 1,000 entries = 55,039 B, pickle, 1 reader, every_message",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "title"),
+    [
+        (
+            {"payload": "bytes", "codec": "raw", "sizes": (65536,)},
+            "bytes of 64 KiB = 65,536 B, raw, 1 reader, every_message",
+        ),
+        ({"sizes": (1,)}, "dict of 1 entry = 88 B, pickle, 1 reader, every_message"),
+        (
+            {"touch": "all", "pin": "auto", "wait": "spin"},
+            "dict of 10 entries = 521 B, pickle, 1 reader, every_message, readers touch all, waiting by spin, "
+            "pinned auto",
+        ),
+    ],
+)
+def test_titles_of_other_settings(tmp_path: Path, changes: dict, title: str) -> None:
+    sweep = SweepSpec(**{"backends": ("shm",), "sizes": (10,), "readers": 1, **changes})
+    found = tables_of(tmp_path, {("shm", sweep.sizes[0]): Cell()}, sweep)
+    assert found.payload_tables[0].title == title
+
+
+def test_the_same_numbers_in_every_format(tmp_path: Path, monkeypatch) -> None:
+    found = tables_of(tmp_path)
+    text_rows = [row for row in rows_of(as_text(found)) if len(row) > 8]
+    rich_rows = [row for row in rows_of(plain(shown(found, monkeypatch))) if len(row) > 8]
+    markdown_rows = [line for line in as_markdown(found).splitlines() if re.match(r"\| \d", line)]
+    records = list(csv.DictReader(io.StringIO(as_csv(found))))
+    cells = [cell for one in json.loads(as_json(found))["settings"] for cell in one["cells"]]
+    assert text_rows == rich_rows
+    assert len(records) == len(cells) == len(text_rows) == len(markdown_rows) == 4
+    assert [row.replace("\\", "").replace("|", "").split() for row in markdown_rows] == text_rows
+    for row, record, cell in zip(text_rows, records, cells, strict=True):
+        assert row[1] == record["backend"] == cell["backend"]
+        for name, value in cell.items():
+            if isinstance(value, float):
+                assert float(record[name]) == value
+        figures = [
+            format_significant(cell["latency_p50_us"]),
+            format_significant(cell["latency_p99_us"]),
+            "1" if cell["ratio_to_best"] == 1 else format_significant(cell["ratio_to_best"]),
+        ]
+        assert row[2:5] == figures
+        assert row[-6:] == [
+            format_significant(one)
+            for one in (
+                cell["read_p50_us"],
+                cell["decode_p50_us"],
+                cell["throughput_messages_per_s"] / 1e3,
+                cell["throughput_mb_per_s"],
+                cell["writer_cpu_us_per_message"],
+                cell["reader_cpu_us_per_message"],
+            )
+        ]
+
+
+def test_units_are_right_by_construction(tmp_path: Path) -> None:
+    """A latency of 5.74 ms is 5,740 µs, and 577,129 B a thousand times a second are 577 MB/s: never off by 1000."""
+    found = tables_of(tmp_path, {("shm", 10_000): Cell(5_740_000.0, 1_000.0)})
+    (record,) = csv.DictReader(io.StringIO(as_csv(found)))
+    assert float(record["latency_p50_us"]) == pytest.approx(5_740, rel=0.01)
+    assert float(record["throughput_mb_per_s"]) == pytest.approx(577.129, rel=0.01)
+    (row,) = rows_of(as_text(found))
+    assert float(row[2].replace(",", "")) == pytest.approx(5_740, rel=0.01)
+    assert float(row[8].replace(",", "")) == pytest.approx(577, rel=0.01)
+    assert "5.7" in found.payload_tables[0].remarks[0]
+    assert "ms" in found.payload_tables[0].remarks[0]
+
+
+def test_every_quantity_in_the_csv_names_its_unit(tmp_path: Path) -> None:
+    head = as_csv(tables_of(tmp_path)).splitlines()[0].split(",")
+    assert len(head) == len(set(head))
+    units = ("_us", "_per_s", "_us_per_message", "_ratio", "_count", "_bytes", "_rank", "_best", "_low", "_high")
+    words = {"run_id", "delivery", "payload", "size", "codec", "readers", "depth", "wait", "pin", "touch", "backend"}
+    words |= {"status", "reason", "ranked_by", "rank", "notes"}
+    assert [name for name in head if name not in words and not name.endswith(units)] == []
+
+
+@pytest.mark.parametrize("modes", [("paced", "saturate"), ("paced", "pingpong", "saturate"), ("saturate",)])
+@pytest.mark.parametrize("scale", [1e-2, 1.0, 1e5])
+def test_nothing_is_wider_than_a_hundred_columns(tmp_path: Path, monkeypatch, modes, scale: float) -> None:
+    names = ("shm", "mpi-pkl5", "a_package.of.somebody:TheirOwnBackend")
+    cells = {
+        (name, size): Cell(12_345.0 * scale * (9 + index), 123_456 / scale, 98_765.0 * scale, factors=(1.0, 30.0, 0.1))
+        for index, name in enumerate(names)
+        for size in (1, 10, 100, 1000, 10_000, 20_000, 30_000, 40_000, 50_000)
+    }
+    sweep = SweepSpec(backends=names, sizes=tuple(dict.fromkeys(size for _, size in cells)), modes=modes, readers=1)
+    found = tables_of(tmp_path, cells, sweep)
+    for text in (as_text(found), plain(shown(found, monkeypatch, COLUMNS="200"))):
+        assert max(len(line) for line in text.splitlines()) <= 100
+        assert text.count("…OwnBackend"[1:]) >= 9
+    assert as_text(found).isprintable() is False  # line ends only
+    assert "\x1b" not in as_text(found)
+
+
+def test_a_table_too_wide_is_continued_below_with_the_names_again(tmp_path: Path) -> None:
+    found = tables_of(tmp_path)
+    lines = as_text(found, width=60).splitlines()
+    assert max(len(line) for line in lines) <= 60
+    assert sum(re.match("rank +backend", line) is not None for line in lines) >= 4
+
+
+def test_a_narrow_terminal_loses_no_digit(tmp_path: Path, monkeypatch) -> None:
+    found = tables_of(tmp_path)
+    assert rows_of(plain(shown(found, monkeypatch, COLUMNS="50"))) == rows_of(as_text(found))
+
+
+def test_a_pipe_gets_plain_text(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    found = tables_of(tmp_path)
+    show(found, stream)
+    assert stream.getvalue() == as_text(found)
+
+
+def test_no_color_is_honoured(tmp_path: Path, monkeypatch) -> None:
+    text = shown(tables_of(tmp_path), monkeypatch, NO_COLOR="1")
+    assert set(re.findall(r"\x1b\[([0-9;]*)m", text)) <= {"0", "1", "2"}  # bold and dim, no colour
+
+
+def test_a_dumb_terminal_gets_no_escape_sequence(tmp_path: Path, monkeypatch) -> None:
+    assert "\x1b" not in shown(tables_of(tmp_path), monkeypatch, TERM="dumb")
+
+
+def test_markup_in_foreign_text_is_text(tmp_path: Path, monkeypatch) -> None:
+    def fail(one: TrialResult) -> TrialResult:
+        return replace(one, status="failed", reason="[bold]x[/] | <b>y</b>\n\x1b[31mred :smile:")
+
+    found = tables_of(tmp_path, {("a|b", 10): Cell(change=fail), ("shm", 10): Cell()})
+    expected = "[bold]x[/] | <b>y</b> [31mred :smile: (6 trials)"
+    assert expected in plain(shown(found, monkeypatch))
+    assert expected in as_text(found)
+    markdown = as_markdown(found)
+    assert r"\[bold\]x\[/\] \| \<b\>y\</b\>" in markdown
+    assert {line.count("|") - line.count("\\|") for line in markdown.splitlines() if line.startswith("|")} == {13}
+    assert r"| a\|b |" in markdown
+    assert list(csv.DictReader(io.StringIO(as_csv(found))))[1]["backend"] == "a|b"
+
+
+def test_p99_of_too_few_samples_is_not_available(tmp_path: Path) -> None:
+    found = tables_of(tmp_path, {("shm", 10): Cell(factors=(1.0,))})
+    assert rows_of(as_text(found))[0][3] == "n/a"
+    assert json.loads(as_json(found))["settings"][0]["cells"][0]["latency_p99_us"] is None
+
+
+def test_columns_that_nothing_was_measured_for_are_not_shown(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
+    found = tables_of(tmp_path, {("shm", 10): Cell()}, sweep)
+    heads = [column.head for column in found.payload_tables[0].columns]
+    assert ("one-way", "p50 µs") not in heads
+    assert ("MB/s", "/reader") in heads
+    assert not any(line.startswith(("one-way", "round trip")) for line in found.legend)
+
+
+def test_shared_ranks_are_marked(tmp_path: Path) -> None:
+    found = tables_of(tmp_path, {("a", 10): Cell(), ("b", 10): Cell(), ("c", 10): Cell(90_000.0)})
+    assert [row[0] for row in rows_of(as_text(found))] == ["1=", "1=", "3"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "beginning"),
+    [
+        ({("a", 10): Cell()}, "Only a was measured: 10.0 µs."),
+        ({("a", 10): Cell(), ("b", 10): Cell(10_050.0)}, "No clear difference in one-way latency between a and b: "),
+        ({("a", 10): Cell(), ("b", 10): Cell(90_000.0)}, "a has the lowest one-way latency: 10.0 µs; next is b, "),
+        ({("a", 10): Cell(factors=(0.0,))}, "No verdict: nothing was measured."),
+        ({("a", 10): Cell(), ("b", 10): Cell(factors=(0.0,))}, "Only a was measured"),
+    ],
+)
+def test_verdicts_claim_no_more_than_is_known(tmp_path: Path, cells, beginning: str) -> None:
+    assert tables_of(tmp_path, cells).payload_tables[0].remarks[0].startswith(beginning)
+
+
+def test_verdict_by_throughput(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("a", "b"), sizes=(10,), readers=1, modes=("saturate",))
+    found = tables_of(tmp_path, {("a", 10): Cell(rate_per_s=1e4), ("b", 10): Cell(rate_per_s=4e4)}, sweep)
+    assert (
+        found.payload_tables[0].remarks[0].startswith("b has the lowest time per message: 40.0 k messages/s; next is a")
+    )
+
+
+def test_what_all_cells_bear_is_said_once(tmp_path: Path) -> None:
+    cells = {(name, 10): Cell(notes=("oversubscribed",)) for name in ("a", "b")}
+    (table,) = tables_of(tmp_path, cells).payload_tables
+    assert table.remarks[1:] == ("All: oversubscribed.",)
+    assert table.footnotes == ()
+
+
+def test_more_notes_than_letters(tmp_path: Path) -> None:
+    cells = {(f"b{index}", 10): Cell(notes=(f"stamp {index}",)) for index in range(30)}
+    letters = [letter for letter, _ in tables_of(tmp_path, cells).payload_tables[0].footnotes]
+    assert letters[24:] == ["y", "z", "aa", "ab", "ac", "ad"]
+
+
+def test_oversubscription_is_stated(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=3)
+    found = tables_of(tmp_path, {("shm", 10): Cell()}, sweep, machine={**MACHINE, "usable_cores": 2.0})
+    assert any(line.startswith("load: 4 processes on 2 cores: oversubscribed") for line in found.header)
+
+
+def test_a_machine_that_is_unknown(tmp_path: Path) -> None:
+    found = tables_of(tmp_path, machine={}, versions={}, floor=None)
+    assert "machine: unknown CPU, unknown number of cores" in found.header
+    assert "load: 2 processes on an unknown number of cores" in found.header
+
+
+def test_gaps_and_problems_are_in_the_header(tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path / "run", CELLS, skipped={"mpi": "not installed; pip install ipcbench"}, status="interrupted"
+    )
+    path = tmp_path / "run" / "trials.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"trial_id":')
+    found = tables(type(run)(run.path, run.info, run.trials, ("trials.jsonl: line 25 is cut off",)))
+    assert "left out: mpi: not installed; pip install ipcbench" in found.header
+    assert "problem: trials.jsonl: line 25 is cut off" in found.header
+    assert "interrupted" in found.header[0]
+
+
+def test_latest_value_is_labelled(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, delivery="latest_value")
+    found = tables_of(tmp_path, {("shm", 10): Cell()}, sweep)
+    assert found.payload_tables[0].title.endswith("latest_value")
+    assert any("never compare these figures with every_message" in line for line in found.header)
+
+
+def test_a_crossover_is_visible(tmp_path: Path) -> None:
+    cells = {
+        ("a", 10): Cell(10_000.0),
+        ("b", 10): Cell(40_000.0),
+        ("a", 100): Cell(30_000.0),
+        ("b", 100): Cell(30_000.0),
+        ("a", 1000): Cell(90_000.0),
+        ("b", 1000): Cell(20_000.0),
+    }
+    latency, throughput = tables_of(tmp_path, cells).matrices
+    assert latency.title == "One-way latency p50, µs: dict, pickle, 1 reader, every_message"
+    assert latency.remarks[0] == "Crossover between 5,105 B and 55,039 B: a leads below, b above."
+    assert [row[0] for row in latency.rows] == ["a", "b"]
+    assert [row[1].split()[1:] for row in latency.rows] == [["*"], []]
+    assert [row[2].split()[1] for row in latency.rows] == ["=", "="]
+    assert latency.rows[1][3].split()[1] == "*"
+    assert throughput.remarks[0].startswith("No crossover: a and b")
+
+
+def test_no_crossover_is_claimed_where_ranks_overlap(tmp_path: Path) -> None:
+    cells = {
+        ("a", 10): Cell(10_000.0),
+        ("b", 10): Cell(10_000.0),
+        ("a", 100): Cell(30_000.0),
+        ("b", 100): Cell(90_000.0),
+    }
+    latency, _ = tables_of(tmp_path, cells).matrices
+    assert latency.remarks[0] == "No crossover: a has the first rank at every size, alone or shared."
+
+
+def test_a_single_size_needs_no_matrix(tmp_path: Path) -> None:
+    assert tables_of(tmp_path, {("shm", 10): Cell()}).matrices == ()
+
+
+def test_a_run_without_trials_has_a_header_and_no_table(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", {("shm", 10): Cell(factors=())} | {("zmq", 10): Cell(factors=())})
+    from ipcbench.store import load_run
+
+    found = tables(load_run(tmp_path / "run"))
+    assert found.payload_tables == ()
+    assert "problem: size 10: no trial was made; the run is complete" in found.header
+    assert as_csv(found) == "run_id\n"
+    assert json.loads(as_json(found))["settings"] == []
+    assert as_text(found).startswith("run: ")
+    assert as_markdown(found).startswith("- run: ")
+
+
+def test_csv_and_json_hold_what_the_text_leaves_out(tmp_path: Path) -> None:
+    found = tables_of(tmp_path)
+    cell = json.loads(as_json(found))["settings"][0]["cells"][1]
+    assert cell["latency_p50_low_us"] < cell["latency_p50_us"] < cell["latency_p50_high_us"]
+    assert cell["throughput_messages_low_per_s"] < cell["throughput_messages_high_per_s"]
+    assert cell["latency_of_harness_floor_ratio"] == pytest.approx(cell["latency_p50_us"])
+    assert cell["offered_rate_per_s"] == 1000.0
+    assert cell["write_p50_us"] == 3.0
