@@ -5,6 +5,7 @@ What does not live here: the figures (figures.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
@@ -14,6 +15,7 @@ from ipcbench.units import format_significant
 
 _MAX_PLACEMENT_RATIO = 1.6
 _MAX_REASON = 300
+_MAX_DETAILS = 3
 
 
 def is_sound(trial: TrialResult) -> bool:
@@ -66,18 +68,28 @@ def _notes(trials: Sequence[TrialResult], sound: Sequence[TrialResult], unreadab
 
 
 def _stamps(trials: Sequence[TrialResult]) -> Iterator[str]:
-    """Yield each kind of stamp once, with how many trials bear it and the first one's detail."""
+    """Yield each kind of stamp once, with how many trials bear it and their details."""
     found: dict[str, list[str]] = {}
     for trial in trials:
-        stamps = {one.partition(":")[0]: one_line(one.partition(":")[2]) for one in reversed(trial.notes)}
+        stamps = dict(map(_split_stamp, trial.notes))
         if not all(one.steady for one in trial.endpoints):
             stamps.setdefault("unsteady", "")
         for kind, detail in stamps.items():
-            found.setdefault(one_line(kind), []).append(detail)
+            found.setdefault(kind, []).append(detail)
     for kind, details in sorted(found.items()):
         share = "" if len(details) == len(trials) else f" in {len(details)} of {len(trials)} trials"
-        detail = next((one for one in details if one), "")
-        yield f"{kind}{share}{': ' if detail else ''}{detail}"
+        different = [one for one in dict.fromkeys(details) if one]
+        words = ", ".join(different[:_MAX_DETAILS]) + (", …" if len(different) > _MAX_DETAILS else "")
+        yield f"{kind}{share}{': ' if words else ''}{words}"
+
+
+def _split_stamp(stamp: str) -> tuple[str, str]:
+    """Return kind and detail of `noisy: 5% steal` or of `0.2 page faults per message`."""
+    match = re.fullmatch(r"(?P<number>[\d.,e+-]+) (?P<kind>.+)", one_line(stamp))
+    if match:
+        return match["kind"], match["number"]
+    kind, _, detail = one_line(stamp).partition(":")
+    return kind.strip(), detail.strip()
 
 
 def placement_ns(trials: Sequence[TrialResult]) -> list[float]:

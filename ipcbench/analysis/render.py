@@ -102,17 +102,18 @@ class _Grid:
 
 
 def _grids(table: Table, width: int) -> list[_Grid]:
-    """Return the table in as many parts as it takes to fit; each part begins with the columns up to the backend."""
+    """Return the table in as few parts as fit, of about equally many columns; each begins with those to the backend."""
     name = next(index for index, column in enumerate(table.columns) if column.head[1] == "backend")
     rows = [(*row[:name], _shortened(row[name]), *row[name + 1 :]) for row in table.rows]
     heads = [tuple(column.head[line] for column in table.columns) for line in (0, 1)]
     sizes = [max(len(row[index]) for row in (*heads, *rows)) for index in range(len(table.columns))]
-    fixed = list(range(name + 1))
-    parts = [fixed[:]]
-    for index in range(name + 1, len(table.columns)):
-        if len(parts[-1]) > len(fixed) and _total(sizes, [*parts[-1], index], gap=1) > width:
-            parts.append(fixed[:])
-        parts[-1].append(index)
+    fixed, free = list(range(name + 1)), list(range(name + 1, len(table.columns)))
+    parts: list[list[int]] = []
+    for count in range(1, len(free) + 1):
+        share = -(-len(free) // count)
+        parts = [fixed + free[start : start + share] for start in range(0, len(free), share)]
+        if all(_total(sizes, part, gap=1) <= width for part in parts):
+            break
     return [_grid(table, part, heads, rows, sizes, width) for part in parts]
 
 

@@ -47,8 +47,8 @@ _LEGEND = {
     "in it. p99 is n/a with fewer than 1,000 samples.",
     "ratio": "× best: how many times as slow as the best, with its 95 % interval. Equal ranks (1=) cannot be told "
     "apart: the interval holds 1, or the difference is within 1 % or within this run's noise.",
-    "round trip": "round trip: from a send to the last reader's reply; one message at a time, so it is not twice the "
-    "one-way latency of paced messages.",
+    "round trip": "trip: round trip, from a send to the last reader's reply; one message at a time, so it is not twice "
+    "the one-way latency of paced messages.",
     "read": "read: time inside one read while saturated, waiting for the message included.",
     "decode": "decode: time to decode one payload; it is in no other figure.",
     "rate": "k msg/s, MB/s: to each reader while saturated; MB = 1,000,000 bytes of payload.",

@@ -16,7 +16,7 @@ import shutil
 import sys
 import zlib
 from abc import abstractmethod
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -190,7 +190,8 @@ class _Words:
 
     def close(self) -> None:
         self.words.release()
-        self._map.close()
+        with suppress(BufferError):  # a failure's traceback still refers to a view: the memory goes with it
+            self._map.close()
 
 
 def _run_slots(channel: ChannelSpec) -> int:

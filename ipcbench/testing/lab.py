@@ -66,7 +66,8 @@ class End:
 
     def start(self, scenario: str, **arguments: Any) -> Call:
         """Begin a scenario of scenarios.py."""
-        label = f"{self.label} ({scenario.replace('_', ' ')})"
+        size = f" {arguments['size']} bytes" if arguments.get("size") else ""
+        label = f"{self.label} ({scenario.replace('_', ' ')}{size})"
         return self.agent.start("play", label, scenario=scenario, handle=self.handle, arguments=arguments)
 
     def play(self, scenario: str, **arguments: Any) -> Any:

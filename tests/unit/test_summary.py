@@ -230,6 +230,17 @@ def test_stamps_of_some_trials_are_counted(tmp_path: Path) -> None:
     assert cell.notes == ("unsteady in 3 of 6 trials",)
 
 
+def test_stamps_of_one_kind_are_one_note(tmp_path: Path) -> None:
+    def stamp(one: TrialResult) -> TrialResult:
+        return replace(one, notes=(f"0.{one.trial_id} page faults per message", "noisy: steal") if one.trial_id else ())
+
+    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=stamp)}), "shm")
+    assert cell.notes == (
+        "noisy in 5 of 6 trials: steal",
+        "page faults per message in 5 of 6 trials: 0.1, 0.2, 0.3, …",
+    )
+
+
 @pytest.mark.parametrize(("rounds", "words"), [(1, "only 1 round:"), (2, "only 2 rounds:")])
 def test_few_rounds_have_intervals_but_say_so(tmp_path: Path, rounds: int, words: str) -> None:
     cells = {("shm", 10): Cell(factors=STEADY[:rounds]), ("zmq", 10): Cell(50_000.0, factors=STEADY[:rounds])}
