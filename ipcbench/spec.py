@@ -101,8 +101,8 @@ AUTO_RATE_BYTES_PER_S = 100e6
 """Without `rate`, a paced trial offers the lower of these two: low enough that every transport idles between
 messages."""
 
-AUTO_PACED_MESSAGES = 350
-_AUTO_PACED_MAX_S = 0.7
+AUTO_PACED_MESSAGES = 150
+_AUTO_PACED_MAX_S = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +177,13 @@ class SweepSpec:
     modes: tuple[Mode, ...] = ("paced", "saturate")
     rate_per_s: float | None = None
     """Offered rate of paced trials; None chooses by size, see `AUTO_RATE_PER_S`."""
-    rounds: int = 3
-    budget_s: float = 75.0
+    rounds: int = 5
+    budget_s: float = 80.0
     """No further round begins when it would probably end after this."""
     seed: int = 1
     """Of the order of cells in each round."""
-    warmup_s: float = 0.05
-    window_s: float = 0.25
+    warmup_s: float = 0.03
+    window_s: float = 0.15
     """Least length of the measured window; a paced trial may take longer to see enough messages."""
     depth: int = 64
     wait: WaitStrategy = "auto"

@@ -71,22 +71,14 @@ def format_significant(value: float, digits: int = 3) -> str:
     """Return `value` with that many significant digits, thousands separated, never in exponent form."""
     if value == 0:
         return "0"
-    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    if magnitude >= digits:
-        step = 10 ** (magnitude - digits)
-        return f"{round(value / step) * step:,.0f}"
-    decimals = digits - magnitude
-    if magnitude == 0:
-        fraction = abs(value)
-        while fraction < 0.1:
-            fraction *= 10
-            decimals += 1
-    return f"{value:,.{decimals}f}"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value: 9.996 counts as 10.0
+    decimals = digits - 1 - exponent
+    return f"{round(value, decimals):,.{max(0, decimals)}f}"
 
 
 def format_duration_ns(value_ns: float) -> str:
     """Return a time with three digits in the unit that reads best: ns, µs, ms or s."""
     for limit, divisor, unit in ((1e3, 1.0, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms")):
-        if abs(value_ns) < limit * 0.9995:
+        if abs(value_ns) < limit * 0.9995:  # above, three digits would show a thousand of the smaller unit
             return f"{format_significant(value_ns / divisor)} {unit}"
     return f"{format_significant(value_ns / 1e9)} s"

@@ -2,11 +2,11 @@
 
 What does not live here: the alternation and the table (_common.py).
 
-The plain side has what a careful author writes in an afternoon: a ring of keys, one write transaction a message, one read
-transaction a message with `buffers=True`, and counters in shared memory that say how far everyone is, which all poll,
-giving up the core between looks. Both sides have the same options of the environment, as many keys, and run in the same
-round, in fresh processes pinned to the same cores. Every reader looks at the first byte of every message; a run that lost
-one is no figure.
+The plain side is what a careful author writes in an afternoon: a ring of keys, one write transaction a message, one
+read transaction a message with `buffers=True`, and counters in shared memory that say how far everyone is. All poll
+them, giving up the core between looks. Both sides have the same options of the environment and as many messages in
+flight, and run in the same round, in fresh processes pinned to the same cores. Every reader looks at the first byte of
+every message; a run that lost one is no figure.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from multiprocessing import get_context
 from typing import Any
 
 import _common
 import limits
 import lmdb
-from _common import BODY, MARKER, Row
+from _common import BODY, MARKER, Role, Row
 
 from ipcbench.backend import Address
 from ipcbench.backends._lmdb import Lmdb
@@ -36,8 +35,8 @@ _PAGE_BYTES = 4096
 _numbers = itertools.count()
 
 
-def publish(address: Address, size: int, seconds: float) -> Iterator[tuple[int, int] | None]:
-    """Role: our writer; returns the messages of the warm-up and of the window."""
+def publish(address: Address, size: int, seconds: float) -> Role:
+    """Role: our writer; returns the messages of the window."""
     with Lmdb().open_writer(address) as writer:
         body, marker = bytes([BODY]) * size, bytes([MARKER]) + bytes(size - 1)
         write, batch = writer.write, _common.batch_of(size)
@@ -53,7 +52,7 @@ def publish(address: Address, size: int, seconds: float) -> Iterator[tuple[int, 
         yield _common.send_for(send, seconds, size)
 
 
-def subscribe(address: Address, index: int) -> Iterator[tuple[int, int, int] | None]:
+def subscribe(address: Address, index: int) -> Role:
     """Role: our reader; returns (messages, first receipt ns, last receipt ns) of the window."""
     with Lmdb().open_reader(address, index) as reader:
         read = reader.read
@@ -72,9 +71,7 @@ def _open(path: str, map_bytes: int) -> lmdb.Environment:
     return lmdb.open(path, map_size=map_bytes, writemap=True, sync=False, max_spare_txns=1)
 
 
-def plain_publish(
-    path: str, map_bytes: int, words: Any, readers: int, slots: int, size: int, seconds: float
-) -> Iterator[tuple[int, int] | None]:
+def plain_publish(path: str, map_bytes: int, words: Any, readers: int, slots: int, size: int, seconds: float) -> Role:
     """Role: the plain writer; word 0 counts messages written, word 8 + 8 i those that reader i is done with."""
     body, marker = bytes([BODY]) * size, bytes([MARKER]) + bytes(size - 1)
     batch = _common.batch_of(size)
@@ -106,9 +103,7 @@ def plain_publish(
         yield _common.send_for(send, seconds, size)
 
 
-def plain_subscribe(
-    path: str, map_bytes: int, words: Any, index: int, slots: int
-) -> Iterator[tuple[int, int, int] | None]:
+def plain_subscribe(path: str, map_bytes: int, words: Any, index: int, slots: int) -> Role:
     """Role: a plain reader; returns (messages, first receipt ns, last receipt ns) of the window."""
     counters = memoryview(words).cast("B").cast("Q")
     keys = [number.to_bytes(4, "big") for number in range(slots)]
@@ -143,7 +138,7 @@ def ours_per_s(size: int, readers: int, seconds: float) -> float:
     address = Lmdb().create(ChannelSpec(name, readers=readers, max_message_bytes=size, depth=DEPTH))
     try:
         takers = [(subscribe, (address, index)) for index in range(readers)]
-        (_, sent), *received = _common.run_group([(publish, (address, size, seconds)), *takers], seconds)
+        sent, *received = _common.run_group([(publish, (address, size, seconds)), *takers], seconds)
     finally:
         Lmdb().destroy(address)
     return _common.throughput_per_s(sent, received)
@@ -158,7 +153,7 @@ def plain_per_s(size: int, readers: int, seconds: float) -> float:
         _open(path, map_bytes).close()
         takers = [(plain_subscribe, (path, map_bytes, words, index, slots)) for index in range(readers)]
         writer = (plain_publish, (path, map_bytes, words, readers, slots, size, seconds))
-        (_, sent), *received = _common.run_group([writer, *takers], seconds)
+        sent, *received = _common.run_group([writer, *takers], seconds)
     return _common.throughput_per_s(sent, received)
 
 

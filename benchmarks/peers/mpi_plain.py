@@ -38,7 +38,7 @@ SIZES = "64,1KiB,16KiB,256KiB,4MiB"
 _TIMEOUT_S = 30.0
 _SAMPLE_COUNT = 40
 _FOREIGN_CORES = 0.1
-_TRIES_PER_ROUND = 6
+_TRIES_PER_ROUND = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from ipcbench.analysis.cells import CellSummary, Metric, Setting, SettingSummary
 from ipcbench.measure.stats import MIN_DIFFERENCE_RATIO, Interval
 from ipcbench.units import format_bytes, format_duration_ns, format_significant
 
+_LEAST_BOUND, _MOST_BOUND = 0.01, 99.0
+
 _METRIC_WORDS: Mapping[Metric, str] = {
     "latency": "one-way latency",
     "round trip": "round trip",
@@ -52,9 +54,10 @@ def setting_title(setting: Setting) -> str:
 
 
 def ratio_words(ratio: Interval) -> str:
-    """Return a ratio with its interval: `2.26 [1.75–3.07]`."""
-    low, middle, high = (format_significant(one) for one in (ratio.low, ratio.estimate, ratio.high))
-    return f"{middle} [{low}–{high}]"
+    """Return a ratio with its interval: `2.26 [1.75–3.07]`; bounds that only say "anything" are cut, <0.01 and >99."""
+    low = "<0.01" if ratio.low < _LEAST_BOUND else format_significant(ratio.low)
+    high = ">99" if ratio.high > _MOST_BOUND else format_significant(ratio.high)
+    return f"{format_significant(ratio.estimate)} [{low}–{high}]"
 
 
 def verdict(one: SettingSummary) -> str:

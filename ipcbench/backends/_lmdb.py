@@ -1,7 +1,7 @@
 """LMDB: a memory-mapped database; one write transaction a message, reads show the database's own pages.
 
-What does not live here: the files and transactions (_lmdb_store.py), waiting, wake-ups and the words that the endpoints
-share (ipcbench/board.py).
+What does not live here: how much fits (_lmdb_layout.py), files and transactions (_lmdb_store.py), and the words that
+the endpoints share, with the waiting around them (ipcbench/board.py).
 
 every_message: message n is the value of key n modulo `depth`. A reader keeps a read transaction, a snapshot, until it
 has read all that the snapshot holds and asks for more. LMDB writes nothing in place that a snapshot shows, so a view
@@ -26,7 +26,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
-from ipcbench.backends._lmdb_store import Store, absence, large_count, make_files, small_bytes
+from ipcbench.backends._lmdb_layout import Layout
+from ipcbench.backends._lmdb_store import Store, absence, make_files
 from ipcbench.board import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderSide, WriterSide, consumed_word
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.seats import channel_directory, remove_directory
@@ -34,11 +35,6 @@ from ipcbench.spec import ChannelSpec
 
 _ANNOUNCED = 2  # word of the board's first line that this backend uses: version << 16 | slot
 _PIN = 2  # word of a reader's line, relative to its `consumed` word: pinned slot + 1
-
-
-def _keys(channel: ChannelSpec) -> tuple[bytes, ...]:
-    count = channel.readers + 2 if channel.delivery == "latest_value" else channel.depth
-    return tuple(number.to_bytes(4, "big") for number in range(count))
 
 
 def _no_snapshot(key: bytes) -> None:
@@ -52,7 +48,8 @@ class _LmdbWriter(Writer):
         self._side = WriterSide(store.words, channel, channel_directory(channel.name))
         self._store = store
         self._words = store.words
-        self._keys = _keys(channel)
+        self._layout = Layout(channel)
+        self._keys = self._layout.keys()
         self._limit_bytes = channel.max_message_bytes
 
     def close(self) -> None:
@@ -68,8 +65,7 @@ class RingWriter(_LmdbWriter):
         super().__init__(channel, store)
         self._put = store.put
         self._count = len(self._keys)
-        self._large_count = large_count(channel)
-        self._small_bytes = min(small_bytes(channel), self._limit_bytes)
+        self._small_bytes, self._large_count = self._layout.small_bytes, self._layout.large_count
         self._fenced = self._side.fenced
         first, *self._more_sleep_words = self._side.sleep_words
         self._sleep_word = first
@@ -123,15 +119,9 @@ class RingWriter(_LmdbWriter):
         slowest = self._side.slowest()
         return [self._keys[number % self._count] for number in self._stored() if number < slowest]
 
-    def close(self) -> None:
-        super().close()
-        self._room = 0
-
 
 class LatestWriter(_LmdbWriter):
-    """Writer of a latest_value channel. It waits for no reader, unless one was stopped in the very moment in which it
-    holds a snapshot, and then only when the database is full.
-    """
+    """Writer of a latest_value channel; waits only if a reader stops while taking a value and the database fills."""
 
     def __init__(self, channel: ChannelSpec, store: Store) -> None:
         super().__init__(channel, store)
@@ -163,11 +153,8 @@ class _LmdbReader(Reader):
         self._side = ReaderSide(store.words, channel, channel_directory(channel.name), index)
         self._store = store
         self._words = store.words
-        self._keys = _keys(channel)
+        self._keys = Layout(channel).keys()
         self._view: memoryview | None = None
-
-    def _missing(self, what: str) -> TransportError:
-        return TransportError(f"{what} is not in the database of channel {self._side.channel.name!r}")
 
     def close(self) -> None:
         if not self._side.closed:
@@ -201,7 +188,7 @@ class RingReader(_LmdbReader):
                 self._side.ring_writer()
         view = self._get(self._keys[sequence % self._count])
         if view is None:
-            raise self._missing(f"message {sequence}")
+            raise TransportError(f"message {sequence} is not in the database of channel {self._side.channel.name!r}")
         self._sequence = sequence + 1
         self._view = view
         return view
@@ -231,9 +218,7 @@ class RingReader(_LmdbReader):
 
 
 class LatestReader(_LmdbReader):
-    """Reader of a latest_value channel; its views are the pages of the value, whose key is pinned, or a copy of a small
-    value.
-    """
+    """Reader of a latest_value channel; its views are the pages of a value whose key is pinned, or a small copy."""
 
     def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
         super().__init__(channel, store, index)
@@ -259,7 +244,7 @@ class LatestReader(_LmdbReader):
         get = self._store.snapshot()
         view = get(self._keys[slot])
         if view is None:
-            raise self._missing("the newest value")
+            raise TransportError(f"the newest value is not in the database of channel {self._side.channel.name!r}")
         if len(view) <= self._copied_bytes:
             view = memoryview(bytes(view))
         self._sequence = announced >> 16
@@ -295,19 +280,19 @@ class Lmdb(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.probe()
         self.require(channel)
-        make_files(channel)
+        make_files(channel, Layout(channel).map_bytes)
         return Address(self.name, channel, "")
 
     def open_writer(self, address: Address) -> Writer:
         self.probe()
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
-        with Store.opened(address.channel) as store:
+        with Store.opened(address.channel, Layout(address.channel).map_bytes) as store:
             return kind(address.channel, store)
 
     def open_reader(self, address: Address, index: int) -> Reader:
         self.probe()
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
-        with Store.opened(address.channel) as store:
+        with Store.opened(address.channel, Layout(address.channel).map_bytes) as store:
             return kind(address.channel, store, index)
 
     def destroy(self, address: Address) -> None:

@@ -1,7 +1,8 @@
 """The files under the LMDB backend: a channel's database, opened once in a process however many endpoints use it, and
 its board.
 
-What does not live here: which key holds which message, and who may write or read it when (_lmdb.py).
+What does not live here: what the database holds under which keys (_lmdb_layout.py), and who may write or read it when
+(_lmdb.py).
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, NoReturn, Self
 
 from ipcbench.backend import Message
 from ipcbench.board import MAX_READERS, board_bytes, make_doorbells
 from ipcbench.clock import deadline_ns
-from ipcbench.errors import TransportError, TransportTimeout
+from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.seats import channel_directory, make_directory, remove_directory
 from ipcbench.spec import ChannelSpec
 from ipcbench.units import format_bytes
@@ -33,18 +34,9 @@ else:
     absence = None
 """Why the library is not there; the backend's `probe` says how to install it."""
 
-RING_BYTES = 2**20
-"""A channel holds `depth` messages if they fit in this, and fewer large ones, but at least two: pages that stay in the
-processor's cache are worth more than many large messages."""
-
-_MIN_MESSAGES = 2
-_UNCOUNTED_BYTES = 2**10
-_NODE_BYTES = 32  # what the database adds to a key and a small value in a page, rounded up
-_SPARE_TRANSACTIONS = 1024
-_PAGES_PER_TRANSACTION = 8  # of the tree and of the list of free pages, rounded up
 _READER_SLOTS = 4 * MAX_READERS  # room for those of readers that were killed, until somebody notices
 
-_DATABASE, _BOARD = "data.mdb", "board"
+_DATABASE, _LOCKS, _BOARD = "data.mdb", "lock.mdb", "board"
 _TURN = b"turn"
 """A key that holds nothing; writing it makes a transaction."""
 
@@ -56,67 +48,35 @@ twice in a process: its file locks belong to the process."""
 _opening = threading.Lock()
 
 
-def small_bytes(channel: ChannelSpec) -> int:
-    """Return up to which size `depth` messages always fit, so that nobody need count their bytes."""
-    return max(RING_BYTES // channel.depth, _UNCOUNTED_BYTES)
-
-
-def large_count(channel: ChannelSpec) -> int:
-    """Return how many messages of any size fit: the limit while a large one is written."""
-    return max(_MIN_MESSAGES, min(channel.depth, RING_BYTES // _largest_bytes(channel)))
-
-
-def _largest_bytes(channel: ChannelSpec) -> int:
-    """Return the size of the pages that the largest message takes."""
-    return -(-(channel.max_message_bytes + _NODE_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-def map_bytes(channel: ChannelSpec) -> int:
-    """Return the size of the database: for all messages that may be stored, for as many old ones that the snapshot of a
-    slow reader keeps, and for the pages of the tree that each transaction writes anew.
-    """
-    page = mmap.PAGESIZE
-    largest = _largest_bytes(channel)
-    if channel.delivery == "latest_value":
-        stored, transactions = (channel.readers + 2) * largest, _SPARE_TRANSACTIONS
-    else:
-        small = min(channel.max_message_bytes, small_bytes(channel)) + _NODE_BYTES
-        # Twice, since the pages of a tree may be half empty.
-        stored = 2 * (2 * channel.depth * small + large_count(channel) * largest)
-        transactions = min(channel.depth, _SPARE_TRANSACTIONS)
-    total = stored + 4 * largest + transactions * _PAGES_PER_TRANSACTION * page + 2**20
-    return -(-total // page) * page
-
-
-def make_files(channel: ChannelSpec) -> None:
-    """Make the channel's directory with all that endpoints need, and reserve the disk space of the database: writing to
-    a mapped page later can then not fail.
+def make_files(channel: ChannelSpec, map_bytes: int) -> None:
+    """Make the channel's directory with all that endpoints need, and reserve the disk space of the database: touching a
+    mapped page later can then not fail.
 
     Raises:
         TransportError: the name is in use, or there is not enough space.
     """
     directory = make_directory(channel.name)
-    size_bytes = map_bytes(channel)
     try:
         make_doorbells(directory, channel.readers)
         (directory / _BOARD).write_bytes(bytes(board_bytes(channel.readers)))
-        _open_database(directory, size_bytes).close()
-        if sys.platform != "darwin":  # which has no such call
-            with (directory / _DATABASE).open("r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, size_bytes)
+        _open_database(directory, map_bytes).close()
+        for path in (directory / _DATABASE, directory / _LOCKS):
+            with path.open("r+b") as file:
+                if sys.platform != "darwin":  # which has no such call
+                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     except (OSError, lmdb.Error) as error:
         remove_directory(channel.name)
         reason = error.strerror if isinstance(error, OSError) else error
         raise TransportError(
-            f"no LMDB database of {format_bytes(size_bytes)} in {directory.parent}: {reason}; free disk space, or use "
+            f"no LMDB database of {format_bytes(map_bytes)} in {directory.parent}: {reason}; free disk space, or use "
             "smaller messages or a smaller depth"
         ) from error
 
 
-def _open_database(directory: Path, size_bytes: int) -> lmdb.Environment:
+def _open_database(directory: Path, map_bytes: int) -> lmdb.Environment:
     return lmdb.Environment(
         str(directory),
-        map_size=size_bytes,
+        map_size=map_bytes,
         mode=0o600,
         writemap=True,
         sync=False,
@@ -125,7 +85,7 @@ def _open_database(directory: Path, size_bytes: int) -> lmdb.Environment:
     )
 
 
-def _attach(channel: ChannelSpec) -> tuple[_Key, lmdb.Environment]:
+def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environment]:
     """Return the channel's database, opened now or shared with other endpoints of this process."""
     directory = channel_directory(channel.name)
     try:
@@ -143,7 +103,7 @@ def _attach(channel: ChannelSpec) -> tuple[_Key, lmdb.Environment]:
             environment, users = _open[key]
         else:
             try:
-                environment, users = _open_database(directory, map_bytes(channel)), 0
+                environment, users = _open_database(directory, map_bytes), 0
                 environment.reader_check()  # forget the snapshots of processes that were killed
             except lmdb.Error as error:
                 raise TransportError(f"cannot open the database of channel {channel.name!r}: {error}") from error
@@ -171,6 +131,11 @@ def _is_shared(view: memoryview) -> bool:
     return references(view) > references(memoryview(b" "))
 
 
+def _refuse(*_: object) -> NoReturn:
+    """Stand for `begin` after `close`."""
+    raise EndpointClosed("this endpoint is closed")
+
+
 def _do_nothing() -> None:
     """Be silent: this wait is seen by nobody."""
 
@@ -184,15 +149,15 @@ class Store:
 
     __slots__ = ("_begin", "_environment", "_key", "_name", "words")
 
-    def __init__(self, channel: ChannelSpec) -> None:
+    def __init__(self, channel: ChannelSpec, map_bytes: int) -> None:
         """Open the files.
 
         Raises:
             TransportError: there is no such channel, or it cannot be opened here.
         """
         self._name = channel.name
-        self._key, self._environment = _attach(channel)
-        self._begin = self._environment.begin
+        self._key, self._environment = _attach(channel, map_bytes)
+        self._begin: Callable[..., Any] = self._environment.begin
         try:
             with (channel_directory(channel.name) / _BOARD).open("r+b") as file:
                 self.words = memoryview(mmap.mmap(file.fileno(), board_bytes(channel.readers))).cast("Q")
@@ -202,9 +167,9 @@ class Store:
 
     @classmethod
     @contextmanager
-    def opened(cls, channel: ChannelSpec) -> Iterator[Self]:
+    def opened(cls, channel: ChannelSpec, map_bytes: int) -> Iterator[Self]:
         """Give an open store for the block, which takes it over; if the block fails, close it."""
-        store = cls(channel)
+        store = cls(channel, map_bytes)
         try:
             yield store
         except BaseException:
@@ -288,9 +253,10 @@ class Store:
             TransportError: the database refuses.
         """
         try:
-            return self._begin(None, None, False, True).get
+            get: Callable[[bytes], memoryview | None] = self._begin(None, None, False, True).get
         except lmdb.Error as error:
             raise self._failed(error) from error
+        return get
 
     def _failed(self, error: Exception) -> TransportError:
         return TransportError(f"the database of channel {self._name!r} refuses: {error}")
@@ -306,6 +272,7 @@ class Store:
                 view.release()
             except BufferError:
                 in_use = True
+        self._begin = _refuse
         self.words.release()  # the mapping goes with its last view
         if not in_use:
             _detach(self._key)

@@ -110,7 +110,8 @@ class MpiWriter(Writer):
         alone = consumed_word(0)
         self._slowest = (lambda: words[alone]) if len(self._left_words) == 1 else side.slowest
         # A small message need not be announced where a reader that leaves keeps it from nobody else.
-        self._first_word = _ANNOUNCED if link.relays and len(self._left_words) > 1 else PUBLISHED
+        self._announces = link.relays and len(self._left_words) > 1
+        self._simple = not (self._announces or self._fenced or self._more_sleep_words)
         self._send = link.send
         self._errors = link.errors
         self._sequence = self._room = self._window = self._runs = self._run_start = self._absent = 0
@@ -121,20 +122,34 @@ class MpiWriter(Writer):
         sequence = self._sequence
         if sequence >= self._room or len(message) != self._length_bytes:
             self._admit(len(message), timeout_s)
-        words = self._words
-        if self._fenced:
-            self._side.store_published(self._first_word, sequence + 1)
-        else:
-            words[self._first_word] = sequence + 1
-        if words[READER_SLEEPS] or self._more_sleep_words:
-            self._attend(timeout_s)
-        if self._first_word != PUBLISHED:
+        if self._simple:
+            words = self._words
             words[PUBLISHED] = sequence + 1
+            if words[READER_SLEEPS]:
+                self._attend(timeout_s)
+        else:
+            self._publish(timeout_s)
         self._sequence = sequence + 1
         try:
             self._send(message)
         except self._errors as error:
             raise TransportError(f"MPI could not send message {sequence}: {error}") from error
+
+    def _publish(self, timeout_s: float | None) -> None:
+        words, sequence = self._words, self._sequence
+        if self._announces:
+            self._announce(sequence + 1)
+        else:
+            self._side.store_published(PUBLISHED, sequence + 1)
+        if words[READER_SLEEPS] or self._more_sleep_words:
+            self._attend(timeout_s)
+        words[PUBLISHED] = sequence + 1
+
+    def _announce(self, value: int) -> None:
+        if self._fenced:
+            self._side.store_published(_ANNOUNCED, value)
+        else:
+            self._words[_ANNOUNCED] = value
 
     def _admit(self, length_bytes: int, timeout_s: float | None) -> None:
         """Wait until the next message may be published; note the run that it begins, if it begins one."""
@@ -156,22 +171,18 @@ class MpiWriter(Writer):
                 self._room = asked
                 return
             self._room = sequence + 1
-            words = self._words
-            if self._fenced:
-                self._side.store_published(_ANNOUNCED, sequence + 1)
-            else:
-                words[_ANNOUNCED] = sequence + 1
+            self._announce(sequence + 1)
             if slowest() > sequence:  # nobody has taken it back
-                if words[READER_SLEEPS] or self._more_sleep_words:
+                if self._words[READER_SLEEPS] or self._more_sleep_words:
                     self._attend(timeout_s)
                 return
-            words[_ANNOUNCED] = sequence
+            self._words[_ANNOUNCED] = sequence
 
     def _begin_run(self, length_bytes: int) -> None:
         self._side.require_open()
         if length_bytes > self._limit_bytes:
             raise MessageTooLarge(length_bytes, self._limit_bytes)
-        self._length_bytes = length_bytes
+        self._length_bytes, self._room = length_bytes, 0
         self._window = 0 if self._regroups or length_bytes > self._link.small_bytes else self._link.window
         if self._regroups:
             self._send = self._send_regrouped
@@ -250,10 +261,6 @@ class MpiReader(Reader):
         sequence = self._sequence
         words = self._words
         words[self._asked_word] = sequence + 1
-        if self._fenced:
-            self._side.fence()
-        if words[WRITER_SLEEPS]:
-            self._side.ring_writer()
         if sequence >= self._ready:
             self._await(timeout_s)
         if self._passes_on:
@@ -272,6 +279,10 @@ class MpiReader(Reader):
         """Wait until the call for the next message may be entered; find how far no further look is needed."""
         words, sequence = self._words, self._sequence
         deadline = deadline_ns(timeout_s) if self._elders else None
+        if self._fenced:
+            self._side.fence()
+        if words[WRITER_SLEEPS]:
+            self._side.ring_writer()
         published = words[PUBLISHED]
         if published <= sequence:
             for _ in self._spins:

@@ -7,10 +7,11 @@ when it comes and when it goes, so the writer knows without a sleep that all are
 XPUB_VERBOSE is not needed, since no two names are equal.
 
 Flow control is by credit: readers send upstream, once every few messages, that they have read as many. The writer stops
-when the slowest is `depth` messages behind, or 256 KiB of smaller messages (at most 1,024), and, if messages may be
-below 64 KiB, a quarter more, since receipts come that late. ZeroMQ's own high-water marks are off. They would bound two
-queues but not what lies in the kernel's buffers between them, so a reader could be thousands of small messages behind;
-and a reader whose queue is full when the writer's process ends loses what it has not taken from a Unix socket by then.
+when the slowest is `depth` messages behind; small messages may be more, up to 256 KiB or 1,024 of them, and large ones
+fewer, 4 MiB or at least 4 of them, since what does not fit in a cache is slow. Below 1 MiB receipts come late and
+it may be a quarter more. ZeroMQ's own high-water marks are off. They would bound two queues but not what lies in the
+kernel's buffers between them, so a reader could be thousands of small messages behind; and a reader whose queue is full
+when the writer's process ends loses what it has not taken from a Unix socket by then.
 
 The end of the stream is the only message of two (empty) frames: others pay nothing for it, no payload looks like it.
 
@@ -39,11 +40,12 @@ if absence is None:
 
 _NOBLOCK = 1
 _HAS_GONE, _HAS_COME, _HAS_READ = 0, 1, 2  # the first two are ZeroMQ's own
-_LARGE_BYTES = 2**17
+_FRAME_BYTES = 2**17
 """From this size on, a received message is left in libzmq's memory, which is cheaper than a copy."""
 
 _SMALL_COUNT, _SMALL_BYTES = 1024, 2**18
-_PROMPT_BYTES = 2**16
+_LARGE_COUNT, _LARGE_BYTES = 4, 2**22
+_PROMPT_BYTES = 2**20
 """From this size on, a receipt for each message is cheap beside the message."""
 
 _ports: dict[str, sockets.socket] = {}
@@ -52,8 +54,11 @@ _ports: dict[str, sockets.socket] = {}
 
 def _credit(channel: ChannelSpec) -> tuple[int, int]:
     """Return how many messages the slowest reader may be behind, and after how many it sends a receipt."""
-    count = max(channel.depth, min(_SMALL_COUNT, _SMALL_BYTES // max(1, channel.max_message_bytes)))
-    batch = 1 if channel.max_message_bytes >= _PROMPT_BYTES else max(1, count // 4)
+    size_bytes = max(1, channel.max_message_bytes)
+    count = max(channel.depth, min(_SMALL_COUNT, _SMALL_BYTES // size_bytes))
+    if count > _LARGE_COUNT:
+        count = max(_LARGE_COUNT, min(count, _LARGE_BYTES // size_bytes))
+    batch = 1 if size_bytes >= _PROMPT_BYTES else max(1, count // 4)
     return count + batch - 1, batch
 
 
@@ -177,7 +182,7 @@ class _ZmqReader(Reader):
         if message is None:
             message = self._read_patiently(deadline_ns(timeout_s))
         size_bytes = len(message)
-        self._copy = size_bytes < _LARGE_BYTES
+        self._copy = size_bytes < _FRAME_BYTES
         if not size_bytes and self._link.socket.get(zmq.RCVMORE):
             self._stop(EndOfStream(f"channel {self._link.channel.name!r} has ended"))
             self._refuse()

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import Empty, SimpleQueue
-from subprocess import Popen, TimeoutExpired
+from subprocess import Popen
 from typing import IO, Any
 
 import msgpack
@@ -25,6 +26,7 @@ from ipcbench.clock import deadline_ns, now_ns, remaining_s
 from ipcbench.testing.agent import LEAVE
 from ipcbench.testing.desk import Desk
 from ipcbench.testing.failure import AgentError, AgentHung, AgentLost, Failure
+from ipcbench.testing.leaks import shared_memory_of
 
 _LAST_BYTES = 4000
 _DYING_S = 20.0
@@ -178,6 +180,8 @@ class ProcessAgent(Agent):
     ) -> None:
         super().__init__(number)
         self.pid = pid
+        self.shared_memory: set[Path] = set()
+        """What it had mapped there when it was killed."""
         self._connection = connection
         self._process = process
         self._errors = errors
@@ -212,15 +216,28 @@ class ProcessAgent(Agent):
         return self._said(before) or "(it did not say where it is)"
 
     def kill(self) -> None:
+        self._strike()
+        if not self.has_ended(_DYING_S):
+            raise AgentHung(f"agent {self.number} survived being killed for {_DYING_S:g} s")
+        self._release()
+
+    def leave(self) -> None:
+        self.start(LEAVE).result(_DYING_S)
+        if not self.has_ended(_DYING_S):
+            raise AgentHung(f"agent {self.number} did not end within {_DYING_S:g} s\n{self.stacks()}")
+        self.killed = True
+        self._release()
+
+    def dismiss(self) -> None:
+        if not self.killed:
+            self._strike()
+            self._release()
+
+    def _strike(self) -> None:
+        self.shared_memory = shared_memory_of(self.pid)
         self.killed = True
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        self._bury()
-
-    def leave(self) -> None:
-        self.killed = True
-        self.start(LEAVE).result(_DYING_S)
-        self._bury()
 
     def has_ended(self, within_s: float) -> bool:
         """Wait for the control channel's end, which comes with the process's; return whether it came by then."""
@@ -231,26 +248,12 @@ class ProcessAgent(Agent):
             return False
         return True
 
-    def _bury(self) -> None:
-        if not self.has_ended(_DYING_S):
-            raise AgentHung(f"agent {self.number} did not end within {_DYING_S:g} s\n{self.stacks()}")
-        self._release()
-
     def _release(self) -> None:
-        """Close the control channel; reap a child of ours, which ends with it."""
+        """Close the control channel; reap a child of ours, which has ended, and close its file."""
         self._connection.close()
         if self._process is not None:
-            try:
-                self._process.wait(_DYING_S)
-            except TimeoutExpired:
-                self._process.kill()
-                self._process.wait(_DYING_S)
+            self._process.wait(_DYING_S)
             self._errors.close()
-
-    def dismiss(self) -> None:
-        if not self.killed:
-            self.killed = True
-            self._release()
 
     def filenos(self) -> set[int]:
         """Return the descriptors that the suite holds for this agent."""

@@ -174,7 +174,7 @@ class _Launch:
         return not any(agent.killed for agent in self.agents)
 
     def end(self) -> None:
-        """End all agents, whatever they are busy with, and the launcher."""
+        """End all agents, whatever they are busy with, and the launcher; remove what MPI leaves when it is killed."""
         for agent in self.agents:
             agent.dismiss()
         try:
@@ -182,6 +182,8 @@ class _Launch:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(_ENDING_S)
+        for path in {path for agent in self.agents for path in agent.shared_memory}:
+            path.unlink(missing_ok=True)
         self.errors.close()
 
 
@@ -216,9 +218,11 @@ class MpiCrew(ProcessCrew):
             self._launches.popitem()[1].end()
 
     def close(self) -> None:
-        calls = [agent.start(LEAVE) for agent in self.agents()]
-        for call in calls:
+        agents = self.agents()
+        for call in [agent.start(LEAVE) for agent in agents]:
             call.result(_ENDING_S)
+        for agent in agents:
+            agent.has_ended(_ENDING_S)
         self.discard()
 
 
@@ -259,7 +263,8 @@ def mpiexec_command() -> list[str]:
     found = shutil.which("mpiexec", path=os.pathsep.join((beside, os.environ.get("PATH", os.defpath))))
     if found is None:
         raise Unsupported(f"no mpiexec beside {sys.executable} or in PATH; set {MPIEXEC_VARIABLE}")
-    return [found]
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+    return [found, "--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else [found]
 
 
 def _agent_command(door: Door, number: str) -> list[str]:
@@ -270,6 +275,8 @@ def _popen(command: Sequence[str], door: Door, errors: IO[bytes]) -> subprocess.
     """Start a command that can import what this process can import."""
     path = os.pathsep.join(entry or os.curdir for entry in sys.path)
     environment = {**os.environ, KEY_VARIABLE: door.key.hex(), "PYTHONPATH": path}
+    if os.geteuid() == 0:  # Open MPI refuses to run as root unless told twice
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=environment, close_fds=True
     )

@@ -74,16 +74,16 @@ class End:
         """Carry out a scenario and return its value."""
         return self.start(scenario, **arguments).result(DEADLINE_S)
 
-    def write(self, sequence: int, size: int = 64, kind: str = "bytes") -> None:
+    def write(self, sequence: int, size: int = 64, kind: str = "bytes", timeout_s: float | None = PATIENCE_S) -> None:
         """Write one message of the lab's stream."""
-        lab = self._lab
-        found = self.play("write", seed=lab.seed, sequence=sequence, size=size, timeout_s=PATIENCE_S, kind=kind)
+        seed = self._lab.seed
+        found = self.play("write", seed=seed, sequence=sequence, size=size, timeout_s=timeout_s, kind=kind)
         if found["failure"]:
             raise AgentError(self.label, Failure.from_dict(found["failure"]))
 
-    def start_read(self, sequence: int, size: int = 64) -> Call:
+    def start_read(self, sequence: int, size: int = 64, timeout_s: float | None = PATIENCE_S) -> Call:
         """Begin to read what should be that message of the lab's stream; `check_read` judges the result."""
-        return self.start("read", timeout_s=PATIENCE_S, seed=self._lab.seed, sequence=sequence, size=size)
+        return self.start("read", timeout_s=timeout_s, seed=self._lab.seed, sequence=sequence, size=size)
 
     def check_read(self, call: Call, sequence: int, size: int = 64) -> None:
         """Wait for a `start_read` and require that it was that message."""

@@ -9,14 +9,14 @@ which law it breaks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
-from ipcbench.testing.failure import LawSkipped, require
+from ipcbench.testing.failure import AgentError, LawSkipped, require
 from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, Lab
+from ipcbench.testing.pattern import KINDS
 
-_KINDS = ["bytes", "bytearray", "memoryview"]
 _MIXED_SIZES = [64, 16, 1_000, 200, 3_000, 17]
 _LARGEST_BYTES = 2**26
 _ENDLESS = 2**40
@@ -58,7 +58,7 @@ def bytes_arrive_unchanged(bench: Bench) -> None:
         for readers in bench.readers:
             most = min(2**14 + 1 if bench.quick else 2**20 + 1, bench.can.max_message_bytes)
             with bench.lab(readers=readers, delivery=delivery, max_message_bytes=most) as lab:
-                _one_by_one(lab, _edge_sizes(most), _KINDS)
+                _one_by_one(lab, _edge_sizes(most), KINDS)
     if "every_message" not in bench.can.deliveries:
         return
     with bench.lab(readers=bench.most_readers, delivery="every_message") as lab:
@@ -69,11 +69,11 @@ def bytes_arrive_unchanged(bench: Bench) -> None:
     if not bench.quick:
         with bench.lab(delivery="every_message", max_message_bytes=largest, depth=2) as lab:
             sizes = [size for size in (2**22 - 1, 2**22 + 1, 2**24) if size < largest]
-            for kind, size in zip(cycle(_KINDS), [*sizes, largest], strict=False):
+            for kind, size in zip(cycle(KINDS), [*sizes, largest], strict=False):
                 _one_by_one(lab, [size], [kind])
 
 
-def _one_by_one(lab: Lab, sizes: list[int], kinds: list[str]) -> None:
+def _one_by_one(lab: Lab, sizes: list[int], kinds: Sequence[str]) -> None:
     """Send one message of each size and kind; each is read before the next is written."""
     sequence = 0
     for size in sizes:
@@ -148,14 +148,27 @@ def nothing_is_missed_at_the_start(bench: Bench) -> None:
     """C5."""
     for delivery in bench.deliveries:
         for readers in bench.readers:
-            for _ in range(1 if bench.quick else 4):
-                with bench.lab(readers=readers, delivery=delivery, settled=False) as lab:
+            for turn in range(2 if bench.quick else 4):
+                with bench.lab(readers=readers, delivery=delivery, opened=False) as lab:
+                    if not _opens(lab, writer_first=turn % 2 == 0):
+                        continue
                     lab.writer.write(0)
                     if delivery == "every_message":
                         lab.writer.write(1)  # so that a lost first message is seen at once, not by a time-out
                     _first_is_read(lab)
     if "every_message" in bench.can.deliveries and bench.can.launcher != "mpiexec":
         _writing_before_all_are_open(bench)
+
+
+def _opens(lab: Lab, *, writer_first: bool) -> bool:
+    """Open all ends; return whether that order was allowed, which is law C17's matter."""
+    try:
+        lab.open(None if writer_first else [*range(1, len(lab.ends)), 0])
+    except AgentError:
+        if writer_first:
+            raise
+        return False
+    return True
 
 
 def _writing_before_all_are_open(bench: Bench) -> None:

@@ -62,9 +62,9 @@ def _empty_channel(lab: Lab, waits_s: tuple[float, ...]) -> None:
         expect_failure(reader, found, "TransportTimeout", f"read({timeout_s}) of an empty channel")
         early_ns = int(timeout_s * 1e9) - found["took_ns"]
         require(early_ns <= 0, f"read({timeout_s}) of an empty channel gave up {early_ns} ns early")
-    for sequence in range(3):
-        call = reader.start_read(sequence)
-        lab.writer.write(sequence)
+    for sequence, patience_s in enumerate((PATIENCE_S, None, PATIENCE_S)):
+        call = reader.start_read(sequence, timeout_s=patience_s)
+        lab.writer.write(sequence, timeout_s=patience_s)
         reader.check_read(call, sequence)
     lab.writer.write(3)
     looks = reader.play("look_until", seed=lab.seed, sequence=3, size=64, timeout_s=PATIENCE_S)
@@ -78,6 +78,8 @@ def full_channel(bench: Bench) -> None:
             if bench.can.when_full == "block":
                 _holds_depth_messages(bench, readers)
                 _holds_the_writer(bench, readers)
+                if readers > 1:
+                    _waits_for_the_slowest(bench, readers)
             else:
                 _never_holds_the_writer(bench, readers)
     if "latest_value" in bench.can.deliveries:
@@ -119,6 +121,26 @@ def _holds_the_writer(bench: Bench, readers: int) -> None:
         _all_arrive(lab, taken + 3, size, {"first": taken, "count": 3})
 
 
+def _waits_for_the_slowest(bench: Bench, readers: int) -> None:
+    """All readers but one read as fast as they can; the writer is held by that one, and nobody loses anything."""
+    size = min(BULKY_BYTES, bench.can.max_message_bytes)
+    with bench.lab(readers=readers, delivery="every_message", depth=4) as lab:
+        stream = {"seed": lab.seed, "first": 0, "sizes": [size], "timeout_s": PATIENCE_S, "extra_s": 0}
+        reads = [(r, r.start("read_stream", **stream, count=2**40)) for r in lab.readers[1:]]
+        found = fill(lab, 0, SHORT_S, size)
+        expect_failure(
+            lab.writer, found, "TransportTimeout", f"{found['taken'] + 1} writes past a reader that is stuck"
+        )
+        closing = lab.writer.start("close")
+        reads.append((lab.readers[0], lab.readers[0].start("read_stream", **stream, count=2**40)))
+        for reader, call in reads:
+            tally = call.result(DEADLINE_S)
+            whole = tally["received_count"] == found["taken"] == tally["newest"] + 1
+            got = f"{tally['received_count']} of {found['taken']} messages, the last of them {tally['newest']}"
+            require(whole, f"{reader.label}: got {got}, after reader 0 was stuck for a while")
+        closing.result(DEADLINE_S)
+
+
 def _all_arrive(lab: Lab, count: int, size: int, rest: dict[str, int]) -> None:
     """Read messages 0 … `count` − 1 while the writer writes the `rest` of them; each must come once, in order."""
     stream = {"seed": lab.seed, "sizes": [size], "timeout_s": PATIENCE_S}
@@ -158,7 +180,7 @@ def too_large_is_refused(bench: Bench) -> None:
     for delivery in bench.deliveries:
         with bench.lab(delivery=delivery, readers=bench.most_readers, max_message_bytes=1_000) as lab:
             for sequence, (size, kind) in enumerate(
-                [(1_001, "bytes"), (1_002, "bytearray"), (5_000, "memoryview"), (2**20, "bytes")]
+                [(1_001, "bytes"), (1_002, "bytearray"), (5_000, "view"), (2**20, "bytes")]
             ):
                 found = lab.writer.play("write", seed=lab.seed, sequence=99, size=size, timeout_s=PATIENCE_S, kind=kind)
                 what = f"writing {size} bytes to a channel of at most 1,000 bytes"

@@ -95,6 +95,16 @@ def _threads(prefix: str) -> Iterator[Trace]:
     yield from (Trace("thread", t.name) for t in threading.enumerate() if t.name.startswith(prefix))
 
 
+def shared_memory_of(pid: int) -> set[Path]:
+    """Return the shared memory that a process has mapped and that still has a name."""
+    try:
+        lines = (_PROC / str(pid) / "maps").read_text(errors="replace").splitlines()
+    except OSError:  # the process has ended
+        return set()
+    paths = {Path(f"/{line.partition('/')[2]}") for line in lines}
+    return {path for path in paths if path.parent == SHARED_MEMORY and path.exists()}
+
+
 def _descriptors(prefix: str, pid: int) -> Iterator[Trace]:
     for entry in _listing(_PROC / str(pid) / "fd"):
         try:

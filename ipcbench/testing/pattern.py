@@ -44,14 +44,19 @@ def make_message(seed: int, sequence: int, size: int) -> bytes:
     return b"".join((header, whole * repeats, whole[:rest]))
 
 
+KINDS = ("bytes", "bytearray", "view", "read-only view")
+"""In what forms a message is handed to `write`."""
+
+
 def make_as(kind: str, seed: int, sequence: int, size: int) -> Message:
-    """Return the message as `bytes`, `bytearray`, or `memoryview`: a writable one of the middle of a larger buffer."""
+    """Return the message as one of `KINDS`; the views are of the middle of a larger buffer."""
     message = make_message(seed, sequence, size)
     if kind == "bytes":
         return message
     if kind == "bytearray":
         return bytearray(message)
-    return memoryview(bytearray(b"<<<" + message + b">>>"))[3 : 3 + size]
+    around = b"<<<" + message + b">>>"
+    return memoryview(around if kind == "read-only view" else bytearray(around))[3 : 3 + size]
 
 
 def read_header(view: memoryview) -> tuple[int, int] | None:

@@ -1,0 +1,247 @@
+"""A comparison as text: aligned for a terminal, as Markdown for a pull request, as JSON for other programs.
+
+What does not live here: what is compared and how it is judged (compare.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ipcbench.analysis.compare import Change, Comparison
+from ipcbench.analysis.compare_cells import CellKey, Metric
+from ipcbench.analysis.compare_rules import Verdict
+from ipcbench.analysis.layout import NOT_MEASURED
+from ipcbench.analysis.notes import one_line
+from ipcbench.analysis.wording import plural, ratio_words
+from ipcbench.measure.stats import MIN_DIFFERENCE_RATIO, Interval
+from ipcbench.units import format_bytes, format_duration_ns, format_significant
+
+JSON_VERSION = 1
+WIDTH = 100
+_MAX_NAME = 20
+_MAX_RATIO = 1000.0
+"""Beyond it a bound of an interval says no more than that nothing is known."""
+_SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~&"})
+
+_METRIC_WORDS: Mapping[Metric, str] = {
+    "latency-p50": "one-way p50",
+    "latency-p99": "one-way p99",
+    "round-trip-p50": "round trip p50",
+    "round-trip-p99": "round trip p99",
+    "throughput": "throughput",
+    "decode-p50": "decode p50",
+}
+_FIELD_WORDS: Mapping[str, Callable[[CellKey], str]] = {
+    "delivery": lambda key: key.delivery,
+    "payload": lambda key: key.payload,
+    "size": lambda key: plural(key.size, "entry", "entries") if key.payload == "dict" else format_bytes(key.size),
+    "codec": lambda key: key.codec,
+    "readers": lambda key: plural(key.readers, "reader", "readers"),
+    "rate_per_s": lambda key: f"{key.rate_per_s:g}/s" if key.rate_per_s else NOT_MEASURED,
+    "depth": lambda key: f"depth {key.depth:,}",
+    "wait": lambda key: f"wait {key.wait}",
+    "pin": lambda key: f"pin {key.pin}",
+    "touch": lambda key: f"touch {key.touch}",
+}
+_DECIDED = (
+    "slower and faster: the 95 % interval of B / A excludes 1, the difference is more than "
+    f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} % and more than the noise of both runs, and the p-value, "
+    "adjusted by Holm's method for all figures tested, is below 5 %. For a throughput, B / A below 1 is slower."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """What every format shows."""
+
+    summary: str
+    header: tuple[str, ...]
+    columns: tuple[str, ...]
+    sections: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
+    """(title, rows): what changed first."""
+    footnotes: tuple[tuple[str, str], ...]
+
+
+def as_json(comparison: Comparison) -> str:
+    """Return everything, times in ns and throughput in messages per second, nothing rounded."""
+    document = {"format": "ipcbench comparison", "version": JSON_VERSION, **comparison.as_dict()}
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_text(comparison: Comparison, width: int = WIDTH) -> str:
+    """Return the summary, what changed, what did not, and why what is not compared is not; no escape sequences."""
+    sheet = _sheet(comparison)
+    parts = ["\n".join(_wrapped((sheet.summary, *sheet.header), width))]
+    sizes = [
+        max(len(row[index]) for row in (sheet.columns, *(row for _, rows in sheet.sections for row in rows)))
+        for index in range(len(sheet.columns))
+    ]
+    for title, rows in sheet.sections:
+        parts.append("\n".join([title, *(_aligned(row, sizes) for row in (sheet.columns, *rows))]))
+    notes = [f"{letter}: {text}" for letter, text in sheet.footnotes]
+    parts.append("\n".join(_wrapped((*notes, _DECIDED), width)))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """Return Markdown for a pull request: the summary, a table of what changed, the rest folded."""
+    sheet = _sheet(comparison)
+    parts = [f"**{_escape(sheet.summary)}**"]
+    changed, *others = sheet.sections
+    parts += [_markdown_table(sheet.columns, changed[1])] if changed[1] else []
+    parts += [_folded(f"{title} ({len(rows)})", _markdown_table(sheet.columns, rows)) for title, rows in others]
+    lines = [*sheet.header, *(f"{letter}: {text}" for letter, text in sheet.footnotes), _DECIDED]
+    parts.append(_folded("Runs, notes and how it was decided", "\n".join(f"- {_escape(line)}" for line in lines)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _sheet(comparison: Comparison) -> _Sheet:
+    varying = _varying([one.cell for one in comparison.changes])
+    common = _common_notes(comparison)
+    remarks = {id(one): _remarks(one, common) for one in comparison.changes}
+    letters = {text: _letter(i) for i, text in enumerate(dict.fromkeys(t for one in remarks.values() for t in one))}
+    gated = comparison.gate_ratio is not None
+    groups: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
+        ("Changed", ("slower", "faster")),
+        ("No clear difference", ("no clear difference",)),
+        ("Not comparable", ("not comparable",)),
+    )
+    sections = []
+    for title, verdicts in groups:
+        found = [one for verdict in verdicts for one in comparison.changes if one.verdict == verdict]
+        rows = tuple(_row(one, varying, [letters[text] for text in remarks[id(one)]], gated=gated) for one in found)
+        if rows or title == "Changed":
+            sections.append((title if rows else "Changed: nothing", rows))
+    heads = (
+        "backend",
+        *(name.removesuffix("_per_s") for name in varying),
+        "figure",
+        "A",
+        "B",
+        "B / A [95 %]",
+        "verdict",
+    )
+    return _Sheet(
+        summary=_summary(comparison),
+        header=tuple(_header(comparison, varying, common)),
+        columns=(*heads, *(("gate",) if gated else ()), "notes"),
+        sections=tuple(sections),
+        footnotes=tuple((letter, text) for text, letter in letters.items()),
+    )
+
+
+def _summary(comparison: Comparison) -> str:
+    verdicts: tuple[Verdict, ...] = ("slower", "faster", "no clear difference", "not comparable")
+    counts = ", ".join(f"{comparison.count(one)} {one}" for one in verdicts)
+    gate = ""
+    if comparison.gate_ratio is not None:
+        gate = f"; gate {100 * comparison.gate_ratio:g} %: {comparison.outcome}"
+    where = " (different machines)" if comparison.machine_differences else ""
+    return f"ipcbench: B against A{where}: {counts}{gate}"
+
+
+def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str]) -> Iterator[str]:
+    yield f"A is {comparison.run_a}, B is {comparison.run_b}"
+    if comparison.machine_differences:
+        yield f"different machines, so every verdict is about both: {'; '.join(comparison.machine_differences)}"
+    if comparison.version_differences:
+        yield f"versions that differ, A / B: {'; '.join(comparison.version_differences)}"
+    if comparison.changes:
+        first = comparison.changes[0].cell
+        same = [words(first) for name, words in _FIELD_WORDS.items() if name not in {*varying, "rate_per_s"}]
+        yield f"all cells: {', '.join(same)}"
+    noise = [f"{_METRIC_WORDS[m]} {format_significant(100 * one, 2)} %" for m, one in comparison.noise_ratios.items()]
+    yield f"noise, one cell measured twice: {', '.join(noise)}" if noise else "noise: unknown, it takes two rounds"
+    yield f"tested: {plural(comparison.tests_count, 'figure', 'figures')}"
+    yield from (f"all: {one}" for one in common)
+    yield from (f"problem: {one_line(one)}" for one in comparison.problems)
+
+
+def _varying(keys: Sequence[CellKey]) -> tuple[str, ...]:
+    """Return the fields, besides backend and mode, that are not the same everywhere; mode is told by the metric."""
+    found = [name for name in _FIELD_WORDS if len({getattr(one, name) for one in keys}) > 1]
+    # The rate follows from size and mode unless it is all that two cells differ in.
+    without_rate = {replace(one, rate_per_s=0.0) for one in keys}
+    return tuple(name for name in found if name != "rate_per_s" or len(without_rate) < len(set(keys)))
+
+
+def _common_notes(comparison: Comparison) -> tuple[str, ...]:
+    compared = [one.notes for one in comparison.changes if one.ratio is not None]
+    if len(compared) < 2:
+        return ()
+    return tuple(text for text in compared[0] if all(text in notes for notes in compared))
+
+
+def _remarks(change: Change, common: Sequence[str]) -> tuple[str, ...]:
+    texts = (change.reason, *(text for text in change.notes if text not in common))
+    return tuple(one_line(text) for text in texts if text)
+
+
+def _letter(index: int) -> str:
+    return (chr(96 + index // 26) if index >= 26 else "") + chr(97 + index % 26)
+
+
+def _row(change: Change, varying: Sequence[str], letters: Sequence[str], *, gated: bool) -> tuple[str, ...]:
+    name = one_line(change.cell.backend)
+    verdict = f"{change.verdict} (other machine)" if change.across_machines else change.verdict
+    return (
+        name if len(name) <= _MAX_NAME else "…" + name[1 - _MAX_NAME :],
+        *(_FIELD_WORDS[field](change.cell) for field in varying),
+        _METRIC_WORDS[change.metric],
+        _figure(change.a, change.metric),
+        _figure(change.b, change.metric),
+        _ratio(change.ratio),
+        verdict,
+        *((change.gate or NOT_MEASURED,) if gated else ()),
+        " ".join(letters),
+    )
+
+
+def _figure(interval: Interval | None, metric: Metric) -> str:
+    if interval is None:
+        return NOT_MEASURED
+    if metric == "throughput":
+        return f"{format_significant(interval.estimate / 1e3)} k/s"
+    return format_duration_ns(interval.estimate)
+
+
+def _ratio(interval: Interval | None) -> str:
+    if interval is None:
+        return NOT_MEASURED
+    if interval.low < 1.0 / _MAX_RATIO or interval.high > _MAX_RATIO:
+        return f"{format_significant(interval.estimate)} [unknown]"
+    return ratio_words(interval)
+
+
+def _wrapped(lines: Sequence[str], width: int) -> Iterator[str]:
+    for line in lines:
+        yield from textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _aligned(row: Sequence[str], sizes: Sequence[int]) -> str:
+    return "  ".join(text.ljust(size) for text, size in zip(row, sizes, strict=True)).rstrip()
+
+
+def _escape(text: str) -> str:
+    return text.translate(_SPECIAL)
+
+
+def _code(text: str) -> str:
+    """Return text as code, in which nothing is markup, mention or link; a table asks for its bars to be escaped."""
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
+
+
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [[_escape(text) for text in columns], [":--"] * len(columns)]
+    lines += [[_code(row[0]), *(_escape(text) for text in row[1:])] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"

@@ -1,0 +1,135 @@
+"""What may be said of a figure in two runs: p-values adjusted for many tests, verdict, gate; and of two machines.
+
+What does not live here: the figures (compare_cells.py) and who is compared with whom (compare.py). All of it is pure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+from ipcbench.measure.stats import LEVEL, MIN_DIFFERENCE_RATIO, Estimate, FloatArray, Interval, compare, satterthwaite
+from ipcbench.units import format_significant
+
+Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]
+GateResult = Literal["passed", "regressed", "inconclusive"]
+
+MIN_CLAIM_ROUNDS = 2
+"""With one round nothing is known of how rounds differ, and so nothing is claimed."""
+_MAX_MEMORY_RATIO = 1.05
+"""Kernels reserve different amounts of one and the same memory."""
+_NORMAL_DEGREES = 1e4
+_NODES_COUNT = 200
+
+
+@cache
+def _quadrature() -> tuple[FloatArray, FloatArray]:
+    """Return Gauss and Legendre's nodes and weights on −1 to 1."""
+    return np.polynomial.legendre.leggauss(_NODES_COUNT)
+
+
+def student_p_value(t: float, degrees: float) -> float:
+    """Return the two-sided p-value of Student's t for at least one degree of freedom, fractions included."""
+    if degrees >= _NORMAL_DEGREES:
+        return math.erfc(abs(t) / math.sqrt(2.0))
+    # With t = √ν · cot φ the density is that of sin^(ν − 1) φ, and the tail beyond t is φ from 0 to acot(t/√ν).
+    end = math.atan2(math.sqrt(degrees), abs(t))
+    nodes, weights = _quadrature()
+    tail = float(weights @ np.sin((nodes + 1.0) * (end / 2.0)) ** (degrees - 1.0)) * end / 2.0
+    log_half = math.lgamma(degrees / 2.0) - math.lgamma((degrees + 1.0) / 2.0) + math.log(math.pi) / 2.0
+    return min(1.0, 2.0 * tail / math.exp(log_half))
+
+
+def p_value(a: Estimate, b: Estimate) -> float | None:
+    """Return the two-sided p-value of "both are equal"; None if there are too few rounds to say.
+
+    Welch's test of the logarithms. No variance counts for more degrees of freedom than its rounds give: far out in the
+    tail, where many tests are decided, anything more calls equal figures different (docs/compare.md).
+    """
+    if min(a.rounds_count, b.rounds_count) < MIN_CLAIM_ROUNDS:
+        return None
+    difference, variance = abs(math.log(b.value / a.value)), a.log_variance + b.log_variance
+    if variance <= 0.0:
+        return 1.0 if difference == 0.0 else 0.0
+    degrees = satterthwaite([(one.log_variance, min(one.degrees, one.rounds_count - 1.0)) for one in (a, b)])
+    return student_p_value(difference / math.sqrt(variance), degrees)
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Return the p-values adjusted by Holm's method, in the same order: what is below 5 % is so for all together."""
+    adjusted = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return tuple(adjusted)
+
+
+def judge(time_ratio: Interval, p_adjusted: float | None, noise_ratio: float, tests_count: int) -> tuple[Verdict, str]:
+    """Return the verdict on a ratio of times B / A, and why it is not a difference although its interval excludes 1.
+
+    Args:
+        time_ratio: how many times as slow B is, with its interval.
+        p_adjusted: adjusted p-value; None if there are too few rounds to test.
+        noise_ratio: the larger of the two runs' noise.
+        tests_count: how many figures are tested.
+    """
+    verdict: Verdict = compare(time_ratio, noise_ratio)
+    if verdict == "no clear difference":
+        if time_ratio.low <= 1.0 <= time_ratio.high:
+            return verdict, ""
+        if noise_ratio > MIN_DIFFERENCE_RATIO:
+            return verdict, f"within the noise of the runs, {format_significant(100 * noise_ratio, 2)} %"
+        return verdict, f"within {format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %"
+    if p_adjusted is None:
+        return "no clear difference", "one round only: how rounds differ is not known"
+    if p_adjusted >= 1.0 - LEVEL:
+        return "no clear difference", f"may be chance among {tests_count} figures: adjusted p = {p_adjusted:.2f}"
+    return verdict, ""
+
+
+def gate_result(time_ratio: Interval, verdict: Verdict, gate_ratio: float, *, tested: bool) -> GateResult:
+    """Return whether B is worse by more than the gate, is not, or neither can be claimed.
+
+    `regressed`: slower by the verdict, and the whole interval lies beyond the gate. `passed`: the whole interval lies
+    within it, and there are rounds enough to believe the interval (`tested`).
+    """
+    limit = 1.0 + gate_ratio
+    if verdict == "slower" and time_ratio.low > limit:
+        return "regressed"
+    return "passed" if tested and time_ratio.high <= limit else "inconclusive"
+
+
+def machine_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what makes two described machines different ones, each as `name: A / B`.
+
+    Two are one machine if CPU model, usable and all logical cores, kernel (system, major, minor) and Python
+    (implementation, major, minor) are equal and their memory is within 5 %. What only one of them knows differs.
+    """
+    one, other = _identity(a), _identity(b)
+    sizes = sorted(size for size in (one["memory_bytes"], other["memory_bytes"]) if isinstance(size, int))
+    if len(sizes) == 2 and sizes[1] <= _MAX_MEMORY_RATIO * sizes[0]:
+        other["memory_bytes"] = one["memory_bytes"]
+    return differences(one, other)
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names under which two mappings hold different values, each as `name: A / B`."""
+    return tuple(
+        f"{name}: {' / '.join('unknown' if one.get(name) is None else str(one[name]) for one in (a, b))}"
+        for name in dict.fromkeys((*a, *b))
+        if a.get(name) != b.get(name)
+    )
+
+
+def _identity(machine: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: machine.get(name) for name in ("cpu_model", "usable_cores", "logical_cores", "memory_bytes")}
+    for name in ("kernel", "python"):  # `Linux 6.1.0-18-amd64`, `CPython 3.11.7`: fixes of one version are no other
+        match = re.match(r"\D*\d+\.\d+", str(machine.get(name) or ""))
+        found[name] = match[0] if match else machine.get(name)
+    return found

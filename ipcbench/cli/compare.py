@@ -1,0 +1,77 @@
+"""`ipcbench compare`: run B against run A, and a gate for continuous integration.
+
+What does not live here: what may be said of two figures (ipcbench/analysis/compare.py) and how it looks.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ipcbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ipcbench.analysis.compare_cells import Metric
+
+EXIT_REGRESSED = 1
+EXIT_INCONCLUSIVE = 3
+
+_MAX_GATE_PERCENT = 1000.0
+
+
+@click.command(
+    "compare",
+    short_help="Compare two stored runs, cell by cell.",
+    help="""Compare run B with the earlier run A, two folders of results, cell by cell: the ratio B / A of each figure
+    with its interval, and whether that is a difference.
+
+    Exit codes: 0 done; 2 bad input. With --gate: 0 nothing is worse by more than it; 1 something is; 3 neither can be
+    claimed.""",
+)
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option("--gate", metavar="PERCENT", help="How much worse a figure may be: 5%.")
+@click.option("--metrics", metavar="NAME,…", help="Only these figures: latency-p50,throughput; fewer tell more.")
+@click.option("--across-machines", is_flag=True, help="Compare runs of different machines too.")
+@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", help="Form.")
+def command(a: str, b: str, gate: str | None, metrics: str | None, across_machines: bool, form: str) -> int:
+    """Compare, show, and say by the exit code what the gate says."""
+    from ipcbench.analysis import compare_render
+    from ipcbench.analysis.compare import compare_runs
+    from ipcbench.store import load_run
+
+    gate_ratio, chosen = _gate_ratio(gate), _metrics(metrics)
+    comparison = compare_runs(
+        load_run(Path(a)), load_run(Path(b)), gate_ratio=gate_ratio, across_machines=across_machines, metrics=chosen
+    )
+    for problem in comparison.problems:
+        click.echo(f"warning: {problem}", err=True)
+    forms = {"text": compare_render.as_text, "markdown": compare_render.as_markdown, "json": compare_render.as_json}
+    sys.stdout.write(forms[form](comparison))
+    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+    return {"regressed": EXIT_REGRESSED, "inconclusive": EXIT_INCONCLUSIVE}.get(comparison.outcome or "", 0)
+
+
+def _gate_ratio(text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if match is None or not 0.01 <= float(match[1]) <= _MAX_GATE_PERCENT:
+        raise ConfigError("--gate", text, f"a percentage from 0.01% to {_MAX_GATE_PERCENT:g}%: 5%")
+    return float(match[1]) / 100.0
+
+
+def _metrics(text: str | None) -> tuple[Metric, ...]:
+    from ipcbench.analysis.compare_cells import METRICS
+
+    if text is None:
+        return METRICS
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in METRICS:
+            raise ConfigError("--metrics", name, " or ".join(METRICS))
+    return tuple(metric for metric in METRICS if metric in names)
