@@ -25,7 +25,7 @@ from ipcbench.errors import EndpointClosed, PeerLost, TransportError, TransportT
 from ipcbench.memory_order import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.seats import Seat, is_held
 from ipcbench.spec import ChannelSpec
-from ipcbench.wait import Doorbell, Waiter
+from ipcbench.wait import Doorbell, Waiter, spin_ns_for
 
 MAX_READERS = 64
 
@@ -104,6 +104,7 @@ class _Side(ABC):
             arm=arm,
             disarm=disarm,
             check_peers=self.check_peers,
+            spin_ns=spin_ns_for(self.channel.max_message_bytes),
         )
 
     def store_published(self, word: int, value: int) -> None:

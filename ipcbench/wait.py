@@ -19,7 +19,10 @@ SLICE_NS = 100_000_000
 """Longest single sleep on a doorbell: how soon a lost peer is noticed, and the most that a lost ring could cost."""
 
 SPIN_NS = 40_000
-"""How long `auto` polls without giving up the core, when there is a core for every endpoint."""
+"""How long `auto` polls without giving up the core, when there is a core for every endpoint and messages are small."""
+
+_COPY_BYTES_PER_NS = 16
+_MAX_SPIN_NS = 1_000_000
 
 _FIRST_LOOKS = 500
 _POLLS_PER_CLOCK = 32
@@ -69,18 +72,28 @@ class Doorbell:
             self._fd = -1
 
 
+def spin_ns_for(message_bytes: int) -> int:
+    """Return how long `auto` should poll for messages of up to that size: `SPIN_NS`, and the time of one copy.
+
+    While one side copies a large message the other has to wait that long, every time; putting it to sleep and waking it
+    would cost both sides more.
+    """
+    return min(SPIN_NS + message_bytes // _COPY_BYTES_PER_NS, _MAX_SPIN_NS)
+
+
 class Waiter:
     """How one endpoint waits. `until` is the slow path; a fast endpoint looks at its word once before calling it.
 
     Args:
         strategy: `spin` never gives up the core; `yield` offers it after every look; `block` sleeps at once; `auto`
         spins
-            for `SPIN_NS` if there is a core for each of `endpoints`, offers the core a few times, then sleeps.
+            for `spin_ns` if there is a core for each of `endpoints`, offers the core a few times, then sleeps.
         endpoints: how many endpoints of the channel may be busy at the same time.
         doorbell: what to sleep on; without one, `block` and `auto` sleep for short, growing times.
         arm: called before sleeping: says in shared memory that this endpoint sleeps, and orders that store before the
             next look.
         disarm: takes it back.
+        spin_ns: how long `auto` spins.
         check_peers: called before every sleep and about every `SLICE_NS` while polling; raises if waiting is pointless.
     """
 
@@ -95,6 +108,7 @@ class Waiter:
         arm: Callable[[], None],
         disarm: Callable[[], None],
         check_peers: Callable[[], None],
+        spin_ns: int = SPIN_NS,
     ) -> None:
         self._strategy = strategy
         self._doorbell = doorbell
@@ -102,12 +116,12 @@ class Waiter:
         self._disarm = disarm
         self._check_peers = check_peers
         roomy = len(os.sched_getaffinity(0)) >= endpoints if hasattr(os, "sched_getaffinity") else False
-        self._spin_ns = SPIN_NS if strategy == "auto" and roomy else 0
+        self._spin_ns = spin_ns if strategy == "auto" and roomy else 0
         self._yields = _AUTO_YIELDS if strategy == "auto" else 0
 
     @property
     def first_looks(self) -> int:
-        """Return how many looks, at a few dozen ns each, the strategy allows before anything else: 0 if it never spins."""
+        """Return how many looks, of a few dozen ns each, the strategy allows before anything else; 0 without spinning."""
         return _FIRST_LOOKS if self._spin_ns or self._strategy == "spin" else 0
 
     def until(self, ready: Callable[[], bool], deadline: int | None) -> bool:

@@ -22,6 +22,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,15 +142,14 @@ def _row(comm: Any, pair: tuple[Case, Case], arguments: argparse.Namespace) -> N
 
 def busy_s(comm: Any) -> tuple[float, float, float]:
     """Return the time, the CPU time that all programs of this host have used, and that of this launch, in seconds."""
-    mine = os.times()
-    ours = sum(comm.allgather(mine.user + mine.system))
+    time_s, ours = now_ns() / 1e9, sum(comm.allgather(time.process_time()))
     try:
         words = Path("/proc/stat").read_text().split(maxsplit=9)
     except OSError:
-        return mine.elapsed, ours, ours
+        return time_s, ours, ours
     user, nice, system, _, _, interrupts, soft, stolen = map(int, words[1:9])
     ticks = user + nice + system + interrupts + soft + stolen
-    return mine.elapsed, ticks / os.sysconf("SC_CLK_TCK"), ours
+    return time_s, ticks / os.sysconf("SC_CLK_TCK"), ours
 
 
 def channel(token: str, backend: str, readers: int) -> ChannelSpec:

@@ -2,11 +2,11 @@
 
 What does not live here: the alternation and the table (_common.py).
 
-The plain side has what a careful author writes in an afternoon: an XPUB socket with XPUB_NODROP, so that it blocks instead
-of dropping, which waits for as many subscriptions as there are readers; a SUB socket a reader; high-water marks as deep
-as our channel; `send` and `recv`. With `--frames` it receives with `copy=False` from 128 KiB on, as our side does. Both run
-in the same round, in fresh processes. Every reader looks at the first byte of every message and counts; a run that lost
-one is no figure.
+The plain side has what a careful author writes in an afternoon: an XPUB socket with XPUB_NODROP, so that it blocks
+instead of dropping, which waits for as many subscriptions as there are readers; a SUB socket a reader; high-water marks
+as deep as our channel; `send` and `recv`. With `--frames` it receives with `copy=False` from 128 KiB on, as we do.
+Both run in the same round, in fresh processes. Every reader looks at the first byte of every message and counts; a run
+that lost one is no figure.
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ from ipcbench.errors import ConfigError
 from ipcbench.measure.stats import Estimate, Interval, ratio
 from ipcbench.spec import require_choice, require_range
 from ipcbench.store import Run
-from ipcbench.units import format_duration_ns
 
 MAX_GATE_RATIO = 10.0
 _MIN_GATE_RATIO = 1e-4
@@ -54,7 +53,7 @@ class Change:
     metric: Metric
     """Of a cell that cannot be compared at all: its main one."""
     a: Interval | None
-    """In run A: ns, or messages per second for throughput; None if not measured."""
+    """In run A, in `unit`; None if not measured."""
     b: Interval | None
     ratio: Interval | None
     """B / A; None if not comparable."""
@@ -66,8 +65,15 @@ class Change:
     gate: GateResult | None = None
     """None without a gate, and for what run A has not measured."""
     notes: tuple[str, ...] = ()
+    new_failures_count: int = 0
+    """How many more trials of the cell failed in B than in A; they enter no figure, and no gate is passed with them."""
     across_machines: bool = False
     """The runs were made on different machines: the verdict is about both, machine and change."""
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of `a` and `b`."""
+        return "per_s" if self.metric == "throughput" else "ns"
 
     @property
     def time_ratio(self) -> Interval | None:
@@ -113,8 +119,9 @@ class Comparison:
         return sum(one.verdict == verdict for one in self.changes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON: the fields, and `outcome`."""
-        return {**asdict(self), "outcome": self.outcome}
+        """Return plain values, fit for JSON: the fields, `outcome`, and the unit of each change."""
+        changes = [{**asdict(one), "unit": one.unit} for one in self.changes]
+        return {**asdict(self), "changes": changes, "outcome": self.outcome}
 
 
 def compare_runs(
@@ -207,8 +214,8 @@ def _gated(change: Change, gate_ratio: float) -> Change:
     """Return the change with what the gate says: nothing of what A has not measured."""
     times = change.time_ratio
     if times is not None:
-        tested = change.p_value is not None
-        return replace(change, gate=gate_result(times, change.verdict, gate_ratio, tested=tested))
+        believed = change.p_value is not None and change.new_failures_count <= 0
+        return replace(change, gate=gate_result(times, change.verdict, gate_ratio, believed=believed))
     return replace(change, gate="inconclusive" if change.a is not None else None)
 
 
@@ -227,7 +234,8 @@ def _matched(key: CellKey, metrics: Sequence[Metric], a: RunCell, b: RunCell) ->
     for metric in metrics:
         one, other = a.estimates.get(metric), b.estimates.get(metric)
         if one is not None and other is not None:
-            changes.append(_change(key, metric, one, other, notes))
+            change = _change(key, metric, one, other, notes)
+            changes.append(replace(change, new_failures_count=b.failed_count - a.failed_count))
         elif one is not None or other is not None or metric == METRICS_OF[key.mode][0]:
             absent = " and ".join(name for name, found in (("A", one), ("B", other)) if found is None)
             reason = f"no such figure in {absent}: not measured, or too few samples or rounds"
@@ -259,7 +267,7 @@ def _change(key: CellKey, metric: Metric, a: Estimate, b: Estimate, notes: tuple
         a.interval(),
         b.interval(),
         # Both runs draw the same replicates of a cell; in opposite orders they are independent of each other.
-        ratio=ratio(replace(b, deviations=b.deviations[::-1]), a),
+        ratio=ratio(replace(b, deviations=b.deviations), a),
         p_value=p_value(a, b),
         verdict="no clear difference",
         reason="",
@@ -273,9 +281,7 @@ def _notes(a: RunCell, b: RunCell) -> tuple[str, ...]:
     notes += [f"B: {one}" for one in b.notes if one not in both]
     if a.schedule_s != b.schedule_s:
         notes.append("windows or warm-ups of different lengths in A and B")
-    if a.placement_ns and b.placement_ns:
-        near, far = sorted((a.placement_ns, b.placement_ns))
-        if far > _MAX_PLACEMENT_RATIO * near:
-            times = " / ".join(format_duration_ns(one) for one in (a.placement_ns, b.placement_ns))
-            notes.append(f"cores were placed differently: a cache line took {times} in A / B")
+    near_a, near_b = a.placement_ns, b.placement_ns
+    if near_a and near_b and max(near_a, near_b) > _MAX_PLACEMENT_RATIO * min(near_a, near_b):
+        notes.append(f"cores were nearer to each other in {'A than in B' if near_a < near_b else 'B than in A'}")
     return tuple(notes)

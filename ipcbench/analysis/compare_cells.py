@@ -5,6 +5,7 @@ What does not live here: how a figure comes about (figures.py), and what may be 
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -78,6 +79,8 @@ class RunCell:
     """The figure of each round, for the noise of the run; of medians and throughput."""
     rounds_count: int
     """Rounds with a trial that is sound."""
+    failed_count: int
+    """Trials that were tried and enter no figure."""
     placement_ns: float | None
     """Median of the placement probes."""
     notes: tuple[str, ...]
@@ -150,7 +153,7 @@ def _cell(run: Run, key: CellKey, trials: Sequence[TrialResult]) -> RunCell:
             "throughput": figures.throughput_rounds_per_s,
             "decode-p50": decodes,
         }
-        notes = cell_notes(trials, figures.unreadable_count)
+        notes = tuple(map(_without_counts, cell_notes(trials, figures.unreadable_count)))
     else:
         status = "skipped" if all(one.status == "skipped" for one in trials) else "failed"
     probes = placement_ns(sound)
@@ -162,9 +165,15 @@ def _cell(run: Run, key: CellKey, trials: Sequence[TrialResult]) -> RunCell:
         estimates={metric: one for metric, one in estimates.items() if one is not None and one.value > 0.0},
         rounds=rounds,
         rounds_count=len({one.spec.round_index for one in sound}),
+        failed_count=sum(one.status != "skipped" and not is_sound(one) for one in trials),
         placement_ns=median(probes) if probes else None,
         notes=notes,
     )
+
+
+def _without_counts(note: str) -> str:
+    """Return a note without numbers that differ from cell to cell; the tables of each run have them."""
+    return re.sub(r" in \d+ of \d+ trials(: .*)?$", " in some trials", note)
 
 
 def _decode_rounds_ns(trials: Sequence[TrialResult]) -> tuple[float, ...]:

@@ -23,8 +23,6 @@ from ipcbench.units import format_bytes, format_duration_ns, format_significant
 JSON_VERSION = 1
 WIDTH = 100
 _MAX_NAME = 20
-_MAX_RATIO = 1000.0
-"""Beyond it a bound of an interval says no more than that nothing is known."""
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~&"})
 
 _METRIC_WORDS: Mapping[Metric, str] = {
@@ -47,6 +45,11 @@ _FIELD_WORDS: Mapping[str, Callable[[CellKey], str]] = {
     "pin": lambda key: f"pin {key.pin}",
     "touch": lambda key: f"touch {key.touch}",
 }
+_SECTIONS: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
+    ("Changed", ("slower", "faster")),
+    ("No clear difference", ("no clear difference",)),
+    ("Not comparable", ("not comparable",)),
+)
 _DECIDED = (
     "slower and faster: the 95 % interval of B / A excludes 1, the difference is more than "
     f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} % and more than the noise of both runs, and the p-value, "
@@ -62,7 +65,7 @@ class _Sheet:
     header: tuple[str, ...]
     columns: tuple[str, ...]
     sections: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
-    """(title, rows): what changed first."""
+    """(title, rows): what changed, what did not, what is not comparable; any may be without rows."""
     footnotes: tuple[tuple[str, str], ...]
 
 
@@ -76,12 +79,9 @@ def as_text(comparison: Comparison, width: int = WIDTH) -> str:
     """Return the summary, what changed, what did not, and why what is not compared is not; no escape sequences."""
     sheet = _sheet(comparison)
     parts = ["\n".join(_wrapped((sheet.summary, *sheet.header), width))]
-    sizes = [
-        max(len(row[index]) for row in (sheet.columns, *(row for _, rows in sheet.sections for row in rows)))
-        for index in range(len(sheet.columns))
-    ]
     for title, rows in sheet.sections:
-        parts.append("\n".join([title, *(_aligned(row, sizes) for row in (sheet.columns, *rows))]))
+        if rows:
+            parts.append("\n".join([f"{title}:", *_aligned(sheet.columns, rows)]))
     notes = [f"{letter}: {text}" for letter, text in sheet.footnotes]
     parts.append("\n".join(_wrapped((*notes, _DECIDED), width)))
     return "\n\n".join(parts) + "\n"
@@ -93,7 +93,8 @@ def as_markdown(comparison: Comparison) -> str:
     parts = [f"**{_escape(sheet.summary)}**"]
     changed, *others = sheet.sections
     parts += [_markdown_table(sheet.columns, changed[1])] if changed[1] else []
-    parts += [_folded(f"{title} ({len(rows)})", _markdown_table(sheet.columns, rows)) for title, rows in others]
+    for title, rows in others:
+        parts += [_folded(f"{title} ({len(rows)})", _markdown_table(sheet.columns, rows))] if rows else []
     lines = [*sheet.header, *(f"{letter}: {text}" for letter, text in sheet.footnotes), _DECIDED]
     parts.append(_folded("Runs, notes and how it was decided", "\n".join(f"- {_escape(line)}" for line in lines)))
     return "\n\n".join(parts) + "\n"
@@ -105,30 +106,17 @@ def _sheet(comparison: Comparison) -> _Sheet:
     remarks = {id(one): _remarks(one, common) for one in comparison.changes}
     letters = {text: _letter(i) for i, text in enumerate(dict.fromkeys(t for one in remarks.values() for t in one))}
     gated = comparison.gate_ratio is not None
-    groups: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
-        ("Changed", ("slower", "faster")),
-        ("No clear difference", ("no clear difference",)),
-        ("Not comparable", ("not comparable",)),
-    )
     sections = []
-    for title, verdicts in groups:
+    for title, verdicts in _SECTIONS:
         found = [one for verdict in verdicts for one in comparison.changes if one.verdict == verdict]
         rows = tuple(_row(one, varying, [letters[text] for text in remarks[id(one)]], gated=gated) for one in found)
-        if rows or title == "Changed":
-            sections.append((title if rows else "Changed: nothing", rows))
-    heads = (
-        "backend",
-        *(name.removesuffix("_per_s") for name in varying),
-        "figure",
-        "A",
-        "B",
-        "B / A [95 %]",
-        "verdict",
-    )
+        where = " (other machine)" if comparison.machine_differences else ""
+        sections.append((f"{title}{where}", rows))
+    heads = ("backend", *(name.removesuffix("_per_s") for name in varying), "figure", "A", "B", "B / A [95 %]")
     return _Sheet(
         summary=_summary(comparison),
         header=tuple(_header(comparison, varying, common)),
-        columns=(*heads, *(("gate",) if gated else ()), "notes"),
+        columns=(*heads, "verdict", *(("gate",) if gated else ()), "notes"),
         sections=tuple(sections),
         footnotes=tuple((letter, text) for text, letter in letters.items()),
     )
@@ -187,16 +175,18 @@ def _letter(index: int) -> str:
 
 def _row(change: Change, varying: Sequence[str], letters: Sequence[str], *, gated: bool) -> tuple[str, ...]:
     name = one_line(change.cell.backend)
-    verdict = f"{change.verdict} (other machine)" if change.across_machines else change.verdict
+    verdict: str = change.verdict if change.verdict in _SECTIONS[0][1] else ""  # of others the section tells it
+    if verdict and change.across_machines:
+        verdict += " (other machine)"
     return (
         name if len(name) <= _MAX_NAME else "…" + name[1 - _MAX_NAME :],
         *(_FIELD_WORDS[field](change.cell) for field in varying),
         _METRIC_WORDS[change.metric],
         _figure(change.a, change.metric),
         _figure(change.b, change.metric),
-        _ratio(change.ratio),
+        "" if change.ratio is None else ratio_words(change.ratio),
         verdict,
-        *((change.gate or NOT_MEASURED,) if gated else ()),
+        *((change.gate or "",) if gated else ()),
         " ".join(letters),
     )
 
@@ -209,21 +199,21 @@ def _figure(interval: Interval | None, metric: Metric) -> str:
     return format_duration_ns(interval.estimate)
 
 
-def _ratio(interval: Interval | None) -> str:
-    if interval is None:
-        return NOT_MEASURED
-    if interval.low < 1.0 / _MAX_RATIO or interval.high > _MAX_RATIO:
-        return f"{format_significant(interval.estimate)} [unknown]"
-    return ratio_words(interval)
-
-
 def _wrapped(lines: Sequence[str], width: int) -> Iterator[str]:
     for line in lines:
         yield from textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _aligned(row: Sequence[str], sizes: Sequence[int]) -> str:
-    return "  ".join(text.ljust(size) for text, size in zip(row, sizes, strict=True)).rstrip()
+def _shown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return head and rows without the columns that the rows leave empty."""
+    kept = [index for index in range(len(columns)) if any(row[index] for row in rows)]
+    return [[row[index] for index in kept] for row in (columns, *rows)]
+
+
+def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    shown = _shown(columns, rows)
+    sizes = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return ["  ".join(text.ljust(size) for text, size in zip(row, sizes, strict=True)).rstrip() for row in shown]
 
 
 def _escape(text: str) -> str:
@@ -238,8 +228,9 @@ def _code(text: str) -> str:
 
 
 def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [[_escape(text) for text in columns], [":--"] * len(columns)]
-    lines += [[_code(row[0]), *(_escape(text) for text in row[1:])] for row in rows]
+    head, *shown = _shown(columns, rows)
+    lines = [[_escape(text) for text in head], [":--"] * len(head)]
+    lines += [[_code(row[0]), *(_escape(text) for text in row[1:])] for row in shown]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

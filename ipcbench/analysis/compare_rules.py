@@ -93,16 +93,16 @@ def judge(time_ratio: Interval, p_adjusted: float | None, noise_ratio: float, te
     return verdict, ""
 
 
-def gate_result(time_ratio: Interval, verdict: Verdict, gate_ratio: float, *, tested: bool) -> GateResult:
+def gate_result(time_ratio: Interval, verdict: Verdict, gate_ratio: float, *, believed: bool) -> GateResult:
     """Return whether B is worse by more than the gate, is not, or neither can be claimed.
 
     `regressed`: slower by the verdict, and the whole interval lies beyond the gate. `passed`: the whole interval lies
-    within it, and there are rounds enough to believe the interval (`tested`).
+    within it and can be `believed`: there are two rounds of it, and no trials failed that did not fail before.
     """
     limit = 1.0 + gate_ratio
     if verdict == "slower" and time_ratio.low > limit:
         return "regressed"
-    return "passed" if tested and time_ratio.high <= limit else "inconclusive"
+    return "passed" if believed and time_ratio.high <= limit else "inconclusive"
 
 
 def machine_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...]:

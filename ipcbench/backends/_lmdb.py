@@ -21,7 +21,6 @@ again and goes on where it was; the message that a reader was looking at comes a
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -71,7 +70,8 @@ class RingWriter(_LmdbWriter):
         self._sleep_word = first
         self._sequence = self._words[PUBLISHED]  # above 0 if an earlier writer was killed
         self._room = self._consumed = 0
-        self._large = deque(self._stored())  # numbers of large messages; of those of an earlier writer, any may be
+        self._oldest = 0  # number of the first message that may be in the database, and large
+        self._keys_twice = 2 * self._keys
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         sequence = self._sequence
@@ -93,31 +93,30 @@ class RingWriter(_LmdbWriter):
 
     def _make_room(self, size_bytes: int, timeout_s: float | None) -> Sequence[bytes]:
         """Wait until the message may be stored beside those that are still needed; return what to delete for it."""
-        self._side.require_open()
         if size_bytes > self._limit_bytes:
+            self._side.require_open()
             raise MessageTooLarge(size_bytes, self._limit_bytes)
-        sequence, large = self._sequence, self._large
+        sequence = self._sequence
         is_large = size_bytes > self._small_bytes
-        count = self._large_count if is_large else self._count
-        if sequence >= self._consumed + count:
-            self._consumed = self._side.wait_until_consumed(sequence + 1 - count, timeout_s)
+        first = sequence + 1 - (self._large_count if is_large else self._count)
+        if first > self._consumed:
+            self._side.require_open()
+            self._consumed = self._side.wait_until_consumed(first, timeout_s)
             self._room = self._consumed + self._count
-        stale = []
-        if is_large:
-            while large and large[0] <= sequence - count:
-                number = large.popleft()
-                if number >= sequence - self._count:  # else its key holds a later message
-                    stale.append(self._keys[number % self._count])
-            large.append(sequence)
-        return stale
+        if not is_large or first <= self._oldest:
+            return ()
+        oldest = max(self._oldest, sequence - self._count)  # keys of older ones hold later messages
+        self._oldest = first
+        return self._keys_from(oldest, first)
 
-    def _stored(self) -> range:
-        """Return the numbers of the messages that may be in the database."""
-        return range(max(self._sequence - self._count, 0), self._sequence)
+    def _keys_from(self, start: int, stop: int) -> Sequence[bytes]:
+        """Return the keys of messages `start` to `stop` − 1, at most `depth` of them."""
+        begin = start % self._count
+        return self._keys_twice[begin : begin + stop - start]
 
     def _consumed_keys(self) -> Sequence[bytes]:
-        slowest = self._side.slowest()
-        return [self._keys[number % self._count] for number in self._stored() if number < slowest]
+        oldest = max(self._sequence - self._count, 0)
+        return self._keys_from(oldest, max(oldest, min(self._side.slowest(), self._sequence)))
 
 
 class LatestWriter(_LmdbWriter):

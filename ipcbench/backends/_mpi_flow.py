@@ -38,7 +38,7 @@ from ipcbench.board import (
     board_bytes,
     consumed_word,
 )
-from ipcbench.clock import deadline_ns, remaining_s
+from ipcbench.clock import deadline_ns, now_ns, remaining_s
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.memory_order import sleeper_barrier
 from ipcbench.seats import channel_directory, is_held
@@ -53,6 +53,13 @@ _LEAVING, _HAS_LEFT = 1, 2  # `_LEFT`: 0, then _LEAVING, then _HAS_LEFT + number
 RUN_WORDS = 4
 _START, _LENGTH, _ABSENT, _ALL_ASKED = range(RUN_WORDS)
 
+_MOST_LOOKS = 100
+_OFFERING_NS = 200_000
+"""How long a waiting endpoint looks without anything else, and how long it then offers its core to others after each look,
+before it waits in the way of ipcbench/wait.py: much as MPI itself waits, so that channels whose processes share a core
+pass it on at once."""
+
+_LOOKS_PER_CLOCK = 16
 _LOOKS_PER_YIELD = 32
 _CLOSE_S = 5.0
 """How long a leaving reader waits for those before it, so that it can pass on what was published to those after it."""
@@ -104,7 +111,7 @@ class MpiWriter(Writer):
         self._runs_at, self._run_slots = runs
         self._limit_bytes = side.channel.max_message_bytes
         self._fenced = side.fenced
-        self._spins = range(side.first_looks)
+        self._spins = range(min(_MOST_LOOKS, side.first_looks))
         self._more_sleep_words = side.sleep_words[1:]
         self._left_words = [consumed_word(index) + _LEFT for index in range(side.channel.readers)]
         alone = consumed_word(0)
@@ -166,7 +173,9 @@ class MpiWriter(Writer):
                         break
                 else:
                     deadline = deadline or deadline_ns(timeout_s)
-                    asked = self._side.wait_until_consumed(sequence + 1 - window, remaining_s(deadline)) + window
+                    if not _offer_core(self._side, lambda: slowest() + window > sequence, deadline):
+                        self._side.wait_until_consumed(sequence + 1 - window, remaining_s(deadline))
+                    asked = slowest() + window
             if window:
                 self._room = asked
                 return
@@ -236,7 +245,7 @@ class MpiReader(Reader):
         self._words = side.words
         self._runs_at, self._run_slots = runs
         self._fenced = side.fenced
-        self._spins = range(side.first_looks)
+        self._spins = range(min(_MOST_LOOKS, side.first_looks))
         self._asked_word = side.consumed_word
         self._entered_word = side.consumed_word + _ENTERED
         self._passes_on = link.relays and index < side.channel.readers - 1
@@ -303,6 +312,8 @@ class MpiReader(Reader):
         side, words, sequence = self._side, self._words, self._sequence
         side.require_open()
         deadline = deadline_ns(timeout_s)
+        if _offer_core(side, lambda: words[PUBLISHED] > sequence, deadline):
+            return words[PUBLISHED]
         try:
             while not self._comes(sequence):
                 if not side.wait_until(
@@ -367,7 +378,10 @@ class MpiReader(Reader):
         def entered() -> int:
             return min([words[elder + _ENTERED] for elder in self._elders])
 
-        if not self._elders_waiter.until(lambda: entered() > sequence, deadline):
+        def ready() -> bool:
+            return entered() > sequence
+
+        if not (_offer_core(self._side, ready, deadline) or self._elders_waiter.until(ready, deadline)):
             raise TransportTimeout(
                 f"message {sequence} of channel {self._side.channel.name!r} comes by way of another reader, which has "
                 "not asked for it yet"
@@ -414,3 +428,17 @@ class MpiReader(Reader):
             return False
         words[self._entered_word] = GONE
         return True
+
+
+def _offer_core(side: WriterSide | ReaderSide, ready: Callable[[], bool], deadline: int | None) -> bool:
+    """Look again and again, but let others run in between, for a short time; return whether it became true."""
+    if side.channel.wait != "auto":
+        return False
+    stop = now_ns() + _OFFERING_NS
+    stop = stop if deadline is None else min(stop, deadline)
+    while now_ns() < stop:
+        for _ in range(_LOOKS_PER_CLOCK):
+            os.sched_yield()
+            if ready():
+                return True
+    return False

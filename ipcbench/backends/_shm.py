@@ -35,7 +35,7 @@ _PIN = 2  # word of a reader's line, relative to its `consumed` word: pinned slo
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """What a closed endpoint looks at: nothing arrives there and nobody sleeps, so its fast path ends in the slow one."""
-_NO_SLOTS = ((memoryview(b""), 8),)
+_NO_SLOTS = ((memoryview(b""), 8, 9),)
 
 
 class _ShmWriter(Writer):
@@ -95,18 +95,21 @@ class RingWriter(_ShmWriter):
         sequence = self._sequence
         if sequence >= self._room:
             self._make_room(timeout_s)
-        size_bytes = len(message)
-        if size_bytes > self._limit_bytes:
-            raise MessageTooLarge(size_bytes, self._limit_bytes)
-        payload, head = self._slots[sequence % self._count]
+        payload, head, size_word = self._slots[sequence % self._count]
         words = self._words
-        payload[:size_bytes] = message
-        words[head + 1] = size_bytes
-        self._sequence = sequence + 1
+        size_bytes = len(message)
+        try:
+            payload[:size_bytes] = message
+        except ValueError as error:
+            if size_bytes > self._limit_bytes:
+                raise MessageTooLarge(size_bytes, self._limit_bytes) from error
+            raise
+        words[size_word] = size_bytes
         if self._fenced:
             self._side.store_published(head, sequence + 1)
+            self._sequence = sequence + 1
         else:
-            words[head] = sequence + 1
+            self._sequence = words[head] = sequence + 1
         if words[self._sleep_word] or self._more_sleep_words:
             self._side.ring_sleepers()
 
@@ -131,7 +134,7 @@ class RingReader(_ShmReader):
             words[self._consumed_word] = sequence  # the last view is done with
         if words[WRITER_SLEEPS]:
             self._side.ring_writer()
-        payload, head = self._slots[sequence % self._count]
+        payload, head, size_word = self._slots[sequence % self._count]
         wanted = sequence + 1
         if words[head] != wanted:
             for _ in self._spins:
@@ -142,7 +145,7 @@ class RingReader(_ShmReader):
         if self._fenced:
             self._side.fence()
         self._sequence = wanted
-        return payload[: words[head + 1]]
+        return payload[: words[size_word]]
 
     def _await(self, words: memoryview, head: int, wanted: int, timeout_s: float | None) -> None:
         self._side.require_open()
@@ -169,7 +172,7 @@ class LatestWriter(_ShmWriter):
         taken = {words[word] - 1 for word in self._pin_words}
         taken.add(self._newest)
         slot = next(index for index in range(len(self._slots)) if index not in taken)
-        payload, head = self._slots[slot]
+        payload, head, _ = self._slots[slot]
         payload[:size_bytes] = message
         words[head + 1] = size_bytes
         self._sequence += 1
@@ -201,7 +204,7 @@ class LatestReader(_ShmReader):
             if words[_ANNOUNCED] == announced:
                 break
         self._sequence = announced >> 16
-        payload, head = self._slots[slot]
+        payload, head, _ = self._slots[slot]
         return payload[: words[head + 1]]
 
 

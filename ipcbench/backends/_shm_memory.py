@@ -16,7 +16,7 @@ from ipcbench.board import board_bytes
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 
-RING_BYTES = 2**20
+RING_BYTES = 2**22
 """A ring holds as many of its `depth` slots as fit in this, and at least `_MIN_SLOTS`: one that stays in the
 processor's cache is worth more than one that holds many large messages."""
 
@@ -95,7 +95,7 @@ class Layout:
 
 
 class Mapping:
-    """A segment in this process: its words, and each slot as (payload, index of its first word)."""
+    """A segment in this process: its words, and each slot as (payload, index of its first word, of its second)."""
 
     def __init__(self, channel: ChannelSpec) -> None:
         layout = Layout(channel)
@@ -107,13 +107,13 @@ class Mapping:
         self.words = buffer[: layout.total_bytes].cast("Q")
         starts = range(layout.start_bytes, layout.total_bytes, layout.slot_bytes)
         self.slots = tuple(
-            (buffer[start + _HEAD_BYTES : start + _HEAD_BYTES + channel.max_message_bytes], start // 8)
+            (buffer[start + _HEAD_BYTES : start + _HEAD_BYTES + channel.max_message_bytes], start // 8, start // 8 + 1)
             for start in starts
         )
 
     def close(self) -> None:
         """Unmap; see `Segment.close`."""
-        for payload, _ in self.slots:
+        for payload, *_ in self.slots:
             payload.release()
         self.words.release()
         self._segment.close()

@@ -12,27 +12,19 @@ process.
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import IO
 
 from ipcbench.backend import Launcher
-from ipcbench.errors import TransportError, Unsupported
-from ipcbench.testing.agent import BOUND, KEY_VARIABLE, LEAVE
+from ipcbench.errors import TransportError
+from ipcbench.testing.agent import BOUND, LEAVE
 from ipcbench.testing.calls import Agent, ProcessAgent, ThreadAgent
 from ipcbench.testing.door import Door
-
-MPIEXEC_VARIABLE = "IPCBENCH_MPIEXEC"
-"""Environment variable with the MPI launcher's command line, to which `-n COUNT PROGRAM` is added; by default the
-`mpiexec` beside this Python, or the first one in PATH.
-"""
+from ipcbench.testing.starting import agent_command, import_path, mpiexec_command, start
 
 _ENDING_S = 20.0
 
@@ -74,7 +66,17 @@ class ThreadCrew(Crew):
 
 
 class ProcessCrew(Crew):
-    """Agents that are processes, and what the suite holds for them."""
+    """Agents that are processes, and what the suite holds for them. They can import what the suite could import when
+    they were started; if that has changed, `muster` starts new ones.
+    """
+
+    def __init__(self) -> None:
+        self._import_path = import_path()
+
+    def _refresh(self) -> None:
+        if self._import_path != import_path():
+            self.discard()
+            self._import_path = import_path()
 
     @abstractmethod
     def agents(self) -> Sequence[ProcessAgent]:
@@ -97,9 +99,11 @@ class SpawnCrew(ProcessCrew):
     """Agents that are processes of their own."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._agents: dict[int, ProcessAgent] = {}
 
     def muster(self, count: int) -> Sequence[Agent]:
+        self._refresh()
         missing = [n for n in range(count) if n not in self._agents or self._agents[n].killed]
         if missing:
             self._start(missing)
@@ -111,7 +115,7 @@ class SpawnCrew(ProcessCrew):
         with Door() as door:
             for number in numbers:
                 errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - the agent closes it when it ends
-                started[number] = (_popen(_agent_command(door, str(number)) + bound, door, errors), errors)
+                started[number] = (start(agent_command(door, str(number)) + bound, door, errors), errors)
 
             def check() -> None:
                 for process, errors in started.values():
@@ -154,8 +158,8 @@ class _Launch:
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         self.agents: list[ProcessAgent] = []
         with Door() as door:
-            command = [*mpiexec_command(), "-n", str(count), *_agent_command(door, "-")]
-            self.process = _popen(command, door, self.errors)
+            command = [*mpiexec_command(), "-n", str(count), *agent_command(door, "-")]
+            self.process = start(command, door, self.errors)
             try:
                 arrived = door.admit(count, self._check)
             except TransportError:
@@ -193,9 +197,11 @@ class MpiCrew(ProcessCrew):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._launches: dict[int, _Launch] = {}
 
     def muster(self, count: int) -> Sequence[Agent]:
+        self._refresh()
         launch = self._launches.get(count)
         if launch is not None and not launch.is_whole():
             self._launches.pop(count).end()
@@ -248,35 +254,3 @@ class Pool:
         """End all agents; twice is fine, and a pool that is used again starts new ones."""
         for crew in self._crews.values():
             crew.close()
-
-
-def mpiexec_command() -> list[str]:
-    """Return the MPI launcher's command.
-
-    Raises:
-        Unsupported: there is none.
-    """
-    chosen = shlex.split(os.environ.get(MPIEXEC_VARIABLE, ""))
-    if chosen:
-        return chosen
-    beside = str(Path(sys.executable).parent)
-    found = shutil.which("mpiexec", path=os.pathsep.join((beside, os.environ.get("PATH", os.defpath))))
-    if found is None:
-        raise Unsupported(f"no mpiexec beside {sys.executable} or in PATH; set {MPIEXEC_VARIABLE}")
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
-    return [found, "--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else [found]
-
-
-def _agent_command(door: Door, number: str) -> list[str]:
-    return [sys.executable, "-m", "ipcbench.testing.agent", str(door.path), number]
-
-
-def _popen(command: Sequence[str], door: Door, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a command that can import what this process can import."""
-    path = os.pathsep.join(entry or os.curdir for entry in sys.path)
-    environment = {**os.environ, KEY_VARIABLE: door.key.hex(), "PYTHONPATH": path}
-    if os.geteuid() == 0:  # Open MPI refuses to run as root unless told twice
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=environment, close_fds=True
-    )

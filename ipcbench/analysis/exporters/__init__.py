@@ -1,0 +1,47 @@
+"""A stored run in the formats of other tools: a table from a format's name to the function that writes it.
+
+What does not live here: the project's own tables as text, CSV and JSON (ipcbench/analysis/export.py and render.py).
+Each format is a module; it is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ipcbench.analysis.exporters.common import Export
+    from ipcbench.store import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """One format; called with a run it returns the text and what was left out."""
+
+    summary: str
+    """What it is for, in a line."""
+    module: str
+    function: str
+
+    def __call__(self, run: Run) -> Export:
+        """Return the run in this format.
+
+        Raises:
+            StoreError: the run has no trial that this format could be made from.
+        """
+        module = import_module(f"{__name__}.{self.module}")
+        export: Export = getattr(module, self.function)(run)
+        return export
+
+
+EXPORTERS: Mapping[str, Exporter] = {
+    "pyperf": Exporter("pyperf JSON 1.0, a run per round, for `pyperf stats` and `compare_to`", "pyperf", "as_pyperf"),
+    "github-latency": Exporter("github-action-benchmark, customSmallerIsBetter", "github", "as_github_latency"),
+    "github-throughput": Exporter("github-action-benchmark, customBiggerIsBetter", "github", "as_github_throughput"),
+    "hlog": Exporter("HdrHistogram log 1.3, a tag per series", "hlog", "as_hlog"),
+    "osu": Exporter("text as of the OSU micro-benchmarks, latency and bandwidth", "osu", "as_osu"),
+    "perfetto": Exporter("Chrome trace of the worst outliers, for ui.perfetto.dev", "perfetto", "as_perfetto"),
+}
+"""Name of the format → what writes it."""

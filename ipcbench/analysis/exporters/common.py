@@ -1,0 +1,138 @@
+"""What all formats share: which trials may be used, what a series is called, whatever had to be left out.
+
+What does not live here: any format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ipcbench.analysis.cells import Setting, setting_of
+from ipcbench.analysis.notes import failure_reason, is_sound, one_line
+from ipcbench.analysis.wording import joined, size_words
+from ipcbench.errors import StoreError
+from ipcbench.measure.stats import IntArray
+from ipcbench.result import TrialResult
+from ipcbench.spec import Mode
+from ipcbench.store import Run
+
+# What a name leaves unsaid. Not taken from the defaults of a sweep: if one of those changes, a series must not go on
+# under its old name with another meaning.
+_UNSAID = {"delivery": "every_message", "codec": "pickle", "depth": 64, "wait": "auto", "pin": "none", "touch": "header"}
+_UNSAID_RATE_PER_S = 1000.0
+_UNSAID_RATE_BYTES_PER_S = 100e6
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A run in another tool's format."""
+
+    text: str
+    left_out: tuple[str, ...]
+    """What is not in it and why, one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The trials of a run that a format is made from."""
+
+    run: Run
+    trials: tuple[TrialResult, ...]
+    """Those that are ok, of the modes that were asked for, in the order of execution."""
+    left_out: list[str] = field(default_factory=list)
+    """Grows as a format finds more that it cannot use."""
+
+    def leave_out(self, trial: TrialResult, reason: str) -> None:
+        """Note that a trial, or a part of it, is not in the export."""
+        self.left_out.append(f"{trial_words(trial)}: {one_line(reason)}")
+
+    def samples(self, trial: TrialResult) -> dict[str, IntArray]:
+        """Return the columns of a trial; empty, and the trial left out, if they cannot be read or there are none."""
+        try:
+            columns = self.run.samples(trial.trial_id)
+        except StoreError as error:
+            self.leave_out(trial, str(error))
+            return {}
+        if not columns:
+            self.leave_out(trial, "it has no samples")
+        return columns
+
+    def export(self, text: str) -> Export:
+        """Return the finished export."""
+        return Export(text, tuple(dict.fromkeys(self.left_out)))
+
+    def require(self, found: object, what: str) -> None:
+        """Raise StoreError, with the reason, if nothing was found to write; `what` names what was looked for."""
+        if not found:
+            because = f": {self.left_out[0]}" if self.left_out else ""
+            raise StoreError(f"{self.run.path}: holds no {what}{because}")
+
+
+def select(run: Run, modes: Sequence[Mode], what: str) -> Selection:
+    """Return the trials of these modes that may enter a figure; the others, and absent backends, are noted as left out.
+
+    Args:
+        run: the stored run.
+        modes: those that the format can show.
+        what: name of the format, for the error.
+
+    Raises:
+        StoreError: there is no such trial.
+    """
+    asked = [one for one in run.trials if one.spec.mode in modes]
+    selection = Selection(run, tuple(one for one in asked if is_sound(one)))
+    selection.left_out.extend(f"{name}: {one_line(reason)}" for name, reason in run.info.skipped.items())
+    for trial in asked:
+        if not is_sound(trial):
+            status = "failed" if trial.status == "ok" else trial.status
+            selection.leave_out(trial, f"{status}: {failure_reason([trial])}")
+    selection.require(selection.trials, f"trial for {what}: it takes one of mode {' or '.join(modes)} that is ok")
+    return selection
+
+
+def trial_words(trial: TrialResult) -> str:
+    """Return which trial it is: number, backend, size, mode and round."""
+    spec = trial.spec
+    size = size_words(setting_of(trial))
+    return f"trial {trial.trial_id} ({spec.backend}, {spec.payload} of {size}, {spec.mode}, round {spec.round_index})"
+
+
+def reader_words(readers: Sequence[str]) -> str:
+    """Return `reader-0`, `reader-0 and reader-1` …"""
+    return joined(readers)
+
+
+def size_name(setting: Setting) -> str:
+    """Return `dict-1000-55039B`: kind, size in its own unit, bytes as sent."""
+    return f"{setting.payload}-{setting.size}-{setting.payload_bytes}B"
+
+
+def cell_parts(setting: Setting, backend: str, rate_per_s: float | None) -> tuple[str, ...]:
+    """Return the parts of a series' name without its metric: backend, payload, readers, and whatever is unusual.
+
+    Args:
+        setting: of the cell.
+        backend: of the cell.
+        rate_per_s: offered rate of paced trials, None for what has none.
+
+    Returns:
+        The same for every run of the same measurement: neither host, version nor time is in it.
+    """
+    usual = round(min(_UNSAID_RATE_PER_S, _UNSAID_RATE_BYTES_PER_S / max(1, setting.payload_bytes)), 3)
+    unusual = [
+        f"{name}-{value}" for name, told in _UNSAID.items() if (value := getattr(setting, name)) != told
+    ]
+    if rate_per_s is not None and rate_per_s != usual:
+        unusual.append(f"rate-{rate_per_s:g}")
+    return backend, size_name(setting), f"r{setting.readers}", *unusual
+
+
+def series_name(setting: Setting, backend: str, rate_per_s: float | None, metric: str) -> str:
+    """Return `zmq/dict-1000-55039B/r3/one-way-p50`, see `cell_parts`."""
+    return "/".join((*cell_parts(setting, backend, rate_per_s), metric))
+
+
+def rate_of(trial: TrialResult) -> float | None:
+    """Return the offered rate of a paced trial, None for the others."""
+    return trial.spec.rate_per_s if trial.spec.mode == "paced" else None

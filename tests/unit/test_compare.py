@@ -1,0 +1,470 @@
+"""Two runs differ only where it is sure; what cannot be compared says why; the gate claims nothing it cannot."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ipcbench.analysis.compare import Change, Comparison, compare_runs
+from ipcbench.analysis.compare_cells import METRICS, Metric
+from ipcbench.analysis.compare_render import as_json, as_markdown, as_text
+from ipcbench.analysis.compare_rules import gate_result, holm, judge, machine_differences, p_value, student_p_value
+from ipcbench.errors import ConfigError
+from ipcbench.measure.stats import Estimate, Interval
+from ipcbench.result import Integrity, TrialResult
+from ipcbench.spec import SweepSpec
+from ipcbench.store import Run
+from tests.unit.builders import MACHINE, Cell, conditions, make_run, quantiles
+
+FIVE = (1.0, 1.01, 0.99, 1.005, 0.995)
+CALM = Cell(factors=FIVE)
+SWEEP = SweepSpec(backends=("shm",), sizes=(10,), readers=1, rounds=5)
+
+
+def one_cell(path: Path, cell: Cell = CALM, sweep: SweepSpec = SWEEP, **info: Any) -> Run:
+    return make_run(path, {("shm", 10): cell}, sweep, **info)
+
+
+def pair(tmp_path: Path, a: Cell = CALM, b: Cell = CALM, sweep: SweepSpec = SWEEP, **options: Any) -> Comparison:
+    return compare_runs(one_cell(tmp_path / "a", a, sweep), one_cell(tmp_path / "b", b, sweep), **options)
+
+
+def change(comparison: Comparison, metric: Metric) -> Change:
+    (found,) = [one for one in comparison.changes if one.metric == metric]
+    return found
+
+
+# Figures and verdicts
+
+
+def test_a_run_does_not_differ_from_itself(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", {("shm", 10): CALM, ("zmq", 10): Cell(50_000.0, factors=FIVE)})
+    comparison = compare_runs(run, run)
+    assert comparison.count("no clear difference") == len(comparison.changes) == comparison.tests_count == 8
+    assert {one.p_value for one in comparison.changes} == {1.0}
+    assert {one.ratio.estimate for one in comparison.changes if one.ratio} == {1.0}
+    assert comparison.outcome is None
+
+
+def test_twice_the_latency_and_half_the_throughput_are_slower(tmp_path: Path) -> None:
+    comparison = pair(tmp_path, b=replace(CALM, latency_ns=20_000.0, rate_per_s=50_000.0))
+    latency, throughput = change(comparison, "latency-p50"), change(comparison, "throughput")
+    for one, expected in ((latency, 2.0), (throughput, 0.5)):
+        assert one.verdict == "slower"
+        assert one.ratio is not None
+        assert one.ratio.low < expected < one.ratio.high
+        assert one.ratio.estimate == pytest.approx(expected, rel=0.02)
+        assert one.time_ratio is not None
+        assert one.time_ratio.estimate == pytest.approx(2.0, rel=0.02)
+        assert one.p_value is not None
+        assert one.p_value < 0.01
+    assert change(comparison, "decode-p50").verdict == "no clear difference"
+
+
+def test_the_other_way_round_everything_is_mirrored(tmp_path: Path) -> None:
+    a = one_cell(tmp_path / "a")
+    b = one_cell(tmp_path / "b", replace(CALM, latency_ns=13_000.0, rate_per_s=80_000.0, factors=(1.03, 0.97, 1.0)))
+    there, back = compare_runs(a, b), compare_runs(b, a)
+    mirrored = {"slower": "faster", "faster": "slower"}
+    for one, other in zip(there.changes, back.changes, strict=True):
+        assert one.ratio is not None
+        assert other.ratio is not None
+        assert one.ratio.low == pytest.approx(1.0 / other.ratio.high)
+        assert one.p_value == pytest.approx(other.p_value)
+        assert other.verdict == mirrored.get(one.verdict, one.verdict)
+
+
+def test_every_metric_of_every_mode(tmp_path: Path) -> None:
+    sweep = SweepSpec(
+        backends=("shm",), sizes=(10,), readers=1, rounds=5, rate_per_s=1000.0, modes=("paced", "pingpong", "saturate")
+    )
+    comparison = pair(tmp_path, b=replace(CALM, round_trip_ns=60_000.0), sweep=sweep)
+    assert {one.metric for one in comparison.changes} == set(METRICS)
+    assert change(comparison, "round-trip-p50").verdict == "slower"
+    assert change(comparison, "latency-p50").verdict == "no clear difference"
+
+
+def test_p99_needs_a_thousand_samples(tmp_path: Path) -> None:
+    both = pair(tmp_path / "short", replace(CALM, factors=FIVE[:2]), replace(CALM, factors=FIVE[:2]))
+    assert "latency-p99" not in {one.metric for one in both.changes}
+    one = change(pair(tmp_path / "long", CALM, replace(CALM, factors=FIVE[:2])), "latency-p99")
+    assert (one.verdict, one.b) == ("not comparable", None)
+    assert "no such figure in B" in one.reason
+
+
+def test_decoding_is_compared_by_its_rounds(tmp_path: Path) -> None:
+    def slow(one: TrialResult) -> TrialResult:
+        decode = quantiles(300_000.0 + one.trial_id)
+        return replace(one, endpoints=tuple(replace(p, decode=decode) if p.decode else p for p in one.endpoints))
+
+    found = change(pair(tmp_path, b=replace(CALM, change=slow)), "decode-p50")
+    assert found.verdict == "slower"
+    assert found.ratio is not None
+    assert found.ratio.estimate == pytest.approx(300 / 241, rel=0.01)
+
+
+def test_what_is_within_a_percent_is_no_difference_however_sure(tmp_path: Path) -> None:
+    still = Cell(factors=(1.0, 1.0001, 0.9999, 1.0001, 1.0), spread=1e-4)
+    found = change(pair(tmp_path, still, replace(still, rate_per_s=99_300.0)), "throughput")
+    assert found.ratio is not None
+    assert found.ratio.high < 1.0
+    assert (found.verdict, found.reason) == ("no clear difference", "within 1 %")
+
+
+@pytest.mark.parametrize(
+    ("times", "p_adjusted", "noise", "verdict", "reason"),
+    [
+        (Interval(1.2, 1.5, 1.9), 0.01, 0.0, "slower", ""),
+        (Interval(0.5, 0.6, 0.7), 0.01, 0.1, "faster", ""),
+        (Interval(0.9, 1.5, 1.9), 0.01, 0.0, "no clear difference", ""),
+        (Interval(1.01, 1.04, 1.06), 0.01, 0.05, "no clear difference", "within the noise of the runs, 5.0 %"),
+        (Interval(1.001, 1.005, 1.006), 0.01, 0.0, "no clear difference", "within 1 %"),
+        (Interval(1.2, 1.5, 1.9), 0.06, 0.0, "no clear difference", "may be chance among 40 figures"),
+        (Interval(1.2, 1.5, 1.9), None, 0.0, "no clear difference", "one round only"),
+    ],
+)
+def test_a_difference_needs_all_three(
+    times: Interval, p_adjusted: float | None, noise: float, verdict: str, reason: str
+) -> None:
+    found = judge(times, p_adjusted, noise, 40)
+    assert found[0] == verdict
+    assert found[1].startswith(reason)
+    assert bool(found[1]) == bool(reason)
+
+
+def test_one_round_claims_nothing(tmp_path: Path) -> None:
+    once = replace(CALM, factors=(1.0,))
+    comparison = pair(tmp_path, once, replace(once, latency_ns=90_000.0), gate_ratio=0.05)
+    found = change(comparison, "latency-p50")
+    assert (found.verdict, found.p_value, found.gate) == ("no clear difference", None, "inconclusive")
+    assert "one round" in found.reason
+    assert comparison.tests_count == 0
+
+
+def test_the_same_runs_give_the_same_result(tmp_path: Path) -> None:
+    a, b = one_cell(tmp_path / "a"), one_cell(tmp_path / "b", replace(CALM, latency_ns=11_000.0))
+    assert compare_runs(a, b) == compare_runs(a, b)
+
+
+def test_only_the_metrics_asked_for_are_tested(tmp_path: Path) -> None:
+    comparison = pair(tmp_path, metrics=("throughput",))
+    assert [one.metric for one in comparison.changes] == ["throughput"]
+    with pytest.raises(ConfigError, match="metrics"):
+        pair(tmp_path / "x", metrics=("speed",))
+
+
+# Many tests at once
+
+
+@pytest.mark.parametrize(
+    ("t", "degrees", "expected"),
+    [
+        (0.0, 3.0, 1.0),
+        (12.7062, 1.0, 0.05),
+        (-4.3027, 2.0, 0.05),
+        (2.7764, 4.0, 0.05),
+        (1.9842, 100.0, 0.05),
+        (8.6103, 4.0, 0.001),
+        (63.657, 1.0, 0.01),
+        (1.959964, math.inf, 0.05),
+        (3.2905, 1e9, 0.001),
+        (2.0, 9_999.0, 0.04553),
+    ],
+)
+def test_p_values_are_those_of_the_tables(t: float, degrees: float, expected: float) -> None:
+    assert student_p_value(t, degrees) == pytest.approx(expected, rel=2e-3)
+
+
+def test_holm_is_the_text_books() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))
+    assert holm([0.5, 0.9]) == (1.0, 1.0)
+    assert holm([]) == ()
+
+
+def estimate(value: float, log_variance: float, rounds: int, degrees: float = 50.0) -> Estimate:
+    return Estimate(value, np.array([-0.1, 0.0, 0.1]), log_variance, degrees, rounds)
+
+
+def test_rounds_and_not_samples_decide_how_sure_a_test_is() -> None:
+    values = [p_value(estimate(1.0, 0.01, n), estimate(1.5, 0.01, n)) for n in (1, 2, 3, 10)]
+    assert values[0] is None
+    assert values[1:] == pytest.approx([student_p_value(math.log(1.5) / math.sqrt(0.02), d) for d in (2, 4, 18)])
+
+
+def test_figures_without_any_spread() -> None:
+    assert p_value(estimate(1.0, 0.0, 3), estimate(1.0, 0.0, 3)) == 1.0
+    assert p_value(estimate(1.0, 0.0, 3), estimate(2.0, 0.0, 3)) == 0.0
+
+
+def test_of_many_equal_cells_none_is_called_different_though_some_look_so(tmp_path: Path) -> None:
+    source = np.random.default_rng(5)
+    sweep = SweepSpec(backends=("x",), sizes=(10,), readers=1, rounds=3, modes=("saturate",))
+
+    def cells() -> dict[tuple[str, int], Cell]:
+        return {(f"b{index}", 10): Cell(factors=np.exp(source.normal(0.0, 0.1, 3)).tolist()) for index in range(120)}
+
+    comparison = compare_runs(make_run(tmp_path / "a", cells(), sweep), make_run(tmp_path / "b", cells(), sweep))
+    excluded = [one for one in comparison.changes if one.ratio and not one.ratio.low <= 1.0 <= one.ratio.high]
+    assert comparison.tests_count == 120
+    assert excluded, "alone, a few of so many would be called different"
+    assert all(one.verdict == "no clear difference" and one.reason for one in excluded)
+    assert comparison.count("no clear difference") == 120
+
+
+# What cannot be compared
+
+
+def only(comparison: Comparison) -> Change:
+    (found,) = comparison.changes
+    assert (found.verdict, found.ratio, found.p_value) == ("not comparable", None, None)
+    return found
+
+
+SATURATE = replace(SWEEP, modes=("saturate",))
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "words"),
+    [
+        ({}, {"depth": 4}, "measured there with depth 4"),
+        ({}, {"wait": "spin", "pin": "0,1"}, "measured there with wait spin, pin 0,1"),
+        ({"modes": ("paced",)}, {"modes": ("paced",), "rate_per_s": 50.0}, "measured there with rate_per_s 50.0"),
+        ({}, {"sizes": (100,)}, "not measured there"),
+    ],
+)
+def test_a_cell_that_is_missing_says_what_was_measured_instead(
+    tmp_path: Path, here: dict[str, Any], there: dict[str, Any], words: str
+) -> None:
+    a, b = replace(SATURATE, **here), replace(SATURATE, **there)
+    comparison = compare_runs(
+        make_run(tmp_path / "a", {("shm", a.sizes[0]): CALM}, a),
+        make_run(tmp_path / "b", {("shm", b.sizes[0]): CALM}, b),
+    )
+    missing = {one.reason.partition(":")[0]: one for one in comparison.changes}
+    assert set(missing) == {"missing in A", "missing in B"}
+    assert missing["missing in B"].reason == f"missing in B: {words}"
+    assert missing["missing in B"].a is not None
+    assert missing["missing in B"].b is None
+
+
+def test_a_backend_that_b_left_out_says_why(tmp_path: Path) -> None:
+    a = make_run(tmp_path / "a", {("shm", 10): CALM, ("mpi", 10): CALM}, SATURATE)
+    b = one_cell(tmp_path / "b", sweep=SATURATE, skipped={"mpi": "no MPI; pip install x"})
+    missing = next(one for one in compare_runs(a, b).changes if one.cell.backend == "mpi")
+    assert missing.reason == "missing in B: no MPI; pip install x"
+
+
+def test_a_cell_that_failed_says_where_and_why(tmp_path: Path) -> None:
+    found = only(pair(tmp_path, b=Cell(factors=(0.0, 0.0, 0.0)), sweep=SATURATE, gate_ratio=0.05))
+    assert found.reason == "failed in B: reader-0 ended with exit code 1 (3 trials)"
+    assert found.gate == "inconclusive"
+    found = only(pair(tmp_path / "x", a=Cell(factors=(0.0, 0.0, 0.0)), sweep=SATURATE, gate_ratio=0.05))
+    assert found.reason.startswith("failed in A")
+    assert found.gate is None
+
+
+def test_lost_messages_are_failures_even_if_marked_ok(tmp_path: Path) -> None:
+    def lose(one: TrialResult) -> TrialResult:
+        return replace(one, endpoints=tuple(replace(part, integrity=Integrity(lost_count=1)) for part in one.endpoints))
+
+    assert only(pair(tmp_path, b=replace(CALM, change=lose), sweep=SATURATE)).reason.startswith("failed in B")
+
+
+def test_other_payload_bytes_are_another_message(tmp_path: Path) -> None:
+    def larger(one: TrialResult) -> TrialResult:
+        return replace(one, spec=replace(one.spec, payload_bytes=600))
+
+    found = only(pair(tmp_path, b=replace(CALM, change=larger), sweep=SATURATE))
+    assert found.reason == "other payload bytes: 521 B / 600 B"
+
+
+def test_notes_of_both_runs_stand_beside_a_figure(tmp_path: Path) -> None:
+    def far(one: TrialResult) -> TrialResult:
+        return replace(one, conditions=conditions(300.0), spec=replace(one.spec, window_s=9.0))
+
+    a = replace(CALM, notes=("oversubscribed",))
+    found = change(pair(tmp_path, a, replace(a, notes=("oversubscribed", "closed loop"), change=far)), "throughput")
+    assert found.notes == (
+        "oversubscribed",
+        "B: closed loop",
+        "windows or warm-ups of different lengths in A and B",
+        "cores were nearer to each other in A than in B",
+    )
+
+
+# The gate
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict", "believed", "expected"),
+    [
+        (Interval(1.10, 1.2, 1.3), "slower", True, "regressed"),
+        (Interval(1.04, 1.2, 1.3), "slower", True, "inconclusive"),
+        (Interval(1.02, 1.03, 1.04), "slower", True, "passed"),
+        (Interval(0.96, 1.0, 1.04), "no clear difference", True, "passed"),
+        (Interval(0.96, 1.0, 1.06), "no clear difference", True, "inconclusive"),
+        (Interval(1.10, 1.2, 1.3), "no clear difference", True, "inconclusive"),
+        (Interval(0.5, 0.6, 0.7), "faster", True, "passed"),
+        (Interval(0.96, 1.0, 1.04), "no clear difference", False, "inconclusive"),
+    ],
+)
+def test_the_gate_claims_only_what_the_whole_interval_says(
+    times: Interval, verdict: Any, believed: bool, expected: str
+) -> None:
+    assert gate_result(times, verdict, 0.05, believed=believed) == expected
+
+
+@pytest.mark.parametrize(
+    ("b", "gate", "outcome"),
+    [
+        (CALM, 0.10, "passed"),
+        (CALM, 0.0001, "inconclusive"),
+        (replace(CALM, rate_per_s=60_000.0), 0.10, "regressed"),
+        (replace(CALM, rate_per_s=60_000.0), 1.0, "passed"),
+        (replace(CALM, rate_per_s=150_000.0), 0.10, "passed"),
+        (replace(CALM, factors=(*FIVE[:4], 0.0)), 0.10, "inconclusive"),
+    ],
+)
+def test_the_gate_of_a_whole_run(tmp_path: Path, b: Cell, gate: float, outcome: str) -> None:
+    assert pair(tmp_path, b=b, sweep=SATURATE, gate_ratio=gate).outcome == outcome
+
+
+def test_what_is_new_in_b_is_not_gated_and_what_is_gone_is(tmp_path: Path) -> None:
+    both = {("shm", 10): CALM, ("zmq", 10): CALM}
+    a, b = one_cell(tmp_path / "a", sweep=SATURATE), make_run(tmp_path / "b", both, SATURATE)
+    assert compare_runs(a, b, gate_ratio=0.1).outcome == "passed"
+    assert compare_runs(b, a, gate_ratio=0.1).outcome == "inconclusive"
+
+
+def test_a_gate_that_compared_nothing_has_not_passed(tmp_path: Path) -> None:
+    a = make_run(tmp_path / "a", {("shm", 10): CALM}, SATURATE)
+    b = make_run(tmp_path / "b", {("zmq", 10): CALM}, SATURATE)
+    assert compare_runs(a, b, gate_ratio=0.1).outcome == "inconclusive"
+    assert compare_runs(a, b, gate_ratio=0.1, metrics=("decode-p50",)).outcome == "inconclusive"
+
+
+@pytest.mark.parametrize("gate", [0.0, -0.1, 11.0, math.nan])
+def test_a_gate_that_makes_no_sense(tmp_path: Path, gate: float) -> None:
+    with pytest.raises(ConfigError, match="gate"):
+        pair(tmp_path, gate_ratio=gate)
+
+
+# Machines
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, []),
+        ({"kernel": "Linux 6.1.99-other", "python": "CPython 3.11.2", "virtual": True}, []),
+        ({"memory_bytes": int(16.5 * 2**30)}, []),
+        ({"memory_bytes": 17 * 2**30}, ["memory_bytes"]),
+        ({"memory_bytes": None}, ["memory_bytes"]),
+        ({"cpu_model": "Other CPU"}, ["cpu_model"]),
+        ({"usable_cores": 4.0}, ["usable_cores"]),
+        ({"logical_cores": 16}, ["logical_cores"]),
+        ({"kernel": "Linux 6.12.1"}, ["kernel"]),
+        ({"kernel": "Darwin 6.1.0"}, ["kernel"]),
+        ({"python": "CPython 3.12.7"}, ["python"]),
+        ({"python": "PyPy 3.11.7"}, ["python"]),
+        ({"kernel": None}, ["kernel"]),
+        ({"cpu_model": "Other CPU", "python": "CPython 3.13.0"}, ["cpu_model", "python"]),
+    ],
+)
+def test_what_makes_another_machine(changes: dict[str, Any], names: Sequence[str]) -> None:
+    found = machine_differences(MACHINE, {**MACHINE, **changes})
+    assert [one.partition(":")[0] for one in found] == list(names)
+
+
+def test_runs_of_different_machines_are_refused_or_marked(tmp_path: Path) -> None:
+    a = one_cell(tmp_path / "a")
+    b = one_cell(tmp_path / "b", replace(CALM, rate_per_s=1e3), machine={**MACHINE, "cpu_model": "Other CPU"})
+    with pytest.raises(ConfigError, match="cpu_model: Example CPU / Other CPU"):
+        compare_runs(a, b)
+    comparison = compare_runs(a, b, across_machines=True)
+    assert comparison.machine_differences == ("cpu_model: Example CPU / Other CPU",)
+    assert all(one.across_machines for one in comparison.changes)
+    for text in (as_text(comparison), as_markdown(comparison)):
+        assert "slower (other machine)" in text
+        assert "No clear difference (other machine)" in text
+        assert "different machines" in text
+    assert not any(one.across_machines for one in compare_runs(a, a, across_machines=True).changes)
+
+
+# Text
+
+
+def mixed(tmp_path: Path, name: str = "shm", **options: Any) -> Comparison:
+    a = {(name, 10): CALM, ("zmq", 10): CALM, ("pipe", 10): CALM}
+    b = {(name, 10): replace(CALM, latency_ns=25_000.0), ("zmq", 10): CALM, ("lmdb", 10): CALM}
+    later = {"versions": {"ipcbench": "0.2.0", "python": "3.11.7"}, "run_id": "20270102T030405Z-0a1b2c"}
+    return compare_runs(make_run(tmp_path / "a", a), make_run(tmp_path / "b", b, **later), **options)
+
+
+def test_text_says_what_changed_first_and_how_it_was_decided(tmp_path: Path) -> None:
+    text = as_text(mixed(tmp_path, gate_ratio=0.05))
+    lines = text.splitlines()
+    assert lines[0] == ("ipcbench: B against A: 2 slower, 0 faster, 6 no clear difference, 4 not comparable; gate 5 %:")
+    assert lines[1].strip() == "regressed"
+    assert text.index("Changed:") < text.index("No clear difference:") < text.index("Not comparable:")
+    assert "versions that differ, A / B: ipcbench: 0.1.0 / 0.2.0" in text
+    assert "all cells: every_message, dict, 10 entries, pickle, 1 reader, depth 64" in text
+    assert "missing in A: not measured there" in text
+    assert "one-way p50  10.0 µs  25.0 µs  2.50 [" in text
+    assert all(len(line) <= 110 for line in lines)
+    assert "\x1b" not in text
+
+
+def test_markdown_is_a_line_a_table_of_changes_and_folded_rest(tmp_path: Path) -> None:
+    text = as_markdown(mixed(tmp_path))
+    assert text.startswith(
+        "**ipcbench: B against A: 2 slower, 0 faster, 6 no clear difference, 4 not comparable**\n\n|"
+    )
+    above, _, folded = text.partition("<details>")
+    assert above.count("| slower |") == 2
+    assert "`zmq`" not in above
+    assert "`zmq`" in folded
+    assert folded.count("</details>") == folded.count("<summary>") == 3
+    widths = {line.replace("\\|", "").count("|") for line in above.splitlines() if line.startswith("|")}
+    assert len(widths) == 1
+
+
+def test_a_name_cannot_break_out_of_its_cell(tmp_path: Path) -> None:
+    text = as_markdown(mixed(tmp_path, "a`|<b>@me\n#1"))
+    rows = [line for line in text.splitlines() if line.startswith("|") and "@me" in line]
+    assert rows
+    assert all(row.startswith("| ``a`\\|<b>@me #1`` | ") for row in rows)
+
+
+def test_reasons_of_foreign_programs_are_escaped(tmp_path: Path) -> None:
+    def fail(one: TrialResult) -> TrialResult:
+        return replace(one, status="failed", reason="</details> | [x](y) *z*\n\x1b[31m")
+
+    comparison = pair(tmp_path, b=replace(CALM, change=fail))
+    text = as_markdown(comparison)
+    assert "\\</details\\> \\| \\[x\\](y) \\*z\\*" in text
+    assert "\x1b" not in text + as_text(comparison)
+
+
+def test_nothing_in_common_is_said(tmp_path: Path) -> None:
+    a, b = (make_run(tmp_path / name, {(name, 10): CALM}) for name in ("x", "y"))
+    assert "0 slower, 0 faster, 0 no clear difference, 4 not comparable" in as_text(compare_runs(a, b))
+
+
+def test_json_holds_everything_in_plain_values(tmp_path: Path) -> None:
+    comparison = mixed(tmp_path, gate_ratio=0.05)
+    document = json.loads(as_json(comparison))
+    assert (document["format"], document["version"], document["outcome"]) == ("ipcbench comparison", 1, "regressed")
+    assert len(document["changes"]) == len(comparison.changes)
+    slower = next(one for one in document["changes"] if one["verdict"] == "slower")
+    assert slower["cell"]["backend"] == "shm"
+    assert slower["ratio"]["low"] < 2.5 < slower["ratio"]["high"]
+    assert slower["unit"] == "ns"
+    assert slower["gate"] == "regressed"
