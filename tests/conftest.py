@@ -70,7 +70,7 @@ class Belongings:
             *(f"process {pid}: {what}" for pid, what in self.children.items() if pid not in before.children),
             *(f"thread {name}" for ident, name in self.threads.items() if ident not in before.threads),
             *(f"descriptor {fd} of {what}" for fd, what in self.descriptors.items() if fd not in before.descriptors),
-            *(what for name, what in self.files.items() if name not in before.files and not is_in_use_elsewhere(name)),
+            *(what for name, what in self.files.items() if name not in before.files and not belongs_elsewhere(name)),
         ]
 
 
@@ -89,12 +89,17 @@ def describe(process: psutil.Process) -> str:
         return "(it has ended)"
 
 
-def is_in_use_elsewhere(name: str) -> bool:
-    """Return whether a process outside this test's tree has the file, or one within the folder, open or mapped."""
+def belongs_elsewhere(path: str) -> bool:
+    """Return whether a name is that of another run on this host: it holds the number of a living process outside this
+    test's tree, or such a process has something of the same family (`ipcb-<word>`) open, mapped or among its arguments.
+    """
     ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    others = (pid for pid in psutil.pids() if pid not in ours)
-    prefix = Path(name).name
-    return any(trace.kind in {"descriptor", "mapping"} for trace in traces(prefix, others))
+    others = set(psutil.pids()) - ours
+    parts = Path(path).name.split("-")
+    numbers = {int(part) for part in parts if part.isdecimal()}
+    family = traces("-".join(parts[:2]), others)
+    holders = {int(trace.what.partition(":")[0]) for trace in family if trace.kind == "process"}
+    return bool(numbers & others or holders & others) or any(t.kind in {"descriptor", "mapping"} for t in family)
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,9 @@ SAME_PLACEMENT_RATIO = 1.6
 MOST_OTHERS_CPU_RATIO = 0.1
 """A round in which other processes had more of the machine is repeated."""
 
+_QUIET_LOOK_S = 0.2
+_MOST_QUIET_LOOKS = 25
+
 
 class GroupFailed(Exception):
     """A process of a group died, raised, lost a message or did not answer in time."""
@@ -99,7 +102,15 @@ def _cpu_s() -> tuple[float, float]:
     return busy, sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
+def _wait_for_quiet() -> None:
+    """Return when the machine does little, or after a few seconds: a round takes long, and would have to be repeated."""
+    for _ in range(_MOST_QUIET_LOOKS):
+        if psutil.cpu_percent(_QUIET_LOOK_S) <= 100 * MOST_OTHERS_CPU_RATIO:
+            return
+
+
 def _measure_round(sides: Sequence[Callable[[], float]]) -> Round:
+    _wait_for_quiet()
     begin, (busy, own) = now_ns(), _cpu_s()
     probes, figures = [limits.probe_ns()], []
     for side in sides:

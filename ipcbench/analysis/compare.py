@@ -267,7 +267,7 @@ def _change(key: CellKey, metric: Metric, a: Estimate, b: Estimate, notes: tuple
         a.interval(),
         b.interval(),
         # Both runs draw the same replicates of a cell; in opposite orders they are independent of each other.
-        ratio=ratio(replace(b, deviations=b.deviations), a),
+        ratio=ratio(replace(b, deviations=b.deviations[::-1]), a),
         p_value=p_value(a, b),
         verdict="no clear difference",
         reason="",

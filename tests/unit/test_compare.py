@@ -17,7 +17,7 @@ from ipcbench.analysis.compare_cells import METRICS, Metric
 from ipcbench.analysis.compare_render import as_json, as_markdown, as_text
 from ipcbench.analysis.compare_rules import gate_result, holm, judge, machine_differences, p_value, student_p_value
 from ipcbench.errors import ConfigError
-from ipcbench.measure.stats import Estimate, Interval
+from ipcbench.measure.stats import Estimate, Interval, ratio
 from ipcbench.result import Integrity, TrialResult
 from ipcbench.spec import SweepSpec
 from ipcbench.store import Run
@@ -26,6 +26,7 @@ from tests.unit.builders import MACHINE, Cell, conditions, make_run, quantiles
 FIVE = (1.0, 1.01, 0.99, 1.005, 0.995)
 CALM = Cell(factors=FIVE)
 SWEEP = SweepSpec(backends=("shm",), sizes=(10,), readers=1, rounds=5)
+SATURATE = replace(SWEEP, modes=("saturate",))
 
 
 def one_cell(path: Path, cell: Cell = CALM, sweep: SweepSpec = SWEEP, **info: Any) -> Run:
@@ -139,6 +140,32 @@ def test_a_difference_needs_all_three(
     assert bool(found[1]) == bool(reason)
 
 
+def test_the_noisier_run_sets_the_noise(tmp_path: Path) -> None:
+    restless = {(f"n{index}", 10): Cell(factors=(1.0, 1.4, 0.7, 1.3, 0.8)) for index in range(3)}
+    a = make_run(tmp_path / "a", {("shm", 10): CALM}, SATURATE)
+    b = replace(CALM, rate_per_s=92_000.0)
+    calm = compare_runs(a, make_run(tmp_path / "calm", {("shm", 10): b}, SATURATE))
+    noisy = compare_runs(a, make_run(tmp_path / "noisy", {("shm", 10): b, **restless}, SATURATE))
+    assert calm.changes[0].verdict == "slower"
+    found = next(one for one in noisy.changes if one.cell.backend == "shm")
+    assert found.verdict == "no clear difference"
+    assert found.reason.startswith("within the noise of the runs")
+    assert noisy.noise_ratios["throughput"] > 5 * calm.noise_ratios["throughput"]
+
+
+def test_both_runs_are_drawn_independently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    correlations = []
+
+    def watch(numerator: Estimate, denominator: Estimate) -> Interval:
+        correlations.append(float(np.corrcoef(numerator.deviations, denominator.deviations)[0, 1]))
+        return ratio(numerator, denominator)
+
+    monkeypatch.setattr("ipcbench.analysis.compare.ratio", watch)
+    pair(tmp_path, metrics=("latency-p50", "latency-p99", "throughput"))
+    assert len(correlations) == 3
+    assert max(map(abs, correlations)) < 0.2
+
+
 def test_one_round_claims_nothing(tmp_path: Path) -> None:
     once = replace(CALM, factors=(1.0,))
     comparison = pair(tmp_path, once, replace(once, latency_ns=90_000.0), gate_ratio=0.05)
@@ -225,9 +252,6 @@ def only(comparison: Comparison) -> Change:
     (found,) = comparison.changes
     assert (found.verdict, found.ratio, found.p_value) == ("not comparable", None, None)
     return found
-
-
-SATURATE = replace(SWEEP, modes=("saturate",))
 
 
 @pytest.mark.parametrize(

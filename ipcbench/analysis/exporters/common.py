@@ -5,12 +5,14 @@ What does not live here: any format.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from ipcbench.analysis.cells import Setting, setting_of
 from ipcbench.analysis.notes import failure_reason, is_sound, one_line
-from ipcbench.analysis.wording import joined, size_words
+from ipcbench.analysis.wording import size_words
 from ipcbench.errors import StoreError
 from ipcbench.measure.stats import IntArray
 from ipcbench.result import TrialResult
@@ -19,7 +21,14 @@ from ipcbench.store import Run
 
 # What a name leaves unsaid. Not taken from the defaults of a sweep: if one of those changes, a series must not go on
 # under its old name with another meaning.
-_UNSAID = {"delivery": "every_message", "codec": "pickle", "depth": 64, "wait": "auto", "pin": "none", "touch": "header"}
+_UNSAID = {
+    "delivery": "every_message",
+    "codec": "pickle",
+    "depth": 64,
+    "wait": "auto",
+    "pin": "none",
+    "touch": "header",
+}
 _UNSAID_RATE_PER_S = 1000.0
 _UNSAID_RATE_BYTES_PER_S = 100e6
 
@@ -57,6 +66,12 @@ class Selection:
         if not columns:
             self.leave_out(trial, "it has no samples")
         return columns
+
+    def check_samples(self) -> None:
+        """Note every trial whose figures come from samples and which has none that can be read."""
+        for trial in self.trials:
+            if trial.spec.mode != "saturate":
+                self.samples(trial)
 
     def export(self, text: str) -> Export:
         """Return the finished export."""
@@ -98,11 +113,6 @@ def trial_words(trial: TrialResult) -> str:
     return f"trial {trial.trial_id} ({spec.backend}, {spec.payload} of {size}, {spec.mode}, round {spec.round_index})"
 
 
-def reader_words(readers: Sequence[str]) -> str:
-    """Return `reader-0`, `reader-0 and reader-1` …"""
-    return joined(readers)
-
-
 def size_name(setting: Setting) -> str:
     """Return `dict-1000-55039B`: kind, size in its own unit, bytes as sent."""
     return f"{setting.payload}-{setting.size}-{setting.payload_bytes}B"
@@ -120,9 +130,7 @@ def cell_parts(setting: Setting, backend: str, rate_per_s: float | None) -> tupl
         The same for every run of the same measurement: neither host, version nor time is in it.
     """
     usual = round(min(_UNSAID_RATE_PER_S, _UNSAID_RATE_BYTES_PER_S / max(1, setting.payload_bytes)), 3)
-    unusual = [
-        f"{name}-{value}" for name, told in _UNSAID.items() if (value := getattr(setting, name)) != told
-    ]
+    unusual = [f"{name}-{value}" for name, told in _UNSAID.items() if (value := getattr(setting, name)) != told]
     if rate_per_s is not None and rate_per_s != usual:
         unusual.append(f"rate-{rate_per_s:g}")
     return backend, size_name(setting), f"r{setting.readers}", *unusual
@@ -136,3 +144,29 @@ def series_name(setting: Setting, backend: str, rate_per_s: float | None, metric
 def rate_of(trial: TrialResult) -> float | None:
     """Return the offered rate of a paced trial, None for the others."""
     return trial.spec.rate_per_s if trial.spec.mode == "paced" else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Which stored rows of a reader and of the writer are of the same message; both have shape (n,)."""
+
+    reader: IntArray
+    writer: IntArray
+
+
+def received_at(columns: Mapping[str, IntArray], role: str) -> Rows | None:
+    """Return what a reader of a paced trial received, row by row, and where the writer sent it.
+
+    A receipt less its latency is the intended time, which the writer noted too; so thinned columns join as well as
+    whole ones. None if a column is missing or does not fit the others.
+    """
+    received, latency = columns.get(f"{role}.received_ns"), columns.get(f"{role}.latency_ns")
+    intended, sent = columns.get("writer.intended_ns"), columns.get("writer.sent_ns")
+    if received is None or latency is None or intended is None or sent is None:
+        return None
+    if received.size != latency.size or intended.size != sent.size or not intended.size:
+        return None
+    wanted = received - latency
+    place = np.minimum(np.searchsorted(intended, wanted), intended.size - 1)
+    hit = np.flatnonzero(intended[place] == wanted)
+    return Rows(hit, place[hit].astype(np.int64))

@@ -2,15 +2,15 @@
 
 What does not live here: pyperf, which is not needed to write it.
 
-A pyperf run is a process, and so is a round here: each round started fresh ones. Its one value is the round's own figure.
-More values per run would be easy to give and wrong to use: pyperf's t-test takes all values for independent, and those
-of one process are not. The test also needs equal numbers of values in both files, so compare runs of equally many rounds.
+A pyperf run is a process, and so is a round: each started fresh ones. Its one value is the round's own figure. More
+values per run would be easy to give and wrong to use: pyperf's test takes all values for independent of one another,
+and those of one process are not. It also needs equally many values on both sides, so what has fewer rounds is noted.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,10 +19,12 @@ import numpy as np
 from ipcbench.analysis.cells import setting_of
 from ipcbench.analysis.exporters.common import Export, Selection, rate_of, select, series_name
 from ipcbench.analysis.notes import one_line
-from ipcbench.measure.stats import IntArray, quantile
+from ipcbench.measure.stats import quantile
 from ipcbench.result import RunInfo, TrialResult
+from ipcbench.spec import Mode
+from ipcbench.store import Run
 
-VERSION = "1.0"
+FORMAT_VERSION = "1.0"
 
 _MACHINE = {
     "cpu_model": "cpu_model_name",
@@ -31,40 +33,110 @@ _MACHINE = {
     "kernel": "platform",
     "os": "os",
     "governor": "cpu_governor",
-    "virtual": "virtual",
     "usable_cores": "usable_cores",
     "memory_bytes": "memory_bytes",
 }
-"""What of the machine is written, and how pyperf calls it where it has a name for it; nothing else is."""
+"""What of the machine is written → how pyperf calls it, where it has a name for it. Nothing else is."""
+
+_VERSIONS = ("ipcbench", "numpy", "pyzmq", "libzmq", "lmdb", "msgpack", "mpi4py", "mpich", "openmpi", "impi-rt")
+"""Of the run's versions, those that are written."""
 
 _DESCRIPTIONS = {
-    "one-way-p50": "median of receipt − intended send time, all readers",
-    "one-way-p99": "99th percentile of receipt − intended send time, all readers",
-    "round-trip-p50": "median from a send to the last reader's reply",
-    "round-trip-p99": "99th percentile from a send to the last reader's reply",
+    "one-way-p50": "receipt - intended send time, all readers, median",
+    "one-way-p99": "receipt - intended send time, all readers, 99th percentile",
+    "round-trip-p50": "from a send to the last reader's reply, median",
+    "round-trip-p99": "from a send to the last reader's reply, 99th percentile",
     "message-time": "1 / throughput to every reader, saturated",
 }
 
+_COLUMNS: Mapping[Mode, tuple[str, str]] = {
+    "paced": ("one-way", ".latency_ns"),
+    "pingpong": ("round-trip", "writer.round_trip_ns"),
+}
+"""Mode → what its times are called, and how the names of their columns end."""
 
-def as_pyperf(run: Any) -> Export:
+
+def as_pyperf(run: Run) -> Export:
     """Return a run as pyperf JSON.
 
     Raises:
-        StoreError: no trial is ok.
+        StoreError: there is no trial, or no figure, to write.
     """
     selection = select(run, ("paced", "pingpong", "saturate"), "pyperf")
-    found: dict[str, list[tuple[TrialResult, float]]] = {}
-    metrics: dict[str, str] = {}
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for trial in selection.trials:
         for metric, seconds in _values(selection, trial).items():
             name = series_name(setting_of(trial), trial.spec.backend, rate_of(trial), metric)
-            metrics[name] = metric
-            found.setdefault(name, []).append((trial, seconds))
-    selection.require(found, "figure that pyperf could show")
-    _note_unequal(selection, found)
+            runs.setdefault((name, metric), []).append({"metadata": _run_metadata(trial), "values": [seconds]})
+    selection.require(runs, "figure for pyperf")
+    _note_fewer_rounds(selection, runs)
     document = {
-        "version": VERSION,
+        "version": FORMAT_VERSION,
         "metadata": _common_metadata(run.info),
-        "benchmarks": [_benchmark(name, metrics[name], runs) for name, runs in sorted(found.items())],
+        "benchmarks": [
+            {"metadata": {"name": name, "description": _DESCRIPTIONS[metric]}, "runs": found}
+            for (name, metric), found in sorted(runs.items())
+        ],
     }
     return selection.export(json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def _values(selection: Selection, trial: TrialResult) -> dict[str, float]:
+    """Return metric → seconds of one trial; a percentile of too few samples is not there."""
+    if trial.spec.mode == "saturate":
+        if not trial.throughput_per_s:
+            selection.leave_out(trial, "it has no throughput")
+            return {}
+        return {"message-time": 1.0 / trial.throughput_per_s}
+    what, ending = _COLUMNS[trial.spec.mode]
+    columns = selection.samples(trial)
+    found = [column for name, column in columns.items() if name.endswith(ending) and column.size]
+    times = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    if columns and (times.size == 0 or float(np.median(times)) <= 0.0):
+        selection.leave_out(trial, f"it has no {what} times")
+    figures = {"p50": float(np.median(times)) if times.size else None, "p99": quantile(times, 0.99)}
+    return {f"{what}-{name}": value / 1e9 for name, value in figures.items() if value is not None and value > 0.0}
+
+
+def _note_fewer_rounds(selection: Selection, runs: Mapping[tuple[str, str], Sequence[object]]) -> None:
+    most = max(len(found) for found in runs.values())
+    selection.left_out.extend(
+        f"{name}: {most - len(found)} of {most} rounds are missing; pyperf compares equally many only"
+        for (name, _), found in sorted(runs.items())
+        if len(found) < most
+    )
+
+
+def _common_metadata(info: RunInfo) -> dict[str, Any]:
+    implementation, _, python = str(info.machine.get("python") or "").partition(" ")
+    found = {
+        **{theirs: info.machine.get(ours) for ours, theirs in _MACHINE.items()},
+        "python_implementation": implementation.lower(),
+        "python_version": python,
+        **{f"{name}_version": info.versions.get(name) for name in _VERSIONS},
+        "ipcbench_run": info.run_id,
+    }
+    return {"unit": "second", **_fit(found)}
+
+
+def _run_metadata(trial: TrialResult) -> dict[str, Any]:
+    conditions = trial.conditions
+    found = {
+        "date": f"{datetime.fromtimestamp(trial.started_unix_s, UTC):%Y-%m-%d %H:%M:%S.%f}",
+        "duration": max(0.0, trial.duration_s),
+        "load_avg_1min": max(0.0, conditions.load_1min) if conditions is not None else None,
+        "mem_max_rss": max((one.usage.max_rss_bytes for one in trial.endpoints), default=0) or None,
+        "round": trial.spec.round_index,
+        "notes": "; ".join(trial.notes),
+    }
+    return _fit(found)
+
+
+def _fit(values: Mapping[str, Any]) -> dict[str, str | int | float]:
+    """Return what pyperf takes: numbers, and texts of one line; what is unknown or empty is left away."""
+    texts = {name: one_line(value) if isinstance(value, str) else value for name, value in values.items()}
+    return {
+        name: value
+        for name, value in texts.items()
+        if value != "" and isinstance(value, str | int | float) and not isinstance(value, bool)
+    }

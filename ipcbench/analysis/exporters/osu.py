@@ -1,0 +1,78 @@
+"""Text in the form of the OSU micro-benchmarks: a latency and a bandwidth table per backend, sizes in payload bytes.
+
+What does not live here: the figures (ipcbench/analysis/summary.py).
+
+OSU's latency is half a round trip between two processes. Here a table of one-way latency is what was timed one way, and
+half a round trip is a table of its own that says so; the two are never one column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from ipcbench.analysis.cells import CellSummary, Setting
+from ipcbench.analysis.exporters.common import Export, select
+from ipcbench.analysis.summary import summarise
+from ipcbench.analysis.wording import family_words
+from ipcbench.store import Run
+
+_SIZE_WIDTH = 10
+_FIELD_WIDTH = 20
+
+_LATENCY = "Latency (us)"
+_BANDWIDTH = "Bandwidth (MB/s)"
+
+
+def _one_way_us(cell: CellSummary) -> float | None:
+    return cell.latency_p50_ns.estimate / 1e3 if cell.latency_p50_ns is not None else None
+
+
+def _half_round_trip_us(cell: CellSummary) -> float | None:
+    return cell.round_trip_p50_ns.estimate / 2e3 if cell.round_trip_p50_ns is not None else None
+
+
+def _mb_per_s(cell: CellSummary) -> float | None:
+    return cell.throughput_bytes_per_s / 1e6 if cell.throughput_bytes_per_s is not None else None
+
+
+_TABLES: tuple[tuple[str, str, Callable[[CellSummary], float | None]], ...] = (
+    ("one-way latency, median, from the intended send time", _LATENCY, _one_way_us),
+    ("half round trip, median, to the last reader's reply", _LATENCY, _half_round_trip_us),
+    ("bandwidth to each reader, MB = 10^6 bytes of payload", _BANDWIDTH, _mb_per_s),
+)
+"""What the table shows, OSU's title of its column, the figure."""
+
+
+def as_osu(run: Run) -> Export:
+    """Return the tables, backend by backend, empty lines between them.
+
+    Raises:
+        StoreError: there is no trial, or no figure, to write.
+    """
+    selection = select(run, ("paced", "pingpong", "saturate"), "osu")
+    selection.check_samples()
+    families: dict[tuple[str, Setting], list[CellSummary]] = {}
+    for one in summarise(run).settings:
+        family = replace(one.setting, size=0, payload_bytes=0)
+        for cell in one.cells:
+            families.setdefault((cell.backend, family), []).append(cell)
+    tables = [table for _, cells in sorted(families.items()) for table in _tables(cells)]
+    selection.require(tables, "figure for osu")
+    return selection.export("\n".join(tables))
+
+
+def _tables(cells: Sequence[CellSummary]) -> Iterator[str]:
+    """Yield the tables of one backend that have a row."""
+    for what, title, figure in _TABLES:
+        rows = {cell.setting: value for cell in cells if (value := figure(cell)) is not None}
+        if rows:
+            yield "".join(f"{line}\n" for line in _lines(cells[0], what, title, rows))
+
+
+def _lines(cell: CellSummary, what: str, title: str, rows: dict[Setting, float]) -> Iterator[str]:
+    yield f"# ipcbench {cell.backend}: {what}"
+    yield f"# Payload: {cell.setting.payload}, {family_words(cell.setting)}."
+    yield f"{'# Size':<{_SIZE_WIDTH}}{title:>{_FIELD_WIDTH}}"
+    for setting, value in sorted(rows.items(), key=lambda row: row[0].payload_bytes):
+        yield f"{setting.payload_bytes:<{_SIZE_WIDTH}}{value:>{_FIELD_WIDTH}.2f}"

@@ -1,0 +1,218 @@
+"""Chrome trace JSON of what surrounded the worst messages of each paced trial, for ui.perfetto.dev.
+
+What does not live here: a trace of a whole run; the samples of a trial are stored, not everything that happened.
+
+Each window is a process of its own, with its writer and readers as threads and its own zero of time: a slice for each
+write and for each read up to the receipt, an arrow from the send to each receipt, a mark where the schedule wanted the
+message sent. Slices of a track follow one another and never overlap.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ipcbench.analysis.cells import setting_of
+from ipcbench.analysis.exporters.common import Export, Rows, Selection, received_at, select
+from ipcbench.analysis.wording import size_words
+from ipcbench.measure.stats import IntArray
+from ipcbench.result import TrialResult
+from ipcbench.store import Run
+from ipcbench.units import format_duration_ns
+
+WORST_COUNT = 3
+"""Windows per trial."""
+NEIGHBOURS_COUNT = 4
+"""Messages shown before and after the outlier."""
+
+_INSIDE_NS = 100
+"""An arrow is fastened so far inside its slice, where no rounding of a viewer can put it outside."""
+
+_Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """A call of one endpoint; times of CLOCK_MONOTONIC."""
+
+    row: int
+    """Which message: its row in the writer's columns."""
+    start_ns: int
+    end_ns: int
+    arguments: Mapping[str, Any]
+
+    @property
+    def margin_ns(self) -> int:
+        return min(_INSIDE_NS, (self.end_ns - self.start_ns) // 2)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Traffic:
+    """The stored messages of a trial."""
+
+    trial: TrialResult
+    columns: Mapping[str, IntArray]
+    rows: Mapping[str, Rows]
+    """By reader."""
+    worst_ns: IntArray
+    """Latency of each of the writer's messages at the reader that got it last; 0 if no receipt is stored."""
+
+
+def as_perfetto(run: Run) -> Export:
+    """Return the windows around the worst messages of each paced trial.
+
+    Raises:
+        StoreError: there is no paced trial with samples.
+    """
+    selection = select(run, ("paced",), "perfetto")
+    numbers = itertools.count(1)
+    events: list[_Event] = []
+    for trial in selection.trials:
+        traffic = _traffic(selection, trial)
+        if traffic is not None:
+            for rank, row in enumerate(_outliers(traffic), 1):
+                events += _Window(traffic, row, rank, numbers).events()
+    selection.require(events, "samples for perfetto")
+    other = {"run": run.info.run_id, "ipcbench": run.info.versions.get("ipcbench", "unknown")}
+    document = {"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}
+    return selection.export(json.dumps(document, allow_nan=False) + "\n")
+
+
+def _traffic(selection: Selection, trial: TrialResult) -> _Traffic | None:
+    columns = selection.samples(trial)
+    if not columns:
+        return None
+    rows: dict[str, Rows] = {}
+    for reader in trial.readers:
+        found = received_at(columns, reader.role)
+        calls, received = columns.get(f"{reader.role}.read_ns"), columns.get(f"{reader.role}.received_ns")
+        if found is None or calls is None or received is None or calls.size != received.size:
+            selection.leave_out(trial, f"{reader.role} has no one-way times that fit its receipts")
+            return None
+        rows[reader.role] = found
+    sent, writes = columns["writer.sent_ns"], columns.get("writer.write_ns")
+    if writes is None or writes.size != sent.size:
+        selection.leave_out(trial, "the writer has no times of its writes")
+        return None
+    worst: IntArray = np.zeros(sent.size, dtype=np.int64)
+    for role, one in rows.items():
+        np.maximum.at(worst, one.writer, columns[f"{role}.latency_ns"][one.reader])
+    return _Traffic(trial, columns, rows, worst)
+
+
+def _outliers(traffic: _Traffic) -> list[int]:
+    """Return the rows of the worst messages, the worst first; none that is in the window of one before."""
+    chosen: list[int] = []
+    for row in np.argsort(-traffic.worst_ns, kind="stable").tolist():
+        if len(chosen) == WORST_COUNT or traffic.worst_ns[row] <= 0:
+            break
+        if all(abs(row - one) > NEIGHBOURS_COUNT for one in chosen):
+            chosen.append(row)
+    return chosen
+
+
+def _apart(slices: Iterable[_Slice]) -> list[_Slice]:
+    """Return slices of one track that do not overlap: each begins when the one before has ended, or later."""
+    kept: list[_Slice] = []
+    for one in slices:
+        start_ns = max(one.start_ns, kept[-1].end_ns) if kept else one.start_ns
+        if start_ns < one.end_ns:
+            kept.append(replace(one, start_ns=start_ns))
+    return kept
+
+
+class _Window:
+    """One outlier and its neighbours.
+
+    Args:
+        traffic: of the trial.
+        row: the outlier's.
+        rank: 1 for the worst of the trial.
+        numbers: gives numbers that no other process, thread or arrow of the file has.
+    """
+
+    def __init__(self, traffic: _Traffic, row: int, rank: int, numbers: Iterator[int]) -> None:
+        self._traffic = traffic
+        self._row = row
+        self._rank = rank
+        self._numbers = numbers
+        self._first = max(0, row - NEIGHBOURS_COUNT)
+        self._last = min(traffic.worst_ns.size - 1, row + NEIGHBOURS_COUNT)
+        self._tracks = {"writer": self._writes(), **{role: self._reads(role) for role in traffic.rows}}
+        self._process = next(numbers)
+        self._threads = {role: next(numbers) for role in self._tracks}
+        starts = [one.start_ns for track in self._tracks.values() for one in track]
+        self._origin_ns = min([*starts, *self._column("writer.intended_ns")])
+
+    def events(self) -> Iterator[_Event]:
+        """Yield names first, then slices, marks and arrows."""
+        yield from self._names()
+        for role, track in self._tracks.items():
+            for one in track:
+                more = {"dur": (one.end_ns - one.start_ns) / 1e3, "args": one.arguments}
+                yield self._event("X", "write" if role == "writer" else "read", role, one.start_ns, **more)
+        for due_ns in self._column("writer.intended_ns"):
+            yield self._event("i", "due", "writer", due_ns, s="t")
+        yield from self._arrows()
+
+    def _column(self, name: str) -> list[int]:
+        """Return the part of a writer's column that is in the window."""
+        part: list[int] = self._traffic.columns[name][self._first : self._last + 1].tolist()
+        return part
+
+    def _writes(self) -> list[_Slice]:
+        names = ("writer.intended_ns", "writer.sent_ns", "writer.write_ns")
+        calls = zip(*(self._column(name) for name in names), strict=True)
+        return _apart(
+            _Slice(row, sent, sent + call, {"message": row, "send delay us": (sent - intended) / 1e3})
+            for row, (intended, sent, call) in enumerate(calls, self._first)
+        )
+
+    def _reads(self, role: str) -> list[_Slice]:
+        columns, rows = self._traffic.columns, self._traffic.rows[role]
+        inside = np.flatnonzero((rows.writer >= self._first) & (rows.writer <= self._last))
+        found = []
+        for row, place in zip(rows.writer[inside].tolist(), rows.reader[inside].tolist(), strict=True):
+            received, call, latency = (
+                int(columns[f"{role}.{name}"][place]) for name in ("received_ns", "read_ns", "latency_ns")
+            )
+            about = {"message": row, "latency us": latency / 1e3, "outlier": row == self._row}
+            found.append(_Slice(row, received - call, received, about))
+        return _apart(found)
+
+    def _names(self) -> Iterator[_Event]:
+        trial = self._traffic.trial
+        spec, worst = trial.spec, format_duration_ns(float(self._traffic.worst_ns[self._row]))
+        title = f"{spec.backend}, {spec.payload} of {size_words(setting_of(trial))}, round {spec.round_index}"
+        names: list[tuple[str, str, Any]] = [
+            ("writer", "process_name", f"{title}: outlier {self._rank}, {worst}"),
+            ("writer", "process_sort_index", self._process),
+        ]
+        for role, number in self._threads.items():
+            names += [(role, "thread_name", role), (role, "thread_sort_index", number)]
+        for role, name, value in names:
+            key = "name" if name.endswith("_name") else "sort_index"
+            yield {"ph": "M", "name": name, "pid": self._process, "tid": self._threads[role], "args": {key: value}}
+
+    def _arrows(self) -> Iterator[_Event]:
+        """Yield both ends of an arrow for every write and each read of the same message."""
+        writes = {one.row: one for one in self._tracks["writer"]}
+        for role, track in self._tracks.items():
+            for read in track if role != "writer" else ():
+                write = writes.get(read.row)
+                if write is None:
+                    continue
+                number = next(self._numbers)
+                sent_ns = write.start_ns + write.margin_ns
+                yield self._event("s", "message", "writer", sent_ns, id=number)
+                yield self._event("f", "message", role, read.end_ns - max(1, read.margin_ns), id=number, bp="e")
+
+    def _event(self, phase: str, name: str, role: str, at_ns: int, **more: Any) -> _Event:
+        """Return an event at a moment, in µs since the window's first."""
+        moment = {"pid": self._process, "tid": self._threads[role], "ts": (at_ns - self._origin_ns) / 1e3}
+        return {"ph": phase, "name": name, "cat": "ipcbench", **moment, **more}

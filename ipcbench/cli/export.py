@@ -1,0 +1,68 @@
+"""`ipcbench export`: a stored run in the format of another tool.
+
+What does not live here: the formats (ipcbench/analysis/exporters).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from ipcbench.analysis.exporters import EXPORTERS
+from ipcbench.cli.output import RESULTS_ROOT
+from ipcbench.errors import ConfigError
+
+
+class _Export(click.Command):
+    """The command, with the formats at the end of its help text."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Formats"):
+            formatter.write_dl([(name, one.summary) for name, one in EXPORTERS.items()])
+
+
+@click.command(
+    "export",
+    cls=_Export,
+    short_help="Write a stored run for other tools.",
+    help=f"""Write RUN, a folder of results, in the format of another tool; without it, the latest in {RESULTS_ROOT}/.
+
+    Only trials that are ok are written; whatever is left out is named on stderr.""",
+)
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--to", "form", type=click.Choice(list(EXPORTERS)), required=True, help="The format, see below.")
+@click.option("--out", metavar="FILE", help="Where to write; made or replaced as a whole. Without it, stdout.")
+def command(run: str | None, form: str, out: str | None) -> None:
+    """Read the run, write it, say what is missing."""
+    from ipcbench.store import latest_run, load_run
+
+    target = _target(out)
+    stored = load_run(latest_run(RESULTS_ROOT) if run is None else Path(run))
+    exported = EXPORTERS[form](stored)
+    _write(exported.text, target)
+    for problem in stored.problems:
+        click.echo(f"warning: {problem}", err=True)
+    for line in exported.left_out:
+        click.echo(f"left out: {line}", err=True)
+
+
+def _target(out: str | None) -> Path | None:
+    """Return the file to write, None for stdout; a device or a folder must not be replaced by a file."""
+    if out is None:
+        return None
+    path = Path(out)
+    if path.exists() and not path.is_file():
+        raise ConfigError("--out", out, "the path of a file; without --out it goes to stdout")
+    return path
+
+
+def _write(text: str, target: Path | None) -> None:
+    from ipcbench.files import write_atomically
+
+    if target is not None:
+        write_atomically(target, lambda file: file.write(text.encode()))
+        return
+    sys.stdout.write(text)
+    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
