@@ -198,16 +198,16 @@ def values_are_never_torn(bench: Bench) -> None:
         for wished in (4_096, 2**18):
             size = min(wished, bench.can.max_message_bytes)
             with bench.lab(readers=readers, delivery="latest_value", max_message_bytes=size) as lab:
-                _race(lab, size, rounds=1 if bench.quick else 4)
+                _race(lab, size, rounds=1 if bench.quick else 4, round_s=0.1 if bench.quick or bench.inline else 0.25)
 
 
-def _race(lab: Lab, size: int, rounds: int) -> None:
+def _race(lab: Lab, size: int, rounds: int, round_s: float) -> None:
     """Let the writer overwrite and the readers read, until every reader has read often enough or the rounds are over:
     on a busy machine they may hardly meet in one.
     """
     fewest = 0
     for number in range(rounds):
-        tallies = _overwrite(lab, 0.1 if rounds == 1 else 0.25, size, first=number * _ENDLESS)
+        tallies = _overwrite(lab, round_s, size, first=number * _ENDLESS)
         for label, tally in tallies:
             torn = tally["damaged_count"] + tally["foreign_count"]
             require(not torn, f"{label}: {torn} of {tally['received_count']} reads gave a torn value")
