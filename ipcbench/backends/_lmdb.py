@@ -36,6 +36,10 @@ _ANNOUNCED = 2  # word of the board's first line that this backend uses: version
 _PIN = 2  # word of a reader's line, relative to its `consumed` word: pinned slot + 1
 
 
+_NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
+"""What a closed reader looks at: nothing arrives there and nobody sleeps, so it ends in asking whether it is open."""
+
+
 def _no_snapshot(key: bytes) -> None:
     """Find nothing."""
 
@@ -93,30 +97,27 @@ class RingWriter(_LmdbWriter):
 
     def _make_room(self, size_bytes: int, timeout_s: float | None) -> Sequence[bytes]:
         """Wait until the message may be stored beside those that are still needed; return what to delete for it."""
-        if size_bytes > self._limit_bytes:
-            self._side.require_open()
-            raise MessageTooLarge(size_bytes, self._limit_bytes)
-        sequence = self._sequence
         is_large = size_bytes > self._small_bytes
+        sequence = self._sequence
         first = sequence + 1 - (self._large_count if is_large else self._count)
-        if first > self._consumed:
+        if first > self._consumed or size_bytes > self._limit_bytes:
             self._side.require_open()
+            if size_bytes > self._limit_bytes:
+                raise MessageTooLarge(size_bytes, self._limit_bytes)
             self._consumed = self._side.wait_until_consumed(first, timeout_s)
             self._room = self._consumed + self._count
         if not is_large or first <= self._oldest:
             return ()
         oldest = max(self._oldest, sequence - self._count)  # keys of older ones hold later messages
         self._oldest = first
-        return self._keys_from(oldest, first)
-
-    def _keys_from(self, start: int, stop: int) -> Sequence[bytes]:
-        """Return the keys of messages `start` to `stop` − 1, at most `depth` of them."""
-        begin = start % self._count
-        return self._keys_twice[begin : begin + stop - start]
+        begin = oldest % self._count
+        return self._keys_twice[begin : begin + first - oldest]
 
     def _consumed_keys(self) -> Sequence[bytes]:
         oldest = max(self._sequence - self._count, 0)
-        return self._keys_from(oldest, max(oldest, min(self._side.slowest(), self._sequence)))
+        count = max(min(self._side.slowest(), self._sequence) - oldest, 0)
+        begin = oldest % self._count
+        return self._keys_twice[begin : begin + count]
 
 
 class LatestWriter(_LmdbWriter):
@@ -176,15 +177,15 @@ class RingReader(_LmdbReader):
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
+        words = self._words
+        if self._fenced:
+            self._side.store_published(self._consumed_word, sequence)
+        else:
+            words[self._consumed_word] = sequence  # the last view is done with
+        if words[WRITER_SLEEPS]:
+            self._side.ring_writer()
         if sequence >= self._covered:
             self._advance(sequence, timeout_s)
-        elif self._fenced:
-            self._side.done_with(sequence)
-        else:
-            words = self._words
-            words[self._consumed_word] = sequence  # the last view is done with
-            if words[WRITER_SLEEPS]:
-                self._side.ring_writer()
         view = self._get(self._keys[sequence % self._count])
         if view is None:
             raise TransportError(f"message {sequence} is not in the database of channel {self._side.channel.name!r}")
@@ -194,15 +195,14 @@ class RingReader(_LmdbReader):
 
     def _advance(self, sequence: int, timeout_s: float | None) -> None:
         """Wait for a message beyond the snapshot, and take a new snapshot that has it."""
-        self._side.require_open()
         self._get = _no_snapshot  # the last reference to the old one, which ends here
-        self._side.done_with(sequence)
         words = self._words
         if words[PUBLISHED] <= sequence:
             for _ in self._spins:
                 if words[PUBLISHED] > sequence:
                     break
             else:
+                self._side.require_open()
                 if not self._side.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s):
                     raise EndOfStream(f"channel ended after {sequence} messages")
         covered = words[PUBLISHED]
@@ -214,6 +214,7 @@ class RingReader(_LmdbReader):
     def close(self) -> None:
         self._get, self._covered = _no_snapshot, 0
         super().close()
+        self._words, self._consumed_word = _NOWHERE, 0
 
 
 class LatestReader(_LmdbReader):

@@ -7,7 +7,7 @@ message, so the order of opening does not matter and the kernel keeps what a rea
 its size in eight bytes and then its bytes; the end of the stream is a size that no message has.
 
 Flow control is by credit: a reader sends a byte for each batch of messages that it has read, and the writer stops when
-the slowest is `depth` behind, or a quarter more if messages may be below 64 KiB, since receipts come that late. A
+the slowest is `depth` behind, or a quarter more (a 64th if messages may be 64 KiB), since receipts come that late. A
 message is taken for all readers or for none: what the kernel does not take while a reader stands still is copied, and a
 thread sends it later, so no time-out leaves half a message behind.
 """

@@ -28,7 +28,8 @@ END = 2**64 - 1
 _HEAD_BYTES = SIZE.size
 _TIMEVAL = Struct("@ll")
 _PROMPT_BYTES = 2**16
-"""From this size on, a receipt for each message is cheap beside the message."""
+"""From this size on, a receipt is cheap beside a message."""
+_MOST_RECEIPTS = 64
 _CHUNK_BYTES = 2**16
 """How much a reader takes at once while messages are small."""
 _TRY_S, _TRY_US = 0.1, 10_000
@@ -36,8 +37,11 @@ _TRY_S, _TRY_US = 0.1, 10_000
 
 
 def credit(channel: ChannelSpec) -> tuple[int, int]:
-    """Return how many messages the slowest reader may be behind, and after how many it sends a receipt."""
-    batch = 1 if channel.max_message_bytes >= _PROMPT_BYTES else max(1, channel.depth // 4)
+    """Return how many messages the slowest reader may be behind, and after how many it sends a receipt.
+
+    There are never more receipts under way than the kernel has room for.
+    """
+    batch = max(1, channel.depth // (_MOST_RECEIPTS if channel.max_message_bytes >= _PROMPT_BYTES else 4))
     return channel.depth + batch - 1, batch
 
 
@@ -91,6 +95,7 @@ class PipeReader(Reader):
         self._buffer = bytearray(_CHUNK_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
+        self._ask_bytes = _CHUNK_BYTES
         self._until_receipt = self._batch = credit(address.channel)[1]
         self._failure: TransportError | None = None
 
@@ -119,7 +124,7 @@ class PipeReader(Reader):
         need = self._needed()
         while self._end - self._start < need:
             self._make_space(need)
-            stop = max(self._start + need, min(self._start + _CHUNK_BYTES, len(self._buffer)))
+            stop = max(self._start + need, min(self._start + self._ask_bytes, len(self._buffer)))
             try:
                 got = self._socket.recv_into(self._view[self._end : stop], 0, 0 if sleepy else socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -133,6 +138,9 @@ class PipeReader(Reader):
                 self._stop(PeerLost(f"the writer of channel {self._channel.name!r} died without closing"))
             elif not wait_ready([self._socket], select.POLLIN, deadline, self._channel.wait):
                 raise TransportTimeout(f"no message in channel {self._channel.name!r} within {timeout_s} s")
+        self._ask_bytes = max(
+            _CHUNK_BYTES, need
+        )  # the next one is likely to be as large: take it in one go, and no more
 
     def _needed(self) -> int:
         """Return how many bytes the next message takes with its head, as far as that is known."""

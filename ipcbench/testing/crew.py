@@ -17,6 +17,7 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import IO
 
 from ipcbench.backend import Launcher
@@ -24,6 +25,7 @@ from ipcbench.errors import TransportError
 from ipcbench.testing.agent import BOUND, LEAVE
 from ipcbench.testing.calls import Agent, ProcessAgent, ThreadAgent
 from ipcbench.testing.door import Door
+from ipcbench.testing.failure import LawBroken
 from ipcbench.testing.starting import agent_command, import_path, mpiexec_command, start
 
 _ENDING_S = 20.0
@@ -225,10 +227,11 @@ class MpiCrew(ProcessCrew):
 
     def close(self) -> None:
         agents = self.agents()
-        for call in [agent.start(LEAVE) for agent in agents]:
-            call.result(_ENDING_S)
-        for agent in agents:
-            agent.has_ended(_ENDING_S)
+        with suppress(LawBroken):  # one that has gone already need not leave
+            for call in [agent.start(LEAVE) for agent in agents]:
+                call.result(_ENDING_S)
+            for agent in agents:
+                agent.has_ended(_ENDING_S)
         self.discard()
 
 

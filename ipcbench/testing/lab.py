@@ -27,7 +27,7 @@ PATIENCE_S = 10.0
 DEADLINE_S = 30.0
 """How long an agent may take over one request before it counts as hung."""
 
-SHORT_S = 0.05
+SHORT_S = 0.03
 """Time-out given to a call that should time out."""
 
 _HELLO_SEED = 2**63

@@ -6,6 +6,7 @@ What does not live here: what an orderly close does (laws_endpoints.py).
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 from ipcbench.testing.calls import Agent, ProcessAgent, until
@@ -68,7 +69,9 @@ def _writer_killed(lab: Lab) -> None:
         tally = call.result(DEADLINE_S)
         _nothing_invented(lab, tally, what)
         _lost_or_late(lab, tally["ended"], what)
-        found = reader.play("read", timeout_s=SHORT_S)
+    again = [(reader, reader.start("read", timeout_s=SHORT_S)) for reader in lab.readers]
+    for reader, call in again:
+        found, what = call.result(DEADLINE_S), f"{reader.label}, after the writer was killed"
         require(found["failure"] is not None, f"{what}: a further read returned a message")
         _lost_or_late(lab, found["failure"]["kind"], f"{what}, at a further read", may_be_late=True)
 
@@ -177,13 +180,16 @@ def _nothing_piles_up(bench: Bench) -> None:
         counts: dict[str, int] = agent.start("counts").result(DEADLINE_S)
         return counts
 
+    def is_steady(agent: Agent, had: dict[str, int]) -> bool:
+        return all(count < had[what] + _CYCLES for what, count in held(agent).items())
+
     for _ in range(2):
         cycle()
     before = [held(agent) for agent in agents]
     for _ in range(_CYCLES):
         cycle()
     for agent, had in zip(agents, before, strict=True):
-        steady = until(lambda a=agent, h=had: all(held(a)[k] < h[k] + _CYCLES for k in h), _LEAVING_S)  # type: ignore[misc]
+        steady = until(partial(is_steady, agent, had), _LEAVING_S)
         require(steady, f"agent {agent.number} had {had}, and after {_CYCLES} more channels {held(agent)}")
 
 

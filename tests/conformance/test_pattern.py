@@ -64,7 +64,7 @@ def test_what_is_wrong_is_named(sequences, field, value):
 
 
 def test_damage_and_strangers_are_counted_apart():
-    assert tally_of([0, 1, 2], spoil={1})["damaged_count"] == 1
+    assert tally_of([0, 1, 2], spoil={2})["damaged_count"] == 1
     assert tally_of([0, 1, 2], seed=8)["foreign_count"] == 3
 
 

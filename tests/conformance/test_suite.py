@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import signal
 import subprocess
 import sys
 import unittest
@@ -119,14 +117,18 @@ LONELY = """
 import signal
 from ipcbench.testing.crew import SpawnCrew
 if __name__ == "__main__":
-    print(*(agent.pid for agent in SpawnCrew().muster(2)), flush=True)
+    crew = SpawnCrew()
+    print(*(agent.pid for agent in crew.muster(2)), flush=True)
     signal.pause()
 """
 
 
 def test_agents_die_with_the_suite():
     with subprocess.Popen([sys.executable, "-c", LONELY], stdout=subprocess.PIPE, text=True) as suite:
-        agents = [psutil.Process(int(pid)) for pid in suite.stdout.readline().split()]
-        assert len(agents) == 2
-        os.kill(suite.pid, signal.SIGKILL)
+        try:
+            agents = [psutil.Process(int(pid)) for pid in suite.stdout.readline().split()]
+            assert len(agents) == 2
+            assert all(agent.is_running() for agent in agents)
+        finally:
+            suite.kill()
     assert until(lambda: not any(agent.is_running() for agent in agents), 20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -54,7 +56,7 @@ def test_bins_follow_one_another_without_a_gap_up_to_the_largest_int64() -> None
     bounds = [bin_bounds(index) for index in range(BIN_COUNT)]
     assert bounds[0] == (0, 0)
     assert bounds[-1][1] == LARGEST
-    assert all(high + 1 == low for (_, high), (low, _) in zip(bounds, bounds[1:], strict=False))
+    assert all(high + 1 == low for (_, high), (low, _) in pairwise(bounds))
 
 
 def test_memory_does_not_grow() -> None:

@@ -41,7 +41,12 @@ SCHEMA = {
             },
         },
         "dependencies": VERSIONS,
-        "pypi-dependencies": {"const": {"ipcbench": {"path": ".", "editable": True}}},
+        "pypi-dependencies": {
+            "type": "object",
+            "required": ["ipcbench"],
+            "properties": {"ipcbench": {"const": {"path": ".", "editable": True}}},
+            "additionalProperties": {"type": "string", "pattern": r"^>=\d+(\.\d+)*$"},
+        },
         "tasks": {"type": "object", "additionalProperties": TASK},
     },
 }
@@ -77,7 +82,8 @@ def test_it_installs_what_the_package_and_its_development_need() -> None:
         *project["project"]["optional-dependencies"]["mpi"],
         *(one for one in project["dependency-groups"]["dev"] if not one.startswith("ipcbench")),
     ]
+    found = {**MANIFEST["dependencies"], **MANIFEST["pypi-dependencies"]}
     for requirement in wanted:
         name, _, version = requirement.partition(";")[0].strip().partition(">=")
-        assert MANIFEST["dependencies"][CONDA_NAMES.get(name, name)] == f">={version}"
+        assert found[CONDA_NAMES.get(name, name)] == f">={version}"
     assert MANIFEST["dependencies"]["python"] == project["project"]["requires-python"]

@@ -204,13 +204,11 @@ class _Window:
         writes = {one.row: one for one in self._tracks["writer"]}
         for role, track in self._tracks.items():
             for read in track if role != "writer" else ():
-                write = writes.get(read.row)
-                if write is None:
-                    continue
-                number = next(self._numbers)
-                sent_ns = write.start_ns + write.margin_ns
-                yield self._event("s", "message", "writer", sent_ns, id=number)
-                yield self._event("f", "message", role, read.end_ns - max(1, read.margin_ns), id=number, bp="e")
+                write, received_ns = writes.get(read.row), read.end_ns - max(1, read.margin_ns)
+                if write is not None and write.start_ns <= received_ns:
+                    sent_ns, number = min(write.start_ns + write.margin_ns, received_ns), next(self._numbers)
+                    yield self._event("s", "message", "writer", sent_ns, id=number)
+                    yield self._event("f", "message", role, received_ns, id=number, bp="e")
 
     def _event(self, phase: str, name: str, role: str, at_ns: int, **more: Any) -> _Event:
         """Return an event at a moment, in µs since the window's first."""
