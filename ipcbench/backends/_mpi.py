@@ -1,29 +1,39 @@
-"""MPI: `bcast` of a pickled object, the same by pickle protocol 5, `Bcast` of a buffer, and `Isend`/`Recv` to each reader.
+"""MPI: `bcast` of a pickled object, the same by pickle protocol 5, `Bcast` of a buffer, `Isend`/`Recv` to each reader.
 
 What does not live here: when an endpoint may enter a call (ipcbench/backends/_mpi_flow.py).
 
-All data goes through the MPI call that a backend is named for. The words by which the endpoints agree on it lie in a file
-of shared memory, so all processes of a channel run on one host. MPI starts when a process opens its first endpoint, and
-MPI's own start waits for all processes of the launch.
+All data goes through the MPI call that a backend is named for. The words by which the endpoints agree on it lie in a
+file of shared memory, so all processes of a channel run on one host. MPI starts when a process opens its first
+endpoint, and MPI's own start waits for all processes of the launch.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import pickle
 import shutil
 import sys
-import zlib
-from abc import abstractmethod
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
-from ipcbench.backends._mpi_flow import MOST_AHEAD, RUN_WORDS, Link, MpiReader, MpiWriter
-from ipcbench.board import CLOSED, MAX_READERS, NEW, WRITER_STATE, ReaderSide, WriterSide, board_bytes, consumed_word, make_doorbells
+from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, unavailable
+from ipcbench.backends._mpi_calls import Bcast, Call, Pickle5Bcast, PickledBcast, PointToPoint
+from ipcbench.backends._mpi_flow import MOST_AHEAD, RUN_WORDS, Link
+from ipcbench.backends._mpi_reader import MpiReader
+from ipcbench.backends._mpi_writer import MpiWriter
+from ipcbench.board import (
+    CLOSED,
+    MAX_READERS,
+    NEW,
+    WRITER_STATE,
+    ReaderSide,
+    WriterSide,
+    board_bytes,
+    consumed_word,
+    make_doorbells,
+)
 from ipcbench.clock import deadline_ns
 from ipcbench.errors import BackendUnavailable, TransportError, TransportTimeout
 from ipcbench.seats import channel_directory, make_directory, remove_directory
@@ -31,145 +41,22 @@ from ipcbench.spec import ChannelSpec
 from ipcbench.wait import Waiter
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
+    pass
 
 _HINT = "pip install 'ipcbench[mpi]'"
 _OPEN_S = 60.0
 """How long the endpoints of a channel wait for one another when they open."""
 
-_SMALL = {"MPICH": (8000, 48), "Intel MPI": (2000, 48), "Open MPI": (128, 16)}
-"""Vendor → size up to which, and number up to which, one process's messages are kept for others that do not call MPI.
-Measured on one host: MPICH keeps 64 messages of 8 KiB less its header, Intel MPI over 200 of 2 KiB, Open MPI 4 KiB in all.
-Messages of any other library are never sent before all readers have asked for them."""
-
 
 def _mpi(name: str) -> ModuleType:
     """Return mpi4py's MPI, which starts MPI if that has not happened yet."""
     try:
-        from mpi4py import MPI  # noqa: PLC0415 - importing it starts MPI
+        from mpi4py import MPI
     except ModuleNotFoundError as error:
         raise unavailable(name, error, "mpi4py", _HINT) from error
     except (ImportError, RuntimeError) as error:
         raise BackendUnavailable(name, f"no MPI library: {error}", _HINT) from error
     return MPI
-
-
-class _Call(Link):
-    """What the four links have in common: a communicator of the channel's members."""
-
-    relays = True
-    makes_objects = False
-    pickled_bytes = 0
-    """Most that pickling adds to a message."""
-
-    def __init__(self, mpi: Any, channel: ChannelSpec) -> None:
-        self._mpi, self._channel = mpi, channel
-        self._readers = channel.readers
-        self.errors = mpi.Exception
-        limit_bytes, count = _SMALL.get(mpi.get_vendor()[0], (0, 0))
-        self.small_bytes = limit_bytes - self.pickled_bytes
-        self.window = min(channel.depth, count // self.sends_per_message())
-        self.comm = self._make(0)
-        self.use(self.comm)
-
-    def _make(self, absent: int) -> Any:
-        writer, *readers = self._channel.process_numbers()
-        members = [writer, *(rank for index, rank in enumerate(readers) if not absent >> index & 1)]
-        world_group = self._mpi.COMM_WORLD.Get_group()
-        group = world_group.Incl(members)
-        comm = self._mpi.COMM_WORLD.Create_group(group, zlib.crc32(self._channel.name.encode()) & 0x7FFF)
-        group.Free()
-        world_group.Free()
-        return comm
-
-    @abstractmethod
-    def sends_per_message(self) -> int:
-        """Return the most messages that MPI sends from one process for one of ours."""
-
-    @abstractmethod
-    def use(self, comm: Any) -> None:
-        """Make `send` and `receive` use that communicator."""
-
-    def leave_out(self, absent: int) -> None:
-        comm, self.comm = self.comm, self._make(absent)
-        comm.Free()
-        self.use(self.comm)
-
-    def close(self, *, drained: bool) -> None:
-        # The standard calls this collective; MPICH, Intel MPI and Open MPI do it without the others. What is unread would
-        # meet the next communicator of the same number.
-        if drained:
-            self.comm.Free()
-
-
-class _Bcast(_Call):
-    """`Bcast` of a buffer."""
-
-    def sends_per_message(self) -> int:
-        return self._readers.bit_length()  # of a binomial tree's root
-
-    def use(self, comm: Any) -> None:
-        self.send = self.receive = comm.Bcast
-
-
-class _PickledBcast(_Call):
-    """`bcast` of the message as an object: a broadcast of its pickled length, then one of the pickle."""
-
-    makes_objects = True
-    pickled_bytes = 64
-
-    def sends_per_message(self) -> int:
-        return 2 * self._readers.bit_length()
-
-    def use(self, comm: Any) -> None:
-        bcast = comm.bcast
-
-        def send(message: Message) -> None:
-            bcast(bytes(message) if isinstance(message, memoryview) else message, 0)
-
-        self.send, self.receive = send, bcast
-
-
-class _Pickle5Bcast(_Call):
-    """`bcast` of `mpi4py.util.pkl5`: the message is a PickleBuffer, so that a large one travels beside the pickle."""
-
-    makes_objects = True
-    pickled_bytes = 64
-
-    def sends_per_message(self) -> int:
-        return 3 * self._readers.bit_length()
-
-    def use(self, comm: Any) -> None:
-        from mpi4py.util import pkl5  # noqa: PLC0415 - importing it starts MPI
-
-        bcast = pkl5.Intracomm(comm).bcast
-        PickleBuffer = pickle.PickleBuffer
-
-        def send(message: Message) -> None:
-            bcast(PickleBuffer(message), 0)
-
-        self.send, self.receive = send, bcast
-
-
-class _PointToPoint(_Call):
-    """`Isend` to each reader."""
-
-    relays = False
-
-    def sends_per_message(self) -> int:
-        return self._readers
-
-    def use(self, comm: Any) -> None:
-        isend, wait_all = comm.Isend, self._mpi.Request.Waitall
-        ranks = range(1, comm.Get_size())
-
-        def send(message: Message) -> None:
-            wait_all([isend(message, rank) for rank in ranks])
-
-        def send_to_one(message: Message) -> None:
-            isend(message, 1).Wait()
-
-        self.send, self.receive = (send_to_one if len(ranks) == 1 else send), comm.Recv
 
 
 class _Words:
@@ -229,7 +116,7 @@ def _await_all(side: WriterSide | ReaderSide) -> None:
 class _Mpi(Backend):
     """What the four backends share."""
 
-    call: ClassVar[type[_Call]]
+    call: ClassVar[type[Call]]
     capabilities: ClassVar[Capabilities] = Capabilities(
         deliveries=frozenset({"every_message"}),
         when_full="block",
@@ -246,7 +133,7 @@ class _Mpi(Backend):
     @classmethod
     def probe(cls) -> None:
         try:
-            import mpi4py  # noqa: F401, PLC0415 - the package alone starts nothing
+            import mpi4py  # noqa: F401 - the package alone starts nothing
         except ModuleNotFoundError as error:
             raise unavailable(cls.name, error, "mpi4py", _HINT) from error
         beside = str(Path(sys.executable).parent)
@@ -317,7 +204,7 @@ class MpiNative(_Mpi):
 
     name: ClassVar[str] = "mpi"
     summary: ClassVar[str] = "MPI bcast of a pickled message"
-    call = _PickledBcast
+    call = PickledBcast
 
 
 class MpiPkl5(_Mpi):
@@ -325,7 +212,7 @@ class MpiPkl5(_Mpi):
 
     name: ClassVar[str] = "mpi-pkl5"
     summary: ClassVar[str] = "MPI bcast by pickle protocol 5, large messages out of band"
-    call = _Pickle5Bcast
+    call = Pickle5Bcast
 
 
 class MpiBuffer(_Mpi):
@@ -333,7 +220,7 @@ class MpiBuffer(_Mpi):
 
     name: ClassVar[str] = "mpi-buffer"
     summary: ClassVar[str] = "MPI Bcast of a buffer, into a preallocated one"
-    call = _Bcast
+    call = Bcast
 
 
 class MpiP2p(_Mpi):
@@ -341,4 +228,4 @@ class MpiP2p(_Mpi):
 
     name: ClassVar[str] = "mpi-p2p"
     summary: ClassVar[str] = "MPI Isend to each reader, Recv into a preallocated buffer"
-    call = _PointToPoint
+    call = PointToPoint

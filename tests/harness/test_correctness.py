@@ -48,3 +48,23 @@ def test_the_latest_value_is_whole_and_never_older_than_the_one_before(backend, 
     run, _ = measure(sweep, tmp_path)
     assert [(trial.spec.size, trial.reason) for trial in run.trials if trial.status != "ok"] == []
     assert all(reader.integrity.errors_count == 0 for trial in run.trials for reader in trial.readers)
+
+
+@pytest.mark.parametrize("backend", ["shm", "lmdb"])
+def test_a_hundred_thousand_values_overwritten_at_full_speed_are_all_whole(backend, tmp_path):
+    sweep = tiny(
+        backends=(backend,),
+        payload="bytes",
+        codec="raw",
+        delivery="latest_value",
+        sizes=(4096,),
+        window_s=1.0,
+        touch="all",
+    )
+    seen = 0
+    while seen < 100_000:
+        run, _ = measure(sweep, tmp_path / str(seen))
+        (trial,) = run.trials
+        assert trial.status == "ok", trial.reason
+        seen += sum(reader.integrity.received_count for reader in trial.readers)
+        assert sum(reader.integrity.skipped_count for reader in trial.readers) > 0, "nothing was overwritten"
