@@ -82,8 +82,8 @@ class EndpointResult:
     call: Quantiles | None
     """Time inside `write`, or inside `read` (waiting included); None in mode pingpong."""
     latency: Quantiles | None
-    """Readers: receipt − intended send time, in mode paced; receipt − send time, in mode pingpong. Else, and if the clocks
-    failed the gate, None."""
+    """Readers: receipt − intended send time, in mode paced; receipt − send time, in mode pingpong. None in other modes,
+    and if the clocks failed the gate."""
     decode: Quantiles | None
     """Readers: time to decode, from the decode phase; None for a writer or if there was no such phase."""
     usage: Usage

@@ -178,7 +178,7 @@ class SweepSpec:
     rate_per_s: float | None = None
     """Offered rate of paced trials; None chooses by size, see `AUTO_RATE_PER_S`."""
     rounds: int = 5
-    budget_s: float = 80.0
+    budget_s: float = 95.0
     """No further round begins when it would probably end after this."""
     seed: int = 1
     """Of the order of cells in each round."""

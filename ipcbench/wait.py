@@ -121,7 +121,7 @@ class Waiter:
 
     @property
     def first_looks(self) -> int:
-        """Return how many looks, of a few dozen ns each, the strategy allows before anything else; 0 without spinning."""
+        """Return how many looks, of a few dozen ns each, the strategy allows before all else; 0 without spinning."""
         return _FIRST_LOOKS if self._spin_ns or self._strategy == "spin" else 0
 
     def until(self, ready: Callable[[], bool], deadline: int | None) -> bool:
