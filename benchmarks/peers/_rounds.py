@@ -103,7 +103,7 @@ def _cpu_s() -> tuple[float, float]:
 
 
 def _wait_for_quiet() -> None:
-    """Return when the machine does little, or after a few seconds: a round takes long, and would have to be repeated."""
+    """Return when the machine does little, or after a few seconds: repeating a round would take longer."""
     for _ in range(_MOST_QUIET_LOOKS):
         if psutil.cpu_percent(_QUIET_LOOK_S) <= 100 * MOST_OTHERS_CPU_RATIO:
             return

@@ -2,11 +2,12 @@
 
 What does not live here: other transports, other MPI programs (imb.py), and anything that a user of ipcbench needs.
 
-The plain loops know every size beforehand, have no flow control but MPI's own, no time-outs, no end of stream, and give the
-reader one buffer for ever; readers count what they get. Ours is a channel as the library opens it. Both run in the same
-processes, in alternating rounds whose order alternates too. A rate is n − 1 messages over the time from the first reader's
-first receipt to the last reader's last one; the ratio is the median over the rounds' own ratios, with the lowest and the
-highest. On Linux, a round in which other programs used more than a tenth of a core is measured again, a few times at most.
+The plain loops know every size beforehand, have no flow control but MPI's own, no time-outs, no end of stream, and
+give the reader one buffer for ever; readers count what they get. Ours is a channel as the library opens it. Both run
+in the same processes, in alternating rounds whose order alternates too. A rate is n − 1 messages over the time from
+the first reader's first receipt to the last reader's last one; the ratio is the median over the rounds' own ratios,
+with the lowest and the highest. On Linux, a round in which other programs used more than a tenth of a core is
+measured again, a few times at most.
 
     python benchmarks/peers/mpi_plain.py [--rounds 5] [--sizes 64,16KiB,4MiB] [--readers 1,3] [--seconds 0.2]
 """

@@ -39,7 +39,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """A folder with what the README's commands find in a fresh clone."""
     folder = tmp_path_factory.mktemp("checkout")
     (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
-    shutil.copytree(ROOT / "results", folder / "results", ignore=shutil.ignore_patterns("2*"))
+    shutil.copytree(ROOT / "results", folder / "results", ignore=shutil.ignore_patterns("2*Z-*"))
     return Shell(folder)
 
 
@@ -117,3 +117,13 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def test_the_tables_of_the_readme_are_those_of_the_reference_run(checkout: Shell) -> None:
+    done = checkout("analyze", "results/reference")
+    assert done.returncode == 0, done.stderr
+    shown = [block for block in blocks("text") if "one-way" in block]
+    assert shown
+    for block in shown:
+        for part in block.strip().split("\n\n"):
+            assert part in done.stdout
