@@ -19,19 +19,19 @@ from multiprocessing import get_context
 from typing import Any
 
 import _common
-import limits
 import lmdb
 from _common import BODY, MARKER, Role, Row
 
 from ipcbench.backend import Address
 from ipcbench.backends._lmdb import Lmdb
+from ipcbench.backends._lmdb_layout import Layout
 from ipcbench.clock import now_ns
 from ipcbench.spec import ChannelSpec
 
 DEPTH = 64
 AT_LEAST_RATIO = 0.9
 _LINE_WORDS = 8
-_PAGE_BYTES = 4096
+_SPARE_BYTES = 2**24
 _numbers = itertools.count()
 
 
@@ -146,8 +146,9 @@ def ours_per_s(size: int, readers: int, seconds: float) -> float:
 
 def plain_per_s(size: int, readers: int, seconds: float) -> float:
     """Return messages per second that every plain reader got."""
-    slots = limits.ring_slots(size, DEPTH)
-    map_bytes = (4 * slots + 8) * (-(-size // _PAGE_BYTES) + 1) * _PAGE_BYTES + 2**24
+    layout = Layout(ChannelSpec("plain", readers=readers, max_message_bytes=size, depth=DEPTH))
+    slots = DEPTH if size <= layout.small_bytes else layout.large_count
+    map_bytes = layout.map_bytes + _SPARE_BYTES
     words = get_context("spawn").RawArray("B", 8 * _LINE_WORDS * (readers + 1))
     with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as path:
         _open(path, map_bytes).close()

@@ -11,8 +11,8 @@ from ipcbench.spec import ChannelSpec
 
 RING_BYTES = 2**21
 """A channel holds `depth` messages if they fit in this, and fewer large ones, but at least two. The database takes
-about twice as much, and pages that stay in the processor's cache are worth more than many large messages: with eight
-times as much, a message of 256 KiB costs a third more."""
+about twice as much, and should stay in the processor's cache: with eight times as much, a message of 256 KiB costs a
+third more."""
 
 _MIN_MESSAGES = 2
 _UNCOUNTED_BYTES = 2**10

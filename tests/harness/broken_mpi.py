@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psutil
 from broken import PassingWriter
-from ipcbench.backends._mpi import MpiBuffer
 
 from ipcbench.backend import Address, Message, Writer
+from ipcbench.backends._mpi import MpiBuffer
 
 
 class KillsMpiexec(MpiBuffer):
