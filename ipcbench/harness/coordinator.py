@@ -34,7 +34,7 @@ MAX_PROBE_CHANGE_RATIO = 1.6
 
 MAX_FAULTS_PER_MESSAGE = 0.01
 _ANSWER_S = 30.0
-_PROBE_S = 0.25
+_PROBE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
