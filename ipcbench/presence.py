@@ -8,7 +8,6 @@ An endpoint that closes leaves a note, `<role>.left`, beside its seat. A free se
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 
 from ipcbench.clock import now_ns
@@ -76,16 +75,17 @@ class Presence:
         """Free the seat; twice is fine."""
         self._seat.leave()
 
-    def look(self, check: Callable[[], None]) -> None:
-        """Call `check` unless it was called less than `LOOK_NS` ago: files are too dear for every look at a message."""
+    def is_time_to_look(self) -> bool:
+        """Return whether `LOOK_NS` have passed since it was true last: files are too dear to look at always."""
         now = now_ns()
-        if now >= self._next_look_ns:
-            self._next_look_ns = now + LOOK_NS
-            check()
+        if now < self._next_look_ns:
+            return False
+        self._next_look_ns = now + LOOK_NS
+        return True
 
     def is_gone(self, role: str) -> bool:
-        """Return whether nobody is at that place any more: closed, dead, or the channel destroyed. Ask it in a `check`
-        that `look` calls; whether a note was left is the caller's question.
+        """Return whether nobody is at that place any more: closed, dead, or the channel destroyed. Ask it when
+        `is_time_to_look`; whether a note was left is the caller's question.
 
         The first look only sees that the seat exists: asking for its lock could disturb the process that is just taking
         it. Then two looks in a row must find it free, so that what the dead had sent has had time to arrive.

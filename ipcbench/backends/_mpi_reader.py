@@ -116,7 +116,8 @@ class MpiReader(Reader):
         side, words, sequence = self._side, self._words, self._sequence
         side.require_open()
         deadline = deadline_ns(timeout_s)
-        if offer_core(side, lambda: words[PUBLISHED] > sequence, deadline):
+        last_bytes = 0 if self._view is None else len(self._view)
+        if offer_core(side, lambda: words[PUBLISHED] > sequence, deadline, last_bytes):
             return words[PUBLISHED]
         try:
             while not self._comes(sequence):
@@ -185,7 +186,7 @@ class MpiReader(Reader):
         def ready() -> bool:
             return entered() > sequence
 
-        if not (offer_core(self._side, ready, deadline) or self._elders_waiter.until(ready, deadline)):
+        if not (offer_core(self._side, ready, deadline, 0) or self._elders_waiter.until(ready, deadline)):
             raise TransportTimeout(
                 f"message {sequence} of channel {self._side.channel.name!r} comes by way of another reader, which has "
                 "not asked for it yet"

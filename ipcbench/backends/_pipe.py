@@ -162,7 +162,8 @@ class _PipeWriter(Writer):
     def _meet(self, deadline: int | None) -> None:
         """Connect to those readers that listen; if some do not yet, wait until one rings."""
         self._awaited = [role for role in self._awaited if not self._connect(role)]
-        self._presence.look(self._check_awaited)
+        if self._presence.is_time_to_look():
+            self._check_awaited()
         if self._awaited:
             left_ns = LOOK_NS if deadline is None else min(LOOK_NS, deadline - now_ns())
             if left_ns <= 0:

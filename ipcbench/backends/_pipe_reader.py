@@ -169,7 +169,8 @@ class PipeReader(Reader):
             slice_end = now_ns() + LOOK_NS
             if wait_ready([self._socket], select.POLLIN, slice_end if deadline is None else min(slice_end, deadline)):
                 break
-            self._presence.look(self._check_writer)
+            if self._presence.is_time_to_look():
+                self._check_writer()
             if deadline is not None and now_ns() >= deadline:
                 raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
         listener, self._listening = self._socket, False

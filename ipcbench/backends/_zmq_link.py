@@ -13,6 +13,7 @@ from ipcbench.backend import Address
 from ipcbench.clock import now_ns
 from ipcbench.errors import TransportError, TransportTimeout
 from ipcbench.presence import Presence
+from ipcbench.spec import ChannelSpec
 
 try:
     import zmq
@@ -21,6 +22,9 @@ except ModuleNotFoundError as error:
 else:
     absence = None
 """Why the library is not there; the backend's `probe` says how to install it."""
+
+SEPARATOR = "\n"
+"""Between the endpoint of messages and that of receipts in an address."""
 
 TRY_S, _TRY_MS = 0.1, 10
 """A call with this time-out or a longer one first waits `_TRY_MS` inside libzmq: most messages come or go in that time,
@@ -32,6 +36,11 @@ _SLICE_MS = 100
 _TCP_BUFFER_BYTES = 2**18
 _RECONNECT_MS = 5
 
+_SMALL_COUNT, _SMALL_BYTES = 1024, 2**18
+_LARGE_COUNT, _LARGE_BYTES = 4, 2**22
+_PROMPT_BYTES = 2**20
+"""From this size on, a receipt for each message is cheap beside the message."""
+
 _LINGER_MS = 30_000
 """How long what a stopped reader does not take is kept after the writer's `close`."""
 
@@ -39,13 +48,23 @@ _CLOSE_S = 0.1
 """How long that `close` itself waits for the last messages to leave; then a thread goes on."""
 
 
+def credit(channel: ChannelSpec) -> tuple[int, int]:
+    """Return how many messages the slowest reader may be behind, and after how many it sends a receipt."""
+    size_bytes = max(1, channel.max_message_bytes)
+    count = max(channel.depth, min(_SMALL_COUNT, _SMALL_BYTES // size_bytes))
+    if count > _LARGE_COUNT:
+        count = max(_LARGE_COUNT, min(count, _LARGE_BYTES // size_bytes))
+    batch = 1 if size_bytes >= _PROMPT_BYTES else max(1, count // 4)
+    return count + batch - 1, batch
+
+
 class Link:
-    """What both ends have: a place in the channel and a socket in a context of its own."""
+    """What both ends have: a place in the channel, and two sockets, for messages and for receipts."""
 
-    __slots__ = ("_context", "channel", "presence", "socket")
+    __slots__ = ("_context", "channel", "presence", "receipts", "socket")
 
-    def __init__(self, address: Address, role: str, kind: int) -> None:
-        """Take the place and make the socket; `attach` connects it.
+    def __init__(self, address: Address, role: str, kind: int, receipts_kind: int) -> None:
+        """Take the place and make the sockets; `bind` or `connect` opens them.
 
         Raises:
             TransportError: there is no such channel, or the place is taken.
@@ -54,33 +73,42 @@ class Link:
         self.presence = Presence(address.channel, role)
         self._context = zmq.Context()
         self.socket = self._context.socket(kind)
-        self.socket.set(zmq.SNDHWM, 0)
-        self.socket.set(zmq.RCVHWM, 0)
-        self.socket.set(zmq.RCVTIMEO, _TRY_MS)
-        self.socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        if address.location.startswith("tcp:"):  # else the kernel lets each buffer grow to several MiB
-            self.socket.set(zmq.SNDBUF, _TCP_BUFFER_BYTES)
-            self.socket.set(zmq.RCVBUF, _TCP_BUFFER_BYTES)
+        self.receipts = self._context.socket(receipts_kind)
+        for one in (self.socket, self.receipts):
+            one.set(zmq.SNDHWM, 0)
+            one.set(zmq.RCVHWM, 0)
+            one.set(zmq.RCVTIMEO, _TRY_MS)
+            one.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
+            if address.location.startswith("tcp:"):  # else the kernel lets each buffer grow to several MiB
+                one.set(zmq.SNDBUF, _TCP_BUFFER_BYTES)
+                one.set(zmq.RCVBUF, _TCP_BUFFER_BYTES)
 
-    def attach(self, bind_or_connect: Callable[[str], Any], endpoint: str) -> None:
-        """Bind or connect the socket.
+    def bind(self, location: str) -> None:
+        """Be the side that the others connect to.
 
         Raises:
-            TransportError: the endpoint cannot be had; the place is free again.
+            TransportError: an endpoint cannot be had; the place is free again.
         """
+        self._attach(location, (self.socket.bind, self.receipts.bind))
+
+    def connect(self, location: str) -> None:
+        """Connect as soon as the other side is there; raises as `bind`."""
+        self._attach(location, (self.socket.connect, self.receipts.connect))
+
+    def _attach(self, location: str, attach: tuple[Callable[[str], Any], ...]) -> None:
         try:
-            bind_or_connect(endpoint)
+            for one, endpoint in zip(attach, location.split(SEPARATOR), strict=True):
+                one(endpoint)
         except zmq.ZMQError as error:
             self.hang_up()
-            raise TransportError(f"cannot use {endpoint}: {error}") from error
+            raise TransportError(f"cannot use {location!r}: {error}") from error
 
-    def until(self, attempt: Callable[[], Any], deadline: int | None, check: Callable[[], None]) -> Any:
-        """Return what `attempt` returns once it does not raise Again.
+    def receive(self, socket: zmq.Socket[bytes], copy: bool, deadline: int | None, check: Callable[[], bool]) -> Any:
+        """Return what comes next on a socket, as bytes or, without `copy`, as a Frame; b"" if `check` ends the wait.
 
         Args:
-            attempt: receives something.
             deadline: reading of the clock, in ns; None for never.
-            check: called about every `_SLICE_MS`; raises if waiting is pointless.
+            check: called about every `_SLICE_MS`; returns whether the wait is over, and raises if it is pointless.
 
         Raises:
             TransportTimeout: not by then.
@@ -88,20 +116,22 @@ class Link:
         try:
             while True:
                 left_ms = _SLICE_MS if deadline is None else -(-(deadline - now_ns()) // 1_000_000)
-                self.socket.set(zmq.RCVTIMEO, max(0, min(left_ms, _SLICE_MS)))
+                socket.set(zmq.RCVTIMEO, max(0, min(left_ms, _SLICE_MS)))
                 try:
-                    return attempt()
+                    return socket.recv(0, copy)
                 except zmq.Again as error:
                     again = error
-                self.presence.look(check)
+                if self.presence.is_time_to_look() and check():
+                    return b""
                 if deadline is not None and now_ns() >= deadline:
                     what = f"{self.presence.role} of channel {self.channel.name!r}: nothing moved in time"
                     raise TransportTimeout(what) from again
         finally:
-            self.socket.set(zmq.RCVTIMEO, _TRY_MS)
+            socket.set(zmq.RCVTIMEO, _TRY_MS)
 
     def hang_up(self) -> None:
         """Close the socket, drop what it still holds, and free the place."""
+        self.receipts.close(0)
         self.socket.close(0)
         self._finish()
 
@@ -109,6 +139,7 @@ class Link:
         """Close the socket; a thread stays until libzmq has sent what it holds, for up to `_LINGER_MS`. Before that,
         the process does not end and the place is not free.
         """
+        self.receipts.close(0)
         self.socket.close(_LINGER_MS)
         flush = threading.Thread(target=self._finish, name=f"{self.channel.name} flush")
         flush.start()
