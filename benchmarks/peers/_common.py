@@ -82,12 +82,19 @@ def _child(pipe: Connection, core: int | None, role: Callable[..., Role], argume
         pipe.send(("failed", traceback.format_exc()))
 
 
+def _tell(pipe: Connection, what: str, who: str) -> None:
+    try:
+        pipe.send(what)
+    except ConnectionError as error:
+        raise GroupFailed(f"{who} died") from error
+
+
 def _answer(pipe: Connection, deadline_ns: int, who: str) -> Any:
     try:
         if not pipe.poll(max(0.0, (deadline_ns - now_ns()) / 1e9)):
             raise GroupFailed(f"{who} did not answer in time")
         kind, value = pipe.recv()
-    except EOFError as error:
+    except (EOFError, ConnectionError) as error:
         raise GroupFailed(f"{who} died") from error
     if kind == "failed":
         raise GroupFailed(f"{who}: {value}")
@@ -114,13 +121,13 @@ def run_group(roles: Sequence[tuple[Callable[..., Role], tuple[Any, ...]]], seco
             pipes.append(ours)
             processes.append(process)
         for pipe, name in zip(pipes, names, strict=True):  # one at a time: not every transport opens well in a crowd
-            pipe.send("open")
+            _tell(pipe, "open", name)
             _answer(pipe, deadline, name)
-        for pipe in pipes:
-            pipe.send("go")
+        for pipe, name in zip(pipes, names, strict=True):
+            _tell(pipe, "go", name)
         figures = [_answer(pipe, deadline, name) for pipe, name in zip(pipes, names, strict=True)]
-        for pipe in pipes:
-            pipe.send("leave")
+        for pipe, name in zip(pipes, names, strict=True):
+            _tell(pipe, "leave", name)
         for process in processes:
             process.join(_GRACE_S)
         return figures
