@@ -173,6 +173,7 @@ class RingReader(_LmdbReader):
         self._spins = range(self._side.first_looks)
         self._sequence = self._words[self._consumed_word]  # above 0 if an earlier reader was killed
         self._covered = 0
+        self._snapshot = store.snapshot
         self._get: Callable[[bytes], memoryview | None] = _no_snapshot
 
     def read(self, timeout_s: float | None = None) -> memoryview:
@@ -185,7 +186,14 @@ class RingReader(_LmdbReader):
         if words[WRITER_SLEEPS]:
             self._side.ring_writer()
         if sequence >= self._covered:
-            self._advance(sequence, timeout_s)
+            self._get = _no_snapshot  # the last reference to the old one, which ends here
+            covered = words[PUBLISHED]
+            if covered <= sequence:
+                covered = self._await(sequence, timeout_s)
+            if self._fenced:
+                self._side.fence()
+            self._get = self._snapshot()
+            self._covered = covered
         view = self._get(self._keys[sequence % self._count])
         if view is None:
             raise TransportError(f"message {sequence} is not in the database of channel {self._side.channel.name!r}")
@@ -193,23 +201,16 @@ class RingReader(_LmdbReader):
         self._view = view
         return view
 
-    def _advance(self, sequence: int, timeout_s: float | None) -> None:
-        """Wait for a message beyond the snapshot, and take a new snapshot that has it."""
-        self._get = _no_snapshot  # the last reference to the old one, which ends here
+    def _await(self, sequence: int, timeout_s: float | None) -> int:
+        """Wait for that message; return how many are published."""
         words = self._words
-        if words[PUBLISHED] <= sequence:
-            for _ in self._spins:
-                if words[PUBLISHED] > sequence:
-                    break
-            else:
-                self._side.require_open()
-                if not self._side.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s):
-                    raise EndOfStream(f"channel ended after {sequence} messages")
-        covered = words[PUBLISHED]
-        if self._fenced:
-            self._side.fence()
-        self._get = self._store.snapshot()
-        self._covered = covered
+        for _ in self._spins:
+            if words[PUBLISHED] > sequence:
+                return words[PUBLISHED]
+        self._side.require_open()
+        if not self._side.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s):
+            raise EndOfStream(f"channel ended after {sequence} messages")
+        return words[PUBLISHED]
 
     def close(self) -> None:
         self._get, self._covered = _no_snapshot, 0

@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -78,6 +79,8 @@ class Worker:
                 answer = {"ok": True, **self._verbs[request["do"]](request)}
             except IpcbenchError as error:
                 answer = {"ok": False, "error": type(error).__name__, "text": str(error)}
+            except Exception as error:  # whatever a backend raises fails its trial, and says where
+                answer = {"ok": False, "error": type(error).__name__, "text": f"{error} ({_place(error)})"}
             self._channel.send(answer)
 
     def _create(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -142,6 +145,12 @@ class Worker:
         while self._endpoints:
             self._endpoints.pop().close()
         return {}
+
+
+def _place(error: Exception) -> str:
+    """Return the file and line that raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
 def _die_with_parent() -> None:

@@ -27,7 +27,7 @@ def one_broken(name: str, folder, stall_s: float = 1.0, module: str = "broken", 
     [
         ("KilledReader", ["reader-", "killed by signal 9"]),
         ("KilledWriter", ["writer", "killed by signal 9"]),
-        ("RaisingReader", ["reader-", "exit code 1", "ValueError: a bug in the backend"]),
+        ("RaisingReader", ["reader-", "ValueError: a bug in the backend (broken.py:"]),
         ("HangingReader", ["writer: TransportTimeout", "reader 0, 1 has not read on"]),
         ("DiesAtStart", ["writer", "exit code 1", "no licence for this transport"]),
     ],
