@@ -28,6 +28,10 @@ _FIRST_LOOKS = 500
 _POLLS_PER_CLOCK = 32
 _AUTO_YIELDS = 30
 
+_CORES_COUNT = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+"""Cores that this process may use, or 0 if nobody says. Read once: a process that is later pinned to a core of its own
+does not share it with its peers."""
+
 Strategy = Literal["auto", "spin", "yield", "block"]
 
 
@@ -81,6 +85,11 @@ def spin_ns_for(message_bytes: int) -> int:
     return min(SPIN_NS + message_bytes // _COPY_BYTES_PER_NS, _MAX_SPIN_NS)
 
 
+def has_core_each(count: int) -> bool:
+    """Return whether `count` busy processes can have a core each."""
+    return count <= _CORES_COUNT
+
+
 class Waiter:
     """How one endpoint waits. `until` is the slow path; a fast endpoint looks at its word once before calling it.
 
@@ -115,8 +124,7 @@ class Waiter:
         self._arm = arm
         self._disarm = disarm
         self._check_peers = check_peers
-        roomy = len(os.sched_getaffinity(0)) >= endpoints if hasattr(os, "sched_getaffinity") else False
-        self._spin_ns = spin_ns if strategy == "auto" and roomy else 0
+        self._spin_ns = spin_ns if strategy == "auto" and has_core_each(endpoints) else 0
         self._yields = _AUTO_YIELDS if strategy == "auto" else 0
 
     @property

@@ -2,12 +2,14 @@
 
 What does not live here: other transports, other MPI programs (imb.py), and anything that a user of ipcbench needs.
 
-The plain loops know every size beforehand, have no flow control but MPI's own, no time-outs, no end of stream, and
-give the reader one buffer for ever; readers count what they get. Ours is a channel as the library opens it. Both run
-in the same processes, in alternating rounds whose order alternates too. A rate is n − 1 messages over the time from
-the first reader's first receipt to the last reader's last one; the ratio is the median over the rounds' own ratios,
-with the lowest and the highest. On Linux, a round in which other programs used more than a tenth of a core is
-measured again, a few times at most.
+The plain loops have no flow control but MPI's own, no time-outs, and give the reader one buffer for ever. There are
+two for `Bcast`: *fixed* knows every size and the number of messages beforehand, which is the floor but no stream;
+*stream* takes messages of any size until the end, so it broadcasts each length first (0 ends). The other calls carry
+length and end themselves; there the two are one. Ours is a channel as the library opens it. All run in the same
+processes, in alternating rounds whose order alternates too. A rate is n - 1 messages over the time from the first
+reader's first receipt to the last reader's last one; the ratio is the median over the rounds' own ratios, with the
+lowest and the highest. On Linux, a round in which other programs used more than a tenth of a core is measured again, a
+few times at most.
 
     python benchmarks/peers/mpi_plain.py [--rounds 5] [--sizes 64,16KiB,4MiB] [--readers 1,3] [--seconds 0.2]
 """
@@ -15,6 +17,7 @@ measured again, a few times at most.
 from __future__ import annotations
 
 import argparse
+import array
 import gc
 import os
 import pickle
@@ -30,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from ipcbench.backend import Address, Reader, Writer
+from ipcbench.backends._mpi import start_mpi
 from ipcbench.clock import now_ns
 from ipcbench.registry import get_backend
 from ipcbench.spec import NAME_PREFIX, ChannelSpec
@@ -53,8 +57,8 @@ class Case:
     receive: Callable[[], Any]
 
 
-def plain_case(mpi: Any, comm: Any, backend: str, size_bytes: int) -> Case:
-    """Return the plain loop's body."""
+def fixed_case(mpi: Any, comm: Any, backend: str, size_bytes: int) -> Case:
+    """Return the body of the plain loop that knows all sizes."""
     message, others = bytearray(size_bytes), range(1, comm.Get_size())
     if backend == "mpi":
         return Case(backend, size_bytes, lambda: comm.bcast(message, 0), lambda: comm.bcast(None, 0))
@@ -70,6 +74,24 @@ def plain_case(mpi: Any, comm: Any, backend: str, size_bytes: int) -> Case:
         mpi.Request.Waitall([comm.Isend(message, other) for other in others])
 
     return Case(backend, size_bytes, send, lambda: comm.Recv(message, 0))
+
+
+def stream_case(comm: Any, backend: str, size_bytes: int) -> Case | None:
+    """Return the body of the plain loop that takes any size; None where that is the other loop."""
+    if backend != "mpi-buffer":
+        return None
+    message, length = memoryview(bytearray(size_bytes)), array.array("q", [size_bytes])
+
+    def send() -> None:
+        length[0] = len(message)
+        comm.Bcast(length, 0)
+        comm.Bcast(message, 0)
+
+    def receive() -> None:
+        comm.Bcast(length, 0)
+        comm.Bcast(message[: length[0]], 0)
+
+    return Case(backend, size_bytes, send, receive)
 
 
 def our_case(end: Writer | Reader, backend: str, size_bytes: int) -> Case:
@@ -103,30 +125,32 @@ def run(comm: Any, case: Case, count: int) -> float:
 
 def work(arguments: argparse.Namespace) -> None:
     """Be one process of the launch: measure all cases; process 0 prints the rows of the table."""
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD.Dup()
+    mpi = start_mpi("mpi")
+    comm = mpi.COMM_WORLD.Dup()
     readers = comm.Get_size() - 1
     for backend in BACKENDS if arguments.backend == "all" else [arguments.backend]:
-        address = Address(backend, channel(arguments.worker, backend, readers), "")
-        rank = comm.Get_rank()
-        end = get_backend(backend)().open_writer(address) if rank == 0 else None
-        end = end or get_backend(backend)().open_reader(address, rank - 1)
-        with end:
+        there, rank = address(arguments.worker, backend, readers), comm.Get_rank()
+        make = get_backend(backend)()
+        with make.open_reader(there, rank - 1) if rank else make.open_writer(there) as end:
             for size_bytes in sizes_of(arguments):
-                pair = our_case(end, backend, size_bytes), plain_case(MPI, comm, backend, size_bytes)
-                _row(comm, pair, arguments)
+                cases = [
+                    our_case(end, backend, size_bytes),
+                    fixed_case(mpi, comm, backend, size_bytes),
+                    stream_case(comm, backend, size_bytes),
+                ]
+                _row(comm, [case for case in cases if case], arguments)
 
 
-def _row(comm: Any, pair: tuple[Case, Case], arguments: argparse.Namespace) -> None:
-    slowest = min(run(comm, case, _SAMPLE_COUNT) for case in pair for _ in range(2))
-    slowest = min(run(comm, case, max(_SAMPLE_COUNT, int(slowest * 0.02))) for case in pair)
+def _row(comm: Any, cases: list[Case], arguments: argparse.Namespace) -> None:
+    slowest = min(run(comm, case, _SAMPLE_COUNT) for case in cases for _ in range(2))
+    slowest = min(run(comm, case, max(_SAMPLE_COUNT, int(slowest * 0.02))) for case in cases)
     count = max(8, int(slowest * arguments.seconds))
-    rates: list[list[float]] = [[], []]
+    rates: list[list[float]] = [[] for _ in cases]
     for number in range(arguments.rounds):
         for _ in range(_TRIES_PER_ROUND):
             before = busy_s(comm)
-            found = {which: run(comm, pair[which], count) for which in ((0, 1) if number % 2 else (1, 0))}
+            order = range(len(cases)) if number % 2 else reversed(range(len(cases)))
+            found = {which: run(comm, cases[which], count) for which in order}
             spent = [after - earlier for after, earlier in zip(busy_s(comm), before, strict=True)]
             if comm.bcast((spent[1] - spent[2]) / spent[0] < _FOREIGN_CORES, 0):
                 break
@@ -134,11 +158,14 @@ def _row(comm: Any, pair: tuple[Case, Case], arguments: argparse.Namespace) -> N
             rates[which].append(rate)
     if comm.Get_rank():
         return
-    ratios = [ours / plain for ours, plain in zip(*rates, strict=True)]
-    shown = [format_significant(statistics.median(each)) for each in (*rates, ratios)]
-    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-    name = f"| {pair[0].backend} | {comm.Get_size() - 1} | {format_bytes(pair[0].size_bytes)} "
-    print(f"{name}| {shown[0]} | {shown[1]} | {shown[2]} | {spread} |", flush=True)
+    name = f"| {cases[0].backend} | {comm.Get_size() - 1} | {format_bytes(cases[0].size_bytes)} "
+    ratios = [
+        [ours / plain for ours, plain in zip(rates[0], rates[which], strict=True)]
+        for which in (1, len(cases) - 1)  # of a pickled object the stream is the fixed loop
+    ]
+    shown = [format_significant(statistics.median(each)) for each in (rates[0], rates[1], rates[-1])]
+    spreads = [f"{statistics.median(each):.2f} ({min(each):.2f}-{max(each):.2f})" for each in ratios]
+    print(name + "| " + " | ".join([*shown, *spreads]) + " |", flush=True)
 
 
 def busy_s(comm: Any) -> tuple[float, float, float]:
@@ -156,6 +183,11 @@ def busy_s(comm: Any) -> tuple[float, float, float]:
 def channel(token: str, backend: str, readers: int) -> ChannelSpec:
     """Return the channel of one backend in one launch."""
     return ChannelSpec(name=f"{NAME_PREFIX}{token}-{backend}-{readers}", readers=readers, max_message_bytes=2**26)
+
+
+def address(token: str, backend: str, readers: int) -> Address:
+    """Return where that channel is."""
+    return Address(backend, channel(token, backend, readers), "")
 
 
 def sizes_of(arguments: argparse.Namespace) -> list[int]:
@@ -196,8 +228,8 @@ def main() -> int:
     if arguments.worker:
         work(arguments)
         return 0
-    print("| backend | readers | size | ours msg/s | plain msg/s | ratio | lowest to highest |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print("| backend | readers | size | ours msg/s | fixed msg/s | stream msg/s | ours / fixed | ours / stream |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
     return max(launch(arguments, int(readers)) for readers in arguments.readers.split(","))
 
 

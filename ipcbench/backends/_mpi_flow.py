@@ -43,10 +43,10 @@ START, LENGTH, ABSENT, ALL_ASKED = range(RUN_WORDS)
 MOST_LOOKS = 100
 """How often a waiting endpoint looks before anything else."""
 
-_OFFERING_NS = 200_000
-_OFFERING_NS_PER_BYTE = 1
+_OFFERING_NS = 40_000
 """How long it then offers its core to others after each look, before it waits in the way of ipcbench/wait.py: much as
-MPI itself waits, so that processes on one core pass it on at once, and for as long as copying a message may take."""
+MPI itself waits, so that processes on one core pass it on at once. Going on for as long as the copy of a large message
+takes would halve the rate of four processes on two cores: who only yields keeps being scheduled beside who copies."""
 
 _LOOKS_PER_CLOCK = 16
 NOWHERE = memoryview(bytearray(board_bytes(MAX_READERS))).cast("Q")
@@ -80,13 +80,11 @@ class Link(ABC):
         """Release the communicator, if all that was sent over it has been received here."""
 
 
-def offer_core(
-    side: WriterSide | ReaderSide, ready: Callable[[], bool], deadline: int | None, length_bytes: int
-) -> bool:
+def offer_core(side: WriterSide | ReaderSide, ready: Callable[[], bool], deadline: int | None) -> bool:
     """Look again and again, but let others run in between, for a short time; return whether it became true."""
     if side.channel.wait != "auto":
         return False
-    stop = now_ns() + _OFFERING_NS + length_bytes * _OFFERING_NS_PER_BYTE
+    stop = now_ns() + _OFFERING_NS
     stop = stop if deadline is None else min(stop, deadline)
     while now_ns() < stop:
         for _ in range(_LOOKS_PER_CLOCK):

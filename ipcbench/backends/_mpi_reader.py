@@ -54,6 +54,7 @@ class MpiReader(Reader):
         self._entered_word = side.consumed_word + ENTERED
         self._passes_on = link.relays and index < side.channel.readers - 1
         self._elders = [consumed_word(elder) for elder in range(index)] if link.relays else []
+        self._elders_entered = [elder + ENTERED for elder in self._elders]
         self._barrier = sleeper_barrier()[0]
         self._elders_waiter = Waiter(
             side.channel.wait,
@@ -106,18 +107,18 @@ class MpiReader(Reader):
                 published = self._wait(timeout_s)
         if self._fenced:
             self._side.fence()
-        if words[RUNS] == self._run and (self._all_asked or not self._elders):
-            self._ready = published
-        else:
-            self._ready = self._turn(published, deadline)
+        ready = published if words[RUNS] == self._run else sequence
+        if not self._all_asked:
+            for entered_word in self._elders_entered:
+                ready = min(ready, words[entered_word])
+        self._ready = ready if ready > sequence else self._turn(published, deadline)
 
     def _wait(self, timeout_s: float | None) -> int:
         """Wait until the next message is published; return how many are. If that fails, take back having asked."""
         side, words, sequence = self._side, self._words, self._sequence
         side.require_open()
         deadline = deadline_ns(timeout_s)
-        last_bytes = 0 if self._view is None else len(self._view)
-        if offer_core(side, lambda: words[PUBLISHED] > sequence, deadline, last_bytes):
+        if offer_core(side, lambda: words[PUBLISHED] > sequence, deadline):
             return words[PUBLISHED]
         try:
             while not self._comes(sequence):
@@ -181,12 +182,12 @@ class MpiReader(Reader):
         words, sequence = self._words, self._sequence
 
         def entered() -> int:
-            return min([words[elder + ENTERED] for elder in self._elders])
+            return min([words[word] for word in self._elders_entered])
 
         def ready() -> bool:
             return entered() > sequence
 
-        if not (offer_core(self._side, ready, deadline, 0) or self._elders_waiter.until(ready, deadline)):
+        if not (offer_core(self._side, ready, deadline) or self._elders_waiter.until(ready, deadline)):
             raise TransportTimeout(
                 f"message {sequence} of channel {self._side.channel.name!r} comes by way of another reader, which has "
                 "not asked for it yet"

@@ -107,7 +107,7 @@ class MpiWriter(Writer):
                         break
                 else:
                     deadline = deadline or deadline_ns(timeout_s)
-                    if not offer_core(self._side, lambda: slowest() + window > sequence, deadline, length_bytes):
+                    if not offer_core(self._side, lambda: slowest() + window > sequence, deadline):
                         self._side.wait_until_consumed(sequence + 1 - window, remaining_s(deadline))
                     asked = slowest() + window
             if window:

@@ -54,7 +54,7 @@ def credit(channel: ChannelSpec) -> tuple[int, int]:
     count = max(channel.depth, min(_SMALL_COUNT, _SMALL_BYTES // size_bytes))
     if count > _LARGE_COUNT:
         count = max(_LARGE_COUNT, min(count, _LARGE_BYTES // size_bytes))
-    batch = 1 if size_bytes >= _PROMPT_BYTES else max(1, count // 4)
+    batch = 1 if size_bytes >= _PROMPT_BYTES else max(1, count // 2)
     return count + batch - 1, batch
 
 
