@@ -178,7 +178,7 @@ def beside_iceoryx2(sizes: tuple[int, ...], readers: Sequence[int], seconds: flo
         target = 1.2 if copy == "bytes" else 1.0 if large else 3.0
         how = "view.tobytes()" if copy == "bytes" else "zero-copy"
         row = Row(f"{_common.size_label(size, count)}, {how}", "messages/s", "shm", "iceoryx2", at_least=target)
-        slots = limits.ring_slots(size, DEPTH)
+        slots = DEPTH
 
         def ours(size: int = size, count: int = count, copy: str = copy) -> float:
             return throughput(size, count, seconds, copy=copy)
