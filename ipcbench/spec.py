@@ -102,6 +102,9 @@ AUTO_RATE_BYTES_PER_S = 100e6
 """Without `rate`, a paced trial offers the lower of these two: low enough that every transport idles between
 messages."""
 
+PINGPONG_WINDOW_RATIO = 0.6
+"""Round trips follow one another at once: so much of `window_s` has plenty of them."""
+
 AUTO_PACED_MESSAGES = 150
 _AUTO_PACED_MAX_S = 0.4
 
@@ -182,7 +185,7 @@ class SweepSpec:
     rate_per_s: float | None = None
     """Offered rate of paced trials; None chooses by size, see `AUTO_RATE_PER_S`."""
     rounds: int = 5
-    budget_s: float = 95.0
+    budget_s: float = 105.0
     """No further round begins when it would probably end after this."""
     precision_ratio: float = 0.0
     """If above 0: rounds go on, beyond `rounds`, until the interval of every cell's median is within this share of it
@@ -244,6 +247,8 @@ class SweepSpec:
         if mode == "paced":
             rate = self.rate_per_s or min(AUTO_RATE_PER_S, AUTO_RATE_BYTES_PER_S / max(1, payload_bytes))
             window_s = max(window_s, min(AUTO_PACED_MESSAGES / rate, _AUTO_PACED_MAX_S))
+        elif mode == "pingpong":
+            window_s *= PINGPONG_WINDOW_RATIO
         return TrialSpec(
             backend=backend,
             payload=self.payload,

@@ -142,11 +142,10 @@ class Link:
         self._finish()
 
     def hang_up_gently(self, peers: set[bytes]) -> None:
-        """Close the socket, but leave it time to send what it holds, in a thread that stays for up to `_LINGER_S`. Before
-        that, the process does not end and the place is not free.
+        """Close the socket, but leave it time to send what it holds, in a thread that stays for up to `_LINGER_S`.
 
-        First the thread waits for all `peers` to hang up, which they do when they have read the end: libzmq's own linger
-        may go on to wait for a peer that has gone.
+        Until then, the process does not end and the place is not free. First the thread waits for all `peers` to hang
+        up, which they do when they have read the end: libzmq's own linger may go on to wait for a peer that has gone.
         """
         self.receipts.close(0)
         flush = threading.Thread(target=self._flush, args=(peers,), name=f"{self.channel.name} flush")
