@@ -67,6 +67,8 @@ class Run:
     info: RunInfo
     trials: tuple[TrialResult, ...]
     """In the order of execution."""
+    controls: tuple[TrialResult, ...]
+    """Second measurements of a cell (`TrialSpec.twin`), which say how noisy the run is and nothing else."""
     problems: tuple[str, ...]
     """What is wrong with the folder but did not stop the reading, one line each."""
 
@@ -76,7 +78,7 @@ class Run:
         Raises:
             StoreError: no such trial, or its file cannot be read.
         """
-        trial = next((one for one in self.trials if one.trial_id == trial_id), None)
+        trial = next((one for one in (*self.trials, *self.controls) if one.trial_id == trial_id), None)
         if trial is None:
             raise StoreError(f"{self.path}: there is no trial {trial_id}")
         if not trial.has_samples:
@@ -102,7 +104,13 @@ def load_run(path: Path) -> Run:
     ]
     if missing:
         problems.append(f"{SAMPLES_FOLDER}/: files of {len(missing)} trials are missing, the first is {missing[0]}.npz")
-    return Run(path, info, tuple(trials), tuple(problems))
+    return Run(
+        path=path,
+        info=info,
+        trials=tuple(one for one in trials if not one.spec.twin),
+        controls=tuple(one for one in trials if one.spec.twin),
+        problems=tuple(problems),
+    )
 
 
 class RunWriter:

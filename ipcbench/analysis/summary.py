@@ -39,14 +39,12 @@ def summarise(run: Run) -> Summary:
     """
     groups: dict[Setting, dict[str, list[TrialResult]]] = {}
     for trial in run.trials:
-        if trial.spec.twin:
-            continue
         groups.setdefault(setting_of(trial), {}).setdefault(trial.spec.backend, []).append(trial)
     cells = {
         setting: [_cell(run, name, trials) for name, trials in by_backend.items()]
         for setting, by_backend in sorted(groups.items())
     }
-    noise = _noise([cell.figures for one in cells.values() for cell in one]) | control_noise(run.trials)
+    noise = _noise([cell.figures for one in cells.values() for cell in one]) | control_noise(run)
     probes = placement_ns(run.trials)
     return Summary(
         info=run.info,

@@ -2,8 +2,8 @@
 
 What does not live here: anything that the library could not do without a terminal; each command is a thin module.
 
-Exit codes: 0 done; 1 a check failed, or nothing could be measured; 2 what was asked for is not possible, in one line on
-stderr; 130 interrupted. Data goes to stdout, everything else to stderr.
+Exit codes: 0 done; 1 a check or a gate failed, or nothing could be measured; 2 what was asked for is not possible, in
+one line on stderr; 3 a gate can claim neither; 130 interrupted. Data goes to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
-_COMMANDS = ("run", "list", "check", "analyze", "compare", "export", "doctor", "clean")
+_COMMANDS = ("run", "list", "check", "analyze", "compare", "export", "doctor", "selftest", "clean")
 
 
 class _Commands(click.Group):

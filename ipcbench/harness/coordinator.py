@@ -186,7 +186,9 @@ class TrialRun:
     def _record(self, answers: dict[int, dict[str, Any]]) -> tuple[TrialResult, dict[str, Column]]:
         cores = self._cores or (None,) * len(answers)
         processes = {index: (self._group.pids[index], cores[index]) for index in answers}
-        digest = Digest(self._trial, answers, processes, with_latency=self._clocks_agree())
+        digest = Digest(
+            self._trial, answers, processes, plan_stride=self._plan.stride, with_latency=self._clocks_agree()
+        )
         endpoints = tuple(digest.endpoint(index) for index in sorted(answers))
         total = answers[0]["facts"]["total_count"]
         status, reason = judge(self._trial, endpoints, total, digest.achieved_rate_per_s(), digest.backlog_ns())

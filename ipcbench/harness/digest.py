@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.harness.group import role_of
+from ipcbench.measure.histogram import Histogram
 from ipcbench.result import EndpointResult, Integrity, Quantiles, Usage
 from ipcbench.spec import TrialSpec
 
@@ -38,6 +39,14 @@ def quantiles(column: Column | None) -> Quantiles | None:
         max_ns=float(column.max()),
         mean_ns=float(column.mean()),
     )
+
+
+def tally_quantiles(tally: dict[str, Any]) -> Quantiles:
+    """Return the quantiles of a long window's histogram; the mean and the largest are exact."""
+    histogram = Histogram.of_counts(np.frombuffer(tally["counts"], dtype=np.int64), tally["max_ns"])
+    p50, p90, p99 = (histogram.quantile(one) for one in (0.5, 0.9, 0.99))
+    count = histogram.total_count
+    return Quantiles(count, p50, p90, p99, float(tally["max_ns"]), tally["sum_ns"] / count)
 
 
 def rates_agree(moments: Column) -> bool:
@@ -67,6 +76,7 @@ class Digest:
         trial: what was measured.
         answers: what each process answered to `go`, by its number: `facts` and `columns` (int64, native byte order).
         processes: for each process, the system's number and the core it was bound to.
+        plan_stride: of so many messages, the endpoints kept one.
         with_latency: whether the clocks may be compared.
     """
 
@@ -76,6 +86,7 @@ class Digest:
         answers: dict[int, dict[str, Any]],
         processes: dict[int, tuple[int, int | None]],
         *,
+        plan_stride: int,
         with_latency: bool,
     ) -> None:
         self._trial = trial
@@ -85,16 +96,17 @@ class Digest:
             index: {name: np.frombuffer(raw, dtype=np.int64) for name, raw in answer["columns"].items()}
             for index, answer in answers.items()
         }
+        self._every = plan_stride
         self._latency = {index: self._one_way(index) if with_latency else None for index in answers if index}
 
     def _one_way(self, index: int) -> Column:
         """Return receipt − intended send time of every message that reader saw, joined by sequence number."""
         columns = self._columns[index]
         first = self._answers[0]["facts"]["warmup_count"] + 1
-        position = columns["sequence"] - first
+        position, rest = np.divmod(columns["sequence"] - first, self._every)
         writer = self._columns[0]
         intended = writer["sent_ns"] if self._trial.mode == "pingpong" else writer["intended_ns"]
-        inside = (position >= 0) & (position < len(intended))
+        inside = (position >= 0) & (position < len(intended)) & (rest == 0)
         latency: Column = columns["received_ns"][inside] - intended[position[inside]]
         return latency
 
@@ -112,18 +124,23 @@ class Digest:
             messages_count=facts["messages_count"],
             first_ns=int(moments[0]) if len(moments) else 0,
             last_ns=last_ns,
-            call=quantiles(columns.get("read_ns" if index else "write_ns")),
-            latency=quantiles(latency),
+            call=self._tallied(index, "read" if index else "write")
+            or quantiles(columns.get("read_ns" if index else "write_ns")),
+            latency=None if latency is None else self._tallied(index, "latency") or quantiles(latency),
             decode=quantiles(columns.get("decode_ns")),
             usage=Usage(**facts["usage"]),
             integrity=Integrity(**facts["integrity"]) if index else Integrity(),
-            sample_stride=self._stride(len(moments)),
+            sample_stride=self._every * self._stride(len(moments)),
             gc_count=facts["gc_count"],
             warmup_count=facts["warmup_count"],
             steady=facts.get("steady", True) and self._steady(index),
             round_trip=quantiles(columns.get("round_trip_ns")),
             core=self._processes[index][1],
         )
+
+    def _tallied(self, index: int, what: str) -> Quantiles | None:
+        tally = self._answers[index]["facts"].get("tallies", {}).get(what)
+        return tally_quantiles(tally) if tally is not None else None
 
     def _moments(self, index: int) -> Column:
         """Return when each message of the window was sent, or received."""
@@ -161,7 +178,7 @@ class Digest:
         sent = self._columns[0]["sent_ns"]
         if self._trial.mode != "paced" or len(sent) < 2:
             return None
-        return float((len(sent) - 1) / ((sent[-1] - sent[0]) / 1e9))
+        return float((len(sent) - 1) * self._every / ((sent[-1] - sent[0]) / 1e9))
 
     def backlog_ns(self) -> float:
         """Return how far behind its schedule a paced writer stayed: the least send delay of the window's last quarter.
@@ -184,4 +201,7 @@ class Digest:
             latency = self._latency.get(index)
             if latency is not None and self._trial.mode != "saturate":
                 kept[f"{role_of(index)}.latency_ns"] = latency[::stride]
+                tally = self._answers[index]["facts"].get("tallies", {}).get("latency")
+                if tally is not None:
+                    kept[f"{role_of(index)}.latency_bins"] = np.frombuffer(tally["counts"], dtype=np.int64)
         return kept

@@ -14,7 +14,7 @@ from select import select
 from ipcbench.clock import now_ns
 from ipcbench.message import FLAGS, INTENDED, SENT, SEQUENCE, Outgoing, Phase, unpack_stamp, unpack_word
 
-_SPIN_NS = 150_000
+SPIN_NS = 150_000
 """A paced writer sleeps until this long before the intended time and polls the clock from there on."""
 
 HASH_EVERY = 64
@@ -84,8 +84,8 @@ def write_paced(
     for index in range(count):
         due = start_ns + int(index * interval_ns)
         left = due - clock()
-        if left > _SPIN_NS:
-            select((), (), (), (left - _SPIN_NS) / 1e9)
+        if left > SPIN_NS:
+            select((), (), (), (left - SPIN_NS) / 1e9)
         buffer, head, tail = turns[index & 1]
         sequence += 1
         head[key_sequence] = tail[0] = sequence

@@ -12,7 +12,9 @@ from typing import Any, Self
 from ipcbench.spec import TrialSpec
 
 MAX_COLUMN = 2**19
-"""Most messages of one window; a faster transport has its window end there, which the trial's record shows."""
+"""Most messages of one window that are all kept. A saturated window that has more ends there, which the trial's record
+shows; a paced one keeps every so many, and a histogram of all."""
+_LONG_COLUMN = 2**16
 
 _MAX_RATE_PER_S = {"saturate": 3_000_000, "pingpong": 1_000_000}
 _DECODE_S = 0.03
@@ -22,6 +24,10 @@ WARMUP_LIMIT_RATIO = 4
 """The warm-up of a trial that does not settle ends after this many times `warmup_s`."""
 
 
+def _paced_count(trial: TrialSpec) -> int:
+    return max(2, round(trial.rate_per_s * trial.window_s))
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One trial, as its endpoints need to know it."""
@@ -29,6 +35,8 @@ class Plan:
     trial: TrialSpec
     column_count: int
     """Room for so many messages of the window."""
+    stride: int
+    """Of so many messages one is kept in the columns; 1 keeps all."""
     decode_count: int
     """Messages of the decode phase; 0 for none."""
     stall_s: float
@@ -38,12 +46,17 @@ class Plan:
     def make(cls, trial: TrialSpec, decode_ns: float, stall_s: float) -> Self:
         """Work out the counts; `decode_ns` estimates one decoding."""
         if trial.mode == "paced":
-            column = max(2, round(trial.rate_per_s * trial.window_s))
+            column = _paced_count(trial)
             decodes = int(min(_MAX_DECODES, max(_MIN_DECODES, _DECODE_S * 1e9 / max(1.0, decode_ns))))
         else:
             column = int(min(MAX_COLUMN, trial.window_s * _MAX_RATE_PER_S[trial.mode] + 2))
             decodes = 0
-        return cls(trial, column, decodes, stall_s)
+        stride = 1 if column <= MAX_COLUMN else -(-column // _LONG_COLUMN)
+        return cls(trial, -(-column // stride), stride, decodes, stall_s)
+
+    def paced_count(self) -> int:
+        """Return how many messages a paced window has."""
+        return _paced_count(self.trial)
 
     def deadline_s(self) -> float:
         """Return how long the whole trial may take before its group is given up."""

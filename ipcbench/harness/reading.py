@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ipcbench.backend import Reader
 from ipcbench.clock import now_ns
 from ipcbench.codec import Codec
+from ipcbench.harness.long_loops import Tally, read_long
 from ipcbench.harness.loops import HASH_EVERY, read_every, read_latest
 from ipcbench.harness.placement import touching
 from ipcbench.harness.plan import Plan
@@ -19,6 +20,7 @@ from ipcbench.measure.integrity import Tracker
 from ipcbench.measure.usage import UsageMeter
 from ipcbench.message import (
     FLAGS,
+    INTENDED,
     OVERHEAD_BYTES,
     SEQUENCE,
     TRAILER_BYTES,
@@ -42,6 +44,8 @@ class Received:
     usage: Usage
     gc_count: int
     integrity: Integrity
+    tallies: dict[str, dict[str, object]]
+    """`latency`, `read`: of a long window, histograms of all messages; else empty."""
 
 
 def _anything(_: memoryview) -> bool:
@@ -70,7 +74,8 @@ class ReaderPart:
         self._received, self._waited = array("q", column), array("q", column)
         self._sequences = array("q", column)
         self._decoded = array("q")
-        self._index = 0
+        self._index = self._count = 0
+        self._long = (Tally(), Tally()) if plan.stride > 1 and self._lossless else None
         self._warmup_count = 0
 
     def run(self) -> Received:
@@ -95,7 +100,7 @@ class ReaderPart:
                     meter.start()
                 if fresh and self._index < self._plan.column_count:
                     self._keep(view, before, after)
-                pending = self._measure()
+                pending = self._measure() if self._long is None else self._measure_long()
             elif phase == Phase.DECODE and fresh:
                 self._decode(view)
             elif phase == Phase.END:  # even if something is wrong with it: nothing will follow
@@ -111,6 +116,33 @@ class ReaderPart:
         self._waited[self._index] = after - before
         self._sequences[self._index] = unpack_word(view, 8 * SEQUENCE)[0]
         self._index += 1
+        self._count += 1
+        if self._long is not None:
+            self._long[0].add(after - unpack_word(view, 8 * INTENDED)[0])
+            self._long[1].add(after - before)
+
+    def _measure_long(self) -> tuple[memoryview, int, int]:
+        """Run the hot loop of a window of which not every message is kept; as `_measure`."""
+        assert self._long is not None  # noqa: S101 - the caller has looked
+        last = self._tracker.last
+        count, view, before, after = read_long(
+            self._read,
+            self._bytes,
+            self._tail,
+            last,
+            self._plan.stride,
+            self._plan.stall_s,
+            self._body_matches,
+            (self._sequences, self._received, self._waited),
+            self._count,
+            *self._long,
+        )
+        fresh, self._count = count - self._count, count
+        self._index = -(-count // self._plan.stride)
+        if fresh:
+            hashed = ((last + fresh) // HASH_EVERY - last // HASH_EVERY) * (self._plan.trial.touch != "none")
+            self._tracker.advance(fresh, last + fresh, hashed)
+        return view, before, after
 
     def _measure(self) -> tuple[memoryview, int, int]:
         """Run the hot loop; return the message that it did not understand, and the clock around its read."""
@@ -131,6 +163,7 @@ class ReaderPart:
             count = end - start
             hashed = (-(-end // HASH_EVERY) - -(-start // HASH_EVERY)) * hashing
         self._index = end
+        self._count += count
         if count:
             self._tracker.advance(count, self._sequences[end - 1], hashed)
         return view, before, after
@@ -143,17 +176,18 @@ class ReaderPart:
         del decoded  # it may share the view's memory, which the next read takes back
 
     def _outcome(self, usage: Usage, collections: int) -> Received:
-        count = self._index
+        kept = self._index
         return Received(
             columns={
-                "sequence": self._sequences[:count],
-                "received_ns": self._received[:count],
-                "read_ns": self._waited[:count],
+                "sequence": self._sequences[:kept],
+                "received_ns": self._received[:kept],
+                "read_ns": self._waited[:kept],
                 "decode_ns": self._decoded,
             },
-            messages_count=count,
+            messages_count=self._count,
             warmup_count=self._warmup_count,
             usage=usage,
             gc_count=collections,
             integrity=self._tracker.result(self._tracker.last),
+            tallies={name: tally.facts() for name, tally in zip(("latency", "read"), self._long or (), strict=False)},
         )

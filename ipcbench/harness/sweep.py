@@ -89,7 +89,7 @@ def run_sweep(
     finished: tuple[TrialResult, ...] = ()
     if resume is not None:
         stored = load_run(resume)
-        sweep, finished = SweepSpec.from_dict(stored.info.sweep), stored.trials
+        sweep, finished = SweepSpec.from_dict(stored.info.sweep), stored.trials + stored.controls
     cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # refuses cores that are not there
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
     backends, skipped = select_backends(sweep, payloads)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ipcbench.backend import Writer
 from ipcbench.clock import now_ns
+from ipcbench.harness.long_loops import Tally, write_long
 from ipcbench.harness.loops import set_phase, write_flat_out, write_paced
 from ipcbench.harness.plan import WARMUP_LIMIT_RATIO, Plan
 from ipcbench.measure.steady import MIN_INTERVALS, is_steady
@@ -37,6 +38,8 @@ class Written:
     steady: bool
     usage: Usage
     gc_count: int
+    tallies: dict[str, dict[str, object]]
+    """`write`: of a long window, the histogram of all writes; else empty."""
 
 
 class WriterPart:
@@ -57,6 +60,7 @@ class WriterPart:
             8 * plan.column_count
         )  # written here, so no page of it is touched for the first time in the window
         self._intended, self._sent, self._written = array("q", column), array("q", column), array("q", column)
+        self._writes = Tally() if plan.stride > 1 else None
 
     def run(self) -> Written:
         """Carry out all phases; any TransportError goes to the caller."""
@@ -68,14 +72,16 @@ class WriterPart:
         set_phase(self._messages, Phase.END)
         self._flat_out(1)
         intended = self._intended if self._plan.trial.mode == "paced" else self._sent
+        kept = -(-count // self._plan.stride)
         return Written(
-            columns={"intended_ns": intended[:count], "sent_ns": self._sent[:count], "write_ns": self._written[:count]},
+            columns={"intended_ns": intended[:kept], "sent_ns": self._sent[:kept], "write_ns": self._written[:kept]},
             messages_count=count,
             total_count=self._sequence,
             warmup_count=warmup_count,
             steady=steady,
             usage=usage,
             gc_count=collections,
+            tallies={} if self._writes is None else {"write": self._writes.facts()},
         )
 
     def _flat_out(self, count: int, stop_ns: int = _FOREVER_NS) -> int:
@@ -103,6 +109,25 @@ class WriterPart:
         self._sequence += done
         return done
 
+    def _long(self, interval_ns: float) -> int:
+        """Write the window of which not every message can be kept."""
+        assert self._writes is not None  # noqa: S101 - that is what a long window has
+        count = self._plan.paced_count()
+        write_long(
+            self._writer.write,
+            self._messages,
+            self._sequence,
+            now_ns() + int(interval_ns),
+            interval_ns,
+            count,
+            self._plan.stride,
+            self._plan.stall_s,
+            (self._intended, self._sent, self._written),
+            self._writes,
+        )
+        self._sequence += count
+        return count
+
     def _warm_up(self) -> tuple[bool, int]:
         """Return whether the rate of writing settled, and how many messages that took."""
         trial = self._plan.trial
@@ -129,7 +154,10 @@ class WriterPart:
         trial = self._plan.trial
         set_phase(self._messages, Phase.MEASURE)
         if trial.mode == "paced":
-            return self._paced(self._plan.column_count, 1e9 / trial.rate_per_s)
+            interval_ns = 1e9 / trial.rate_per_s
+            return (
+                self._paced(self._plan.column_count, interval_ns) if self._writes is None else self._long(interval_ns)
+            )
         count = write_flat_out(
             self._writer.write,
             self._messages,

@@ -9,6 +9,7 @@ of an HdrHistogram of two significant digits with a lowest value of 1, so that i
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,22 @@ class Histogram:
         self.min = 0
         self.max = 0
         self.record(values)
+
+    @classmethod
+    def of_counts(cls, counts: IntArray, largest: int) -> Self:
+        """Return a histogram of counts that were made elsewhere with the same bins.
+
+        Args:
+            counts: shape (BIN_COUNT,).
+            largest: the largest value, exact.
+        """
+        histogram = cls()
+        histogram.counts = counts.copy()
+        histogram.total_count = int(counts.sum())
+        filled = np.flatnonzero(counts)
+        if filled.size:
+            histogram.min, histogram.max = bin_bounds(int(filled[0]))[0], largest
+        return histogram
 
     def record(self, values: npt.ArrayLike) -> None:
         """Add values, in ns or any other unit, of any shape.

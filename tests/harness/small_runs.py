@@ -19,6 +19,7 @@ def tiny(**changes) -> SweepSpec:
         "rounds": 1,
         "warmup_s": 0.01,
         "window_s": 0.05,
+        "control": False,
     }
     return SweepSpec(**{**plain, **changes})
 

@@ -69,15 +69,26 @@ def test_a_wrong_body_in_a_whole_message_is_found_by_hashing(tmp_path):
     assert " 0 torn" not in trial.reason
 
 
-def test_a_stalled_reader_shows_in_the_latency_of_every_message_due_meanwhile(tmp_path):
+def test_a_stall_shows_in_p99_as_the_theory_says_and_a_closed_loop_hides_it(tmp_path):
+    """A stall of S in a window of T delays the share S/T of an open loop's messages, evenly from S down to 0."""
+    stall_s, window_s = 0.2, 1.0
     run, _ = measure(
-        tiny(backends=("broken:StallingReader",), modes=("paced",), rate_per_s=1000.0, window_s=0.5), tmp_path
+        tiny(
+            backends=("broken:StallingReader",),
+            readers=1,
+            modes=("paced", "pingpong"),
+            rate_per_s=1000.0,
+            window_s=window_s,
+        ),
+        tmp_path,
     )
-    (trial,) = run.trials
-    assert trial.status == "ok"
-    latency = run.samples(trial.trial_id)["reader-0.latency_ns"]
-    # 200 ms at 1,000/s hit some 200 messages, and those wait 100 ms on average: a closed loop would show one.
-    assert (latency > 20_000_000).sum() > 150
+    paced, pingpong = sorted(run.trials, key=lambda one: one.spec.mode)
+    assert (paced.status, pingpong.status) == ("ok", "ok")
+    expected_ns = stall_s * (1 - 0.01 * window_s / stall_s) * 1e9
+    (reader,) = paced.readers
+    assert reader.latency.p99_ns == pytest.approx(expected_ns, rel=0.15)
+    assert pingpong.writer.round_trip.max_ns > stall_s * 1e9
+    assert pingpong.writer.round_trip.p99_ns < expected_ns / 5
 
 
 def test_a_rate_that_cannot_be_held_fails_with_the_rate_that_was(tmp_path):

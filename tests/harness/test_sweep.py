@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from ipcbench.clock import now_ns
 from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.sweep import run_sweep
+from ipcbench.measure.histogram import bin_index
 from ipcbench.store import load_run
 from tests.harness.small_runs import measure, tiny
 
@@ -67,6 +70,26 @@ def test_latency_is_receipt_minus_intended_time_of_the_same_message(tmp_path):
     assert abs(steps - 2_000_000).max() <= 1
 
 
+def test_a_long_window_keeps_every_so_many_messages_and_a_histogram_of_all(tmp_path, monkeypatch):
+    monkeypatch.setattr("ipcbench.harness.plan.MAX_COLUMN", 100)
+    monkeypatch.setattr("ipcbench.harness.plan._LONG_COLUMN", 90)
+    run, _ = measure(tiny(modes=("paced",), rate_per_s=2000.0, window_s=0.5, sizes=(10, 20)), tmp_path)
+    for trial in run.trials:
+        assert trial.status == "ok", trial.reason
+        assert trial.achieved_rate_per_s == pytest.approx(2000.0, rel=0.1)
+        columns = run.samples(trial.trial_id)
+        assert len(columns["writer.sent_ns"]) == 84  # every 12th of 1,000
+        for reader in trial.readers:
+            assert reader.messages_count == reader.latency.count == reader.call.count == 1000
+            assert reader.sample_stride == 12
+            kept = columns[f"{reader.role}.latency_ns"]
+            assert (kept == columns[f"{reader.role}.received_ns"] - columns["writer.intended_ns"]).all()
+            bins = columns[f"{reader.role}.latency_bins"]
+            assert bins.sum() == 1000
+            assert (bins[bin_index(kept)] > 0).all()
+            assert 0 < reader.latency.p50_ns <= reader.latency.p99_ns <= reader.latency.max_ns
+
+
 def test_latest_value_counts_gaps_and_never_a_torn_value(tmp_path):
     run, _ = measure(tiny(delivery="latest_value", modes=("paced", "saturate"), window_s=0.2), tmp_path)
     for trial in run.trials:
@@ -82,6 +105,44 @@ def test_the_placement_probe_and_the_clock_gate_are_stored_with_every_trial(tmp_
     assert 10 < conditions.probe_after_ns < 1e6
     assert conditions.clocks_agree
     assert conditions.clock_offset_ns <= conditions.clock_delay_ns / 2
+
+
+def test_clocks_that_are_apart_leave_no_one_way_latency(tmp_path, monkeypatch):
+    monkeypatch.setattr("ipcbench.harness.group.now_ns", lambda: now_ns() + 5_000_000)
+    run, _ = measure(tiny(modes=("paced", "pingpong"), readers=1), tmp_path)
+    for trial in run.trials:
+        assert trial.status == "ok", trial.reason
+        assert not trial.conditions.clocks_agree
+        assert trial.conditions.clock_offset_ns == pytest.approx(5e6, rel=0.2)
+        assert all(reader.latency is None for reader in trial.readers)
+        assert "clocks disagree: no one-way latency" in trial.notes
+    assert any(trial.writer.round_trip is not None for trial in run.trials)
+
+
+def test_the_control_is_a_cell_measured_twice_by_other_processes(tmp_path):
+    run, told = measure(tiny(backends=("null", "pipe"), sizes=(1, 10, 100), control=True), tmp_path)
+    (control,) = run.controls
+    assert (control.spec.backend, control.spec.size, control.status) == ("pipe", 10, "ok")
+    single = next(one for one in run.trials if one.spec == replace(control.spec, twin=False))
+    assert {one.process_id for one in single.endpoints}.isdisjoint(one.process_id for one in control.endpoints)
+    assert len(run.trials) == 6
+    assert told[-1].done == told[-1].total == 7
+
+
+def test_rounds_go_on_until_precise_or_out_of_budget(tmp_path):
+    easy, _ = measure(tiny(rounds=2, precision_ratio=1.0, budget_s=60.0), tmp_path)
+    never, _ = measure(tiny(rounds=2, precision_ratio=1e-9, budget_s=5.0), tmp_path)
+    assert (easy.info.status, easy.info.rounds_done >= 2) == ("complete", True)
+    assert never.info.status == "out of budget"
+    assert never.info.rounds_done > 2
+
+
+@pytest.mark.parametrize("touch", ["none", "header", "pages", "all"])
+def test_readers_look_at_as_much_as_they_are_told_to(touch, tmp_path):
+    run, _ = measure(tiny(payload="bytes", codec="raw", sizes=(65536,), touch=touch), tmp_path)
+    (trial,) = run.trials
+    assert trial.status == "ok", trial.reason
+    assert all(one.integrity.errors_count == 0 and one.messages_count for one in trial.readers)
 
 
 def test_endpoints_of_an_inline_backend_share_one_process(tmp_path):
@@ -150,6 +211,8 @@ def test_the_floor_is_above_the_clock_and_copies_have_a_bandwidth():
     assert floor.writer_ns > floor.clock_ns > 0
     assert floor.reader_ns > floor.clock_ns
     assert floor.memcpy_bytes_per_s["4096"] > 1e8
+    assert floor.memcpy_cold_bytes_per_s["4096"] > 1e8
+    assert floor.wakeup_ns > floor.clock_ns
 
 
 @pytest.mark.parametrize("backend", ["shm", "null"])

@@ -1,0 +1,63 @@
+"""`ipcbench selftest`: how right the verdicts are on this machine.
+
+What does not live here: the measuring and the counting (ipcbench/selftest.py).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from ipcbench.cli.progress import progress_display
+from ipcbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ipcbench.selftest import SelfTest
+
+_MAX_PAIRS = 10_000
+
+
+@click.command(
+    "selftest",
+    short_help="Measure how right the verdicts are here.",
+    help="""Measure how right ipcbench's verdicts are on this machine: how often two equal cells are called different
+    (A/A), and how often a known slow-down is found. Ten verdicts of each kind take about a minute.""",
+)
+@click.option("--backend", default="shm", metavar="NAME", help="What to measure and to slow down (shm).")
+@click.option("--pairs", default=20, metavar="N", help="Verdicts wanted of each kind (20).")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the result.")
+def command(backend: str, pairs: int, form: str) -> int:
+    """Measure, count, show."""
+    from ipcbench.selftest import self_test
+
+    if not 1 <= pairs <= _MAX_PAIRS:
+        raise ConfigError("--pairs", pairs, f"1 to {_MAX_PAIRS:,}")
+    with progress_display() as show:
+        result = self_test(backend, pairs, on_progress=show)
+    click.echo(_as_json(result) if form == "json" else _as_text(result))
+    return 0
+
+
+def _as_text(result: SelfTest) -> str:
+    lines = [f"verdicts on the one-way latency of {result.backend}, 1 reader, {result.rounds} rounds", ""]
+    lines.append("slow-down  verdicts  called different  upper bound (95 %)  called slower")
+    for one in result.tallies:
+        kind = "none (A/A)" if one.percent == 0 else f"{one.percent} %"
+        lines.append(
+            f"{kind:<10} {one.verdicts_count:>8} {one.different_ratio:>17.1%} {one.upper_bound_ratio:>19.1%} "
+            f"{one.found_ratio:>14.1%}"
+        )
+    lines += ["", "Called different without a slow-down is a false positive; a slow-down not called slower was missed."]
+    return "\n".join(lines)
+
+
+def _as_json(result: SelfTest) -> str:
+    tallies = [
+        {**asdict(one), "different_ratio": one.different_ratio, "upper_bound_ratio": one.upper_bound_ratio}
+        for one in result.tallies
+        if one.verdicts_count
+    ]
+    return json.dumps({"backend": result.backend, "rounds": result.rounds, "tallies": tallies}, indent=2)

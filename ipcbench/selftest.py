@@ -1,0 +1,144 @@
+"""How right the verdicts are on this machine: equal cells that are called different, known slow-downs that are found.
+
+What does not live here: the verdict itself (ipcbench/measure/stats.py) and the slowed backends
+(ipcbench/testing/slowed.py).
+
+A run measures one backend by two names (A/A), and slowed by 5, 10 and 20 %, at several payload sizes, in the rounds of
+an ordinary run. Every size gives one verdict on each of the others against the first.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ipcbench.analysis.control import control_noise
+from ipcbench.analysis.figures import cell_figures
+from ipcbench.analysis.notes import is_sound
+from ipcbench.harness.sweep import Progress, run_sweep
+from ipcbench.measure.stats import Estimate, compare, ratio
+from ipcbench.registry import get_backend
+from ipcbench.spec import SweepSpec
+from ipcbench.store import Run, load_run
+from ipcbench.testing.slowed import slowed_name
+
+SLOWDOWNS_PERCENT = (0, 5, 10, 20)
+"""0 is A/A."""
+SIZES_BYTES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+"""Of the payloads of one run; each gives a verdict."""
+ONE_SIDED_LEVEL = 0.95
+MAX_FALSE_POSITIVE_RATIO = 0.05
+"""Of intervals at 95 %, so many exclude 1 by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the verdicts on one slow-down were."""
+
+    percent: int
+    verdicts_count: int
+    slower_count: int
+    faster_count: int
+
+    @property
+    def different_ratio(self) -> float:
+        """Return the share that was called slower or faster; for A/A the rate of false positives."""
+        return (self.slower_count + self.faster_count) / self.verdicts_count if self.verdicts_count else math.nan
+
+    @property
+    def found_ratio(self) -> float:
+        """Return the share that was called slower."""
+        return self.slower_count / self.verdicts_count if self.verdicts_count else math.nan
+
+    @property
+    def upper_bound_ratio(self) -> float:
+        """Return the exact 95 % upper bound of the rate that `different_ratio` estimates."""
+        return upper_bound(self.slower_count + self.faster_count, self.verdicts_count)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """The tallies of all runs, A/A first."""
+
+    backend: str
+    rounds: int
+    tallies: tuple[Tally, ...]
+
+
+def upper_bound(found: int, count: int) -> float:
+    """Return the exact (Clopper-Pearson) one-sided 95 % upper bound of a rate of which `found` of `count` were seen."""
+    if found >= count:
+        return 1.0
+    low, high = found / count, 1.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        seen = sum(math.comb(count, k) * middle**k * (1 - middle) ** (count - k) for k in range(found + 1))
+        low, high = (middle, high) if seen > 1 - ONE_SIDED_LEVEL else (low, middle)
+    return high
+
+
+def sweep_for(backend: str, seed: int) -> SweepSpec:
+    """Return the run that gives one verdict a size and slow-down, with the rounds of the default run."""
+    return SweepSpec(
+        name="selftest",
+        backends=(slowed_name(backend, 0, again=True), *(slowed_name(backend, one) for one in SLOWDOWNS_PERCENT)),
+        readers=1,
+        payload="bytes",
+        codec="raw",
+        sizes=SIZES_BYTES,
+        modes=("paced",),
+        budget_s=600.0,
+        seed=seed,
+    )
+
+
+def self_test(
+    backend: str = "shm",
+    pairs: int = 20,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    keep: Path | None = None,
+) -> SelfTest:
+    """Measure until there are so many verdicts on each slow-down, about 50 s for ten of each.
+
+    Args:
+        backend: name of the one to slow down; its processes must be its own (not `null`).
+        pairs: verdicts wanted, rounded up to whole runs.
+        on_progress: called after every trial.
+        keep: folder in which the runs stay; without it they are removed.
+
+    Raises:
+        UnknownBackend, BackendUnavailable: before anything is measured.
+    """
+    get_backend(backend).probe()
+    counts = {percent: [0, 0, 0] for percent in SLOWDOWNS_PERCENT}
+    rounds = 0
+    with tempfile.TemporaryDirectory(prefix="ipcb-selftest-") as scratch:
+        for number in range(-(-pairs // len(SIZES_BYTES))):
+            sweep = sweep_for(backend, seed=number + 1)
+            run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))
+            rounds = sweep.rounds
+            for percent, verdict in verdicts(run):
+                counts[percent][("no clear difference", "slower", "faster").index(verdict)] += 1
+    tallies = (Tally(percent, sum(found), found[1], found[2]) for percent, found in counts.items())
+    return SelfTest(backend, rounds, tuple(tallies))
+
+
+def verdicts(run: Run) -> Iterator[tuple[int, str]]:
+    """Yield (slow-down in percent, verdict on it) for every size of such a run; sizes without figures are left out."""
+    base, *others = run.info.sweep["backends"]
+    noise = control_noise(run).get("latency", 0.0)
+    for size in run.info.sweep["sizes"]:
+        first = _latency(run, base, size)
+        for percent, other in zip(SLOWDOWNS_PERCENT, others, strict=True):
+            second = _latency(run, other, size)
+            if first is not None and second is not None:
+                yield percent, compare(ratio(second, first), noise)
+
+
+def _latency(run: Run, backend: str, size: int) -> Estimate | None:
+    trials = [one for one in run.trials if one.spec.backend == backend and one.spec.size == size and is_sound(one)]
+    return cell_figures(run, trials).latency_p50 if trials else None

@@ -1,0 +1,63 @@
+"""Backends that are another one, slower by a known share: `ipcbench.testing.slowed:shm_10` takes 10 % longer.
+
+What does not live here: what is found of it (ipcbench/selftest.py).
+
+A read of such a backend returns a message of the measured window when it is older than it was by that share: its
+one-way latency, counted from the intended send time that it carries, is multiplied, message by message. `shm_0` and
+`shm_0_again` are both shm, in the same wrapper: what differs between them is noise.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ipcbench.backend import Backend
+from ipcbench.clock import now_ns
+from ipcbench.message import Phase, unpack_stamp
+from ipcbench.registry import get_backend
+from ipcbench.testing.wrapping import BackendAround, ReaderAround
+
+_NAME = re.compile(r"(?P<backend>[a-z0-9_]+?)_(?P<percent>\d+)(?P<again>_again)?")
+
+
+def slowed_name(backend: str, percent: int, *, again: bool = False) -> str:
+    """Return the name by which a run finds that backend, or with `again` its other name."""
+    return f"{__name__}:{backend.replace('-', '__')}_{percent}{'_again' if again else ''}"
+
+
+def slowed(backend: str, percent: int) -> type[Backend]:
+    """Return the backend of that name, with a one-way latency that is higher by `percent`."""
+    share = percent / 100
+
+    class SlowedReader(ReaderAround):
+        """Holds each message back for its share."""
+
+        def read(self, timeout_s: float | None = None) -> memoryview:
+            view = self.inner.read(timeout_s)
+            now = now_ns()
+            _, intended, _, flags = unpack_stamp(view)
+            if flags == Phase.MEASURE:
+                until = now + int(share * (now - intended))
+                while now_ns() < until:
+                    continue
+            return view
+
+    inner_class = get_backend(backend)
+
+    class Slowed(BackendAround):
+        """Around the backend itself."""
+
+        inner = inner_class
+        reader_class = SlowedReader
+        name = slowed_name(backend, percent)
+        summary = f"{backend}, {percent} % slower"
+        capabilities = inner_class.capabilities
+
+    return Slowed
+
+
+def __getattr__(name: str) -> type[Backend]:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return slowed(match["backend"].replace("__", "-"), int(match["percent"]))
