@@ -17,6 +17,8 @@ _MAX_PLACEMENT_RATIO = 1.6
 _MAX_REASON = 300
 _MAX_DETAILS = 3
 
+PLACEMENT_NOTE = "some trials were taken with cores near to each other and some with cores far apart"
+
 
 def is_sound(trial: TrialResult) -> bool:
     """Return whether a trial may enter a figure: it is ok, and nothing was lost, repeated, reordered or torn."""
@@ -107,7 +109,7 @@ def placement_ns(trials: Sequence[TrialResult]) -> list[float]:
 def _placement(trials: Sequence[TrialResult]) -> Iterator[str]:
     probes = placement_ns(trials)
     if probes and max(probes) > _MAX_PLACEMENT_RATIO * min(probes):
-        yield "some trials were taken with cores near to each other and some with cores far apart"
+        yield PLACEMENT_NOTE
 
 
 def _seen(trials: Sequence[TrialResult]) -> Iterator[str]:

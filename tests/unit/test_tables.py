@@ -332,7 +332,8 @@ def test_a_crossover_is_visible(tmp_path: Path) -> None:
     }
     latency, throughput = tables_of(tmp_path, cells).matrices
     assert latency.title == "One-way latency p50, µs: dict, pickle, 1 reader, every_message"
-    assert latency.remarks[0] == "Crossover between 5,105 B and 55,039 B: a leads below, b above."
+    assert latency.remarks[0].startswith("Crossover at 5,")  # both have 30 µs at 5,105 B
+    assert "between 521 B and 55,039 B: a has the lower one-way latency below, b above." in latency.remarks[0]
     assert [row[0] for row in latency.rows] == ["a", "b"]
     assert [row[1].split()[1:] for row in latency.rows] == [["*"], []]
     assert [row[2].split()[1] for row in latency.rows] == ["=", "="]
