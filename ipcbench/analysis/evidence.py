@@ -168,15 +168,15 @@ def _trial_doubts(evidence: Evidence) -> Iterator[Doubt]:
     failed = sum(cell.failed_count for cell in evidence.cells)
     trials = [trial for cell in evidence.cells for trial in cell.trials]
     if failed:
-        yield Doubt(f"{failed} of {tried} trials of {name} failed", "low", grave=True)
+        yield Doubt(f"failed: {failed} of {tried} trials of {name}", "low", grave=True)
     noisy = stamped_count(trials, "noisy")
     if noisy:
         level: Sureness = "low" if noisy >= MOSTLY_RATIO * len(trials) else "moderate"
-        yield Doubt(f"{noisy} of {len(trials)} trials of {name} are noisy", level, grave=True)
+        yield Doubt(f"noisy: {noisy} of {len(trials)} trials of {name}", level, grave=True)
     unsteady = unsteady_count(trials)
     if unsteady:
         level = "moderate" if unsteady >= MOSTLY_RATIO * len(trials) else "high"
-        yield Doubt(f"{unsteady} of {len(trials)} trials of {name} are unsteady", level)
+        yield Doubt(f"unsteady: {unsteady} of {len(trials)} trials of {name}", level)
     rounds = min(cell.rounds_count for cell in evidence.cells)
     if rounds < MIN_ROUNDS:
         yield Doubt(f"{name} was measured in only {rounds} round{'s' * (rounds != 1)}", "low", grave=True)
@@ -190,7 +190,7 @@ def _load_doubts(evidence: Evidence, question: Question, cores: object) -> Itera
     known = isinstance(cores, int | float) and not isinstance(cores, bool)
     if (known and processes > cores) or stamped_count(trials, "oversubscribed"):  # type: ignore[operator]
         where = f"{processes} processes on {cores:g} cores" if known else f"{processes} processes"
-        yield Doubt(f"oversubscribed: {where}; more cores may reorder the ranks", "moderate", grave=True)
+        yield Doubt(f"oversubscribed: {where}, and more cores may reorder the ranks", "moderate", grave=True)
 
 
 def _gap_doubts(question: Question, between: tuple[int, int]) -> Iterator[Doubt]:

@@ -45,9 +45,14 @@ def cell_notes(trials: Sequence[TrialResult], unreadable_count: int) -> tuple[st
     return tuple(_notes(trials, [one for one in trials if is_sound(one)], unreadable_count))
 
 
+def printable(text: str) -> str:
+    """Return text fit for a terminal: one line, no control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
 def one_line(text: str) -> str:
     """Return text of a foreign program fit for a terminal: one line, no control characters, not endless."""
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    plain = printable(text)
     return plain if len(plain) <= _MAX_REASON else plain[: _MAX_REASON - 1] + "…"
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from ipcbench.analysis.needs import NEEDS
 from ipcbench.errors import ConfigError
 from ipcbench.spec import Delivery, SweepSpec, require_choice, require_range
-from ipcbench.units import format_bytes, format_significant
+from ipcbench.units import format_bytes, format_significant, parse_bytes, parse_rate_per_s
 
 Goal = Literal["latency", "throughput", "cpu"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -21,6 +21,8 @@ MAX_PAYLOAD_BYTES = 2**30
 """As much as a run can measure."""
 
 _ROUNDS, _BUDGET_S = 3, 60.0
+_MORE_ROUNDS, _MORE_BUDGET_S = 10, 240.0
+"""For one that was measured already, and is not sure enough."""
 _SPREAD = 4
 """The run for a question also measures a payload this many times smaller and larger, to see what would change it."""
 _MAX_LARGER_BYTES = 64 * 2**20
@@ -52,7 +54,7 @@ class Question:
         for need in self.needs:
             require_choice("needs", need, tuple(NEEDS))
         if {"lossless", "latest-value"} <= set(self.needs):
-            raise ConfigError("needs", ",".join(self.needs), "lossless or latest-value, not both: they exclude another")
+            raise ConfigError("needs", ",".join(self.needs), "either lossless or latest-value")
         require_choice("optimise", self.optimise, GOALS)
 
     @property
@@ -71,14 +73,48 @@ class Question:
         return {**asdict(self), "delivery": self.delivery}
 
 
+def ask(
+    payload: int | str,
+    readers: int,
+    rate: float | str | None,
+    needs: str | Iterable[str],
+    optimise: Goal,
+    prefix: str = "",
+) -> Question:
+    """Return the question in these values, as people write them: `1MiB`, `500/s`, `lossless,no-deps`.
+
+    Args:
+        payload: bytes, or a text with a unit.
+        readers: how many.
+        rate: messages per second, or a text; None if it does not matter.
+        needs: names in `NEEDS`.
+        optimise: what decides.
+        prefix: what stands before the names of values in errors: `--` for options.
+
+    Raises:
+        ConfigError: naming the value that is not allowed.
+    """
+    size = parse_bytes(payload, f"{prefix}payload") if isinstance(payload, str) else payload
+    per_second = parse_rate_per_s(rate, f"{prefix}rate") if isinstance(rate, str) else rate
+    try:
+        return Question(size, readers, per_second, parse_needs(needs), optimise)
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}{error.field}", error.value, error.allowed) from error
+
+
 def parse_needs(text: str | Iterable[str]) -> tuple[str, ...]:
     """Return the needs in `lossless,no-deps`, each once; an empty text means none."""
     parts = text.split(",") if isinstance(text, str) else text
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def question_sweep(question: Question, backends: Sequence[str]) -> SweepSpec:
+def question_sweep(question: Question, backends: Sequence[str], *, again: bool = False) -> SweepSpec:
     """Return a small sweep for exactly this question: its payload as raw bytes, and a smaller and a larger one.
+
+    Args:
+        question: what is asked.
+        backends: whom to measure.
+        again: it was measured already: take more rounds.
 
     Raises:
         ConfigError: there are no backends to measure.
@@ -95,14 +131,14 @@ def question_sweep(question: Question, backends: Sequence[str]) -> SweepSpec:
         codec="raw",
         delivery=question.delivery,
         rate_per_s=question.rate_per_s,
-        rounds=_ROUNDS,
-        budget_s=_BUDGET_S,
+        rounds=_MORE_ROUNDS if again else _ROUNDS,
+        budget_s=_MORE_BUDGET_S if again else _BUDGET_S,
     )
 
 
-def sweep_command(question: Question, backends: Sequence[str]) -> str:
+def sweep_command(question: Question, backends: Sequence[str], *, again: bool = False) -> str:
     """Return the command line that measures `question_sweep`."""
-    sweep = question_sweep(question, backends)
+    sweep = question_sweep(question, backends, again=again)
     options = {
         "backends": ",".join(sweep.backends),
         "payload": sweep.payload,

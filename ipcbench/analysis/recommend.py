@@ -39,6 +39,7 @@ from ipcbench.analysis.recommendation import Candidate, Exclusion, Outcome, Reco
 from ipcbench.analysis.recommendation_text import figure_words
 from ipcbench.analysis.summary import summarise
 from ipcbench.analysis.wording import joined
+from ipcbench.errors import Unsupported
 from ipcbench.measure.stats import Interval, compare, rank_groups, ratio
 from ipcbench.store import Run
 from ipcbench.units import format_significant
@@ -95,10 +96,21 @@ def recommend(
     return _choose(field)
 
 
-def candidates_for(question: Question, offers: Mapping[str, Offer] | None = None) -> tuple[str, ...]:
-    """Return the registered backends whose capabilities allow what is asked: those worth measuring."""
+def require_candidates(question: Question, offers: Mapping[str, Offer] | None = None) -> tuple[str, ...]:
+    """Return the registered backends whose capabilities allow what is asked: those worth measuring.
+
+    Raises:
+        Unsupported: there is none; the text says what each of them lacks.
+    """
     known = registered_offers() if offers is None else offers
-    return tuple(name for name, offer in known.items() if not refused(question, offer))
+    able = tuple(name for name, offer in known.items() if not refused(question, offer))
+    if not able:
+        reasons: dict[str, list[str]] = {}
+        for name, offer in known.items():
+            reasons.setdefault(", ".join(refused(question, offer)), []).append(name)
+        each = "; ".join(f"{joined(names)}: {reason}" for reason, names in reasons.items())
+        raise Unsupported(f"{question.words()}: {unable_words(question, known.values())} ({each})")
+    return able
 
 
 def _field(case: Case, between: tuple[int, int]) -> _Field:
@@ -141,12 +153,12 @@ def _choose(field: _Field) -> Recommendation:
         changes=tuple(_changes(field, chosen, crossings)),
         sureness=level,
         doubts=reasons,
-        next_command="" if level == LEVELS[0] else command_for(case),
+        next_command="" if level == LEVELS[0] else command_for(case, again=field.between[0] == field.between[1]),
     )
 
 
 def _break_tie(field: _Field, first: Sequence[Evidence]) -> tuple[Evidence, str]:
-    """Return one of those that tie, and what sets it apart: fewer failures, or another figure that is clearly better."""
+    """Return one of those that tie, and what sets it apart: fewer failures, or another figure clearly better."""
     axis = field.case.axis
     failures = {one.backend: sum(cell.failed_count for cell in one.cells) for one in first}
     left = [one for one in first if failures[one.backend] == min(failures.values())]

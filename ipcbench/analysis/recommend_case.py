@@ -121,9 +121,9 @@ def blank(case: Case) -> Recommendation:
     )
 
 
-def command_for(case: Case) -> str:
-    """Return the command that measures the question, empty if no backend could do it."""
-    return sweep_command(case.question, case.able) if case.able else ""
+def command_for(case: Case, *, again: bool = False) -> str:
+    """Return the command that measures the question, with more rounds if it is `again`; empty if nobody could do it."""
+    return sweep_command(case.question, case.able, again=again) if case.able else ""
 
 
 def _family(summary: Summary, question: Question) -> tuple[SettingSummary, ...]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ipcbench.analysis.notes import one_line
+from ipcbench.analysis.notes import one_line, printable
 from ipcbench.analysis.wording import joined, plural, ratio_words
 from ipcbench.measure.stats import Interval
 from ipcbench.units import format_duration_ns, format_significant
 
 if TYPE_CHECKING:
     from ipcbench.analysis.curves import Axis
-    from ipcbench.analysis.evidence import Expected
+    from ipcbench.analysis.evidence import Doubt, Expected
     from ipcbench.analysis.recommendation import Candidate, Recommendation
 
 _AXIS_WORDS = {
@@ -48,7 +48,7 @@ def sentence(one: Recommendation) -> str:
     asked = one.question.words()
     if one.backend is None:
         command = f" Measure it: {one.next_command}" if one.next_command else ""
-        return one_line_unlimited(f"No recommendation for {asked}: {one.why_not}.{command}")
+        return printable(f"No recommendation for {asked}: {one.why_not}.{command}")
     chosen = one.candidates[0]
     what, figure = _AXIS_WORDS[one.axis], figure_words(chosen.expected, one.axis)
     if one.outcome == "tie":
@@ -67,7 +67,7 @@ def sentence(one: Recommendation) -> str:
         text = f"For {asked}: {one.backend}, with {what} {figure}.{_next_words(one, what)}"
     warnings = [doubt.text for doubt in one.doubts if doubt.grave]
     beware = f" Beware: {'; '.join(warnings)}." if warnings else ""
-    return one_line_unlimited(f"{text}{beware} Sureness: {one.sureness}.")
+    return printable(f"{text}{beware} Sureness: {one.sureness}.")
 
 
 def text(one: Recommendation) -> str:
@@ -86,22 +86,17 @@ def markdown(one: Recommendation) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def one_line_unlimited(words: str) -> str:
-    """Return text fit for a terminal: one line without control characters; a command in it is never cut."""
-    return " ".join("".join(c if c.isprintable() else " " for c in words).split())
-
-
 def _sections(one: Recommendation) -> Iterator[tuple[str, Sequence[str]]]:
     sections = (
         ("Expected" if one.backend is None else f"Expected of {one.backend}", list(_expected_lines(one))),
         (f"Others, against {one.backend}", [_candidate_line(one, other) for other in one.candidates[1:]]),
         ("Excluded", [f"{other.backend}: {one_line(other.reason)}" for other in one.excluded]),
         ("What would change the choice", list(one.changes)),
-        (f"How sure: {one.sureness}", [f"{doubt.text} ({doubt.level})" for doubt in one.doubts]),
+        (f"How sure: {one.sureness}", [_doubt_line(doubt) for doubt in one.doubts]),
         ("Rests on", list(_basis_lines(one))),
         ("To measure this very question", [one.next_command] if one.next_command else []),
     )
-    yield from ((title, [one_line_unlimited(line) for line in lines]) for title, lines in sections if lines)
+    yield from ((title, [printable(line) for line in lines]) for title, lines in sections if lines)
 
 
 def _next_words(one: Recommendation, what: str) -> str:
@@ -137,6 +132,10 @@ def _candidate_line(one: Recommendation, other: Candidate) -> str:
     tail = f" ({beware})" if beware else ""
     figure = figure_words(other.expected, one.axis)
     return f"{other.rank} {other.backend}: {figure}, {ratio_words(other.ratio)} {_TIMES[one.axis]}{tail}"
+
+
+def _doubt_line(doubt: Doubt) -> str:
+    return doubt.text if doubt.level == "high" else f"{doubt.text}: at most {doubt.level}"
 
 
 def _basis_lines(one: Recommendation) -> Iterator[str]:
