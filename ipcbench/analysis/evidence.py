@@ -198,10 +198,11 @@ def _gap_doubts(question: Question, between: tuple[int, int]) -> Iterator[Doubt]
     if low == high:
         return
     text = f"{question.payload_bytes:,} B was not measured: interpolated between {low:,} B and {high:,} B"
-    wide = high > MAX_GAP_RATIO * max(1, low)
-    yield Doubt(f"{text}, a gap of {format_significant(high / max(1, low))} times" if wide else text, "moderate")
-    if wide:
-        yield Doubt(f"between sizes more than {MAX_GAP_RATIO:g} times apart interpolation says little", "low")
+    ratio = high / max(1, low)
+    if ratio <= MAX_GAP_RATIO:
+        yield Doubt(text, "moderate")
+    else:
+        yield Doubt(f"{text}, {format_significant(ratio)} times apart: that says little", "low", grave=True)
 
 
 def _rate_doubts(evidence: Evidence, question: Question, offered: float | None) -> Iterator[Doubt]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
 from ipcbench.backend import Backend, Capabilities
@@ -156,8 +156,8 @@ def _imports(module: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))) if source is not None else ():
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module
+        elif isinstance(node, ast.ImportFrom):
+            yield resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0])
 
 
 def _source(module: str) -> Path | None:

@@ -82,7 +82,7 @@ def markdown(one: Recommendation) -> str:
     """Return the whole answer as Markdown."""
     parts = [f"**{_escaped(sentence(one))}**"]
     for title, lines in _sections(one):
-        parts.append("\n".join((f"### {title}", "", *(f"- {_escaped(line)}" for line in lines))))
+        parts.append("\n".join((f"### {_escaped(title)}", "", *(f"- {_escaped(line)}" for line in lines))))
     return "\n\n".join(parts) + "\n"
 
 
@@ -96,7 +96,7 @@ def _sections(one: Recommendation) -> Iterator[tuple[str, Sequence[str]]]:
         ("Rests on", list(_basis_lines(one))),
         ("To measure this very question", [one.next_command] if one.next_command else []),
     )
-    yield from ((title, [printable(line) for line in lines]) for title, lines in sections if lines)
+    yield from ((printable(title), [printable(line) for line in lines]) for title, lines in sections if lines)
 
 
 def _next_words(one: Recommendation, what: str) -> str:
