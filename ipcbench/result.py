@@ -17,6 +17,10 @@ SCHEMA_VERSION = 1
 Status = Literal["ok", "failed", "skipped"]
 """`ok`: measured, nothing lost. `failed`: tried, kept, never ranked. `skipped`: not tried, for the reason given."""
 
+Stamp = Literal["clean", "noisy", "oversubscribed"]
+"""What the machine did around a trial. `oversubscribed`: more endpoints than cores. `noisy`: the hypervisor, a quota or
+a change of place took part."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -156,6 +160,27 @@ class TrialResult:
         """Return the readers' parts."""
         return tuple(one for one in self.endpoints if one.role != "writer")
 
+    @property
+    def main_figure(self) -> float | None:
+        """Return what the trial is judged by; None if it has no such figure.
+
+        Messages per second (saturate), median round trip in ns (pingpong), or the mean over the readers of their median
+        one-way latency in ns (paced).
+        """
+        if self.spec.mode == "saturate":
+            return self.throughput_per_s
+        if self.spec.mode == "pingpong":
+            return self.writer.round_trip.p50_ns if self.writer and self.writer.round_trip else None
+        medians = [one.latency.p50_ns for one in self.readers if one.latency is not None]
+        return sum(medians) / len(medians) if medians else None
+
+    @property
+    def stamp(self) -> Stamp:
+        """Return the gravest of the trial's stamps; its thresholds are in docs/method.md."""
+        if "oversubscribed" in self.notes:
+            return "oversubscribed"
+        return "noisy" if any(one.startswith("noisy") for one in self.notes) else "clean"
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON and `from_dict`."""
         return asdict(self)
@@ -194,7 +219,12 @@ class Floor:
     """One reading of the clock."""
     clock_resolution_ns: float
     memcpy_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
-    """Payload size in bytes (as text) → bandwidth of one core's memory copy of that size."""
+    """Payload size in bytes (as text) → bandwidth of one core's memory copy of that size, both buffers in its caches as
+    far as they fit."""
+    memcpy_cold_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    """The same where neither buffer was touched for longer than the caches remember."""
+    wakeup_ns: float | None = None
+    """Half round trip of a byte through pipes between two processes that sleep until it comes; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

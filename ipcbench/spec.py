@@ -51,7 +51,8 @@ class ChannelSpec:
     delivery: Delivery = "every_message"
     depth: int = 16
     """For every_message: how many written messages a reader may be behind before the writer is held (2 to 65,536). A
-    backend may hold fewer large messages, never more."""
+    backend may hold fewer large messages, and more small ones as far as buffers on the way take them
+    (docs/contract.md)."""
     wait: WaitStrategy = "auto"
     """How a blocked endpoint waits."""
     processes: tuple[int, ...] = ()
@@ -88,7 +89,7 @@ class ChannelSpec:
 PayloadKind = Literal["dict", "bytes", "ndarray"]
 Mode = Literal["paced", "pingpong", "saturate"]
 """`paced`: one way, open loop at a rate. `pingpong`: round trips, closed loop. `saturate`: one way, flat out."""
-Touch = Literal["header", "pages", "all"]
+Touch = Literal["none", "header", "pages", "all"]
 CodecName = Literal["pickle", "pickle5", "msgpack", "raw"]
 
 PAYLOAD_KINDS: tuple[PayloadKind, ...] = get_args(PayloadKind)
@@ -100,6 +101,9 @@ AUTO_RATE_PER_S = 1000.0
 AUTO_RATE_BYTES_PER_S = 100e6
 """Without `rate`, a paced trial offers the lower of these two: low enough that every transport idles between
 messages."""
+
+PINGPONG_WINDOW_RATIO = 0.6
+"""Round trips follow one another at once: so much of `window_s` has plenty of them."""
 
 AUTO_PACED_MESSAGES = 150
 _AUTO_PACED_MAX_S = 0.4
@@ -133,10 +137,12 @@ class TrialSpec:
     """Cores of the processes, see `SweepSpec.pin`."""
     touch: Touch = "header"
     """How much of a message a reader looks at, see `SweepSpec.touch`."""
+    twin: bool = False
+    """Whether this is the second measurement of a cell in its round, see `SweepSpec.control`."""
 
     @property
-    def cell(self) -> tuple[str, str, int, str, str, str, float, int]:
-        """What is replicated over rounds: backend, payload, size, codec, delivery, mode, rate, readers."""
+    def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool]:
+        """What is replicated over rounds: backend, payload, size, codec, delivery, mode, rate, readers, twin."""
         return (
             self.backend,
             self.payload,
@@ -146,6 +152,7 @@ class TrialSpec:
             self.mode,
             self.rate_per_s,
             self.readers,
+            self.twin,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -174,12 +181,18 @@ class SweepSpec:
     """Entries of a dict; bytes of `bytes` and `ndarray`."""
     codec: CodecName = "pickle"
     delivery: Delivery = "every_message"
-    modes: tuple[Mode, ...] = ("paced", "saturate")
+    modes: tuple[Mode, ...] = ("paced", "pingpong", "saturate")
     rate_per_s: float | None = None
     """Offered rate of paced trials; None chooses by size, see `AUTO_RATE_PER_S`."""
     rounds: int = 5
-    budget_s: float = 95.0
+    budget_s: float = 105.0
     """No further round begins when it would probably end after this."""
+    precision_ratio: float = 0.0
+    """If above 0: rounds go on, beyond `rounds`, until the interval of every cell's median is within this share of it
+    on either side, or the budget is spent."""
+    control: bool = True
+    """Whether one cell is measured twice in every round, by processes of its own, under a name that no table shows: how
+    much the two differ is the run's noise floor (A/A)."""
     seed: int = 1
     """Of the order of cells in each round."""
     warmup_s: float = 0.03
@@ -191,8 +204,8 @@ class SweepSpec:
     """`none`: the system places the processes. `auto`: each on a core of its own, where there are enough. `0,1,…`: the
     writer on the first, reader 0 on the second, and so on, round and round. A transport's own threads follow."""
     touch: Touch = "header"
-    """What a reader looks at inside the timing: `header` and trailer, a byte of each of its `pages`, or
-    `all` of it, copied out. A zero-copy read costs its reader nothing until the payload is touched."""
+    """What a reader looks at inside the timing: `none` but the number in front, `header` and trailer, a byte of each of
+    its `pages`, or `all` of it, copied out. A zero-copy read costs its reader nothing until the payload is touched."""
 
     def __post_init__(self) -> None:
         for field, values in (("backends", self.backends), ("sizes", self.sizes), ("modes", self.modes)):
@@ -216,6 +229,7 @@ class SweepSpec:
             require_range("rate", self.rate_per_s, 0.1, 1e6)
         require_range("rounds", self.rounds, 1, 10_000)
         require_range("budget", self.budget_s, 1, 7 * 24 * 3600)
+        require_range("precision", self.precision_ratio, 0, 1)
         require_range("seed", self.seed, 0, 2**63)
         require_range("warmup_s", self.warmup_s, 0.001, 60)
         require_range("window_s", self.window_s, 0.01, 3600)
@@ -225,12 +239,16 @@ class SweepSpec:
             raise ConfigError("pin", self.pin, "auto, none, or cores such as 0,1")
         require_choice("touch", self.touch, TOUCHES)
 
-    def trial(self, backend: str, size: int, payload_bytes: int, mode: Mode, round_index: int) -> TrialSpec:
+    def trial(
+        self, backend: str, size: int, payload_bytes: int, mode: Mode, round_index: int, *, twin: bool = False
+    ) -> TrialSpec:
         """Return the trial of one cell in one round; `payload_bytes` is the encoded size of that payload."""
         rate, window_s = 0.0, self.window_s
         if mode == "paced":
             rate = self.rate_per_s or min(AUTO_RATE_PER_S, AUTO_RATE_BYTES_PER_S / max(1, payload_bytes))
             window_s = max(window_s, min(AUTO_PACED_MESSAGES / rate, _AUTO_PACED_MAX_S))
+        elif mode == "pingpong":
+            window_s *= PINGPONG_WINDOW_RATIO
         return TrialSpec(
             backend=backend,
             payload=self.payload,
@@ -248,6 +266,7 @@ class SweepSpec:
             round_index=round_index,
             pin=self.pin,
             touch=self.touch,
+            twin=twin,
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import cast
 
 from ipcbench.errors import ConfigError
 from ipcbench.spec import CODEC_NAMES, DELIVERIES, MODES, PAYLOAD_KINDS, TOUCHES, WAIT_STRATEGIES, SweepSpec
@@ -76,6 +77,23 @@ def _duration_s(value: object, where: str) -> float:
     return parse_duration_s(_scalar(value, where), where)
 
 
+def _ratio(value: object, where: str) -> float:
+    """Return 0.02 for `2%` or `0.02`."""
+    text = _scalar(value, where)
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError as error:
+        raise ConfigError(where, value, "a percentage such as 2%") from error
+
+
+def _switch(value: object, where: str) -> bool:
+    """Return True for `yes` and TOML's true, False for `no` and false."""
+    words = {True: True, False: False, "yes": True, "no": False}
+    if not isinstance(value, bool | str) or value not in words:
+        raise ConfigError(where, value, "yes or no")
+    return words[value]
+
+
 def _rate_per_s(value: object, where: str) -> float | None:
     text = _scalar(value, where)
     return None if text == "auto" else parse_rate_per_s(text, where)
@@ -104,6 +122,14 @@ KEYS: tuple[Key, ...] = (
         "No round begins that would probably end after this: 75s, 5min.",
         _duration_s,
     ),
+    Key(
+        "precision",
+        "precision_ratio",
+        "PERCENT",
+        "Further rounds until every median is known to within this, or the budget is spent: 2%.",
+        _ratio,
+    ),
+    Key("control", "control", "yes|no", "Measure one cell twice a round (A/A): the run's noise floor.", _switch),
     Key("seed", "seed", "N", "Seed of the order of cells within a round.", _integer),
     Key("depth", "depth", "N", "Messages a reader may be behind before the writer is held.", _integer),
     Key("wait", "wait", "STRATEGY", f"How an endpoint waits: {', '.join(WAIT_STRATEGIES)}.", _text),
@@ -128,6 +154,12 @@ KEYS: tuple[Key, ...] = (
 
 _BY_NAME = {key.name: key for key in KEYS}
 
+PRESETS: Mapping[str, Mapping[str, str]] = {
+    "quick": {"rounds": "3", "window": "60ms", "warmup": "20ms", "budget": "40s"},
+    "rigorous": {"rounds": "10", "window": "300ms", "warmup": "100ms", "precision": "2%", "budget": "15min"},
+}
+"""Name → keys that it sets: between those of the sweep and the options."""
+
 
 def builtin_sweeps() -> tuple[str, ...]:
     """Return the names of the sweeps that come with the package, the default one first."""
@@ -135,18 +167,21 @@ def builtin_sweeps() -> tuple[str, ...]:
     return (DEFAULT_SWEEP, *sorted(found - {DEFAULT_SWEEP}))
 
 
-def load_sweep(sweep: str = DEFAULT_SWEEP, options: Mapping[str, object] | None = None) -> SweepSpec:
+def load_sweep(
+    sweep: str = DEFAULT_SWEEP, options: Mapping[str, object] | None = None, preset: str | None = None
+) -> SweepSpec:
     """Return the sweep of that built-in name or file (a path ending in `.toml`), with `options` laid over it.
 
     Args:
         sweep: a built-in name, or the path of a file.
         options: key name → value, as text or plain values; they win over the file's.
+        preset: one of `PRESETS`, which wins over the file and gives way to `options`.
 
     Raises:
         ConfigError: no such sweep or file, not TOML, an unknown key, a value that is not allowed; the text says where.
     """
     path = Path(sweep)
-    given = options or {}
+    given = {**(PRESETS[preset] if preset else {}), **(options or {})}
     if path.suffix == _SUFFIX:
         return _build(path.stem, _read_file(path), f" in {path}", given)
     return _build(sweep, _parse_toml(_read_builtin(sweep), sweep), f" in sweep {sweep}", given)
@@ -203,10 +238,18 @@ def _build(name: str, from_file: Mapping[str, object], place: str, options: Mapp
     if "sizes" in fields:
         payload = fields.get("payload", SweepSpec.__dataclass_fields__["payload"].default)
         fields["sizes"] = _sizes(values["sizes"], where["sizes"], payload)
+    if fields.get("delivery") == "latest_value" and not _chosen_together("mode", "delivery", from_file, options):
+        modes = fields.get("modes", SweepSpec.__dataclass_fields__["modes"].default)
+        fields["modes"] = tuple(mode for mode in cast(tuple[str, ...], modes) if mode != "pingpong")
     try:
         return SweepSpec.from_dict({"name": name, **fields})
     except ConfigError as error:
         raise ConfigError(_where_of(error.field, where), error.value, error.allowed) from error
+
+
+def _chosen_together(key: str, other: str, from_file: Mapping[str, object], options: Mapping[str, object]) -> bool:
+    """Return whether whoever chose `other`, the file or the command line, also chose `key`."""
+    return key in (options if other in options else from_file)
 
 
 def _sizes(value: object, where: str, payload: object) -> tuple[int, ...]:

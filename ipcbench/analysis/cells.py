@@ -70,7 +70,9 @@ class CellSummary:
     latency_floor_ratio: float | None
     """Latency p50 as a multiple of what the harness itself costs (writer's and reader's loop)."""
     memory_bandwidth_ratio: float | None
-    """Payload bytes per second to one reader as a share of one core's memory copy of that size."""
+    """Payload bytes per second to one reader as a share of one core's memory copy of that size, caches warm."""
+    cold_memory_bandwidth_ratio: float | None
+    """The same, of a copy between buffers that no cache holds."""
     rounds_count: int
     """Rounds with a trial that is ok."""
     samples_count: int

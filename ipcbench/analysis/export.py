@@ -89,6 +89,7 @@ def cell_fields(one: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "reader_cpu_us_per_message": _us(cell.reader_cpu_ns),
         "latency_of_harness_floor_ratio": cell.latency_floor_ratio,
         "throughput_of_memory_copy_ratio": cell.memory_bandwidth_ratio,
+        "throughput_of_cold_memory_copy_ratio": cell.cold_memory_bandwidth_ratio,
         "rounds_count": cell.rounds_count,
         "samples_count": cell.samples_count,
         "trials_count": cell.trials_count,

@@ -14,6 +14,7 @@ from statistics import median
 from typing import get_args
 
 from ipcbench.analysis.cells import CellStatus, CellSummary, Metric, Setting, SettingSummary, Summary, setting_of
+from ipcbench.analysis.control import control_noise
 from ipcbench.analysis.figures import CellFigures, cell_figures
 from ipcbench.analysis.notes import cell_notes, failure_reason, is_sound, placement_ns
 from ipcbench.errors import StoreError
@@ -38,12 +39,14 @@ def summarise(run: Run) -> Summary:
     """
     groups: dict[Setting, dict[str, list[TrialResult]]] = {}
     for trial in run.trials:
+        if trial.spec.twin:
+            continue
         groups.setdefault(setting_of(trial), {}).setdefault(trial.spec.backend, []).append(trial)
     cells = {
         setting: [_cell(run, name, trials) for name, trials in by_backend.items()]
         for setting, by_backend in sorted(groups.items())
     }
-    noise = _noise([cell.figures for one in cells.values() for cell in one])
+    noise = _noise([cell.figures for one in cells.values() for cell in one]) | control_noise(run.trials)
     probes = placement_ns(run.trials)
     return Summary(
         info=run.info,
@@ -54,7 +57,8 @@ def summarise(run: Run) -> Summary:
     )
 
 
-def _noise(figures: Sequence[CellFigures]) -> Mapping[Metric, float]:
+def _noise(figures: Sequence[CellFigures]) -> dict[Metric, float]:
+    """Return what is known of the noise without a control: how much the rounds of a cell differ."""
     found: dict[Metric, float | None] = {
         "latency": noise_floor_ratio([one.latency_rounds_ns for one in figures]),
         "round trip": noise_floor_ratio([one.round_trip_rounds_ns for one in figures]),
@@ -172,11 +176,13 @@ def _summarise_cell(run: Run, setting: Setting, cell: _Cell) -> CellSummary:
 def _with_floor(summary: CellSummary, floor: Floor) -> CellSummary:
     p50, rate = summary.latency_p50_ns, summary.throughput_bytes_per_s
     harness_ns = floor.writer_ns + floor.reader_ns
-    memory = floor.memcpy_bytes_per_s.get(str(summary.setting.payload_bytes))
+    size = str(summary.setting.payload_bytes)
+    memory, cold = floor.memcpy_bytes_per_s.get(size), floor.memcpy_cold_bytes_per_s.get(size)
     return replace(
         summary,
         latency_floor_ratio=p50.estimate / harness_ns if p50 is not None and harness_ns > 0 else None,
         memory_bandwidth_ratio=rate / memory if rate is not None and memory else None,
+        cold_memory_bandwidth_ratio=rate / cold if rate is not None and cold else None,
     )
 
 
@@ -210,6 +216,7 @@ def _summarise_figures(setting: Setting, backend: str, figures: CellFigures | No
         reader_cpu_ns=figures.reader_cpu_ns if figures else None,
         latency_floor_ratio=None,
         memory_bandwidth_ratio=None,
+        cold_memory_bandwidth_ratio=None,
         rounds_count=0,
         samples_count=figures.samples_count if figures else 0,
         trials_count=0,

@@ -49,11 +49,15 @@ _LEGEND = {
     "in it. p99 is n/a with fewer than 1,000 samples.",
     "ratio": "× best: how many times as slow as the best, with its 95 % interval. Equal ranks (1=) cannot be told "
     "apart: the interval holds 1, or the difference is within 1 % or within this run's noise.",
-    "round trip": "trip: round trip, from a send to the last reader's reply; one message at a time, so it is not twice "
-    "the one-way latency of paced messages.",
+    "floor": "× floor: one-way p50 as a multiple of what the harness itself costs (its two loops over a transport "
+    "that does nothing).",
+    "round trip": "trip: round trip, from a send to the last reader's reply; the next follows at once, so all stays "
+    "hot. Paced messages come after a pause: it is not twice the one-way latency, and may rank differently.",
     "read": "read: time inside one read while saturated, waiting for the message included.",
     "decode": "decode: time to decode one payload; it is in no other figure.",
     "rate": "k msg/s, MB/s: to each reader while saturated; MB = 1,000,000 bytes of payload.",
+    "ceiling": "% of copy: payload bytes to one reader as a share of what one core copies from memory to memory in "
+    "messages of this size, caches warm; above 100 if nothing is copied.",
     "CPU": "CPU: user and system time per message while saturated, of the writer and of one reader; spinning counts.",
 }
 
@@ -79,15 +83,17 @@ def _ratio(cell: CellSummary) -> str:
 _FIGURES = (
     _Figure(Column(("one-way", "p50 µs")), lambda cell: _p50(cell.latency_p50_ns), "one-way"),
     _Figure(Column(("one-way", "p99 µs")), lambda cell: _p99(cell.latency_p50_ns, cell.latency_p99_ns), "one-way"),
+    _Figure(Column(("× best", "[95 %]")), _ratio, "ratio"),
+    _Figure(Column(("×", "floor")), lambda cell: number(cell.latency_floor_ratio), "floor"),
     _Figure(Column(("trip", "p50 µs")), lambda cell: _p50(cell.round_trip_p50_ns), "round trip"),
     _Figure(
         Column(("trip", "p99 µs")), lambda cell: _p99(cell.round_trip_p50_ns, cell.round_trip_p99_ns), "round trip"
     ),
-    _Figure(Column(("× best", "[95 %]")), _ratio, "ratio"),
     _Figure(Column(("read", "p50 µs")), lambda cell: _us(cell.read_p50_ns), "read"),
     _Figure(Column(("decode", "p50 µs")), lambda cell: _us(cell.decode_p50_ns), "decode"),
     _Figure(Column(("k msg/s", "/reader")), lambda cell: number(cell.throughput_per_s, 1e3), "rate"),
     _Figure(Column(("MB/s", "/reader")), lambda cell: number(cell.throughput_bytes_per_s, 1e6), "rate"),
+    _Figure(Column(("% of", "copy")), lambda cell: number(cell.memory_bandwidth_ratio, 1e-2), "ceiling"),
     _Figure(Column(("CPU µs", "writer")), lambda cell: _us(cell.writer_cpu_ns), "CPU"),
     _Figure(Column(("CPU µs", "reader")), lambda cell: _us(cell.reader_cpu_ns), "CPU"),
 )

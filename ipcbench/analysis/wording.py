@@ -111,6 +111,8 @@ def _header(summary: Summary) -> Iterator[str]:
     if info.floor is not None:
         writer, reader = format_duration_ns(info.floor.writer_ns), format_duration_ns(info.floor.reader_ns)
         yield f"harness floor: {writer} writer and {reader} reader per message; it is part of every figure"
+        if info.floor.wakeup_ns is not None:
+            yield f"wake-up floor: {format_duration_ns(info.floor.wakeup_ns)} to wake a process that sleeps on a pipe"
     yield from (_load_words(summary, readers) for readers in sorted({one.setting.readers for one in summary.settings}))
     yield _noise_words(summary)
     if summary.placement_ns is not None:

@@ -9,7 +9,7 @@ has gone. XPUB_VERBOSE is not needed, since no two names are equal.
 Flow control is by credit: once every few messages, a reader sends a receipt, by PUSH to the writer's PULL. The writer
 stops when the slowest is `depth` messages behind; small messages may be more, up to 256 KiB or 1,024 of them, and large
 ones fewer, 4 MiB or at least 4 of them, since what does not fit in a cache is slow. Below 1 MiB receipts come late
-and it may be a quarter more. ZeroMQ's own high-water marks are off: they bound two queues but not what lies in the
+and it may be half as many more. ZeroMQ's own high-water marks are off: they bound two queues but not what lies in the
 kernel's buffers between them, so a reader could be thousands of small messages behind; and a reader whose queue is full
 when the writer's process ends loses what it has not taken from a Unix socket. Receipts have a connection of their own
 because TCP drops what is not delivered yet if a side closes before it has read everything.
@@ -143,7 +143,7 @@ class _ZmqWriter(Writer):
             self._send(b"", zmq.SNDMORE | _NOBLOCK)
             self._send(b"", _NOBLOCK)
             link.presence.leave_note("ended")
-            link.hang_up_gently()
+            link.hang_up_gently(set(self._read))
         else:
             link.presence.leave_note("unused")
             link.hang_up()

@@ -41,8 +41,14 @@ _LARGE_COUNT, _LARGE_BYTES = 4, 2**22
 _PROMPT_BYTES = 2**20
 """From this size on, a receipt for each message is cheap beside the message."""
 
-_LINGER_MS = 30_000
+_LINGER_S = 30
 """How long what a stopped reader does not take is kept after the writer's `close`."""
+
+_HANG_UP_NS = 1_000_000_000
+"""How long readers that read on need at most until they have read the end."""
+
+GONE = b"\0"
+"""First byte of XPUB's report that a topic has gone."""
 
 _CLOSE_S = 0.1
 """How long that `close` itself waits for the last messages to leave; then a thread goes on."""
@@ -135,15 +141,28 @@ class Link:
         self.socket.close(0)
         self._finish()
 
-    def hang_up_gently(self) -> None:
-        """Close the socket; a thread stays until libzmq has sent what it holds, for up to `_LINGER_MS`. Before that,
-        the process does not end and the place is not free.
+    def hang_up_gently(self, peers: set[bytes]) -> None:
+        """Close the socket, but leave it time to send what it holds, in a thread that stays for up to `_LINGER_S`.
+
+        Until then, the process does not end and the place is not free. First the thread waits for all `peers` to hang
+        up, which they do when they have read the end: libzmq's own linger may go on to wait for a peer that has gone.
         """
         self.receipts.close(0)
-        self.socket.close(_LINGER_MS)
-        flush = threading.Thread(target=self._finish, name=f"{self.channel.name} flush")
+        flush = threading.Thread(target=self._flush, args=(peers,), name=f"{self.channel.name} flush")
         flush.start()
         flush.join(_CLOSE_S)
+
+    def _flush(self, peers: set[bytes]) -> None:
+        deadline = now_ns() + _HANG_UP_NS
+        while peers and now_ns() < deadline:
+            try:
+                report = self.socket.recv()
+            except zmq.Again:
+                continue
+            if report[:1] == GONE:
+                peers.discard(report[1:])
+        self.socket.close(_LINGER_S * 1000 if peers else 0)
+        self._finish()
 
     def _finish(self) -> None:
         self._context.term()

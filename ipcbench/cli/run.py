@@ -14,7 +14,7 @@ import click
 from ipcbench.cli.output import FORMATS, RESULTS_ROOT, show_run
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
-from ipcbench.sweepfile import DEFAULT_SWEEP, KEYS, builtin_sweeps, describe_sweep, load_sweep
+from ipcbench.sweepfile import DEFAULT_SWEEP, KEYS, PRESETS, builtin_sweeps, describe_sweep, load_sweep
 
 if TYPE_CHECKING:
     from ipcbench.spec import SweepSpec
@@ -30,6 +30,10 @@ def _sweep_options(function: Callable[..., int]) -> Callable[..., int]:
     return function
 
 
+def _words(preset: str) -> str:
+    return ", ".join(f"{key} {value}" for key, value in PRESETS[preset].items())
+
+
 class _Run(click.Command):
     """The command, with the built-in sweeps at the end of its help text."""
 
@@ -41,12 +45,21 @@ class _Run(click.Command):
 @click.command("run", cls=_Run, short_help="Measure a sweep and print its tables.")
 @click.argument("sweep", required=False, metavar="[SWEEP]")
 @_sweep_options
+@click.option("--quick", "preset", flag_value="quick", help=f"Set {_words('quick')}.")
+@click.option("--rigorous", "preset", flag_value="rigorous", help=f"Set {_words('rigorous')}.")
 @click.option("--out", metavar="FOLDER", help=f"The run's own folder; without it, a new one under {RESULTS_ROOT}/.")
 @click.option("--resume", metavar="RUN", help="Go on with an interrupted run; takes no other option but --format.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], help="Form of the tables on stdout.")
 @click.pass_context
 def command(
-    context: click.Context, /, sweep: str | None, out: str | None, resume: str | None, form: str, **options: Any
+    context: click.Context,
+    /,
+    sweep: str | None,
+    preset: str | None,
+    out: str | None,
+    resume: str | None,
+    form: str,
+    **options: Any,
 ) -> int:
     """Measure SWEEP, a name below or the path of a TOML file, and print its tables.
 
@@ -54,9 +67,9 @@ def command(
     """
     given = {key: value for key, value in options.items() if value is not None}
     if resume is None:
-        spec, folder = load_sweep(sweep or DEFAULT_SWEEP, given), _new_folder(out)
+        spec, folder = load_sweep(sweep or DEFAULT_SWEEP, given, preset), _new_folder(out)
     else:
-        _require_alone(sweep, out, given)
+        _require_alone(sweep, out, {**given, **({preset: True} if preset else {})})
         spec, folder = _stored_sweep(Path(resume)), Path(resume)
     try:
         _measure(spec, folder, goes_on=resume is not None, command=("ipcbench", *context.obj))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from select import select
 
 from ipcbench.clock import now_ns
-from ipcbench.message import FLAGS, INTENDED, SENT, SEQUENCE, TRAILER_BYTES, Outgoing, Phase, unpack_stamp, unpack_word
+from ipcbench.message import FLAGS, INTENDED, SENT, SEQUENCE, Outgoing, Phase, unpack_stamp, unpack_word
 
 _SPIN_NS = 150_000
 """A paced writer sleeps until this long before the intended time and polls the clock from there on."""
@@ -104,6 +104,7 @@ def write_paced(
 def read_every(
     read: Read,
     expected_bytes: int,
+    tail: int,
     sequence: int,
     stall_s: float,
     body_matches: Callable[[memoryview], bool],
@@ -115,6 +116,7 @@ def read_every(
 
     Args:
         expected_bytes: size of every message.
+        tail: where in it the sequence number stands again: at its end, or at its start if the end is not to be touched.
         sequence: that of the message before the first.
         stall_s: time-out of a single read.
         body_matches: hashes a message's body and says whether it is right; called for every `HASH_EVERY`-th.
@@ -127,7 +129,6 @@ def read_every(
         read, clock after it).
     """
     clock, stamp, word, measure, mask = now_ns, unpack_stamp, unpack_word, int(Phase.MEASURE), HASH_EVERY - 1
-    tail = expected_bytes - TRAILER_BYTES
     while True:
         sequence += 1
         before = clock()
@@ -148,6 +149,7 @@ def read_every(
 def read_latest(
     read: Read,
     expected_bytes: int,
+    tail: int,
     sequence: int,
     stall_s: float,
     body_matches: Callable[[memoryview], bool],
@@ -158,7 +160,6 @@ def read_latest(
 ) -> tuple[int, memoryview, int, int]:
     """As `read_every` for latest_value: each message must be newer than the last, and gaps are kept in `sequences`."""
     clock, stamp, word, measure, mask = now_ns, unpack_stamp, unpack_word, int(Phase.MEASURE), HASH_EVERY - 1
-    tail = expected_bytes - TRAILER_BYTES
     limit = len(received)
     while True:
         before = clock()

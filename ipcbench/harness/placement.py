@@ -47,7 +47,7 @@ def touching(read: Read, touch: Touch) -> Read:
 
     Args:
         read: of an endpoint.
-        touch: `header` adds nothing; `pages` reads a byte of each 4 KiB; `all` copies every byte out.
+        touch: `none` and `header` add nothing; `pages` reads a byte of each 4 KiB; `all` copies every byte out.
     """
     looks: dict[Touch, Callable[[memoryview], object]] = {
         "pages": lambda view: bytes(view[::_PAGE_BYTES]),

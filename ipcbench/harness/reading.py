@@ -21,6 +21,7 @@ from ipcbench.message import (
     FLAGS,
     OVERHEAD_BYTES,
     SEQUENCE,
+    TRAILER_BYTES,
     Phase,
     body_matches,
     message_bytes,
@@ -43,6 +44,10 @@ class Received:
     integrity: Integrity
 
 
+def _anything(_: memoryview) -> bool:
+    return True
+
+
 class ReaderPart:
     """Follows one trial on an open reader, until the end mark.
 
@@ -57,6 +62,8 @@ class ReaderPart:
         self._codec = codec
         self._plan = plan
         self._bytes = message_bytes(plan.trial.payload_bytes)
+        self._tail = 8 * SEQUENCE if plan.trial.touch == "none" else self._bytes - TRAILER_BYTES
+        self._body_matches = _anything if plan.trial.touch == "none" else body_matches
         self._lossless = plan.trial.delivery == "every_message"
         self._tracker = Tracker(plan.trial.delivery, self._bytes)
         column = bytes(8 * (plan.column_count + 1))
@@ -108,20 +115,21 @@ class ReaderPart:
     def _measure(self) -> tuple[memoryview, int, int]:
         """Run the hot loop; return the message that it did not understand, and the clock around its read."""
         start, last = self._index, self._tracker.last
-        read, stall_s = self._read, self._plan.stall_s
+        read, stall_s, hashing = self._read, self._plan.stall_s, self._plan.trial.touch != "none"
         if self._lossless:
             end, view, before, after = read_every(
-                read, self._bytes, last, stall_s, body_matches, self._received, self._waited, start
+                read, self._bytes, self._tail, last, stall_s, self._body_matches, self._received, self._waited, start
             )
             count = end - start
             self._sequences[start:end] = array("q", range(last + 1, last + 1 + count))
-            hashed = (last + count) // HASH_EVERY - last // HASH_EVERY
+            hashed = ((last + count) // HASH_EVERY - last // HASH_EVERY) * hashing
         else:
+            columns = self._received, self._waited, self._sequences
             end, view, before, after = read_latest(
-                read, self._bytes, last, stall_s, body_matches, self._received, self._waited, self._sequences, start
+                read, self._bytes, self._tail, last, stall_s, self._body_matches, *columns, start
             )
             count = end - start
-            hashed = -(-end // HASH_EVERY) - -(-start // HASH_EVERY)
+            hashed = (-(-end // HASH_EVERY) - -(-start // HASH_EVERY)) * hashing
         self._index = end
         if count:
             self._tracker.advance(count, self._sequences[end - 1], hashed)

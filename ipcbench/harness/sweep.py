@@ -24,6 +24,7 @@ from ipcbench.harness.group import Group
 from ipcbench.harness.launch import CONTROL_HOST_VARIABLE
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
+from ipcbench.harness.precision import widest_ratio
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
 from ipcbench.harness.scene import Scene
 from ipcbench.measure.machine import describe_machine, describe_versions, usable_cores
@@ -124,7 +125,9 @@ class _Run:
     stall_s: float
     started_s: float = field(default_factory=time.monotonic)
     done: int = 0
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[tuple[str, bool], Group] = field(default_factory=dict)
+    """By backend, and whether it is the twin's."""
+    measured: list[TrialResult] = field(default_factory=list)
     launches: int = 0
 
     def carry_out(self) -> None:
@@ -132,18 +135,15 @@ class _Run:
         status: EndStatus = "interrupted"
         rounds_done = 0
         self.done = len(self.finished)
+        self.measured += self.finished
         for name, reason in self.writer.info.skipped.items():
             self._tell(0, name, "left out", f"{name} is left out: {reason}")
         try:
             with Scene() as scene, self._switchboard(scene) as switchboard:
-                for round_index in range(self.sweep.rounds):
-                    if not self._within_budget(rounds_done):
-                        status = "out of budget"
-                        break
-                    self._round(round_index, scene, switchboard)
+                while not (complete := self._is_complete(rounds_done)) and self._within_budget(rounds_done):
+                    self._round(rounds_done, scene, switchboard)
                     rounds_done += 1
-                else:
-                    status = "complete"
+                status = "complete" if complete else "out of budget"
         finally:
             self.writer.update(replace(self.writer.info, status=status, rounds_done=rounds_done))
 
@@ -157,6 +157,12 @@ class _Run:
                 group.kill()
             switchboard.close()
 
+    def _is_complete(self, rounds_done: int) -> bool:
+        """Return whether all rounds are done, and all medians as precise as they shall be."""
+        if rounds_done < self.sweep.rounds or not self.sweep.precision_ratio:
+            return rounds_done >= self.sweep.rounds
+        return widest_ratio(self.measured) <= self.sweep.precision_ratio
+
     def _within_budget(self, rounds_done: int) -> bool:
         """Return whether another round would probably end within the budget; the first always begins."""
         elapsed_s = time.monotonic() - self.started_s
@@ -164,15 +170,23 @@ class _Run:
 
     def _cells(self, round_index: int) -> list[tuple[TrialSpec, PreparedPayload]]:
         """Return the round's trials in the order that the seed gives, without those that the store already holds."""
+        places = [(name, payload, False) for name in self.backends for payload in self.payloads]
+        places += self._twin_places()
         cells = [
-            (self.sweep.trial(name, payload.size, payload.payload_bytes, mode, round_index), payload)
-            for name in self.backends
-            for payload in self.payloads
+            (self.sweep.trial(name, payload.size, payload.payload_bytes, mode, round_index, twin=twin), payload)
+            for name, payload, twin in places
             for mode in self.sweep.modes
         ]
         random.Random(f"{self.sweep.seed}/{round_index}").shuffle(cells)  # noqa: S311 - an order, not a secret
         stored = {one.spec for one in self.finished}
         return [cell for cell in cells if cell[0] not in stored]
+
+    def _twin_places(self) -> list[tuple[str, PreparedPayload, bool]]:
+        """Return what is measured a second time in each round: the first spawned backend with the middle payload."""
+        if not self.sweep.control:
+            return []
+        names = [name for name, backend in self.backends.items() if backend.capabilities.launcher != "inline"]
+        return [(name, self.payloads[len(self.payloads) // 2], True) for name in names[:1]]
 
     def _round(self, round_index: int, scene: Scene, switchboard: Switchboard) -> None:
         """Measure every cell once, on fresh processes: one group for each backend, idle while another is measured."""
@@ -190,7 +204,7 @@ class _Run:
         backend = self.backends[trial.backend]
         started_unix_s = time.time()
         try:
-            group = self.groups.get(trial.backend) or self._launch(backend, trial.backend, scene, switchboard)
+            group = self.groups.get((trial.backend, trial.twin)) or self._launch(backend, trial, scene, switchboard)
         except IpcbenchError as error:
             result = failed_trial(trial, trial_id, f"the group did not start: {error}", started_unix_s)
             self.writer.append(result, {})
@@ -198,11 +212,12 @@ class _Run:
         plan = Plan.make(trial, payload.decode_ns, self.stall_s)
         facts = TrialRun(scene, backend, group, plan, trial_id, usable_cores()).run()
         if not facts.group_is_sound:
-            self.groups.pop(trial.backend).kill()
+            self.groups.pop((trial.backend, trial.twin)).kill()
         self.writer.append(facts.result, facts.samples)
+        self.measured.append(facts.result)
         return facts.result
 
-    def _launch(self, backend: type[Backend], name: str, scene: Scene, switchboard: Switchboard) -> Group:
+    def _launch(self, backend: type[Backend], trial: TrialSpec, scene: Scene, switchboard: Switchboard) -> Group:
         self.launches += 1
         group = Group(
             backend.capabilities.launcher,
@@ -213,16 +228,18 @@ class _Run:
         )
         for pid in group.all_pids():
             scene.watch(pid)
-        self.groups[name] = group
+        self.groups[trial.backend, trial.twin] = group
         return group
 
     def _tell(self, round_index: int, label: str, estimate: str, warning: str) -> None:
+        rounds = max(self.sweep.rounds, round_index + 1)
+        places = len(self.backends) * len(self.payloads) + len(self._twin_places())
         self.tell(
             Progress(
                 done=self.done,
-                total=len(self.backends) * len(self.payloads) * len(self.sweep.modes) * self.sweep.rounds,
+                total=places * len(self.sweep.modes) * rounds,
                 round_index=round_index,
-                rounds=self.sweep.rounds,
+                rounds=rounds,
                 label=label,
                 estimate=estimate,
                 elapsed_s=time.monotonic() - self.started_s,
@@ -232,17 +249,16 @@ class _Run:
 
 
 def _label(trial: TrialSpec) -> str:
-    return f"{trial.backend} {trial.payload} {trial.size} {trial.mode}"
+    return f"{trial.backend} {trial.payload} {trial.size} {trial.mode}{' (again)' if trial.twin else ''}"
 
 
 def _estimate(result: TrialResult) -> str:
     """Return the trial's main figure in a few characters."""
     if result.status != "ok":
         return result.status
-    if result.throughput_per_s is not None:
-        return f"{format_significant(result.throughput_per_s / 1e3)} k messages/s"
-    writer = result.writer
-    if writer is not None and writer.round_trip is not None:
-        return f"round trip {format_duration_ns(writer.round_trip.p50_ns)}"
-    medians = [one.latency.p50_ns for one in result.readers if one.latency is not None]
-    return f"p50 {format_duration_ns(sum(medians) / len(medians))}" if medians else "no latency"
+    figure = result.main_figure
+    if figure is None:
+        return "no latency"
+    if result.spec.mode == "saturate":
+        return f"{format_significant(figure / 1e3)} k messages/s"
+    return f"{'round trip' if result.spec.mode == 'pingpong' else 'p50'} {format_duration_ns(figure)}"

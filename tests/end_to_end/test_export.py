@@ -13,10 +13,9 @@ import jsonschema
 import pytest
 
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.spec import SweepSpec
 from ipcbench.store import load_run
 from tests.end_to_end.shell import Shell
-from tests.unit.builders import Cell, make_run
+from tests.unit.builders import Cell, make_run, sweep_of
 from tests.unit.test_exporters import GITHUB_SCHEMA
 from tests.unit.test_exporters_hlog import read_log
 from tests.unit.test_exporters_perfetto import TRACE_SCHEMA, check_trace
@@ -50,7 +49,7 @@ def test_pyperf_compares_two_runs(shell: Shell) -> None:
     rounds = (1.0, 1.02, 0.98)
     for name, factor in (("a", 1.0), ("same", 1.005), ("slow", 2.0)):
         cell = Cell(10_000.0 * factor, 1e5 / factor, spread=0.01, factors=rounds)
-        run = make_run(shell.folder / name, {("shm", 10): cell}, SweepSpec(backends=("shm",), sizes=(10,)))
+        run = make_run(shell.folder / name, {("shm", 10): cell}, sweep_of(backends=("shm",), sizes=(10,)))
         (shell.folder / f"{name}.json").write_text(exported(shell, run.path, "pyperf"), encoding="utf-8")
     slow = pyperf(shell.folder, "compare_to", "a.json", "slow.json")
     assert re.findall(r"[\d.]+x slower", slow)[:2] == ["2.00x slower"] * 2

@@ -13,11 +13,10 @@ import pytest
 import ipcbench
 from ipcbench.analysis import question
 from ipcbench.cli import main
-from ipcbench.spec import SweepSpec
 from tests.end_to_end.shell import Shell
-from tests.unit.builders import Cell, make_run
+from tests.unit.builders import Cell, make_run, sweep_of
 
-SWEEP = SweepSpec(backends=("shm", "zmq"), sizes=(10, 1000), readers=2)
+SWEEP = sweep_of(backends=("shm", "zmq"), sizes=(10, 1000), readers=2)
 CELLS = {
     ("shm", 10): Cell(10_000.0),
     ("zmq", 10): Cell(30_000.0),

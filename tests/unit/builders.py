@@ -76,6 +76,11 @@ class Cell:
     change: Callable[[TrialResult], TrialResult] = field(default=lambda trial: trial)
 
 
+def sweep_of(**changes: Any) -> SweepSpec:
+    """Return a sweep of one-way trials without a control."""
+    return SweepSpec(**{"modes": ("paced", "saturate"), "control": False, **changes})
+
+
 def trial(sweep: SweepSpec, backend: str, size: int, mode: Mode, round_index: int, trial_id: int) -> TrialResult:
     """Return a bare trial that is ok."""
     spec = sweep.trial(backend, size, BYTES_OF.get(size, size), mode, round_index)
@@ -158,7 +163,7 @@ def make_run(
     """Store a run of those cells, (backend, size) → Cell, and return it as read back."""
     names = dict.fromkeys(name for name, _ in cells)
     sizes = tuple(dict.fromkeys(size for _, size in cells))
-    sweep = sweep or SweepSpec(backends=tuple(names), sizes=sizes, readers=1)
+    sweep = sweep or sweep_of(backends=tuple(names), sizes=sizes, readers=1)
     with RunWriter.create(path, run_info(sweep, **info_changes)) as writer:
         rounds = max(len(cell.factors) for cell in cells.values())
         for round_index in range(rounds):

@@ -30,7 +30,7 @@ def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_every_key_of_a_sweep_is_an_option_and_every_other_option_says_where_or_how() -> None:
     options = {name for one in run_command.params if isinstance(one, click.Option) for name in one.opts}
-    assert options - {"--out", "--resume", "--format"} == {f"--{key.name}" for key in KEYS}
+    assert options - {"--out", "--resume", "--format", "--quick", "--rigorous"} == {f"--{key.name}" for key in KEYS}
 
 
 def test_help_of_run_explains_every_key_and_sweep(capsys: pytest.CaptureFixture[str]) -> None:

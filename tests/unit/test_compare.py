@@ -21,11 +21,11 @@ from ipcbench.measure.stats import Estimate, Interval, ratio
 from ipcbench.result import Integrity, TrialResult
 from ipcbench.spec import SweepSpec
 from ipcbench.store import Run
-from tests.unit.builders import MACHINE, Cell, conditions, make_run, quantiles
+from tests.unit.builders import MACHINE, Cell, conditions, make_run, quantiles, sweep_of
 
 FIVE = (1.0, 1.01, 0.99, 1.005, 0.995)
 CALM = Cell(factors=FIVE)
-SWEEP = SweepSpec(backends=("shm",), sizes=(10,), readers=1, rounds=5)
+SWEEP = sweep_of(backends=("shm",), sizes=(10,), readers=1, rounds=5)
 SATURATE = replace(SWEEP, modes=("saturate",))
 
 
@@ -83,7 +83,7 @@ def test_the_other_way_round_everything_is_mirrored(tmp_path: Path) -> None:
 
 
 def test_every_metric_of_every_mode(tmp_path: Path) -> None:
-    sweep = SweepSpec(
+    sweep = sweep_of(
         backends=("shm",), sizes=(10,), readers=1, rounds=5, rate_per_s=1000.0, modes=("paced", "pingpong", "saturate")
     )
     comparison = pair(tmp_path, b=replace(CALM, round_trip_ns=60_000.0), sweep=sweep)
@@ -232,7 +232,7 @@ def test_figures_without_any_spread() -> None:
 
 def test_of_many_equal_cells_none_is_called_different_though_some_look_so(tmp_path: Path) -> None:
     source = np.random.default_rng(5)
-    sweep = SweepSpec(backends=("x",), sizes=(10,), readers=1, rounds=3, modes=("saturate",))
+    sweep = sweep_of(backends=("x",), sizes=(10,), readers=1, rounds=3, modes=("saturate",))
 
     def cells() -> dict[tuple[str, int], Cell]:
         return {(f"b{index}", 10): Cell(factors=np.exp(source.normal(0.0, 0.1, 3)).tolist()) for index in range(120)}

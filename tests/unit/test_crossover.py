@@ -16,9 +16,8 @@ from ipcbench.analysis.curves import Curve, Point, curves, families, mixed, neig
 from ipcbench.analysis.summary import summarise
 from ipcbench.analysis.tables import tables
 from ipcbench.measure.stats import Estimate
-from ipcbench.spec import SweepSpec
 from ipcbench.store import Run
-from tests.unit.builders import Cell, make_run
+from tests.unit.builders import Cell, make_run, sweep_of
 
 SIZES = (1024, 4096, 65_536, 262_144)
 
@@ -30,7 +29,7 @@ def run_of(path: Path, laws: dict[str, tuple[float, float]], sizes=SIZES, modes=
         for size in sizes
         for name, (base, power) in laws.items()
     }
-    sweep = SweepSpec(backends=tuple(laws), sizes=sizes, readers=1, payload="bytes", codec="raw", modes=modes)
+    sweep = sweep_of(backends=tuple(laws), sizes=sizes, readers=1, payload="bytes", codec="raw", modes=modes)
     return make_run(path / "run", cells, sweep)
 
 
@@ -81,9 +80,7 @@ def test_an_overtaking_that_is_clear_on_one_side_only_is_not_claimed(tmp_path: P
         ("a", 8192): Cell(40_500.0, factors=(1.0, 1.3, 0.8)),
         ("b", 8192): Cell(40_000.0, factors=(1.0, 1.3, 0.8)),
     }
-    sweep = SweepSpec(
-        backends=("a", "b"), sizes=(1024, 8192), readers=1, payload="bytes", codec="raw", modes=("paced",)
-    )
+    sweep = sweep_of(backends=("a", "b"), sizes=(1024, 8192), readers=1, payload="bytes", codec="raw", modes=("paced",))
     (found,) = of(make_run(tmp_path / "run", cells, sweep))
     assert found.payload_bytes is None
     assert found.clear_of_sizes == (1, 2)
@@ -99,7 +96,7 @@ def test_a_failed_cell_takes_part_in_no_crossover(tmp_path: Path) -> None:
         **{("b", size): Cell(30_000.0) for size in SIZES[:3]},
         ("b", SIZES[3]): Cell(10.0, factors=(0.0, 0.0, 0.0)),
     }
-    sweep = SweepSpec(backends=("a", "b"), sizes=SIZES, readers=1, payload="bytes", codec="raw", modes=("paced",))
+    sweep = sweep_of(backends=("a", "b"), sizes=SIZES, readers=1, payload="bytes", codec="raw", modes=("paced",))
     (found,) = of(make_run(tmp_path / "run", cells, sweep))
     assert (found.payload_bytes, found.range_bytes) == (None, (1024, 65_536))
 

@@ -16,9 +16,8 @@ from ipcbench.analysis.render import FINDINGS_TITLE, as_markdown, as_text
 from ipcbench.analysis.summary import summarise
 from ipcbench.analysis.tables import tables
 from ipcbench.result import EndpointResult, Floor, TrialResult
-from ipcbench.spec import SweepSpec
 from ipcbench.store import Run
-from tests.unit.builders import MACHINE, Cell, make_run, quantiles, usage
+from tests.unit.builders import MACHINE, Cell, make_run, quantiles, sweep_of, usage
 
 SIZE = 2**20
 THRESHOLDS = {rule.name: rule.threshold for rule in RULES}
@@ -39,7 +38,7 @@ def each(change: Change, mode: str, roles: str = "reader") -> Callable[[TrialRes
 
 def run_of(path: Path, *cells: Cell, sizes: tuple[int, ...] = (SIZE,), readers: int = 1, **changes) -> Run:
     """Store a run of one backend on a machine where nothing else is worth saying."""
-    sweep = SweepSpec(backends=("a",), sizes=sizes, readers=readers, payload="bytes", codec="raw")
+    sweep = sweep_of(backends=("a",), sizes=sizes, readers=readers, payload="bytes", codec="raw")
     plain = {"floor": Floor(400.0, 600.0, 45.0, 1.0, {}), **changes}
     return make_run(path / "run", {("a", size): cell for size, cell in zip(sizes, cells, strict=True)}, sweep, **plain)
 
@@ -186,7 +185,7 @@ def test_other_cells_are_counted_with_their_span(tmp_path: Path) -> None:
         for size in (64, 128)
         for name, latency in {"a": 10_000.0, "b": 20_000.0}.items()
     }
-    sweep = SweepSpec(backends=("a", "b"), sizes=(64, 128), readers=1, payload="bytes", codec="raw", modes=("paced",))
+    sweep = sweep_of(backends=("a", "b"), sizes=(64, 128), readers=1, payload="bytes", codec="raw", modes=("paced",))
     one = found(make_run(tmp_path / "run", cells, sweep))["decoding dominates"]
     assert re.search(r"Also a at 1 more size and b at 2 sizes, (2|1\.99)(\.0\d)? to 4?", one.sentence), one.sentence
     assert len(one.evidence) == 4

@@ -22,6 +22,7 @@ from ipcbench.result import TrialResult
 from ipcbench.spec import SweepSpec
 from ipcbench.sweepfile import load_sweep
 from tests.unit.builders import MACHINE, Cell, make_run
+from tests.unit.builders import sweep_of as plain_sweep
 
 ABLE = Capabilities(
     deliveries=frozenset({"every_message", "latest_value"}),
@@ -42,7 +43,7 @@ ROUNDS = (1.0, 1.01, 0.99)
 
 def sweep_of(backends: Sequence[str] = ("a", "b"), sizes: Sequence[int] = (SIZE,), **changes) -> SweepSpec:
     fields = {"readers": 1, "payload": "bytes", "codec": "raw", **changes}
-    return SweepSpec(backends=tuple(backends), sizes=tuple(sizes), **fields)
+    return plain_sweep(backends=tuple(backends), sizes=tuple(sizes), **fields)
 
 
 def answer(

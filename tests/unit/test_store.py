@@ -18,9 +18,9 @@ from ipcbench.errors import SchemaMismatch, StoreError
 from ipcbench.result import SCHEMA_VERSION, TrialResult
 from ipcbench.spec import SweepSpec
 from ipcbench.store import RunWriter, latest_run, load_run, new_run_id
-from tests.unit.builders import Cell, make_run, run_info, saturate, trial
+from tests.unit.builders import Cell, make_run, run_info, saturate, sweep_of, trial
 
-SWEEP = SweepSpec(backends=("shm",), sizes=(10,), readers=1)
+SWEEP = sweep_of(backends=("shm",), sizes=(10,), readers=1)
 
 
 def small_trial(trial_id: int) -> TrialResult:

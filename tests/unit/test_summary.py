@@ -13,9 +13,8 @@ from ipcbench.analysis.notes import one_line
 from ipcbench.analysis.summary import summarise
 from ipcbench.errors import StoreError
 from ipcbench.result import Integrity, TrialResult
-from ipcbench.spec import SweepSpec
 from ipcbench.store import Run, RunWriter, load_run
-from tests.unit.builders import Cell, conditions, endpoint, make_run, run_info, trial
+from tests.unit.builders import Cell, conditions, endpoint, make_run, run_info, sweep_of, trial
 
 STEADY = (1.0, 1.01, 0.99)
 
@@ -31,7 +30,7 @@ def cell_of(run: Run, backend: str) -> CellSummary:
 
 
 def test_latency_is_over_all_readers_and_rounds(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=3)
+    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=3)
     cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(latency_ns=20_000.0)}, sweep), "shm")
     assert cell.latency_p50_ns is not None
     assert cell.latency_p50_ns.estimate == pytest.approx(20_000, rel=0.02)
@@ -50,7 +49,7 @@ def test_p99_needs_a_thousand_samples(tmp_path: Path) -> None:
 
 
 def test_the_figures_of_saturated_trials(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm",), sizes=(1000,), readers=2)
+    sweep = sweep_of(backends=("shm",), sizes=(1000,), readers=2)
     cell = cell_of(make_run(tmp_path / "run", {("shm", 1000): Cell(rate_per_s=20_000.0)}, sweep), "shm")
     assert cell.throughput_per_s == pytest.approx(20_000, rel=0.02)
     assert cell.throughput_bytes_per_s == pytest.approx(20_000 * 55_039, rel=0.02)
@@ -93,7 +92,7 @@ def test_a_difference_below_the_noise_of_the_run_is_not_called(tmp_path: Path) -
 
 
 def test_without_paced_trials_throughput_ranks(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm", "zmq"), sizes=(10,), readers=1, modes=("saturate",))
+    sweep = sweep_of(backends=("shm", "zmq"), sizes=(10,), readers=1, modes=("saturate",))
     cells = {("zmq", 10): Cell(rate_per_s=1e4), ("shm", 10): Cell(rate_per_s=4e4)}
     setting = only(make_run(tmp_path / "run", cells, sweep))
     assert setting.ranked_by == "throughput"
@@ -105,7 +104,7 @@ def test_without_paced_trials_throughput_ranks(tmp_path: Path) -> None:
 
 
 def test_round_trips_are_their_own_figure(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm", "zmq"), sizes=(10,), readers=2, modes=("pingpong",))
+    sweep = sweep_of(backends=("shm", "zmq"), sizes=(10,), readers=2, modes=("pingpong",))
     cells = {("zmq", 10): Cell(round_trip_ns=90_000.0), ("shm", 10): Cell(round_trip_ns=30_000.0)}
     setting = only(make_run(tmp_path / "run", cells, sweep))
     assert setting.ranked_by == "round trip"
@@ -116,7 +115,7 @@ def test_round_trips_are_their_own_figure(tmp_path: Path) -> None:
 
 
 def test_round_trips_never_enter_one_way_latency(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("paced", "pingpong", "saturate"))
+    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("paced", "pingpong", "saturate"))
     cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(10_000.0, round_trip_ns=1e6)}, sweep), "shm")
     assert cell.latency_p50_ns is not None
     assert cell.latency_p50_ns.estimate == pytest.approx(10_000, rel=0.02)
@@ -158,7 +157,7 @@ def test_a_trial_with_broken_delivery_is_not_believed_even_if_marked_ok(tmp_path
 
 
 def test_what_was_left_out_is_shown_with_its_reason(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm", "mpi", "zmq"), sizes=(10,), readers=1)
+    sweep = sweep_of(backends=("shm", "mpi", "zmq"), sizes=(10,), readers=1)
     run = make_run(
         tmp_path / "run", {("shm", 10): Cell()}, sweep, skipped={"mpi": "no MPI; pip install x"}, status="interrupted"
     )
@@ -170,13 +169,13 @@ def test_what_was_left_out_is_shown_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_a_size_that_was_not_reached_is_a_problem(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm",), sizes=(10, 1000), readers=1)
+    sweep = sweep_of(backends=("shm",), sizes=(10, 1000), readers=1)
     summary = summarise(make_run(tmp_path / "run", {("shm", 10): Cell()}, sweep, status="out of budget"))
     assert summary.problems == ("size 1,000: no trial was made; the run is out of budget",)
 
 
 def test_deliveries_are_never_in_one_table(tmp_path: Path) -> None:
-    lossless = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
+    lossless = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
     latest = replace(lossless, delivery="latest_value")
     with RunWriter.create(tmp_path / "run", run_info(lossless)) as writer:
         for index, sweep in enumerate((lossless, latest)):
@@ -191,7 +190,7 @@ def test_deliveries_are_never_in_one_table(tmp_path: Path) -> None:
     "change", [{"readers": 2}, {"codec": "msgpack"}, {"depth": 4}, {"wait": "spin"}, {"touch": "all"}, {"pin": "auto"}]
 )
 def test_other_settings_are_never_in_one_table(tmp_path: Path, change: dict) -> None:
-    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
+    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
     with RunWriter.create(tmp_path / "run", run_info(sweep)) as writer:
         for index, one in enumerate((sweep, replace(sweep, **change))):
             writer.append(replace(trial(one, "shm", 10, "saturate", 0, index), throughput_per_s=1e5))
@@ -199,7 +198,7 @@ def test_other_settings_are_never_in_one_table(tmp_path: Path, change: dict) -> 
 
 
 def test_trials_of_different_rates_are_refused(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("paced",))
+    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("paced",))
     with RunWriter.create(tmp_path / "run", run_info(sweep)) as writer:
         for index, one in enumerate((sweep, replace(sweep, rate_per_s=5.0))):
             writer.append(trial(one, "shm", 10, "paced", 0, index))
@@ -267,7 +266,7 @@ def test_overwritten_values_are_counted_for_latest_value(tmp_path: Path) -> None
         seen = Integrity(received_count=250, skipped_count=750)
         return replace(one, endpoints=tuple(replace(part, integrity=seen) for part in one.endpoints))
 
-    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, delivery="latest_value")
+    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, delivery="latest_value")
     cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=see_a_quarter)}, sweep), "shm")
     assert cell.notes == ("readers saw 25.0 % of the values; the others were overwritten",)
 
@@ -302,14 +301,14 @@ def test_the_same_run_gives_the_same_figures(tmp_path: Path) -> None:
 
 
 def test_a_cell_more_changes_no_other_cells_interval(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
+    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
     one = cell_of(make_run(tmp_path / "one", {("shm", 10): Cell()}, sweep), "shm")
     two = cell_of(make_run(tmp_path / "two", {("shm", 10): Cell(), ("zmq", 10): Cell(rate_per_s=5e4)}, sweep), "shm")
     assert one.throughput_interval_per_s == two.throughput_interval_per_s
 
 
 def test_a_run_without_trials_or_floor(tmp_path: Path) -> None:
-    RunWriter.create(tmp_path / "run", run_info(SweepSpec(), floor=None)).close()
+    RunWriter.create(tmp_path / "run", run_info(sweep_of(), floor=None)).close()
     summary = summarise(load_run(tmp_path / "run"))
     assert summary.settings == ()
     assert len(summary.problems) == 4

@@ -71,6 +71,8 @@ ALL_KEYS = {
     "rate": ("2k/s", 2000, 2000.0),
     "rounds": ("4", 4, 4),
     "budget": ("2min", 120, 120.0),
+    "precision": ("2%", 0.02, 0.02),
+    "control": ("no", "no", False),
     "seed": ("7", 7, 7),
     "depth": ("8", 8, 8),
     "wait": ("block", "block", "block"),

@@ -18,7 +18,7 @@ from ipcbench.analysis.tables import tables
 from ipcbench.result import TrialResult
 from ipcbench.spec import SweepSpec
 from ipcbench.units import format_significant
-from tests.unit.builders import MACHINE, Cell, make_run
+from tests.unit.builders import MACHINE, Cell, make_run, sweep_of
 
 CELLS = {
     ("shm", 10): Cell(10_000.0, 300_000.0),
@@ -40,12 +40,18 @@ placement: a cache line goes from core to core and is seen in 100 ns, interprete
 dict of 10 entries = 521 B, pickle, 3 readers, every_message
 shm has the lowest one-way latency: 10.0 µs; next is zmq, 3.00 [2.95–3.05] times as slow. Highest
   throughput: shm.
-             one-way one-way           × best   read decode k msg/s    MB/s CPU µs CPU µs
-rank backend  p50 µs  p99 µs           [95 %] p50 µs p50 µs /reader /reader writer reader notes
----------------------------------------------------------------------------------------------------
-   1 shm        10.0    15.9                1   7.00    241     300     156   5.10   4.00
-   2 zmq        30.0    48.7 3.00 [2.95–3.05]   7.00    241     100    52.1   5.10   4.00 a
-   – bad           –       –                –      –      –       –       –      –      – failed: b
+               one-way  one-way            × best      ×    read  decode
+rank  backend   p50 µs   p99 µs            [95 %]  floor  p50 µs  p50 µs
+------------------------------------------------------------------------
+   1  shm         10.0     15.9                 1   10.0    7.00     241
+   2  zmq         30.0     48.7  3.00 [2.95–3.05]   30.0    7.00     241
+   –  bad            –        –                 –      –       –       –
+               k msg/s     MB/s  % of  CPU µs  CPU µs
+rank  backend  /reader  /reader  copy  writer  reader  notes
+----------------------------------------------------------------
+   1  shm          300      156  3.13    5.10    4.00
+   2  zmq          100     52.1  1.04    5.10    4.00  a
+   –  bad            –        –     –       –       –  failed: b
 a: noisy: 5% steal
 b: reader-0 ended with exit code 1 (2 trials)
 
@@ -71,8 +77,16 @@ def plain(text: str) -> str:
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """Return the words of every line that begins with a rank or with – and a backend."""
-    return [line.split() for line in text.splitlines() if re.match(r"\s*(\d+=?|–)\s+\w", line)]
+    """Return the words of every row; the parts of one that a wide table has in two places are put together."""
+    found = []
+    for block in re.split(r"\n\s*\n", text):
+        rows: dict[str, list[str]] = {}
+        for line in block.splitlines():
+            if re.match(r"\s*(\d+=?|–)\s+\w", line):
+                rank, backend, *rest = line.split()
+                rows.setdefault(backend, [rank, backend]).extend(rest)
+        found += rows.values()
+    return found
 
 
 def shown(tables: Tables, monkeypatch, **environment: str) -> str:
@@ -91,8 +105,8 @@ def test_golden_text(tmp_path: Path) -> None:
         ("zmq", 10): Cell(30_000.0, 100_000.0, notes=("noisy: 5% steal",)),
         ("bad", 10): Cell(factors=(0.0,)),
     }
-    found = tables_of(tmp_path, cells, SweepSpec(backends=("shm", "zmq", "bad"), sizes=(10,), rounds=3))
-    assert as_text(found).splitlines()[:-10] == GOLDEN.splitlines()
+    found = tables_of(tmp_path, cells, sweep_of(backends=("shm", "zmq", "bad"), sizes=(10,), rounds=3))
+    assert as_text(found).splitlines()[:-14] == GOLDEN.splitlines()
 
 
 def test_the_title_says_kind_entries_and_bytes(tmp_path: Path) -> None:
@@ -119,7 +133,7 @@ def test_the_title_says_kind_entries_and_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_titles_of_other_settings(tmp_path: Path, changes: dict, title: str) -> None:
-    sweep = SweepSpec(**{"backends": ("shm",), "sizes": (10,), "readers": 1, **changes})
+    sweep = sweep_of(**{"backends": ("shm",), "sizes": (10,), "readers": 1, **changes})
     found = tables_of(tmp_path, {("shm", sweep.sizes[0]): Cell()}, sweep)
     assert found.payload_tables[0].title == title
 
@@ -145,13 +159,15 @@ def test_the_same_numbers_in_every_format(tmp_path: Path, monkeypatch) -> None:
             "1" if cell["ratio_to_best"] == 1 else format_significant(cell["ratio_to_best"]),
         ]
         assert row[2:5] == figures
-        assert row[-6:] == [
+        assert row[-8:] == [
             format_significant(one)
             for one in (
+                cell["latency_of_harness_floor_ratio"],
                 cell["read_p50_us"],
                 cell["decode_p50_us"],
                 cell["throughput_messages_per_s"] / 1e3,
                 cell["throughput_mb_per_s"],
+                100 * cell["throughput_of_memory_copy_ratio"],
                 cell["writer_cpu_us_per_message"],
                 cell["reader_cpu_us_per_message"],
             )
@@ -166,7 +182,7 @@ def test_units_are_right_by_construction(tmp_path: Path) -> None:
     assert float(record["throughput_mb_per_s"]) == pytest.approx(577.129, rel=0.01)
     (row,) = rows_of(as_text(found))
     assert float(row[2].replace(",", "")) == pytest.approx(5_740, rel=0.01)
-    assert float(row[8].replace(",", "")) == pytest.approx(577, rel=0.01)
+    assert float(row[9].replace(",", "")) == pytest.approx(577, rel=0.01)
     assert "5.7" in found.payload_tables[0].remarks[0]
     assert "ms" in found.payload_tables[0].remarks[0]
 
@@ -189,7 +205,7 @@ def test_nothing_is_wider_than_a_hundred_columns(tmp_path: Path, monkeypatch, mo
         for index, name in enumerate(names)
         for size in (1, 10, 100, 1000, 10_000, 20_000, 30_000, 40_000, 50_000)
     }
-    sweep = SweepSpec(backends=names, sizes=tuple(dict.fromkeys(size for _, size in cells)), modes=modes, readers=1)
+    sweep = sweep_of(backends=names, sizes=tuple(dict.fromkeys(size for _, size in cells)), modes=modes, readers=1)
     found = tables_of(tmp_path, cells, sweep)
     for text in (as_text(found), plain(shown(found, monkeypatch, COLUMNS="200"))):
         assert max(len(line) for line in text.splitlines()) <= 100
@@ -236,7 +252,7 @@ def test_markup_in_foreign_text_is_text(tmp_path: Path, monkeypatch) -> None:
     assert expected in as_text(found)
     markdown = as_markdown(found)
     assert r"\[bold\]x\[/\] \| \<b\>y\</b\>" in markdown
-    assert {line.count("|") - line.count("\\|") for line in markdown.splitlines() if line.startswith("|")} == {13}
+    assert {line.count("|") - line.count("\\|") for line in markdown.splitlines() if line.startswith("|")} == {15}
     assert r"| a\|b |" in markdown
     assert list(csv.DictReader(io.StringIO(as_csv(found))))[1]["backend"] == "a|b"
 
@@ -248,7 +264,7 @@ def test_p99_of_too_few_samples_is_not_available(tmp_path: Path) -> None:
 
 
 def test_columns_that_nothing_was_measured_for_are_not_shown(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
+    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
     found = tables_of(tmp_path, {("shm", 10): Cell()}, sweep)
     heads = [column.head for column in found.payload_tables[0].columns]
     assert ("one-way", "p50 µs") not in heads
@@ -276,7 +292,7 @@ def test_verdicts_claim_no_more_than_is_known(tmp_path: Path, cells, beginning: 
 
 
 def test_verdict_by_throughput(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("a", "b"), sizes=(10,), readers=1, modes=("saturate",))
+    sweep = sweep_of(backends=("a", "b"), sizes=(10,), readers=1, modes=("saturate",))
     found = tables_of(tmp_path, {("a", 10): Cell(rate_per_s=1e4), ("b", 10): Cell(rate_per_s=4e4)}, sweep)
     assert (
         found.payload_tables[0].remarks[0].startswith("b has the lowest time per message: 40.0 k messages/s; next is a")
@@ -297,7 +313,7 @@ def test_more_notes_than_letters(tmp_path: Path) -> None:
 
 
 def test_oversubscription_is_stated(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=3)
+    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=3)
     found = tables_of(tmp_path, {("shm", 10): Cell()}, sweep, machine={**MACHINE, "usable_cores": 2.0})
     assert any(line.startswith("load: 4 processes on 2 cores: oversubscribed") for line in found.header)
 
@@ -321,7 +337,7 @@ def test_gaps_and_problems_are_in_the_header(tmp_path: Path) -> None:
 
 
 def test_latest_value_is_labelled(tmp_path: Path) -> None:
-    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, delivery="latest_value")
+    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, delivery="latest_value")
     found = tables_of(tmp_path, {("shm", 10): Cell()}, sweep)
     assert found.payload_tables[0].title.endswith("latest_value")
     assert any("never compare these figures with every_message" in line for line in found.header)
