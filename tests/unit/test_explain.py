@@ -147,6 +147,12 @@ def test_every_rule_is_tested() -> None:
     assert set(MAKERS) == set(THRESHOLDS)
 
 
+def test_the_documented_thresholds_are_those_of_the_rules() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "method.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([a-z -]+) \| .* \| ([\d.]+) \|$", page, flags=re.MULTILINE))
+    assert {name: float(rows[name]) for name in THRESHOLDS} == THRESHOLDS
+
+
 def test_every_finding_of_the_reference_run_holds_figures() -> None:
     from ipcbench.store import load_run
 
