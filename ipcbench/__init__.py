@@ -137,7 +137,7 @@ def recommend(
         needs: what a transport must offer, `lossless,no-deps` or names one by one; `ipcbench recommend --help` has all.
         optimise: what decides: "latency", "throughput" or "cpu".
         run: what was measured, or its folder. Without it, the backends that can do it are measured for this question,
-            in about a minute.
+            in a minute or two.
         results: folder in which that run's own folder is made.
 
     Raises:

@@ -97,10 +97,17 @@ def gather(
         if cell.status != "ok":
             return f"{cell.status} at {size}: {one_line(cell.reason)}"
         if estimate_of(cell, axis) is None:
-            return f"no {'CPU time' if axis == 'cpu' else axis} was measured at {size}, or too little of it"
+            return _absence_words(cell, axis)
     share = share_of(question.payload_bytes, between)
     times = {one: time for one in get_args(Axis) if (time := _joined(cells, share, one)) is not None}
     return Evidence(backend, tuple(cells), times, _expected(cells, share, times, question.payload_bytes))
+
+
+def _absence_words(cell: CellSummary, axis: Axis) -> str:
+    """Return why a cell that has figures has none on this axis: its trials of that mode failed, or were too few."""
+    what = "CPU time" if axis == "cpu" else axis
+    text = f"no {what} was measured at {cell.setting.payload_bytes:,} B, or too little of it"
+    return f"{text}; {one_line(cell.notes[0])}" if cell.failed_count and cell.notes else text
 
 
 def keeps_up(evidence: Evidence, question: Question, offered_per_s: float | None) -> str:

@@ -20,8 +20,8 @@ GOALS: tuple[Goal, ...] = get_args(Goal)
 MAX_PAYLOAD_BYTES = 2**30
 """As much as a run can measure."""
 
-_ROUNDS, _BUDGET_S = 3, 60.0
-_MORE_ROUNDS, _MORE_BUDGET_S = 10, 240.0
+_ROUNDS, _BUDGET_S = 3, 180.0
+_MORE_ROUNDS, _MORE_BUDGET_S = 10, 600.0
 """For one that was measured already, and is not sure enough."""
 _SPREAD = 4
 """The run for a question also measures a payload this many times smaller and larger, to see what would change it."""

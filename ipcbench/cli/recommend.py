@@ -39,7 +39,7 @@ class _Recommend(click.Command):
     help=f"""Say which transport to use for messages of that size to that many readers.
 
     RUN is the folder of a run that holds the evidence. Without it, every backend that can do what is asked is measured
-    for exactly this question, in about a minute, and that run is kept under {RESULTS_ROOT}/.
+    for exactly this question, in a minute or two, and that run is kept under {RESULTS_ROOT}/.
 
     Exit codes: 0 a transport is named, a tie included; 1 none is; 2 bad input, or no transport can do it.""",
 )

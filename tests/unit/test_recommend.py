@@ -128,6 +128,18 @@ def test_a_failed_cell_never_wins(tmp_path: Path) -> None:
     assert gone.reason.startswith("failed at 4,096 B: reader-0 ended with exit code 1")
 
 
+def test_who_failed_in_the_mode_that_counts_says_why(tmp_path: Path) -> None:
+    def break_paced(trial: TrialResult) -> TrialResult:
+        return (
+            replace(trial, status="failed", reason="the writer stayed behind") if trial.spec.mode == "paced" else trial
+        )
+
+    found = answer(tmp_path, {"a": Cell(10.0, change=break_paced), "b": Cell(30_000.0)})
+    assert found.backend == "b"
+    assert "no latency was measured at 4,096 B" in found.excluded[0].reason
+    assert "the writer stayed behind" in found.excluded[0].reason
+
+
 def test_a_winner_of_which_trials_failed_wins_visibly(tmp_path: Path) -> None:
     cells = {"a": Cell(10_000.0, factors=(*ROUNDS, 0.0)), "b": Cell(30_000.0, factors=(*ROUNDS, 1.0))}
     found = answer(tmp_path, cells)
