@@ -44,6 +44,8 @@ from ipcbench.measure.stats import Interval, compare, rank_groups, ratio
 from ipcbench.store import Run
 from ipcbench.units import format_significant
 
+_CLOSE_RATIO = 1.1
+"""A lead that may be smaller than this is not a sure one."""
 _TIE_BREAKS: Mapping[Axis, tuple[Axis, ...]] = {
     "latency": ("throughput", "cpu"),
     "round trip": ("throughput", "cpu"),
@@ -190,6 +192,7 @@ def _reasons(case: Case, candidates: Sequence[Candidate], tied_count: int) -> tu
     if len(candidates) > 1:
         # The rival may have lost by its bad trials; but that weighs less than bad trials of the winner.
         found += [replace(one, level="moderate") for one in candidates[1].doubts if one.grave]
+        found += _close(candidates[1]) if tied_count == 1 else []
     else:
         found.append(Doubt("there is nothing to compare it with in this run", "moderate"))
     if tied_count > 1:
@@ -201,6 +204,13 @@ def _reasons(case: Case, candidates: Sequence[Candidate], tied_count: int) -> tu
         found.append(Doubt(f"not measured in this run, although able: {joined(absent)}", "high"))
     unique = {one.text: one for one in reversed(found)}  # what is said of both is said once, as of the chosen one
     return tuple(sorted(unique.values(), key=lambda one: (-LEVELS.index(one.level), found.index(one))))
+
+
+def _close(rival: Candidate) -> list[Doubt]:
+    """Return the doubt that a lead is hardly one, if its interval reaches down to that."""
+    lead = format_significant(rival.ratio.low)
+    small = Doubt(f"the lead over {rival.backend} may be as small as {lead} times", "moderate")
+    return [small] if rival.ratio.low < _CLOSE_RATIO else []
 
 
 def _crossovers(case: Case, chosen: Evidence, others: Iterable[Evidence]) -> tuple[Crossover, ...]:

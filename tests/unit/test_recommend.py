@@ -169,6 +169,12 @@ def test_oversubscription_is_said_with_its_figures(tmp_path: Path) -> None:
     assert "Beware: oversubscribed: 4 processes on 2 cores" in found.sentence()
 
 
+def test_a_lead_that_may_be_small_is_not_sure(tmp_path: Path) -> None:
+    found = answer(tmp_path, {"a": Cell(10_000.0), "b": Cell(10_800.0)})
+    assert (found.outcome, found.backend, found.sureness) == ("clear", "a", "moderate")
+    assert "the lead over b may be as small as 1.0" in texts(found)
+
+
 def test_too_few_rounds_are_said(tmp_path: Path) -> None:
     found = answer(tmp_path, {"a": Cell(10_000.0, factors=(1.0,)), "b": Cell(90_000.0, factors=(1.0,))})
     assert (found.backend, found.sureness) == ("a", "low")
