@@ -41,14 +41,6 @@ class Curve:
     points: tuple[Point, ...]
     """By size; only where there are figures."""
 
-    def at(self, payload_bytes: int) -> Estimate | None:
-        """Return the time at a size, interpolated between its two neighbours; None outside the curve."""
-        found = neighbours([one.payload_bytes for one in self.points], payload_bytes)
-        if found is None:
-            return None
-        low, high = (next(one for one in self.points if one.payload_bytes == size) for size in found)
-        return low.time if low is high else mixed(low.time, high.time, share_of(payload_bytes, found))
-
 
 def families(summary: Summary) -> tuple[tuple[SettingSummary, ...], ...]:
     """Return the settings in groups that differ in nothing but the size, each by size."""

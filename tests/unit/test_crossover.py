@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ipcbench.analysis.crossover import Crossover, crossovers, lead_changes, pair_crossovers
-from ipcbench.analysis.curves import Curve, Point, curves, families, mixed, neighbours
+from ipcbench.analysis.curves import Curve, Point, curves, families, mixed, neighbours, share_of
 from ipcbench.analysis.summary import summarise
 from ipcbench.analysis.tables import tables
 from ipcbench.measure.stats import Estimate
@@ -177,13 +177,10 @@ def test_neighbours(size: int, expected: tuple[int, int] | None) -> None:
 def test_interpolation_on_logarithmic_axes(tmp_path: Path) -> None:
     run = run_of(tmp_path, {"a": (10_000.0, 0.5)}, sizes=(1024, 16_384))
     (family,) = families(summarise(run))
-    line = curves(family, "latency")["a"]
-    middle = line.at(4096)
-    assert middle is not None
+    low, high = curves(family, "latency")["a"].points
+    middle = mixed(low.time, high.time, share_of(4096, (low.payload_bytes, high.payload_bytes)))
     assert middle.value == pytest.approx(20_000, rel=0.02)
     assert middle.interval().low < 20_000 < middle.interval().high
-    assert line.at(1024) is line.points[0].time
-    assert line.at(100_000) is None
 
 
 def test_mixing_halves_the_variance_of_two_equal_ones() -> None:
