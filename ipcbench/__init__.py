@@ -6,17 +6,22 @@ is loaded when it is first looked at.
     >>> import ipcbench
     >>> run = ipcbench.run("small")              # or a SweepSpec, or the path of a sweep file
     >>> run = ipcbench.load("results/RUN_ID")    # a run measured earlier
+    >>> choice = ipcbench.recommend("1MiB", readers=3, run=run)
+    >>> print(choice.sentence())
     >>> backend = ipcbench.get_backend("shm")()  # the code that was measured, as a library
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ipcbench import errors
+    from ipcbench.analysis.question import Question
+    from ipcbench.analysis.recommendation import Recommendation
     from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
     from ipcbench.spec import ChannelSpec, SweepSpec
     from ipcbench.store import Run
@@ -28,13 +33,16 @@ __all__ = [
     "Backend",
     "Capabilities",
     "ChannelSpec",
+    "Question",
     "Reader",
+    "Recommendation",
     "SweepSpec",
     "Writer",
     "__version__",
     "errors",
     "get_backend",
     "load",
+    "recommend",
     "run",
 ]
 
@@ -43,7 +51,9 @@ _HOMES = {
     "Backend": "ipcbench.backend",
     "Capabilities": "ipcbench.backend",
     "ChannelSpec": "ipcbench.spec",
+    "Question": "ipcbench.analysis.question",
     "Reader": "ipcbench.backend",
+    "Recommendation": "ipcbench.analysis.recommendation",
     "SweepSpec": "ipcbench.spec",
     "Writer": "ipcbench.backend",
 }
@@ -81,14 +91,18 @@ def run(sweep: SweepSpec | str | Path, results: str | Path = "results") -> Run:
         ConfigError: a value of the sweep is not allowed; nothing was started.
         UnknownBackend: the sweep names one that is not registered; nothing was started.
     """
-    from pathlib import Path
-
-    from ipcbench.harness.sweep import run_sweep
     from ipcbench.spec import SweepSpec
     from ipcbench.sweepfile import load_sweep
 
-    spec = sweep if isinstance(sweep, SweepSpec) else load_sweep(str(sweep))
-    return load(run_sweep(spec, Path(results)))
+    return _measured(sweep if isinstance(sweep, SweepSpec) else load_sweep(str(sweep)), results)
+
+
+def _measured(sweep: SweepSpec, results: str | Path) -> Run:
+    from pathlib import Path
+
+    from ipcbench.harness.sweep import run_sweep
+
+    return load(run_sweep(sweep, Path(results)))
 
 
 def load(path: str | Path) -> Run:
@@ -103,6 +117,44 @@ def load(path: str | Path) -> Run:
     from ipcbench.store import load_run
 
     return load_run(Path(path))
+
+
+def recommend(
+    payload: int | str,
+    readers: int = 1,
+    rate: float | str | None = None,
+    needs: Iterable[str] | str = (),
+    optimise: Literal["latency", "throughput", "cpu"] = "latency",
+    run: Run | str | Path | None = None,
+    results: str | Path = "results",
+) -> Recommendation:
+    """Return which transport to use for that traffic, on the evidence of a run; without a run, measure a small one.
+
+    Args:
+        payload: bytes of one message: 4096, "1MiB".
+        readers: how many processes read.
+        rate: messages per second that it must keep up with: 500, "2k/s"; None if that does not matter.
+        needs: what a transport must offer, `lossless,no-deps` or names one by one; `ipcbench recommend --help` has all.
+        optimise: what decides: "latency", "throughput" or "cpu".
+        run: what was measured, or its folder. Without it, the backends that can do it are measured for this question,
+            in a minute or two.
+        results: folder in which that run's own folder is made.
+
+    Raises:
+        ConfigError: a value is not allowed; nothing was measured.
+        Unsupported: there is no run, and no backend that can do it is worth measuring.
+        StoreError: the run cannot be read.
+    """
+    from ipcbench.analysis.question import ask, question_sweep
+    from ipcbench.analysis.recommend import recommend as choose
+    from ipcbench.analysis.recommend import require_candidates
+    from ipcbench.store import Run as StoredRun
+
+    question = ask(payload, readers, rate, needs, optimise)
+    if run is None:
+        sweep = question_sweep(question, require_candidates(question))
+        return choose(_measured(sweep, results), question)
+    return choose(run if isinstance(run, StoredRun) else load(run), question)
 
 
 def get_backend(name: str) -> type[Backend]:

@@ -6,9 +6,10 @@ What does not live here: how the figures come about (figures.py) and how cells a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from ipcbench.analysis.figures import CellFigures
 from ipcbench.measure.stats import Interval
 from ipcbench.result import RunInfo, TrialResult
 from ipcbench.spec import CodecName, Delivery, PayloadKind, Touch, WaitStrategy
@@ -79,6 +80,10 @@ class CellSummary:
     trials_count: int
     failed_count: int
     notes: tuple[str, ...]
+    figures: CellFigures | None = field(default=None, compare=False, repr=False)
+    """What the intervals were made from; None of a cell that is not ok."""
+    trials: tuple[TrialResult, ...] = field(default=(), compare=False, repr=False)
+    """Those that the figures come from: the sound ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ def as_json(tables: Tables) -> str:
             }
             for one in summary.settings
         ],
+        "findings": [one.as_dict() for one in tables.findings],
         "crossovers": [{"title": one.title, "remarks": one.remarks[:-1]} for one in tables.matrices],
     }
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

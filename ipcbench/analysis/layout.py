@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ipcbench.analysis.cells import Summary
+from ipcbench.analysis.explain import Finding
 from ipcbench.units import format_significant
 
 NOT_MEASURED = "–"
@@ -49,6 +50,8 @@ class Tables:
     """One per setting."""
     matrices: tuple[Table, ...]
     """Latency and throughput over the sizes, for each payload kind of several sizes."""
+    findings: tuple[Finding, ...]
+    """What stands out; often nothing."""
     legend: tuple[str, ...]
     """What each column is; only of those that are shown."""
     summary: Summary

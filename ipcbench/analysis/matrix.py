@@ -1,15 +1,15 @@
 """Backend × payload size: how latency and throughput go with the size, who leads where, and where that changes.
 
-What does not live here: the tables of single payloads (tables.py).
+What does not live here: the tables of single payloads (tables.py), and where the lead changes (crossover.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, replace
-from itertools import groupby
 
-from ipcbench.analysis.cells import CellSummary, Metric, Setting, SettingSummary, Summary
+from ipcbench.analysis.cells import CellSummary, Metric, SettingSummary, Summary
+from ipcbench.analysis.crossover import lead_changes, leaders
+from ipcbench.analysis.curves import families
 from ipcbench.analysis.layout import NOT_MEASURED, Column, Table, number
 from ipcbench.analysis.wording import family_words, joined, size_words
 
@@ -29,63 +29,24 @@ def matrices(summary: Summary) -> tuple[Table, ...]:
     return tuple(_all(summary))
 
 
-def crossovers(settings: Sequence[SettingSummary], metric: Metric) -> tuple[str, ...]:
-    """Return a sentence for each change of the lead that is clear: no backend holds first rank on both sides of it.
-
-    Args:
-        settings: of one kind of payload, by size.
-        metric: what the lead is in.
-    """
-    found: list[str] = []
-    leaders: frozenset[str] = frozenset()
-    held_at: Setting | None = None
-    for one in settings:
-        first = _leaders(one, metric)
-        if not first:
-            continue
-        if held_at is not None and not leaders & first:
-            found.append(
-                f"Crossover between {held_at.payload_bytes:,} B and {one.setting.payload_bytes:,} B: "
-                f"{joined(sorted(leaders))} leads below, {joined(sorted(first))} above."
-            )
-            leaders = first
-        else:
-            leaders = leaders & first or first
-        held_at = one.setting
-    return tuple(found)
-
-
 def _all(summary: Summary) -> Iterator[Table]:
-    for _, group in groupby(summary.settings, key=lambda one: _family(one.setting)):
-        settings = list(group)
+    for settings in families(summary):
         if len(settings) < 2:
             continue
         for metric in _WHAT:
-            if any(_leaders(one, metric) for one in settings):
+            noise = summary.noise_ratios.get(metric, 0.0)
+            if any(leaders(one, metric) for one in settings):
                 for start in range(0, len(settings), _MAX_SIZES):
-                    yield _matrix(settings, settings[start : start + _MAX_SIZES], metric)
+                    yield _matrix(settings, settings[start : start + _MAX_SIZES], metric, noise)
 
 
-def _family(setting: Setting) -> tuple[object, ...]:
-    """Return all of a setting but its size."""
-    return astuple(replace(setting, size=0, payload_bytes=0))
-
-
-def _rank(one: SettingSummary, cell: CellSummary, metric: Metric) -> int | None:
-    """Return the rank of a cell by this metric, None if it was not ranked by it."""
-    if metric == "throughput":
-        return cell.throughput_rank
-    return cell.rank if one.ranked_by == metric else None
-
-
-def _leaders(one: SettingSummary, metric: Metric) -> frozenset[str]:
-    return frozenset(cell.backend for cell in one.cells if _rank(one, cell, metric) == 1)
-
-
-def _matrix(family: Sequence[SettingSummary], settings: Sequence[SettingSummary], metric: Metric) -> Table:
+def _matrix(
+    family: Sequence[SettingSummary], settings: Sequence[SettingSummary], metric: Metric, noise_ratio: float
+) -> Table:
     backends = list(dict.fromkeys(cell.backend for one in family for cell in one.cells))
     first = settings[0].setting
-    remarks = crossovers(family, metric) or (_no_crossover(family, metric),)
+    changes = tuple(one.sentence() for one in lead_changes(family, metric, noise_ratio))
+    remarks = changes or (_no_crossover(family, metric),)
     marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
     return Table(
         title=f"{_WHAT[metric]}: {first.payload}, {family_words(first)}",
@@ -101,7 +62,7 @@ def _matrix(family: Sequence[SettingSummary], settings: Sequence[SettingSummary]
 
 
 def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
-    always = frozenset.intersection(*(leaders for one in family if (leaders := _leaders(one, metric))))
+    always = frozenset.intersection(*(first for one in family if (first := leaders(one, metric))))
     if always:
         return f"No crossover: {joined(sorted(always))} has the first rank at every size, alone or shared."
     return "No clear crossover: ranks overlap from each size to the next."
@@ -114,8 +75,8 @@ def _entry(one: SettingSummary, backend: str, metric: Metric) -> str:
     if cell.status != "ok":
         return f"{cell.status}  "
     text = _figure(cell, metric)
-    leaders = _leaders(one, metric)
-    mark = "" if backend not in leaders else BEST_MARK if len(leaders) == 1 else SHARED_MARK
+    first = leaders(one, metric)
+    mark = "" if backend not in first else BEST_MARK if len(first) == 1 else SHARED_MARK
     return f"{text} {mark or ' '}"
 
 

@@ -17,6 +17,8 @@ _MAX_PLACEMENT_RATIO = 1.6
 _MAX_REASON = 300
 _MAX_DETAILS = 3
 
+PLACEMENT_NOTE = "some trials were taken with cores near to each other and some with cores far apart"
+
 
 def is_sound(trial: TrialResult) -> bool:
     """Return whether a trial may enter a figure: it is ok, and nothing was lost, repeated, reordered or torn."""
@@ -43,9 +45,14 @@ def cell_notes(trials: Sequence[TrialResult], unreadable_count: int) -> tuple[st
     return tuple(_notes(trials, [one for one in trials if is_sound(one)], unreadable_count))
 
 
+def printable(text: str) -> str:
+    """Return text fit for a terminal: one line, no control characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
 def one_line(text: str) -> str:
     """Return text of a foreign program fit for a terminal: one line, no control characters, not endless."""
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    plain = printable(text)
     return plain if len(plain) <= _MAX_REASON else plain[: _MAX_REASON - 1] + "…"
 
 
@@ -107,7 +114,7 @@ def placement_ns(trials: Sequence[TrialResult]) -> list[float]:
 def _placement(trials: Sequence[TrialResult]) -> Iterator[str]:
     probes = placement_ns(trials)
     if probes and max(probes) > _MAX_PLACEMENT_RATIO * min(probes):
-        yield "some trials were taken with cores near to each other and some with cores far apart"
+        yield PLACEMENT_NOTE
 
 
 def _seen(trials: Sequence[TrialResult]) -> Iterator[str]:

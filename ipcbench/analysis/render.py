@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from ipcbench.analysis.explain import Finding
 from ipcbench.analysis.layout import Column, Table, Tables
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 WIDTH = 100
+FINDINGS_TITLE = "What stands out"
 _MAX_NAME = 20
 _MARKDOWN_SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"} | {"\n": " "})
 
@@ -44,6 +46,8 @@ def show(tables: Tables, stream: TextIO) -> None:
             wide.print(_rich_table(grid, one.best_rows))
         for line in _footnotes(one, width):
             wide.print(Text(line, "dim"), soft_wrap=True)
+    for index, line in enumerate(_finding_lines(tables.findings, width)):
+        wide.print(Text(line, "bold" if index == 1 else ""), soft_wrap=True)
     wide.print()
     for line in _paragraphs(tables.legend, width):
         wide.print(Text(line, "dim"), soft_wrap=True)
@@ -57,6 +61,8 @@ def as_text(tables: Tables, width: int = WIDTH) -> str:
         for grid in _grids(one, width):
             lines += _aligned(grid)
         parts.append("\n".join([*lines, *_footnotes(one, width)]))
+    if tables.findings:
+        parts.append("\n".join(_finding_lines(tables.findings, width)).strip())
     parts.append("\n".join(_paragraphs(tables.legend, width)))
     return "\n\n".join(parts) + "\n"
 
@@ -70,6 +76,9 @@ def as_markdown(tables: Tables) -> str:
         parts.append(_markdown_table(one))
         if one.footnotes:
             parts.append("\n".join(f"- {letter}: {_escape(text)}" for letter, text in one.footnotes))
+    if tables.findings:
+        parts.append(f"### {FINDINGS_TITLE}")
+        parts.append("\n".join(f"- {_escape(one.sentence)} *{_escape(one.action)}*" for one in tables.findings))
     parts.append("\n".join(f"- {_escape(line)}" for line in tables.legend))
     return "\n\n".join(parts) + "\n"
 
@@ -77,6 +86,16 @@ def as_markdown(tables: Tables) -> str:
 def _paragraphs(lines: Sequence[str], width: int) -> Iterator[str]:
     for line in lines:
         yield from textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _finding_lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
+    """Yield an empty line, the title, and the findings; nothing if there are none."""
+    if findings:
+        yield from ("", FINDINGS_TITLE)
+    for one in findings:
+        for mark, text in (("- ", one.sentence), ("  → ", one.action)):
+            indent = " " * len(mark)
+            yield from textwrap.wrap(text, width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _footnotes(table: Table, width: int) -> Iterator[str]:

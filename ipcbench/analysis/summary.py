@@ -161,6 +161,8 @@ def _summarise_cell(run: Run, setting: Setting, cell: _Cell) -> CellSummary:
         trials_count=len(cell.trials),
         failed_count=sum(one.status != "skipped" and not is_sound(one) for one in cell.trials),
         rounds_count=len({one.spec.round_index for one in cell.sound}),
+        figures=cell.figures if cell.sound else None,
+        trials=cell.sound,
     )
     if not cell.sound:
         status: CellStatus = "skipped" if all(one.status == "skipped" for one in cell.trials) else "failed"

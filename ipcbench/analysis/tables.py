@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ipcbench.analysis.cells import CellSummary, SettingSummary, Summary
+from ipcbench.analysis.explain import explain
 from ipcbench.analysis.layout import NOT_MEASURED, Column, Table, Tables, number, rank_text
 from ipcbench.analysis.matrix import matrices
 from ipcbench.analysis.notes import one_line
@@ -27,6 +28,7 @@ def tables(run: Run) -> Tables:
         header=tuple(one_line(line) for line in header(summary)),
         payload_tables=tuple(_payload_table(one) for one in summary.settings),
         matrices=matrices(summary),
+        findings=explain(summary),
         legend=_legend(summary),
         summary=summary,
     )

@@ -23,7 +23,18 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
-_COMMANDS = ("run", "list", "check", "analyze", "compare", "export", "doctor", "selftest", "clean")
+_COMMANDS = (
+    "run",
+    "list",
+    "check",
+    "analyze",
+    "recommend",
+    "compare",
+    "export",
+    "doctor",
+    "selftest",
+    "clean",
+)
 
 
 class _Commands(click.Group):

@@ -74,11 +74,40 @@ def _as_text(rows: list[_Row]) -> str:
     return "\n".join(lines)
 
 
+def _as_markdown() -> str:
+    """Return the table of docs/choose.md: what each registered backend offers of what can be needed, and how much."""
+    from ipcbench.analysis.needs import NEEDS, registered_offers
+    from ipcbench.units import format_bytes
+
+    heads = ["transport", *NEEDS, "readers", "message", "waits", "packages"]
+    rows = []
+    for name, offer in registered_offers().items():
+        can = offer.capabilities
+        if can.launcher == "inline":
+            continue
+        rows.append(
+            [
+                f"`{name}`",
+                *("" if need.refusal(offer) else "yes" for need in NEEDS.values()),
+                f"≤ {can.max_readers:,}",
+                f"≤ {format_bytes(can.max_message_bytes)}",
+                ", ".join(sorted(can.waits)),
+                ", ".join(offer.packages) or "none",
+            ]
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, [":--"] * len(heads), *rows))
+
+
 @click.command("list", short_help="List backends: available or why not, and what they can do.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", help="Form of the output."
+)
 def command(form: str) -> None:
     """List every backend: whether it can run here, how to get it if not, what it can do."""
     from ipcbench.registry import names
 
+    if form == "markdown":
+        click.echo(_as_markdown())
+        return
     rows = [_row(name) for name in names()]
     click.echo(_as_text(rows) if form == "text" else json.dumps([row.as_dict() for row in rows], indent=2))

@@ -1,0 +1,169 @@
+"""What one can need of a transport, and which backends do not offer it: capabilities decide, never a name.
+
+What does not live here: measured figures (recommend.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+
+from ipcbench.backend import Backend, Capabilities
+from ipcbench.errors import IpcbenchError
+from ipcbench.message import OVERHEAD_BYTES
+from ipcbench.registry import get_backend, names
+from ipcbench.spec import Delivery
+from ipcbench.units import format_bytes
+
+_OWN = __name__.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a backend offers, and what it takes to have it."""
+
+    capabilities: Capabilities
+    packages: tuple[str, ...]
+    """Packages that its code imports and that neither Python nor ipcbench brings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that can be asked for with `--needs`."""
+
+    meaning: str
+    """What it is, for help texts."""
+    refusal: Callable[[Offer], str]
+    """Return why a backend does not offer it; empty if it does."""
+
+
+def _unless(offered: bool, reason: str) -> str:
+    return "" if offered else reason
+
+
+def _delivery(offer: Offer, delivery: Delivery) -> str:
+    return _unless(delivery in offer.capabilities.deliveries, f"it does not offer {delivery}")
+
+
+def _lossless(offer: Offer) -> str:
+    full = offer.capabilities.when_full
+    return _delivery(offer, "every_message") or _unless(full == "block", f"a full channel does not block but {full}s")
+
+
+def _no_deps(offer: Offer) -> str:
+    if offer.capabilities.launcher == "mpiexec":
+        return "it needs an MPI installation and its launcher"
+    return _unless(not offer.packages, f"it needs the package {' and '.join(offer.packages)}")
+
+
+NEEDS: Mapping[str, Need] = {
+    "lossless": Need("every message reaches every reader, and a full channel holds the writer", _lossless),
+    "latest-value": Need(
+        "only the newest value counts; older ones are overwritten", lambda offer: _delivery(offer, "latest_value")
+    ),
+    "no-deps": Need("nothing but Python's standard library", _no_deps),
+    "persistent": Need(
+        "messages outlive the processes",
+        lambda offer: _unless(offer.capabilities.persistent, "its messages do not outlive the processes"),
+    ),
+    "cross-host": Need(
+        "writer and readers may be on different hosts",
+        lambda offer: _unless(offer.capabilities.remote, "its channels do not leave the host"),
+    ),
+    "zero-copy": Need(
+        "a read returns the transport's own memory",
+        lambda offer: _unless(offer.capabilities.zero_copy_read, "a read returns a copy"),
+    ),
+    "peer-exit": Need(
+        "a blocked call ends with an error when the other side was killed",
+        lambda offer: _unless(offer.capabilities.detects_peer_exit, "a dead peer shows as a time-out only"),
+    ),
+    "any-launcher": Need(
+        "any program can start the processes",
+        lambda offer: _unless(offer.capabilities.launcher != "mpiexec", "its processes must be started by mpiexec"),
+    ),
+}
+"""Everything that can be needed, with its one check."""
+
+
+def refusals(offer: Offer, payload_bytes: int, readers: int, delivery: Delivery, needs: Iterable[str]) -> list[str]:
+    """Return every reason for which a backend cannot do what is asked; empty if it can."""
+    can = offer.capabilities
+    message_bytes = payload_bytes + OVERHEAD_BYTES
+    found = [
+        _unless(can.launcher != "inline", "all its endpoints live in one process"),
+        _unless(readers <= can.max_readers, f"it takes at most {can.max_readers:,} readers"),
+        _unless(message_bytes <= can.max_message_bytes, f"it carries at most {format_bytes(can.max_message_bytes)}"),
+        _delivery(offer, delivery),
+        *(f"needs {need}: {reason}" for need in needs if (reason := NEEDS[need].refusal(offer))),
+    ]
+    named = {reason.partition(": ")[2] for reason in found}
+    return [reason for reason in found if reason and reason not in named]  # a delivery that is needed is said once
+
+
+def registered_offers() -> dict[str, Offer]:
+    """Return what every registered backend offers; one whose module is broken is left out.
+
+    Only names of the registry are looked up, never one that a results folder holds: reading a result runs no code that
+    it names.
+    """
+    found: dict[str, Offer] = {}
+    for name in names():
+        try:
+            found[name] = offer_of(get_backend(name))
+        except (ImportError, IpcbenchError):  # it is reported by `ipcbench list`, and excluded as not registered
+            continue
+    return found
+
+
+def offer_of(backend: type[Backend]) -> Offer:
+    """Return what a backend class offers and what it takes to have it."""
+    return Offer(backend.capabilities, required_packages(backend.__module__))
+
+
+@cache
+def required_packages(module: str) -> tuple[str, ...]:
+    """Return the packages that a module imports, directly or through ipcbench's own modules, by name.
+
+    They are read from the source and nothing is imported for it, so that an absent one is found too. Python's
+    own and the module's own package are not counted.
+    """
+    home = module.partition(".")[0]
+    found: set[str] = set()
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for imported in _imports(name):
+            top = imported.partition(".")[0]
+            if top in {home, _OWN}:
+                waiting.append(imported)
+            elif top not in sys.stdlib_module_names:
+                found.add(top)
+    return tuple(sorted(found))
+
+
+def _imports(module: str) -> Iterator[str]:
+    source = _source(module)
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))) if source is not None else ():
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0])
+
+
+def _source(module: str) -> Path | None:
+    """Return the source file of a module; None if it has none, or is `ipcbench` itself, which imports lazily."""
+    if module == _OWN:
+        return None
+    spec = find_spec(module)
+    path = Path(spec.origin) if spec is not None and spec.origin else None
+    return path if path is not None and path.suffix == ".py" else None

@@ -1,0 +1,155 @@
+"""What is asked of `recommend`: payload, readers, rate, needs, and what counts; and the run that would answer it.
+
+What does not live here: the answer (recommend.py), and running anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from ipcbench.analysis.needs import NEEDS
+from ipcbench.errors import ConfigError
+from ipcbench.spec import Delivery, SweepSpec, require_choice, require_range
+from ipcbench.units import format_bytes, format_significant, parse_bytes, parse_rate_per_s
+
+Goal = Literal["latency", "throughput", "cpu"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
+
+MAX_PAYLOAD_BYTES = 2**30
+"""As much as a run can measure."""
+
+_ROUNDS, _BUDGET_S = 3, 180.0
+_MORE_ROUNDS, _MORE_BUDGET_S = 10, 600.0
+"""For one that was measured already, and is not sure enough."""
+_SPREAD = 4
+"""The run for a question also measures a payload this many times smaller and larger, to see what would change it."""
+_MAX_LARGER_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question to `recommend`.
+
+    Raises:
+        ConfigError: on construction, naming the option, its value and what is allowed.
+    """
+
+    payload_bytes: int
+    """Of one message as it is sent, encoded."""
+    readers: int = 1
+    rate_per_s: float | None = None
+    """Messages per second that it must keep up with; None if that does not matter."""
+    needs: tuple[str, ...] = ()
+    """Names in `NEEDS`: what a transport must offer to be considered."""
+    optimise: Goal = "latency"
+    """What decides among those that do."""
+
+    def __post_init__(self) -> None:
+        require_range("payload", self.payload_bytes, 0, MAX_PAYLOAD_BYTES)
+        require_range("readers", self.readers, 1, 1024)
+        if self.rate_per_s is not None:
+            require_range("rate", self.rate_per_s, 0.1, 1e6)
+        for need in self.needs:
+            require_choice("needs", need, tuple(NEEDS))
+        if {"lossless", "latest-value"} <= set(self.needs):
+            raise ConfigError("needs", ",".join(self.needs), "either lossless or latest-value")
+        require_choice("optimise", self.optimise, GOALS)
+
+    @property
+    def delivery(self) -> Delivery:
+        """Return the delivery whose figures count: every_message unless the latest value is all that is needed."""
+        return "latest_value" if "latest-value" in self.needs else "every_message"
+
+    def words(self) -> str:
+        """Return the question as a part of a sentence: `1 MiB to 3 readers at 500/s, lossless`."""
+        readers = f"{self.readers:,} reader{'s' * (self.readers != 1)}"
+        rate = f" at {format_significant(self.rate_per_s)} messages/s" if self.rate_per_s is not None else ""
+        return ", ".join((f"{format_bytes(self.payload_bytes)} to {readers}{rate}", *self.needs))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, the delivery that follows from the needs among them."""
+        return {**asdict(self), "delivery": self.delivery}
+
+
+def ask(
+    payload: int | str,
+    readers: int,
+    rate: float | str | None,
+    needs: str | Iterable[str],
+    optimise: Goal,
+    prefix: str = "",
+) -> Question:
+    """Return the question in these values, as people write them: `1MiB`, `500/s`, `lossless,no-deps`.
+
+    Args:
+        payload: bytes, or a text with a unit.
+        readers: how many.
+        rate: messages per second, or a text; None if it does not matter.
+        needs: names in `NEEDS`.
+        optimise: what decides.
+        prefix: what stands before the names of values in errors: `--` for options.
+
+    Raises:
+        ConfigError: naming the value that is not allowed.
+    """
+    size = parse_bytes(payload, f"{prefix}payload") if isinstance(payload, str) else payload
+    per_second = parse_rate_per_s(rate, f"{prefix}rate") if isinstance(rate, str) else rate
+    try:
+        return Question(size, readers, per_second, parse_needs(needs), optimise)
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}{error.field}", error.value, error.allowed) from error
+
+
+def parse_needs(text: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the needs in `lossless,no-deps`, each once; an empty text means none."""
+    parts = text.split(",") if isinstance(text, str) else text
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+def question_sweep(question: Question, backends: Sequence[str], *, again: bool = False) -> SweepSpec:
+    """Return a small sweep for exactly this question: its payload as raw bytes, and a smaller and a larger one.
+
+    Args:
+        question: what is asked.
+        backends: whom to measure.
+        again: it was measured already: take more rounds.
+
+    Raises:
+        ConfigError: there are no backends to measure.
+    """
+    size = question.payload_bytes
+    larger = size * _SPREAD
+    sizes = {max(1, size // _SPREAD), size} | ({larger} if 0 < larger <= _MAX_LARGER_BYTES else set())
+    return SweepSpec(
+        name="recommend",
+        backends=tuple(backends),
+        readers=question.readers,
+        payload="bytes",
+        sizes=tuple(sorted(sizes)),
+        codec="raw",
+        delivery=question.delivery,
+        modes=("paced", "saturate"),
+        rate_per_s=question.rate_per_s,
+        rounds=_MORE_ROUNDS if again else _ROUNDS,
+        budget_s=_MORE_BUDGET_S if again else _BUDGET_S,
+    )
+
+
+def sweep_command(question: Question, backends: Sequence[str], *, again: bool = False) -> str:
+    """Return the command line that measures `question_sweep`."""
+    sweep = question_sweep(question, backends, again=again)
+    options = {
+        "backends": ",".join(sweep.backends),
+        "payload": sweep.payload,
+        "codec": sweep.codec,
+        "sizes": ",".join(map(str, sweep.sizes)),
+        "readers": str(sweep.readers),
+        "delivery": sweep.delivery,
+        "mode": ",".join(sweep.modes),
+        "rate": "auto" if sweep.rate_per_s is None else f"{sweep.rate_per_s:g}/s",
+        "rounds": str(sweep.rounds),
+        "budget": f"{sweep.budget_s:g}s",
+    }
+    return " ".join(("ipcbench run", *(f"--{name} {value}" for name, value in options.items())))

@@ -1,0 +1,106 @@
+"""`ipcbench recommend`: which transport to use for some traffic, on the evidence of a run.
+
+What does not live here: the decision and its words (ipcbench/analysis/recommend.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ipcbench.cli.output import RESULTS_ROOT
+from ipcbench.cli.progress import progress_display
+
+if TYPE_CHECKING:
+    from ipcbench.analysis.question import Goal, Question
+    from ipcbench.analysis.recommendation import Recommendation
+    from ipcbench.store import Run
+
+EXIT_NO_ANSWER = 1
+
+
+class _Recommend(click.Command):
+    """The command, with the needs at the end of its help text."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from ipcbench.analysis.needs import NEEDS
+
+        with formatter.section("Needs"):
+            formatter.write_dl([(name, need.meaning) for name, need in NEEDS.items()])
+
+
+@click.command(
+    "recommend",
+    cls=_Recommend,
+    short_help="Say which transport to use, and why.",
+    help=f"""Say which transport to use for messages of that size to that many readers.
+
+    RUN is the folder of a run that holds the evidence. Without it, every backend that can do what is asked is measured
+    for exactly this question, in a minute or two, and that run is kept under {RESULTS_ROOT}/.
+
+    Exit codes: 0 a transport is named, a tie included; 1 none is; 2 bad input, or no transport can do it.""",
+)
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option("--payload", required=True, metavar="SIZE", help="One message as it is sent, encoded: 64, 4KiB, 1MiB.")
+@click.option("--readers", type=int, default=1, show_default=True, metavar="N", help="Processes that read.")
+@click.option("--rate", metavar="RATE", help="Messages per second that it must keep up with: 500/s, 2k/s.")
+@click.option("--needs", default="", metavar="NEED,…", help="What it must offer, see below: lossless,no-deps.")
+@click.option(
+    "--optimise",
+    type=click.Choice(["latency", "throughput", "cpu"]),
+    default="latency",
+    show_default=True,
+    help="What decides among those that do.",
+)
+@click.option("--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", help="Form.")
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    run: str | None,
+    payload: str,
+    readers: int,
+    rate: str | None,
+    needs: str,
+    optimise: Goal,
+    form: str,
+) -> int:
+    """Find or make the evidence, decide, show."""
+    from ipcbench.analysis.question import ask
+    from ipcbench.analysis.recommend import recommend
+    from ipcbench.store import load_run
+
+    question = ask(payload, readers, rate, needs, optimise, prefix="--")
+    stored = load_run(Path(run)) if run is not None else _measure(question, ("ipcbench", *context.obj))
+    for problem in stored.problems:
+        click.echo(f"warning: {problem}", err=True)
+    answer = recommend(stored, question)
+    sys.stdout.write(_shown(answer, form))
+    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+    return 0 if answer.backend is not None else EXIT_NO_ANSWER
+
+
+def _measure(question: Question, command_line: tuple[str, ...]) -> Run:
+    from ipcbench.analysis.question import question_sweep
+    from ipcbench.analysis.recommend import require_candidates
+    from ipcbench.harness.sweep import run_sweep
+    from ipcbench.store import load_run
+
+    sweep = question_sweep(question, require_candidates(question))
+    click.echo(f"no RUN is given: measuring {', '.join(sweep.backends)} for this question", err=True)
+    with progress_display() as show:
+        folder = run_sweep(sweep, RESULTS_ROOT, command=command_line, on_progress=show)
+    click.echo(f"results in {folder}; give that folder as RUN to ask again without measuring", err=True)
+    return load_run(folder)
+
+
+def _shown(answer: Recommendation, form: str) -> str:
+    if form == "json":
+        import json
+
+        plain: dict[str, Any] = answer.as_dict()
+        return json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return answer.markdown() if form == "markdown" else answer.text()

@@ -1,0 +1,137 @@
+"""`ipcbench recommend` and `ipcbench.recommend` as a user has them: evidence stored or made, an answer, and its use."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ipcbench
+from ipcbench.analysis import question
+from ipcbench.cli import main
+from tests.end_to_end.shell import Shell
+from tests.unit.builders import Cell, make_run, sweep_of
+
+SWEEP = sweep_of(backends=("shm", "zmq"), sizes=(10, 1000), readers=2)
+CELLS = {
+    ("shm", 10): Cell(10_000.0),
+    ("zmq", 10): Cell(30_000.0),
+    ("shm", 1000): Cell(40_000.0),
+    ("zmq", 1000): Cell(90_000.0),
+}
+
+
+@pytest.fixture
+def measured(shell: Shell) -> Shell:
+    """A folder with a run `stored` of two backends."""
+    make_run(shell.folder / "stored", CELLS, SWEEP)
+    return shell
+
+
+def test_text_markdown_and_json_hold_the_same_verdict(measured: Shell) -> None:
+    before = {one: one.read_bytes() for one in (measured.folder / "stored").iterdir() if one.is_file()}
+    asked = ("recommend", "--payload", "521", "--readers", "2", "stored")
+    text, markdown, data = (measured(*asked, "--format", form) for form in ("text", "markdown", "json"))
+    for done in (text, markdown, data):
+        assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(data.stdout)
+    assert answer["backend"] == "shm"
+    assert answer["verdict"].startswith("For 521 B to 2 readers: shm, with one-way latency p50 10.0 µs")
+    assert answer["verdict"] == text.stdout.splitlines()[0]
+    assert "Expected of shm" in markdown.stdout
+    assert {one: one.read_bytes() for one in before} == before
+    assert {one.name for one in (measured.folder / "stored").iterdir()} == {"run.json", "trials.jsonl", "samples"}
+
+
+def test_no_answer_is_exit_code_1_and_says_which_run_to_make(measured: Shell) -> None:
+    done = measured("recommend", "--payload", "1MiB", "--readers", "2", "stored")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "outside the measured range" in done.stdout
+    assert "Measure it: ipcbench run --backends" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--payload", "1x", "stored"], ["--payload", "'1x'", "1KiB"]),
+        (["stored"], ["--payload"]),
+        (["--payload", "64", "--readers", "0", "stored"], ["--readers", "1 to 1,024"]),
+        (["--payload", "64", "--rate", "fast", "stored"], ["--rate", "'fast'", "500/s"]),
+        (["--payload", "64", "--needs", "speed", "stored"], ["--needs", "'speed'", "lossless", "zero-copy"]),
+        (["--payload", "64", "--optimise", "speed", "stored"], ["speed", "latency", "cpu"]),
+        (["--payload", "64", "--format", "html", "stored"], ["html", "markdown"]),
+        (["--payload", "64", "missing"], ["missing", "not a folder of results"]),
+        (["--payload", "64", "--needs", "cross-host"], ["cross-host", "do not leave the host", "shm"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_input_is_one_line(measured: Shell, arguments: list[str], parts: list[str]) -> None:
+    done = measured("recommend", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    for part in ("ipcbench: error: ", *parts):
+        assert part in line
+    assert not (measured.folder / "results").exists(), "nothing was to be measured"
+
+
+@pytest.fixture
+def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`main` prepares its process; put back what it changes."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.usefixtures("process_state")
+def test_without_a_run_it_measures_one_for_this_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(question, "_ROUNDS", 1)
+    monkeypatch.chdir(tmp_path)
+    asked = ["recommend", "--payload", "1", "--needs", "persistent", "--format", "json"]
+    assert main(asked) == 0
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert (answer["backend"], answer["outcome"], answer["sureness"]) == ("lmdb", "only candidate", "low")
+    assert "measuring lmdb for this question" in shown.err
+    (folder,) = (tmp_path / "results").iterdir()
+    assert f"results in results/{folder.name}" in shown.err
+    run = ipcbench.load(folder)
+    assert {one.spec.payload_bytes for one in run.trials} == {1, 4}
+    assert run.info.command == ("ipcbench", *asked)
+    again = ipcbench.recommend(1, needs=["persistent"], run=folder)
+    assert json.loads(json.dumps(again.as_dict())) == {**answer, "run_path": str(folder)}
+
+
+def test_the_choice_can_be_used_at_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", CELLS, SWEEP)
+    choice = ipcbench.recommend("521B", readers=2, run=run)
+    assert isinstance(choice, ipcbench.Recommendation)
+    address = choice.create("ipcb-test-choice")
+    assert (address.backend, address.channel.readers, address.channel.max_message_bytes) == ("shm", 2, 521)
+    try:
+        with (
+            choice.open_writer(address) as writer,
+            choice.open_reader(address) as first,
+            choice.open_reader(address, 1) as second,
+        ):
+            writer.write(b"x" * 521, timeout_s=5.0)
+            assert bytes(first.read(timeout_s=5.0)) == bytes(second.read(timeout_s=5.0)) == b"x" * 521
+    finally:
+        choice.destroy(address)
+    other = choice.create(max_message_bytes=8)
+    choice.destroy(other)
+    assert other.channel.name != address.channel.name
+
+
+def test_the_library_refuses_what_cannot_be_asked(tmp_path: Path) -> None:
+    with pytest.raises(ipcbench.errors.ConfigError, match="needs"):
+        ipcbench.recommend(64, needs="speed", results=tmp_path)
+    with pytest.raises(ipcbench.errors.Unsupported, match="cross-host"):
+        ipcbench.recommend(64, needs="cross-host", results=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,56 @@
+"""docs/choose.md: its tables and answers are what the commands print, its commands exist, its code runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import pytest
+
+from ipcbench.cli.recommend import command as recommend_command
+from ipcbench.registry import get_backend, names
+from ipcbench.sweepfile import load_sweep
+from tests.docs_blocks import PAGES, ROOT, blocks, output_of
+
+(PAGE,) = PAGES
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("command", "shown"), list(blocks(PAGE)), ids=lambda value: value[:30].replace("\n", " "))
+def test_blocks_are_what_the_command_prints(command: str, shown: str) -> None:
+    assert shown == output_of(command), "python -m tests.docs_blocks writes it anew"
+
+
+def test_the_table_has_every_backend_that_runs_between_processes() -> None:
+    table = next(shown for command, shown in blocks(PAGE) if command.startswith("list"))
+    rows = re.findall(r"^\| `([^`]+)` \|", table, flags=re.MULTILINE)
+    assert rows == [name for name in names() if get_backend(name).capabilities.launcher != "inline"]
+
+
+def test_commands_can_be_given_as_they_stand() -> None:
+    lines = re.findall(r"^    ipcbench (.+)$", TEXT, flags=re.MULTILINE)
+    assert len(lines) >= 4
+    for line in lines:
+        name, *words = shlex.split(line)
+        if name == "run":
+            load_sweep(
+                "default", {key.removeprefix("--"): value for key, value in zip(words[::2], words[1::2], strict=True)}
+            )
+        elif name == "recommend":
+            recommend_command.make_context("recommend", words)
+        else:
+            assert (name, words) == ("analyze", ["results/reference"])
+
+
+def test_needs_are_columns_of_the_table() -> None:
+    needs = [one for one in recommend_command.params if isinstance(one, click.Option) and one.name == "needs"]
+    assert needs
+    assert "no-deps | persistent | cross-host | zero-copy" in TEXT
+
+
+def test_the_code_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE)
+    exec(compile(code, str(PAGE), "exec"), {})
+    assert "577,129 B to 3 readers, lossless" in capsys.readouterr().out

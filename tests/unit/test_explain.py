@@ -1,0 +1,209 @@
+"""Each rule speaks just above its threshold and is silent just below; a finding never stands without its figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipcbench.analysis.explain import Finding, explain
+from ipcbench.analysis.explain_rules import RULES
+from ipcbench.analysis.layout import Tables
+from ipcbench.analysis.render import FINDINGS_TITLE, as_markdown, as_text
+from ipcbench.analysis.summary import summarise
+from ipcbench.analysis.tables import tables
+from ipcbench.result import EndpointResult, Floor, TrialResult
+from ipcbench.store import Run
+from tests.unit.builders import MACHINE, Cell, make_run, quantiles, sweep_of, usage
+
+SIZE = 2**20
+THRESHOLDS = {rule.name: rule.threshold for rule in RULES}
+Change = Callable[[EndpointResult], EndpointResult]
+
+
+def each(change: Change, mode: str, roles: str = "reader") -> Callable[[TrialResult], TrialResult]:
+    """Return what changes the endpoints of these roles in the trials of a mode; decoding is quick everywhere."""
+
+    def changed(trial: TrialResult) -> TrialResult:
+        parts = tuple(replace(one, decode=None) for one in trial.endpoints)
+        if trial.spec.mode == mode:
+            parts = tuple(change(one) if one.role.startswith(roles) else one for one in parts)
+        return replace(trial, endpoints=parts)
+
+    return changed
+
+
+def run_of(path: Path, *cells: Cell, sizes: tuple[int, ...] = (SIZE,), readers: int = 1, **changes) -> Run:
+    """Store a run of one backend on a machine where nothing else is worth saying."""
+    sweep = sweep_of(backends=("a",), sizes=sizes, readers=readers, payload="bytes", codec="raw")
+    plain = {"floor": Floor(400.0, 600.0, 45.0, 1.0, {}), **changes}
+    return make_run(path / "run", {("a", size): cell for size, cell in zip(sizes, cells, strict=True)}, sweep, **plain)
+
+
+QUIET = each(lambda one: one, "paced")
+
+
+def decoding(path: Path, ratio: float) -> Run:
+    def change(one: EndpointResult) -> EndpointResult:
+        return replace(one, decode=quantiles(10_000.0 * ratio))
+
+    return run_of(path, Cell(10_000.0, change=each(change, "paced")))
+
+
+def spinning(path: Path, share: float) -> Run:
+    return run_of(path, Cell(change=each(lambda one: replace(one, usage=usage(share)), "paced")))
+
+
+def oversubscription(path: Path, ratio: float) -> Run:
+    return run_of(path, Cell(change=QUIET), readers=1, machine={**MACHINE, "usable_cores": 2.0 / ratio})
+
+
+def copies(path: Path, count: float) -> Run:
+    """Writer and reader each use half of that many copies' time; the machine copies 1 MiB in 100 µs."""
+
+    def change(one: EndpointResult) -> EndpointResult:
+        return replace(one, usage=usage(1000 * count * 50e-6))
+
+    floor = Floor(400.0, 600.0, 45.0, 1.0, {str(SIZE): SIZE / 100e-6})
+    return run_of(path, Cell(change=each(change, "saturate", "")), floor=floor)
+
+
+def small_messages(path: Path, share: float) -> Run:
+    """A message of n bytes takes `share` µs + (1 − share)/2000 µs a byte: 1 µs at 2,000 bytes."""
+    sizes = (2000, 20_000)
+    rates = [1e6 / (share + (1.0 - share) * size / 2000) for size in sizes]
+    return run_of(path, *(Cell(rate_per_s=rate, change=QUIET) for rate in rates), sizes=sizes)
+
+
+def tail(path: Path, ratio: float) -> Run:
+    """Latencies are log-normal: p99 is 10.2 times p50 at a spread of 1."""
+    return run_of(path, Cell(spread=1.1 if ratio > THRESHOLDS["tail"] else 0.9, change=QUIET))
+
+
+def back_pressure(path: Path, share: float) -> Run:
+    """1,000 messages in one second: the time inside write is twice the share in ms, half of it on the CPU."""
+
+    def change(one: EndpointResult) -> EndpointResult:
+        return replace(one, call=replace(quantiles(1.0), mean_ns=2e6 * share), usage=usage(share))
+
+    return run_of(path, Cell(change=each(change, "saturate", "writer")))
+
+
+def slow_reader(path: Path, ratio: float) -> Run:
+    def change(one: EndpointResult) -> EndpointResult:
+        return replace(one, latency=quantiles(10_000.0 * (ratio if one.role == "reader-1" else 1.0)))
+
+    return run_of(path, Cell(change=each(change, "paced")), readers=3)
+
+
+MAKERS = {
+    "decoding dominates": decoding,
+    "spinning": spinning,
+    "oversubscription": oversubscription,
+    "copies": copies,
+    "small messages": small_messages,
+    "tail": tail,
+    "back-pressure": back_pressure,
+    "slow reader": slow_reader,
+}
+NEEDLES = {
+    "decoding dominates": r"10\.\d µs to decode against \d+\.\d µs one way",
+    "spinning": r"each reader uses 5\d\.\d % of a core at 95\.4 messages/s",
+    "oversubscription": r"2 processes share 1\.\d+ cores",
+    "copies": r"use 2\d\d µs of CPU time a message, 2\.\d+ times what one copy of it takes \(100 µs\)",
+    "small messages": r"8\d\.\d % of the 1\.00 µs a message of 2,000 B takes",
+    "tail": r"one-way p99 \d+ µs against p50 [\d.]+ µs, 1\d\.\d times",
+    "back-pressure": r"5\d\.\d % of the time, at 100,000 messages/s",
+    "slow reader": r"slowest reader \(mostly reader-1\) is 2\.\d+ times that of the fastest",
+}
+
+
+def found(run: Run) -> dict[str, Finding]:
+    return {one.rule: one for one in explain(summarise(run))}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_rule_speaks_above_its_threshold_with_its_figures(tmp_path: Path, name: str) -> None:
+    findings = found(MAKERS[name](tmp_path, 1.06 * THRESHOLDS[name]))
+    assert set(findings) == {name}
+    one = findings[name]
+    assert re.search(NEEDLES[name], one.sentence), one.sentence
+    assert one.threshold == THRESHOLDS[name]
+    assert one.action
+    assert one.evidence[0].value > one.threshold
+    assert one.evidence[0].figures
+    assert (one.evidence[0].backend, one.as_dict()["evidence"][0]["backend"]) == ("a", "a")
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_rule_is_silent_below_its_threshold(tmp_path: Path, name: str) -> None:
+    assert found(MAKERS[name](tmp_path, 0.94 * THRESHOLDS[name])) == {}
+
+
+def test_every_rule_is_tested() -> None:
+    assert set(MAKERS) == set(THRESHOLDS)
+
+
+def test_the_documented_thresholds_are_those_of_the_rules() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "method.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([a-z -]+) \| .* \| ([\d.]+) \|$", page, flags=re.MULTILINE))
+    assert {name: float(rows[name]) for name in THRESHOLDS} == THRESHOLDS
+
+
+def test_every_finding_of_the_reference_run_holds_figures() -> None:
+    from ipcbench.store import load_run
+
+    findings = explain(summarise(load_run(Path(__file__).parents[2] / "results" / "reference")))
+    assert {"oversubscription", "decoding dominates"} <= {one.rule for one in findings}
+    for one in findings:
+        assert re.search(r"\d", one.sentence)
+        assert all(proof.value > one.threshold for proof in one.evidence)
+
+
+def test_a_reader_that_is_busy_for_a_reason_does_not_spin(tmp_path: Path) -> None:
+    cell = Cell(rate_per_s=150.0, change=each(lambda one: replace(one, usage=usage(0.9)), "paced"))
+    assert found(run_of(tmp_path, cell)) == {}, "95 messages/s are more than half of 150"
+
+
+def test_a_failed_cell_has_nothing_to_say(tmp_path: Path) -> None:
+    assert found(run_of(tmp_path, Cell(factors=(0.0, 0.0, 0.0)))) == {}
+
+
+def test_facts_that_were_not_measured_are_not_spoken_of(tmp_path: Path) -> None:
+    def bare(trial: TrialResult) -> TrialResult:
+        parts = tuple(
+            replace(one, call=None, latency=None, decode=None, last_ns=one.first_ns) for one in trial.endpoints
+        )
+        return replace(trial, endpoints=parts, throughput_per_s=None)
+
+    assert found(run_of(tmp_path, Cell(change=bare), readers=3, machine={}, floor=None)) == {}
+
+
+def test_other_cells_are_counted_with_their_span(tmp_path: Path) -> None:
+    def change(one: EndpointResult) -> EndpointResult:
+        return replace(one, decode=quantiles(40_000.0))
+
+    cells = {
+        (name, size): Cell(latency, change=each(change, "paced"))
+        for size in (64, 128)
+        for name, latency in {"a": 10_000.0, "b": 20_000.0}.items()
+    }
+    sweep = sweep_of(backends=("a", "b"), sizes=(64, 128), readers=1, payload="bytes", codec="raw", modes=("paced",))
+    one = found(make_run(tmp_path / "run", cells, sweep))["decoding dominates"]
+    assert re.search(r"Also a at 1 more size and b at 2 sizes, (2|1\.99)(\.0\d)? to 4?", one.sentence), one.sentence
+    assert len(one.evidence) == 4
+
+
+def shown(path: Path, ratio: float) -> Tables:
+    return tables(decoding(path, ratio))
+
+
+def test_findings_stand_at_the_end_of_the_text_and_in_markdown(tmp_path: Path) -> None:
+    some, none = shown(tmp_path / "some", 3.0), shown(tmp_path / "none", 0.5)
+    assert FINDINGS_TITLE in as_text(some)
+    assert "Decoding takes longer than transport" in as_markdown(some)
+    assert FINDINGS_TITLE not in as_text(none) + as_markdown(none)
+    assert max(map(len, as_text(some).splitlines())) <= 100
