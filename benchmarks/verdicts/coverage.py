@@ -1,0 +1,106 @@
+"""How often an interval that is said to hold the truth 95 times in 100 does: synthetic runs with a known median; prints
+Markdown.
+
+What does not live here: real processes (`ipcbench selftest`, rank_stability.py).
+
+Each synthetic run has rounds that differ, and samples of a given shape within them. The truth is the median of the
+whole population, rounds included, found from a far larger draw of the same kind.
+
+    python benchmarks/verdicts/coverage.py [--runs 1000] [--rounds 5] [--samples 450]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ipcbench.measure.bootstrap import RoundSamples, quantile_estimates, time_blocks
+
+Samples = npt.NDArray[np.float64]
+_BETWEEN = 0.05
+"""Standard deviation of the logarithm of a round's own level."""
+_BLOCKS = 10
+
+
+def heavy_tails(source: np.random.Generator, count: int) -> Samples:
+    """Return samples with a Pareto tail of exponent 1.5: infinite variance."""
+    return 1.0 + source.pareto(1.5, count)
+
+
+def drift(source: np.random.Generator, count: int) -> Samples:
+    """Return a window in which the level rises by a fifth."""
+    return source.lognormal(0.0, 0.2, count) * np.linspace(0.9, 1.1, count)
+
+
+def autocorrelated(source: np.random.Generator, count: int) -> Samples:
+    """Return samples whose neighbours are correlated by 0.8."""
+    noise = source.normal(0.0, 1.0, count)
+    for index in range(1, count):
+        noise[index] = 0.8 * noise[index - 1] + 0.6 * noise[index]
+    return np.exp(0.2 * noise)
+
+
+def bimodal(source: np.random.Generator, count: int) -> Samples:
+    """Return near and far: in each round another share of the samples, around 70 %, is of the faster kind."""
+    fast = source.random(count) < np.clip(source.normal(0.7, 0.05), 0.0, 1.0)
+    return np.where(fast, 1.0, 2.2) * source.lognormal(0.0, 0.1, count)
+
+
+def one_slow_reader(source: np.random.Generator, count: int) -> Samples:
+    """Return those of three readers, one of which takes half as long again."""
+    slow = np.arange(count) % 3 == 2
+    return np.where(slow, 1.5, 1.0) * source.lognormal(0.0, 0.3, count)
+
+
+SHAPES: tuple[Callable[[np.random.Generator, int], Samples], ...] = (
+    heavy_tails,
+    drift,
+    autocorrelated,
+    bimodal,
+    one_slow_reader,
+)
+
+
+def one_run(
+    shape: Callable[[np.random.Generator, int], Samples], source: np.random.Generator, rounds: int, count: int
+) -> list[Samples]:
+    """Return the samples of each round."""
+    return [shape(source, count) * np.exp(source.normal(0.0, _BETWEEN)) for _ in range(rounds)]
+
+
+def share_covered(shape: Callable[[np.random.Generator, int], Samples], runs: int, rounds: int, count: int) -> float:
+    """Return the share of runs whose interval holds the true median."""
+    truth = float(np.median(np.concatenate(one_run(shape, np.random.default_rng(99), 4000, count))))
+    covered = 0
+    for seed in range(runs):
+        source = np.random.default_rng(seed)
+        blocks = time_blocks(np.arange(count), _BLOCKS)
+        samples = [RoundSamples(values, blocks) for values in one_run(shape, source, rounds, count)]
+        (estimate,) = quantile_estimates(samples, (0.5,), source)
+        assert estimate is not None
+        interval = estimate.interval()
+        covered += interval.low <= truth <= interval.high
+    return covered / runs
+
+
+def main() -> int:
+    """Print a row a shape."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--samples", type=int, default=450, help="of a round")
+    options = parser.parse_args()
+    print("| shape | intervals that hold the truth | wanted |\n|---|---:|---|")
+    for shape in SHAPES:
+        share = share_covered(shape, options.runs, options.rounds, options.samples)
+        verdict = "yes" if 0.93 <= share <= 0.97 else "no"
+        print(f"| {shape.__name__.replace('_', ' ')} | {share:.1%} | 93–97 %: {verdict} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
