@@ -1,0 +1,318 @@
+"""One chart drawn into one pair of matplotlib axes: scales, bands, markers, labels at the lines' ends.
+
+What does not live here: figures and files (plots.py) and what a chart shows (charts.py).
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
+from typing import TYPE_CHECKING, Any
+
+from ipcbench.analysis.charts import Axis, Chart, Point, Series
+from ipcbench.analysis.palette import mark
+from ipcbench.units import format_significant
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, MUTED, _GRID = "#16202c", "#5b6673", "#e4e8ee"
+_MARKERS = {
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "triangle-up": "^",
+    "triangle-down": "v",
+    "pentagon": "p",
+    "star": "*",
+}
+_DASHES = {"solid": "-", "dash": "--", "dot": ":"}
+_MOST_BAND_FACTOR = 4.0
+"""An interval wider than this beyond all estimates leaves the picture; its figures stay in the tables."""
+_LEAST_TICKS = 3
+_LABEL_GAP = 0.062
+"""Between two labels at the lines' ends, as a share of the axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What an axis shows."""
+
+    low: float
+    high: float
+    log: bool
+
+    def place(self, value: float) -> float:
+        """Return where a value lies, 0 at the low end and 1 at the high."""
+        if self.log:
+            return (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
+        return (value - self.low) / (self.high - self.low)
+
+    def value(self, place: float) -> float:
+        """Return the value that lies there."""
+        if self.log:
+            return float(self.low * (self.high / self.low) ** place)
+        return self.low + place * (self.high - self.low)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the text in lines of at most `width` characters."""
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def y_span(chart: Chart) -> Span:
+    """Return what the y axis shows: all estimates, and their intervals unless these are absurdly wide."""
+    points = [point for one in chart.series for point in one.points]
+    values = [point.y for point in points]
+    low, high = min(values), max(values)
+    lows = [point.low for point in points if point.low is not None and point.low > 0]
+    highs = [point.high for point in points if point.high is not None]
+    low = max(min([low, *lows]), low / _MOST_BAND_FACTOR)
+    high = min(max([high, *highs]), high * _MOST_BAND_FACTOR)
+    if not chart.y.log:
+        return Span(0.0, 100.0 if chart.y.unit == "%" and high <= 100.0 else high * 1.08, log=False)
+    if high / low < 2.0:  # noise of a few percent must not look like a mountain
+        middle = (low * high) ** 0.5
+        low, high = middle / 1.6, middle * 1.6
+    margin = (high / low) ** 0.09 if any(one.marks == "points" for one in chart.series) else 1.12
+    return Span(low / margin, high * margin, log=True)
+
+
+def x_span(chart: Chart) -> Span:
+    """Return what the x axis shows, with a margin."""
+    points = [point for one in chart.series for point in one.points]
+    low = min(min(point.x, point.x_low or point.x) for point in points)
+    high = max(max(point.x, point.x_high or point.x) for point in points)
+    if not chart.x.log:
+        margin = 0.04 * (high - low) or 0.5
+        return Span(low - margin, high + margin, log=False)
+    margin = (high / low) ** 0.04 if high > low else 2.0
+    return Span(low / margin, high * margin, log=True)
+
+
+def round_ticks(span: Span) -> list[float]:
+    """Return ticks of a log axis: three or more round numbers where there are any, and not many more."""
+    decades = range(floor(log10(span.low)), ceil(log10(span.high)) + 1)
+    ticks: list[float] = []
+    for steps in ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)):
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        ticks = [float(f"{tick:.3g}") for tick in ticks if span.low <= tick <= span.high]
+        if len(ticks) >= _LEAST_TICKS:
+            break
+    return ticks
+
+
+def draw_panel(axes: Axes, chart: Chart, *, titled: bool) -> None:
+    """Draw a chart.
+
+    Args:
+        axes: empty.
+        chart: with at least one point.
+        titled: whether the setting stands above it, as in a figure of several.
+    """
+    spans = x_span(chart), y_span(chart)
+    _scale(axes, chart, *spans)
+    for one in chart.series:
+        _draw_series(axes, one, *spans)
+    _label(axes, chart, *spans)
+    if titled:
+        axes.set_title("\n".join(wrapped(chart.choice or chart.setting, 58)[:2]), loc="left", fontsize=9.5, color=INK)
+
+
+def _scale(axes: Axes, chart: Chart, x: Span, y: Span) -> None:
+    from matplotlib.ticker import NullLocator
+
+    for axis, span, scale, limits, ruler in (
+        (chart.x, x, axes.set_xscale, axes.set_xlim, axes.xaxis),
+        (chart.y, y, axes.set_yscale, axes.set_ylim, axes.yaxis),
+    ):
+        scale("log" if span.log else "linear")
+        limits((span.high, span.low) if axis.reverse else (span.low, span.high))
+        ticks = _ticks(axis, span)
+        if ticks is not None:
+            ruler.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
+        if span.log:
+            ruler.set_minor_locator(NullLocator())
+    axes.set_xlabel(chart.x.title, color=MUTED)
+    axes.set_ylabel(chart.y.title, color=MUTED)
+    axes.grid(visible=True, color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, colors=MUTED, labelsize=9)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color("#aab4c0")
+
+
+def _ticks(axis: Axis, span: Span) -> list[tuple[float, str]] | None:
+    if axis.ticks:
+        return [tick for tick in axis.ticks if span.low <= tick[0] <= span.high]
+    if not span.log:
+        return None
+    return [(value, tick_text(value)) for value in round_ticks(span)]
+
+
+def tick_text(value: float) -> str:
+    """Return a round number without the dust of floating point: `1,000`, `50`, `0.2`."""
+    text = format_significant(value, 2)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _draw_series(axes: Axes, one: Series, x: Span, y: Span) -> None:
+    style = mark(one.color)
+    xs, ys = [point.x for point in one.points], [point.y for point in one.points]
+    if one.marks == "reference":
+        axes.plot(xs, ys, color=style.light, linestyle="--", linewidth=1.3, zorder=1.5)
+        return
+    if one.marks != "points":
+        axes.plot(xs, ys, color=style.light, linestyle=_DASHES[style.dash], linewidth=2.0, zorder=3)
+    if one.marks == "line":
+        return
+    if one.marks == "band":
+        _draw_band(axes, one, y)
+    for point in one.points:
+        _draw_interval(axes, point, style.light, alone=len(one.points) == 1)
+        if point.ring:
+            axes.plot([point.x], [point.y], marker="o", markersize=17, color=MUTED, markerfacecolor="none", zorder=3.5)
+        face = "white" if point.noisy else style.light
+        size = 9.0 if one.marks == "points" else 6.5
+        axes.plot(
+            [point.x],
+            [point.y],
+            marker=_MARKERS[style.marker],
+            markersize=size,
+            color=style.light,
+            markerfacecolor=face,
+            markeredgewidth=1.6,
+            zorder=4,
+        )
+
+
+def _draw_band(axes: Axes, one: Series, y: Span) -> None:
+    bounded = [point for point in one.points if point.low is not None and point.high is not None]
+    if len(bounded) < 2:
+        return
+    lows = [max(point.low or point.y, y.low) for point in bounded]
+    highs = [min(point.high or point.y, y.high) for point in bounded]
+    xs = [point.x for point in bounded]
+    axes.fill_between(xs, lows, highs, color=mark(one.color).light, alpha=0.13, linewidth=0, zorder=2)
+
+
+def _draw_interval(axes: Axes, point: Point, color: str, *, alone: bool) -> None:
+    if alone and point.low is not None and point.high is not None and point.low != point.high:
+        axes.plot([point.x, point.x], [point.low, point.high], color=color, linewidth=1.6, alpha=0.6, zorder=2.5)
+    if point.x_low is not None and point.x_high is not None:
+        axes.plot([point.x_low, point.x_high], [point.y, point.y], color=color, linewidth=1.6, alpha=0.6, zorder=2.5)
+
+
+def _label(axes: Axes, chart: Chart, x: Span, y: Span) -> None:
+    """Write each line's name at its end, moved apart where they would meet; names of points stand beside them."""
+    ended = [one for one in chart.series if one.marks != "points" and not _is_front(chart, one)]
+    places = [y.place(min(max(one.points[-1].y, y.low), y.high)) for one in ended]
+    ends = [x.place(one.points[-1].x) for one in ended]
+    moved = spread_out(places, _LABEL_GAP)
+    for one, place, end, near in zip(ended, moved, ends, places, strict=True):
+        style: dict[str, Any] = {"fontsize": 9, "color": mark(one.color).light, "va": "center", "clip_on": False}
+        weight = "normal" if one.marks == "reference" else "bold"
+        at = 1 - end if chart.x.reverse else end
+        text = "\n".join(wrapped(one.name, 13))
+        axes.text(1.025, place, text, transform=axes.transAxes, fontweight=weight, **style)
+        axes.plot([at + 0.008, 1.018], [near, place], transform=axes.transAxes, color=style["color"], linewidth=0.7,
+                  alpha=0.55, clip_on=False)  # fmt: skip
+    _label_points(axes, [one for one in chart.series if one.marks == "points"], x, y)
+
+
+def _is_front(chart: Chart, one: Series) -> bool:
+    return one.marks == "reference" and any(other.marks == "points" for other in chart.series)
+
+
+_CORNERS = (
+    (8, 6, "left"),
+    (8, -13, "left"),
+    (-8, 6, "right"),
+    (-8, -13, "right"),
+    (0, 10, "center"),
+    (0, -17, "center"),
+)
+"""Where a name may stand beside its point: offset right and up in points, and how it is aligned."""
+
+
+def _label_points(axes: Axes, series: Sequence[Series], x: Span, y: Span) -> None:
+    """Write names beside points, each in the first corner that touches least of what is there already."""
+    box = axes.get_window_extent()
+    scale = axes.figure.dpi / 72.0
+    taken: list[Box] = []
+    for one in series:
+        left, low = x.place(one.points[0].x) * box.width, y.place(one.points[0].y) * box.height
+        taken.append(Box(left - 6 * scale, low - 6 * scale, left + 6 * scale, low + 6 * scale))
+    inside = Box(0.0, 0.0, box.width, box.height)
+    for one in series:
+        point = one.points[0]
+        middle = x.place(point.x) * box.width, y.place(point.y) * box.height
+        boxes = [_name_box(one.name, middle, corner, scale) for corner in _CORNERS]
+        costs = [sum(each.overlap(other) for other in taken) + each.area - each.overlap(inside) for each in boxes]
+        best = costs.index(min(costs))
+        taken.append(boxes[best])
+        right, up, align = _CORNERS[best]
+        axes.annotate(
+            one.name,
+            (point.x, point.y),
+            xytext=(right, up),
+            textcoords="offset points",
+            ha=align,
+            fontsize=9,
+            fontweight="bold",
+            color=mark(one.color).light,
+            zorder=5,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle in pixels."""
+
+    left: float
+    low: float
+    right: float
+    high: float
+
+    @property
+    def area(self) -> float:
+        """Return its area."""
+        return (self.right - self.left) * (self.high - self.low)
+
+    def overlap(self, other: Box) -> float:
+        """Return the area that both cover."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.high, other.high) - max(self.low, other.low)
+        return max(0.0, width) * max(0.0, height)
+
+
+def _name_box(name: str, middle: tuple[float, float], corner: tuple[int, int, str], scale: float) -> Box:
+    width, height = 6.1 * len(name) * scale, 9.0 * scale  # of bold letters of 9 points
+    right, up, align = corner
+    left = middle[0] + right * scale - {"left": 0.0, "right": width, "center": width / 2}[align]
+    low = middle[1] + up * scale
+    return Box(left, low, left + width, low + height)
+
+
+def spread_out(places: Sequence[float], gap: float) -> list[float]:
+    """Return the places moved as little as needed to lie `gap` apart, their order kept."""
+    order = sorted(range(len(places)), key=lambda index: places[index])
+    blocks: list[list[float]] = []  # [sum of wished-for starts, count]: neighbours that touch move as one
+    for index in order:
+        blocks.append([places[index], 1.0])
+        while len(blocks) > 1 and _end(blocks[-2], gap) > blocks[-1][0] / blocks[-1][1]:
+            total, count = blocks.pop()
+            blocks[-1][0] += total - count * blocks[-1][1] * gap
+            blocks[-1][1] += count
+    moved = [block[0] / block[1] + step * gap for block in blocks for step in range(int(block[1]))]
+    result = [0.0] * len(places)
+    for index, place in zip(order, moved, strict=True):
+        result[index] = place
+    return result
+
+
+def _end(block: Sequence[float], gap: float) -> float:
+    return block[0] / block[1] + block[1] * gap
