@@ -33,7 +33,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with as_store_errors(path):
         try:
-            with temporary.open("wb") as file:
+            temporary.unlink(missing_ok=True)  # a link laid there must not lead out of the folder
+            with temporary.open("xb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())

@@ -188,7 +188,7 @@ _QUANTITIES = (
         "Share of deserialization",
         "Decoding one payload as a share of delivering and decoding it, medians of both. Where it is high, another "
         "transport changes little and another codec much.",
-        Axis("Decoding / (one-way latency + decoding)", "%", log=False),
+        Axis("Decoding, of latency + decoding", "%", log=False),
         "decoding is",
         _decode_share,
     ),

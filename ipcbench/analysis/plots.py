@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipcbench.analysis.charts import Chart, ChartGroup
 from ipcbench.analysis.plot_panel import INK, MUTED, draw_panel, wrapped
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PANELS_PER_FIGURE = 4
 _DPI = 144
-_STYLE = {
+_STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9.5,
     "text.parse_math": False,  # a dollar sign in somebody's backend is a dollar sign
