@@ -254,10 +254,7 @@ def _cpu(one: SettingSummary, colors: Mapping[str, int]) -> Chart | None:
             ring=index in front,
         )
         series.append(Series(shown_name(cost.cell.backend), colors[cost.cell.backend], "points", (point,)))
-    edge = tuple(
-        Point(costs[index].latency_us, costs[index].cpu_us, ("Pareto front", shown_name(costs[index].cell.backend)))
-        for index in front
-    )
+    edge = tuple(Point(cost.latency_us, cost.cpu_us, _edge_words(cost)) for cost in (costs[index] for index in front))
     metric = "Round trip, p50" if one.ranked_by == "round trip" else "One-way latency, p50"
     return _assemble(
         one,
@@ -266,6 +263,11 @@ def _cpu(one: SettingSummary, colors: Mapping[str, int]) -> Chart | None:
         Axis("CPU time per message, all processes", "µs", log=True),
         [*series, Series("Pareto front", -1, "reference", edge)],
     )
+
+
+def _edge_words(cost: _Cost) -> tuple[str, ...]:
+    latency, cpu = format_significant(cost.latency_us), format_significant(cost.cpu_us)
+    return shown_name(cost.cell.backend), f"p50 {latency} µs", f"CPU {cpu} µs per message"
 
 
 def _costs(one: SettingSummary, colors: Mapping[str, int]) -> Iterator[_Cost]:

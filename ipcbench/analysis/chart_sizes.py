@@ -270,7 +270,7 @@ def _with_ceiling(chart: Chart, family: Sequence[SettingSummary], summary: Summa
         rate = floor.memcpy_bytes_per_s.get(str(setting.payload_bytes)) if floor is not None else None
         if rate and setting.payload_bytes:
             value = rate / setting.payload_bytes / 1e3
-            said = f"memory copy, one core: {format_significant(value)} k/s, {format_significant(rate / 1e6)} MB/s"
-            points.append(Point(_size_x(setting), value, (setting_line(setting), said)))
+            said = f"{format_significant(value)} k messages/s", f"{format_significant(rate / 1e6)} MB/s"
+            points.append(Point(_size_x(setting), value, (setting_line(setting), *said)))
     ceiling = finite_series([Series("memory copy, one core", -1, "reference", tuple(points))])
     return replace(chart, series=chart.series + ceiling) if chart.series else chart

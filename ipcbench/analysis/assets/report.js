@@ -101,13 +101,14 @@
       return Plotly.react(this.plot, this.traces(), this.layout(), { displayModeBar: false, responsive: true, doubleClick: false });
     }
 
-    visible() {
-      return this.chart.series.filter((series) => !this.hidden.has(series.name));
+    visible() {  // what is no backend lies below, where it hides no mark
+      const shown = this.chart.series.filter((series) => !this.hidden.has(series.name));
+      return [...shown.filter((one) => one.marks === "reference"), ...shown.filter((one) => one.marks !== "reference")];
     }
 
     traces() {
       const shown = this.visible();
-      return [...shown.flatMap(bands), ...shown.map(lines)];
+      return [...shown.flatMap(bands), ...shown.map((one) => lines(one, this.chart))];
     }
 
     layout() {
@@ -197,18 +198,19 @@
     return [{
       type: "scatter", mode: "lines", x: [...points.map((one) => one.x), ...points.map((one) => one.x).reverse()],
       y: [...points.map((one) => one.low), ...points.map((one) => one.high).reverse()],
-      fill: "toself", fillcolor: faint(colorOf(series), isDark() ? 0.18 : 0.13), line: { width: 0 }, hoverinfo: "skip", showlegend: false,
+      fill: "toself", fillcolor: faint(colorOf(series), isDark() ? 0.18 : 0.13), line: { width: 0, color: colorOf(series) }, hoverinfo: "skip", showlegend: false,
     }];
   }
 
-  function lines(series) {
+  function lines(series, chart) {
     const color = colorOf(series);
     const ground = paint("--card");
     const reference = series.marks === "reference";
     const modes = { band: "lines+markers", line: "lines+markers", points: "markers+text", reference: "lines+markers" };
+    const front = reference && chart.series.some((one) => one.marks === "points");
     const small = series.marks === "line" || reference;
     const trace = {
-      type: "scatter", mode: modes[series.marks], x: series.x, y: series.y, hovertext: hoverText(series), hoverinfo: "text",
+      type: "scatter", mode: modes[series.marks], x: series.x, y: series.y, hovertext: hoverText(series), hoverinfo: front ? "skip" : "text",
       line: { color, width: reference ? 1.6 : 2.4, dash: reference ? "dash" : series.dash },
       marker: {
         symbol: series.marker, size: series.marks === "points" ? 13 : small ? 5 : 9, opacity: small ? 0.01 : 1,
