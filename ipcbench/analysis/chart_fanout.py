@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, replace
 
 from ipcbench.analysis.cells import CellSummary, Setting, Summary
 from ipcbench.analysis.chart_cells import ReaderSpread
-from ipcbench.analysis.chart_sizes import color_numbers, gaps, is_noisy
+from ipcbench.analysis.chart_sizes import color_numbers, family_of, gaps, is_noisy, payload_line
 from ipcbench.analysis.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
 from ipcbench.analysis.wording import plural, size_words
 from ipcbench.units import format_significant
@@ -79,16 +79,19 @@ def fan_out_groups(runs: Sequence[FanOutRun]) -> tuple[ChartGroup, ...]:
                 spread = run.spreads.get((one.setting, cell.backend))
                 places[one.setting.readers, cell.backend] = _Place(cell, spread, run.summary.info.run_id)
     several = [places for places in settings.values() if len({readers for readers, _ in places}) > 1]
+    families = {family_of(replace(next(iter(one.values())).cell.setting, readers=0)) for one in several}
     groups = []
     for quantity in _QUANTITIES:
-        charts = [_chart(quantity, places, runs) for places in several]
+        charts = [_chart(quantity, places, runs, alike=len(families) == 1) for places in several]
         drawn = tuple(one for one in charts if one.series)
         if drawn:
             groups.append(ChartGroup(quantity.key, quantity.title, quantity.reading, drawn))
     return tuple(groups)
 
 
-def _chart(quantity: _Quantity, places: Mapping[tuple[int, str], _Place], runs: Sequence[FanOutRun]) -> Chart:
+def _chart(
+    quantity: _Quantity, places: Mapping[tuple[int, str], _Place], runs: Sequence[FanOutRun], *, alike: bool
+) -> Chart:
     colors: dict[str, int] = {}
     for run in runs:
         for name in color_numbers(run.summary):
@@ -102,7 +105,7 @@ def _chart(quantity: _Quantity, places: Mapping[tuple[int, str], _Place], runs: 
     return Chart(
         title=quantity.title,
         setting=words,
-        choice=words,
+        choice=payload_line(setting) if alike else words,
         x=Axis("Readers", "number", log=True, ticks=spread_ticks([(float(one), str(one)) for one in readers])),
         y=quantity.y,
         series=finite_series([_series(quantity, places, readers, name, colors[name]) for name in backends]),

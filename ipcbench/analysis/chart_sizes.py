@@ -5,16 +5,16 @@ What does not live here: charts of single settings (chart_cells.py), of several 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
 from itertools import groupby
 
 from ipcbench.analysis.cells import CellSummary, Setting, SettingSummary, Summary
+from ipcbench.analysis.chart_quantities import QUANTITIES, Quantity, further_lines, skew_quantity
 from ipcbench.analysis.charts import (
     Axis,
     Chart,
     ChartGroup,
-    Marks,
     Point,
     Series,
     finite_series,
@@ -22,26 +22,11 @@ from ipcbench.analysis.charts import (
     spread_ticks,
 )
 from ipcbench.analysis.notes import one_line
-from ipcbench.analysis.wording import family_words, size_words
+from ipcbench.analysis.wording import family_words, setting_title, size_words
 from ipcbench.measure.stats import Interval
 from ipcbench.units import format_significant
 
 _MAX_MISSING = 6
-
-
-@dataclass(frozen=True, slots=True)
-class _Quantity:
-    """What is drawn against the size."""
-
-    key: str
-    title: str
-    reading: str
-    y: Axis
-    what: str
-    """Before the value when a point is pointed at."""
-    value: Callable[[CellSummary], Interval | None]
-    """In the unit of the axis."""
-    marks: Marks = "band"
 
 
 def size_groups(summary: Summary, skew_ratios: Mapping[tuple[Setting, str], float]) -> tuple[ChartGroup, ...]:
@@ -54,7 +39,7 @@ def size_groups(summary: Summary, skew_ratios: Mapping[tuple[Setting, str], floa
     families = [list(group) for _, group in groupby(summary.settings, key=lambda one: family_of(one.setting))]
     colors = color_numbers(summary)
     found = []
-    for quantity in (*_QUANTITIES, _skew_quantity(skew_ratios)):
+    for quantity in (*QUANTITIES, skew_quantity(skew_ratios)):
         charts = [_chart(quantity, family, colors, several=len(families) > 1) for family in families]
         if quantity.key == "throughput":
             charts = [_with_ceiling(one, family, summary) for one, family in zip(charts, families, strict=True)]
@@ -82,14 +67,6 @@ def with_interval(interval: Interval, unit: str) -> str:
     if interval.low == interval.high:
         return text
     return f"{text} [{format_significant(interval.low)}–{format_significant(interval.high)}]"
-
-
-def scaled(interval: Interval | None, factor: float) -> Interval | None:
-    """Return the interval in another unit."""
-    if interval is None:
-        return None
-    low, estimate, high = (factor * one for one in (interval.low, interval.estimate, interval.high))
-    return Interval(low, estimate, high, interval.level)
 
 
 def is_noisy(cell: CellSummary) -> bool:
@@ -124,95 +101,15 @@ def common_notes(cells: Sequence[CellSummary]) -> Iterator[str]:
             yield "All cells are oversubscribed: processes take turns on too few cores."
 
 
-def _exact(value: float | None, factor: float) -> Interval | None:
-    return None if value is None else Interval(value * factor, value * factor, value * factor)
-
-
-def _throughput(cell: CellSummary) -> Interval | None:
-    interval = scaled(cell.throughput_interval_per_s, 1e-3)
-    return interval if interval is not None else _exact(cell.throughput_per_s, 1e-3)
-
-
-def _memory_share(cell: CellSummary) -> Interval | None:
-    share, rate, interval = cell.memory_bandwidth_ratio, cell.throughput_per_s, cell.throughput_interval_per_s
-    if share is None or not rate or interval is None:
-        return _exact(share, 100.0)
-    return scaled(interval, 100.0 * share / rate)
-
-
-def _decode_share(cell: CellSummary) -> Interval | None:
-    """Return decoding as a share of delivery and decoding together, %; the interval is that of the latency alone."""
-    decode, p50 = cell.decode_p50_ns, cell.latency_p50_ns
-    if decode is None or p50 is None or decode <= 0:
-        return None
-    low, middle, high = (100.0 * decode / (decode + one) for one in (p50.high, p50.estimate, p50.low))
-    return Interval(low, middle, high)
-
-
-_QUANTITIES = (
-    _Quantity(
-        "latency",
-        "One-way latency",
-        "Receipt − intended send time of paced messages, median over all readers and rounds; lower is better.",
-        Axis("One-way latency, p50", "µs", log=True),
-        "one-way p50",
-        lambda cell: scaled(cell.latency_p50_ns, 1e-3),
-    ),
-    _Quantity(
-        "round-trip",
-        "Round trip",
-        "From a send to the last reader's reply, one message at a time; lower is better.",
-        Axis("Round trip, p50", "µs", log=True),
-        "round trip p50",
-        lambda cell: scaled(cell.round_trip_p50_ns, 1e-3),
-    ),
-    _Quantity(
-        "throughput",
-        "Throughput",
-        "Messages per second that every reader got while the writer wrote as fast as it could; higher is better.",
-        Axis("Throughput to each reader", "k messages/s", log=True),
-        "throughput",
-        _throughput,
-    ),
-    _Quantity(
-        "memory-share",
-        "Share of the memory-copy ceiling",
-        "Payload bytes per second to one reader as a share of what one core copies in memory at that size. Above 100 % "
-        "nothing is copied: readers look at the writer's memory.",
-        Axis("Share of one core's memory copy", "%", log=True),
-        "of a memory copy",
-        _memory_share,
-    ),
-    _Quantity(
-        "decode-share",
-        "Share of deserialization",
-        "Decoding one payload as a share of delivering and decoding it, medians of both. Where it is high, another "
-        "transport changes little and another codec much.",
-        Axis("Decoding, of latency + decoding", "%", log=False),
-        "decoding is",
-        _decode_share,
-    ),
-)
-
-
-def _skew_quantity(skew_ratios: Mapping[tuple[Setting, str], float]) -> _Quantity:
-    return _Quantity(
-        "reader-skew",
-        "Slowest against fastest reader",
-        "Median latency of a round's slowest reader over that of its fastest, median over the rounds; 1 is fair.",
-        Axis("Slowest / fastest reader, p50", "×", log=True),
-        "slowest / fastest",
-        lambda cell: _exact(skew_ratios.get((cell.setting, cell.backend)), 1.0),
-    )
-
-
-def _chart(quantity: _Quantity, family: Sequence[SettingSummary], colors: Mapping[str, int], *, several: bool) -> Chart:
+def _chart(quantity: Quantity, family: Sequence[SettingSummary], colors: Mapping[str, int], *, several: bool) -> Chart:
     first = family[0].setting
     backends = sorted({cell.backend for one in family for cell in one.cells}, key=lambda name: colors[name])
     missing = [line for one in family for line in gaps(one.cells, size_words(one.setting))]
     notes = [*dict.fromkeys(note for one in family for note in common_notes(one.cells)), *missing[:_MAX_MISSING]]
     if len(missing) > _MAX_MISSING:
         notes.append(f"{len(missing) - _MAX_MISSING} more cells have no figures; see the tables.")
+    if len(family) == 1:
+        return _chart_of_one_size(quantity, family[0], backends, colors, notes)
     return Chart(
         title=f"{quantity.title} by payload size",
         setting=f"{first.payload}, {family_words(first)}",
@@ -220,6 +117,28 @@ def _chart(quantity: _Quantity, family: Sequence[SettingSummary], colors: Mappin
         x=Axis("Encoded payload", "bytes", log=True, ticks=_size_ticks([one.setting for one in family])),
         y=quantity.y,
         series=finite_series([_series(quantity, family, name, colors[name]) for name in backends]),
+        notes=tuple(notes),
+    )
+
+
+def _chart_of_one_size(
+    quantity: Quantity, one: SettingSummary, backends: Sequence[str], colors: Mapping[str, int], notes: Sequence[str]
+) -> Chart:
+    """Return the chart with a column for each backend, since there is no line through one size."""
+    lines = finite_series([_series(quantity, (one,), name, colors[name]) for name in backends])
+    columns = [
+        replace(line, marks="dots", points=(replace(line.points[0], x=float(number)),))
+        for number, line in enumerate(lines, 1)
+    ]
+    title = setting_title(one.setting)
+    ticks = tuple((float(number), line.name) for number, line in enumerate(lines, 1))
+    return Chart(
+        title=quantity.title,
+        setting=title,
+        choice=title,
+        x=Axis("Backend", "by name", log=False, ticks=ticks),
+        y=quantity.y,
+        series=tuple(columns),
         notes=tuple(notes),
     )
 
@@ -239,27 +158,17 @@ def _size_text(setting: Setting) -> str:
     return f"{setting.payload_bytes:,} B" if setting.payload == "dict" else size_words(setting)
 
 
-def _series(quantity: _Quantity, family: Sequence[SettingSummary], backend: str, color: int) -> Series:
+def _series(quantity: Quantity, family: Sequence[SettingSummary], backend: str, color: int) -> Series:
     points = []
     for one in family:
         for cell in one.cells:
             value = quantity.value(cell) if cell.backend == backend else None
             if value is not None:
                 said = f"{quantity.what}: {with_interval(value, quantity.y.unit)}"
-                lines = (setting_line(one.setting), said, *_extra(quantity, cell), *cell.notes[:2])
+                lines = (setting_line(one.setting), said, *further_lines(quantity, cell), *cell.notes[:2])
                 x = _size_x(one.setting)
                 points.append(Point(x, value.estimate, lines, value.low, value.high, noisy=is_noisy(cell)))
     return Series(shown_name(backend), color, quantity.marks, tuple(points))
-
-
-def _extra(quantity: _Quantity, cell: CellSummary) -> Iterator[str]:
-    if quantity.key == "latency" and cell.latency_p99_ns is not None:
-        yield f"one-way p99: {format_significant(cell.latency_p99_ns.estimate / 1e3)} µs"
-    if quantity.key in {"throughput", "memory-share"} and cell.throughput_bytes_per_s is not None:
-        yield f"{format_significant(cell.throughput_bytes_per_s / 1e6)} MB/s"
-    if quantity.key == "decode-share" and cell.decode_p50_ns is not None and cell.latency_p50_ns is not None:
-        decode, latency = (format_significant(one / 1e3) for one in (cell.decode_p50_ns, cell.latency_p50_ns.estimate))
-        yield f"{decode} µs decoding, {latency} µs one-way"
 
 
 def _with_ceiling(chart: Chart, family: Sequence[SettingSummary], summary: Summary) -> Chart:
@@ -271,6 +180,7 @@ def _with_ceiling(chart: Chart, family: Sequence[SettingSummary], summary: Summa
         if rate and setting.payload_bytes:
             value = rate / setting.payload_bytes / 1e3
             said = f"{format_significant(value)} k messages/s", f"{format_significant(rate / 1e6)} MB/s"
-            points.append(Point(_size_x(setting), value, (setting_line(setting), *said)))
+            ends = (0.6, len(chart.series) + 0.4) if len(family) == 1 else (_size_x(setting),)
+            points += [Point(x, value, (setting_line(setting), *said)) for x in ends]
     ceiling = finite_series([Series("memory copy, one core", -1, "reference", tuple(points))])
     return replace(chart, series=chart.series + ceiling) if chart.series else chart

@@ -13,9 +13,9 @@ from typing import Literal
 
 from ipcbench.units import format_significant
 
-Marks = Literal["band", "line", "points", "reference"]
-"""`band`: line, markers and the interval as a band. `line`: a line alone. `points`: markers alone. `reference`: a
-dashed line of no backend."""
+Marks = Literal["band", "line", "points", "dots", "reference"]
+"""`band`: line, markers and the interval as a band. `line`: a line alone. `points`: markers with names beside
+them. `dots`: one marker above its name on the axis. `reference`: a dashed line of no backend."""
 
 MAX_TICKS = 6
 MAX_NAME = 28

@@ -28,6 +28,9 @@ _MARKERS = {
     "star": "*",
 }
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
+_MOST_LETTERS = 60
+"""Of names below an axis; more are turned."""
+_TICK_LETTERS = 18
 _LABEL_GAP = 0.062
 """Between two labels at the lines' ends, as a share of the axis."""
 
@@ -35,6 +38,17 @@ _LABEL_GAP = 0.062
 def wrapped(text: str, width: int) -> list[str]:
     """Return the text in lines of at most `width` characters."""
     return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def shortened(name: str, length: int) -> str:
+    """Return a name of at most that many characters; of a long one, the end tells more."""
+    return name if len(name) <= length else "…" + name[1 - length :]
+
+
+def turned_names(chart: Chart) -> bool:
+    """Return whether names below the axis are turned, for they do not fit side by side."""
+    dots = any(one.marks == "dots" for one in chart.series)
+    return dots and sum(min(len(text), _TICK_LETTERS) for _, text in chart.x.ticks) > _MOST_LETTERS
 
 
 def draw_panel(axes: Axes, chart: Chart, *, titled: bool) -> None:
@@ -68,6 +82,11 @@ def _scale(axes: Axes, chart: Chart, x: Span, y: Span) -> None:
             ruler.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
         if span.log:
             ruler.set_minor_locator(NullLocator())
+    if any(one.marks == "dots" for one in chart.series):
+        texts = [shortened(text, _TICK_LETTERS) for _, text in chart.x.ticks]
+        turned = turned_names(chart)
+        axes.set_xticks([value for value, _ in chart.x.ticks], texts, rotation=28 if turned else 0,
+                        ha="right" if turned else "center")  # fmt: skip
     axes.set_xlabel(chart.x.title, color=MUTED)
     axes.set_ylabel(chart.y.title, color=MUTED)
     axes.grid(visible=True, color=_GRID, linewidth=0.8)
@@ -92,7 +111,7 @@ def _draw_series(axes: Axes, one: Series, x: Span, y: Span) -> None:
     if one.marks == "reference":
         axes.plot(xs, ys, color=style.light, linestyle="--", linewidth=1.3, zorder=1.5)
         return
-    if one.marks != "points":
+    if one.marks not in {"points", "dots"}:
         axes.plot(xs, ys, color=style.light, linestyle=_DASHES[style.dash], linewidth=2.0, zorder=3)
     if one.marks == "line":
         return
@@ -103,7 +122,7 @@ def _draw_series(axes: Axes, one: Series, x: Span, y: Span) -> None:
         if point.ring:
             axes.plot([point.x], [point.y], marker="o", markersize=17, color=MUTED, markerfacecolor="none", zorder=3.5)
         face = "white" if point.noisy else style.light
-        size = 9.0 if one.marks == "points" else 6.5
+        size = 6.5 if one.marks == "band" else 9.0
         axes.plot(
             [point.x],
             [point.y],
@@ -135,7 +154,7 @@ def _draw_interval(axes: Axes, point: Point, color: str, *, alone: bool) -> None
 
 def _label(axes: Axes, chart: Chart, x: Span, y: Span) -> None:
     """Write each line's name at its end, moved apart where they would meet; names of points stand beside them."""
-    ended = [one for one in chart.series if one.marks != "points" and not _is_front(chart, one)]
+    ended = [one for one in chart.series if one.marks not in {"points", "dots"} and not _is_front(chart, one)]
     places = [y.place(min(max(one.points[-1].y, y.low), y.high)) for one in ended]
     ends = [x.place(one.points[-1].x) for one in ended]
     moved = spread_out(places, _LABEL_GAP)
@@ -143,7 +162,7 @@ def _label(axes: Axes, chart: Chart, x: Span, y: Span) -> None:
         style: dict[str, Any] = {"fontsize": 9, "color": mark(one.color).light, "va": "center", "clip_on": False}
         weight = "normal" if one.marks == "reference" else "bold"
         at = 1 - end if chart.x.reverse else end
-        text = "\n".join(wrapped(one.name, 13))
+        text = "\n".join(wrapped(one.name, 13)) if one.marks == "reference" else shortened(one.name, 15)
         axes.text(1.025, place, text, transform=axes.transAxes, fontweight=weight, **style)
         axes.plot([at + 0.008, 1.018], [near, place], transform=axes.transAxes, color=style["color"], linewidth=0.7,
                   alpha=0.55, clip_on=False)  # fmt: skip

@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from ipcbench.analysis.charts import Chart, ChartGroup
-from ipcbench.analysis.plot_panel import INK, MUTED, draw_panel, wrapped
+from ipcbench.analysis.plot_panel import INK, MUTED, draw_panel, turned_names, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,16 +83,17 @@ def _figure(group: ChartGroup, charts: tuple[Chart, ...], source: str) -> Figure
     rows = -(-len(charts) // columns)
     foot = _foot(charts, source)
     width, panel_height = (8.4, 4.6) if alone else (11.6, 3.7)
-    head_height, foot_height = 0.75 if alone else 1.15, 0.32 + 0.17 * len(foot)
+    subtitle = _subtitle(group, charts, width)
+    head_height, foot_height = 0.53 + 0.2 * len(subtitle), 0.32 + 0.17 * len(foot)
+    if turned_names(charts[0]):
+        foot_height, panel_height = foot_height + 0.5, panel_height + 0.3
     height = head_height + rows * panel_height + foot_height
     figure = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(figure)
     left = 0.25 / width
     title = charts[0].title if alone else group.title
     figure.text(left, 1 - 0.38 / height, title, fontsize=15, fontweight="bold", color=INK)
-    common = charts[0].common
-    reading = [] if alone else wrapped(group.reading, int(width * 14))
-    for index, line in enumerate([*([common or charts[0].setting] if alone or common else []), *reading][:3]):
+    for index, line in enumerate(subtitle):
         figure.text(left, 1 - (0.62 + 0.2 * index) / height, line, fontsize=9.5, color=MUTED)
     grid = figure.add_gridspec(
         rows,
@@ -108,20 +109,25 @@ def _figure(group: ChartGroup, charts: tuple[Chart, ...], source: str) -> Figure
         axes = figure.add_subplot(grid[index // columns, index % columns])
         draw_panel(axes, chart, titled=not alone)
     for index, line in enumerate(foot):
-        figure.text(left, (foot_height - 0.3 - 0.17 * index) / height, line, fontsize=7.8, color=MUTED)
+        figure.text(left, (0.02 + 0.17 * (len(foot) - index)) / height, line, fontsize=7.8, color=MUTED)
     return figure
+
+
+def _subtitle(group: ChartGroup, charts: tuple[Chart, ...], width: float) -> list[str]:
+    """Return what stands below the title: what all panels have in common, and of several how to read them."""
+    if len(charts) == 1:
+        return wrapped(charts[0].setting, int(width * 14))[:2]
+    common = charts[0].common
+    return [*([common] if common else []), *wrapped(group.reading, int(width * 14))][:3]
 
 
 def _foot(charts: tuple[Chart, ...], source: str) -> list[str]:
     notes = list(dict.fromkeys(note for chart in charts for note in chart.notes))
     if len(notes) > _MAX_NOTES:
         notes = [*notes[: _MAX_NOTES - 1], f"{len(notes) - _MAX_NOTES + 1} more notes: see the tables."]
-    shown = {one.marks for chart in charts for one in chart.series}
     legend = []
-    if any(point.low != point.high for chart in charts for one in chart.series for point in one.points):
-        legend.append("Bands: 95 % intervals.")
-    if shown & {"points"}:
-        legend.append("Bars: 95 % intervals.")
+    if any(point.low != point.high or point.x_low for chart in charts for one in chart.series for point in one.points):
+        legend.append("Bands and bars: 95 % intervals.")
     if any(point.noisy for chart in charts for one in chart.series for point in one.points):
         legend.append("Hollow: a trial was noisy or failed.")
     width = 128 if len(charts) == 1 else 180

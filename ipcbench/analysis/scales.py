@@ -61,6 +61,8 @@ def x_span(chart: Chart) -> Span:
     points = [point for one in chart.series for point in one.points]
     low = min(min(point.x, point.x_low or point.x) for point in points)
     high = max(max(point.x, point.x_high or point.x) for point in points)
+    if any(one.marks == "dots" for one in chart.series):
+        return Span(0.5, max(high, 1.0) + 0.5, log=False) if high == int(high) else Span(0.5, high + 0.1, log=False)
     if not chart.x.log:
         margin = 0.04 * (high - low) or 0.5
         return Span(low - margin, high + margin, log=False)
@@ -87,7 +89,7 @@ def tick_text(value: float) -> str:
 
 
 def spread_out(places: Sequence[float], gap: float) -> list[float]:
-    """Return the places moved as little as needed to lie `gap` apart and none above 1, their order kept."""
+    """Return the places moved as little as needed to lie `gap` apart, from 0 to 1 if they fit, their order kept."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     blocks: list[list[float]] = []  # [sum of wished-for starts, count]: neighbours that touch move as one
     for index in order:
@@ -99,7 +101,7 @@ def spread_out(places: Sequence[float], gap: float) -> list[float]:
     moved = [block[0] / block[1] + step * gap for block in blocks for step in range(int(block[1]))]
     result = [0.0] * len(places)
     for step, (index, place) in enumerate(zip(order, moved, strict=True)):
-        result[index] = min(place, 1.0 - (len(order) - 1 - step) * gap)
+        result[index] = max(min(place, 1.0 - (len(order) - 1 - step) * gap), step * gap)
     return result
 
 

@@ -214,3 +214,37 @@ def test_labels_move_apart_and_stay_in_order() -> None:
 def test_marks_of_many_backends_are_all_different() -> None:
     marks = [mark(number) for number in range(30)]
     assert len({(one.light, one.marker, one.dash) for one in marks}) == len(marks)
+
+
+def test_one_size_has_a_column_for_each_backend(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(10_000.0), ("zmq", 10): Cell(30_000.0)})
+    groups = groups_of(run)
+    (chart,) = groups["latency"].charts
+    assert [(one.name, one.marks, one.points[0].x) for one in chart.series] == [
+        ("shm", "dots", 1.0),
+        ("zmq", "dots", 2.0),
+    ]
+    assert chart.x.ticks == ((1.0, "shm"), (2.0, "zmq"))
+    (chart,) = groups["throughput"].charts
+    ceiling = series_of(chart, "memory copy, one core")
+    assert len({point.y for point in ceiling.points}) == 1
+    span = x_span(chart)
+    assert all(0.0 <= span.place(point.x) <= 1.0 for one in chart.series for point in one.points)
+
+
+@pytest.mark.parametrize("rate_per_s", [1e-300, 1e300])
+def test_absurd_figures_break_nothing(run: Run, rate_per_s: float) -> None:
+    trials = tuple(replace(one, throughput_per_s=rate_per_s) if one.throughput_per_s else one for one in run.trials)
+    for group in groups_of(replace(run, trials=trials)).values():
+        for chart in group.charts:
+            y_span(chart)
+            x_span(chart)
+
+
+def test_a_payload_of_a_billion_bytes_or_of_none_has_its_place(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(0, 10**9), readers=1, payload="bytes", codec="raw")
+    (chart,) = groups_of(make_run(tmp_path / "run", {("shm", 0): Cell(), ("shm", 10**9): Cell()}, sweep))[
+        "latency"
+    ].charts
+    assert [point.x for point in series_of(chart, "shm").points] == [1.0, 1e9]
+    assert [text for _, text in chart.x.ticks] == ["0 B", "1,000,000,000 B"]

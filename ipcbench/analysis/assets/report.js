@@ -9,7 +9,7 @@
 
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : systemDark.matches);
   const paint = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "‹").replace(/>/g, "›");
   const colorOf = (series) => (isDark() ? series.dark : series.light);
   const faint = (color, alpha) => `rgba(${[1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16)).join(",")},${alpha})`;
   const said = (series, at) => [series.name, ...series.lines[at]];
@@ -118,7 +118,7 @@
       return {
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
         font: { family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 12.5, color: paint("--quiet") },
-        margin: { l: narrow ? 54 : 66, r: ends.length ? 26 + Math.min(150, 7.6 * longest) : 34, t: 12, b: 52 },
+        margin: { l: narrow ? 54 : 66, r: ends.length ? 26 + Math.min(165, 7.6 * longest) : 34, t: 12, b: 52 },
         xaxis: this.axis("x", narrow), yaxis: this.axis("y", narrow),
         showlegend: false, hovermode: "closest", dragmode: false, annotations: ends.map((one) => one.label),
         hoverlabel: { align: "left", bgcolor: paint("--card"), font: { color: paint("--ink"), size: 13 } },
@@ -130,14 +130,15 @@
       const log = axis.log && !this.linear[name];
       const [low, high] = this.span(name);
       const range = (log ? [Math.log10(low), Math.log10(high)] : [low, high]);
-      const every = narrow && name === "x" && axis.ticks.length > 4 ? 2 : 1;
+      const turned = axis.texts.reduce((sum, text) => sum + text.length, 0) > (narrow ? 26 : 50) && !axis.log && name === "x" && !/^\d/.test(axis.texts[0]);
+      const every = turned ? 1 : narrow && name === "x" && axis.ticks.length > 4 ? 2 : 1;
       const chosen = (list) => list.filter((_, index) => (list.length - 1 - index) % every === 0);
-      const ticks = (axis.fixed && !this.linear[name]) || log ? { tickvals: chosen(axis.ticks), ticktext: chosen(axis.texts).map(plain) } : { nticks: 6 };
+      const ticks = (axis.fixed && !this.linear[name]) || log ? { tickvals: chosen(axis.ticks), ticktext: chosen(axis.texts).map((text) => plain(shortened(text, 16))) } : { nticks: 6 };
       return {
         type: log ? "log" : "linear", range: axis.reverse ? range.reverse() : range, fixedrange: true, ...ticks,
         title: { text: plain(axis.title), standoff: name === "x" ? 12 : 8, font: { size: narrow ? 11 : 12.5 } },
         ticklabeloverflow: "allow", gridcolor: paint("--grid"), zeroline: false,
-        showline: name === "x", linecolor: paint("--line"), separatethousands: true, tickangle: 0,
+        showline: name === "x", linecolor: paint("--line"), separatethousands: true, tickangle: turned ? -35 : 0, automargin: turned,
       };
     }
 
@@ -152,14 +153,14 @@
       const [low, high] = this.span("y");
       const log = this.chart.y.log && !this.linear.y;
       const place = (value) => (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
-      const shown = this.visible();
+      const shown = this.visible().filter((series) => series.marks !== "dots");
       const wished = shown.map((series) => Math.min(1, Math.max(0, place(series.y[series.y.length - 1]))));
       const moved = spreadOut(wished, 0.062);
       return shown.map((series, index) => ({
         length: Math.min(series.name.length, 22),
         label: {
           xref: "paper", yref: "paper", x: 1.012, y: moved[index], xanchor: "left", yanchor: "middle", showarrow: false,
-          text: `<b>${plain(series.name.length > 22 ? series.name.slice(0, 21) + "…" : series.name)}</b>`,
+          text: `<b>${plain(shortened(series.name, 22))}</b>`,
           font: { color: colorOf(series), size: 12.5 },
         },
       }));
@@ -206,14 +207,14 @@
     const color = colorOf(series);
     const ground = paint("--card");
     const reference = series.marks === "reference";
-    const modes = { band: "lines+markers", line: "lines+markers", points: "markers+text", reference: "lines+markers" };
+    const modes = { dots: "markers", band: "lines+markers", line: "lines+markers", points: "markers+text", reference: "lines+markers" };
     const front = reference && chart.series.some((one) => one.marks === "points");
     const small = series.marks === "line" || reference;
     const trace = {
       type: "scatter", mode: modes[series.marks], x: series.x, y: series.y, hovertext: hoverText(series), hoverinfo: front ? "skip" : "text",
       line: { color, width: reference ? 1.6 : 2.4, dash: reference ? "dash" : series.dash },
       marker: {
-        symbol: series.marker, size: series.marks === "points" ? 13 : small ? 5 : 9, opacity: small ? 0.01 : 1,
+        symbol: series.marker, size: series.marks === "points" || series.marks === "dots" ? 13 : small ? 5 : 9, opacity: small ? 0.01 : 1,
         color: series.noisy.map((noisy) => (noisy ? ground : color)),
         line: { color: series.ring.map((ring) => (ring ? paint("--ink") : color)), width: series.ring.map((ring) => (ring ? 3 : 2)) },
       },
@@ -234,6 +235,10 @@
     };
   }
 
+  function shortened(name, length) {
+    return name.length <= length ? name : "…" + name.slice(1 - length);
+  }
+
   function spreadOut(places, gap) {
     const order = places.map((_, index) => index).sort((a, b) => places[a] - places[b]);
     const blocks = [];
@@ -250,7 +255,7 @@
     }
     const moved = [];
     for (const block of blocks) block.members.forEach((index, step) => { moved[index] = start(block) + step * gap; });
-    order.forEach((index, step) => { moved[index] = Math.min(moved[index], 1 - (order.length - 1 - step) * gap); });
+    order.forEach((index, step) => { moved[index] = Math.max(Math.min(moved[index], 1 - (order.length - 1 - step) * gap), step * gap); });
     return moved;
   }
 
