@@ -71,7 +71,7 @@ def reproduce(summary: Summary) -> str:
     """Return the command that reproduces the run; of a run made by a program, the call."""
     info = summary.info
     if info.command:
-        return shlex.join(one_line(part) for part in info.command)
+        return shlex.join(info.command)
     sweep = json.dumps(json.dumps(info.sweep, ensure_ascii=True, default=str))
     return f"import json\nfrom ipcbench import SweepSpec, run\n\nrun(SweepSpec.from_dict(json.loads({sweep})))"
 

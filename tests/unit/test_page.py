@@ -196,6 +196,14 @@ def test_a_run_of_a_program_is_reproduced_by_a_program(tmp_path: Path) -> None:
     assert called == [SweepSpec.from_dict(run.info.sweep)]
 
 
+def test_a_long_command_is_whole(tmp_path: Path) -> None:
+    sizes = ",".join(str(size) for size in range(200))
+    run = make_run(
+        tmp_path / "run", {("shm", 10): Cell()}, command=("ipcbench", "run", "--sizes", sizes, "--name", "a b")
+    )
+    assert f"ipcbench run --sizes {sizes} --name 'a b'" in Page(html_of(run)).text
+
+
 def test_a_run_without_any_figure_has_a_page(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell(factors=(0, 0))})
     page = Page(html_of(run))
