@@ -6,6 +6,7 @@ What does not live here: what the files hold.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +34,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with as_store_errors(path):
         try:
-            with temporary.open("wb") as file:
+            temporary.unlink(missing_ok=True)  # a link laid there must not lead out of the folder
+            with temporary.open("xb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -64,13 +66,20 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is beyond every number that can be measured")
+    return value
+
+
 def from_json(data: bytes) -> dict[str, Any]:
     """Return the object in `data`.
 
     Raises:
         ValueError, TypeError, RecursionError: not strict JSON in UTF-8, or not an object.
     """
-    values = json.loads(data.decode(), parse_constant=_refuse_constant)
+    values = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite)
     if not isinstance(values, dict):
         raise TypeError("not an object")
     return values

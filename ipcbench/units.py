@@ -5,6 +5,7 @@ What does not live here: what a size or a time is used for.
 
 from __future__ import annotations
 
+import math
 import re
 
 from ipcbench.errors import ConfigError
@@ -68,9 +69,11 @@ def format_bytes(count: int) -> str:
 
 
 def format_significant(value: float, digits: int = 3) -> str:
-    """Return `value` with that many significant digits, thousands separated, never in exponent form."""
-    if value == 0:
-        return "0"
+    """Return `value` with that many significant digits, thousands separated, never in exponent form; `inf` and `nan`
+    as they are.
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value: 9.996 counts as 10.0
     decimals = digits - 1 - exponent
     return f"{round(value, decimals):,.{max(0, decimals)}f}"

@@ -1,28 +1,71 @@
-"""`ipcbench analyze`: the tables of a stored run.
+"""`ipcbench analyze`: tables, plots and report of stored runs.
 
-What does not live here: the tables (ipcbench/analysis).
+What does not live here: what is in them (ipcbench/analysis) and the files (output.py, report_files.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from ipcbench.cli.output import CSV_FILE, FORMATS, MARKDOWN_FILE, RESULTS_ROOT, show_run
+from ipcbench.cli.output import CSV_FILE, FORMATS, MARKDOWN_FILE, RESULTS_ROOT, print_tables, read_run, write_tables
+from ipcbench.cli.report_files import PLOTS_FOLDER, REPORT_FILE, write_report
+from ipcbench.errors import StoreError
 
 
 @click.command(
     "analyze",
-    short_help="Print the tables of a stored run.",
-    help=f"""Print the tables of RUN, the folder of a run; without it, of the latest under {RESULTS_ROOT}/.
+    short_help="Print the tables of a stored run; write plots and a report.",
+    help=f"""Print the tables of RUN, the folder of a run; without it, of the latest under {RESULTS_ROOT}/. Runs named
+    together are shown one after the other, and their plots have fan-out over all of them.
 
-    Writes {MARKDOWN_FILE} and {CSV_FILE} into that folder, and changes nothing else there.""",
+    Writes {MARKDOWN_FILE}, {CSV_FILE}, {PLOTS_FOLDER}/ (PNG and SVG) and {REPORT_FILE} into that folder, and changes
+    nothing else there.""",
 )
-@click.argument("run", required=False, metavar="[RUN]")
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], help="Form of the output.")
-def command(run: str | None, form: str) -> None:
-    """Find the run and show it."""
+@click.option("--out", metavar="DIR", help="Where to write instead; of several runs, each in a folder of its name.")
+@click.option("--no-report", is_flag=True, help="Only print, and write nothing.")
+def command(runs: tuple[str, ...], form: str, out: str | None, *, no_report: bool) -> None:
+    """Find the runs, show them, write their files."""
     from ipcbench.store import latest_run
 
-    show_run(latest_run(RESULTS_ROOT) if run is None else Path(run), form)
+    folders = [Path(one) for one in runs] or [latest_run(RESULTS_ROOT)]
+    read = [read_run(folder) for folder in folders]
+    print_tables([found for _, found in read], form)
+    if no_report:
+        return
+    for index, target in enumerate(_targets(folders, out)):
+        run, found = read[index]
+        others = [one for number, one in enumerate(read) if number != index]
+        try:
+            _make_folder(target)
+            write_tables(found, target)
+            write_report(run, found, others, target)
+        except StoreError as error:
+            if out is not None:
+                raise
+            click.echo(f"warning: {error}; what is printed is not written there", err=True)
+
+
+def _targets(folders: Sequence[Path], out: str | None) -> list[Path]:
+    """Return where the files of each run go."""
+    if out is None:
+        return list(folders)
+    if len(folders) == 1:
+        return [Path(out)]
+    names: list[str] = []
+    for folder in folders:
+        name = folder.resolve().name or "run"
+        same = sum(one == name or one.startswith(f"{name}-again-") for one in names)
+        names.append(f"{name}-again-{same}" if same else name)
+    return [Path(out) / name for name in names]
+
+
+def _make_folder(path: Path) -> None:
+    from ipcbench.files import as_store_errors
+
+    with as_store_errors(path):
+        path.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,14 @@
 """A stored run on stdout and as files: what `run` ends with and `analyze` does.
 
-What does not live here: figures, sentences and forms (ipcbench/analysis).
+What does not live here: figures, sentences and forms (ipcbench/analysis), plots and report as files (report_files.py).
 """
 
 from __future__ import annotations
 
 import sys
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ from ipcbench.errors import StoreError
 
 if TYPE_CHECKING:
     from ipcbench.analysis.layout import Tables
+    from ipcbench.store import Run
 
 RESULTS_ROOT = Path("results")
 """Where runs are stored and looked for, below the current folder."""
@@ -32,39 +33,67 @@ def show_run(folder: Path, form: str) -> bool:
     Raises:
         StoreError: not a folder of results, or one that cannot be read.
     """
+    run, found = read_run(folder)
+    print_tables([found], form)
+    try:
+        write_tables(found, folder)
+    except StoreError as error:  # somebody else's folder can be read all the same
+        click.echo(f"warning: {error}; {MARKDOWN_FILE} and {CSV_FILE} are not written", err=True)
+    return any(trial.status == "ok" for trial in run.trials)
+
+
+def read_run(folder: Path) -> tuple[Run, Tables]:
+    """Return a run and its tables; what is wrong with its folder goes to stderr.
+
+    Raises:
+        StoreError: not a folder of results, or one that cannot be read.
+    """
     from ipcbench.analysis.tables import tables
     from ipcbench.store import load_run
 
     run = load_run(folder)
     for problem in run.problems:
         click.echo(f"warning: {problem}", err=True)
-    found = tables(run)
-    _print(found, form)
-    try:
-        _write_files(found, folder)
-    except StoreError as error:  # somebody else's folder can be read all the same
-        click.echo(f"warning: {error}; {MARKDOWN_FILE} and {CSV_FILE} are not written", err=True)
-    return any(trial.status == "ok" for trial in run.trials)
+    return run, tables(run)
 
 
-def _print(found: Tables, form: str) -> None:
+def print_tables(found: Sequence[Tables], form: str) -> None:
+    """Print the tables of one run or several: as CSV under one head, as JSON one document, in a list if several."""
     from ipcbench.analysis import export, render
 
     if form == "text":
-        render.show(found, sys.stdout)
+        for index, one in enumerate(found):
+            sys.stdout.write("\n\n" if index else "")
+            render.show(one, sys.stdout)
+    elif form == "markdown":
+        sys.stdout.write("\n".join(map(render.as_markdown, found)))
+    elif form == "csv":
+        first, *rest = map(export.as_csv, found)
+        sys.stdout.write(first + "".join(text.partition("\n")[2] for text in rest))
     else:
-        forms = {"markdown": render.as_markdown, "csv": export.as_csv, "json": export.as_json}
-        sys.stdout.write(forms[form](found))
+        documents = [export.as_json(one) for one in found]
+        sys.stdout.write(documents[0] if len(documents) == 1 else f"[\n{','.join(documents)}]\n")
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
 
 
-def _write_files(found: Tables, folder: Path) -> None:
+def write_tables(found: Tables, folder: Path) -> None:
+    """Write the tables as Markdown and as CSV.
+
+    Raises:
+        StoreError: the disk refuses.
+    """
     from ipcbench.analysis import export, render
-    from ipcbench.files import write_atomically
 
     for name, text in ((MARKDOWN_FILE, render.as_markdown(found)), (CSV_FILE, export.as_csv(found))):
-        write_atomically(folder / name, partial(_write, text))
+        write_file(folder / name, text.encode())
 
 
-def _write(text: str, file: IO[bytes]) -> None:
-    file.write(text.encode())
+def write_file(path: Path, data: bytes) -> None:
+    """Make a file, or replace it as a whole.
+
+    Raises:
+        StoreError: the disk refuses.
+    """
+    from ipcbench.files import write_atomically
+
+    write_atomically(path, lambda file: file.write(data))

@@ -52,7 +52,7 @@ SCHEMA = {
 }
 """The part of pixi's own schema that this file uses, and tighter: an unknown key is an error."""
 
-CONDA_NAMES = {"lmdb": "python-lmdb", "msgpack": "msgpack-python"}
+CONDA_NAMES = {"lmdb": "python-lmdb", "matplotlib": "matplotlib-base", "msgpack": "msgpack-python"}
 """Where conda-forge calls a package differently than the Python package index."""
 
 
@@ -80,6 +80,7 @@ def test_it_installs_what_the_package_and_its_development_need() -> None:
     wanted = [
         *project["project"]["dependencies"],
         *project["project"]["optional-dependencies"]["mpi"],
+        *project["project"]["optional-dependencies"]["report"],
         *(one for one in project["dependency-groups"]["dev"] if not one.startswith("ipcbench")),
     ]
     found = {**MANIFEST["dependencies"], **MANIFEST["pypi-dependencies"]}

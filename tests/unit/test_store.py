@@ -228,6 +228,13 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str) -> None:
     assert len(str(caught.value)) < 500
 
 
+def test_a_number_beyond_measure_is_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path / "run")
+    edit_line(path, 2, lambda line: re.sub(r'"duration_s": [^,]+', '"duration_s": 1e999', line))
+    with pytest.raises(StoreError, match="1e999 is beyond every number"):
+        load_run(path)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -1,0 +1,83 @@
+"""The files that `analyze` makes of a run: tables, figures, plots and the report; nothing else is ever touched.
+
+What does not live here: what is in them (ipcbench/analysis) and what goes to stdout (output.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ipcbench.errors import StoreError
+
+if TYPE_CHECKING:
+    from ipcbench.analysis.charts import ChartGroup
+    from ipcbench.analysis.layout import Tables
+    from ipcbench.store import Run
+
+REPORT_FILE = "report.html"
+PLOTS_FOLDER = "plots"
+_HOW = "pip install 'ipcbench[report]'"
+
+
+def write_report(run: Run, found: Tables, others: Sequence[tuple[Run, Tables]], target: Path) -> None:
+    """Write plots and report into `target`, and say on stderr where they are, or which library is missing.
+
+    Args:
+        run: the run.
+        found: its tables.
+        others: runs that were named together with it, for the plots of fan-out.
+        target: a folder that exists.
+
+    Raises:
+        StoreError: the disk refuses, or the folder for plots is a link.
+    """
+    from ipcbench.analysis.chart_groups import chart_groups
+
+    groups = chart_groups(run, found.summary, [(other, tables.summary) for other, tables in others])
+    missing: dict[str, list[str]] = {}
+    count = 0
+    try:
+        count = _write_plots(groups, found, target / PLOTS_FOLDER)
+    except ImportError as error:
+        missing.setdefault(_reason(error), []).append(f"{PLOTS_FOLDER}/")
+    try:
+        _write_page(groups, run, found, target / REPORT_FILE)
+        click.echo(f"report in {target / REPORT_FILE}{f', {count} plots beside it' if count else ''}", err=True)
+    except ImportError as error:
+        missing.setdefault(_reason(error), []).append(REPORT_FILE)
+    if missing:
+        parts = [f"{' and '.join(names)} ({reason})" for reason, names in missing.items()]
+        click.echo(f"not written: {', '.join(parts)}; to have them: {_HOW}", err=True)
+
+
+def _reason(error: ImportError) -> str:
+    return f"no {error.name}" if isinstance(error, ModuleNotFoundError) else " ".join(str(error).split())
+
+
+def _write_plots(groups: tuple[ChartGroup, ...], found: Tables, folder: Path) -> int:
+    """Write each plot and return how many there are, a PNG and its SVG counted once."""
+    from ipcbench.analysis.plots import plot_files
+    from ipcbench.cli.output import write_file
+    from ipcbench.files import as_store_errors
+
+    names = set()
+    for one in plot_files(groups, " · ".join(found.header[:2])):
+        if folder.is_symlink():
+            raise StoreError(f"{folder}: is a link; plots are written into a folder of the run's own")
+        with as_store_errors(folder):
+            folder.mkdir(exist_ok=True)
+        write_file(folder / one.name, one.data)
+        names.add(Path(one.name).stem)
+    return len(names)
+
+
+def _write_page(groups: tuple[ChartGroup, ...], run: Run, found: Tables, path: Path) -> None:
+    from ipcbench.analysis.page import report_html
+    from ipcbench.analysis.page_words import headline_words
+    from ipcbench.cli.output import write_file
+
+    write_file(path, report_html(found, groups, headline_words(run, found)).encode())

@@ -1,0 +1,225 @@
+"""What `analyze` leaves behind; the report in a browser: it works from a file, asks nobody, and its plots answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipcbench.spec import SweepSpec
+from tests.end_to_end.shell import Shell
+from tests.unit.builders import Cell, make_run
+
+HOSTILE = "</script><script>document.title='owned'</script><b>x"
+CELLS = {
+    (name, size): Cell(latency_ns * (1 + size / 500), 1e9 / latency_ns, notes=notes)
+    for name, latency_ns, notes in (
+        ("shm", 9_000.0, ()),
+        ("zmq", 30_000.0, ("noisy: 5% steal",)),
+        (HOSTILE, 60_000.0, ()),
+    )
+    for size in (10, 100, 1000)
+}
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(one.relative_to(folder)): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file()}
+
+
+@pytest.fixture(scope="module")
+def analyzed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes], str]:
+    """A run that was analyzed, what was in its folder before, and what was said."""
+    shell = Shell(tmp_path_factory.mktemp("analyzed"))
+    make_run(shell.folder / "run", CELLS)
+    before = content(shell.folder / "run")
+    done = shell("analyze", "run")
+    assert done.returncode == 0, done.stderr
+    return shell.folder / "run", before, done.stderr
+
+
+@pytest.fixture
+def stored(shell: Shell) -> Path:
+    make_run(shell.folder / "run", {("shm", 10): Cell(), ("zmq", 10): Cell(30_000.0)})
+    return shell.folder / "run"
+
+
+def test_analyze_adds_plots_and_a_report_and_changes_nothing(analyzed: tuple[Path, dict[str, bytes], str]) -> None:
+    folder, before, said = analyzed
+    assert "report in run/report.html" in said
+    after = content(folder)
+    assert {name: after[name] for name in before} == before
+    added = {name for name in after if name not in before}
+    assert {"tables.md", "summary.csv", "report.html", "plots/latency.png", "plots/latency.svg"} <= added
+    assert all(name.startswith("plots/") for name in added - {"tables.md", "summary.csv", "report.html"})
+
+
+def test_files_may_go_elsewhere_or_nowhere(shell: Shell, stored: Path) -> None:
+    before = content(stored)
+    assert shell("analyze", "run", "--no-report").returncode == 0
+    assert shell("analyze", "run", "--out", "a/b", "--format", "json").returncode == 0
+    assert content(stored) == before
+    assert {"tables.md", "report.html", "plots/cpu.svg"} <= set(content(shell.folder / "a" / "b"))
+
+
+def test_runs_named_together_have_fan_out(shell: Shell) -> None:
+    for readers in (1, 3):
+        sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=readers, modes=("paced",))
+        make_run(shell.folder / f"r{readers}", {("shm", 10): Cell()}, sweep)
+    done = shell("analyze", "r1", "r3", "--out", "both", "--format", "csv")
+    assert done.returncode == 0, done.stderr
+    assert [line.count("run_id") for line in done.stdout.splitlines()] == [1, 0, 0]
+    for name in ("r1", "r3"):
+        assert (shell.folder / "both" / name / "plots" / "fan-out-latency.png").is_file()
+
+
+def test_without_the_libraries_the_tables_are_printed_and_one_line_says_how(shell: Shell, stored: Path) -> None:
+    for gone in ("matplotlib", "jinja2"):
+        (shell.folder / f"{gone}.py").write_text(f"raise ModuleNotFoundError('gone', name={gone!r})", encoding="utf-8")
+    done = shell("analyze", "run")  # a module of the current folder comes first
+    assert done.returncode == 0, done.stderr
+    assert "one-way" in done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("not written: plots/ (no matplotlib), report.html (no jinja2)")
+    assert "pip install 'ipcbench[report]'" in line
+    assert (stored / "tables.md").is_file()
+    assert not (stored / "report.html").exists()
+
+
+def test_a_link_for_a_folder_is_not_followed(shell: Shell, stored: Path) -> None:
+    outside = shell.folder / "outside"
+    outside.mkdir()
+    (stored / "plots").symlink_to(outside)
+    (stored / ".report.html.tmp").symlink_to(outside / "made")
+    done = shell("analyze", "run")
+    assert done.returncode == 0, done.stderr
+    assert "is a link" in done.stderr
+    assert list(outside.iterdir()) == []
+
+
+@dataclass
+class Seen:
+    """A page in a browser, and what it said and asked for."""
+
+    page: Any
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def open(self, path: Path) -> None:
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def card(self, key: str) -> Any:
+        """Return a plot's card, drawn."""
+        card = self.page.locator(f"#plot-{key}")
+        card.scroll_into_view_if_needed()
+        card.locator(".main-svg").first.wait_for()
+        return card
+
+
+def missing(what: str) -> None:
+    if os.environ.get("IPCBENCH_EXPECT") == "all":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if program is None:
+        missing("there is no Chromium: apt-get install chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("there is no playwright: pip install playwright")
+    with sync_playwright() as play:
+        options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        opened = play.chromium.launch(
+            executable_path=program, args=options, env={**os.environ, "TMPDIR": str(tmp_path)}
+        )
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_report_in_a_browser(analyzed: tuple[Path, dict[str, bytes], str], browser: Any, width: int) -> None:
+    report = analyzed[0] / "report.html"
+    seen = Seen(browser.new_page(viewport={"width": width, "height": 900}))
+    seen.open(report)
+    check_every_plot_has_marks(seen)
+    check_hover_shows_a_value_with_its_unit(seen)
+    check_a_series_can_be_hidden(seen)
+    check_scales_and_settings_can_be_changed(seen)
+    check_keys_walk_over_the_marks(seen)
+    page = seen.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
+    page.locator("#theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.title().endswith("ipcbench report"), "nothing in the data was executed"
+    assert seen.said == []
+    assert seen.asked == [report.as_uri()]
+
+
+def check_every_plot_has_marks(seen: Seen) -> None:
+    keys = [(one.get_attribute("id") or "").removeprefix("plot-") for one in seen.page.locator(".plot-card").all()]
+    assert {"latency", "throughput", "percentiles", "memory-share", "decode-share", "cpu", "stability"} <= set(keys)
+    for key in keys:
+        card = seen.card(key)
+        assert card.locator(".scatterlayer .point, .scatterlayer .js-line").count() >= len(CELLS) / 3, key
+        assert card.locator(".plot").get_attribute("aria-label")
+        assert card.locator(".xtitle").text_content(), key
+        assert card.locator(".ytitle").text_content(), key
+
+
+def check_hover_shows_a_value_with_its_unit(seen: Seen) -> None:
+    for key, unit in (("latency", "µs"), ("throughput", "k messages/s"), ("memory-share", "%"), ("cpu", "µs")):
+        card = seen.card(key)
+        box = card.locator(".scatterlayer .point").last.bounding_box()
+        seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        label = card.locator(".hoverlayer .hovertext").first
+        label.wait_for()
+        assert re.search(rf"\d {re.escape(unit)}", label.text_content() or ""), key
+
+
+def check_a_series_can_be_hidden(seen: Seen) -> None:
+    card = seen.card("latency")
+    colors = "e => [...e.querySelectorAll('.scatterlayer .js-line')].map(one => one.style.stroke)"
+    before = card.evaluate(colors)
+    button = card.locator(".legend button", has_text="zmq")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    hidden = card.evaluate(colors)
+    assert len(set(hidden)) == len(set(before)) - 1
+    button.focus()
+    seen.page.keyboard.press("Enter")
+    assert card.evaluate(colors) == before
+
+
+def check_scales_and_settings_can_be_changed(seen: Seen) -> None:
+    card = seen.card("latency")
+    kind = "e => e.querySelector('.plot').layout.yaxis.type"
+    assert card.evaluate(kind) == "log"
+    card.locator(".scales button").first.click()
+    assert card.evaluate(kind) == "linear"
+    card = seen.card("percentiles")
+    before = card.locator(".plot").get_attribute("aria-label")
+    card.locator("select").select_option(index=1)
+    assert card.locator(".plot").get_attribute("aria-label") != before
+
+
+def check_keys_walk_over_the_marks(seen: Seen) -> None:
+    card = seen.card("throughput")
+    card.locator(".plot").focus()
+    seen.page.keyboard.press("ArrowRight")
+    first = card.locator(".spoken").text_content()
+    assert "k messages/s" in (first or "")
+    seen.page.keyboard.press("ArrowRight")
+    assert card.locator(".spoken").text_content() != first

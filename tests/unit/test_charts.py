@@ -1,0 +1,250 @@
+"""What the plots show: the figures of the tables, with units; gaps named; nothing that cannot be drawn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ipcbench.analysis.chart_cells import distributions, pareto_front
+from ipcbench.analysis.chart_groups import chart_groups
+from ipcbench.analysis.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
+from ipcbench.analysis.layout import Tables
+from ipcbench.analysis.palette import mark
+from ipcbench.analysis.scales import Span, round_ticks, spread_out, tick_text, x_span, y_span
+from ipcbench.analysis.tables import tables
+from ipcbench.result import TrialResult
+from ipcbench.spec import SweepSpec
+from ipcbench.store import Run
+from tests.unit.builders import Cell, make_run
+
+CELLS = {
+    ("shm", 10): Cell(10_000.0, 300_000.0),
+    ("zmq", 10): Cell(30_000.0, 100_000.0),
+    ("shm", 1000): Cell(40_000.0, 90_000.0, notes=("noisy: 5% steal",)),
+    ("zmq", 1000): Cell(90_000.0, 20_000.0, factors=(0, 0, 0)),
+}
+
+
+def groups_of(run: Run, others: list[Run] | None = None) -> dict[str, ChartGroup]:
+    together = [(other, tables(other).summary) for other in others or []]
+    return {one.key: one for one in chart_groups(run, tables(run).summary, together)}
+
+
+def series_of(chart: Chart, name: str) -> Series:
+    return next(one for one in chart.series if one.name == name)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return make_run(tmp_path / "run", CELLS)
+
+
+@pytest.fixture
+def found(run: Run) -> Tables:
+    return tables(run)
+
+
+def test_every_question_has_its_charts(run: Run) -> None:
+    groups = groups_of(run)
+    assert list(groups) == [
+        "latency",
+        "throughput",
+        "percentiles",
+        "memory-share",
+        "decode-share",
+        "cpu",
+        "stability",
+    ]
+    for group in groups.values():
+        for chart in group.charts:
+            assert chart.series
+            assert chart.x.unit
+            assert chart.y.unit
+            assert chart.summary.startswith(chart.title)
+
+
+def test_a_line_has_the_figures_of_the_tables_with_their_intervals(run: Run, found: Tables) -> None:
+    (chart,) = groups_of(run)["latency"].charts
+    cells = {(cell.backend, one.setting.size): cell for one in found.summary.settings for cell in one.cells}
+    for name, point in (("shm", series_of(chart, "shm").points[1]), ("zmq", series_of(chart, "zmq").points[0])):
+        size = {521.0: 10, 55_039.0: 1000}[point.x]
+        interval = cells[name, size].latency_p50_ns
+        assert interval is not None
+        expected = (interval.low / 1e3, interval.estimate / 1e3, interval.high / 1e3)
+        assert (point.low, point.y, point.high) == pytest.approx(expected)
+        assert any("µs [" in line for line in point.lines)
+    (chart,) = groups_of(run)["throughput"].charts
+    assert series_of(chart, "shm").points[0].y == pytest.approx(300.0, rel=0.02)
+    (chart,) = groups_of(run)["memory-share"].charts
+    assert series_of(chart, "shm").points[0].y == pytest.approx(100 * 300_000 * 521 / 5e9, rel=0.02)
+    (chart,) = groups_of(run)["decode-share"].charts
+    assert series_of(chart, "shm").points[0].y == pytest.approx(100 * 241 / 251, rel=0.01)
+
+
+def test_a_cell_that_failed_has_no_point_and_is_named_with_its_reason(run: Run) -> None:
+    (chart,) = groups_of(run)["latency"].charts
+    assert [point.x for point in series_of(chart, "zmq").points] == [521.0]
+    assert any("zmq at 1,000 entries failed: reader-0 ended" in note for note in chart.notes)
+
+
+def test_a_noisy_cell_is_hollow(run: Run) -> None:
+    (chart,) = groups_of(run)["latency"].charts
+    assert [point.noisy for point in series_of(chart, "shm").points] == [False, True]
+
+
+def test_percentiles_are_those_of_the_samples_and_end_where_ten_are_left(run: Run) -> None:
+    by_cell = {(setting.size, name): one for (setting, name), one in distributions(run).items()}
+    one = by_cell[10, "shm"]
+    chosen = [trial for trial in run.trials if trial.spec.mode == "paced" and trial.spec.backend == "shm"]
+    columns = [run.samples(trial.trial_id) for trial in chosen if trial.spec.size == 10]
+    values = np.concatenate([each["reader-0.latency_ns"] for each in columns]) / 1e3
+    assert one.count == values.size
+    assert one.tail[0] == (1.0, values.min())
+    assert one.tail[-1][0] == pytest.approx(10 / values.size)
+    for beyond, value in one.tail:
+        assert value == pytest.approx(np.quantile(values, 1 - beyond))
+    assert [index for index, _ in one.rounds] == [1, 2, 3]
+
+
+def test_the_tail_has_a_mark_at_p99_and_words_that_tell_percentiles_apart(run: Run) -> None:
+    chart = groups_of(run)["percentiles"].charts[0]
+    assert chart.x.reverse
+    assert [text for _, text in chart.x.ticks] == ["min", "50", "90", "99"][: len(chart.x.ticks)]
+    words = [point.lines[0] for point in series_of(chart, "shm").points]
+    assert len(set(words)) == len(words)
+
+
+def test_samples_of_a_failed_trial_enter_no_chart(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(10_000.0, factors=(1.0, 0, 1.0))})
+    chart = groups_of(run)["stability"].charts[0]
+    assert [point.x for point in series_of(chart, "shm").points] == [1.0, 3.0]
+
+
+def test_round_trips_have_charts_of_their_own(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=1, modes=("pingpong",))
+    groups = groups_of(make_run(tmp_path / "run", {("shm", 10): Cell()}, sweep))
+    assert set(groups) == {"round-trip", "percentiles", "stability"}
+    assert groups["percentiles"].charts[0].y.label == "Round trip"
+
+
+def slow_last_reader(trial: TrialResult) -> TrialResult:
+    """Return the trial with a last reader of twice the latency."""
+    *others, last = trial.endpoints
+    if last.latency is None:
+        return trial
+    return replace(trial, endpoints=(*others, replace(last, latency=replace(last.latency, p50_ns=20_000.0))))
+
+
+def fan_out_run(path: Path, readers: int) -> Run:
+    sweep = SweepSpec(backends=("shm",), sizes=(10,), readers=readers)
+    return make_run(path, {("shm", 10): Cell(10_000.0, change=slow_last_reader)}, sweep)
+
+
+def test_skew_is_the_slowest_readers_latency_over_the_fastests(tmp_path: Path) -> None:
+    (chart,) = groups_of(fan_out_run(tmp_path / "run", 3))["reader-skew"].charts
+    assert series_of(chart, "shm").points[0].y == pytest.approx(2.0)
+
+
+def test_runs_of_several_reader_counts_have_fan_out(tmp_path: Path) -> None:
+    one, three, seven = (fan_out_run(tmp_path / str(count), count) for count in (1, 3, 7))
+    assert not [key for key in groups_of(three) if key.startswith("fan-out")]
+    groups = groups_of(three, [one, seven])
+    assert [key for key in groups if key.startswith("fan-out")] == [
+        "fan-out-latency",
+        "fan-out-skew",
+        "fan-out-throughput",
+    ]
+    (chart,) = groups["fan-out-latency"].charts
+    assert [(point.x, point.y) for point in series_of(chart, "shm").points] == [(1, 20.0), (3, 20.0), (7, 20.0)]
+    (chart,) = groups["fan-out-skew"].charts
+    assert [point.y for point in series_of(chart, "shm").points] == [1.0, 2.0, 2.0]
+    assert any("different runs" in note for note in chart.notes)
+
+
+def test_the_front_holds_whom_nobody_beats_in_both() -> None:
+    assert pareto_front([(1.0, 9.0), (2.0, 5.0), (3.0, 6.0), (4.0, 1.0), (1.0, 10.0)]) == (0, 1, 3)
+    assert pareto_front([]) == ()
+
+
+def test_what_cannot_be_drawn_is_left_out() -> None:
+    points = tuple(Point(x, y, ()) for x, y in ((1.0, 0.0), (0.0, 1.0), (math.inf, 1.0), (1.0, math.nan), (2.0, 3.0)))
+    series = finite_series([Series("a", 0, "band", points), Series("b", 1, "band", points[:2])])
+    assert [(one.name, len(one.points)) for one in series] == [("a", 1)]
+
+
+def test_names_are_one_line_and_not_endless() -> None:
+    assert shown_name("a\nb\x1b[0m") == "a b [0m"
+    assert shown_name("x" * 100).startswith("…x")
+    assert shown_name("\n") == "?"
+
+
+def chart_of(*points: tuple[float, float], log: bool = True) -> Chart:
+    series = Series("a", 0, "band", tuple(Point(x, y, (), y / 2, y * 1000) for x, y in points))
+    return Chart("t", "s", "", Axis("x", "B", log=True), Axis("y", "µs", log=log), (series,))
+
+
+def test_axes_hold_every_point_and_no_absurd_interval() -> None:
+    chart = chart_of((10.0, 50.0), (1000.0, 400.0))
+    for span, values in ((x_span(chart), (10.0, 1000.0)), (y_span(chart), (25.0, 50.0, 400.0))):
+        assert all(0.0 < span.place(value) < 1.0 for value in values)
+        assert span.value(span.place(values[0])) == pytest.approx(values[0])
+    assert y_span(chart).high < 400.0 * 5
+    alone = y_span(chart_of((10.0, 50.0), log=False))
+    assert alone.low == 0.0
+
+
+def test_ticks_are_round_and_few() -> None:
+    assert round_ticks(Span(40.0, 1700.0, log=True)) == [50.0, 100.0, 200.0, 500.0, 1000.0]
+    assert round_ticks(Span(0.5, 20_000.0, log=True)) == [1.0, 10.0, 100.0, 1000.0, 10_000.0]
+    assert [tick_text(value) for value in (0.05, 1.0, 1.5, 50.0, 10_000.0)] == ["0.05", "1", "1.5", "50", "10,000"]
+    ticks = spread_ticks([(float(index), str(index)) for index in range(11)])
+    assert (ticks[0][0], ticks[-1][0], len(ticks)) == (0.0, 10.0, 6)
+
+
+def test_labels_move_apart_and_stay_in_order() -> None:
+    moved = spread_out([0.5, 0.51, 0.1, 0.99, 1.0], 0.1)
+    assert moved[2] == 0.1
+    assert sorted(moved) == pytest.approx([0.1, 0.455, 0.555, 0.9, 1.0])
+
+
+def test_marks_of_many_backends_are_all_different() -> None:
+    marks = [mark(number) for number in range(30)]
+    assert len({(one.light, one.marker, one.dash) for one in marks}) == len(marks)
+
+
+def test_one_size_has_a_column_for_each_backend(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(10_000.0), ("zmq", 10): Cell(30_000.0)})
+    groups = groups_of(run)
+    (chart,) = groups["latency"].charts
+    assert [(one.name, one.marks, one.points[0].x) for one in chart.series] == [
+        ("shm", "dots", 1.0),
+        ("zmq", "dots", 2.0),
+    ]
+    assert chart.x.ticks == ((1.0, "shm"), (2.0, "zmq"))
+    (chart,) = groups["throughput"].charts
+    ceiling = series_of(chart, "memory copy, one core")
+    assert len({point.y for point in ceiling.points}) == 1
+    span = x_span(chart)
+    assert all(0.0 <= span.place(point.x) <= 1.0 for one in chart.series for point in one.points)
+
+
+@pytest.mark.parametrize("rate_per_s", [1e-300, 1e300])
+def test_absurd_figures_break_nothing(run: Run, rate_per_s: float) -> None:
+    trials = tuple(replace(one, throughput_per_s=rate_per_s) if one.throughput_per_s else one for one in run.trials)
+    for group in groups_of(replace(run, trials=trials)).values():
+        for chart in group.charts:
+            y_span(chart)
+            x_span(chart)
+
+
+def test_a_payload_of_a_billion_bytes_or_of_none_has_its_place(tmp_path: Path) -> None:
+    sweep = SweepSpec(backends=("shm",), sizes=(0, 10**9), readers=1, payload="bytes", codec="raw")
+    (chart,) = groups_of(make_run(tmp_path / "run", {("shm", 0): Cell(), ("shm", 10**9): Cell()}, sweep))[
+        "latency"
+    ].charts
+    assert [point.x for point in series_of(chart, "shm").points] == [1.0, 1e9]
+    assert [text for _, text in chart.x.ticks] == ["0 B", "1,000,000,000 B"]

@@ -1,0 +1,217 @@
+"""The report: one file, whole, that fetches nothing and executes nothing from data."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ipcbench.analysis.chart_groups import chart_groups
+from ipcbench.analysis.page import report_html
+from ipcbench.analysis.page_words import FindingLine, PageWords, VerdictLine, headline_words
+from ipcbench.analysis.tables import tables
+from ipcbench.spec import SweepSpec
+from ipcbench.store import Run
+from tests.unit.builders import MACHINE, Cell, make_run
+
+pytest.importorskip("jinja2")
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&{{ 7*7 }}"
+MAX_BYTES = 6 * 10**6
+SCRIPTS = ["application/json", None, None]
+"""Types of the page's scripts: the charts, the plotting library, ours."""
+
+
+class Page(HTMLParser):
+    """The tags, texts and addresses of a page, as a browser sees them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def html_of(run: Run, words: PageWords | None = None) -> str:
+    found = tables(run)
+    return report_html(found, chart_groups(run, found.summary), words or headline_words(run, found))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    cells = {
+        ("shm", 10): Cell(10_000.0, notes=("noisy: 5% steal",)),
+        ("zmq", 10): Cell(30_000.0),
+        ("bad", 10): Cell(factors=(0, 0, 0)),
+        ("partly", 10): Cell(90_000.0, factors=(1.0, 0, 1.0)),
+    }
+    return make_run(tmp_path / "run", cells, skipped={"absent": "no such hardware; buy some"})
+
+
+@pytest.fixture
+def hostile_run(tmp_path: Path) -> Run:
+    cells = {(HOSTILE, 10): Cell(notes=(HOSTILE,)), ("b", 10): Cell(factors=(0, 0, 0))}
+    changed = {**MACHINE, "cpu_model": HOSTILE, HOSTILE: HOSTILE}
+    run = make_run(
+        tmp_path / "run",
+        cells,
+        command=("ipcbench", HOSTILE),
+        machine=changed,
+        versions={HOSTILE: HOSTILE},
+        skipped={HOSTILE + "2": HOSTILE},
+    )
+    trials = tuple(replace(one, reason=HOSTILE) if one.status == "failed" else one for one in run.trials)
+    return replace(run, trials=trials, info=replace(run.info, run_id=HOSTILE), problems=(HOSTILE,))
+
+
+def test_the_page_is_whole_and_small(run: Run) -> None:
+    page = Page(html_of(run))
+    assert len(html_of(run).encode()) < MAX_BYTES
+    for section in ("verdict", "tables", "plots", "method", "machine", "noise", "failures", "reproduce"):
+        assert any(attributes.get("id") == section for attributes in page.all("section"))
+    assert page.text.index("Verdict") < page.text.index("Tables")
+    for words in ("shm has the lowest one-way latency", "Example CPU", "ipcbench run"):
+        assert words in page.text
+
+
+def test_failures_noise_and_what_was_left_out_are_told_with_reasons(run: Run) -> None:
+    text = Page(html_of(run)).text
+    for words in (
+        "reader-0 ended with exit code 1",
+        "no such hardware; buy some",
+        "partly failed",
+        "5% steal",
+        "2 cells with failures",
+        "1 backend left out",
+    ):
+        assert words in text
+
+
+def test_the_figures_of_the_tables_are_in_the_page(run: Run) -> None:
+    text = Page(html_of(run)).text
+    for table in tables(run).payload_tables:
+        for row in table.rows:
+            assert all(cell in text for cell in row)
+
+
+def test_every_address_is_inside_the_page(run: Run) -> None:
+    page = Page(html_of(run))
+    targets = {attributes["id"] for _, attributes in page.tags if attributes.get("id")}
+    for tag, attributes in page.tags:
+        assert not {"src", "srcset", "action", "formaction", "data", "poster"} & set(attributes), tag
+        address = attributes.get("href") or "#"
+        assert address == "data:," or address.lstrip("#") in {"", *targets}
+    assert [attributes.get("type") for attributes in page.all("script")] == SCRIPTS
+
+
+def test_only_our_scripts_may_run(run: Run) -> None:
+    page = Page(html_of(run))
+    policy = next(one["content"] or "" for one in page.all("meta") if one.get("http-equiv"))
+    assert "default-src 'none'" in policy
+    allowed = re.findall(r"'sha256-([^']+)'", policy)
+    own = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in page.scripts[1:]]
+    assert allowed == own
+    assert "unsafe-eval" not in policy
+    assert "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
+
+
+def test_hostile_data_is_text(hostile_run: Run) -> None:
+    page = Page(html_of(hostile_run))
+    assert [attributes.get("type") for attributes in page.all("script")] == SCRIPTS
+    assert page.all("img") == []
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert "<script>alert(1)</script>" in page.text
+    assert "{{ 7*7 }}" in page.text
+    assert not set("<>&") & set(page.scripts[0])
+    names = {
+        one["name"] for group in json.loads(page.scripts[0]) for chart in group["charts"] for one in chart["series"]
+    }
+    assert any("onerror=alert" in name for name in names)
+
+
+def test_every_plot_and_control_has_a_name(run: Run) -> None:
+    page = Page(html_of(run))
+    plots = [one for one in page.all("div") if one.get("class") == "plot"]
+    assert len(plots) == len(page.all("figure")) > 0
+    assert all(one.get("aria-label") and one.get("tabindex") == "0" for one in plots)
+    assert page.all("html") == [{"lang": "en"}]
+    for table in page.all("div"):
+        if "scroll" in (table.get("class") or ""):
+            assert table.get("aria-label")
+            assert table.get("tabindex") == "0"
+
+
+def test_the_verdicts_crossovers_and_findings_are_those_handed_in(run: Run) -> None:
+    words = PageWords(
+        (VerdictLine("the <topic>", "Use shm & be happy.", "The runner-up is zmq."),),
+        ("zmq overtakes shm at 1 MiB.",),
+        (FindingLine("Decoding dominates.", "241 µs of 251 µs.", "Try another codec."),),
+    )
+    text = Page(html_of(run, words)).text
+    for part in (
+        "the <topic>",
+        "Use shm & be happy.",
+        "The runner-up is zmq.",
+        "zmq overtakes shm",
+        "241 µs of 251 µs.",
+    ):
+        assert part in text
+    assert "Findings" in text
+    assert "Findings" not in Page(html_of(run, PageWords(words.verdicts))).text
+
+
+def test_a_run_of_a_program_is_reproduced_by_a_program(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell()}, command=())
+    text = Page(html_of(run)).text
+    code = text[text.index("import json") : text.index("Copy")]
+    called = []
+    parts = code.strip().replace("from ipcbench import SweepSpec, run", "from ipcbench import SweepSpec")
+    exec(parts, {"run": called.append})
+    assert called == [SweepSpec.from_dict(run.info.sweep)]
+
+
+def test_a_long_command_is_whole(tmp_path: Path) -> None:
+    sizes = ",".join(str(size) for size in range(200))
+    run = make_run(
+        tmp_path / "run", {("shm", 10): Cell()}, command=("ipcbench", "run", "--sizes", sizes, "--name", "a b")
+    )
+    assert f"ipcbench run --sizes {sizes} --name 'a b'" in Page(html_of(run)).text
+
+
+def test_a_run_without_any_figure_has_a_page(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(factors=(0, 0))})
+    page = Page(html_of(run))
+    assert "No verdict" in page.text
+    assert page.all("figure") == []
+
+
+def test_the_library_in_the_page_is_the_one_named() -> None:
+    assets = Path(__file__).parents[2] / "ipcbench" / "analysis" / "assets"
+    assert "plotly.js (basic - minified) v4.1.1" in (assets / "plotly-basic.min.js").read_text(encoding="utf-8")[:200]
+    assert "MIT" in (assets / "plotly-LICENSE").read_text(encoding="utf-8")
