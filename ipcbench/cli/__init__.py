@@ -23,7 +23,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
-_COMMANDS = ("run", "list", "check", "analyze", "compare", "export", "doctor", "clean")
+_COMMANDS = ("run", "list", "check", "analyze", "compare", "export", "trace", "doctor", "clean")
 
 
 class _Commands(click.Group):

@@ -73,8 +73,9 @@ class Lane:
         lost_count: calls that could be neither recorded nor counted.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_names", "_random", "_retry_ns", "_rotating", "_store", "always",
-                 "blind", "files_count", "governor", "left", "lost_count", "period", "segment", "sites", "tally_file")  # fmt: skip
+    __slots__ = ("__weakref__", "_lock", "_names", "_random", "_retry_ns", "_rotating", "_store", "always", "blind",
+                 "files_count", "governor", "left", "lost_count", "period", "segment", "sites",
+                 "tally_file")  # fmt: skip
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -65,9 +65,14 @@ def test_a_call_is_recorded_with_its_stages_and_bytes(tmp_path: Path) -> None:
 def test_a_failure_is_recorded_and_goes_on_its_way(tmp_path: Path) -> None:
     recorder = trace.start(tmp_path, sample=1000)
     rpc(recorder)
-    with pytest.raises(TimeoutError), recorder.call("Matmul") as call:
-        call.serialized(7)
-        raise TimeoutError
+
+    def fail() -> None:
+        with recorder.call("Matmul") as call:
+            call.serialized(7)
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        fail()
     trace.stop()
     failed = records(tmp_path)[-1]
     assert failed.failed
@@ -376,8 +381,14 @@ def test_calls_in_a_signal_handler(tmp_path: Path) -> None:
     assert len(found) == 20_000 + len(seen)
 
 
-@pytest.mark.parametrize("text", ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-                                  "0af7651916cd43dd8448eb211c80319c", "0af76519-16cd-43dd-8448-eb211c80319c"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "0af7651916cd43dd8448eb211c80319c",
+        "0af76519-16cd-43dd-8448-eb211c80319c",
+    ],
+)
 def test_trace_ids_in_every_form(text: str) -> None:
     assert parse_trace_id(text) == (0x0AF7651916CD43DD, 0x8448EB211C80319C)
     assert parse_trace_id("anything else") != parse_trace_id("anything more")

@@ -30,7 +30,9 @@ from ipcbench.trace.layout import (
     unpack_header,
 )
 from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Notes, Segment
-from ipcbench.trace.schema import MAX_STAGES, Schema, parse_schema
+from ipcbench.trace.schema import CLIENT, MAX_STAGES, SERVER_SIDE, Schema, parse_schema
+
+_ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)"}
 
 _CHUNK_RECORDS = 65_536
 _MAX_BLOCK_BYTES = 2**20
@@ -96,10 +98,10 @@ def _learn(records: npt.NDArray[Any], names: dict[int, str], pieces: dict[int, b
 
 
 def segment_of(path: Path, facts: dict[str, Any], role: int) -> Segment:
-    """Return the segment that a file's calls belong to: its process."""
+    """Return the segment that a file's calls belong to: those of one service in one role, whichever process."""
     worker = f"{facts.get('host', '?')}:{facts.get('pid', '?')}"
     service = str(facts.get("service") or "process")
-    return Segment(str(path.parent), f"{service} {worker}", worker=worker, role=role)
+    return Segment(str(path.parent), f"{service}{_ROLES.get(role, '')}", worker=worker, role=role)
 
 
 def _batches(

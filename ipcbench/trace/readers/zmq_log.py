@@ -1,0 +1,249 @@
+"""Reads zmq_performance.log in all its sets of columns, which are found by their names and units.
+
+What does not live here: files and lines (text.py), and checks of what a log says of itself (ipcbench/trace/report).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Ints, Notes, Segment
+from ipcbench.trace.schema import CLIENT, RPC
+
+_TITLE = re.compile(r"ZeroMQ Performance Log.*?- Transport:\s*(.*)")
+_NAMED = re.compile(r"(\S+)\((\w+(?:/\w+)?)\)")
+_VALUE = re.compile(r"\s*([^:]{1,80}):\s*(-?[\d.]+(?:[eE][-+]?\d+)?|-?inf|nan)?\s*(\S+)?(?:\s*\((-?[\d.]+)\s*MB\))?\s*")
+
+_COLUMNS = {
+    "serialize(ms)": "serialize", "ser(ms)": "serialize", "send(ms)": "send", "recv(ms)": "wait",
+    "deserialize(ms)": "deserialize", "deser(ms)": "deserialize", "comm(ms)": "comm", "gpu(ms)": "server",
+    "compute(ms)": "server", "offline(ms)": "outside", "total(ms)": "total", "sent(kb)": "sent", "recv(kb)": "recv",
+    "throughput(mb/s)": "throughput",
+}  # fmt: skip
+_NEEDED = {"total", *RPC.stages}
+
+_LARGEST = 9e15
+"""ns and bytes that a record can hold exactly; a hundred days."""
+
+_THROUGHPUT_TOLERANCE = 0.02
+_THROUGHPUT_STEP = 0.02
+"""Printed with two decimals, from times and sizes that are rounded too."""
+
+
+class ZmqLog:
+    """The state of reading one log: its columns, its clients, the summary being read."""
+
+    def __init__(self, source: str, notes: Notes) -> None:
+        self._source = source
+        self._notes = notes
+        self._columns: dict[str, int] = {}
+        self._width = 0
+        self._transport = ""
+        self._segments_count = 0
+        self._current: Segment | None = None
+        self._expected: dict[int, list[Segment]] = {}
+        self._last_id = 0
+        self._claim: Claim | None = None
+        self._section = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether a header was seen."""
+        return self._width > 0
+
+    def feed(self, lines: Sequence[str], first_number: int) -> Iterator[Batch]:
+        """Yield the calls of some lines; the first has that number in its file."""
+        rows: list[list[str]] = []
+        add, width = rows.append, self._width or -1
+        for index, line in enumerate(lines):
+            parts = line.split()
+            if len(parts) == width and parts[0].isdecimal():
+                add(parts)
+            elif parts:
+                if parts[0] in {"ID", "ZeroMQ", "SUMMARY"}:
+                    yield from self._flush(rows)
+                    rows.clear()
+                self._odd(line, parts, first_number + index, add)
+                width = self._width or -1
+        yield from self._flush(rows)
+
+    def _odd(self, line: str, parts: list[str], number: int, add: Callable[[list[str]], None]) -> None:
+        """Take a line that is not an ordinary row."""
+        title = _TITLE.search(line)
+        if title:
+            self._transport = title[1].strip()[:100]
+            self._claim = None
+        elif parts[:2] == ["ID", "Method"]:
+            self._header(line, number)
+        elif parts[0] == "SUMMARY":
+            self._claim, self._section = Claim(self._current, {}), ""
+            self._notes.claims.append(self._claim)
+        elif set(line.strip()) == {"="} and len(parts[0]) >= 20:
+            return
+        elif parts[0].isdecimal() and self._width and (row := self._spread(parts)):
+            add(row)
+        elif self._claim is not None and (match := _VALUE.fullmatch(line)):
+            self._take_value(self._claim, line, match)
+        elif parts == ["..."]:
+            self._notes.counts["left out by an ellipsis"] += 1
+        elif self._width:
+            self._notes.damaged(f"{self._source}:{number}", line.strip())
+        else:
+            self._notes.foreign_count += 1
+
+    def _header(self, line: str, number: int) -> None:
+        names = [f"{name}({unit})".lower() for name, unit in _NAMED.findall(line)]
+        columns = {_COLUMNS.get(name, name): index + 2 for index, name in enumerate(names)}
+        if not columns.keys() >= _NEEDED:
+            self._notes.damaged(f"{self._source}:{number}", f"unknown columns: {' '.join(names)}")
+            return
+        self._columns, self._width, self._claim = columns, len(names) + 2, None
+
+    def _spread(self, parts: list[str]) -> list[str] | None:
+        """Return the row of a method whose name has blanks; None if it is damaged."""
+        surplus = len(parts) - self._width
+        if surplus <= 0:
+            return None
+        row = [parts[0], " ".join(parts[1 : 2 + surplus]), *parts[2 + surplus :]]
+        return row if _numbers(row[2:]) is not None else None
+
+    def _take_value(self, claim: Claim, line: str, match: re.Match[str]) -> None:
+        if match[2] is None:
+            self._section = match[1].strip()
+            return
+        section = f"{self._section}: " if line[0].isspace() and self._section else ""
+        if len(claim.values) < 200:
+            claim.values[section + match[1].strip()] = float(match[2])
+
+    def _flush(self, rows: list[list[str]]) -> Iterator[Batch]:
+        if not rows:
+            return
+        self._claim = None
+        try:
+            table = np.array([[*map(float, column)] for column in [*zip(*rows, strict=True)][2:]])
+        except ValueError:
+            table, rows = self._sound(rows)
+        bad = ~np.isfinite(table[[index - 2 for name, index in self._columns.items() if name != "throughput"]])
+        bad |= np.abs(np.nan_to_num(table[: len(bad)], posinf=0, neginf=0)) > _LARGEST / 1e6
+        keep = ~bad.any(axis=0)
+        if not keep.all():
+            for index in np.flatnonzero(~keep).tolist():
+                self._notes.damaged(self._source, f"id {rows[index][0]}: a time or size that is no number")
+            table = table[:, keep]
+            rows = [row for row, good in zip(rows, keep.tolist(), strict=True) if good]
+        if rows:
+            yield from self._split(rows, table)
+
+    def _sound(
+        self, rows: list[list[str]]
+    ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], list[list[str]]]:
+        """Return the rows that hold numbers, and count the others."""
+        sound, values = [], []
+        for row in rows:
+            numbers = _numbers(row[2:])
+            if numbers is None:
+                self._notes.damaged(self._source, " ".join(row))
+            else:
+                sound.append(row)
+                values.append(numbers)
+        return np.array(values, dtype=np.float64).reshape(-1, self._width - 2).T, sound
+
+    def _split(
+        self, rows: list[list[str]], table: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+    ) -> Iterator[Batch]:
+        """Yield the rows, those of one client together."""
+        ids = np.array([int(row[0][:18]) for row in rows], dtype=np.int64)
+        if self._current is not None and ids[0] == self._last_id + 1 and (np.diff(ids) == 1).all():
+            self._forget(self._last_id + 1, self._current)
+            self._expected.setdefault(int(ids[-1]) + 1, []).append(self._current)
+            owners = {self._current: slice(None)}
+        else:
+            found: dict[Segment, list[int]] = {}
+            for index, number in enumerate(ids.tolist()):
+                found.setdefault(self._owner(number), []).append(index)
+            owners = {segment: np.array(indices) for segment, indices in found.items()}  # type: ignore[misc]
+        self._last_id = int(ids[-1])
+        for segment, chosen in owners.items():
+            names = [row[1] for row in rows] if isinstance(chosen, slice) else [rows[i][1] for i in chosen]
+            yield self._batch(segment, ids[chosen], names, table[:, chosen])
+
+    def _owner(self, number: int) -> Segment:
+        """Return the client that wrote a row: the one whose next id it is, else the current one, or a new one."""
+        waiting = self._expected.get(number, []) if number != 1 else []
+        segment = waiting[0] if waiting else None
+        if segment is not None:
+            self._forget(number, segment)
+        if segment is None and self._current is not None and 1 <= self._last_id < number:
+            segment = self._current
+            self._notes.counts["missing ids"] += number - self._last_id - 1
+            self._forget(self._last_id + 1, segment)
+        if segment is None:
+            self._segments_count += 1
+            shm = "SHM" in self._transport.upper()
+            segment = Segment(self._source, f"segment {self._segments_count}", self._transport, role=CLIENT,
+                              bytes_are_partial=shm)  # fmt: skip
+        self._current, self._last_id = segment, number
+        if len(self._expected) > 1000:
+            self._expected.pop(next(iter(self._expected)))
+        self._expected.setdefault(number + 1, []).append(segment)
+        return segment
+
+    def _forget(self, number: int, segment: Segment) -> None:
+        """Expect `number` no longer of `segment`."""
+        waiting = self._expected.get(number, [])
+        if segment in waiting:
+            waiting.remove(segment)
+        if not waiting:
+            self._expected.pop(number, None)
+
+    def _batch(
+        self, segment: Segment, ids: Ints, names: list[str], table: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+    ) -> Batch:
+        def column(name: str, unit: float) -> Ints | None:
+            index = self._columns.get(name)
+            return None if index is None else np.rint(table[index - 2] * unit).astype(np.int64)
+
+        def there(name: str, unit: float) -> Ints:
+            found = column(name, unit)
+            return np.zeros(len(ids), np.int64) if found is None else found
+
+        methods = {name: index for index, name in enumerate(dict.fromkeys(names))}
+        batch = Batch(
+            segment,
+            RPC.stages,
+            list(methods),
+            ids,
+            np.array([methods[name] for name in names], dtype=np.int64),
+            np.full(len(ids), UNKNOWN_NS, dtype=np.int64),
+            there("total", 1e6),
+            np.stack([there(stage, 1e6) for stage in RPC.stages], axis=1),
+            there("sent", 1024.0),
+            there("recv", 1024.0),
+            np.zeros(len(ids), dtype=np.bool_),
+            column("server", 1e6),
+            column("outside", 1e6),
+        )
+        if "throughput" in self._columns:
+            self._check_throughput(table, batch)
+        return batch
+
+    def _check_throughput(self, table: np.ndarray[tuple[int, ...], np.dtype[np.float64]], batch: Batch) -> None:
+        printed = table[self._columns["throughput"] - 2]
+        total_s = np.where(batch.total_ns > 0, batch.total_ns, np.inf) / 1e9
+        moved = (batch.sent_bytes + batch.recv_bytes) / 2**20
+        with np.errstate(over="ignore", invalid="ignore"):
+            computed = moved / total_s
+            slack = _THROUGHPUT_STEP + 20 / 2**20 / total_s + _THROUGHPUT_TOLERANCE * computed
+            wrong = np.isfinite(printed) & (np.abs(printed - computed) > slack)
+        self._notes.counts["rows with a printed throughput"] += len(printed)
+        self._notes.counts["throughputs that differ by more than 2 %"] += int(np.count_nonzero(wrong))
+
+
+def _numbers(words: Sequence[str]) -> list[float] | None:
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        return None
