@@ -15,7 +15,7 @@ from ipcbench.trace.readers.batch import Batch, Notes
 from ipcbench.trace.readers.tq_log import TqLog
 from ipcbench.trace.readers.zmq_log import ZmqLog
 
-_BLOCK_BYTES = 2**18
+_BLOCK_BYTES = 2**20
 _LONGEST_LINE_BYTES = 2**16
 _GZIP_MAGIC = b"\x1f\x8b"
 _ROTATED = re.compile(r"(.*?)(?:\.(\d{1,9}))?(?:\.gz)?")
@@ -32,10 +32,10 @@ def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
     for path in paths:
         number = 1
         for lines in blocks(path, notes):
-            foreign: Sequence[str] = lines
+            foreign = lines
             if any("[TQ-" in line for line in lines):
-                yield from tq.feed(lines)
-                foreign = [line for line in lines if "[TQ-" not in line]
+                foreign = []
+                yield from tq.feed(lines, foreign)
             if foreign and (zmq.active or any("ID" in line or "ZeroMQ" in line for line in foreign)):
                 yield from zmq.feed(foreign, number)
             else:

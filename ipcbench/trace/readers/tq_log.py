@@ -19,11 +19,20 @@ from ipcbench.trace.schema import PIPELINE
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REPEATED = re.compile(r"\[repeated (\d+)x across cluster\]")
-_WORKER = re.compile(r"\((\S+) pid=(\d+)(?:, ip=([\w.:]+))?\)")
+_WORKER = re.compile(r"(\S+) pid=(\d+)(?:, ip=([\w.:]+))?")
+_NUMBER = r"(\d{1,9}(?:\.\d{1,12})?)"
+_USUAL = re.compile(
+    r"TRACE\] trace_id=(\S+) \| func=(\S+)(?: \| pid=\d+)? \| stage="
+    r"(GET_START|COMPUTE_START|PUT_START|FUNCTION_START|"
+    r"(?:GET|COMPUTE|PUT)_END(?= \| duration)|FUNCTION_END(?= \| tot))"
+    rf"(?: \| batch_size=\d+)?(?: \| (?:total_)?duration={_NUMBER}s)?"
+    rf"(?: \| get_ratio={_NUMBER}% \| compute_ratio={_NUMBER}% \| put_ratio={_NUMBER}%)?(?: \| timestamp={_NUMBER})?\s*"
+)
 _SECONDS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3}
 _DURATION = re.compile(r"(-?[\d.]+(?:[eE][-+]?\d+)?)\s*(s|ms|us|µs)?")
 
 _BATCH_CALLS = 8192
+_MOST_NAMES = 10_000
 _LARGEST = 9e18
 _SKIPPED = {"GET_START", "COMPUTE_START", "PUT_START", "TQ_CLIENT_GET_START"}
 
@@ -38,23 +47,56 @@ class TqLog:
         self._sizes: dict[str, list[int]] = {}
         self._transfers: dict[tuple[str, str], list[TqCall]] = {}
         self._workers: dict[str, Segment] = {}
+        self._names: dict[str, str] = {}
         self._ids = 0
 
-    def feed(self, lines: Sequence[str]) -> Iterator[Batch]:
-        """Yield the calls that some lines complete; lines without a marker are passed over."""
+    def feed(self, lines: Sequence[str], foreign: list[str]) -> Iterator[Batch]:
+        """Yield the calls that some lines complete, and add those without a marker to `foreign`."""
+        known = 0
         for line in lines:
-            if "[TQ-" not in line:
+            head, marker, piece = line.partition("[TQ-")
+            if not marker:
+                foreign.append(line)
                 continue
-            if "\x1b" in line:
-                line = _ANSI.sub("", line)  # noqa: PLW2901 # the same line, without colours
-            head, *pieces = line.split("[TQ-")
-            worker = ""
-            if "pid=" in head and (match := _WORKER.search(head)):
-                worker = f"{match[1]} pid={match[2]}" + (f" ip={match[3]}" if match[3] else "")
-            for piece in pieces:
-                self._take(worker, piece)
+            worker = self._worker(head) if "pid=" in head else ""
+            match = _USUAL.match(piece)
+            if match is not None and match.end() == len(piece):
+                known += 1
+                if match[3] not in _SKIPPED:
+                    self._usual(worker, *match.groups())
+                continue
+            for one in piece.split(marker):
+                self._take(worker, _ANSI.sub("", one) if "\x1b" in one else one)
+        self._notes.counts["TQ lines"] += known
         if self._pairing.done_count >= _BATCH_CALLS or len(self._transfers) > 64:
             yield from self._flush()
+
+    def _worker(self, head: str) -> str:
+        """Return the worker that a line's beginning names, as Ray does: `(name pid=1, ip=2)`."""
+        at = head.find("pid=")
+        token = head[head.rfind("(", 0, at) + 1 : head.find(")", at)]
+        worker = self._names.get(token)
+        if worker is None:
+            match = _WORKER.fullmatch(token)
+            worker = "" if match is None else f"{match[1]} pid={match[2]}" + (f" ip={match[3]}" if match[3] else "")
+            if len(self._names) < _MOST_NAMES:
+                self._names[token] = worker
+        return worker
+
+    def _usual(self, worker: str, trace_id: str, func: str, stage: str, duration: str | None, get: str | None,
+               compute: str | None, put: str | None, timestamp: str | None) -> None:  # fmt: skip
+        """Take a [TQ-TRACE] line whose fields are in their usual order."""
+        function = self._pairing.function(worker, func)
+        at_ns = None if timestamp is None else round(float(timestamp) * 1e9)
+        if stage == "FUNCTION_START":
+            function.begin(at_ns, trace_id)
+            return
+        duration_ns = round(float(duration or 0) * 1e9)
+        if stage == "FUNCTION_END":
+            ratios = (float(get or "nan") / 100, float(compute or "nan") / 100, float(put or "nan") / 100)
+            function.end(at_ns, duration_ns, trace_id, ratios)
+        else:
+            function.part(stage[:-4], at_ns, duration_ns, trace_id)
 
     def finish(self) -> Iterator[Batch]:
         """Yield what is left, functions without an end included."""
@@ -67,12 +109,6 @@ class TqLog:
         if "[repeated" in body and (match := _REPEATED.search(body)):
             self._notes.counts["repeated lines not in the log"] += max(0, min(int(match[1][:9]), 10**9) - 1)
             body = body[: match.start()]
-        if kind == "TRACE":
-            begin = body.find("stage=") + 6
-            end = body.find(" |", begin)
-            if body[begin : end if end > 0 else None].rstrip() in _SKIPPED:
-                self._notes.counts["TQ lines"] += 1
-                return
         fields = dict([part.partition("=")[::2] for part in body.rstrip().split(" | ")])
         try:
             known = self._dispatch(kind, worker, fields)

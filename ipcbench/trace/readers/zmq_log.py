@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Ints, Notes, Segment
+from ipcbench.trace.readers.rows import Floats, Rows, numbers, rows_at_once, rows_one_by_one
 from ipcbench.trace.schema import CLIENT, RPC
 
 _TITLE = re.compile(r"ZeroMQ Performance Log.*?- Transport:\s*(.*)")
@@ -56,19 +59,28 @@ class ZmqLog:
 
     def feed(self, lines: Sequence[str], first_number: int) -> Iterator[Batch]:
         """Yield the calls of some lines; the first has that number in its file."""
+        number = first_number
+        for begins_with_digit, group in groupby(lines, key=_begins_with_digit):
+            some = list(group)
+            if begins_with_digit and self._width and (rows := rows_at_once(some, self._width - 2)):
+                yield from self._accept(rows)
+            else:
+                yield from self._one_by_one(some, number)
+            number += len(some)
+
+    def _one_by_one(self, lines: Sequence[str], number: int) -> Iterator[Batch]:
         rows: list[list[str]] = []
-        add, width = rows.append, self._width or -1
         for index, line in enumerate(lines):
             parts = line.split()
-            if len(parts) == width and parts[0].isdecimal():
-                add(parts)
+            if parts and len(parts) == self._width and parts[0].isdecimal():
+                rows.append(parts)
             elif parts:
-                if parts[0] in {"ID", "ZeroMQ", "SUMMARY"}:
-                    yield from self._flush(rows)
-                    rows.clear()
-                self._odd(line, parts, first_number + index, add)
-                width = self._width or -1
-        yield from self._flush(rows)
+                self._odd(line, parts, number + index, rows.append)
+        if rows:
+            sound, damaged = rows_one_by_one(rows, self._width - 2)
+            for row in damaged:
+                self._notes.damaged(self._source, " ".join(row))
+            yield from self._accept(sound)
 
     def _odd(self, line: str, parts: list[str], number: int, add: Callable[[list[str]], None]) -> None:
         """Take a line that is not an ordinary row."""
@@ -108,7 +120,7 @@ class ZmqLog:
         if surplus <= 0:
             return None
         row = [parts[0], " ".join(parts[1 : 2 + surplus]), *parts[2 + surplus :]]
-        return row if _numbers(row[2:]) is not None else None
+        return row if numbers(row[2:]) is not None else None
 
     def _take_value(self, claim: Claim, line: str, match: re.Match[str]) -> None:
         if match[2] is None:
@@ -118,57 +130,32 @@ class ZmqLog:
         if len(claim.values) < 200:
             claim.values[section + match[1].strip()] = float(match[2])
 
-    def _flush(self, rows: list[list[str]]) -> Iterator[Batch]:
-        if not rows:
-            return
-        self._claim = None
-        try:
-            table = np.array([[*map(float, column)] for column in [*zip(*rows, strict=True)][2:]])
-        except ValueError:
-            table, rows = self._sound(rows)
-        bad = ~np.isfinite(table[[index - 2 for name, index in self._columns.items() if name != "throughput"]])
-        bad |= np.abs(np.nan_to_num(table[: len(bad)], posinf=0, neginf=0)) > _LARGEST / 1e6
-        keep = ~bad.any(axis=0)
+    def _accept(self, rows: Rows) -> Iterator[Batch]:
+        """Yield the rows whose times and sizes can be kept, those of one client together."""
+        used = [index - 2 for name, index in self._columns.items() if name != "throughput"]
+        keep: npt.NDArray[np.bool_] = (np.abs(rows.table[used]) < _LARGEST / 1e6).all(
+            axis=0
+        )  # False for what is no number, too
         if not keep.all():
             for index in np.flatnonzero(~keep).tolist():
-                self._notes.damaged(self._source, f"id {rows[index][0]}: a time or size that is no number")
-            table = table[:, keep]
-            rows = [row for row, good in zip(rows, keep.tolist(), strict=True) if good]
-        if rows:
-            yield from self._split(rows, table)
-
-    def _sound(
-        self, rows: list[list[str]]
-    ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], list[list[str]]]:
-        """Return the rows that hold numbers, and count the others."""
-        sound, values = [], []
-        for row in rows:
-            numbers = _numbers(row[2:])
-            if numbers is None:
-                self._notes.damaged(self._source, " ".join(row))
-            else:
-                sound.append(row)
-                values.append(numbers)
-        return np.array(values, dtype=np.float64).reshape(-1, self._width - 2).T, sound
-
-    def _split(
-        self, rows: list[list[str]], table: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-    ) -> Iterator[Batch]:
-        """Yield the rows, those of one client together."""
-        ids = np.array([int(row[0][:18]) for row in rows], dtype=np.int64)
+                self._notes.damaged(self._source, f"id {rows.ids[index]}: a time or size that is no number")
+            names = [name for name, good in zip(rows.names, keep.tolist(), strict=True) if good]
+            rows = Rows(rows.ids[keep], names, rows.table[:, keep])
+        ids = rows.ids
+        if not len(ids):
+            return
+        self._claim = None
         if self._current is not None and ids[0] == self._last_id + 1 and (np.diff(ids) == 1).all():
             self._forget(self._last_id + 1, self._current)
             self._expected.setdefault(int(ids[-1]) + 1, []).append(self._current)
-            owners = {self._current: slice(None)}
-        else:
-            found: dict[Segment, list[int]] = {}
-            for index, number in enumerate(ids.tolist()):
-                found.setdefault(self._owner(number), []).append(index)
-            owners = {segment: np.array(indices) for segment, indices in found.items()}  # type: ignore[misc]
-        self._last_id = int(ids[-1])
+            self._last_id = int(ids[-1])
+            yield self._batch(self._current, rows)
+            return
+        owners: dict[Segment, list[int]] = {}
+        for index, number in enumerate(ids.tolist()):
+            owners.setdefault(self._owner(number), []).append(index)
         for segment, chosen in owners.items():
-            names = [row[1] for row in rows] if isinstance(chosen, slice) else [rows[i][1] for i in chosen]
-            yield self._batch(segment, ids[chosen], names, table[:, chosen])
+            yield self._batch(segment, Rows(ids[chosen], [rows.names[one] for one in chosen], rows.table[:, chosen]))
 
     def _owner(self, number: int) -> Segment:
         """Return the client that wrote a row: the one whose next id it is, else the current one, or a new one."""
@@ -199,9 +186,9 @@ class ZmqLog:
         if not waiting:
             self._expected.pop(number, None)
 
-    def _batch(
-        self, segment: Segment, ids: Ints, names: list[str], table: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-    ) -> Batch:
+    def _batch(self, segment: Segment, rows: Rows) -> Batch:
+        ids, names, table = rows
+
         def column(name: str, unit: float) -> Ints | None:
             index = self._columns.get(name)
             return None if index is None else np.rint(table[index - 2] * unit).astype(np.int64)
@@ -230,7 +217,7 @@ class ZmqLog:
             self._check_throughput(table, batch)
         return batch
 
-    def _check_throughput(self, table: np.ndarray[tuple[int, ...], np.dtype[np.float64]], batch: Batch) -> None:
+    def _check_throughput(self, table: Floats, batch: Batch) -> None:
         printed = table[self._columns["throughput"] - 2]
         total_s = np.where(batch.total_ns > 0, batch.total_ns, np.inf) / 1e9
         moved = (batch.sent_bytes + batch.recv_bytes) / 2**20
@@ -242,8 +229,5 @@ class ZmqLog:
         self._notes.counts["throughputs that differ by more than 2 %"] += int(np.count_nonzero(wrong))
 
 
-def _numbers(words: Sequence[str]) -> list[float] | None:
-    try:
-        return [float(word) for word in words]
-    except ValueError:
-        return None
+def _begins_with_digit(line: str) -> bool:
+    return line[:1].isdecimal()
