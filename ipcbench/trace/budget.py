@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MAX_PERIOD = 4096
+MAX_PERIOD = 1024
 
 _START_PERIOD = 32
 _IN_SITU = 2.0

@@ -64,9 +64,12 @@ BIN_COUNT = LINEAR_BINS + LAST_OCTAVE * BINS_PER_OCTAVE
 """Bins of ipcbench/measure/histogram.py, up to 2⁴¹ ns (36 minutes); what is longer is in the last one."""
 
 CELL_BYTES = 8
-SUM_CELLS = 16
+SUM_CELLS = 32
+SUMS_COUNT = 14
 PACK_SUMS = Struct("<14Q").pack_into
-"""Behind the first cell: calls, failures, bytes sent, bytes received, total ns, longest ns, ns of 7 stages, 0."""
+"""Twice, behind the first cell and at half of the cells, written in turn: calls, failures, bytes sent, bytes received,
+total ns, longest ns, ns of 7 stages, calls again. One that was being written when its process died has two different
+numbers of calls; the other is whole."""
 
 TALLY_BYTES = HEADER_BYTES + (SUM_CELLS + BIN_COUNT) * CELL_BYTES
 

@@ -29,7 +29,7 @@ from ipcbench.trace.schema import MAX_STAGES
 from ipcbench.trace.segment import allocate
 
 BLOCK_BYTES = -(-TALLY_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-_SUMS_AT = HEADER_BYTES + CELL_BYTES
+_SUMS_AT = (HEADER_BYTES + CELL_BYTES, HEADER_BYTES + SUM_CELLS // 2 * CELL_BYTES)
 
 _SUMS_EVERY = 64
 """Calls from one look of the sums at the file to the next; bins, which hold the exact count, are there at once."""
@@ -72,6 +72,7 @@ class Tally:
 
     __slots__ = (
         "_buffer",
+        "_sums_at",
         "calls_count",
         "cells",
         "failed_count",
@@ -84,6 +85,7 @@ class Tally:
 
     def __init__(self, buffer: mmap.mmap | bytearray) -> None:
         self._buffer = buffer
+        self._sums_at = _SUMS_AT[0]
         self.cells: memoryview[int] = memoryview(buffer)[HEADER_BYTES:TALLY_BYTES].cast("Q")
         self.calls_count = self.failed_count = self.sent_bytes = self.recv_bytes = self.total_ns = self.longest_ns = 0
         self.stage_ns = [0] * MAX_STAGES
@@ -133,9 +135,10 @@ class Tally:
             self._put_sums()
 
     def _put_sums(self) -> None:
+        self._sums_at = _SUMS_AT[self._sums_at == _SUMS_AT[0]]
         PACK_SUMS(
             self._buffer,
-            _SUMS_AT,
+            self._sums_at,
             self.calls_count,
             self.failed_count,
             self.sent_bytes,
@@ -143,7 +146,7 @@ class Tally:
             self.total_ns,
             self.longest_ns,
             *self.stage_ns,
-            0,
+            self.calls_count,
         )
 
     def close(self) -> None:

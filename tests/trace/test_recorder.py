@@ -148,7 +148,7 @@ def test_budget_follows_the_time_between_calls() -> None:
     assert period(5_000_000) == (1, False)
     assert period(30_000)[1]
     assert 20 < period(30_000)[0] < 60
-    assert period(1_000) == (4096, True)
+    assert period(1_000) == (1024, True)
 
 
 def test_with_a_budget_no_call_is_forgotten(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_calls_in_a_signal_handler(tmp_path: Path) -> None:
     trace.stop()
     found = records(tmp_path)
     assert sorted(one.sent_bytes for one in found if one.method == "main") == list(range(20_000))
-    assert len(found) == 20_000 + len(seen)
+    assert calls_count(tmp_path) == 20_000 + len(seen)  # one amid the making of a segment is tallied
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from ipcbench.trace.layout import (
     RECORD_BYTES,
     SEGMENT_MAGIC,
     SUM_CELLS,
+    SUMS_COUNT,
     TALLY_BYTES,
     TALLY_MAGIC,
     unpack_header,
@@ -169,18 +170,19 @@ def read_tally(path: Path, notes: Notes) -> Iterator[Bulk]:
 def _bulk(path: Path, facts: dict[str, Any], cells: npt.NDArray[np.uint64]) -> Bulk:
     schema = _schema(str(facts.get("schema", "")))
     role = facts.get("role")
-    sums = cells[:SUM_CELLS].astype(np.int64).tolist()
+    halves = [cells[at : at + SUMS_COUNT].astype(np.int64).tolist() for at in (1, SUM_CELLS // 2)]
+    sums = max((one for one in halves if one[0] == one[-1]), default=[0] * SUMS_COUNT)
     return Bulk(
         segment_of(path, facts, role if isinstance(role, int) else 0),
         schema.stages,
         str(facts.get("method", "?")),
         cells[SUM_CELLS:].astype(np.int64),
-        summed_count=sums[1],
-        untimed_count=sums[0],
-        failed_count=sums[2],
-        sent_bytes=sums[3],
-        recv_bytes=sums[4],
-        total_ns=sums[5],
-        longest_ns=sums[6],
-        stage_ns=np.array(sums[7 : 7 + len(schema.stages)], dtype=np.int64),
+        summed_count=sums[0],
+        untimed_count=int(cells[0].astype(np.int64)),
+        failed_count=sums[1],
+        sent_bytes=sums[2],
+        recv_bytes=sums[3],
+        total_ns=sums[4],
+        longest_ns=sums[5],
+        stage_ns=np.array(sums[6 : 6 + len(schema.stages)], dtype=np.int64),
     )

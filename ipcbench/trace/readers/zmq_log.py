@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Ints, Notes, Segment
 from ipcbench.trace.readers.rows import Floats, Rows, numbers, rows_at_once, rows_one_by_one
@@ -133,9 +132,7 @@ class ZmqLog:
     def _accept(self, rows: Rows) -> Iterator[Batch]:
         """Yield the rows whose times and sizes can be kept, those of one client together."""
         used = [index - 2 for name, index in self._columns.items() if name != "throughput"]
-        keep: npt.NDArray[np.bool_] = (np.abs(rows.table[used]) < _LARGEST / 1e6).all(
-            axis=0
-        )  # False for what is no number, too
+        keep = np.all(np.abs(rows.table[used]) < _LARGEST / 1e6, axis=0)  # False for what is no number, too
         if not keep.all():
             for index in np.flatnonzero(~keep).tolist():
                 self._notes.damaged(self._source, f"id {rows.ids[index]}: a time or size that is no number")
