@@ -35,7 +35,7 @@ from ipcbench.trace.schema import CLIENT, MAX_STAGES, SERVER_SIDE, Schema, parse
 
 _ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)"}
 
-_CHUNK_RECORDS = 65_536
+_CHUNK_RECORDS = 8_192
 _MAX_BLOCK_BYTES = 2**20
 
 _RECORD = np.dtype([
@@ -50,7 +50,7 @@ _NAME = np.dtype([
 
 
 def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
-    """Yield the calls of a segment, at most 65,536 at a time; slots that were never finished are no calls.
+    """Yield the calls of a segment, at most 8,192 at a time; slots that were never finished are no calls.
 
     Raises:
         StoreError: it cannot be opened, or is not a segment of this version.

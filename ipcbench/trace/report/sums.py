@@ -8,8 +8,10 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ipcbench.measure.histogram import Histogram, bin_bounds
 from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Segment
@@ -167,9 +169,7 @@ class Sums:
         if batch.outside_ns is not None:
             group.outside_ns = (group.outside_ns or 0.0) + float(batch.outside_ns.sum(dtype=np.float64))
         _add_worker(group, batch.segment.worker, len(batch.ids), float(batch.total_ns.sum(dtype=np.float64)))
-        for number, name in enumerate(batch.methods):
-            chosen = slice(None) if len(batch.methods) == 1 else np.flatnonzero(batch.method == number)
-            _add_method(method_of(group, name), batch, chosen)
+        _add_methods(group, batch)
         _add_extremes(group.slowest, batch, batch.total_ns)
         _add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
 
@@ -230,25 +230,45 @@ def _add_worker(group: GroupSums, worker: str, count: int, total_ns: float) -> N
         sums[1] += total_ns
 
 
-def _add_method(sums: MethodSums, batch: Batch, chosen: slice | Ints) -> None:
-    total = batch.total_ns[chosen]
-    if not len(total):
-        return
-    sent, recv = batch.sent_bytes[chosen], batch.recv_bytes[chosen]
-    sums.histogram.record(np.maximum(total, 0))
-    exact = total.astype(np.float64)
-    sums.total_ns += float(exact.sum())
-    sums.square_ns2 += float(exact @ exact)
-    sums.squared_count += len(total)
-    sums.squared_ns += float(exact.sum())
-    sums.sent_bytes += float(sent.sum(dtype=np.float64))
-    sums.recv_bytes += float(recv.sum(dtype=np.float64))
-    sums.failed_count += int(np.count_nonzero(batch.failed[chosen]))
+def _add_methods(group: GroupSums, batch: Batch) -> None:
+    """Add the calls to the sums of their methods."""
+    exact = batch.total_ns.astype(np.float64)
+
+    def summed(values: npt.NDArray[Any]) -> list[float]:
+        sums: list[float] = np.bincount(batch.method, values, len(batch.methods)).tolist()
+        return sums
+
+    counts = np.bincount(batch.method, minlength=len(batch.methods))
+    ends = np.cumsum(counts).tolist()
+    order = np.argsort(batch.method.astype(np.uint16), kind="stable")  # quick for numbers of two bytes
+    total, squares = summed(exact), summed(exact * exact)
+    sent, recv, failed = summed(batch.sent_bytes), summed(batch.recv_bytes), summed(batch.failed)
+    for number, name in enumerate(batch.methods):
+        count = int(counts[number])
+        if not count:
+            continue
+        sums = method_of(group, name)
+        chosen = order[ends[number] - count : ends[number]]
+        sums.histogram.record(np.maximum(batch.total_ns[chosen], 0))
+        sums.total_ns += total[number]
+        sums.square_ns2 += squares[number]
+        sums.squared_count += count
+        sums.squared_ns += total[number]
+        sums.sent_bytes += sent[number]
+        sums.recv_bytes += recv[number]
+        sums.failed_count += int(failed[number])
+        _keep_first(sums, batch, chosen)
+
+
+def _keep_first(sums: MethodSums, batch: Batch, chosen: Ints) -> None:
+    """Keep the first times, and the first pairs of time and size."""
     if len(sums.first_ns) < _FIRST_COUNT:
-        sums.first_ns += total[: _FIRST_COUNT - len(sums.first_ns)].tolist()
+        sums.first_ns += batch.total_ns[chosen[: _FIRST_COUNT - len(sums.first_ns)]].tolist()
     room = _PAIRS_COUNT - len(sums.pairs)
     if room > 0:
-        sums.pairs += zip(total[:room].tolist(), (sent[:room] + recv[:room]).tolist(), strict=True)
+        some = chosen[:room]
+        moved = batch.sent_bytes[some] + batch.recv_bytes[some]
+        sums.pairs += zip(batch.total_ns[some].tolist(), moved.tolist(), strict=True)
 
 
 def _add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
