@@ -32,6 +32,7 @@ _COMMANDS = (
     "compare",
     "export",
     "doctor",
+    "trace",
     "selftest",
     "clean",
 )

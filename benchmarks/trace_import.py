@@ -1,0 +1,102 @@
+"""How fast `ipcbench trace report` reads: zmq_performance.log, [TQ-…] lines, and segments, each made here.
+
+Usage: python benchmarks/trace_import.py [--lines 2000000]. Each kind is read by a process of its own, whose CPU time
+and peak memory count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ipcbench import trace
+from ipcbench.trace.report.gather import gather
+
+NAMES = "Serialize(ms) Send(ms) Recv(ms) Deserialize(ms) Total(ms) Sent(KB) Recv(KB) Throughput(MB/s)"
+
+
+def zmq_lines(count: int) -> Iterator[str]:
+    chosen = random.Random(1)
+    rule = "=" * 120
+    yield f"ZeroMQ Performance Log - Transport: IPC\n{rule}\nID    Method               {NAMES}\n{rule}\n"
+    for number in range(1, count + 1):
+        stages = [chosen.random() * scale for scale in (1, 0.1, 5, 1)]
+        total, sent, received = sum(stages), chosen.random() * 1000, chosen.random() * 1000
+        times = " ".join(f"{one:<12.3f}" for one in (*stages, total))
+        speed = (sent + received) / 1024 / total * 1e3
+        yield f"{number:<5} {f'Method{number % 5}':<20} {times} {sent:<12.2f} {received:<12.2f} {speed:<18.2f}\n"
+
+
+def tq_lines(count: int) -> Iterator[str]:
+    chosen = random.Random(1)
+    now = 1000.0
+    for number in range(count // 9):
+        got, computed, put = (round(chosen.random() / 100 + 1e-6, 6) for _ in range(3))
+        total = got + computed + put
+        start = f"\x1b[36m(WorkerDict pid={100 + number % 4}, ip=10.0.0.2)\x1b[0m INFO: [TQ-TRACE] trace_id=N/A | "
+        start += f"func=step{number % 3} | "
+        ratios = " | ".join(
+            f"{name}_ratio={100 * part / total:.2f}%"
+            for name, part in (("get", got), ("compute", computed), ("put", put))
+        )
+        for at, text in (
+            (0.0, "pid=1 | stage=FUNCTION_START"),
+            (0.0, "stage=GET_START | batch_size=4"),
+            (got, f"stage=GET_END | duration={got:.6f}s"),
+            (got, "stage=COMPUTE_START"),
+            (got + computed, f"stage=COMPUTE_END | duration={computed:.6f}s"),
+            (got + computed, "stage=PUT_START"),
+            (total, f"stage=PUT_END | duration={put:.6f}s"),
+            (total, f"stage=FUNCTION_END | total_duration={total:.6f}s | {ratios}"),
+        ):
+            yield f"{start}{text} | timestamp={now + at:.6f}\n"
+        yield f"step {number}: loss 0.123\n"
+        now += total + 0.001
+
+
+def make_segments(folder: Path, count: int) -> None:
+    recorder = trace.start(folder, max_bytes="8GiB")
+    for number in range(count):
+        with recorder.call(f"Method{number % 5}") as call:
+            call.serialized(number)
+            call.sent()
+            call.received(number)
+    trace.stop()
+
+
+def read(path: Path, count: int) -> None:
+    begin = time.process_time()
+    calls = sum(group.calls_count for group in gather([path]).sums.groups)
+    spent = time.process_time() - begin
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024  # ru_maxrss would be that of the parent
+    print(f"{path.name:10} {calls:>9,} calls  {count / spent / 1e6:6.2f} M lines or records/s of CPU  {peak:5.0f} MiB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lines", type=int, default=2_000_000)
+    parser.add_argument("--read", type=Path)
+    chosen = parser.parse_args()
+    if chosen.read:
+        read(chosen.read, chosen.lines)
+        return
+    with tempfile.TemporaryDirectory(prefix="ipcb-trace-") as name:
+        folder = Path(name)
+        for kind, lines in (("zmq.log", zmq_lines), ("tq.log", tq_lines)):
+            with (folder / kind).open("w") as file:
+                file.writelines(lines(chosen.lines))
+        make_segments(folder / "segments", chosen.lines)
+        for kind in ("zmq.log", "tq.log", "segments"):
+            command = [sys.executable, __file__, "--lines", str(chosen.lines), "--read", str(folder / kind)]
+            subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()

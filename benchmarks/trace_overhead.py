@@ -1,0 +1,221 @@
+"""What tracing costs a call: in a loop, and inside a ZeroMQ round trip over ipc, beside other recorders, in one run.
+
+Usage: python benchmarks/trace_overhead.py [--calls 4000] [--turns 5]. Recorders that are not installed are named and
+left out. Modes take turns, so that drift of the machine hits all alike; a figure is the best turn in the loop, and the
+median of all calls in the round trip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import statistics
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgpack
+import zmq
+
+from ipcbench import trace
+from ipcbench.clock import now_ns
+from ipcbench.trace.recorder import calibrate
+
+Call = Callable[[Callable[[], bytes], Callable[[bytes], bytes]], None]
+"""Carries out one four-stage call: make a request, exchange it, read the answer."""
+
+PAYLOAD = b"x" * 64
+
+to_close: list[Callable[[], object]] = []
+"""What ends the recorder of the last turn."""
+
+
+def bare(make: Callable[[], bytes], exchange: Callable[[bytes], bytes]) -> None:
+    msgpack.unpackb(exchange(make()))
+
+
+def by_recorder(recorder: trace.Recorder) -> Call:
+    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes]) -> None:
+        with recorder.call("Echo") as call:
+            request = make()
+            call.serialized(len(request))
+            call.sent()
+            answer = exchange(request)
+            call.received(len(answer))
+            msgpack.unpackb(answer)
+
+    return one
+
+
+def by_decorator(recorder: trace.Recorder) -> Call:
+    return trace.traced("Echo")(bare)
+
+
+def by_logging(folder: Path) -> Call:
+    logger = logging.Logger("traced")
+    handler = logging.FileHandler(folder / "calls.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+
+    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes]) -> None:
+        begin = now_ns()
+        bare(make, exchange)
+        logger.info("Echo %d ns", now_ns() - begin)
+
+    return one
+
+
+def by_opentelemetry() -> Call:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    class Forget(SpanExporter):
+        def export(self, spans: object) -> SpanExportResult:
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider()
+    to_close.append(provider.shutdown)
+    provider.add_span_processor(BatchSpanProcessor(Forget()))
+    tracer = provider.get_tracer("overhead")
+
+    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes]) -> None:
+        with tracer.start_as_current_span("Echo"):
+            with tracer.start_as_current_span("serialize"):
+                request = make()
+            with tracer.start_as_current_span("send"):
+                pass
+            with tracer.start_as_current_span("wait"):
+                answer = exchange(request)
+            with tracer.start_as_current_span("deserialize"):
+                msgpack.unpackb(answer)
+
+    return one
+
+
+def by_viztracer() -> Call:
+    from viztracer import VizTracer
+
+    tracer = VizTracer(verbose=0, max_stack_depth=0)
+    tracer.start()
+    to_close.append(tracer.stop)
+    to_close.append(tracer.clear)
+
+    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes]) -> None:
+        with tracer.log_event("Echo"), tracer.log_event("serialize"):
+            request = make()
+        with tracer.log_event("wait"):
+            answer = exchange(request)
+        with tracer.log_event("deserialize"):
+            msgpack.unpackb(answer)
+
+    return one
+
+
+def serve(address: str) -> None:
+    """Answer every message with itself, until an empty one."""
+    with zmq.Context() as context, context.socket(zmq.REP) as socket:
+        socket.bind(address)
+        while request := socket.recv():
+            socket.send(request)
+        socket.send(b"")
+
+
+def in_loop_ns(call: Call, count: int) -> float:
+    request = msgpack.packb(PAYLOAD)
+    begin = now_ns()
+    for _ in range(count):
+        call(lambda: request, lambda same: same)
+    return (now_ns() - begin) / count
+
+
+def in_round_trip_ns(call: Call, socket: zmq.Socket[bytes], count: int) -> list[int]:
+    def make() -> bytes:
+        return msgpack.packb(PAYLOAD)
+
+    def exchange(request: bytes) -> bytes:
+        socket.send(request)
+        return socket.recv()
+
+    times = []
+    for _ in range(count):
+        begin = now_ns()
+        call(make, exchange)
+        times.append(now_ns() - begin)
+    return times
+
+
+def modes(folder: Path) -> dict[str, Callable[[], Call]]:
+    """Name of a mode → what prepares it, directly before its turn."""
+    found: dict[str, Callable[[], Call]] = {
+        "nothing": lambda: bare,
+        "trace, disabled, decorator": lambda: by_decorator(trace.start(folder / "off")),
+        "trace, every call": lambda: by_recorder(trace.start(folder / "all")),
+        "trace, sample=16": lambda: by_recorder(trace.start(folder / "some", sample=16)),
+        "trace, budget=0.01": lambda: by_recorder(trace.start(folder / "budget", budget=0.01)),
+        "trace, budget=0.01, decorator": lambda: by_decorator(trace.start(folder / "deco", budget=0.01)),
+        "logging, one line": lambda: by_logging(folder),
+    }
+    for name, module, prepare in (
+        ("opentelemetry-sdk, batch, 5 spans", "opentelemetry", by_opentelemetry),
+        ("viztracer, 4 events", "viztracer", by_viztracer),
+    ):
+        if find_spec(module) is None:
+            print(f"{module} is not installed and left out")
+        else:
+            found[name] = prepare
+    return found
+
+
+def prepared(name: str, prepare: Callable[[], Call]) -> Call:
+    trace.stop()
+    while to_close:
+        to_close.pop(0)()
+    call = prepare()
+    if "disabled" in name:
+        trace.stop()
+    return call
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=4000)
+    parser.add_argument("--turns", type=int, default=5)
+    chosen = parser.parse_args()
+    loops: dict[str, list[float]] = {}
+    trips: dict[str, list[int]] = {}
+    with tempfile.TemporaryDirectory(prefix="ipcb-trace-") as name, zmq.Context() as context:
+        folder = Path(name)
+        address = f"ipc://{folder}/echo"
+        server = multiprocessing.get_context("spawn").Process(target=serve, args=(address,))
+        server.start()
+        with context.socket(zmq.REQ) as socket:
+            socket.connect(address)
+            every = modes(folder)
+            for _ in range(chosen.turns):
+                for mode, prepare in every.items():
+                    call = prepared(mode, prepare)
+                    loops.setdefault(mode, []).append(in_loop_ns(call, chosen.calls))
+                    trips.setdefault(mode, []).extend(in_round_trip_ns(call, socket, chosen.calls))
+            prepared("nothing", every["nothing"])
+            socket.send(b"")
+            socket.recv()
+        server.join()
+    base_loop, base_trip = min(loops["nothing"]), statistics.median(trips["nothing"])
+    costs = calibrate()
+    print(f"a four-stage call alone, in ns: recorded {costs.recorded_ns:,.0f}, tallied {costs.timed_ns:,.0f}, "
+          f"counted {costs.counted_ns:,.0f}")  # fmt: skip
+    print(f"a round trip of {len(PAYLOAD)} bytes without tracing: p50 {base_trip / 1000:.1f} µs")
+    print(f"{'':36}{'in a loop, ns':>16}{'p50 added, µs':>16}{'':>9}{'p99, µs':>10}")
+    for mode, turns in loops.items():
+        added = statistics.median(trips[mode]) - base_trip
+        tail = statistics.quantiles(trips[mode], n=100)[98]
+        print(
+            f"{mode:36}{min(turns) - base_loop:16,.0f}{added / 1000:16.2f}{100 * added / base_trip:8.1f}%"
+            f"{tail / 1000:10.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

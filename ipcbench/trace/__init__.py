@@ -1,0 +1,51 @@
+"""Tracing a real application: what its calls between processes cost, stage by stage, cheaply enough to be left on.
+
+What does not live here: anything but the public names. Recording needs the standard library only.
+
+    >>> from ipcbench import trace
+    >>> trace.start("trace/", service="client")          # or IPCBENCH_TRACE=trace/,sample=16 in the environment
+    >>> with trace.call("Matmul") as call:               # stages: serialize, send, wait, deserialize
+    ...     request = pack(matrix)
+    ...     call.serialized(len(request))
+    ...     socket.send(request)
+    ...     call.sent()
+    ...     reply = socket.recv()
+    ...     call.received(len(reply))
+    ...     result = unpack(reply)
+"""
+
+from __future__ import annotations
+
+from ipcbench.trace.call import Call
+from ipcbench.trace.decorate import traced
+from ipcbench.trace.ids import TraceId
+from ipcbench.trace.recorder import STATE, Recorder, start, stop
+from ipcbench.trace.schema import FUNCTION, GENERATOR, PIPELINE, RPC, SERVER, Schema
+
+__all__ = [
+    "FUNCTION",
+    "GENERATOR",
+    "PIPELINE",
+    "RPC",
+    "SERVER",
+    "Call",
+    "Recorder",
+    "Schema",
+    "TraceId",
+    "call",
+    "start",
+    "stop",
+    "traced",
+]
+
+
+def call(method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
+    """Begin a call of this process's recorder: use it with `with`. Without one, it costs next to nothing.
+
+    Args:
+        method: its name; few different ones, without data in them.
+        schema: its stages.
+        peer: the other side, such as an endpoint.
+        trace_id: what this call belongs to: 16 bytes, hexadecimal digits, a `traceparent`, a number; else it is new.
+    """
+    return STATE.recorder.call(method, schema, peer, trace_id)

@@ -1,0 +1,70 @@
+"""How often to record so that tracing costs no more than a given share of a thread's time. Standard library only.
+
+What does not live here: what a call costs on this machine (store.py measures it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_PERIOD = 1024
+
+_START_PERIOD = 32
+_IN_SITU = 2.0
+"""In an application, with cold caches, a call costs about twice what it costs in a loop."""
+
+_AIM = 0.75
+"""The share of the budget that is aimed at: times vary."""
+
+_MEMORY = 0.75
+"""How much of the older observations stays in the average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What one four-stage call costs the application, in a loop.
+
+    Attributes:
+        recorded_ns: with a record.
+        timed_ns: timed and put into a tally.
+        counted_ns: counted only.
+    """
+
+    recorded_ns: float
+    timed_ns: float
+    counted_ns: float
+
+
+class Governor:
+    """Chooses the period of one lane from the time between its calls.
+
+    Attributes:
+        period: of how many calls one is to be recorded, on average.
+        planned_count: calls from the last decision to the next.
+    """
+
+    __slots__ = ("_budget_ratio", "_calls_count", "_costs", "_elapsed_ns", "_last_ns", "period", "planned_count")
+
+    def __init__(self, costs: Costs, budget_ratio: float) -> None:
+        self._costs = costs
+        self._budget_ratio = budget_ratio
+        self._last_ns = 0
+        self._elapsed_ns = self._calls_count = 0.0
+        self.period = _START_PERIOD
+        self.planned_count = 0
+
+    def decide(self, now_ns: int) -> tuple[int, bool]:
+        """Return the period from now on, and whether the calls between are counted without being timed."""
+        last_ns, self._last_ns = self._last_ns, now_ns
+        if last_ns == 0 or not self.planned_count:
+            return self.period, True
+        self._elapsed_ns = self._elapsed_ns * _MEMORY + (now_ns - last_ns)
+        self._calls_count = self._calls_count * _MEMORY + self.planned_count
+        allowed_ns = self._budget_ratio * _AIM * self._elapsed_ns / self._calls_count
+        recorded_ns = self._costs.recorded_ns * _IN_SITU
+        for between_ns, blind in ((self._costs.timed_ns * _IN_SITU, False), (self._costs.counted_ns, True)):
+            room_ns = allowed_ns - between_ns
+            if room_ns > recorded_ns / MAX_PERIOD or blind:
+                self.period = min(MAX_PERIOD, max(1, int(recorded_ns / max(room_ns, 1e-3)) + 1))
+                return self.period, blind
+        return self.period, True

@@ -1,0 +1,230 @@
+"""One traced call: a context manager whose marks end its stages. Standard library only; this is the hot path.
+
+What does not live here: which calls are recorded (lane.py), and where (segment.py, tally.py).
+"""
+
+from __future__ import annotations
+
+from struct import error as StructError  # noqa: N812 # as an exception is written
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ipcbench.clock import now_ns
+from ipcbench.trace.layout import CALL, FAILED, KEPT, MARKER, OVERRUN, PACK_HEAD, PACKERS, QUICK_PACKERS
+
+if TYPE_CHECKING:
+    from ipcbench.trace.lane import Site
+
+_PACK_RPC = QUICK_PACKERS[4]
+
+
+class Call:
+    """A call under way. It belongs to its `with` block and must not be used after it.
+
+    Attributes:
+        sent_bytes, recv_bytes: what the call moved; may be set, and are by the marks that take a number of bytes.
+    """
+
+    __slots__ = ("_append", "_begin_ns", "_marks", "_recorded", "_site", "_trace", "recv_bytes", "sent_bytes")
+
+    _begin_ns: int
+    _recorded: bool
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._marks: list[int] = []
+        self._append = self._marks.append
+        self._trace: tuple[int, int] | None = None
+        self.sent_bytes = self.recv_bytes = 0
+
+    def mark(self, recv_bytes: int = 0, sent_bytes: int = 0) -> None:
+        """End the current stage; the last one is ended by the end of the block."""
+        self._append(now_ns())
+        if recv_bytes:
+            self.recv_bytes += recv_bytes
+        if sent_bytes:
+            self.sent_bytes += sent_bytes
+
+    def serialized(self, sent_bytes: int) -> None:
+        """RPC: the request is serialized; it has that many bytes."""
+        self.mark(0, sent_bytes)
+
+    def sent(self) -> None:
+        """RPC: the request is handed over."""
+        self.mark()
+
+    def received(self, recv_bytes: int) -> None:
+        """RPC: the reply is here; it has that many bytes."""
+        self.mark(recv_bytes)
+
+    def __enter__(self) -> Call:
+        self._begin_ns = now_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        end_ns = now_ns()
+        site = self._site
+        if self._recorded and kind is None and self._trace is None:
+            segment = site.segment
+            offset = segment.take()
+            if offset < segment.limit:
+                marks = self._marks
+                ends = len(marks) + 1
+                try:
+                    QUICK_PACKERS[ends](segment.buffer, offset, site.heads[ends], self._begin_ns, *marks, end_ns,
+                                        self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
+                except (StructError, ValueError, TypeError, IndexError):
+                    self._leave(end_ns, kind)
+                    return
+                marks.clear()
+                self.sent_bytes = self.recv_bytes = 0
+                if not site.lane.always:
+                    site.slowest_ns = max(site.slowest_ns, end_ns - self._begin_ns)
+                site.free.append(self)
+                return
+        self._leave(end_ns, kind)
+
+    def _leave(self, end_ns: int, kind: type[BaseException] | None) -> None:
+        """End a call that is not an ordinary recorded one."""
+        site, marks = self._site, self._marks
+        flags = 0 if kind is None else FAILED
+        if len(marks) > site.last:
+            flags |= OVERRUN
+            del marks[site.last :]
+        total_ns = end_ns - self._begin_ns
+        if not self._recorded and (total_ns > site.slowest_ns or flags & FAILED):
+            flags |= KEPT
+            self._recorded = True
+        site.slowest_ns = max(total_ns, site.slowest_ns)
+        try:
+            if not (self._recorded and self._record(end_ns, flags, kind)):
+                tally = site.tally or site.lane.tally(site)
+                tally.add(self._begin_ns, marks, end_ns, self.sent_bytes, self.recv_bytes, bool(flags & FAILED))
+        except (StructError, ValueError, TypeError):
+            site.lane.lost_count += 1
+        marks.clear()
+        self.sent_bytes = self.recv_bytes = 0
+        self._trace = None
+        site.free.append(self)
+
+    def _record(self, end_ns: int, flags: int, kind: type[BaseException] | None) -> bool:
+        """Write the record, with whatever it needs beside it; return whether there was room."""
+        site = self._site
+        offset = site.lane.room(site)
+        if offset is None:
+            return False
+        segment = site.segment
+        error_id = 0 if kind is None else site.lane.name_id(kind.__name__) or 0
+        ends = len(self._marks) + 1
+        head = PACK_HEAD(CALL, flags, ends, site.schema.role, *site.ids, error_id, 0)
+        high, low = self._trace or (0, 0)
+        PACKERS[ends](segment.buffer, offset, head, high, low, 0, self._begin_ns, *self._marks, end_ns,
+                      self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
+        return True
+
+
+class RpcCall(Call):
+    """A call of the RPC schema: its three marks have places of their own, which is quicker."""
+
+    __slots__ = ("_received_ns", "_sent_ns", "_serialized_ns")
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._serialized_ns = self._sent_ns = self._received_ns = 0
+
+    def mark(self, recv_bytes: int = 0, sent_bytes: int = 0) -> None:
+        if not self._serialized_ns:
+            self._serialized_ns = now_ns()
+        elif not self._sent_ns:
+            self._sent_ns = now_ns()
+        elif not self._received_ns:
+            self._received_ns = now_ns()
+        else:
+            self._append(now_ns())
+        if recv_bytes:
+            self.recv_bytes += recv_bytes
+        if sent_bytes:
+            self.sent_bytes += sent_bytes
+
+    def serialized(self, sent_bytes: int) -> None:
+        self._serialized_ns = now_ns()
+        self.sent_bytes = sent_bytes
+
+    def sent(self) -> None:
+        self._sent_ns = now_ns()
+
+    def received(self, recv_bytes: int) -> None:
+        self._received_ns = now_ns()
+        self.recv_bytes = recv_bytes
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        end_ns = now_ns()
+        site = self._site
+        whole = self._serialized_ns and self._sent_ns and self._received_ns and kind is None
+        if self._recorded and whole and self._trace is None:
+            segment = site.segment
+            offset = segment.take()
+            if offset < segment.limit:
+                try:
+                    _PACK_RPC(segment.buffer, offset, site.heads[4], self._begin_ns, self._serialized_ns, self._sent_ns,
+                              self._received_ns, end_ns, self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
+                except (StructError, ValueError, TypeError):
+                    site.lane.lost_count += 1
+                self._received_ns = self._sent_ns = self._serialized_ns = self.sent_bytes = self.recv_bytes = 0
+                if not site.lane.always:
+                    site.slowest_ns = max(site.slowest_ns, end_ns - self._begin_ns)
+                site.free.append(self)
+                return
+        elif whole and not self._recorded and end_ns - self._begin_ns <= site.slowest_ns:
+            times_ns = (self._begin_ns, self._serialized_ns, self._sent_ns, self._received_ns, end_ns)
+            try:
+                (site.tally or site.lane.tally(site)).add_rpc(times_ns, self.sent_bytes, self.recv_bytes)
+            except (StructError, ValueError, TypeError):
+                site.lane.lost_count += 1
+            self._received_ns = self._sent_ns = self._serialized_ns = self.sent_bytes = self.recv_bytes = 0
+            site.free.append(self)
+            return
+        self._leave_with_stamps(end_ns, kind)
+
+    def _leave_with_stamps(self, end_ns: int, kind: type[BaseException] | None) -> None:
+        stamps = (self._serialized_ns, self._sent_ns, self._received_ns)
+        self._marks[:0] = [stamp for stamp in stamps if stamp]
+        self._received_ns = self._sent_ns = self._serialized_ns = 0
+        self._leave(end_ns, kind)
+
+
+class Nothing(Call):
+    """A call that is not timed: everything is accepted, nothing happens."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        """Hold nothing; what is set is forgotten."""
+        self.sent_bytes = self.recv_bytes = 0
+
+    def mark(self, recv_bytes: int = 0, sent_bytes: int = 0) -> None:
+        """Ignore it."""
+
+    def serialized(self, sent_bytes: int) -> None:
+        """Ignore it."""
+
+    def sent(self) -> None:
+        """Ignore it."""
+
+    def received(self, recv_bytes: int) -> None:
+        """Ignore it."""
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End nothing."""
+
+
+NOTHING = Nothing()

@@ -1,0 +1,143 @@
+"""The decorator: functions, coroutines, generators and asynchronous generators. Standard library only.
+
+What does not live here: calls with stages (call.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ipcbench.clock import now_ns
+from ipcbench.trace.call import NOTHING, Call
+from ipcbench.trace.recorder import STATE
+from ipcbench.trace.schema import FUNCTION, GENERATOR
+
+_Any = TypeVar("_Any", bound=Callable[..., Any])
+
+
+def traced(name: str = "") -> Callable[[_Any], _Any]:
+    """Return a decorator that records every call of a function under `name`, or the function's own name.
+
+    A coroutine's call ends with it. A generator's call ends when it is exhausted, closed or raises; it has two
+    stages, its own time and the time during which it was suspended.
+    """
+
+    def decorate(function: _Any) -> _Any:
+        method = name or str(getattr(function, "__qualname__", function))
+        if inspect.isasyncgenfunction(function):
+            wrapped: Any = _async_generator(function, method)
+        elif inspect.iscoroutinefunction(function):
+            wrapped = _coroutine(function, method)
+        elif inspect.isgeneratorfunction(function):
+            wrapped = _generator(function, method)
+        else:
+            wrapped = _function(function, method)
+        done: Any = functools.wraps(function)(wrapped)
+        return done  # type: ignore[no-any-return] # it has the function's own type
+
+    return decorate
+
+
+def _function(function: Callable[..., Any], method: str) -> Callable[..., Any]:
+    state = STATE
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        recorder = state.recorder
+        if not recorder.enabled:
+            return function(*args, **kwargs)
+        call = recorder.call(method, FUNCTION)
+        if call is NOTHING:
+            return function(*args, **kwargs)
+        with call:
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _coroutine(function: Callable[..., Any], method: str) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with STATE.recorder.call(method, FUNCTION):
+            return await function(*args, **kwargs)
+
+    return wrapper
+
+
+class _Turns:
+    """Adds up a generator's two stages, and shows them to its call as one mark."""
+
+    __slots__ = ("_call", "_entered_ns", "_run_ns")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._run_ns = 0
+        self._entered_ns = now_ns()
+
+    def enter(self) -> None:
+        self._entered_ns = now_ns()
+
+    def leave(self) -> None:
+        self._run_ns += now_ns() - self._entered_ns
+
+    def finish(self) -> None:
+        """Mark the end of the first stage where it would be, had the generator run without a break."""
+        if self._call is not NOTHING:
+            self._call._marks.append(self._call._begin_ns + self._run_ns)
+
+
+def _generator(function: Callable[..., Any], method: str) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with STATE.recorder.call(method, GENERATOR) as call:
+            turns = _Turns(call)
+            inner = function(*args, **kwargs)
+            step, argument = inner.send, None
+            try:
+                while True:
+                    turns.enter()
+                    try:
+                        value = step(argument)
+                    except StopIteration as end:
+                        return end.value
+                    finally:
+                        turns.leave()
+                    try:
+                        step, argument = inner.send, (yield value)
+                    except GeneratorExit:
+                        inner.close()
+                        return None
+                    except BaseException as error:  # whatever is thrown in, the generator is to see
+                        step, argument = inner.throw, error
+            finally:
+                turns.finish()
+
+    return wrapper
+
+
+def _async_generator(function: Callable[..., Any], method: str) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with STATE.recorder.call(method, GENERATOR) as call:
+            turns = _Turns(call)
+            inner = function(*args, **kwargs)
+            step, argument = inner.asend, None
+            try:
+                while True:
+                    turns.enter()
+                    try:
+                        value = await step(argument)
+                    except StopAsyncIteration:
+                        return
+                    finally:
+                        turns.leave()
+                    try:
+                        step, argument = inner.asend, (yield value)
+                    except GeneratorExit:
+                        await inner.aclose()
+                        return
+                    except BaseException as error:  # whatever is thrown in, the generator is to see
+                        step, argument = inner.athrow, error
+            finally:
+                turns.finish()
+
+    return wrapper

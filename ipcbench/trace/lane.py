@@ -1,0 +1,218 @@
+"""A lane: where the calls of one thread go, and whether the next one is recorded. Standard library only.
+
+What does not live here: the calls (call.py), their files (segment.py, tally.py), and what all lanes share (store.py).
+
+Nothing here raises into the application: what cannot be stored is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+from typing import TYPE_CHECKING
+
+from ipcbench.clock import now_ns
+from ipcbench.trace.budget import Governor
+from ipcbench.trace.call import Call, RpcCall
+from ipcbench.trace.layout import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
+from ipcbench.trace.schema import RPC, Schema
+from ipcbench.trace.segment import FULL, Segment
+from ipcbench.trace.tally import Tally, TallyFile, in_memory
+
+if TYPE_CHECKING:
+    from ipcbench.trace.store import Store
+
+MAX_NAMES = 4096
+"""Different names that a lane keeps apart; later ones are one, so that names made of data cannot fill a disk."""
+
+OTHER = "(other names)"
+
+_MAX_NAME_TEXT_BYTES = 4096
+
+
+class Site:
+    """One method with its schema and peer, in one lane.
+
+    Attributes:
+        kind: the class of its calls, and `free`, those that are not under way.
+        segment: the one that `ids` and `heads` are of.
+        heads: the beginnings of its ordinary records, by the number of stage ends.
+        slowest_ns: the longest call so far.
+        tally: of its calls without a record; None before the first.
+        uncounted: calls that were not timed, since the tally was last told.
+    """
+
+    __slots__ = ("free", "heads", "ids", "kind", "lane", "last", "method", "peer", "schema", "segment", "slowest_ns",
+                 "tally", "uncounted")  # fmt: skip
+
+    def __init__(self, lane: Lane, method: str, schema: Schema, peer: str) -> None:
+        self.lane = lane
+        self.method = method
+        self.schema = schema
+        self.peer = peer
+        self.last = len(schema.stages) - 1
+        self.kind = RpcCall if schema is RPC else Call
+        self.free: list[Call] = []
+        self.segment = FULL
+        self.ids = (0, 0, 0)
+        self.heads: tuple[bytes, ...] = ()
+        self.slowest_ns = 0
+        self.tally: Tally | None = None
+        self.uncounted = 0
+
+
+class Lane:
+    """What one thread records into.
+
+    Attributes:
+        sites: by method alone for RPC without a peer, else by (method, schema, peer).
+        always: whether every call is recorded.
+        left: calls until the next recorded one, that one included.
+        period: of how many calls one is recorded, on average.
+        blind: whether the calls between are counted without a look at the clock.
+        lost_count: calls that could be neither recorded nor counted.
+    """
+
+    __slots__ = ("__weakref__", "_lock", "_names", "_random", "_retry_ns", "_rotating", "_store", "always", "blind",
+                 "files_count", "governor", "left", "lost_count", "period", "segment", "sites",
+                 "tally_file")  # fmt: skip
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._random = Random()  # noqa: S311 # which calls are recorded is no secret
+        self.governor = Governor(store.costs, store.budget_ratio) if store.budget_ratio else None
+        self.period = self.governor.period if self.governor else store.sample
+        self.blind = self.governor is not None
+        self.always = self.period == 1 and not self.blind
+        self.left = 1
+        self.lost_count = 0
+        self.sites: dict[object, Site] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew, with new files and new ids: in a new thread, and in the child after a fork."""
+        self._lock = threading.RLock()  # a signal handler may make a call inside this thread's own
+        self.segment: Segment = FULL
+        self._rotating = False
+        self._retry_ns = 0
+        self._names: dict[str, int] = {}
+        self.files_count = 0
+        self.tally_file: TallyFile | None = None
+        for site in self.sites.values():
+            site.segment = FULL
+            site.uncounted = 0
+            site.tally = None
+
+    def draw(self) -> int:
+        """Return how many calls there are until the next recorded one; a varying number, so that no rhythm is hit."""
+        if self.governor is not None:
+            self.period, self.blind = self.governor.decide(now_ns())
+            self.tell()
+        calls_count = self._random.randrange(1, 2 * self.period)
+        if self.governor is not None:
+            self.governor.planned_count = calls_count
+        return calls_count
+
+    def tell(self) -> None:
+        """Put into the tallies how many calls were not timed."""
+        for site in self.sites.values():
+            if site.uncounted:
+                (site.tally or self.tally(site)).cells[0] += site.uncounted
+                site.uncounted = 0
+
+    def new_site(self, key: object, method: str, schema: Schema, peer: str) -> Site:
+        """Return the site of a method that this lane has not met."""
+        if len(self.sites) >= MAX_NAMES:
+            key = method = OTHER
+            peer = ""
+            if key in self.sites:
+                return self.sites[key]
+        site = self.sites[key] = Site(self, str(method), schema, peer)
+        return site
+
+    def room(self, site: Site) -> int | None:
+        """Return the offset of a free slot in `self.segment`, which then holds the site's names; None if none is."""
+        with self._lock:
+            offset: int | None = None
+            if site.segment is self.segment:
+                offset = self.segment.take()
+                offset = offset if offset < self.segment.limit else None
+            elif self.segment.limit:
+                offset = self._introduce(site)
+            return self._introduce(site) if offset is None and self._rotate() else offset
+
+    def _introduce(self, site: Site) -> int | None:
+        """Write the site's names where they are missing, and return the offset of the slot behind them."""
+        segment = self.segment
+        ids = [self.name_id(text) for text in (site.method, site.schema.text, site.peer)]
+        offset = segment.take()
+        if None in ids or offset >= segment.limit:
+            return None
+        method_id, schema_id, peer_id = (one or 0 for one in ids)
+        site.ids = (method_id, schema_id, peer_id)
+        site.heads = tuple(
+            PACK_HEAD(CALL, 0, ends, site.schema.role, method_id, schema_id, peer_id, 0, 0)
+            for ends in range(site.last + 2)
+        )
+        site.segment = segment
+        return offset
+
+    def name_id(self, text: str) -> int | None:
+        """Return the id of a name in the current segment, written into it if new; None if there is no room for it."""
+        if not text:
+            return 0
+        found = self._names.get(text)
+        if found is None:
+            if len(self._names) >= MAX_NAMES:
+                text = OTHER
+            found = self._names.get(text) or self._write_name(text)
+        return found
+
+    def _write_name(self, text: str) -> int | None:
+        segment = self.segment
+        data = text.encode("utf-8", "replace")[:_MAX_NAME_TEXT_BYTES]
+        number = len(self._names) + 1
+        for piece in range(-(-len(data) // NAME_BYTES)):
+            offset = segment.take()
+            if offset >= segment.limit:
+                return None
+            part = data[piece * NAME_BYTES : (piece + 1) * NAME_BYTES]
+            PACK_NAME(segment.buffer, offset, NAME, 0, number, piece, len(data), part, offset ^ MARKER)
+        self._names[text] = number
+        return number
+
+    def _rotate(self) -> bool:
+        """Begin the next segment; return whether there is one."""
+        if self._rotating or self._store.closed or now_ns() < self._retry_ns:
+            return False
+        self._rotating = True
+        full, self.segment = self.segment, FULL
+        made = self._store.new_segment(self, full)
+        self._rotating = False
+        if made is None:
+            self._retry_ns = now_ns() + 1_000_000_000
+            return False
+        self._names = {}
+        self.segment = made
+        for site in self.sites.values():
+            site.segment = FULL
+        return True
+
+    def tally(self, site: Site) -> Tally:
+        """Return the site's tally, made at its first need."""
+        with self._lock:
+            if site.tally is None:
+                made = self._store.new_tally(self, site)
+                site.tally = site.tally or made  # a signal handler may have been quicker
+            return site.tally
+
+    def close(self) -> None:
+        """Cut the files to what was used and unmap them; later calls are counted in memory."""
+        self.tell()
+        with self._lock:
+            segment, self.segment = self.segment, FULL
+            self._store.finish(segment)
+            for site in self.sites.values():
+                tally, site.tally = site.tally, in_memory() if site.tally else None
+                if tally is not None:
+                    tally.close()

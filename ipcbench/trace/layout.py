@@ -1,0 +1,108 @@
+"""The files of a trace, byte by byte: segments of records (.ipct) and tallies of calls (.ipch).
+
+What does not live here: making files (segment.py, tally.py), reading them (readers/own.py). Standard library only.
+
+Everything is little-endian. A record's marker is written last and depends on its place: a slot without its marker was
+never finished, and is not a record.
+"""
+
+from __future__ import annotations
+
+import json
+from struct import Struct
+from typing import Any
+
+from ipcbench.trace.schema import MAX_STAGES
+
+SEGMENT_MAGIC = b"IPCT\r\n\x1a\n"
+TALLY_MAGIC = b"IPCH\r\n\x1a\n"
+FORMAT_VERSION = 1
+
+HEADER_BYTES = 4096
+RECORD_BYTES = 128
+
+CALL = 1
+"""Kind of a record that is one call."""
+
+NAME = 2
+"""Kind of a record that is a piece of a name."""
+
+FAILED = 1
+"""Flag: the call ended with an exception."""
+
+KEPT = 2
+"""Flag: recorded out of turn, because it failed or was the slowest of its method so far."""
+
+OVERRUN = 4
+"""Flag: more marks than stages; the surplus is in the last stage."""
+
+MARKER = 0x5A7C159E3779B00
+"""What a slot's offset is combined with (exclusive or) to give its marker."""
+
+_PREFIX = Struct("<8sHHI")
+
+PACK_HEAD = Struct("<BBBBHHHHI").pack
+"""kind, flags, ends, role, ids of method, schema, peer and error, 0."""
+
+PACKERS = tuple(Struct(f"<16sQQQ{ends + 1}q{8 * (MAX_STAGES - ends)}xQQQ").pack_into for ends in range(MAX_STAGES + 1))
+"""By the number of stage ends: head, trace id (high, low), span id, begin and ends in ns, bytes sent and received,
+marker. A trace or span id of 0 follows from the file's first ids and the slot's number."""
+
+QUICK_PACKERS = tuple(
+    Struct(f"<16s24x{ends + 1}q{8 * (MAX_STAGES - ends)}xQQQ").pack_into for ends in range(MAX_STAGES + 1)
+)
+"""The same without the ids, which are 0."""
+
+NAME_BYTES = 112
+PACK_NAME = Struct(f"<BBHHH{NAME_BYTES}sQ").pack_into
+"""kind, 0, id, number of the piece, bytes of the whole name, piece, marker."""
+
+LINEAR_BINS = 256
+BINS_PER_OCTAVE = 128
+LAST_OCTAVE = 33
+BIN_COUNT = LINEAR_BINS + LAST_OCTAVE * BINS_PER_OCTAVE
+"""Bins of ipcbench/measure/histogram.py, up to 2⁴¹ ns (36 minutes); what is longer is in the last one."""
+
+CELL_BYTES = 8
+SUM_CELLS = 32
+SUMS_COUNT = 14
+PACK_SUMS = Struct("<14Q").pack_into
+"""Twice, behind the first cell and at half of the cells, written in turn: calls, failures, bytes sent, bytes received,
+total ns, longest ns, ns of 7 stages, calls again. One that was being written when its process died has two different
+numbers of calls; the other is whole."""
+
+TALLY_BYTES = HEADER_BYTES + (SUM_CELLS + BIN_COUNT) * CELL_BYTES
+
+
+def pack_header(magic: bytes, block_bytes: int, facts: dict[str, Any]) -> bytes:
+    """Return the first page of a file: magic, version, size of what follows, and `facts` as JSON."""
+    text = json.dumps(facts, ensure_ascii=True).encode()
+    if len(text) > HEADER_BYTES - _PREFIX.size:
+        raise ValueError(f"a header of {len(text):,} bytes is too long")
+    prefix = _PREFIX.pack(magic, FORMAT_VERSION, 0, block_bytes)
+    return (prefix + text).ljust(HEADER_BYTES, b"\0")
+
+
+def unpack_header(data: bytes, magic: bytes) -> tuple[int, dict[str, Any]]:
+    """Return the size of what follows the page, and the facts.
+
+    Raises:
+        ValueError: not such a page, or of another version.
+    """
+    if len(data) < HEADER_BYTES:
+        raise ValueError("it is shorter than a header")
+    found, version, _, block_bytes = _PREFIX.unpack_from(data)
+    if found != magic:
+        raise ValueError("it does not begin as such a file does")
+    if version != FORMAT_VERSION:
+        raise ValueError(f"its format is version {version}; this is version {FORMAT_VERSION}")
+    facts = json.loads(data[_PREFIX.size : HEADER_BYTES].rstrip(b"\0"))
+    if not isinstance(facts, dict):
+        raise ValueError("its header holds no facts")  # noqa: TRY004 # of the file, not of an argument
+    return block_bytes, facts
+
+
+def bin_of(value_ns: int) -> int:
+    """Return the bin of a duration ≥ 0; the same as `bin_index` of ipcbench/measure/histogram.py, capped."""
+    octave = max(0, value_ns.bit_length() - 8)
+    return min(octave * BINS_PER_OCTAVE + (value_ns >> octave), BIN_COUNT - 1)

@@ -1,0 +1,139 @@
+"""Batches: calls as columns, whatever they were read from, and what a reader notices beside them.
+
+What does not live here: the formats (own.py, zmq_log.py, tq_log.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+
+UNKNOWN_NS = -1
+"""Stands for a time that was not logged."""
+
+_MAX_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Calls that belong together: one process, or one client from its start to its restart.
+
+    Attributes:
+        source: the file, or the folder, that they come from.
+        name: unique in its source.
+        transport: what the log says that it is; empty if it says nothing.
+        worker: the process.
+        role: LOCAL, CLIENT or SERVER_SIDE of schema.py.
+        bytes_are_partial: whether payloads moved by another way that the log does not count.
+    """
+
+    source: str
+    name: str
+    transport: str = ""
+    worker: str = ""
+    role: int = 0
+    bytes_are_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Calls of one segment and one set of stages. Columns have shape (n,).
+
+    Attributes:
+        stages: names; they follow one another, what is left of the total is unaccounted.
+        methods: names, into which `method` points.
+        begin_ns: monotonic clock of its host; UNKNOWN_NS where it was not logged.
+        total_ns: may be negative in a damaged log.
+        stage_ns: shape (n, number of stages).
+        server_ns: the server's part of the stage `wait`; None if unknown.
+        outside_ns: work beside the call that the log gives, not part of the total; None if there is none.
+        failed: whether the call raised.
+    """
+
+    segment: Segment
+    stages: tuple[str, ...]
+    methods: Sequence[str]
+    ids: Ints
+    method: Ints
+    begin_ns: Ints
+    total_ns: Ints
+    stage_ns: Ints
+    sent_bytes: Ints
+    recv_bytes: Ints
+    failed: npt.NDArray[np.bool_]
+    server_ns: Ints | None = None
+    outside_ns: Ints | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """Calls of one method without records: a histogram and sums.
+
+    Attributes:
+        counts: shape (bins,), by bin of ipcbench/measure/histogram.py.
+        summed_count: the calls that the sums hold, at most as many as the histogram's.
+        untimed_count: calls of which nothing is known but that they were.
+        stage_ns: sums.
+    """
+
+    segment: Segment
+    stages: tuple[str, ...]
+    method: str
+    counts: Ints
+    summed_count: int
+    untimed_count: int
+    failed_count: int
+    sent_bytes: int
+    recv_bytes: int
+    total_ns: int
+    longest_ns: int
+    stage_ns: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a log says of itself in a summary.
+
+    Attributes:
+        segment: the calls that it stands behind.
+        values: what it says, by its own words.
+    """
+
+    segment: Segment | None
+    values: dict[str, float]
+
+
+@dataclass(slots=True)
+class Notes:
+    """What a reader noticed beside the calls.
+
+    Attributes:
+        lines_count, foreign_count: lines in all, and those of no known form.
+        damaged_count: lines, records or files that should have been readable.
+        examples: the first damaged ones, with their places.
+        counts: everything else that is counted, by name.
+        claims: summaries.
+        facts: headers of the package's own files.
+    """
+
+    lines_count: int = 0
+    foreign_count: int = 0
+    damaged_count: int = 0
+    examples: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    claims: list[Claim] = field(default_factory=list)
+    facts: list[dict[str, Any]] = field(default_factory=list)
+
+    def damaged(self, place: str, what: str) -> None:
+        """Count a damaged line, and keep the first few."""
+        self.damaged_count += 1
+        if len(self.examples) < _MAX_SHOWN:
+            shown = what if len(what) <= 80 else f"{what[:80]}…"
+            self.examples.append(f"{place}: {shown.encode('ascii', 'backslashreplace').decode()}")

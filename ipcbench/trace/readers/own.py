@@ -1,0 +1,188 @@
+"""Reads the package's own files: segments (.ipct) and tallies (.ipch), of finished, running and killed processes alike.
+
+What does not live here: their layout (ipcbench/trace/layout.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ipcbench.errors import ConfigError, StoreError
+from ipcbench.files import as_store_errors
+from ipcbench.trace.layout import (
+    BIN_COUNT,
+    CALL,
+    FAILED,
+    HEADER_BYTES,
+    MARKER,
+    NAME,
+    NAME_BYTES,
+    RECORD_BYTES,
+    SEGMENT_MAGIC,
+    SUM_CELLS,
+    SUMS_COUNT,
+    TALLY_BYTES,
+    TALLY_MAGIC,
+    unpack_header,
+)
+from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Notes, Segment
+from ipcbench.trace.schema import CLIENT, MAX_STAGES, SERVER_SIDE, Schema, parse_schema
+
+_ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)"}
+
+_CHUNK_RECORDS = 8_192
+_MAX_BLOCK_BYTES = 2**20
+
+_RECORD = np.dtype([
+    ("kind", "u1"), ("flags", "u1"), ("ends", "u1"), ("role", "u1"), ("method", "<u2"), ("schema", "<u2"),
+    ("peer", "<u2"), ("error", "<u2"), ("spare", "<u4"), ("trace", "<u8", 2), ("span", "<u8"),
+    ("stamps", "<i8", MAX_STAGES + 1), ("sent", "<u8"), ("recv", "<u8"), ("marker", "<u8"),
+])  # fmt: skip
+_NAME = np.dtype([
+    ("kind", "u1"), ("spare", "u1"), ("id", "<u2"), ("piece", "<u2"), ("length", "<u2"), ("text", f"V{NAME_BYTES}"),
+    ("marker", "<u8"),
+])  # fmt: skip
+
+
+def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
+    """Yield the calls of a segment, at most 8,192 at a time; slots that were never finished are no calls.
+
+    Raises:
+        StoreError: it cannot be opened, or is not a segment of this version.
+    """
+    with as_store_errors(path), path.open("rb") as file:
+        facts = _header(file, path, SEGMENT_MAGIC, notes)[1]
+        if not facts:
+            return
+        names: dict[int, str] = {0: ""}
+        pieces: dict[int, bytes] = {}
+        offset = HEADER_BYTES
+        while data := file.read(_CHUNK_RECORDS * RECORD_BYTES):
+            records = np.frombuffer(data, _RECORD, len(data) // RECORD_BYTES)
+            offsets = offset + np.arange(len(records), dtype=np.uint64) * RECORD_BYTES
+            whole = records["marker"] == offsets ^ MARKER
+            torn = ~whole & (records["kind"] != 0)
+            notes.counts["torn records"] += int(np.count_nonzero(torn))
+            _learn(records[whole & (records["kind"] == NAME)], names, pieces)
+            calls = whole & (records["kind"] == CALL) & (records["ends"] >= 1) & (records["ends"] <= MAX_STAGES)
+            ids = ((offsets[calls] - HEADER_BYTES) // RECORD_BYTES).astype(np.int64)
+            yield from _batches(path, facts, records[calls], ids, names)
+            offset += len(data)
+
+
+def _header(file: IO[bytes], path: Path, magic: bytes, notes: Notes) -> tuple[int, dict[str, Any]]:
+    """Return the size of what follows, and the facts; none for a file whose process was killed while it made it."""
+    data = file.read(HEADER_BYTES)
+    if not data.strip(b"\0"):
+        notes.counts["files never begun"] += 1
+        return 0, {}
+    try:
+        block_bytes, facts = unpack_header(data, magic)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: not a file of a trace: {error}") from error
+    notes.facts.append(facts)
+    return block_bytes, facts
+
+
+def _learn(records: npt.NDArray[Any], names: dict[int, str], pieces: dict[int, bytes]) -> None:
+    """Add the names that the records hold."""
+    for row in records.view(_NAME):
+        number, length = int(row["id"]), int(row["length"])
+        pieces[number] = (pieces.get(number, b"") if row["piece"] else b"") + bytes(row["text"])
+        if len(pieces[number]) >= length:
+            names[number] = pieces.pop(number)[:length].decode("utf-8", "replace")
+
+
+def segment_of(path: Path, facts: dict[str, Any], role: int) -> Segment:
+    """Return the segment that a file's calls belong to: those of one service in one role, whichever process."""
+    worker = f"{facts.get('host', '?')}:{facts.get('pid', '?')}"
+    service = str(facts.get("service") or "process")
+    return Segment(str(path.parent), f"{service}{_ROLES.get(role, '')}", worker=worker, role=role)
+
+
+def _batches(
+    path: Path, facts: dict[str, Any], records: npt.NDArray[Any], ids: Ints, names: dict[int, str]
+) -> Iterator[Batch]:
+    """Yield the records, those of one schema and role together."""
+    kinds = records["schema"].astype(np.int64) * 4 + records["role"]
+    for kind in np.unique(kinds).tolist():
+        chosen = slice(None) if (kinds == kind).all() else kinds == kind
+        yield _batch(segment_of(path, facts, kind % 4), _schema(names.get(kind // 4, "")), records[chosen], ids[chosen],
+                     names)  # fmt: skip
+
+
+def _schema(text: str) -> Schema:
+    try:
+        return parse_schema(text)
+    except ConfigError:
+        return Schema("unknown", tuple(f"stage {number}" for number in range(1, MAX_STAGES + 1)))
+
+
+def _batch(segment: Segment, schema: Schema, rows: npt.NDArray[Any], ids: Ints, names: dict[int, str]) -> Batch:
+    count = len(schema.stages)
+    stamps = rows["stamps"]
+    ends = np.minimum(rows["ends"].astype(np.int64), count)
+    stages: Ints = np.diff(stamps[:, : count + 1], axis=1)
+    stages[np.arange(count)[None, :] >= ends[:, None]] = 0
+    total: Ints = np.take_along_axis(stamps, ends[:, None], axis=1)[:, 0] - stamps[:, 0]
+    used, method = np.unique(rows["method"], return_inverse=True)
+    return Batch(
+        segment,
+        schema.stages,
+        [names.get(number, f"(name {number})") for number in used.tolist()],
+        ids,
+        method.astype(np.int64),
+        stamps[:, 0].copy(),
+        total,
+        stages,
+        rows["sent"].astype(np.int64),
+        rows["recv"].astype(np.int64),
+        (rows["flags"] & FAILED) != 0,
+    )
+
+
+def read_tally(path: Path, notes: Notes) -> Iterator[Bulk]:
+    """Yield the tallies of a file; one that was killed while it was made is left out, and counted as damaged.
+
+    Raises:
+        StoreError: it cannot be opened, or is not a file of tallies of this version.
+    """
+    with as_store_errors(path), path.open("rb") as file:
+        block_bytes, facts = _header(file, path, TALLY_MAGIC, notes)
+        if not facts:
+            return
+        if not TALLY_BYTES <= block_bytes <= _MAX_BLOCK_BYTES:
+            raise StoreError(f"{path}: not a file of a trace: blocks of {block_bytes:,} bytes")
+        file.seek(0)
+        while block := file.read(block_bytes):
+            try:
+                facts = unpack_header(block, TALLY_MAGIC)[1]
+                yield _bulk(path, facts, np.frombuffer(block, "<u8", SUM_CELLS + BIN_COUNT, HEADER_BYTES))
+            except (ValueError, RecursionError):
+                notes.damaged(path.name, "a tally that was never finished")
+
+
+def _bulk(path: Path, facts: dict[str, Any], cells: npt.NDArray[np.uint64]) -> Bulk:
+    schema = _schema(str(facts.get("schema", "")))
+    role = facts.get("role")
+    halves = [cells[at : at + SUMS_COUNT].astype(np.int64).tolist() for at in (1, SUM_CELLS // 2)]
+    sums = max((one for one in halves if one[0] == one[-1]), default=[0] * SUMS_COUNT)
+    return Bulk(
+        segment_of(path, facts, role if isinstance(role, int) else 0),
+        schema.stages,
+        str(facts.get("method", "?")),
+        cells[SUM_CELLS:].astype(np.int64),
+        summed_count=sums[0],
+        untimed_count=int(cells[0].astype(np.int64)),
+        failed_count=sums[1],
+        sent_bytes=sums[2],
+        recv_bytes=sums[3],
+        total_ns=sums[4],
+        longest_ns=sums[5],
+        stage_ns=np.array(sums[6 : 6 + len(schema.stages)], dtype=np.int64),
+    )

@@ -1,0 +1,104 @@
+"""Text logs as blocks of lines: rotated and compressed ones too, in bounded memory whatever the file holds.
+
+What does not live here: what the lines mean (zmq_log.py, tq_log.py).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ipcbench.files import as_store_errors
+from ipcbench.trace.readers.batch import Batch, Notes
+from ipcbench.trace.readers.tq_log import TqLog
+from ipcbench.trace.readers.zmq_log import ZmqLog
+
+_BLOCK_BYTES = 2**18
+_LONGEST_LINE_BYTES = 2**16
+_GZIP_MAGIC = b"\x1f\x8b"
+_ROTATED = re.compile(r"(.*?)(?:\.(\d{1,9}))?(?:\.gz)?")
+
+
+def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
+    """Yield the calls of one log; several paths are its parts, oldest first.
+
+    Raises:
+        StoreError: a part cannot be opened or read.
+    """
+    source = str(paths[-1])
+    zmq, tq = ZmqLog(source, notes), TqLog(source, notes)
+    for path in paths:
+        number = 1
+        for lines in blocks(path, notes):
+            foreign = lines
+            if any("[TQ-" in line for line in lines):
+                foreign = []
+                yield from tq.feed(lines, foreign)
+            if foreign and (zmq.active or any("ID" in line or "ZeroMQ" in line for line in foreign)):
+                yield from zmq.feed(foreign, number)
+            else:
+                notes.foreign_count += len(foreign)
+            notes.lines_count += len(lines)
+            number += len(lines)
+    yield from tq.finish()
+
+
+def blocks(path: Path, notes: Notes) -> Iterator[list[str]]:
+    """Yield the lines of a file, some thousand at a time, without their ends; a line of more than 64 KiB is damaged.
+
+    Raises:
+        StoreError: it cannot be opened or read.
+    """
+    rest = b""
+    first = True
+    for piece in _pieces(path, notes):
+        data = piece.removeprefix(b"\xef\xbb\xbf") if first else piece
+        first = False
+        whole, newline, rest_of_data = (rest + data).rpartition(b"\n")
+        if newline:
+            yield whole.decode("utf-8", "replace").split("\n")
+        rest = rest_of_data
+        if len(rest) > _LONGEST_LINE_BYTES:
+            notes.damaged(str(path), f"a line of more than {_LONGEST_LINE_BYTES:,} bytes")
+            rest = rest[:100]
+    if rest:
+        yield rest.decode("utf-8", "replace").split("\n")
+
+
+def _pieces(path: Path, notes: Notes) -> Iterator[bytes]:
+    """Yield what is in a file, unpacked if it is compressed, at most a block at a time."""
+    with as_store_errors(path), path.open("rb") as file:
+        data = file.read(_BLOCK_BYTES)
+        if not data.startswith(_GZIP_MAGIC):
+            while data:
+                yield data
+                data = file.read(_BLOCK_BYTES)
+            return
+        unpacker = zlib.decompressobj(wbits=31)
+        while data:
+            try:
+                unpacked = unpacker.decompress(data, _BLOCK_BYTES)
+            except zlib.error as error:
+                notes.damaged(str(path), f"the compressed file is damaged: {error}")
+                return
+            if unpacked:
+                yield unpacked
+            data = unpacker.unconsumed_tail
+            if unpacker.eof:
+                data = unpacker.unused_data.lstrip(b"\0")
+                unpacker = zlib.decompressobj(wbits=31)
+            data = data or file.read(_BLOCK_BYTES)
+        if not unpacker.eof and unpacked:
+            notes.damaged(str(path), "the compressed file breaks off")
+
+
+def grouped(paths: Sequence[Path]) -> list[list[Path]]:
+    """Return the paths, the parts of one rotated log together, oldest first: `x.log.2.gz`, `x.log.1`, `x.log`."""
+    groups: dict[str, list[tuple[int, Path]]] = {}
+    for path in paths:
+        match = _ROTATED.fullmatch(path.name)
+        base, number = (match[1], int(match[2] or 0)) if match else (path.name, 0)
+        groups.setdefault(str(path.parent / base), []).append((number, path))
+    return [[path for _, path in sorted(group, key=lambda part: -part[0])] for group in groups.values()]

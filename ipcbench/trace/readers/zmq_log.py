@@ -1,0 +1,230 @@
+"""Reads zmq_performance.log in all its sets of columns, which are found by their names and units.
+
+What does not live here: files and lines (text.py), and checks of what a log says of itself (ipcbench/trace/report).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Ints, Notes, Segment
+from ipcbench.trace.readers.rows import Floats, Rows, numbers, rows_at_once, rows_one_by_one
+from ipcbench.trace.schema import CLIENT, RPC
+
+_TITLE = re.compile(r"ZeroMQ Performance Log.*?- Transport:\s*(.*)")
+_NAMED = re.compile(r"(\S+)\((\w+(?:/\w+)?)\)")
+_VALUE = re.compile(r"\s*([^:]{1,80}):\s*(-?[\d.]+(?:[eE][-+]?\d+)?|-?inf|nan)?\s*(\S+)?(?:\s*\((-?[\d.]+)\s*MB\))?\s*")
+
+_COLUMNS = {
+    "serialize(ms)": "serialize", "ser(ms)": "serialize", "send(ms)": "send", "recv(ms)": "wait",
+    "deserialize(ms)": "deserialize", "deser(ms)": "deserialize", "comm(ms)": "comm", "gpu(ms)": "server",
+    "compute(ms)": "server", "offline(ms)": "outside", "total(ms)": "total", "sent(kb)": "sent", "recv(kb)": "recv",
+    "throughput(mb/s)": "throughput",
+}  # fmt: skip
+_NEEDED = {"total", *RPC.stages}
+
+_LARGEST = 9e15
+"""ns and bytes that a record can hold exactly; a hundred days."""
+
+_THROUGHPUT_TOLERANCE = 0.02
+_THROUGHPUT_STEP = 0.02
+"""Printed with two decimals, from times and sizes that are rounded too."""
+
+
+class ZmqLog:
+    """The state of reading one log: its columns, its clients, the summary being read."""
+
+    def __init__(self, source: str, notes: Notes) -> None:
+        self._source = source
+        self._notes = notes
+        self._columns: dict[str, int] = {}
+        self._width = 0
+        self._transport = ""
+        self._segments_count = 0
+        self._current: Segment | None = None
+        self._expected: dict[int, list[Segment]] = {}
+        self._last_id = 0
+        self._claim: Claim | None = None
+        self._section = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether a header was seen."""
+        return self._width > 0
+
+    def feed(self, lines: Sequence[str], first_number: int) -> Iterator[Batch]:
+        """Yield the calls of some lines; the first has that number in its file."""
+        number = first_number
+        for begins_with_digit, group in groupby(lines, key=_begins_with_digit):
+            some = list(group)
+            if begins_with_digit and self._width and (rows := rows_at_once(some, self._width - 2)):
+                yield from self._accept(rows)
+            else:
+                yield from self._one_by_one(some, number)
+            number += len(some)
+
+    def _one_by_one(self, lines: Sequence[str], number: int) -> Iterator[Batch]:
+        rows: list[list[str]] = []
+        for index, line in enumerate(lines):
+            parts = line.split()
+            if parts and len(parts) == self._width and parts[0].isdecimal():
+                rows.append(parts)
+            elif parts:
+                self._odd(line, parts, number + index, rows.append)
+        if rows:
+            sound, damaged = rows_one_by_one(rows, self._width - 2)
+            for row in damaged:
+                self._notes.damaged(self._source, " ".join(row))
+            yield from self._accept(sound)
+
+    def _odd(self, line: str, parts: list[str], number: int, add: Callable[[list[str]], None]) -> None:
+        """Take a line that is not an ordinary row."""
+        title = _TITLE.search(line)
+        if title:
+            self._transport = title[1].strip()[:100]
+            self._claim = None
+        elif parts[:2] == ["ID", "Method"]:
+            self._header(line, number)
+        elif parts[0] == "SUMMARY":
+            self._claim, self._section = Claim(self._current, {}), ""
+            self._notes.claims.append(self._claim)
+        elif set(line.strip()) == {"="} and len(parts[0]) >= 20:
+            return
+        elif parts[0].isdecimal() and self._width and (row := self._spread(parts)):
+            add(row)
+        elif self._claim is not None and (match := _VALUE.fullmatch(line)):
+            self._take_value(self._claim, line, match)
+        elif parts == ["..."]:
+            self._notes.counts["left out by an ellipsis"] += 1
+        elif self._width:
+            self._notes.damaged(f"{self._source}:{number}", line.strip())
+        else:
+            self._notes.foreign_count += 1
+
+    def _header(self, line: str, number: int) -> None:
+        names = [f"{name}({unit})".lower() for name, unit in _NAMED.findall(line)]
+        columns = {_COLUMNS.get(name, name): index + 2 for index, name in enumerate(names)}
+        if not columns.keys() >= _NEEDED:
+            self._notes.damaged(f"{self._source}:{number}", f"unknown columns: {' '.join(names)}")
+            return
+        self._columns, self._width, self._claim = columns, len(names) + 2, None
+
+    def _spread(self, parts: list[str]) -> list[str] | None:
+        """Return the row of a method whose name has blanks; None if it is damaged."""
+        surplus = len(parts) - self._width
+        if surplus <= 0:
+            return None
+        row = [parts[0], " ".join(parts[1 : 2 + surplus]), *parts[2 + surplus :]]
+        return row if numbers(row[2:]) is not None else None
+
+    def _take_value(self, claim: Claim, line: str, match: re.Match[str]) -> None:
+        if match[2] is None:
+            self._section = match[1].strip()
+            return
+        section = f"{self._section}: " if line[0].isspace() and self._section else ""
+        if len(claim.values) < 200:
+            claim.values[section + match[1].strip()] = float(match[2])
+
+    def _accept(self, rows: Rows) -> Iterator[Batch]:
+        """Yield the rows whose times and sizes can be kept, those of one client together."""
+        used = [index - 2 for name, index in self._columns.items() if name != "throughput"]
+        keep = np.all(np.abs(rows.table[used]) < _LARGEST / 1e6, axis=0)  # False for what is no number, too
+        if not keep.all():
+            for index in np.flatnonzero(~keep).tolist():
+                self._notes.damaged(self._source, f"id {rows.ids[index]}: a time or size that is no number")
+            names = [name for name, good in zip(rows.names, keep.tolist(), strict=True) if good]
+            rows = Rows(rows.ids[keep], names, rows.table[:, keep])
+        ids = rows.ids
+        if not len(ids):
+            return
+        self._claim = None
+        if self._current is not None and ids[0] == self._last_id + 1 and (np.diff(ids) == 1).all():
+            self._forget(self._last_id + 1, self._current)
+            self._expected.setdefault(int(ids[-1]) + 1, []).append(self._current)
+            self._last_id = int(ids[-1])
+            yield self._batch(self._current, rows)
+            return
+        owners: dict[Segment, list[int]] = {}
+        for index, number in enumerate(ids.tolist()):
+            owners.setdefault(self._owner(number), []).append(index)
+        for segment, chosen in owners.items():
+            yield self._batch(segment, Rows(ids[chosen], [rows.names[one] for one in chosen], rows.table[:, chosen]))
+
+    def _owner(self, number: int) -> Segment:
+        """Return the client that wrote a row: the one whose next id it is, else the current one, or a new one."""
+        waiting = self._expected.get(number, []) if number != 1 else []
+        segment = waiting[0] if waiting else None
+        if segment is not None:
+            self._forget(number, segment)
+        if segment is None and self._current is not None and 1 <= self._last_id < number:
+            segment = self._current
+            self._notes.counts["missing ids"] += number - self._last_id - 1
+            self._forget(self._last_id + 1, segment)
+        if segment is None:
+            self._segments_count += 1
+            shm = "SHM" in self._transport.upper()
+            segment = Segment(self._source, f"segment {self._segments_count}", self._transport, role=CLIENT,
+                              bytes_are_partial=shm)  # fmt: skip
+        self._current, self._last_id = segment, number
+        if len(self._expected) > 1000:
+            self._expected.pop(next(iter(self._expected)))
+        self._expected.setdefault(number + 1, []).append(segment)
+        return segment
+
+    def _forget(self, number: int, segment: Segment) -> None:
+        """Expect `number` no longer of `segment`."""
+        waiting = self._expected.get(number, [])
+        if segment in waiting:
+            waiting.remove(segment)
+        if not waiting:
+            self._expected.pop(number, None)
+
+    def _batch(self, segment: Segment, rows: Rows) -> Batch:
+        ids, names, table = rows
+
+        def column(name: str, unit: float) -> Ints | None:
+            index = self._columns.get(name)
+            return None if index is None else np.rint(table[index - 2] * unit).astype(np.int64)
+
+        def there(name: str, unit: float) -> Ints:
+            found = column(name, unit)
+            return np.zeros(len(ids), np.int64) if found is None else found
+
+        methods = {name: index for index, name in enumerate(dict.fromkeys(names))}
+        batch = Batch(
+            segment,
+            RPC.stages,
+            list(methods),
+            ids,
+            np.array([methods[name] for name in names], dtype=np.int64),
+            np.full(len(ids), UNKNOWN_NS, dtype=np.int64),
+            there("total", 1e6),
+            np.stack([there(stage, 1e6) for stage in RPC.stages], axis=1),
+            there("sent", 1024.0),
+            there("recv", 1024.0),
+            np.zeros(len(ids), dtype=np.bool_),
+            column("server", 1e6),
+            column("outside", 1e6),
+        )
+        if "throughput" in self._columns:
+            self._check_throughput(table, batch)
+        return batch
+
+    def _check_throughput(self, table: Floats, batch: Batch) -> None:
+        printed = table[self._columns["throughput"] - 2]
+        total_s = np.where(batch.total_ns > 0, batch.total_ns, np.inf) / 1e9
+        moved = (batch.sent_bytes + batch.recv_bytes) / 2**20
+        with np.errstate(over="ignore", invalid="ignore"):
+            computed = moved / total_s
+            slack = _THROUGHPUT_STEP + 20 / 2**20 / total_s + _THROUGHPUT_TOLERANCE * computed
+            wrong = np.isfinite(printed) & (np.abs(printed - computed) > slack)
+        self._notes.counts["rows with a printed throughput"] += len(printed)
+        self._notes.counts["throughputs that differ by more than 2 %"] += int(np.count_nonzero(wrong))
+
+
+def _begins_with_digit(line: str) -> bool:
+    return line[:1].isdecimal()

@@ -1,0 +1,82 @@
+"""From paths to sums: which files there are, what each is, all of it read once.
+
+What does not live here: the formats (ipcbench/trace/readers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ipcbench.errors import StoreError
+from ipcbench.files import as_store_errors
+from ipcbench.trace.layout import SEGMENT_MAGIC, TALLY_MAGIC
+from ipcbench.trace.readers.batch import Notes
+from ipcbench.trace.readers.own import read_segment, read_tally
+from ipcbench.trace.readers.text import grouped, read_log
+from ipcbench.trace.report.sums import Sums
+from ipcbench.trace.store import SEGMENT_SUFFIX, TALLY_SUFFIX
+
+_OWN_SUFFIXES = (SEGMENT_SUFFIX, TALLY_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All that was read."""
+
+    paths: tuple[Path, ...]
+    sums: Sums
+    notes: Notes
+
+
+def gather(paths: Sequence[Path]) -> Gathered:
+    """Read traces and logs: files, or folders with files of a trace or logs in them. What each is shows in its content.
+
+    Raises:
+        StoreError: there is no such path, it cannot be read, or no call is in any of them.
+    """
+    sums, notes = Sums(), Notes()
+    texts: list[Path] = []
+    for path in paths:
+        with as_store_errors(path):
+            if path.is_dir():
+                _read_folder(path, sums, notes, texts)
+            else:
+                with path.open("rb") as file:
+                    magic = file.read(8)
+                if magic in {SEGMENT_MAGIC, TALLY_MAGIC}:
+                    _read_own(path, magic == SEGMENT_MAGIC, sums, notes)
+                else:
+                    texts.append(path)
+    for parts in grouped(texts):
+        for batch in read_log(parts, notes):
+            sums.add(batch)
+    if not sums.groups:
+        what = ", ".join(str(path) for path in paths)
+        raise StoreError(
+            f"{what}: no calls found ({notes.lines_count:,} lines, {notes.damaged_count:,} of them damaged); known are "
+            f"folders with {SEGMENT_SUFFIX} files, zmq_performance.log and [TQ-…] lines"
+        )
+    return Gathered(tuple(paths), sums, notes)
+
+
+def _read_folder(folder: Path, sums: Sums, notes: Notes, texts: list[Path]) -> None:
+    """Read the package's own files in a folder; without any, its logs are to be read."""
+    own = sorted(path for path in folder.iterdir() if path.suffix in _OWN_SUFFIXES)
+    if not own:
+        texts += sorted(path for path in folder.iterdir() if ".log" in path.name and path.is_file())
+    for path in own:
+        try:
+            _read_own(path, path.suffix == SEGMENT_SUFFIX, sums, notes)
+        except StoreError as error:
+            notes.damaged(path.name, str(error))
+
+
+def _read_own(path: Path, is_segment: bool, sums: Sums, notes: Notes) -> None:
+    if is_segment:
+        for batch in read_segment(path, notes):
+            sums.add(batch)
+    else:
+        for bulk in read_tally(path, notes):
+            sums.add_bulk(bulk)

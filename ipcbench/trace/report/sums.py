@@ -1,0 +1,292 @@
+"""Sums over batches of calls, in bounded memory: by segment and method, with histograms and the few extreme calls.
+
+What does not live here: what the sums mean (findings.py) and how they look (render.py).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ipcbench.measure.histogram import Histogram, bin_bounds
+from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Segment
+
+TOP_COUNT = 5
+_FIRST_COUNT = 5
+_PAIRS_COUNT = 2000
+_MOST_GROUPS = 200
+_MOST_METHODS = 1000
+_MOST_WORKERS = 2000
+OTHER = "(other)"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Extreme:
+    """One of the few calls that are shown by themselves; `order` is what they are chosen by."""
+
+    order: int
+    call_id: int
+    method: str
+    total_ns: int
+    stage_ns: tuple[int, ...]
+    sent_bytes: int
+    recv_bytes: int
+
+
+@dataclass(slots=True)
+class MethodSums:
+    """The calls of one method.
+
+    Attributes:
+        histogram: of all timed calls; negative times count as 0.
+        untimed_count: further calls that were only counted.
+        square_ns2: sum of the squares of the times of calls with records.
+        first_ns: times of the first few calls.
+        pairs: time and bytes of the first calls with records.
+    """
+
+    histogram: Histogram = field(default_factory=Histogram)
+    untimed_count: int = 0
+    failed_count: int = 0
+    total_ns: float = 0.0
+    square_ns2: float = 0.0
+    squared_count: int = 0
+    squared_ns: float = 0.0
+    sent_bytes: float = 0.0
+    recv_bytes: float = 0.0
+    first_ns: list[int] = field(default_factory=list)
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def timed_count(self) -> int:
+        """Calls whose time is known."""
+        return self.histogram.total_count
+
+    @property
+    def calls_count(self) -> int:
+        """All calls."""
+        return self.timed_count + self.untimed_count
+
+    @property
+    def mean_ns(self) -> float:
+        """Of timed calls."""
+        return self.total_ns / self.timed_count if self.timed_count else 0.0
+
+    @property
+    def variation_ratio(self) -> float:
+        """Standard deviation over mean, of calls with records."""
+        if not self.squared_count or not self.squared_ns:
+            return 0.0
+        mean = self.squared_ns / self.squared_count
+        return math.sqrt(max(0.0, self.square_ns2 / self.squared_count - mean * mean)) / mean
+
+
+@dataclass(slots=True)
+class GroupSums:
+    """The calls of one segment with one set of stages.
+
+    Attributes:
+        stage_ns, server_ns, outside_ns: sums; server and outside are None where the log has no such column.
+        workers: calls and ns by process.
+        begin_ns, end_ns: of the calls whose times on the clock are known; 0 if there are none.
+        negative_count, impossible_count: calls with a time below 0, or with stages that are longer than the whole.
+    """
+
+    segment: Segment
+    stages: tuple[str, ...]
+    methods: dict[str, MethodSums] = field(default_factory=dict)
+    stage_ns: list[float] = field(default_factory=list)
+    server_ns: float | None = None
+    outside_ns: float | None = None
+    slowest: list[Extreme] = field(default_factory=list)
+    largest: list[Extreme] = field(default_factory=list)
+    workers: dict[str, list[float]] = field(default_factory=dict)
+    negative_count: int = 0
+    impossible_count: int = 0
+    odd_example: str = ""
+
+    @property
+    def calls_count(self) -> int:
+        """All calls."""
+        return sum(one.calls_count for one in self.methods.values())
+
+    @property
+    def timed_count(self) -> int:
+        """Calls whose time is known."""
+        return sum(one.timed_count for one in self.methods.values())
+
+    @property
+    def total_ns(self) -> float:
+        """The time of all timed calls."""
+        return sum(one.total_ns for one in self.methods.values())
+
+    @property
+    def moved_bytes(self) -> float:
+        """Sent and received by timed calls."""
+        return sum(one.sent_bytes + one.recv_bytes for one in self.methods.values())
+
+    def stage(self, *names: str) -> float:
+        """Return the ns of the stages of these names, as far as there are such."""
+        return sum(ns for name, ns in zip(self.stages, self.stage_ns, strict=True) if name in names)
+
+
+class Sums:
+    """Groups by source, segment and stages; what is beyond some hundred groups is one group of its source."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str, tuple[str, ...]], GroupSums] = {}
+
+    @property
+    def groups(self) -> list[GroupSums]:
+        """All groups that have calls, in the order in which they were met."""
+        return [one for one in self._groups.values() if one.methods]
+
+    def _group(self, segment: Segment, stages: tuple[str, ...]) -> GroupSums:
+        key = (segment.source, segment.name, stages)
+        if key not in self._groups and len(self._groups) >= _MOST_GROUPS:
+            segment = Segment(segment.source, OTHER, segment.transport, role=segment.role)
+            key = ("", OTHER, stages)
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = GroupSums(segment, stages, stage_ns=[0.0] * len(stages))
+        return found
+
+    def add(self, batch: Batch) -> None:
+        """Add calls."""
+        if not len(batch.ids):
+            return
+        group = self._group(batch.segment, batch.stages)
+        self._check(group, batch)
+        for index, ns in enumerate(batch.stage_ns.sum(axis=0, dtype=np.float64).tolist()):
+            group.stage_ns[index] += ns
+        if batch.server_ns is not None:
+            group.server_ns = (group.server_ns or 0.0) + float(batch.server_ns.sum(dtype=np.float64))
+        if batch.outside_ns is not None:
+            group.outside_ns = (group.outside_ns or 0.0) + float(batch.outside_ns.sum(dtype=np.float64))
+        _add_worker(group, batch.segment.worker, len(batch.ids), float(batch.total_ns.sum(dtype=np.float64)))
+        _add_methods(group, batch)
+        _add_extremes(group.slowest, batch, batch.total_ns)
+        _add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
+
+    def add_bulk(self, bulk: Bulk) -> None:
+        """Add calls without records."""
+        group = self._group(bulk.segment, bulk.stages)
+        sums = method_of(group, bulk.method)
+        count = int(bulk.counts.sum())
+        sums.untimed_count += bulk.untimed_count
+        if not count:
+            return
+        scale = count / bulk.summed_count if bulk.summed_count else 0.0
+        one = Histogram()
+        one.counts[: len(bulk.counts)] = bulk.counts
+        one.total_count = count
+        used = np.flatnonzero(bulk.counts)
+        one.min, one.max = bin_bounds(int(used[0]))[0], max(bulk.longest_ns, bin_bounds(int(used[-1]))[0])
+        sums.histogram.merge(one)
+        sums.failed_count += bulk.failed_count
+        sums.total_ns += bulk.total_ns * scale
+        sums.sent_bytes += bulk.sent_bytes * scale
+        sums.recv_bytes += bulk.recv_bytes * scale
+        for index, ns in enumerate(bulk.stage_ns.tolist()):
+            group.stage_ns[index] += ns * scale
+        _add_worker(group, bulk.segment.worker, count, bulk.total_ns * scale)
+
+    def _check(self, group: GroupSums, batch: Batch) -> None:
+        """Count calls whose times cannot be."""
+        negative = (batch.total_ns < 0) | (batch.stage_ns < 0).any(axis=1)
+        slack = 1000 * (len(batch.stages) + 1)  # each column is rounded by itself, to a microsecond in the logs
+        impossible = batch.stage_ns.sum(axis=1) > batch.total_ns + slack
+        if batch.server_ns is not None and "wait" in batch.stages:
+            negative |= batch.server_ns < 0
+            impossible |= batch.server_ns > batch.stage_ns[:, batch.stages.index("wait")] + slack
+        if batch.outside_ns is not None:
+            negative |= batch.outside_ns < 0
+        group.negative_count += int(np.count_nonzero(negative))
+        group.impossible_count += int(np.count_nonzero(impossible))
+        odd = np.flatnonzero(negative | impossible)
+        if odd.size and not group.odd_example:
+            first = int(odd[0])
+            group.odd_example = f"{batch.methods[int(batch.method[first])]} {int(batch.ids[first])}"
+
+
+def method_of(group: GroupSums, name: str) -> MethodSums:
+    """Return the sums of a method; beyond a thousand, all further ones are one."""
+    if name not in group.methods:
+        if len(group.methods) >= _MOST_METHODS:
+            name = OTHER
+        group.methods.setdefault(name, MethodSums())
+    return group.methods[name]
+
+
+def _add_worker(group: GroupSums, worker: str, count: int, total_ns: float) -> None:
+    if worker in group.workers or len(group.workers) < _MOST_WORKERS:
+        sums = group.workers.setdefault(worker, [0.0, 0.0])
+        sums[0] += count
+        sums[1] += total_ns
+
+
+def _add_methods(group: GroupSums, batch: Batch) -> None:
+    """Add the calls to the sums of their methods."""
+    exact = batch.total_ns.astype(np.float64)
+
+    def summed(values: npt.NDArray[Any]) -> list[float]:
+        sums: list[float] = np.bincount(batch.method, values, len(batch.methods)).tolist()
+        return sums
+
+    counts = np.bincount(batch.method, minlength=len(batch.methods))
+    ends = np.cumsum(counts).tolist()
+    order = np.argsort(batch.method.astype(np.uint16), kind="stable")  # quick for numbers of two bytes
+    total, squares = summed(exact), summed(exact * exact)
+    sent, recv, failed = summed(batch.sent_bytes), summed(batch.recv_bytes), summed(batch.failed)
+    for number, name in enumerate(batch.methods):
+        count = int(counts[number])
+        if not count:
+            continue
+        sums = method_of(group, name)
+        chosen = order[ends[number] - count : ends[number]]
+        sums.histogram.record(np.maximum(batch.total_ns[chosen], 0))
+        sums.total_ns += total[number]
+        sums.square_ns2 += squares[number]
+        sums.squared_count += count
+        sums.squared_ns += total[number]
+        sums.sent_bytes += sent[number]
+        sums.recv_bytes += recv[number]
+        sums.failed_count += int(failed[number])
+        _keep_first(sums, batch, chosen)
+
+
+def _keep_first(sums: MethodSums, batch: Batch, chosen: Ints) -> None:
+    """Keep the first times, and the first pairs of time and size."""
+    if len(sums.first_ns) < _FIRST_COUNT:
+        sums.first_ns += batch.total_ns[chosen[: _FIRST_COUNT - len(sums.first_ns)]].tolist()
+    room = _PAIRS_COUNT - len(sums.pairs)
+    if room > 0:
+        some = chosen[:room]
+        moved = batch.sent_bytes[some] + batch.recv_bytes[some]
+        sums.pairs += zip(batch.total_ns[some].tolist(), moved.tolist(), strict=True)
+
+
+def _add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
+    """Keep the few calls that are largest in `order`; of equals, those with the smaller id."""
+    if len(kept) >= TOP_COUNT and order.max() <= kept[-1].order:
+        return
+    least = np.partition(order, -min(TOP_COUNT, len(order)))[-min(TOP_COUNT, len(order))]
+    chosen = np.concatenate([np.flatnonzero(order > least), np.flatnonzero(order == least)[:TOP_COUNT]])
+    kept += [
+        Extreme(
+            int(order[index]),
+            int(batch.ids[index]),
+            batch.methods[int(batch.method[index])],
+            int(batch.total_ns[index]),
+            tuple(batch.stage_ns[index].tolist()),
+            int(batch.sent_bytes[index]),
+            int(batch.recv_bytes[index]),
+        )
+        for index in chosen.tolist()
+    ]
+    kept[:] = heapq.nsmallest(TOP_COUNT, kept, key=lambda one: (-one.order, one.call_id))

@@ -1,0 +1,133 @@
+"""The words of reports, in English and Chinese.
+
+What does not live here: numbers and layout (render.py).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+Language: TypeAlias = Literal["en", "zh"]
+
+WORDS: Final[dict[str, tuple[str, str]]] = {
+    "title": ("Trace report", "跟踪报告"),
+    "overall": ("Overall", "总体"),
+    "methods": ("By method", "按方法统计"),
+    "stages": ("Stages", "各阶段占比"),
+    "slowest": ("Slowest calls", "最慢的调用"),
+    "largest": ("Largest calls", "传输最大的调用"),
+    "findings": ("Findings", "发现与建议"),
+    "audit": ("Audit", "审计"),
+    "nothing": ("nothing", "无"),
+    "calls": ("calls", "调用数"),
+    "failed": ("failed", "失败"),
+    "untimed": ("counted only", "仅计数"),
+    "mean": ("mean", "平均"),
+    "max": ("max", "最大"),
+    "total": ("total", "总时间"),
+    "share": ("share", "占比"),
+    "method": ("method", "方法"),
+    "stage": ("stage", "阶段"),
+    "id": ("id", "编号"),
+    "sent": ("sent MiB", "发送 MiB"),
+    "recv": ("received MiB", "接收 MiB"),
+    "moved": ("moved MiB", "传输 MiB"),
+    "speed": ("MiB/s", "MiB/s"),
+    "transport": ("transport", "传输方式"),
+    "processes": ("processes", "进程数"),
+    "unaccounted": ("unaccounted", "未计入"),
+    "server": ("of it server", "其中服务端"),
+    "outside": ("beside the call", "调用之外"),
+    "gain": ("at most {gain} can be gained ({share} of the traced time)", "最多可节省 {gain}（占跟踪时间的 {share}）"),
+    "R1": (
+        "{share} of the time is serialization (threshold {threshold}); a plain copy of these bytes would take about "
+        "{copy_ns} (5 GB/s assumed). Out-of-band buffers or shared memory avoid it.",
+        "序列化占 {share}（阈值 {threshold}）；单纯复制这些数据约需 {copy_ns}（假设 5 GB/s）。可用带外缓冲区或共享内存。",
+    ),
+    "R2": (
+        "{share} of the time is the server's work (threshold {threshold}); transport is {transit_share}, and another "
+        "one cannot win more.",
+        "服务端计算占 {share}（阈值 {threshold}）；传输仅占 {transit_share}，更换传输方式最多节省这部分。",
+    ),
+    "R2b": (
+        "{share} of the time is waiting for the reply (threshold {threshold}). This log does not say how much of that is "
+        "the server's work, so it does not show that transport is slow: trace the server too.",
+        "等待应答占 {share}（阈值 {threshold}）。日志无法区分服务端计算与传输，不能说明传输慢：请同时跟踪服务端。",
+    ),
+    "R3": (
+        "{share} of the time is transit (threshold {threshold}), with {mean_bytes} a call. Compare with `ipcbench run` at "
+        "that size on this machine.",
+        "传输占 {share}（阈值 {threshold}），每次调用 {mean_bytes}。请在本机用 `ipcbench run` 测该大小作比较。",
+    ),
+    "R4": (
+        "The transport is {transport}; sending and waiting take {share}. If both sides are on one host, compare ipc and "
+        "shared memory with it by `ipcbench run`.",
+        "传输方式为 {transport}；发送与等待占 {share}。若双方同机，请用 `ipcbench run` 与 ipc、共享内存比较。",
+    ),
+    "R5": (
+        "{calls} small calls (median {median_bytes}): empty round trips of {round_trip_ns} (assumed) would be {share} of "
+        "the time (threshold {threshold}). Put several into one; the bound is for eight.",
+        "{calls} 次小调用（中位数 {median_bytes}）：按每次空往返 {round_trip_ns}（假设）计占 {share}（阈值 {threshold}）。"
+        "建议合并调用；上界按 8 合 1 计。",
+    ),
+    "R6": (
+        "A long tail: p99 is {ratio:.1f} × p50, variation {variation:.2f} (thresholds 10 and 1). It goes with: {cause}.",
+        "长尾：p99 为 p50 的 {ratio:.1f} 倍，变异系数 {variation:.2f}（阈值 10 与 1）。关联因素：{cause}。",
+    ),
+    "R8": (
+        "Large messages at {mib_per_s:.0f} MiB/s (threshold {threshold}); the time includes the server's.",
+        "大消息吞吐仅 {mib_per_s:.0f} MiB/s（阈值 {threshold}）；时间包含服务端。",
+    ),
+    "R9": (
+        "Getting and putting take {share} (threshold {threshold}), computing {compute_share}. Overlap get with compute, or "
+        "move larger batches.",
+        "取放数据占 {share}（阈值 {threshold}），计算占 {compute_share}。可让取数与计算重叠，或增大批次。",
+    ),
+    "R10": (
+        "{share} of the time is in no stage (threshold {threshold}): mark more stages.",
+        "{share} 的时间不属于任何阶段（阈值 {threshold}）：请标记更多阶段。",
+    ),
+    "R11": (
+        "Tracing costs about {each_ns} a call, {share} of the time (threshold {threshold}): raise the sampling period.",
+        "跟踪本身每次约 {each_ns}，占 {share}（阈值 {threshold}）：请提高采样周期。",
+    ),
+    "R12": (
+        "{count} of {calls} calls failed or never ended (threshold {threshold}).",
+        "{calls} 次调用中有 {count} 次失败或未结束（阈值 {threshold}）。",
+    ),
+    "R13": (
+        "{worker} takes {ratio:.1f} × the median of {workers} workers (threshold {threshold}).",
+        "{worker} 耗时为 {workers} 个进程中位数的 {ratio:.1f} 倍（阈值 {threshold}）。",
+    ),
+    "R15 repeated": (
+        "{count} lines were merged away as repeated: set RAY_DEDUP_LOGS=0, or read the workers' own files.",
+        "{count} 行因去重丢失：请设 RAY_DEDUP_LOGS=0，或读取各进程自己的日志。",
+    ),
+    "R15 throughput": ("{count} printed throughputs differ from the rows' own figures by more than 2 %.",
+                       "{count} 个打印的吞吐与该行数据相差超过 2 %。"),
+    "R15 restarted": ("Ids start again: {count} segments, kept apart (a warm-up, a restart, or another client).",
+                      "编号重新开始：共 {count} 段，分别统计（预热、重启或其他客户端）。"),
+    "S1": ("Serialization {share} > {threshold}: shared memory, a faster format, bfloat16.",
+           "序列化 {share} > {threshold}：共享内存、更快的格式、bfloat16。"),
+    "S2": ("Sending and receiving {share} > {threshold}: check that it is IPC and not TCP, larger buffers, batches.",
+           "发送与接收 {share} > {threshold}：确认使用 IPC 而非 TCP，增大缓冲区，批量传输。"),
+    "S3": ("{calls} calls > {threshold}: fuse, batch or cache.", "{calls} 次调用 > {threshold}：融合、批量或缓存。"),
+    "S4": ("Get and put {share}, compute {compute_share}: {level} (good below 20 %, bad above 30 %).",
+           "取放 {share}，计算 {compute_share}：{level}（低于 20 % 为好，高于 30 % 为差）。"),
+    "S5": ("{mib_per_s:.1f} MiB/s: {level} (good above 500, bad below 100).",
+           "{mib_per_s:.1f} MiB/s：{level}（高于 500 为好，低于 100 为差）。"),
+    "negative": ("{said:.0f} calls have a negative time, the first is {what}", "{said:.0f} 次调用有负时间，首个为 {what}"),
+    "negative claim": ("the log's summary says a negative value: {what} = {said}", "日志汇总出现负值：{what} = {said}"),
+    "impossible": ("{said:.0f} calls have stages that are longer than the whole, the first is {what}",
+                   "{said:.0f} 次调用的阶段之和超过总时间，首个为 {what}"),
+    "partial": ("{what}: payloads went through shared memory; {said:.2f} MiB is a lower bound",
+                "{what}：数据经共享内存传输；{said:.2f} MiB 仅为下界"),
+    "claim": ("the summary says {what} {said:g}, its rows give {found:g}", "汇总称 {what} 为 {said:g}，按行计算为 {found:g}"),
+    "damaged": ("{said:.0f} damaged lines or records, such as {what}", "{said:.0f} 行或记录损坏，例如 {what}"),
+    "count": ("{what}: {said:.0f}", "{what}：{said:.0f}"),
+}  # fmt: skip
+
+
+def word(key: str, language: Language) -> str:
+    """Return the word of a key."""
+    return WORDS[key][1 if language == "zh" else 0]

@@ -1,0 +1,72 @@
+"""Schemas: the stages that a traced call goes through, in their order.
+
+What does not live here: times and bytes of calls (call.py) and their storage (layout.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ipcbench.errors import ConfigError
+
+MAX_STAGES = 7
+"""What a record has room for."""
+
+LOCAL: Final = 0
+CLIENT: Final = 1
+SERVER_SIDE: Final = 2
+"""On which side of a call its recorder stands; LOCAL for one without sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The stages of one kind of call.
+
+    Attributes:
+        name: what the schema is called in reports.
+        stages: names of the stages in their order, 1 to 7; each ends where the next begins, the last with the call.
+        role: LOCAL, CLIENT or SERVER_SIDE.
+    """
+
+    name: str
+    stages: tuple[str, ...]
+    role: int = LOCAL
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.stages) <= MAX_STAGES or len(set(self.stages)) != len(self.stages):
+            raise ConfigError("stages", ", ".join(self.stages), f"1 to {MAX_STAGES} names, all different")
+        for word in (self.name, *self.stages):
+            if not word or len(word) > 40 or not word.isprintable() or set(word) & set(":,"):
+                raise ConfigError("schema", word, "1 to 40 printable characters without `:` and `,`")
+
+    @property
+    def text(self) -> str:
+        """The schema in one line: `rpc:serialize,send,wait,deserialize`."""
+        return f"{self.name}:{','.join(self.stages)}"
+
+
+def parse_schema(text: str) -> Schema:
+    """Return the schema of which `text` is the one line.
+
+    Raises:
+        ConfigError: it is not such a line.
+    """
+    name, _, stages = text.partition(":")
+    return Schema(name, tuple(stages.split(",")))
+
+
+RPC = Schema("rpc", ("serialize", "send", "wait", "deserialize"), CLIENT)
+"""A remote call as its client sees it; `wait` holds the way there, the server, and the way back."""
+
+SERVER = Schema("server", ("work",), SERVER_SIDE)
+"""The same call at its server: from the request received to the reply handed over."""
+
+PIPELINE = Schema("pipeline", ("get", "compute", "put"))
+"""A step that fetches its input, works, and hands its output on."""
+
+FUNCTION = Schema("function", ("run",))
+"""A decorated function or coroutine."""
+
+GENERATOR = Schema("generator", ("run", "suspended"))
+"""A decorated generator: the time in its own code, and the time its consumer took between two values."""

@@ -1,0 +1,400 @@
+"""The recorder: what it writes is what happened, and nothing that happens to it reaches the application."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ipcbench import trace
+from ipcbench.errors import ConfigError
+from ipcbench.measure.histogram import bin_index
+from ipcbench.trace import segment as segments
+from ipcbench.trace.budget import Costs, Governor
+from ipcbench.trace.ids import parse_trace_id
+from ipcbench.trace.layout import BIN_COUNT, bin_of
+from ipcbench.trace.recorder import STATE, _Unresolved
+from tests.trace.reading import calls_count, records, tallies
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_recorder() -> Iterator[None]:
+    yield
+    trace.stop()
+
+
+def rpc(recorder: trace.Recorder, method: str = "Matmul", sent: int = 10, recv: int = 20) -> None:
+    with recorder.call(method) as call:
+        call.serialized(sent)
+        call.sent()
+        call.received(recv)
+
+
+def test_a_call_is_recorded_with_its_stages_and_bytes(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path / "new" / "folder")
+    rpc(recorder)
+    with trace.call("rollout", trace.PIPELINE) as call:
+        call.mark(5)
+        call.mark()
+    with trace.call("seven", trace.Schema("own", tuple("abcdefg")), peer="tcp://x") as call:
+        for _ in range(6):
+            call.mark(1, 2)
+    trace.stop()
+    first, second, third = records(tmp_path / "new" / "folder")
+    assert (first.method, first.sent_bytes, first.recv_bytes, first.failed) == ("Matmul", 10, 20, False)
+    assert list(first.stages) == ["serialize", "send", "wait", "deserialize"]
+    assert list(second.stages) == ["get", "compute", "put"]
+    assert list(third.stages) == list("abcdefg")
+    assert (third.sent_bytes, third.recv_bytes) == (12, 6)
+    for one in (first, second, third):
+        assert sum(one.stages.values()) == one.total_ns > 0
+
+
+def test_a_failure_is_recorded_and_goes_on_its_way(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, sample=1000)
+    rpc(recorder)
+
+    def fail() -> None:
+        with recorder.call("Matmul") as call:
+            call.serialized(7)
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        fail()
+    trace.stop()
+    failed = records(tmp_path)[-1]
+    assert failed.failed
+    assert failed.sent_bytes == 7
+    assert failed.stages["wait"] == failed.stages["deserialize"] == 0
+
+
+@pytest.mark.parametrize("marks", [0, 1, 2, 3, 4, 9])
+def test_too_few_and_too_many_marks_are_no_error(tmp_path: Path, marks: int) -> None:
+    recorder = trace.start(tmp_path)
+    for schema in (trace.RPC, trace.PIPELINE):
+        with recorder.call("any", schema) as call:
+            for _ in range(marks):
+                call.mark()
+    trace.stop()
+    for one in records(tmp_path):
+        assert sum(one.stages.values()) == one.total_ns
+
+
+def test_what_cannot_be_stored_does_not_reach_the_application(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path)
+    rpc(recorder, sent=-5)
+    rpc(recorder, sent=2**70)
+    rpc(recorder, method="fine")
+    trace.stop()
+    assert [one.method for one in records(tmp_path)] == ["fine"]
+
+
+def test_recorded_and_tallied_calls_are_all_calls(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, sample=16)
+    for number in range(5000):
+        rpc(recorder, f"m{number % 3}", sent=3)
+    trace.stop()
+    recorded = records(tmp_path)
+    assert 100 < len(recorded) < 1000
+    assert calls_count(tmp_path) == 5000
+    for name in ("m0", "m1", "m2"):
+        bulk = next(one for one in tallies(tmp_path) if one.method == name)
+        assert bulk.summed_count == int(bulk.counts.sum())
+        assert bulk.sent_bytes == 3 * bulk.summed_count
+        assert int(bulk.stage_ns.sum()) == bulk.total_ns
+        assert bulk.summed_count + sum(one.method == name for one in recorded) == 1666 + (name < "m2")
+
+
+def test_a_sample_does_not_follow_the_rhythm_of_the_application(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, sample=16)
+    for number in range(8000):
+        rpc(recorder, f"m{number % 16}")
+    trace.stop()
+    shares = Counter(one.method for one in records(tmp_path))
+    assert len(shares) == 16
+    assert max(shares.values()) < 5 * min(shares.values())
+
+
+def test_bins_are_those_of_the_histogram() -> None:
+    values = np.unique(
+        np.concatenate([np.arange(5000), 2 ** np.arange(41), 2 ** np.arange(41) - 1, 3 ** np.arange(25)])
+    )
+    assert [bin_of(int(one)) for one in values] == bin_index(values).tolist()
+    assert bin_of(2**62) == BIN_COUNT - 1
+
+
+def test_budget_follows_the_time_between_calls() -> None:
+    def period(between_ns: int) -> tuple[int, bool]:
+        governor = Governor(Costs(1300.0, 1500.0, 150.0), 0.01)
+        now, decided = 0, (0, True)
+        for _ in range(50):
+            now += between_ns * 32
+            governor.planned_count = 32
+            decided = governor.decide(now)
+        return decided
+
+    assert period(5_000_000) == (1, False)
+    assert period(30_000)[1]
+    assert 20 < period(30_000)[0] < 60
+    assert period(1_000) == (1024, True)
+
+
+def test_with_a_budget_no_call_is_forgotten(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, budget=0.001)
+    for number in range(20_000):
+        rpc(recorder, f"m{number % 2}")
+    trace.stop()
+    assert calls_count(tmp_path) == 20_000
+
+
+def test_decorators(tmp_path: Path) -> None:
+    @trace.traced("plain")
+    def plain(value: int, *, key: int = 0) -> int:
+        return value + key
+
+    @trace.traced()
+    async def waits() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    @trace.traced("values")
+    def values() -> Iterator[int]:
+        got = yield 1
+        yield got * 2
+        return "end"
+
+    @trace.traced("avalues")
+    async def avalues() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    async def all_of_them() -> list[int]:
+        assert await waits() == "done"
+        return [one async for one in avalues()]
+
+    assert plain(1, key=2) == 3
+    trace.start(tmp_path)
+    assert plain(1, key=2) == 3
+    turn = values()
+    assert (next(turn), turn.send(21)) == (1, 42)
+    with pytest.raises(StopIteration, match="end"):
+        next(turn)
+    early = values()
+    next(early)
+    early.close()
+    assert asyncio.run(all_of_them()) == [1, 2]
+    trace.stop()
+    assert plain.__name__ == "plain"
+    found = records(tmp_path)
+    assert sorted(one.method.rpartition(".")[2] for one in found) == [
+        "avalues", "plain", "values", "values", "waits",
+    ]  # fmt: skip
+    assert not any(one.failed for one in found)
+    for one in found:
+        assert sum(one.stages.values()) == one.total_ns
+
+
+def test_interleaved_tasks_pair_exactly(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path)
+
+    async def one(number: int) -> None:
+        for turn in range(10):
+            with recorder.call(f"task {number}") as call:
+                call.serialized(number)
+                await asyncio.sleep(0)
+                call.sent()
+                await asyncio.sleep(0)
+                call.received(turn)
+
+    async def everyone() -> None:
+        await asyncio.gather(*(one(number) for number in range(64)))
+
+    asyncio.run(everyone())
+    trace.stop()
+    found = {(each.method, each.sent_bytes, each.recv_bytes) for each in records(tmp_path)}
+    assert found == {(f"task {number}", number, turn) for number in range(64) for turn in range(10)}
+
+
+def test_threads_have_segments_of_their_own(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path)
+
+    def work(number: int) -> None:
+        for turn in range(500):
+            rpc(recorder, f"thread {number}", turn, number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    trace.stop()
+    found = {(each.method, each.sent_bytes) for each in records(tmp_path)}
+    assert len(records(tmp_path)) == 4000
+    assert found == {(f"thread {number}", turn) for number in range(8) for turn in range(500)}
+    assert len(list(tmp_path.glob("*.ipct"))) == 8
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 4000 * 128 + 8 * 8192
+
+
+def test_names_made_of_data_do_not_fill_the_disk(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path)
+    for number in range(6000):
+        rpc(recorder, f"GET /user/{number}")
+    rpc(recorder, "\ud800 é" * 1000)
+    trace.stop()
+    names = {one.method for one in records(tmp_path)}
+    assert len(records(tmp_path)) == 6001
+    assert len(names) <= 4097
+    assert "(other names)" in names
+
+
+def test_segments_rotate_and_each_names_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipcbench.trace.store._FIRST_SEGMENT_BYTES", 8192)
+    monkeypatch.setattr("ipcbench.trace.store._LARGEST_SEGMENT_BYTES", 8192)
+    recorder = trace.start(tmp_path)
+    for number in range(500):
+        rpc(recorder, "a name of more than a hundred bytes " * 5 + str(number % 5), number)
+    trace.stop()
+    assert len(list(tmp_path.glob("*.ipct"))) > 10
+    assert sorted(one.sent_bytes for one in records(tmp_path)) == list(range(500))
+
+
+def test_max_bytes_ends_recording_and_not_counting(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, max_bytes="64KiB")
+    for _ in range(2000):
+        rpc(recorder)
+    assert recorder.problem
+    trace.stop()
+    assert 100 < len(records(tmp_path)) < 500
+    assert calls_count(tmp_path) == 2000
+
+
+def test_a_full_disk_ends_recording_and_not_the_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(segments, "allocate", no_space)
+    monkeypatch.setattr("ipcbench.trace.tally.allocate", no_space)
+    recorder = trace.start(tmp_path)
+    for _ in range(10):
+        rpc(recorder)
+    assert "No space left" in recorder.problem
+    assert [path for path in tmp_path.iterdir() if path.suffix == ".ipct"] == []
+
+
+@pytest.mark.parametrize("folder", ["/proc/nothing/here", "/dev/null/x"])
+def test_a_folder_that_cannot_be_made_is_no_error(folder: str) -> None:
+    recorder = trace.start(folder)
+    rpc(recorder)
+    assert recorder.problem
+
+
+def test_a_forked_child_writes_files_of_its_own(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from ipcbench import trace
+recorder = trace.start(sys.argv[1], sample=2)
+def work(begin):
+    for number in range(begin, begin + 100):
+        with recorder.call("x") as call:
+            call.serialized(number); call.sent(); call.received(0)
+work(0)
+with recorder.call("x") as call:
+    pid = os.fork()
+    call.serialized(1000 if pid else 2000)
+if not pid:
+    work(200)
+    os._exit(0)
+os.waitpid(pid, 0)
+work(100)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60, cwd=ROOT)
+    assert calls_count(tmp_path) == 302
+    sent = [one.sent_bytes for one in records(tmp_path)]
+    assert len(set(sent)) == len(sent)
+    assert len({path.name.split("-")[3] for path in tmp_path.glob("*.ipct")}) == 2
+
+
+def test_killed_two_hundred_times(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "tests.trace.killed", str(tmp_path), "200"]
+    done = subprocess.run(program, check=False, timeout=100, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "none lost" in done.stdout
+
+
+def test_the_environment_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPCBENCH_TRACE", f"{tmp_path},sample=1,service=worker")
+    monkeypatch.setattr(STATE, "recorder", _Unresolved())
+    with trace.call("first"):
+        pass
+    trace.stop()
+    assert [one.method for one in records(tmp_path)] == ["first"]
+
+
+@pytest.mark.parametrize("text", ["x,sample=no", "x,sample=0", "x,budget=2", "x,colour=red", ",", "x,max_bytes=much"])
+def test_a_wrong_variable_is_ignored(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IPCBENCH_TRACE", text)
+    monkeypatch.setattr(STATE, "recorder", _Unresolved())
+    with trace.call("first") as call:
+        call.mark()
+    assert not STATE.recorder.enabled
+
+
+def test_wrong_arguments_are_refused() -> None:
+    for bad in ({"sample": 0}, {"budget": 1.0}, {"folder": ""}):
+        with pytest.raises(ConfigError):
+            trace.start(**{"folder": "x", **bad})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        trace.Schema("too long", tuple("abcdefgh"))
+
+
+def test_calls_in_a_signal_handler(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path)
+    seen = []
+
+    def handle(*_: object) -> None:
+        rpc(recorder, "handler", len(seen))
+        seen.append(1)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.003)
+    try:
+        for number in range(20_000):
+            rpc(recorder, "main", number)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    trace.stop()
+    found = records(tmp_path)
+    assert sorted(one.sent_bytes for one in found if one.method == "main") == list(range(20_000))
+    assert calls_count(tmp_path) == 20_000 + len(seen)  # one amid the making of a segment is tallied
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "0af7651916cd43dd8448eb211c80319c",
+        "0af76519-16cd-43dd-8448-eb211c80319c",
+    ],
+)
+def test_trace_ids_in_every_form(text: str) -> None:
+    assert parse_trace_id(text) == (0x0AF7651916CD43DD, 0x8448EB211C80319C)
+    assert parse_trace_id("anything else") != parse_trace_id("anything more")
+
+
+def test_recording_loads_the_standard_library_only() -> None:
+    code = "import sys; from ipcbench import trace; trace.start('/dev/null/x'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert not {"numpy", "click", "zmq", "msgpack"} & set(done.stdout.split())

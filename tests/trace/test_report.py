@@ -1,0 +1,325 @@
+"""Reading logs and traces, and reporting on them: nothing is lost, nothing is invented, nothing ends in a traceback."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ipcbench import trace
+from ipcbench.cli import main
+from ipcbench.errors import StoreError
+from ipcbench.trace.readers.batch import Batch, Notes
+from ipcbench.trace.readers.text import grouped, read_log
+from ipcbench.trace.report.findings import _RULES, _SEED_RULES
+from ipcbench.trace.report.gather import gather
+from ipcbench.trace.report.render import Report, as_csv, as_json, as_markdown, as_text, make_report
+from ipcbench.trace.report.words import WORDS
+from tests.trace.logs import V1, V2, V3, V4, head, row, tq_call, v1_row
+
+
+@pytest.fixture(autouse=True)
+def no_recorder() -> Iterator[None]:
+    yield
+    trace.stop()
+
+
+def read(path: Path, text: str | bytes) -> tuple[list[Batch], Notes]:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    notes = Notes()
+    return list(read_log([path], notes)), notes
+
+
+def report(path: Path, text: str, rules: str = "default") -> Report:
+    path.write_text(text)
+    return make_report(gather([path]), rules)
+
+
+def calls(batches: list[Batch]) -> list[tuple[str, int, str, int]]:
+    return [
+        (batch.segment.name, number, batch.methods[method], total)
+        for batch in batches
+        for number, method, total in zip(
+            batch.ids.tolist(), batch.method.tolist(), batch.total_ns.tolist(), strict=True
+        )
+    ]
+
+
+@pytest.mark.parametrize("rule", [116, 120, 130, 140])
+def test_every_set_of_columns_is_read_by_its_names(tmp_path: Path, rule: int) -> None:
+    text = head(V1, rule=rule) + v1_row(1)
+    text += head(V2, rule=rule) + row(1, "A", 1, 2, 6, 1, 10, 10.5, 4, 8)
+    text += head(V3, "IPC+SHM+OURS", " (Ours)", rule) + row(1, "A", 1, 2, 6, 1, 10, 5, 10.5, 4, 8)
+    text += head(V4, "IPC+SHM", " (OTP)", rule) + row(1, "A", 3, 1, 2, 6, 1, 5, 10.5, 4, 8)
+    batches, notes = read(tmp_path / "x.log", text)
+    assert [one.total_ns.tolist() for one in batches] == [[10_000_000], [10_500_000], [10_500_000], [10_500_000]]
+    for one in batches:
+        assert one.stage_ns.tolist() == [[1_000_000, 2_000_000, 6_000_000, 1_000_000]]
+    assert [None if one.server_ns is None else one.server_ns.tolist() for one in batches] == [
+        None, None, [5_000_000], [5_000_000],
+    ]  # fmt: skip
+    assert batches[3].outside_ns is not None
+    assert batches[3].outside_ns.tolist() == [3_000_000]
+    assert [one.sent_bytes.tolist() for one in batches] == [[1024 * 1024], [4096], [4096], [4096]]
+    assert [one.segment.bytes_are_partial for one in batches] == [False, False, True, True]
+    assert notes.damaged_count == 0
+
+
+def test_segments_restarts_gaps_and_odd_rows(tmp_path: Path) -> None:
+    text = head(V1) + v1_row(1, "Init") + v1_row(2, "a method") + v1_row(3, "x" * 30) + "...\n" + v1_row(7)
+    text += "\n" + "=" * 120 + "\nSUMMARY\n" + "=" * 120 + "\nTotal RPC Calls: 98\nAverage Total Time: 1.0 ms\n"
+    text += v1_row(1) + v1_row(2) + v1_row(3)[:40] + "\n" + v1_row(123456) + "junk here\r\n" + "4     Mat"
+    batches, notes = read(tmp_path / "x.log", b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert [one[:3] for one in calls(batches)] == [
+        ("segment 1", 1, "Init"), ("segment 1", 2, "a method"), ("segment 1", 3, "x" * 30), ("segment 1", 7, "Matmul"),
+        ("segment 2", 1, "Matmul"), ("segment 2", 2, "Matmul"), ("segment 2", 123456, "Matmul"),
+    ]  # fmt: skip
+    assert notes.damaged_count == 3
+    assert notes.counts["left out by an ellipsis"] == 1
+    assert notes.claims[0].values == {"Total RPC Calls": 98.0, "Average Total Time": 1.0}
+
+
+def test_two_clients_in_one_log_are_kept_apart(tmp_path: Path) -> None:
+    order = [("A", 1), ("A", 2), ("B", 1), ("A", 3), ("B", 2), ("B", 3), ("A", 4), ("B", 4)]
+    batches, _ = read(tmp_path / "x.log", head(V1) + "".join(v1_row(number, name) for name, number in order))
+    assert {(segment, name) for segment, _, name, _ in calls(batches)} == {("segment 1", "A"), ("segment 2", "B")}
+
+
+@pytest.mark.parametrize("shared", ["N/A", "0af7651916cd43dd"])
+def test_ten_calls_of_one_trace_id_are_ten_calls(tmp_path: Path, shared: str) -> None:
+    lines = [line for number in range(10) for _, line in tq_call(100.0 + number, (0.1, 0.5, 0.2), "f", shared)]
+    batches, notes = read(tmp_path / "x.log", "".join(lines))
+    assert len(calls(batches)) == 10
+    assert {one[3] for one in calls(batches)} == {800_000_000}
+    assert not notes.counts["ends without a start"]
+
+
+def test_sixty_four_interleaved_calls_pair_exactly(tmp_path: Path) -> None:
+    chosen = random.Random(1)
+    wanted, events = set(), []
+    for _ in range(64 * 20):
+        begin = round(1000 + chosen.uniform(0, 20), 6)
+        parts = tuple(round(chosen.uniform(0.01, 0.5), 6) for _ in range(3))
+        events += tq_call(begin, (parts[0], parts[1], parts[2]))
+        wanted.add((round(begin * 1e6), *(round(part * 1e6) for part in parts)))
+    batches, notes = read(tmp_path / "x.log", "".join(line for _, line in sorted(events, key=lambda one: one[0])))
+    found = {
+        (round(begin / 1000), *(round(part / 1000) for part in parts))
+        for batch in batches
+        for begin, parts in zip(batch.begin_ns.tolist(), batch.stage_ns.tolist(), strict=True)
+    }
+    assert len(calls(batches)) == 64 * 20
+    assert found == wanted
+    assert sum(notes.counts[what] for what in ("ends without a start", "functions without an end")) == 0
+
+
+def test_tq_lines_in_a_noisy_log(tmp_path: Path) -> None:
+    ray = "\x1b[36m(WorkerDict pid=12, ip=10.0.0.2)\x1b[0m INFO pid=99 "
+    good = [line for _, line in tq_call(5.0, (0.1, 0.2, 0.3), prefix=ray)]
+    no_times = [line.rpartition(" | timestamp")[0] + "\n" for _, line in tq_call(9.0, (0.1, 0.2, 0.3), "late")]
+    no_put = [line for _, line in tq_call(7.0, (0.1, 0.2, 0.3), "quiet")][:5]
+    opened = [line for _, line in tq_call(8.0, (0.1, 0.2, 0.3), "open")][:2]
+    glued = "50%|### [TQ-LOG] op=TQ_GET | func=f | stage=START[TQ-LOG] op=TQ_GET | func=f | stage=END | duration=0.5s\n"
+    detail = (
+        "[TQ-DETAIL] trace_id=N/A | func=None | pid=1 | stage=TQ_CLIENT_PUT_START | batch_size=torch.Size([32, 4]) | "
+        "data_size_mb=2.00 | timestamp=1.0\n"
+        "[TQ-DETAIL] trace_id=N/A | func=None | pid=1 | stage=TQ_CLIENT_PUT_END | duration=0.500000s | "
+        "throughput_mbps=4.00 | timestamp=1.5 [repeated 3x across cluster]\n"
+        "[TQ-DETAIL] trace_id=N/A | stage=TQ_CLIENT_GET_END | data_size_mb=1.00 | duration=250ms | timestamp=1.5\n"
+    )
+    broken = "[TQ-TRACE] trace_id=N/A | func=f | stage=GET_END | duration=soon\n[TQ-TRACE] nothing\n[TQ-OTHER] x=1\n"
+    text = "".join([*good, "loss=0.1\n", *no_times, *no_put, *opened]) + glued + detail + broken
+    batches, notes = read(tmp_path / "x.log", text)
+    found = {(batch.methods[0], batch.segment.worker, *batch.total_ns.tolist()) for batch in batches}
+    assert found == {
+        ("f", "WorkerDict pid=12 ip=10.0.0.2", 600_000_000),
+        ("late", "", 600_000_000),
+        ("quiet", "", 300_000_000),
+        ("TQ_GET", "", 500_000_000),
+        ("TQ_CLIENT_PUT", "", 500_000_000),
+        ("TQ_CLIENT_GET", "", 250_000_000),
+    }
+    sizes = {batch.methods[0]: (batch.sent_bytes.tolist(), batch.recv_bytes.tolist()) for batch in batches}
+    assert sizes["TQ_CLIENT_PUT"] == ([2 * 2**20], [0])
+    assert sizes["TQ_CLIENT_GET"] == ([0], [2**20])
+    assert notes.damaged_count == 3
+    assert notes.counts["functions without an end"] == 1
+    assert notes.counts["functions that put nothing"] == 1
+    assert notes.counts["repeated lines not in the log"] == 2
+
+
+def test_rotated_and_compressed_parts_are_one_log(tmp_path: Path) -> None:
+    old = tmp_path / "x.log.2.gz"
+    old.write_bytes(gzip.compress((head(V1) + v1_row(1) + v1_row(2)).encode()))
+    (tmp_path / "x.log.1").write_text(v1_row(3))
+    (tmp_path / "x.log").write_text(v1_row(4))
+    gathered = gather([tmp_path])
+    assert grouped([tmp_path / "x.log", tmp_path / "x.log.1", old]) == [[old, tmp_path / "x.log.1", tmp_path / "x.log"]]
+    assert [group.calls_count for group in gathered.sums.groups] == [4]
+    old.write_bytes(old.read_bytes()[:-12])
+    assert gather([tmp_path]).notes.damaged_count == 1
+
+
+def test_the_audit_says_what_does_not_agree(tmp_path: Path) -> None:
+    text = head(V1) + v1_row(1) + row(2, "Odd", 1, 2, 6, 1, 5, 1, 1, 99) + row(3, "Bad", -1, 2, 6, 1, 10, 0, 0, 0)
+    text += "=" * 120 + "\nSUMMARY\n" + "=" * 120 + "\nTotal RPC Calls: 98\nAverage Send Time: 7.000 ms\n"
+    text += "Effective Time (excl. offline & comm): -0.6291 s\n"
+    made = report(tmp_path / "x.log", text)
+    kinds = {one.kind: (one.said, one.found) for one in made.objections if one.kind != "claim"}
+    assert kinds["negative claim"] == (-0.6291, None)
+    assert kinds["negative"][0] == kinds["impossible"][0] == 1
+    assert {one.said: one.found for one in made.objections if one.kind == "claim"} == {98.0: 3, 7.0: 2.0}
+    assert "R15 1 printed throughputs differ" in as_text(made)
+
+
+def rules_of(made: Report) -> set[str]:
+    return {one.rule for one in made.findings}
+
+
+def test_waiting_is_not_called_transport(tmp_path: Path) -> None:
+    """Of a call that a server works on for 5 ms, transport has 2 %; the older rule says all of it."""
+    rows = "".join(row(n, "Small", 0.001, 0.006, 5.104, 0.003, 5.114, 1, 1, 0.38) for n in range(1, 60))
+    unknown = report(tmp_path / "x.log", head(V1) + rows)
+    assert "R2b" in rules_of(unknown)
+    assert "R3" not in rules_of(unknown)
+    assert "S2" in rules_of(report(tmp_path / "x.log", head(V1) + rows, "seed"))
+    rows = "".join(row(n, "Small", 0.001, 0.006, 5.104, 0.003, 5.1, 5.005, 5.114, 1, 1) for n in range(1, 60))
+    made = report(tmp_path / "x.log", head(V3) + rows)
+    found = next(one for one in made.findings if one.rule == "R2")
+    assert found.values["transit_share"] <= 0.03
+    assert "R3" not in rules_of(made)
+
+
+def test_rules(tmp_path: Path) -> None:
+    def zmq(*values: float, transport: str = "IPC", count: int = 200) -> set[str]:
+        text = head(V1, transport) + "".join(row(n, "M", *values) for n in range(1, count + 1))
+        return rules_of(report(tmp_path / "x.log", text))
+
+    assert "R1" in zmq(40, 1, 50, 5, 96, 1024, 1024, 20)
+    assert "R1" not in zmq(40, 1, 50, 5, 96, 1024 * 200, 1024, 2000)
+    assert "R4" in zmq(1, 1, 50, 5, 57, 1, 1, 0.03, transport="TCP")
+    assert "R5" in zmq(0.01, 0.01, 0.05, 0.01, 0.08, 0.1, 0.1, 2.4)
+    assert "R8" in zmq(1, 1, 50, 5, 57, 2048, 10, 35)
+    assert "R10" in zmq(1, 1, 50, 5, 80, 1, 1, 0.02)
+    assert zmq(1, 1, 50, 5, 80, 1, 1, 0.02, count=19) == set()
+    tail = "".join(row(n, "M", 1, 1, 1, 1, 4 if n > 3 else 4000, 1, 1, 0.5) for n in range(1, 201))
+    found = [one for one in report(tmp_path / "x.log", head(V1) + tail).findings if one.rule == "R6"]
+    assert found[0].values["cause"] == "warm-up"
+    lines = [line for n in range(100) for _, line in tq_call(float(n), (0.3, 0.2, 0.1), "f")]
+    lines += [line for n in range(100, 105) for _, line in tq_call(float(n), (0.3, 0.2, 0.1), "f")][::8]
+    assert rules_of(report(tmp_path / "x.log", "".join(lines))) == {"R9", "R12"}
+    slow = [
+        line
+        for worker in range(4)
+        for n in range(30)
+        for _, line in tq_call(n + 0.0, (0.01, 0.2 + worker // 3, 0.01), prefix=f"(W pid={worker}) ")
+    ]
+    straggler = next(one for one in report(tmp_path / "x.log", "".join(slow)).findings if one.rule == "R13")
+    assert straggler.values["worker"] == "W pid=3"
+
+
+def test_every_rule_has_words_in_both_languages() -> None:
+    assert len(_RULES) + len(_SEED_RULES) > 10
+    for english, chinese in WORDS.values():
+        assert english
+        assert chinese
+
+
+@pytest.fixture
+def traced_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "trace"
+    recorder = trace.start(folder, sample=4, service="client")
+    for number in range(4000):
+        with recorder.call(f"m{number % 4}") as call:
+            call.serialized(1000)
+            call.sent()
+            call.received(500)
+    trace.stop()
+    return folder
+
+
+def test_own_traces_count_every_call(traced_folder: Path) -> None:
+    made = make_report(gather([traced_folder]))
+    group = made.gathered.sums.groups[0]
+    assert group.segment.name == "client (client)"
+    assert [one.calls_count for one in group.methods.values()] == [1000] * 4
+    assert group.moved_bytes == 4000 * 1500
+    assert sum(group.stage_ns) == pytest.approx(group.total_ns)
+    assert made.objections == []
+
+
+def test_every_form_in_both_languages(traced_folder: Path) -> None:
+    made = make_report(gather([traced_folder]))
+    for language in ("en", "zh"):
+        assert "m3" in as_text(made, language)
+        assert "| m3 | 1,000 |" in as_markdown(made, language)
+        values: dict[str, Any] = json.loads(as_json(made, language))
+        assert values["segments"][0]["methods"][0]["calls_count"] == 1000
+        assert len(list(csv.DictReader(io.StringIO(as_csv(made, language))))) == 4
+    assert "发现与建议" in as_text(made, "zh")
+
+
+def test_the_command(traced_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "report", str(traced_folder), "--format", "markdown"]) == 0
+    assert "## client (client)" in capsys.readouterr().out
+    (tmp_path / "x.txt").write_text("nothing of the kind\n")
+    for bad in (tmp_path / "missing", tmp_path / "x.txt"):
+        assert main(["trace", "report", str(bad)]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def damage(data: bytes, chosen: st.DataObject) -> bytes:
+    out = bytearray(data)
+    for _ in range(chosen.draw(st.integers(1, 6))):
+        at = chosen.draw(st.integers(0, max(0, len(out) - 1)))
+        piece = chosen.draw(
+            st.sampled_from([b"", b"\0", b"\n", b"-", b"nan", b"1e999", b"9" * 25, b"[TQ-", b" | ", b"\xff"])
+        )
+        out[at : at + chosen.draw(st.integers(0, 30))] = piece
+    return bytes(out[: chosen.draw(st.integers(0, len(out)))]) if chosen.draw(st.booleans()) else bytes(out)
+
+
+_LOG = "".join([
+    head(V1), *(v1_row(n) for n in range(1, 6)), "=" * 120, "\nSUMMARY\nTotal RPC Calls: 5\n", head(V4, "IPC+SHM"),
+    row(1, "A", 3, 1, 2, 6, 1, 5, 10.5, 4, 8), *(line for _, line in tq_call(5.0, (0.1, 0.2, 0.3))),
+]).encode()  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damaged_logs_end_in_a_report_or_one_error(tmp_path: Path, chosen: st.DataObject) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(damage(_LOG, chosen))
+    check(path)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damaged_segments_end_in_a_report_or_one_error(
+    tmp_path: Path, traced_folder: Path, chosen: st.DataObject
+) -> None:
+    suffix = chosen.draw(st.sampled_from([".ipct", ".ipch"]))
+    source = next(traced_folder.glob(f"*{suffix}"))
+    path = tmp_path / f"damaged{suffix}"
+    path.write_bytes(damage(source.read_bytes()[:60_000], chosen))
+    check(path)
+
+
+def check(path: Path) -> None:
+    try:
+        made = make_report(gather([path]))
+    except StoreError:
+        pass
+    else:
+        assert as_text(made)
+        assert as_json(made)
+        assert as_csv(made)
