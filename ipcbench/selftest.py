@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipcbench.analysis.control import control_noise
 from ipcbench.analysis.figures import cell_figures
 from ipcbench.analysis.notes import is_sound
+from ipcbench.analysis.summary import summarise
 from ipcbench.harness.sweep import Progress, run_sweep
 from ipcbench.measure.stats import Estimate, compare, ratio
 from ipcbench.registry import get_backend
@@ -130,7 +130,7 @@ def self_test(
 def verdicts(run: Run) -> Iterator[tuple[int, str]]:
     """Yield (slow-down in percent, verdict on it) for every size of such a run; sizes without figures are left out."""
     base, *others = run.info.sweep["backends"]
-    noise = control_noise(run).get("latency", 0.0)
+    noise = summarise(run).noise_ratios.get("latency", 0.0)
     for size in run.info.sweep["sizes"]:
         first = _latency(run, base, size)
         for percent, other in zip(SLOWDOWNS_PERCENT, others, strict=True):

@@ -100,6 +100,22 @@ class SettingSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Control:
+    """How a cell differs from itself."""
+
+    metric: Metric
+    backend: str
+    payload_bytes: int
+    ratio: Interval
+    """Its figure by the second name / by the first: geometric mean over the rounds."""
+
+    @property
+    def agrees(self) -> bool:
+        """Return whether the two may be the same, as they are."""
+        return self.ratio.low <= 1.0 <= self.ratio.high
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """A run in figures."""
 
@@ -107,8 +123,10 @@ class Summary:
     settings: tuple[SettingSummary, ...]
     """By delivery, payload and size."""
     noise_ratios: Mapping[Metric, float]
-    """By how much two measurements of one and the same cell differ in this run (A/A), as a ratio − 1; a metric is
-    absent if no cell of it has two rounds."""
+    """By how much two measurements of one and the same cell differ in this run, as a ratio − 1; a metric is absent if
+    no cell of it has two rounds."""
+    controls: tuple[Control, ...]
+    """How the cell that was measured twice differs from itself, by metric."""
     placement_ns: tuple[float, float] | None
     """Least and largest placement probe of the run."""
     problems: tuple[str, ...]

@@ -1,32 +1,43 @@
-"""The control of a run: one cell measured twice in every round (A/A), and the noise floor that follows.
+"""The control of a run: one cell measured twice in every round, by other processes (A/A). Its two figures should agree.
 
-What does not live here: measuring it (ipcbench/harness/sweep.py), and the rule that uses it
-(ipcbench/measure/stats.py).
+What does not live here: measuring it (ipcbench/harness/sweep.py), and the noise floor, which every cell of a run tells
+better than one cell can (ipcbench/measure/stats.py).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
+from statistics import fmean, stdev
 
-from ipcbench.analysis.cells import Metric
+from ipcbench.analysis.cells import Control, Metric
 from ipcbench.analysis.notes import is_sound
-from ipcbench.measure.stats import control_noise_ratio
+from ipcbench.measure.stats import MIN_ROUNDS, Interval, student_975
 from ipcbench.spec import Mode
 from ipcbench.store import Run
 
 _METRICS: dict[Mode, Metric] = {"paced": "latency", "pingpong": "round trip", "saturate": "throughput"}
 
 
-def control_noise(run: Run) -> dict[Metric, float]:
-    """Return the noise floor by metric, as a ratio − 1; a metric without enough pairs of sound trials is absent."""
+def controls(run: Run) -> tuple[Control, ...]:
+    """Return the control of each mode; one with fewer than three rounds of two sound trials is left out."""
+    return tuple(_controls(run))
+
+
+def _controls(run: Run) -> Iterator[Control]:
     singles = {one.spec: one for one in run.trials if is_sound(one)}
-    pairs: dict[Metric, list[tuple[float, float]]] = {}
+    logs: dict[tuple[Metric, str, int], list[float]] = {}
     for twin in run.controls:
         single = singles.get(replace(twin.spec, twin=False))
         if single is None or not is_sound(twin):
             continue
         first, second = single.main_figure, twin.main_figure
         if first and second:
-            pairs.setdefault(_METRICS[twin.spec.mode], []).append((first, second))
-    found = {metric: control_noise_ratio(some) for metric, some in pairs.items()}
-    return {metric: ratio for metric, ratio in found.items() if ratio is not None}
+            key = _METRICS[twin.spec.mode], twin.spec.backend, twin.spec.payload_bytes
+            logs.setdefault(key, []).append(math.log(second / first))
+    for (metric, backend, size), found in logs.items():
+        if len(found) >= MIN_ROUNDS:
+            half = student_975(len(found) - 1) * stdev(found) / math.sqrt(len(found))
+            low, middle, high = (math.exp(fmean(found) + shift) for shift in (-half, 0.0, half))
+            yield Control(metric, backend, size, Interval(low, middle, high))

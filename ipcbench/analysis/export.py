@@ -46,6 +46,7 @@ def as_json(tables: Tables) -> str:
         "legend": tables.legend,
         "problems": summary.problems,
         "noise_ratios": summary.noise_ratios,
+        "controls": [{**asdict(one), "agrees": one.agrees} for one in summary.controls],
         "placement_ns": summary.placement_ns,
         "settings": [
             {

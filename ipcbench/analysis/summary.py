@@ -14,7 +14,7 @@ from statistics import median
 from typing import get_args
 
 from ipcbench.analysis.cells import CellStatus, CellSummary, Metric, Setting, SettingSummary, Summary, setting_of
-from ipcbench.analysis.control import control_noise
+from ipcbench.analysis.control import controls
 from ipcbench.analysis.figures import CellFigures, cell_figures
 from ipcbench.analysis.notes import cell_notes, failure_reason, is_sound, placement_ns
 from ipcbench.errors import StoreError
@@ -44,19 +44,19 @@ def summarise(run: Run) -> Summary:
         setting: [_cell(run, name, trials) for name, trials in by_backend.items()]
         for setting, by_backend in sorted(groups.items())
     }
-    noise = _noise([cell.figures for one in cells.values() for cell in one]) | control_noise(run)
+    noise = _noise([cell.figures for one in cells.values() for cell in one])
     probes = placement_ns(run.trials)
     return Summary(
         info=run.info,
         settings=tuple(_summarise_setting(run, setting, one, noise) for setting, one in cells.items()),
         noise_ratios=noise,
+        controls=controls(run),
         placement_ns=(min(probes), max(probes)) if probes else None,
         problems=run.problems + _absent_sizes(run, list(cells)),
     )
 
 
 def _noise(figures: Sequence[CellFigures]) -> dict[Metric, float]:
-    """Return what is known of the noise without a control: how much the rounds of a cell differ."""
     found: dict[Metric, float | None] = {
         "latency": noise_floor_ratio([one.latency_rounds_ns for one in figures]),
         "round trip": noise_floor_ratio([one.round_trip_rounds_ns for one in figures]),

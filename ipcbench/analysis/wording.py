@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ipcbench.analysis.cells import CellSummary, Metric, Setting, SettingSummary, Summary
+from ipcbench.analysis.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
 from ipcbench.measure.stats import MIN_DIFFERENCE_RATIO, Interval
 from ipcbench.units import format_bytes, format_duration_ns, format_significant
 
@@ -19,6 +19,9 @@ _METRIC_WORDS: Mapping[Metric, str] = {
     "round trip": "round trip",
     "throughput": "time per message",
 }
+
+
+_CONTROL_WORDS: Mapping[Metric, str] = {**_METRIC_WORDS, "throughput": "throughput"}
 
 
 def size_words(setting: Setting) -> str:
@@ -115,6 +118,7 @@ def _header(summary: Summary) -> Iterator[str]:
             yield f"wake-up floor: {format_duration_ns(info.floor.wakeup_ns)} to wake a process that sleeps on a pipe"
     yield from (_load_words(summary, readers) for readers in sorted({one.setting.readers for one in summary.settings}))
     yield _noise_words(summary)
+    yield from _control_words(summary.controls)
     if summary.placement_ns is not None:
         times = " to ".join(dict.fromkeys(format_duration_ns(one) for one in summary.placement_ns))
         yield f"placement: a cache line goes from core to core and is seen in {times}, interpreter included"
@@ -154,6 +158,19 @@ def _load_words(summary: Summary, readers: int) -> str:
             ": oversubscribed; they take turns, so latencies hold waiting for a core, and more cores may reorder ranks"
         )
     return text
+
+
+def _control_words(controls: Sequence[Control]) -> Iterator[str]:
+    """Yield how the cell that was measured twice differs from itself."""
+    if not controls:
+        return
+    first = controls[0]
+    found = joined([f"{ratio_words(one.ratio)} in {_CONTROL_WORDS[one.metric]}" for one in controls])
+    text = (
+        f"control: {first.backend} at {first.payload_bytes:,} B, twice a round; the second is {found} times the first"
+    )
+    unlike = [_CONTROL_WORDS[one.metric] for one in controls if not one.agrees]
+    yield f"{text}; it should be 1: doubt small differences in {joined(unlike)}" if unlike else text
 
 
 def _noise_words(summary: Summary) -> str:

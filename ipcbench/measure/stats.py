@@ -136,7 +136,7 @@ def rank_groups(times: Sequence[Estimate], noise_floor_ratio: float) -> tuple[in
 
 
 def noise_floor_ratio(cells: Sequence[Sequence[float]]) -> float | None:
-    """Return by how much two measurements of one and the same cell would differ in a run without a control.
+    """Return by how much two measurements of one and the same cell typically differ in this run, as a ratio − 1.
 
     Args:
         cells: per cell, its figure in each round.
@@ -152,22 +152,6 @@ def noise_floor_ratio(cells: Sequence[Sequence[float]]) -> float | None:
         return None
     usual = float(np.median([len(rounds) for rounds in cells if len(rounds) > 1]))
     return math.expm1(float(np.median(pairs)) / 0.6745 / math.sqrt(usual))
-
-
-def control_noise_ratio(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Return by how much two measurements of one and the same cell differ (A/A), as a ratio − 1.
-
-    Args:
-        pairs: the cell's figure by its two names, of each round; positive.
-
-    Returns:
-        exp(m / 0.6745 / √R) − 1, where m is the median of |log(a/b)| over the R rounds: one standard deviation of the
-        difference of two such cells. None with fewer than `MIN_ROUNDS`.
-    """
-    if len(pairs) < MIN_ROUNDS:
-        return None
-    differences = [abs(math.log(a / b)) for a, b in pairs]
-    return math.expm1(float(np.median(differences)) / 0.6745 / math.sqrt(len(differences)))
 
 
 def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:

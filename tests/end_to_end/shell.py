@@ -11,7 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "ipcbench")
 
-TINY = ("--readers", "1", "--sizes", "10", "--rounds", "1", "--window", "50ms", "--warmup", "10ms")
+TINY = (
+    *("--readers", "1", "--sizes", "10", "--rounds", "1", "--window", "50ms", "--warmup", "10ms"),
+    *("--mode", "paced,saturate", "--control", "no"),
+)
 """Options that make any sweep of dicts as short as can be."""
 
 

@@ -121,7 +121,20 @@ def test_check_names_the_law_that_is_broken(own: Shell) -> None:
 
 def start_long_run(shell: Shell) -> subprocess.Popen[str]:
     """Start a run of six trials and return once the first has ended."""
-    options = ("--readers", "1", "--sizes", "10,20,30", "--rounds", "2", "--window", "400ms", "--mode", "saturate")
+    options = (
+        "--readers",
+        "1",
+        "--sizes",
+        "10,20,30",
+        "--rounds",
+        "2",
+        "--window",
+        "400ms",
+        "--mode",
+        "saturate",
+        "--control",
+        "no",
+    )
     process = shell.start("run", "--backends", "zmq", *options, "--out", "run")
     assert process.stderr is not None
     assert f"[1/{TRIALS_OF_LONG_RUN}]" in process.stderr.readline()

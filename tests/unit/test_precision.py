@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from ipcbench.harness.precision import widest_ratio
-from ipcbench.measure.stats import control_noise_ratio
 from tests.unit.builders import sweep_of, trial
 
 SWEEP = sweep_of(backends=("shm",), sizes=(10,), readers=1)
@@ -42,13 +41,3 @@ def test_the_widest_cell_counts() -> None:
         for index, rate in enumerate([500.0, 1500.0] * 3)
     ]
     assert widest_ratio(trials(*[1000.0] * 6) + wild) == pytest.approx(widest_ratio(wild), rel=0.1)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_a_control_of_few_rounds_is_no_noise_floor(count: int) -> None:
-    assert control_noise_ratio([(1.0, 1.1)] * count) is None
-
-
-def test_the_noise_floor_is_a_standard_deviation_of_the_cells_difference() -> None:
-    pairs = [(1.0, math.exp(0.06745)), (math.exp(0.06745), 1.0)] * 8
-    assert control_noise_ratio(pairs) == pytest.approx(math.expm1(0.1 / 4))
