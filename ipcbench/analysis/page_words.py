@@ -16,10 +16,12 @@ from ipcbench.analysis.layout import Tables
 from ipcbench.analysis.notes import one_line
 from ipcbench.analysis.question import Question
 from ipcbench.analysis.recommend import recommend
-from ipcbench.analysis.wording import family_words, plural, setting_title, verdict
+from ipcbench.analysis.wording import family_words, joined, plural, setting_title, verdict
 from ipcbench.errors import IpcbenchError
 from ipcbench.store import Run
 from ipcbench.units import format_significant
+
+_MOST_PROOFS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,10 @@ def _verdict(run: Run, summary: Summary, one: SettingSummary) -> VerdictLine:
 
 
 def _proof_words(finding: Finding) -> str:
-    """Return the cells that a finding rests on, and the threshold they are above."""
-    cells = ", ".join(f"{one.backend} at {one.payload_bytes:,} B" for one in finding.evidence)
-    return f"{finding.means}, above {format_significant(finding.threshold)}: {cells}"
+    """Return the foremost cells that a finding rests on, and the threshold they are above."""
+    cells = [f"{one.backend} at {one.payload_bytes:,} B" for one in finding.evidence]
+    more = [f"{len(cells) - _MOST_PROOFS} more"] if len(cells) > _MOST_PROOFS else []
+    return f"{finding.means}, above {format_significant(finding.threshold)}: {joined(cells[:_MOST_PROOFS] + more)}"
 
 
 def badges(summary: Summary) -> tuple[Badge, ...]:

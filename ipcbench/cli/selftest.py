@@ -24,10 +24,10 @@ _MAX_PAIRS = 10_000
     "selftest",
     short_help="Measure how right the verdicts are here.",
     help="""Measure how right ipcbench's verdicts are on this machine: how often two equal cells are called different
-    (A/A), and how often a known slow-down is found. Ten verdicts of each kind take about a minute.""",
+    (A/A), and how often a known slow-down is found. Ten verdicts of each kind take two to three minutes.""",
 )
 @click.option("--backend", default="shm", metavar="NAME", help="What to measure and to slow down (shm).")
-@click.option("--pairs", default=20, metavar="N", help="Verdicts wanted of each kind (20).")
+@click.option("--pairs", default=10, metavar="N", help="Verdicts wanted of each kind (10).")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the result.")
 def command(backend: str, pairs: int, form: str) -> int:
     """Measure, count, show."""
