@@ -106,6 +106,7 @@ def belongs_elsewhere(path: str) -> bool:
 def nothing_is_left() -> Iterator[None]:
     """Fail a test after which a process, thread, descriptor or file is still there that was not there before it."""
     before = Belongings.now()
+    gc.freeze()  # what is there before a test need not be looked through after it
     yield
     left: list[str] = []
 

@@ -120,7 +120,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_tables_of_the_readme_are_those_of_the_reference_run(checkout: Shell) -> None:
-    done = checkout("analyze", "results/reference")
+    done = checkout("analyze", "results/reference", "--no-report")
     assert done.returncode == 0, done.stderr
     shown = [block for block in blocks("text") if "one-way" in block]
     assert shown

@@ -10,10 +10,20 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    """Fail a test after which a child process or a thread is there that was not there before."""
+def nothing_is_left() -> None:
+    """Stand in for the watch that every other test has."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_left_of_a_module() -> Iterator[None]:
+    """Fail a module after which a child process or a thread is there that was not there before."""
     own = psutil.Process()
-    children, threads = set(own.children()), set(threading.enumerate())
+    children, threads = set(own.children()), _threads()
     yield
     assert set(own.children()) - children == set()
-    assert set(threading.enumerate()) - threads == set()
+    assert _threads() - threads == set()
+
+
+def _threads() -> set[threading.Thread]:
+    """Return the threads that are not the time limit of a test."""
+    return {one for one in threading.enumerate() if not isinstance(one, threading.Timer)}

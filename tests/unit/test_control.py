@@ -31,7 +31,7 @@ def test_a_control_that_agrees_is_said_to(tmp_path: Path) -> None:
     assert (control.metric, control.backend, control.payload_bytes, control.agrees) == ("throughput", "shm", 521, True)
     assert control.ratio.estimate == pytest.approx(1.0, abs=0.01)
     (line,) = [one for one in header(summarise(run)) if one.startswith("control: ")]
-    assert "shm at 521 B, measured twice a round" in line
+    assert "shm at 521 B, twice a round" in line
     assert "doubt" not in line
 
 
