@@ -23,6 +23,8 @@ from ipcbench.testing.wrapping import BackendAround, ReaderAround
 _NAME = re.compile(r"(?P<backend>[a-z0-9_]+?)_(?P<percent>\d+)(?P<again>_again)?")
 
 _BALLAST = 1.5
+_MOST_NS = 200_000
+"""No message is held back for longer: one that is late by ms would make the next one later still, without end."""
 
 
 def slowed_name(backend: str, percent: int, *, again: bool = False) -> str:
@@ -42,7 +44,7 @@ def slowed(backend: str, percent: int) -> type[Backend]:
             now = now_ns()
             _, intended, _, flags = unpack_stamp(view)
             if flags == Phase.MEASURE:
-                until = intended + int(_BALLAST * (1.0 + share) * (now - intended))
+                until = now + min(_MOST_NS, int((_BALLAST * (1.0 + share) - 1.0) * (now - intended)))
                 while now_ns() < until:
                     continue
             return view

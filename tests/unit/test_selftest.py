@@ -45,10 +45,10 @@ def test_a_slowed_read_returns_when_the_message_is_older_by_its_share() -> None:
         with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
             message = Outgoing(b"x")
             set_phase([message], Phase.MEASURE)
-            message.head[INTENDED] = now_ns() - 20_000_000
+            message.head[INTENDED] = now_ns() - 100_000
             writer.write(message.buffer, 1.0)
             reader.read(1.0)
-            assert now_ns() - message.head[INTENDED] >= 45_000_000
+            assert now_ns() - message.head[INTENDED] >= 225_000
     finally:
         backend.destroy(address)
 
