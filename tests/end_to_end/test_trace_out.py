@@ -173,3 +173,22 @@ def test_a_broken_pipe_is_no_traceback(shell: Shell, tmp_path: Path) -> None:
     assert "Traceback" not in process.stderr.read()
     process.stderr.close()
     process.wait(timeout=30)
+
+
+def test_diff_and_check_say_it_by_text_and_exit_code(shell: Shell) -> None:
+    both_sides(shell.folder / "a", 30)
+    both_sides(shell.folder / "b", 30)
+    done = shell("trace", "diff", "a", "b")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("B against A: 0 slower, 0 faster, 4 no clear difference, 5 not comparable")
+    assert json.loads(shell("trace", "diff", "a", "b", "--format", "json").stdout)["a"] == ["a"]
+    assert shell("trace", "diff", "a", "nowhere").returncode == 2
+    passed = shell("trace", "check", "a", "--fail-if", "Matmul.p50_ms>5", "--fail-if", "*.errors>1")
+    assert passed.returncode == 0
+    assert len(passed.stdout.splitlines()) == 4
+    failed = shell("trace", "check", "a", "--fail-if", "Matmul.p50_ms>1")
+    assert (failed.returncode, failed.stdout) == (1, "FAIL Matmul.p50_ms = 1.500, > 1\n")
+    for wrong in ("Matmul", "Nobody.calls>1"):
+        refused = shell("trace", "check", "a", "--fail-if", wrong)
+        assert refused.returncode == 2
+        assert len(refused.stderr.splitlines()) == 1
