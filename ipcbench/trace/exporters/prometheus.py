@@ -14,7 +14,8 @@ from typing import IO, Final
 
 import numpy as np
 
-from ipcbench.measure.histogram import BIN_COUNT, bin_index
+from ipcbench.bins import BIN_COUNT
+from ipcbench.measure.histogram import bin_index
 from ipcbench.trace.exporters.common import ROLES, require
 from ipcbench.trace.live.watch import Growth
 from ipcbench.trace.readers.batch import Bulk, Ints, Segment

@@ -11,7 +11,8 @@ from functools import cache
 
 import numpy as np
 
-from ipcbench.measure.histogram import BIN_COUNT, bin_bounds, bin_index
+from ipcbench.bins import BIN_COUNT, bin_bounds
+from ipcbench.measure.histogram import bin_index
 from ipcbench.measure.stats import FloatArray
 from ipcbench.trace.live.watch import Growth, Watch
 from ipcbench.trace.readers.batch import Ints
