@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from ipcbench.cli.output import FORMATS
+from ipcbench.cli.trace_compare import check, diff
 from ipcbench.cli.trace_export import export, serve_metrics
 from ipcbench.cli.trace_live import tail, top
 
@@ -58,5 +59,5 @@ def report(paths: tuple[str, ...], form: str, lang: str, rules: str) -> None:
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
 
 
-for _command in (top, tail, export, serve_metrics):
+for _command in (top, tail, diff, check, export, serve_metrics):
     command.add_command(_command)

@@ -9,16 +9,15 @@ one ns below the powers of two, so that counts are exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import IO, Final
 
 import numpy as np
 
-from ipcbench.bins import BIN_COUNT
 from ipcbench.measure.histogram import bin_index
 from ipcbench.trace.exporters.common import ROLES, require
 from ipcbench.trace.live.watch import Growth
-from ipcbench.trace.readers.batch import Bulk, Ints, Segment
+from ipcbench.trace.readers.batch import Bulk, Segment
+from ipcbench.trace.readers.by_method import Sums
 from ipcbench.trace.readers.calls import Calls
 from ipcbench.trace.readers.everything import Source
 
@@ -30,58 +29,30 @@ _LIMITS_NS = tuple(2**power - 1 for power in range(10, 38))
 _Key = tuple[str, str, str]
 
 
-@dataclass(slots=True)
-class _Sums:
-    counts: Ints = field(default_factory=lambda: np.zeros(BIN_COUNT, np.int64))
-    untimed_count: int = 0
-    failed_count: int = 0
-    total_ns: int = 0
-    sent_bytes: int = 0
-    recv_bytes: int = 0
-    stage_ns: dict[str, int] = field(default_factory=dict)
-
-
 class Totals:
     """Sums since the beginning, by method, service and side; none of them ever shrinks."""
 
     def __init__(self) -> None:
-        self._sums: dict[_Key, _Sums] = {}
+        self._sums: dict[_Key, Sums] = {}
 
     @property
     def calls_count(self) -> int:
         """All calls."""
-        return sum(int(one.counts.sum()) + one.untimed_count for one in self._sums.values())
+        return sum(one.calls_count for one in self._sums.values())
 
     def add(self, calls: Calls) -> None:
         """Add calls with records."""
-        batch = calls.batch
-        for number, method in enumerate(batch.methods):
-            chosen = batch.method == number
-            sums = self._of(batch.segment, method)
-            total: Ints = np.maximum(batch.total_ns[chosen], 0)
-            sums.counts += np.bincount(bin_index(total), minlength=BIN_COUNT)
-            sums.failed_count += int(np.count_nonzero(batch.failed[chosen]))
-            sums.total_ns += int(total.sum())
-            sums.sent_bytes += int(batch.sent_bytes[chosen].sum())
-            sums.recv_bytes += int(batch.recv_bytes[chosen].sum())
-            parts = np.maximum(batch.stage_ns[chosen], 0).sum(axis=0).tolist()
-            _add_stages(sums, batch.stages, parts)
+        for number, method in enumerate(calls.batch.methods):
+            self._of(calls.batch.segment, method).add_calls(calls, number)
 
     def add_tallied(self, one: Bulk | Growth) -> None:
         """Add calls without records."""
-        sums = self._of(one.segment, one.method)
-        sums.counts[: len(one.counts)] += one.counts
-        sums.untimed_count += one.untimed_count
-        sums.failed_count += one.failed_count
-        sums.total_ns += one.total_ns
-        sums.sent_bytes += one.sent_bytes
-        sums.recv_bytes += one.recv_bytes
-        _add_stages(sums, one.stages, one.stage_ns.tolist())
+        self._of(one.segment, one.method).add_tallied(one)
 
-    def _of(self, segment: Segment, method: str) -> _Sums:
+    def _of(self, segment: Segment, method: str) -> Sums:
         side = ROLES[min(segment.role, 3)]
         service = segment.name.removesuffix(f" ({side})")
-        return self._sums.setdefault((method, service, side), _Sums())
+        return self._sums.setdefault((method, service, side), Sums())
 
     def text(self) -> str:
         """Return the exposition text; with no call at all, only what the families are."""
@@ -93,11 +64,6 @@ class Totals:
         return "\n".join(lines) + "\n"
 
 
-def _add_stages(sums: _Sums, stages: tuple[str, ...], stage_ns: list[int]) -> None:
-    for name, ns in zip(stages, stage_ns, strict=True):
-        sums.stage_ns[name] = sums.stage_ns.get(name, 0) + ns
-
-
 def _labels(key: _Key) -> str:
     names = ("method", "service", "side")
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in zip(names, key, strict=True))
@@ -107,7 +73,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _buckets(labels: str, sums: _Sums) -> Iterator[str]:
+def _buckets(labels: str, sums: Sums) -> Iterator[str]:
     cumulated = np.cumsum(sums.counts)
     below = cumulated[bin_index(np.array(_LIMITS_NS))].tolist()
     for limit_ns, count in zip(_LIMITS_NS, below, strict=True):
@@ -117,19 +83,19 @@ def _buckets(labels: str, sums: _Sums) -> Iterator[str]:
     yield f"_count{{{labels}}} {int(cumulated[-1])}"
 
 
-def _stage_lines(labels: str, sums: _Sums) -> Iterator[str]:
+def _stage_lines(labels: str, sums: Sums) -> Iterator[str]:
     for name, ns in sums.stage_ns.items():
         yield f'{{{labels},stage="{_escaped(name)}"}} {ns / 1e9!r}'
 
 
-def _single(value: Callable[[_Sums], int]) -> Callable[[str, _Sums], Iterator[str]]:
-    def lines(labels: str, sums: _Sums) -> Iterator[str]:
+def _single(value: Callable[[Sums], int]) -> Callable[[str, Sums], Iterator[str]]:
+    def lines(labels: str, sums: Sums) -> Iterator[str]:
         yield f"{{{labels}}} {value(sums)}"
 
     return lines
 
 
-_FAMILIES: Final[tuple[tuple[str, str, str, Callable[[str, _Sums], Iterator[str]]], ...]] = (
+_FAMILIES: Final[tuple[tuple[str, str, str, Callable[[str, Sums], Iterator[str]]], ...]] = (
     ("call_duration_seconds", "histogram", "How long timed calls took.", _buckets),
     ("stage_seconds_total", "counter", "Time in each stage of timed calls.", _stage_lines),
     ("failed_calls_total", "counter", "Calls that ended with an error.", _single(lambda one: one.failed_count)),

@@ -36,7 +36,9 @@ class Lines(Protocol):
 def plain(name: str) -> str:
     """Return a name that a line of the older formats can hold: one line, no marker and no separator in it."""
     text = "".join(char if char.isprintable() else " " for char in name)
-    return " ".join(text.replace("[", "(").replace("]", ")").replace("|", "/").split()) or "?"
+    for marker, instead in (("[", "("), ("]", ")"), ("|", "/"), ("Performance Log", "performance log")):
+        text = text.replace(marker, instead)
+    return " ".join(text.split()) or "?"
 
 
 class ZmqLines:

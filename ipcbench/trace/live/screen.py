@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ipcbench.trace.live.meter import Reading, Sums
+from ipcbench.trace.live.meter import Reading
+from ipcbench.trace.readers.by_method import Sums
 from ipcbench.units import format_duration_ns, format_significant
 
 if TYPE_CHECKING:
