@@ -1,0 +1,162 @@
+"""What the two processes of a replayed client do: one calls, one serves, both after the same list of calls.
+
+What does not live here: starting them and telling them when (pair.py), and what the work is made of (work.py).
+
+The list says for each call: method, gap, work before and after, the server's work, both sizes. A message carries its
+call's number where it has room for it, so that a lost, repeated or mixed-up message ends the replay.
+"""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from struct import Struct
+from typing import Any, Final
+
+from ipcbench.backend import Address, Reader, Writer
+from ipcbench.clock import now_ns
+from ipcbench.errors import IntegrityError
+from ipcbench.harness.worker import Worker
+from ipcbench.registry import get_backend
+from ipcbench.replay.work import Work
+
+CLIENT: Final = 0
+SERVER: Final = 1
+
+COLUMNS = ("gap_ns", "before_ns", "after_ns", "server_ns", "sent_bytes", "recv_bytes", "request_walk", "reply_walk")
+"""Of the list; the last two: bytes of the message that are walked through in the time beside the given one, or −1 if
+all of it is, in the given time."""
+
+WHOLE = -1
+
+_WALK_BYTES = 2**16
+_NUMBER = Struct("=q")
+
+
+class Part:
+    """One side of a replayed client.
+
+    Args:
+        writer, reader: of the channel from this side, and of the one to it.
+        columns: the list of calls, by name.
+        stall_s: longest wait of a single read or write.
+    """
+
+    def __init__(self, writer: Writer, reader: Reader, columns: dict[str, array[int]], stall_s: float) -> None:
+        self.write = writer.write
+        self.read = reader.read
+        self.columns = columns
+        self.stall_s = stall_s
+        self.count = len(columns["gap_ns"])
+        sizes = [*columns["sent_bytes"], *columns["recv_bytes"]]
+        self.work = Work(max(sizes))
+        self._memory = memoryview(bytearray(b"\1") * max(_NUMBER.size, *sizes))
+
+    def outgoing(self, sizes: array[int]) -> dict[int, memoryview]:
+        """Return a message of each size."""
+        return {size: self._memory[:size] for size in set(sizes)}
+
+    def received(self, view: memoryview, size: int, number: int) -> None:
+        """Raise IntegrityError unless this is the message of call `number`."""
+        if len(view) != size or (size >= _NUMBER.size and _NUMBER.unpack_from(view)[0] != number):
+            raise IntegrityError(f"call {number} got a message of another call")
+
+    def consume(
+        self, view: memoryview, work_ns: int, walk_bytes: int, span_bytes: int, target: memoryview | None = None
+    ) -> int:
+        """Do the work that a message causes; return how long the walk through it took, 0 if it was not finished."""
+        since, work = now_ns(), self.work
+        if walk_bytes != WHOLE:
+            work.walk(view, 0, walk_bytes)
+            now = now_ns()
+            work.until(now + work_ns, span_bytes, target)
+            return now - since
+        size, at, deadline, now = len(view), 0, since + work_ns, since
+        while at < size and now < deadline:
+            work.walk(view, at, at + _WALK_BYTES)
+            at += _WALK_BYTES
+            now = now_ns()
+        work.until(deadline, span_bytes, target)
+        return now - since if at >= size else 0
+
+
+class ClientPart(Part):
+    """Calls."""
+
+    def run(self) -> dict[str, array[int]]:
+        """Return, of each call, `total_ns`, `transport_ns` (request handed over to reply here), `walk_ns`, `end_ns`."""
+        gaps, befores, afters, _, sents, recvs, _, walks = (self.columns[name] for name in COLUMNS)
+        results = {
+            name: array("q", bytes(8 * self.count)) for name in ("total_ns", "transport_ns", "walk_ns", "end_ns")
+        }
+        totals, transports, walked, ends = results.values()
+        messages, until, clock, stall_s = self.outgoing(sents), self.work.until, now_ns, self.stall_s
+        end = clock()
+        for index in range(self.count):
+            sent, recv = sents[index], recvs[index]
+            message, span = messages[sent], sent + recv
+            begin = until(end + gaps[index], span)
+            until(begin + befores[index], span, message)
+            if sent >= _NUMBER.size:
+                _NUMBER.pack_into(message, 0, index)
+            handed = clock()
+            self.write(message, stall_s)
+            view = self.read(stall_s)
+            here = clock()
+            self.received(view, recv, index)
+            walked[index] = self.consume(view, afters[index], walks[index], span)
+            end = clock()
+            totals[index], transports[index], ends[index] = end - begin, here - handed, end
+        return results
+
+
+class ServerPart(Part):
+    """Serves."""
+
+    def run(self) -> dict[str, array[int]]:
+        """Return `walk_ns` of each call."""
+        _, _, _, servers, sents, recvs, walks, _ = (self.columns[name] for name in COLUMNS)
+        walked = array("q", bytes(8 * self.count))
+        messages, stall_s = self.outgoing(recvs), self.stall_s
+        for index in range(self.count):
+            sent, recv = sents[index], recvs[index]
+            view = self.read(stall_s)
+            self.received(view, sent, index)
+            message = messages[recv]
+            walked[index] = self.consume(view, servers[index], walks[index], sent + recv, message)
+            if recv >= _NUMBER.size:
+                _NUMBER.pack_into(message, 0, index)
+            self.write(message, stall_s)
+        return {"walk_ns": walked}
+
+
+def open_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    """Open this process's two endpoints, in the order that both sides of a group keep."""
+    backend = get_backend(request["backend"])()
+    there, back = (Address.from_dict(request[name]) for name in ("there", "back"))
+    if worker.index == CLIENT:
+        worker.hold(backend.open_writer(there))
+        worker.hold(backend.open_reader(back, 0))
+    else:
+        worker.hold(backend.open_reader(there, 0))
+        worker.hold(backend.open_writer(back))
+    return {}
+
+
+def run_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    """Carry out a list of calls on the open endpoints; answers with columns of int64, as bytes."""
+    columns = {name: array("q") for name in COLUMNS}
+    for name, column in columns.items():
+        column.frombytes(request["columns"][name])
+    (writer,) = (one for one in worker.endpoints if isinstance(one, Writer))
+    (reader,) = (one for one in worker.endpoints if isinstance(one, Reader))
+    part = (ClientPart if worker.index == CLIENT else ServerPart)(writer, reader, columns, request["stall_s"])
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        results = part.run()
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    return {"columns": {name: column.tobytes() for name, column in results.items()}}
