@@ -5,7 +5,7 @@
 What does not live here: anything that ipcbench provides. The transport is a Backend of the library, so changing it is
 changing one word; the calls are recorded by `ipcbench.trace`, on both sides.
 
-A message is a name in 16 bytes, then the arrays' sizes and the arrays themselves, float32. The client works on each
+A message is a name in 16 bytes, the number of columns, and the array, float32. The client works on each
 answer before it calls again, as applications do.
 """
 
@@ -35,20 +35,33 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 _HEAD = struct.Struct("=16sq")
 _LONGEST_S = 60.0
 _TABLE_ROWS = 4096
-LARGEST_BYTES = 2**23
+LARGEST_BYTES = 2**22 + 24
 
 
-def pack(name: str, array: Array) -> bytes:
-    """Return a message: the name, the number of columns, the array."""
-    columns = array.shape[-1] if array.ndim > 1 else 0
-    return _HEAD.pack(name.encode(), columns) + array.tobytes()
+class Packer:
+    """Packs messages into one buffer and unpacks them into arrays that it keeps: nothing is allocated in a call."""
 
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray(LARGEST_BYTES))
+        self._floats: Array = np.frombuffer(self._buffer, dtype=np.float32, offset=_HEAD.size)
+        self._arrays: dict[tuple[str, int], Array] = {}
 
-def unpack(view: memoryview) -> tuple[str, Array]:
-    """Return the name and a copy of the array, since the view ends with the next read."""
-    name, columns = _HEAD.unpack_from(view)
-    array: Array = np.frombuffer(view, dtype=np.float32, offset=_HEAD.size).copy()
-    return name.rstrip(b"\0").decode(), array.reshape(-1, columns) if columns else array
+    def pack(self, name: str, array: Array) -> memoryview:
+        """Return a message: name, columns, the array. It is valid until the next one."""
+        _HEAD.pack_into(self._buffer, 0, name.encode(), array.shape[-1] if array.ndim > 1 else 0)
+        self._floats[: array.size] = array.reshape(-1)
+        return self._buffer[: _HEAD.size + array.nbytes]
+
+    def unpack(self, view: memoryview) -> tuple[str, Array]:
+        """Return the name and a copy of the array, valid until the next one of that name and size."""
+        raw, columns = _HEAD.unpack_from(view)
+        name = raw.rstrip(b"\0").decode()
+        found: Array = np.frombuffer(view, dtype=np.float32, offset=_HEAD.size)
+        if (name, found.size) not in self._arrays:
+            self._arrays[name, found.size] = np.empty_like(found)
+        array = self._arrays[name, found.size]
+        array[:] = found
+        return name, array.reshape(-1, columns) if columns else array
 
 
 class Service:
@@ -58,6 +71,7 @@ class Service:
         generator = np.random.default_rng(1)
         self._table: Array = generator.standard_normal((_TABLE_ROWS, 256), dtype=np.float32)
         self._weights: Array = generator.standard_normal((512, 512), dtype=np.float32)
+        self._product: Array = np.empty((512, 512), dtype=np.float32)
         self._result: Array = generator.standard_normal((1024, 1024), dtype=np.float32)
         self.methods = {
             "Ping": lambda array: array,
@@ -78,15 +92,15 @@ class Service:
 
     def _matmul(self, matrix: Array) -> Array:
         """1 MiB → 1 MiB: a layer of a network."""
-        product: Array = np.maximum(matrix @ self._weights, 0.0)
-        return product
+        np.matmul(matrix, self._weights, out=self._product)
+        return np.maximum(self._product, 0.0, out=self._product)
 
 
 def serve(transport: str, there: Any, back: Any, folder: str) -> None:
     """Serve until the client has closed."""
     if folder:
         trace.start(folder, service="server")
-    service = Service()
+    service, packer = Service(), Packer()
     backend = get_backend(transport)()
     with backend.open_reader(there, 0) as requests, backend.open_writer(back) as replies:
         while True:
@@ -96,8 +110,8 @@ def serve(transport: str, there: Any, back: Any, folder: str) -> None:
                 break
             name, _ = _HEAD.unpack_from(request)
             with trace.call(name.rstrip(b"\0").decode(), trace.SERVER):
-                method, array = unpack(request)
-                reply = pack(method, service.methods[method](array))
+                method, array = packer.unpack(request)
+                reply = packer.pack(method, service.methods[method](array))
             replies.write(reply, _LONGEST_S)
     trace.stop()
 
@@ -132,17 +146,18 @@ class Client:
     def __init__(self, writer: Any, reader: Any) -> None:
         self._writer = writer
         self._reader = reader
+        self._packer = Packer()
 
     def call(self, method: str, array: Array) -> Array:
         """Call a method and return its answer."""
         with trace.call(method) as call:
-            request = pack(method, array)
+            request = self._packer.pack(method, array)
             call.serialized(len(request))
             self._writer.write(request, _LONGEST_S)
             call.sent()
             reply = self._reader.read(_LONGEST_S)
             call.received(len(reply))
-            return unpack(reply)[1]
+            return self._packer.unpack(reply)[1]
 
 
 def run(transport: str, calls: int, folder: str = "") -> float:

@@ -165,7 +165,7 @@ def _work(batch: Batch) -> tuple[Ints, Ints]:
 
 
 def _server(batch: Batch, found: _Found) -> Ints:
-    """Return the server's work in each call, UNKNOWN_NS where nothing tells; never more than the call waited."""
+    """Return the server's work in each call, UNKNOWN_NS where nothing tells; never more than it was away."""
     server = np.full(len(batch.ids), UNKNOWN_NS, dtype=np.int64)
     if batch.server_ns is not None:
         server = batch.server_ns.copy()
@@ -175,8 +175,8 @@ def _server(batch: Batch, found: _Found) -> Ints:
         if served:
             chosen = np.flatnonzero((batch.method == index) & (server == UNKNOWN_NS))
             server[chosen] = _contained(batch.begin_ns[chosen], batch.total_ns[chosen], served)
-    waiting = [index for index, name in enumerate(batch.stages) if name in _WAITING_STAGES]
-    longest = np.maximum(batch.stage_ns[:, waiting].sum(axis=1), 0)
+    away = [index for index, name in enumerate(batch.stages) if name in _TRANSPORT_STAGES]
+    longest = np.maximum(batch.stage_ns[:, away].sum(axis=1), 0)
     return np.where(server == UNKNOWN_NS, UNKNOWN_NS, np.minimum(server, longest))
 
 

@@ -13,8 +13,9 @@ from ipcbench.backend import Address, Backend
 from ipcbench.harness.control import Switchboard
 from ipcbench.harness.group import Group
 from ipcbench.harness.scene import Scene
-from ipcbench.replay.parts import COLUMNS, WHOLE
+from ipcbench.replay.parts import COLUMNS
 from ipcbench.replay.traffic import Lane
+from ipcbench.replay.work import BY_TIME
 from ipcbench.spec import ChannelSpec
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
 
@@ -22,6 +23,7 @@ DEPTH = 2
 """Of the channels: in a round trip there is never more than one message under way."""
 
 _OPEN_S = 30.0
+_WARM_KINDS, _WARM_TURNS = 20, 3
 _ROLES = ("client", "server")
 
 Columns = dict[str, Ints]
@@ -119,13 +121,57 @@ def _call(function: str, request: dict[str, Any]) -> dict[str, Any]:
 
 def columns_of(lane: Lane) -> Columns:
     """Return a lane as the list of calls that the processes carry out, all work by its time."""
-    whole = np.full(len(lane.method), WHOLE, dtype=np.int64)
+    by_time = np.full(len(lane.method), BY_TIME, dtype=np.int64)
     server = np.where(lane.server_ns == UNKNOWN_NS, 0, lane.server_ns)
-    values = (lane.gap_ns, lane.before_ns, lane.after_ns, server, lane.sent_bytes, lane.recv_bytes, whole, whole)
+    values = (lane.gap_ns, lane.before_ns, lane.after_ns, server, lane.sent_bytes, lane.recv_bytes, *[by_time] * 6)
     return dict(zip(COLUMNS, values, strict=True))
 
 
 def back_to_back(sizes: Ints) -> Columns:
     """Return a list of calls without any work, with requests and replies of the same size."""
     none = np.zeros(len(sizes), dtype=np.int64)
-    return dict(zip(COLUMNS, (none, none, none, none, sizes, sizes, none, none), strict=True))
+    return dict(zip(COLUMNS, (none, none, none, none, sizes, sizes, *[none] * 6), strict=True))
+
+
+def warm_up(columns: Columns) -> Columns:
+    """Return a few calls of each pair of sizes, without work between them, so that memory and connections are there."""
+    sizes = np.stack((columns["sent_bytes"], columns["recv_bytes"]), axis=1)
+    first = np.unique(sizes, axis=0, return_index=True)[1][:_WARM_KINDS]
+    chosen = np.tile(np.sort(first), _WARM_TURNS)
+    calls = {name: column[chosen] for name, column in columns.items()}
+    none = np.zeros(len(chosen), dtype=np.int64)
+    return {**calls, **{name: none for name in ("gap_ns", "gap_pieces", "server_ns", "server_pieces")}}
+
+
+def by_pieces(columns: Columns, client: Columns, server: Columns, method: Ints) -> Columns:
+    """Return the list with all work by its pieces, at the pace of a replay in which it was by its time.
+
+    The pace is that of a method's usual call, so that a process that once did not run makes no difference. Fractions
+    of a piece go to a later call of the method.
+    """
+    result = dict(columns)
+    for work, done in (("gap", client), ("before", client), ("after", client), ("server", server)):
+        result[f"{work}_pieces"] = _pieces(columns[f"{work}_ns"], done[f"{work}_pieces"], method)
+    for walk, size, done in (("request_walk_bytes", "sent_bytes", server), ("reply_walk_bytes", "recv_bytes", client)):
+        result[walk] = _usual_share(columns[size], done["walked_bytes"], method)
+    return result
+
+
+def _pieces(work_ns: Ints, pieces: Ints, method: Ints) -> Ints:
+    result = np.zeros(len(method), dtype=np.int64)
+    for index in np.unique(method):
+        chosen = np.flatnonzero(method == index)
+        asked = work_ns[chosen]
+        if (asked > 0).any():
+            pace = float(np.median(pieces[chosen][asked > 0] / asked[asked > 0]))
+            result[chosen] = np.diff(np.floor(np.cumsum(asked * pace)), prepend=0.0).astype(np.int64)
+    return result
+
+
+def _usual_share(sizes: Ints, walked: Ints, method: Ints) -> Ints:
+    result = np.zeros(len(method), dtype=np.int64)
+    for index in np.unique(method):
+        chosen = method == index
+        share = float(np.median(walked[chosen] / np.maximum(sizes[chosen], 1)))
+        result[chosen] = (sizes[chosen] * share).astype(np.int64)
+    return result

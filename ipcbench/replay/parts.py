@@ -11,26 +11,29 @@ from __future__ import annotations
 import gc
 from array import array
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ipcbench.backend import Address, Reader, Writer
 from ipcbench.clock import now_ns
 from ipcbench.errors import IntegrityError
 from ipcbench.harness.worker import Worker
 from ipcbench.registry import get_backend
-from ipcbench.replay.work import Work
+from ipcbench.replay.work import BY_TIME, Work
 
 CLIENT: Final = 0
 SERVER: Final = 1
 
-COLUMNS = ("gap_ns", "before_ns", "after_ns", "server_ns", "sent_bytes", "recv_bytes", "request_walk", "reply_walk")
-"""Of the list; the last two: bytes of the message that are walked through in the time beside the given one, or −1 if
-all of it is, in the given time."""
-
-WHOLE = -1
+COLUMNS = (
+    "gap_ns", "before_ns", "after_ns", "server_ns", "sent_bytes", "recv_bytes",
+    "gap_pieces", "before_pieces", "after_pieces", "server_pieces", "request_walk_bytes", "reply_walk_bytes",
+)  # fmt: skip
+"""Of the list. Work is done by its pieces if they are given, else by its time; then the whole message is walked through
+within that time, as far as it goes."""
 
 _WALK_BYTES = 2**16
 _NUMBER = Struct("=q")
+
+Columns: TypeAlias = "dict[str, array[int]]"
 
 
 class Part:
@@ -42,7 +45,7 @@ class Part:
         stall_s: longest wait of a single read or write.
     """
 
-    def __init__(self, writer: Writer, reader: Reader, columns: dict[str, array[int]], stall_s: float) -> None:
+    def __init__(self, writer: Writer, reader: Reader, columns: Columns, stall_s: float) -> None:
         self.write = writer.write
         self.read = reader.read
         self.columns = columns
@@ -51,6 +54,14 @@ class Part:
         sizes = [*columns["sent_bytes"], *columns["recv_bytes"]]
         self.work = Work(max(sizes))
         self._memory = memoryview(bytearray(b"\1") * max(_NUMBER.size, *sizes))
+
+    def every_column(self) -> tuple[array[int], ...]:
+        """Return the columns in the order of `COLUMNS`."""
+        return tuple(self.columns[name] for name in COLUMNS)
+
+    def empty(self, names: tuple[str, ...]) -> Columns:
+        """Return a column of zeros for each name."""
+        return {name: array("q", bytes(8 * self.count)) for name in names}
 
     def outgoing(self, sizes: array[int]) -> dict[int, memoryview]:
         """Return a message of each size."""
@@ -62,41 +73,44 @@ class Part:
             raise IntegrityError(f"call {number} got a message of another call")
 
     def consume(
-        self, view: memoryview, work_ns: int, walk_bytes: int, span_bytes: int, target: memoryview | None = None
+        self, view: memoryview, work_ns: int, pieces: int, walk_bytes: int, span: int, target: memoryview | None = None
     ) -> int:
-        """Do the work that a message causes; return how long the walk through it took, 0 if it was not finished."""
-        since, work = now_ns(), self.work
-        if walk_bytes != WHOLE:
+        """Do the work that a message causes; return how much of the message was walked through."""
+        work, size, at, since = self.work, len(view), 0, now_ns()
+        deadline = since + work_ns
+        if pieces == BY_TIME:
+            while at < size and since < deadline:
+                work.walk(view, at, at + _WALK_BYTES)
+                at += _WALK_BYTES
+                since = now_ns()
+        else:
             work.walk(view, 0, walk_bytes)
-            now = now_ns()
-            work.until(now + work_ns, span_bytes, target)
-            return now - since
-        size, at, deadline, now = len(view), 0, since + work_ns, since
-        while at < size and now < deadline:
-            work.walk(view, at, at + _WALK_BYTES)
-            at += _WALK_BYTES
-            now = now_ns()
-        work.until(deadline, span_bytes, target)
-        return now - since if at >= size else 0
+        work.do(pieces, deadline, span, target)
+        return min(at, size)
 
 
 class ClientPart(Part):
     """Calls."""
 
-    def run(self) -> dict[str, array[int]]:
-        """Return, of each call, `total_ns`, `transport_ns` (request handed over to reply here), `walk_ns`, `end_ns`."""
-        gaps, befores, afters, _, sents, recvs, _, walks = (self.columns[name] for name in COLUMNS)
-        results = {
-            name: array("q", bytes(8 * self.count)) for name in ("total_ns", "transport_ns", "walk_ns", "end_ns")
-        }
-        totals, transports, walked, ends = results.values()
-        messages, until, clock, stall_s = self.outgoing(sents), self.work.until, now_ns, self.stall_s
+    def run(self) -> Columns:
+        """Return, of each call, `total_ns`, `transport_ns` (request handed over to reply here), `end_ns`, and the work.
+
+        The work is `gap_pieces`, `before_pieces`, `after_pieces` and `walked_bytes`.
+        """
+        gaps, befores, afters, _, sents, recvs, gap_ps, before_ps, after_ps, _, _, walks = self.every_column()
+        names = ("total_ns", "transport_ns", "end_ns", "gap_pieces", "before_pieces", "after_pieces", "walked_bytes")
+        results = self.empty(names)
+        totals, transports, ends, gaps_done, befores_done, afters_done, walked = results.values()
+        messages, work, clock, stall_s = self.outgoing(sents), self.work, now_ns, self.stall_s
+        do = work.do
         end = clock()
         for index in range(self.count):
             sent, recv = sents[index], recvs[index]
             message, span = messages[sent], sent + recv
-            begin = until(end + gaps[index], span)
-            until(begin + befores[index], span, message)
+            begin = do(gap_ps[index], end + gaps[index], span)
+            gaps_done[index] = work.pieces_count
+            do(before_ps[index], begin + befores[index], span, message)
+            befores_done[index] = work.pieces_count
             if sent >= _NUMBER.size:
                 _NUMBER.pack_into(message, 0, index)
             handed = clock()
@@ -104,8 +118,9 @@ class ClientPart(Part):
             view = self.read(stall_s)
             here = clock()
             self.received(view, recv, index)
-            walked[index] = self.consume(view, afters[index], walks[index], span)
+            walked[index] = self.consume(view, afters[index], after_ps[index], walks[index], span)
             end = clock()
+            afters_done[index] = work.pieces_count
             totals[index], transports[index], ends[index] = end - begin, here - handed, end
         return results
 
@@ -113,21 +128,23 @@ class ClientPart(Part):
 class ServerPart(Part):
     """Serves."""
 
-    def run(self) -> dict[str, array[int]]:
-        """Return `walk_ns` of each call."""
-        _, _, _, servers, sents, recvs, walks, _ = (self.columns[name] for name in COLUMNS)
-        walked = array("q", bytes(8 * self.count))
+    def run(self) -> Columns:
+        """Return `server_pieces` and `walked_bytes` of each call."""
+        _, _, _, servers, sents, recvs, _, _, _, server_ps, walks, _ = self.every_column()
+        results = self.empty(("server_pieces", "walked_bytes"))
+        done, walked = results.values()
         messages, stall_s = self.outgoing(recvs), self.stall_s
         for index in range(self.count):
             sent, recv = sents[index], recvs[index]
             view = self.read(stall_s)
             self.received(view, sent, index)
             message = messages[recv]
-            walked[index] = self.consume(view, servers[index], walks[index], sent + recv, message)
+            walked[index] = self.consume(view, servers[index], server_ps[index], walks[index], sent + recv, message)
             if recv >= _NUMBER.size:
                 _NUMBER.pack_into(message, 0, index)
             self.write(message, stall_s)
-        return {"walk_ns": walked}
+            done[index] = self.work.pieces_count
+        return results
 
 
 def open_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:

@@ -188,7 +188,8 @@ def as_csv(outcome: Outcome) -> str:
         gain = one.gain_ratio
         writer.writerow([
             one.name, one.rank, one.rounds_count, round(outcome.recorded_ns), round(one.replayed_ns),
-            round(one.table_ns), round(estimate), round(low), round(high), "" if one.at_most_ns is None else round(one.at_most_ns),
+            round(one.table_ns), round(estimate), round(low), round(high),
+            "" if one.at_most_ns is None else round(one.at_most_ns),
             f"{gain.estimate:.6f}", f"{gain.low:.6f}", f"{gain.high:.6f}", one.verdict or "", one.failure,
         ])  # fmt: skip
     return out.getvalue()

@@ -2,9 +2,9 @@
 
 What does not live here: what follows from it (outcome.py).
 
-The backend that the trace was recorded over, where it is known, is replayed too. A first replay over it shows how long
-a message that came over it takes to be walked through, which is part of the recorded work; over the others the walk
-takes what it takes, and the rest of the work stays as it was.
+The backend that the trace was recorded over, where it is known, is replayed too. A first replay over it, the pilot,
+shows how much work is done there in the recorded times; from then on, that much is done over every backend, and takes
+what it takes: a process that was woken works slower, and so does one whose message lies in another core's cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ipcbench.harness.control import Switchboard
 from ipcbench.harness.launch import CONTROL_HOST_VARIABLE, find_mpiexec
 from ipcbench.harness.scene import Scene
 from ipcbench.registry import get_backend
-from ipcbench.replay.pair import DEPTH, Columns, Pair, back_to_back, columns_of
+from ipcbench.replay.pair import DEPTH, Columns, Pair, back_to_back, by_pieces, columns_of, warm_up
 from ipcbench.replay.table import Table, ladder, make_table
 from ipcbench.replay.traffic import Traffic
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, require_range
@@ -35,7 +35,6 @@ STALL_S = 10.0
 _START_S = 1.0
 """What starting and ending the processes of a replay takes, for planning."""
 _LEAST_CALLS = 20
-_WALK_LEAST_BYTES = 2**16
 
 Say = Callable[[str], None]
 
@@ -219,21 +218,18 @@ class _Replay:
         return sums
 
     def _pilot(self, scene: Scene, switchboard: Switchboard) -> None:
-        """Replay over the source, and take the walk through each message out of the recorded work."""
+        """Replay over the source by time, to know the recorded work by its pieces."""
         try:
             clients, servers, _ = self._once(self._request.source, scene, switchboard)
         except IpcbenchError as error:
             self._result.measured[self._request.source].failure = str(error)
             self._say(f"warning: {self._request.source} failed: {error}")
             return
-        for lane, columns, client, server in zip(
-            self._result.traffic.lanes, self._lists, clients, servers, strict=True
-        ):
-            for walk, size, work, measured in (
-                ("request_walk", "sent_bytes", "server_ns", server),
-                ("reply_walk", "recv_bytes", "after_ns", client),
-            ):
-                _take_out(columns, walk, size, work, measured["walk_ns"], lane.method)
+        lanes = self._result.traffic.lanes
+        self._lists = [
+            by_pieces(columns, client, server, lane.method)
+            for lane, columns, client, server in zip(lanes, self._lists, clients, servers, strict=True)
+        ]
 
     def _once(self, name: str, scene: Scene, switchboard: Switchboard) -> tuple[list[Columns], list[Columns], Ints]:
         """Carry the traffic over a backend once; return what the clients and servers measured, and the calibration."""
@@ -248,24 +244,16 @@ class _Replay:
                 stack.callback(pairs[-1].drop)
             for pair in pairs:
                 pair.open()
-            calibration = back_to_back(self._result.ladder_bytes)
-            trips = pairs[0].carry_out(calibration, stall_s)[0]["transport_ns"]
             limit_s = 3 * stall_s
             with ThreadPoolExecutor(len(pairs)) as pool:
+                list(pool.map(lambda pair, columns: pair.carry_out(warm_up(columns), limit_s), pairs, self._lists))
                 done = list(pool.map(lambda pair, columns: pair.carry_out(columns, limit_s), pairs, self._lists))
+            # Last, since large messages one after the other leave a TCP connection in another state than the calls do.
+            calibration = back_to_back(self._result.ladder_bytes)
+            trips = pairs[0].carry_out(calibration, limit_s)[0]["transport_ns"]
             for pair in pairs:
                 pair.close()
         return [client for client, _ in done], [server for _, server in done], trips
-
-
-def _take_out(columns: Columns, walk: str, size: str, work: str, walked_ns: Ints, method: Ints) -> None:
-    """Take the walk out of the work of those calls of a method that have finished it, in place."""
-    for index in np.unique(method):
-        chosen = (method == index) & (columns[size] >= _WALK_LEAST_BYTES) & (walked_ns > 0)
-        if chosen.any():
-            usual_ns = int(np.median(walked_ns[chosen]))
-            columns[walk] = np.where(chosen, columns[size], columns[walk])
-            columns[work] = np.where(chosen, np.maximum(columns[work] - usual_ns, 0), columns[work])
 
 
 @contextmanager
