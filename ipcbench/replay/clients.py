@@ -2,8 +2,9 @@
 
 What does not live here: the files' formats (ipcbench/trace/readers).
 
-A server's record belongs to the call during which it begins, of the same method and on the same host, whose clock they
-share; a call's own record may also hold the server's share already.
+The segments of a log come one after the other: who starts again has ended before. A server's record belongs to the
+call during which it begins, of the same method and on the same host, whose clock they share; a call's own record may
+also hold the server's share already.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class _Found:
     """What is found while the files are read."""
 
     calls: dict[str, list[Batch]] = field(default_factory=dict)
-    """By client: a thread of a process, or a segment of a log."""
+    """By client: a thread of a process, or a log."""
     served: dict[tuple[str, str], list[tuple[Ints, Ints]]] = field(default_factory=dict)
     """By host and method: begin and length of the servers' work."""
     untold_count: int = 0
@@ -60,7 +61,7 @@ def read_traffic(path: Path) -> Traffic:
     if not own:
         for parts in grouped(logs):
             for batch in read_log(parts, found.notes):
-                _take(f"{batch.segment.source} {batch.segment.name}", batch, found)
+                _take(batch.segment.source, batch, found)
     return _make(str(path), found)
 
 

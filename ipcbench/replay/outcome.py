@@ -68,7 +68,7 @@ class Outcome:
 
     Attributes:
         recorded_ns: the same calls as they were recorded, the longest client's.
-        noise_ratio: by how much two replays over one backend typically differ; None with a single round.
+        noise_ratio: by how much two predictions for one backend typically differ; None with a single round.
         remarks: what the reader must know, one sentence each.
         left_out: backends that cannot run here, with the reason.
         failed: backends without any result, with the reason.
@@ -95,7 +95,7 @@ def conclude(replayed: Replayed, seed: int = 1) -> Outcome:
     anchor = request.source if request.source in done else ""
     generator = np.random.default_rng(seed)
     ends = {name: _ends(replayed, one, done.get(anchor)) for name, one in done.items()}
-    floor = noise_floor_ratio([_longest(one) for one in done.values()])
+    floor = noise_floor_ratio([values for name, values in ends.items() if name != anchor])
     estimates = {name: median_estimate(values, generator) for name, values in ends.items()}
     ranks = _ranks(ends, estimates, floor or 0.0)
     bounded = not anchor and not traffic.server_known
@@ -173,7 +173,7 @@ def _backend(
         replayed_ns=float(np.median(_longest(measured))),
         table_ns=table,
         predicted_ns=predicted,
-        at_most_ns=predicted.high + _waited_ns(traffic) if bounded else None,
+        at_most_ns=predicted.estimate + _waited_ns(traffic) if bounded else None,
         gain_ratio=Interval(1 - times.high, 1 - times.estimate, 1 - times.low),
         verdict=None if bounded or estimate is None else compare(times, floor_ratio),
         rank=rank,

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ipcbench.backend import Address, Backend
+from ipcbench.backend import Address
 from ipcbench.harness.control import Switchboard
 from ipcbench.harness.group import Group
 from ipcbench.harness.scene import Scene
+from ipcbench.registry import get_backend
 from ipcbench.replay.parts import COLUMNS
 from ipcbench.replay.traffic import Lane
 from ipcbench.replay.work import BY_TIME
@@ -33,7 +34,7 @@ class Pair:
     """The processes of one client; a context manager that leaves none of them.
 
     Args:
-        backend: the transport.
+        backend: the transport's registered name, or `module:Class`.
         scene: the run's folder and the prefix of its names.
         switchboard: where the processes connect to.
         name: unique within the run.
@@ -47,19 +48,20 @@ class Pair:
 
     def __init__(
         self,
-        backend: type[Backend],
+        backend: str,
         scene: Scene,
         switchboard: Switchboard,
         name: str,
         largest_bytes: int,
         stall_s: float,
     ) -> None:
-        self._backend = backend()
+        self._name = backend
+        self._backend = get_backend(backend)()
         self._scene = scene
         self._largest_bytes = largest_bytes
         self._stall_s = stall_s
         self._addresses: list[Address] = []
-        launcher = backend.capabilities.launcher
+        launcher = self._backend.capabilities.launcher
         self._group = Group(launcher, 1, switchboard, scene.directory, name, roles=_ROLES)
         for pid in self._group.all_pids():
             scene.watch(pid)
@@ -79,7 +81,7 @@ class Pair:
             )
             self._addresses.append(self._backend.create(channel))
         there, back = (one.as_dict() for one in self._addresses)
-        request = {"backend": self._backend.name, "there": there, "back": back}
+        request = {"backend": self._name, "there": there, "back": back}
         self._group.ask_all(_call("open_part", request), _OPEN_S)
 
     def carry_out(self, columns: Columns, limit_s: float) -> tuple[Columns, Columns]:
@@ -140,7 +142,7 @@ def warm_up(columns: Columns) -> Columns:
     chosen = np.tile(np.sort(first), _WARM_TURNS)
     calls = {name: column[chosen] for name, column in columns.items()}
     none = np.zeros(len(chosen), dtype=np.int64)
-    return {**calls, **{name: none for name in ("gap_ns", "gap_pieces", "server_ns", "server_pieces")}}
+    return {**calls, **dict.fromkeys(("gap_ns", "gap_pieces", "server_ns", "server_pieces"), none)}
 
 
 def by_pieces(columns: Columns, client: Columns, server: Columns, method: Ints) -> Columns:

@@ -30,7 +30,6 @@ COLUMNS = (
 """Of the list. Work is done by its pieces if they are given, else by its time; then the whole message is walked through
 within that time, as far as it goes."""
 
-_WALK_BYTES = 2**16
 _NUMBER = Struct("=q")
 
 Columns: TypeAlias = "dict[str, array[int]]"
@@ -52,7 +51,7 @@ class Part:
         self.stall_s = stall_s
         self.count = len(columns["gap_ns"])
         sizes = [*columns["sent_bytes"], *columns["recv_bytes"]]
-        self.work = Work(max(sizes))
+        self.work = Work()
         self._memory = memoryview(bytearray(b"\1") * max(_NUMBER.size, *sizes))
 
     def every_column(self) -> tuple[array[int], ...]:
@@ -76,17 +75,17 @@ class Part:
         self, view: memoryview, work_ns: int, pieces: int, walk_bytes: int, span: int, target: memoryview | None = None
     ) -> int:
         """Do the work that a message causes; return how much of the message was walked through."""
-        work, size, at, since = self.work, len(view), 0, now_ns()
-        deadline = since + work_ns
+        work, size, at, now = self.work, len(view), 0, now_ns()
+        deadline = now + work_ns
         if pieces == BY_TIME:
-            while at < size and since < deadline:
-                work.walk(view, at, at + _WALK_BYTES)
-                at += _WALK_BYTES
-                since = now_ns()
+            while at < size and now < deadline:
+                at = work.walk(view, at)
+                now = now_ns()
         else:
-            work.walk(view, 0, walk_bytes)
+            while at < walk_bytes:
+                at = work.walk(view, at)
         work.do(pieces, deadline, span, target)
-        return min(at, size)
+        return at
 
 
 class ClientPart(Part):

@@ -92,6 +92,11 @@ def _method_row(one: MethodOutcome, names: Sequence[str]) -> list[str]:
     ]
 
 
+def _think(outcome: Outcome) -> str:
+    known = outcome.traffic.server_known
+    return ("with" if known else "with what is known of") if outcome.think else "without"
+
+
 def _sentences(outcome: Outcome) -> list[str]:
     traffic = outcome.traffic
     clients = len(traffic.lanes)
@@ -99,14 +104,14 @@ def _sentences(outcome: Outcome) -> list[str]:
         f"{traffic.calls_count:,} calls of {clients} client{'s' if clients > 1 else ''} took "
         f"{format_duration_ns(outcome.recorded_ns)} as recorded; replayed {outcome.rounds_count} "
         f"time{'s' if outcome.rounds_count > 1 else ''} over each backend, "
-        f"{'with' if outcome.think else 'without'} the server's work."
+        f"{_think(outcome)} the server's work."
     ]
     if outcome.source:
         lines.append(
             f"Predicted: the recorded time, and what the replay takes more or less than the one over {outcome.source}."
         )
     if outcome.noise_ratio is not None:
-        lines.append(f"Two replays over one backend differ by {100 * outcome.noise_ratio:.1f} %; less is a tie.")
+        lines.append(f"The rounds of one backend differ by {100 * outcome.noise_ratio:.1f} %; less is a tie.")
     else:
         lines.append("A single round: no intervals, and nobody can be told apart.")
     lines += outcome.remarks

@@ -233,14 +233,14 @@ class _Replay:
 
     def _once(self, name: str, scene: Scene, switchboard: Switchboard) -> tuple[list[Columns], list[Columns], Ints]:
         """Carry the traffic over a backend once; return what the clients and servers measured, and the calibration."""
-        backend, largest = self._backends[name], self._result.traffic.largest_bytes
+        largest = self._result.traffic.largest_bytes
         recorded_s = self._result.traffic.recorded_ns / 1e9
         stall_s = self._request.stall_s + recorded_s
         with ExitStack() as stack:
             pairs: list[Pair] = []
             for _ in self._lists:
                 self._launches += 1
-                pairs.append(Pair(backend, scene, switchboard, f"replay-{self._launches}", largest, stall_s))
+                pairs.append(Pair(name, scene, switchboard, f"replay-{self._launches}", largest, stall_s))
                 stack.callback(pairs[-1].drop)
             for pair in pairs:
                 pair.open()

@@ -21,7 +21,7 @@ class Lane:
     """One client's calls in program order. Columns have shape (n,).
 
     Attributes:
-        name: the client: a process and thread, or a segment of a log.
+        name: the client: a process and thread, or a log.
         method: index into `Traffic.methods`.
         gap_ns: work before the call; 0 before the first, and where it is unknown.
         before_ns: work inside the call before its request leaves: serialize.

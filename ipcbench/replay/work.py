@@ -14,6 +14,7 @@ from typing import Final
 from ipcbench.clock import now_ns
 
 PIECE_BYTES: Final = 4096
+WALK_BYTES: Final = 2**16
 BY_TIME: Final = -1
 """Instead of a number of pieces."""
 
@@ -26,25 +27,23 @@ _MOST_DEBT_NS = 20_000
 class Work:
     """One process's memory to work in.
 
-    Args:
-        largest_bytes: of all its messages.
-
     Attributes:
         pieces_count: how many the last work had.
     """
 
     __slots__ = ("_debt_ns", "_from", "_to", "pieces_count")
 
-    def __init__(self, largest_bytes: int) -> None:
-        size = max(largest_bytes, _MOST_BYTES) + PIECE_BYTES
+    def __init__(self) -> None:
+        size = _MOST_BYTES + WALK_BYTES
         self._from = memoryview(bytearray(b"\1") * size)
         self._to = memoryview(bytearray(b"\1") * size)
         self._debt_ns = self.pieces_count = 0
 
-    def walk(self, view: memoryview, begin: int, end: int) -> None:
-        """Copy that part of a message, as far as it goes."""
-        part = view[begin:end]
-        self._to[: len(part)] = part
+    def walk(self, view: memoryview, begin: int) -> int:
+        """Copy the next `WALK_BYTES` of a message, from `begin` on; return where they end."""
+        part, at = view[begin : begin + WALK_BYTES], begin % _MOST_BYTES
+        self._to[at : at + len(part)] = part
+        return begin + len(part)
 
     def do(self, pieces: int, deadline_ns: int, span_bytes: int, target: memoryview | None = None) -> int:
         """Copy so many pieces, or `BY_TIME` until the clock reads `deadline_ns`; return the clock.
