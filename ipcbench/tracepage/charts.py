@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from ipcbench.analysis.charts import Axis, Chart, ChartGroup, Point, Series, shown_name, spread_ticks
 from ipcbench.trace.exporters.chrome import lane_name
 from ipcbench.trace.exporters.common import Lane, at_ns
-from ipcbench.trace.readers.calls import Row
+from ipcbench.trace.readers.calls import FAR_SIDES, ROLES, Row
 from ipcbench.trace.report.words import Language
-from ipcbench.trace.schema import SERVER_SIDE
 from ipcbench.tracepage.sample import MethodSample, Sample, Window
 from ipcbench.tracepage.words import word
 from ipcbench.units import format_bytes, format_duration_ns, format_significant
@@ -42,7 +41,7 @@ def _group(key: str, charts: Sequence[Chart], language: Language) -> ChartGroup:
 
 def _name(method: MethodSample, language: Language) -> str:
     name = shown_name(method.name)
-    return f"{name} {word('server', language)}" if method.is_server else name
+    return f"{name} {word(ROLES[method.role], language)}" if method.role in FAR_SIDES else name
 
 
 def _shares(sample: Sample, language: Language) -> list[Chart]:
@@ -87,7 +86,7 @@ def _sizes(sample: Sample, language: Language) -> list[Chart]:
     series: list[Series] = []
     without = 0
     for number, method in enumerate(sample.methods):
-        if method.is_server and not method.sums.moved_bytes:
+        if method.role in FAR_SIDES and not method.sums.moved_bytes:
             continue
         calls = list(zip(method.times_ns.tolist(), method.sizes_bytes.tolist(), strict=True))
         points = tuple(
@@ -133,18 +132,18 @@ def _add_to_others(series: list[Series], name: str, points: tuple[Point, ...]) -
 
 
 def _timeline(sample: Sample, window: Window, language: Language) -> Chart:
-    numbers = {(one.name, one.is_server): number for number, one in enumerate(sample.methods)}
+    numbers = {(one.name, one.role): number for number, one in enumerate(sample.methods)}
     lanes = sorted({lane for _, lane in window.calls}, key=_lane_order)
     places = {lane: number for number, lane in enumerate(lanes[:_MOST_LANES], 1)}
     drawn = [(row, lane) for row, lane in window.calls if lane in places]
     begin = min(at_ns(row) for row, _ in drawn)
     span_ns = max(at_ns(row) + row.total_ns for row, _ in drawn) - begin
     scale, unit = next((one for one in _UNITS if span_ns >= one[0]), (1e3, "µs"))
-    series: dict[tuple[str, bool], list[Point]] = {}
+    series: dict[tuple[str, int], list[Point]] = {}
     for row, lane in drawn:
         start = (at_ns(row) - begin) / scale
         point = Point(start, places[lane], tuple(_said(row, start, unit)), x_high=start + row.total_ns / scale)
-        series.setdefault((row.method, row.role == SERVER_SIDE), []).append(point)
+        series.setdefault((row.method, row.role), []).append(point)
     choice = word(window.kind, language)
     hidden = len(window.calls) - len(drawn)
     return Chart(
@@ -162,7 +161,7 @@ def _timeline(sample: Sample, window: Window, language: Language) -> Chart:
     )  # fmt: skip
 
 
-def _color(numbers: dict[tuple[str, bool], int], key: tuple[str, bool]) -> int:
+def _color(numbers: dict[tuple[str, int], int], key: tuple[str, int]) -> int:
     return numbers.get(key, _OTHERS)
 
 

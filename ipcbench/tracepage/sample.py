@@ -16,7 +16,6 @@ from ipcbench.trace.readers.batch import Ints
 from ipcbench.trace.readers.by_method import Sums
 from ipcbench.trace.readers.calls import Calls, Row, rows_of, take
 from ipcbench.trace.readers.everything import Source
-from ipcbench.trace.schema import SERVER_SIDE
 
 POINTS_COUNT = 250
 """Calls of one method that are kept."""
@@ -39,7 +38,7 @@ class MethodSample:
     """
 
     name: str
-    is_server: bool
+    role: int
     sums: Sums = field(default_factory=Sums)
     times_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes_bytes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -82,13 +81,13 @@ class Sample:
 def draw(source: Source) -> Sample:
     """Read a trace, twice if it has times on a clock."""
     generator = np.random.default_rng(_SEED)
-    methods: dict[tuple[str, bool], MethodSample] = {}
+    methods: dict[tuple[str, int], MethodSample] = {}
     timed_count, slowest_ns, centre_ns = 0, -1, 0
 
     def of(name: str, role: int) -> MethodSample:
-        key = (name, role == SERVER_SIDE)
+        key = (name, role)
         if key not in methods and len(methods) >= _MOST_METHODS:
-            key = ("(other)", role == SERVER_SIDE)
+            key = ("(other)", role)
         return methods.setdefault(key, MethodSample(*key))
 
     for calls in source.calls():

@@ -62,6 +62,7 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     "number": ("a thread each", "每行一个线程"),
     "unaccounted": ("in no stage", "未计入阶段"),
     "server": ("(server)", "（服务端）"),
+    "receiver": ("(receiver)", "（接收端）"),
     "others": ("other methods", "其他方法"),
     "hidden methods": ("{count} more methods are not drawn.", "另有 {count} 个方法未绘出。"),
     "no bytes": ("{count} calls that moved no bytes are not drawn.", "{count} 次没有数据量的调用未绘出。"),

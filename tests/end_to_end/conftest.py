@@ -8,10 +8,12 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from ipcbench.spec import NAME_PREFIX
 from tests.end_to_end.shell import TINY, Shell
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -49,7 +51,7 @@ def missing(what: str) -> None:
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Any]:
+def browser() -> Iterator[Any]:
     program = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if program is None:
         missing("there is no Chromium: apt-get install chromium")
@@ -57,10 +59,9 @@ def browser(tmp_path: Path) -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         missing("there is no playwright: pip install playwright")
-    with sync_playwright() as play:
+    # A folder of a short name: it makes a socket in there, whose path must be below 108 bytes.
+    with sync_playwright() as play, TemporaryDirectory(prefix=f"{NAME_PREFIX}browser-{os.getpid()}-") as folder:
         options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        opened = play.chromium.launch(
-            executable_path=program, args=options, env={**os.environ, "TMPDIR": str(tmp_path)}
-        )
+        opened = play.chromium.launch(executable_path=program, args=options, env={**os.environ, "TMPDIR": folder})
         yield opened
         opened.close()

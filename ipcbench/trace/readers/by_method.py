@@ -13,7 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ipcbench.measure.histogram import BIN_COUNT, bin_bounds, bin_index
+from ipcbench.bins import BIN_COUNT, bin_bounds
+from ipcbench.measure.histogram import bin_index
 from ipcbench.measure.stats import FloatArray
 from ipcbench.trace.readers.batch import Ints
 from ipcbench.trace.readers.calls import Calls

@@ -15,8 +15,20 @@ import numpy.typing as npt
 
 from ipcbench.trace.ids import format_trace_id
 from ipcbench.trace.readers.batch import Batch
+from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
 
 Unsigned = npt.NDArray[np.uint64]
+
+ROLES = ("local", "client", "server", "receiver")
+"""By the role of a schema."""
+
+FAR_SIDES = (SERVER_SIDE, RECEIVER)
+"""The roles of those whose work is part of somebody else's call."""
+
+
+def method_name(method: str, role: int) -> str:
+    """Return the name of a method, with the side behind it if that is the far one."""
+    return f"{method} ({ROLES[role]})" if role in FAR_SIDES else method
 
 
 @dataclass(frozen=True, slots=True)
