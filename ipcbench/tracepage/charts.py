@@ -49,11 +49,18 @@ def _shares(sample: Sample, language: Language) -> list[Chart]:
     drawn = methods[:_MOST_BARS]
     if not drawn:
         return []
-    stages = list(dict.fromkeys(name for one in drawn for name in one.sums.stage_ns))
-    series = [Series(name, number, "stack", tuple(_parts(drawn, name, language))) for number, name in enumerate(stages)]
-    series.append(Series(word("unaccounted", language), _OTHERS, "stack", tuple(_parts(drawn, None, language))))
+    times = [_stage_times(one, language) for one in drawn]
+    names = list(dict.fromkeys(name for one in times for name in one))
+    names.append(word("unaccounted", language))
+    series = [
+        Series(name, number if name != names[-1] else _OTHERS, "stack", tuple(_parts(drawn, times, name, language)))
+        for number, name in enumerate(names)
+    ]
     ticks = tuple((float(number), _name(one, language)) for number, one in enumerate(drawn, 1))
     hidden = len(methods) - len(drawn)
+    waited, known = (sum(find(one) for one in drawn if one.known_count) for find in (_timed_count, _known_count))
+    notes = [word("hidden methods", language, count=hidden)] if hidden else []
+    notes += [word("split", language, known=f"{known:,}", count=f"{waited:,}")] if known < waited else []
     return [
         Chart(
             word("shares", language),
@@ -62,23 +69,45 @@ def _shares(sample: Sample, language: Language) -> list[Chart]:
             Axis(word("method", language), word("most first", language), log=False, ticks=ticks),
             Axis(word("share", language), "%", log=False),
             tuple(one for one in series if one.points),
-            (word("hidden methods", language, count=hidden),) if hidden else (),
+            tuple(notes),
         )
     ]
 
 
-def _parts(methods: Sequence[MethodSample], stage: str | None, language: Language) -> Iterator[Point]:
-    """Yield what a stage, or what is in none, is of each method's time."""
-    for number, one in enumerate(methods, 1):
-        sums = one.sums
-        inside = sum(sums.stage_ns.values())
-        whole = max(sums.total_ns, inside)
-        part = max(0, sums.total_ns - inside) if stage is None else sums.stage_ns.get(stage, 0)
+def _timed_count(method: MethodSample) -> int:
+    return method.sums.timed_count
+
+
+def _known_count(method: MethodSample) -> int:
+    return method.known_count
+
+
+def _stage_times(method: MethodSample, language: Language) -> dict[str, float]:
+    """Return the ns of each stage and of what is in none; a wait whose parts are known is given by these."""
+    times: dict[str, float] = {}
+    for name, ns in method.sums.stage_ns.items():
+        if name != "wait" or method.known_wait_ns <= 0:
+            times[name] = ns
+            continue
+        scale = ns / method.known_wait_ns
+        for part, part_ns in method.parts_ns.items():
+            times[word(f"wait {part}", language)] = part_ns * scale
+        times[name] = max(0.0, ns - scale * sum(method.parts_ns.values()))
+    times[word("unaccounted", language)] = max(0, method.sums.total_ns - sum(method.sums.stage_ns.values()))
+    return times
+
+
+def _parts(
+    methods: Sequence[MethodSample], times: Sequence[dict[str, float]], stage: str, language: Language
+) -> Iterator[Point]:
+    """Yield what a stage is of each method's time."""
+    for number, (one, parts) in enumerate(zip(methods, times, strict=True), 1):
+        part, whole = parts.get(stage, 0.0), sum(parts.values())
         if part <= 0:
             continue
         share = f"{100 * part / whole:.1f} %"
-        each = word("mean", language, time=format_duration_ns(part / max(1, sums.timed_count)),
-                    total=format_duration_ns(sums.total_ns / max(1, sums.timed_count)))  # fmt: skip
+        each = word("mean", language, time=format_duration_ns(part / max(1, one.sums.timed_count)),
+                    total=format_duration_ns(one.sums.total_ns / max(1, one.sums.timed_count)))  # fmt: skip
         yield Point(number, 100.0 * part / whole, (_name(one, language), share, each))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.trace.exporters.common import Lane, Lanes, at_ns
-from ipcbench.trace.readers.batch import Ints
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints
 from ipcbench.trace.readers.by_method import Sums
 from ipcbench.trace.readers.calls import Calls, Row, rows_of, take
 from ipcbench.trace.readers.everything import Source
@@ -22,6 +22,9 @@ POINTS_COUNT = 250
 
 WINDOW_CALLS = 200
 """Calls of one moment that are kept."""
+
+WAIT_PARTS = ("request", "queue", "server", "reply")
+"""In their order."""
 
 _MOST_METHODS = 200
 _SEED = 1
@@ -35,6 +38,8 @@ class MethodSample:
 
     Attributes:
         times_ns, sizes_bytes: of calls with records, each as likely to be here as any other.
+        known_count, known_wait_ns: calls of which the server's part is known, and their stage `wait`.
+        parts_ns: what that is made of, by the names in `WAIT_PARTS`; what is not known of it is in none.
     """
 
     name: str
@@ -42,6 +47,9 @@ class MethodSample:
     sums: Sums = field(default_factory=Sums)
     times_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes_bytes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    known_count: int = 0
+    known_wait_ns: int = 0
+    parts_ns: dict[str, int] = field(default_factory=dict)
     _keys: _Floats = field(default_factory=lambda: np.zeros(0))
 
     def add(self, calls: Calls, number: int, generator: np.random.Generator) -> None:
@@ -56,6 +64,19 @@ class MethodSample:
             least = np.argpartition(keys, POINTS_COUNT)[:POINTS_COUNT]
             keys, times, sizes = keys[least], times[least], sizes[least]
         self._keys, self.times_ns, self.sizes_bytes = keys, times, sizes
+        self._add_parts(batch, number)
+
+    def _add_parts(self, batch: Batch, number: int) -> None:
+        """Add what is known of the wait."""
+        if batch.server_ns is None or "wait" not in batch.stages:
+            return
+        known = (batch.method == number) & (batch.server_ns != UNKNOWN_NS)
+        self.known_count += int(np.count_nonzero(known))
+        self.known_wait_ns += int(batch.stage_ns[known, batch.stages.index("wait")].sum())
+        for name in WAIT_PARTS:
+            column: Ints | None = getattr(batch, f"{name}_ns")
+            if column is not None:
+                self.parts_ns[name] = self.parts_ns.get(name, 0) + int(np.maximum(column[known], 0).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +111,7 @@ def draw(source: Source) -> Sample:
             key = ("(other)", role)
         return methods.setdefault(key, MethodSample(*key))
 
-    for calls in source.calls():
+    for calls in source.joined():
         for number, name in enumerate(calls.batch.methods):
             of(name, calls.batch.segment.role).add(calls, number, generator)
         places = _timed(calls)

@@ -18,7 +18,7 @@ from ipcbench.tracepage.charts import chart_groups
 from ipcbench.tracepage.page import trace_html
 from ipcbench.tracepage.sample import POINTS_COUNT, WINDOW_CALLS, draw
 from ipcbench.tracepage.words import _WORDS
-from tests.trace.logs import V1, head, tq_call, v1_row
+from tests.trace.logs import V1, V3, head, row, tq_call, v1_row
 from tests.trace.made import HOSTILE, Made, both_sides
 
 
@@ -51,9 +51,13 @@ def test_plots_say_what_they_show(tmp_path: Path) -> None:
     both_sides(tmp_path / "t", 20)
     shares, sizes, timeline = chart_groups(draw(find([tmp_path / "t"])), "en")
     (chart,) = shares.charts
-    wait = next(one for one in chart.series if one.name == "wait")
-    assert wait.points[0].y == pytest.approx(100 * 1250 / 1500)
-    assert wait.points[0].lines == ("Matmul", "83.3 %", "1.25 ms of 1.50 ms a call on average")
+    work = next(one for one in chart.series if one.name == "server work")
+    assert work.points[0].y == pytest.approx(100 * 800 / 1500)
+    assert work.points[0].lines == ("Matmul", "53.3 %", "800 µs of 1.50 ms a call on average")
+    first = {one.name: one.points[0].y for one in chart.series if one.points[0].x == 1}
+    assert list(first) == ["serialize", "send", "request transit", "server queue", "server work", "reply transit",
+                           "deserialize"]  # fmt: skip
+    assert chart.notes == ("The wait is split as it is in the 19 of 20 calls whose server's part is known.",)
     assert chart.y.title == "share of the call, %"
     for at in range(1, len(chart.x.ticks) + 1):
         assert sum(p.y for one in chart.series for p in one.points if p.x == at) == pytest.approx(100)
@@ -63,6 +67,16 @@ def test_plots_say_what_they_show(tmp_path: Path) -> None:
     spans = [point for one in timeline.charts[0].series for point in one.points]
     assert len(spans) == 41
     assert min(point.x for point in spans) == 0
+
+
+def test_a_log_that_knows_the_servers_part_has_the_rest_as_wait(tmp_path: Path) -> None:
+    rows = "".join(row(number, "A", 1, 2, 6, 1, 10, 5, 10.5, 4, 8) for number in range(1, 30))
+    (tmp_path / "a.log").write_text(head(V3, tag=" (Ours)") + rows)
+    (chart,) = chart_groups(draw(find([tmp_path / "a.log"])), "en")[0].charts
+    shares = {one.name: one.points[0].y for one in chart.series}
+    assert shares["server work"] == pytest.approx(100 * 5 / 10.5)
+    assert shares["wait"] == pytest.approx(100 * 1 / 10.5)
+    assert shares["in no stage"] == pytest.approx(100 * 0.5 / 10.5)
 
 
 def test_a_table_of_calls_has_no_timeline_and_a_pipeline_log_has_one(tmp_path: Path) -> None:
