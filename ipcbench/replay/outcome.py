@@ -60,6 +60,8 @@ class MethodOutcome:
     server_ns: float | None
     """None if it is unknown."""
     replayed_ns: dict[str, float]
+    layout: str = ""
+    """Of what its messages usually are made; empty if the trace does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,7 @@ def _methods(traffic: Traffic, done: dict[str, Measured]) -> tuple[MethodOutcome
                     name: float(np.median([sums[index] for sums in one.method_ns])) / count
                     for name, one in done.items()
                 },
+                layout=traffic.layouts.get(traffic.methods[index], ""),
             )
         )
     return tuple(sorted(outcomes, key=lambda one: -one.recorded_ns * one.calls_count))
