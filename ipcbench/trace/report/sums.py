@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.measure.histogram import Histogram, bin_bounds
+from ipcbench.bins import bin_bounds
+from ipcbench.measure.histogram import Histogram
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Bulk, Ints, Segment
 from ipcbench.trace.report.split import Split
 
