@@ -103,6 +103,7 @@ class Service:
 
 def serve(transport: str, there: Any, back: Any, folder: str) -> None:
     """Serve until the client has closed."""
+    os.setsid()  # a session of its own, as a server has: the system shares out its cores by sessions
     if folder:
         trace.start(folder, service="server")
     service, packer = Service(), Packer()
