@@ -170,7 +170,7 @@ class Call:
             return False
         segment = site.segment
         ends = len(self._marks) + 1
-        if flags or layout_id:
+        if flags or self._buffers:
             error_id = 0 if kind is None else lane.name_id(kind.__name__) or 0
             if segment is not expected:
                 layout_id = lane.name_id(self._buffers) or 0
