@@ -11,6 +11,8 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
+from itertools import repeat
+from operator import length_hint
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from ipcbench.clock import now_ns
 from ipcbench.trace.budget import Governor
 from ipcbench.trace.call import Call, RpcCall
 from ipcbench.trace.layout import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
+from ipcbench.trace.nothing import NOTHING
 from ipcbench.trace.schema import RPC, SERVER, Schema
 from ipcbench.trace.segment import FULL, Segment
 from ipcbench.trace.served import ServerCall
@@ -43,12 +46,14 @@ class Site:
         heads: the beginnings of its ordinary records, by the number of stage ends.
         slowest_ns: the longest call so far.
         tally: of its calls without a record; None before the first.
-        left: calls until the next recorded one, that one included; `planned` is what it was when the lane last looked.
-        blind: whether the calls between are counted without a look at the clock.
+        nothings: NOTHING for each next call that is counted without a look at the clock; a loop over it takes one, and
+            is quicker than any arithmetic.
+        left: calls behind those until the next recorded one, that one included.
+        blind_count, left_count: what was left of both when the lane last looked.
     """
 
-    __slots__ = ("blind", "free", "heads", "ids", "kind", "lane", "last", "left", "method", "peer", "planned", "schema",
-                 "segment", "slowest_ns", "tally")  # fmt: skip
+    __slots__ = ("blind_count", "free", "heads", "ids", "kind", "lane", "last", "left", "left_count", "method",
+                 "nothings", "peer", "schema", "segment", "slowest_ns", "tally")  # fmt: skip
 
     def __init__(self, lane: Lane, method: str, schema: Schema, peer: str) -> None:
         self.lane = lane
@@ -63,8 +68,21 @@ class Site:
         self.heads: tuple[bytes, ...] = ()
         self.slowest_ns = 0
         self.tally: Tally | None = None
-        self.left = self.planned = 1
-        self.blind = lane.blind
+        self.plan(1, blind=False)
+
+    def plan(self, calls_count: int, blind: bool) -> None:
+        """Record the call of that number, and count those before it, or time them too."""
+        self.blind_count = calls_count - 1 if blind else 0
+        self.left = self.left_count = 1 if blind else calls_count
+        self.nothings = repeat(NOTHING, self.blind_count)
+
+    def passed(self) -> tuple[int, int]:
+        """Return how many calls there were since this was last asked, and how many of them were only counted."""
+        blind_count = length_hint(self.nothings)
+        counted = self.blind_count - blind_count
+        timed = self.left_count - self.left
+        self.blind_count, self.left_count = blind_count, self.left
+        return counted + timed, counted
 
 
 class Lane:
@@ -112,7 +130,7 @@ class Lane:
         self.next_span: Callable[[], int] = itertools.count(first).__next__
         for site in self.sites.values():
             site.segment = FULL
-            site.planned = site.left
+            site.passed()
             site.tally = None
 
     def draw(self, site: Site) -> None:
@@ -128,19 +146,16 @@ class Lane:
             if self.blind != before[1] or not before[0] / 2 < self.period < before[0] * 2:
                 every = list(self.sites.values())
         for one in every:
-            one.left = one.planned = self._random.randrange(1, 2 * self.period)
-            one.blind = self.blind
+            one.plan(self._random.randrange(1, 2 * self.period), self.blind)
 
     def tell(self) -> int:
         """Put into the tallies how many calls were not timed; return how many calls there were since the last time."""
         calls_count = 0
         for site in self.sites.values():
-            passed_count = site.planned - site.left
-            if passed_count:
-                site.planned = site.left
-                calls_count += passed_count
-                if site.blind:
-                    (site.tally or self.tally(site)).cells[0] += passed_count
+            passed_count, counted = site.passed()
+            calls_count += passed_count
+            if counted:
+                (site.tally or self.tally(site)).cells[0] += counted
         return calls_count
 
     def new_site(self, key: object, method: str, schema: Schema, peer: str) -> Site:

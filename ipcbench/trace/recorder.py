@@ -78,11 +78,11 @@ class Recorder:
             site: Site = self._local.sites[method if schema is RPC and not peer else (method, schema, peer)]
         except (AttributeError, KeyError):
             site = self._new_site(method, schema, peer)
+        for nothing in site.nothings:
+            return nothing
         left = site.left - 1
         if left > 0:
             site.left = left
-            if site.blind:
-                return NOTHING
         elif not site.lane.always:
             site.lane.draw(site)
         free = site.free
@@ -258,10 +258,10 @@ def calibrate() -> Costs:
         best[0] = min(best[0], _cost_ns(recorder))
         lane.always = False
         site = lane.sites["calibration"]
-        site.left = site.planned = 2**60
+        site.plan(2**60, blind=False)
         site.tally = in_memory()
         best[1] = min(best[1], _cost_ns(recorder))
-        site.blind = True
+        site.plan(2**60, blind=True)
         best[2] = min(best[2], _cost_ns(recorder))
     return Costs(*(round(one, 1) for one in best))
 
