@@ -7,11 +7,13 @@ and peak memory count.
 from __future__ import annotations
 
 import argparse
+import heapq
 import random
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,31 +35,61 @@ def zmq_lines(count: int) -> Iterator[str]:
         yield f"{number:<5} {f'Method{number % 5}':<20} {times} {sent:<12.2f} {received:<12.2f} {speed:<18.2f}\n"
 
 
-def tq_lines(count: int) -> Iterator[str]:
+def tq_lines(count: int, detail: bool = False) -> Iterator[str]:
+    """Yield the lines of eight workers, mixed by their times: per call 8, one of something else, 4 more of details."""
     chosen = random.Random(1)
-    now = 1000.0
-    for number in range(count // 9):
-        got, computed, put = (round(chosen.random() / 100 + 1e-6, 6) for _ in range(3))
-        total = got + computed + put
-        start = f"\x1b[36m(WorkerDict pid={100 + number % 4}, ip=10.0.0.2)\x1b[0m INFO: [TQ-TRACE] trace_id=N/A | "
-        start += f"func=step{number % 3} | "
-        ratios = " | ".join(
-            f"{name}_ratio={100 * part / total:.2f}%"
-            for name, part in (("get", got), ("compute", computed), ("put", put))
-        )
-        for at, text in (
-            (0.0, "pid=1 | stage=FUNCTION_START"),
-            (0.0, "stage=GET_START | batch_size=4"),
-            (got, f"stage=GET_END | duration={got:.6f}s"),
-            (got, "stage=COMPUTE_START"),
-            (got + computed, f"stage=COMPUTE_END | duration={computed:.6f}s"),
-            (got + computed, "stage=PUT_START"),
-            (total, f"stage=PUT_END | duration={put:.6f}s"),
-            (total, f"stage=FUNCTION_END | total_duration={total:.6f}s | {ratios}"),
-        ):
-            yield f"{start}{text} | timestamp={now + at:.6f}\n"
-        yield f"step {number}: loss 0.123\n"
-        now += total + 0.001
+    begins = [1000.0 + worker / 100 for worker in range(8)]
+    waiting: list[tuple[float, int, str]] = []
+    done = number = 0
+    while done < count:
+        worker = min(range(8), key=begins.__getitem__)
+        while waiting and waiting[0][0] < begins[worker] and done < count:
+            yield heapq.heappop(waiting)[2]
+            done += 1
+        for at, text in tq_call(chosen, begins[worker], worker, detail):
+            number += 1
+            heapq.heappush(waiting, (at, number, text))
+            begins[worker] = at + 0.001
+
+
+def tq_call(chosen: random.Random, begin: float, worker: int, detail: bool) -> Iterator[tuple[float, str]]:
+    got, computed, put = (round(chosen.random() / 100 + 1e-6, 6) for _ in range(3))
+    total = got + computed + put
+    head = f"\x1b[36m(WorkerDict pid={100 + worker}, ip=10.0.0.2)\x1b[0m "
+    if worker % 2:
+        head += f"2026-01-02 03:04:05,{int(begin * 1000) % 1000:03} INFO "
+    ids = f"trace_id={uuid.UUID(int=chosen.getrandbits(128)) if worker % 4 == 3 else 'N/A'}"
+    start = f"{head}[TQ-TRACE] {ids} | func=step{worker % 3} | "
+    ratios = " | ".join(
+        f"{name}_ratio={100 * part / total:.2f}%" for name, part in (("get", got), ("compute", computed), ("put", put))
+    )
+    fetched, computed_at = begin + got, begin + got + computed
+    lines = [
+        (begin, f"{start}pid={100 + worker} | stage=FUNCTION_START"),
+        (begin, f"{start}stage=GET_START | batch_size=4"),
+        (fetched, f"{start}stage=GET_END | duration={got:.6f}s"),
+        (fetched, f"{start}stage=COMPUTE_START"),
+        (computed_at, f"{start}stage=COMPUTE_END | duration={computed:.6f}s"),
+        (computed_at, f"{start}stage=PUT_START"),
+        (begin + total, f"{start}stage=PUT_END | duration={put:.6f}s"),
+        (begin + total, f"{start}stage=FUNCTION_END | total_duration={total:.6f}s | {ratios}"),
+    ]
+    if detail:
+        more = f"{head}[TQ-DETAIL] {ids} | "
+        func = f"func=step{worker % 3} | pid={100 + worker} | "
+        lines += [
+            (begin, f"{more}stage=TQ_CLIENT_GET_START | batch_size=4"),
+            (fetched, f"{more}stage=TQ_CLIENT_GET_END | duration={got:.6f}s | data_size_mb=1.50"),
+            (computed_at, f"{more}{func}stage=TQ_CLIENT_PUT_START | batch_size=torch.Size([4, 8]) | data_size_mb=1.50"),
+            (begin + total, f"{more}{func}stage=TQ_CLIENT_PUT_END | duration={put:.6f}s | throughput_mbps=200.00"),
+        ]
+    for at, text in lines:
+        yield at, f"{text} | timestamp={at:.6f}\n"
+    yield begin + total, "step: 50%|#####     | 1/2 [00:01<00:01,  1.00s/it] loss 0.123\n"
+
+
+def tq_lines_with_details(count: int) -> Iterator[str]:
+    return tq_lines(count, detail=True)
 
 
 def make_segments(folder: Path, count: int) -> None:

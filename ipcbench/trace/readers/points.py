@@ -67,25 +67,36 @@ def _numbers(text: _Bytes, digits: _Bytes, points: Ints) -> tuple[Floats, Ints, 
         while last < columns_count and decimals[last] == count:
             last += 1
         at = np.ascontiguousarray(points[:, first:last].T).ravel()
-        values = np.zeros(at.size, np.int64)
-        for step in range(1, count + 1):
-            found = digits.take(at + step, mode="clip")
-            if found.max() >= _NOT_A_DIGIT:
-                return None
-            values = values * 10 + found
-        behind = text.take(at + count + 1, mode="clip")
-        if not count or ((behind != _BLANK) & (behind != _NEWLINE)).any():
+        found = _fixed(text, digits, at, count)
+        if found is None:
             return None
-        whole = _digits_before(digits, at)
-        if whole is None:
-            return None
-        values += whole[0] * 10**count
-        seen_count += int(whole[1].sum()) + count * at.size
+        values, widths = found
+        seen_count += int(widths.sum()) + count * at.size
         table[first:last] = (values / 10.0**count).reshape(last - first, -1)
         if first == 0:
-            starts = starts - whole[1][: len(starts)]
+            starts = starts - widths[: len(starts)]
         first = last
     return table, starts, seen_count
+
+
+def _fixed(text: _Bytes, digits: _Bytes, at: Ints, decimals: int) -> tuple[Ints, Ints] | None:
+    """Return the numbers around these points, in units of their last decimal, and the widths before the points.
+
+    None unless each has so many decimals, one at least, and blanks around it.
+    """
+    if not decimals:
+        return None
+    values = np.zeros(at.size, np.int64)
+    for step in range(1, decimals + 1):
+        found = digits.take(at + step, mode="clip")
+        if found.max() >= _NOT_A_DIGIT:
+            return None
+        values = values * 10 + found
+    behind = text.take(at + decimals + 1, mode="clip")
+    whole = _digits_before(digits, at)
+    if whole is None or ((behind != _BLANK) & (behind != _NEWLINE)).any():
+        return None
+    return values + whole[0] * 10**decimals, whole[1]
 
 
 def _decimals(digits: _Bytes, point: int) -> int:

@@ -35,9 +35,9 @@ def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
             lines_count = foreign_count = block.count(b"\n") + 1
             foreign = block
             if b"[TQ-" in block:
-                others: list[str] = []
-                yield from tq.feed(block.decode("utf-8", "replace").split("\n"), others)
-                foreign, foreign_count = "\n".join(others).encode(), len(others)
+                others: list[bytes] = []
+                yield from tq.feed(block, lines_count, others)
+                foreign, foreign_count = b"\n".join(others), len(others)
             if foreign and (zmq.active or b"ID" in foreign or b"ZeroMQ" in foreign):
                 yield from zmq.feed(foreign, number)
             else:
