@@ -8,7 +8,7 @@ many decimals as in the first row and without a sign, is not read here but refus
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +29,11 @@ _HASH = np.uint64(0x9E3779B97F4A7C15)
 def rows_by_points(block: bytes, columns_count: int) -> Rows | None:
     """Return lines of an id, a name and so many fixed-point numbers; None if one of them is anything else."""
     text = np.frombuffer(block + b"\n", np.uint8)
-    points = np.flatnonzero(text == _POINT)
+    found_points = np.flatnonzero(text == _POINT)
     ends = np.flatnonzero(text == _NEWLINE)
-    if points.size != ends.size * columns_count:
+    if found_points.size != ends.size * columns_count:
         return None
-    points = points.reshape(-1, columns_count)
+    points = found_points.reshape(-1, columns_count)
     begins = np.concatenate([[0], ends[:-1] + 1])
     if (points[:, 0] < begins).any() or (points[:, -1] > ends).any():
         return None

@@ -15,7 +15,7 @@ from ipcbench.trace.readers.batch import Batch, Notes
 from ipcbench.trace.readers.tq_log import TqLog
 from ipcbench.trace.readers.zmq_log import ZmqLog
 
-_BLOCK_BYTES = 2**18
+_BLOCK_BYTES = 2**19
 _LONGEST_LINE_BYTES = 2**16
 _GZIP_MAGIC = b"\x1f\x8b"
 _ROTATED = re.compile(r"(.*?)(?:\.(\d{1,9}))?(?:\.gz)?")

@@ -18,6 +18,7 @@ _SHARE_SLACK = 0.00006
 """Ratios are printed to 0.01 %."""
 
 _SHARES_SLACK = 0.005
+_ALL_IN_ORDER = [True, True, True]
 
 _MOST_FUNCTIONS = 10_000
 _LONGEST_NAME = 300
@@ -85,6 +86,8 @@ class Function:
             shares: of get, compute and put in the total; NaN where the log says none.
         """
         begin_ns = None if at_ns is None else at_ns - total_ns
+        if at_ns is not None and self._end_of_latest(at_ns, total_ns, trace_id, shares):
+            return
         self._take_start(begin_ns, trace_id)
         slack_ns = _SLACK_NS + _SHARE_SLACK * total_ns
         durations = [0, 0, 0]
@@ -97,10 +100,47 @@ class Function:
             else:
                 part_ns = durations[stage] = part[1]
                 before_ns = None if part[0] is None else part[0] - part_ns
-        known = shares[0] + shares[1] + shares[2]
-        if total_ns > 0 and abs(known - sum(durations) / total_ns) > _SHARES_SLACK:  # False if one is NaN
+        begin_ns = UNKNOWN_NS if begin_ns is None else begin_ns
+        self._add_checked(begin_ns, total_ns, (durations[0], durations[1], durations[2]), shares)
+
+    def _end_of_latest(self, at_ns: int, total_ns: int, trace_id: str, shares: tuple[float, float, float]) -> bool:
+        """Complete the call that began last if its parts are the last ones; return whether they are.
+
+        It is what `end` would find, sooner.
+        """
+        starts, (gets, computes, puts) = self._starts, self._parts
+        if not (starts and gets and computes and puts) or self._in_order != _ALL_IN_ORDER:
+            return False
+        start_ns, start_id = starts[-1]
+        (get_at_ns, get_ns, get_id), (compute_at_ns, compute_ns, compute_id) = gets[-1], computes[-1]
+        put_at_ns, put_ns, put_id = puts[-1]
+        if start_ns is None or get_at_ns is None or compute_at_ns is None or put_at_ns is None:
+            return False
+        slack_ns = _SLACK_NS + _SHARE_SLACK * total_ns
+        begin_ns = at_ns - total_ns
+        if (
+            not start_id == get_id == compute_id == put_id == trace_id
+            or abs(start_ns - begin_ns) > _SLACK_NS
+            or not begin_ns - _SLACK_NS <= get_at_ns - get_ns
+            or not get_at_ns - _SLACK_NS <= compute_at_ns - compute_ns
+            or not compute_at_ns - _SLACK_NS <= put_at_ns - put_ns
+            or not put_at_ns - _SLACK_NS <= at_ns
+            or not abs(get_ns - shares[0] * total_ns) <= slack_ns
+            or not abs(compute_ns - shares[1] * total_ns) <= slack_ns
+            or not abs(put_ns - shares[2] * total_ns) <= slack_ns
+        ):
+            return False
+        del starts[-1], gets[-1], computes[-1], puts[-1]
+        self._add_checked(begin_ns, total_ns, (get_ns, compute_ns, put_ns), shares)
+        return True
+
+    def _add_checked(
+        self, begin_ns: int, total_ns: int, parts: tuple[int, int, int], shares: tuple[float, float, float]
+    ) -> None:
+        """Add a call whose shares are known."""
+        if total_ns > 0 and abs(sum(shares) - sum(parts) / total_ns) > _SHARES_SLACK:  # False if one is NaN
             self._notes.counts["ratios that do not agree with durations"] += 1
-        self._add(UNKNOWN_NS if begin_ns is None else begin_ns, total_ns, (durations[0], durations[1], durations[2]))
+        self._add(begin_ns, total_ns, parts)
 
     def _add(self, begin_ns: int, total_ns: int, parts: tuple[int, int, int]) -> None:
         self._done.append((begin_ns, total_ns, parts, 0, 0))
@@ -122,7 +162,13 @@ class Function:
         self._notes.counts["ends without a start"] += 1
 
     def _take_part(
-        self, stage: int, begin_ns: int | None, before_ns: int | None, trace_id: str, expected_ns: float, slack_ns: float
+        self,
+        stage: int,
+        begin_ns: int | None,
+        before_ns: int | None,
+        trace_id: str,
+        expected_ns: float,
+        slack_ns: float,
     ) -> _Part | None:
         """Return the part that ends last before the next one begins, and is as long as its ratio says; or None.
 
@@ -130,14 +176,14 @@ class Function:
             stage: its number.
             begin_ns, before_ns: between which it lies; None if the log has no times.
             trace_id: of the call.
-            expected_ns, slack_ns: how long its ratio says that it took, and how far from that it may be; NaN for no ratio.
+            expected_ns, slack_ns: how long its ratio says that it took, give or take; NaN for no ratio.
         """
         parts = self._parts[stage]
         if begin_ns is None or before_ns is None:
             return self._first_part(parts, trace_id)
         earliest_ns, latest_ns = begin_ns - _SLACK_NS, before_ns + _SLACK_NS
         in_order = self._in_order[stage]
-        best, best_ns = -1, -1
+        best, best_ns = -1, earliest_ns
         for index in range(len(parts) - 1, -1, -1):
             at_ns, duration_ns, its_id = parts[index]
             if at_ns is None:

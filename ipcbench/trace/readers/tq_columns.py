@@ -1,9 +1,10 @@
-"""Ordinary [TQ-TRACE] and [TQ-DETAIL] lines of a block as columns: what each says and its numbers, found from their ends backwards.
+"""Ordinary [TQ-TRACE] and [TQ-DETAIL] lines of a block as columns: what each says, found from its end backwards.
 
-What does not live here: lines of any other form (tq_log.py), whose they are (tq_quick.py), and the pairing (tq_calls.py).
+What does not live here: lines of any other form (tq_log.py), whose they are (tq_quick.py), and the pairing
+(tq_calls.py).
 
-All is done on the bytes of a block by NumPy. A line is ordinary if it has one marker and ends as the tracer writes it, to
-the byte: its stage, its numbers with six and two decimals, its timestamp.
+All is done on the bytes of a block by NumPy. A line is ordinary if it has one marker and ends as the tracer writes it,
+to the byte: its stage, its numbers with six and two decimals, its timestamp.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ PART: Final = 5
 GOT: Final = 8
 SIZE: Final = 9
 PUT: Final = 10
-"""What a line is: of others; of ours in an unusual form; one that need not be looked at; the start or the end of a call;
-the end of part 0, and, with 1 and 2 more, those of parts 1 and 2; of details: data were got, are of a size, were put."""
+"""What a line is: of others; of ours in an unusual form; one that need not be looked at; the start or the end of a
+call; the end of part 0, and, with 1 and 2 more, of parts 1 and 2; of details: data got, the size of data, data put."""
 
 _FRONT, _BACK = 128, 64
 """Zeros around a block, so that looking around a place needs no check."""
@@ -96,7 +97,8 @@ class _Text:
 
         One has so many decimals, six at most, and at most seven digits before its point.
         """
-        values, good = np.uint64(0), np.True_
+        values: _Words = np.zeros(at.size, np.uint64)
+        good: _Mask = np.ones(at.size, np.bool_)
         point = at
         if decimals:
             point = at - decimals - 1

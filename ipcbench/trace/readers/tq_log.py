@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Notes, Segment
+from ipcbench.trace.readers.batch import Batch, Ints, Notes, Segment
 from ipcbench.trace.readers.tq_calls import Pairing, TqCall
 from ipcbench.trace.readers.tq_quick import LONGEST_TRACE_ID, MARKER, QuickLines
 from ipcbench.trace.readers.tq_transfers import Transfers
@@ -98,10 +98,10 @@ class TqLog:
         elif stage in _PARTS:
             function.part(_PARTS[stage], at_ns, _duration_ns(fields["duration"]), trace_id)
         elif stage == "FUNCTION_END":
-            shares = tuple(
+            get, compute, put = (
                 float(fields.get(f"{one}_ratio", "nan").strip().rstrip("%")) / 100.0 for one in PIPELINE.stages
             )
-            function.end(at_ns, _duration_ns(fields["total_duration"]), trace_id, shares)
+            function.end(at_ns, _duration_ns(fields["total_duration"]), trace_id, (get, compute, put))
         else:
             return stage in _SKIPPED
         return True

@@ -1,7 +1,7 @@
-"""The quick way for ordinary [TQ-TRACE] and [TQ-DETAIL] lines: whose each is, and handing on what they say in their order.
+"""The quick way for ordinary [TQ-TRACE] and [TQ-DETAIL] lines: whose each is, and handing on what they say, in order.
 
-What does not live here: what makes a line ordinary (tq_columns.py), lines of any other form (tq_log.py), and what becomes
-of them (tq_calls.py, tq_transfers.py).
+What does not live here: what makes a line ordinary (tq_columns.py), lines of any other form (tq_log.py), and what
+becomes of them (tq_calls.py, tq_transfers.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ipcbench.trace.readers.tq_calls import Function, Pairing
-from ipcbench.trace.readers.tq_columns import END, FOREIGN, GOT, NOTHING, ODD, PART, PUT, SIZE, START, Columns, columns
+from ipcbench.trace.readers.tq_columns import FOREIGN, GOT, NOTHING, ODD, PART, PUT, START, Columns, columns
 from ipcbench.trace.readers.tq_transfers import Transfers
 
 MARKER = "[TQ-"
@@ -70,13 +70,7 @@ class QuickLines:
                 worker = self._starts.get(start)
                 if worker is None:
                     worker = self._worker_of(block[begin:marker], start)
-                if kind == GOT:
-                    self._transfers.got(worker, at_ns, duration_ns, round(hundredths * 2**20 / 100))
-                elif kind == PUT:
-                    self._transfers.put(worker, at_ns, duration_ns, hundredths / 100)
-                elif _PUT_START in block[marker:head_end]:
-                    self._transfers.size(worker, round(hundredths * 2**20 / 100))
-                else:
+                if not self._transfer(worker, kind, block[marker:head_end], at_ns, duration_ns, hundredths):
                     yield line
             else:
                 key = block[begin:worker_end], block[marker:head_end]
@@ -90,6 +84,18 @@ class QuickLines:
                 else:
                     put, compute, get = found.hundredths[line].tolist()
                     owner[0].end(at_ns, duration_ns, owner[1], (get / 1e4, compute / 1e4, put / 1e4))
+
+    def _transfer(self, worker: str, kind: int, body: bytes, at_ns: int, duration_ns: int, hundredths: int) -> bool:
+        """Take a line with [TQ-DETAIL]; return whether it is as usual."""
+        if kind == GOT:
+            self._transfers.got(worker, at_ns, duration_ns, round(hundredths * 2**20 / 100))
+        elif kind == PUT:
+            self._transfers.put(worker, at_ns, duration_ns, hundredths / 100)
+        elif _PUT_START in body:
+            self._transfers.size(worker, round(hundredths * 2**20 / 100))
+        else:
+            return False
+        return True
 
     def _owner(self, key: tuple[bytes, bytes], head: bytes) -> tuple[Function, str] | None:
         """Return whose a line with that beginning is, and its trace id; None if that is not as usual."""

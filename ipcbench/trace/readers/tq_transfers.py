@@ -36,12 +36,12 @@ class Transfers:
             del waiting[0]
 
     def got(self, worker: str, at_ns: int | None, duration_ns: int, size_bytes: int) -> None:
-        """Data were got until `at_ns`; None if the log does not say when."""
+        """Add data got until `at_ns`; None if the log does not say when."""
         begin_ns = UNKNOWN_NS if at_ns is None else at_ns - duration_ns
         self._add(worker, "TQ_CLIENT_GET", (begin_ns, duration_ns, (duration_ns, 0, 0), 0, size_bytes))
 
     def put(self, worker: str, at_ns: int | None, duration_ns: int, mib_per_s: float) -> None:
-        """Data were put until `at_ns`; the speed tells how much if no size was noted."""
+        """Add data put until `at_ns`; the speed tells how much if no size was noted."""
         begin_ns = UNKNOWN_NS if at_ns is None else at_ns - duration_ns
         waiting = self._sizes.get(worker)
         size_bytes = waiting.pop(0) if waiting else 0
@@ -49,7 +49,7 @@ class Transfers:
         self._add(worker, "TQ_CLIENT_PUT", (begin_ns, duration_ns, (0, 0, duration_ns), size_bytes, 0))
 
     def done(self, worker: str, operation: str, duration_ns: int) -> None:
-        """An operation ended of which nothing else is known."""
+        """Add an operation of which nothing else is known."""
         self._add(worker, operation[:_LONGEST_NAME], (UNKNOWN_NS, duration_ns, (duration_ns, 0, 0), 0, 0))
 
     def _add(self, worker: str, name: str, call: TqCall) -> None:

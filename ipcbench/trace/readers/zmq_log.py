@@ -247,4 +247,3 @@ class ZmqLog:
             wrong = np.isfinite(printed) & (np.abs(printed - computed) > slack)
         self._notes.counts["rows with a printed throughput"] += len(printed)
         self._notes.counts["throughputs that differ by more than 2 %"] += int(np.count_nonzero(wrong))
-
