@@ -6,14 +6,16 @@ What does not live here: what the files hold.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeVar
 
 from ipcbench.errors import StoreError
+
+_MOST, _MOST_WHOLE = 1e30, 2**64
+_Number = TypeVar("_Number", int, float)
 
 
 @contextmanager
@@ -57,19 +59,29 @@ def to_json(values: dict[str, Any], what: str, indent: int | None = None) -> str
         StoreError: a number is not finite, or a value is not plain.
     """
     try:
-        return json.dumps(values, allow_nan=False, ensure_ascii=False, indent=indent)
+        text = json.dumps(values, allow_nan=False, ensure_ascii=False, indent=indent)
+        text.encode()
     except (ValueError, TypeError) as error:
         raise StoreError(f"{what}: cannot be stored as JSON: {' '.join(str(error).split())}") from error
+    return text
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is beyond every number that can be measured")
+def _measurable(text: str) -> float:
+    return _within(float(text), _MOST, text)
+
+
+def _whole(text: str) -> int:
+    return _within(int(text), _MOST_WHOLE, text)
+
+
+def _within(value: _Number, most: float, text: str) -> _Number:
+    """Return the number; not NaN, not infinite, and small enough to be reckoned with."""
+    if not abs(value) <= most:
+        raise ValueError(f"{text[:40]}{'…' * (len(text) > 40)} is beyond every number that can be measured")
     return value
 
 
@@ -79,9 +91,11 @@ def from_json(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError, TypeError, RecursionError: not strict JSON in UTF-8, or not an object.
     """
-    values = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite)
+    values = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_measurable, parse_int=_whole)
     if not isinstance(values, dict):
         raise TypeError("not an object")
+    if b"\\u" in data:
+        json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair is no text and cannot be written
     return values
 
 

@@ -38,6 +38,8 @@ _RUN_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 _MAX_INFO_BYTES = 16 * 2**20
 _MAX_TRIALS_BYTES = 2**30
 _MAX_LINE_BYTES = 16 * 2**20
+_END_OF_TIME_S = 2e11
+"""In the year 8307: later than any date that programs can write."""
 _MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
@@ -241,7 +243,7 @@ def _load_info(path: Path) -> RunInfo:
         info = None
         if version == SCHEMA_VERSION:
             info = RunInfo.from_dict(values)
-            check_types(info)
+            _check(info)
     except _MALFORMED as error:
         raise StoreError(f"{file}: malformed: {_describe(error)}") from error
     if info is None:
@@ -270,10 +272,17 @@ def _parse_trial(line: bytes, previous_id: int) -> TrialResult:
     if len(line) > _MAX_LINE_BYTES:
         raise ValueError(f"it has {len(line):,} bytes")
     trial = TrialResult.from_dict(from_json(line))
-    check_types(trial)
+    _check(trial)
     if trial.trial_id <= previous_id:
         raise ValueError(f"trial {trial.trial_id} follows trial {previous_id}")
     return trial
+
+
+def _check(one: RunInfo | TrialResult) -> None:
+    """Raise TypeError or ValueError if a field holds what it cannot."""
+    check_types(one)
+    if not 0 <= one.started_unix_s < _END_OF_TIME_S:
+        raise ValueError(f"started_unix_s is {one.started_unix_s:g}, which is no time of a run")
 
 
 def _describe(error: Exception) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ipcbench.analysis.cells import CellSummary, SettingSummary
 from ipcbench.analysis.layout import Tables
+from ipcbench.analysis.notes import printable
 from ipcbench.analysis.wording import setting_title, verdict
 from ipcbench.measure.stats import Interval
 
@@ -21,7 +22,7 @@ JSON_VERSION = 1
 
 
 def as_csv(tables: Tables) -> str:
-    """Return one row per backend and setting; a figure that was not measured is an empty field."""
+    """Return one row per backend and setting; a figure that was not measured is an empty field, text is one line."""
     summary = tables.summary
     rows = [
         {"run_id": summary.info.run_id, **cell_fields(one, cell), "notes": "; ".join(cell.notes)}
@@ -31,7 +32,9 @@ def as_csv(tables: Tables) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["run_id"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(
+        {name: printable(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
+    )
     return text.getvalue()
 
 
@@ -82,6 +85,7 @@ def cell_fields(one: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "throughput_messages_per_s": cell.throughput_per_s,
         **_interval("throughput_messages", "_per_s", cell.throughput_interval_per_s, middle=False),
         "throughput_mb_per_s": rate / 1e6 if rate is not None else None,
+        "round_trip_rank": cell.round_trip_rank,
         "throughput_rank": cell.throughput_rank,
         "read_p50_us": _us(cell.read_p50_ns),
         "write_p50_us": _us(cell.write_p50_ns),
@@ -94,6 +98,7 @@ def cell_fields(one: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "rounds_count": cell.rounds_count,
         "samples_count": cell.samples_count,
         "trials_count": cell.trials_count,
+        "clean_count": cell.clean_count,
         "failed_count": cell.failed_count,
     }
 

@@ -13,8 +13,8 @@ from statistics import fmean, median
 import numpy as np
 
 from ipcbench.analysis.figures import SEED
-from ipcbench.measure.bootstrap import median_estimate
-from ipcbench.measure.stats import Estimate
+from ipcbench.measure.bootstrap import REPLICATES
+from ipcbench.measure.stats import Estimate, FloatArray
 from ipcbench.result import EndpointResult, TrialResult
 from ipcbench.spec import Mode
 
@@ -30,13 +30,20 @@ def cpu_rounds_ns(trials: Sequence[TrialResult]) -> tuple[float, ...]:
 
 
 def cpu_estimate(trials: Sequence[TrialResult]) -> Estimate | None:
-    """Return the median of `cpu_rounds_ns` with its replicates; None with fewer than two rounds."""
+    """Return the CPU time per message of the writer and all readers together, ns: that of the tables, all CPU time over
+    all messages of all rounds; its replicates are of the rounds. None with fewer than two rounds.
+    """
     rounds = cpu_rounds_ns(trials)
     if len(rounds) < 2:
         return None
     spec = trials[0].spec
     generator = np.random.default_rng([SEED, zlib.crc32(f"{spec.backend} cpu".encode()), spec.size])
-    return median_estimate(rounds, generator)
+    parts = np.array([_cpu_and_messages(one) for one in _of_mode(trials, "saturate")])
+    picks = generator.integers(len(parts), size=(REPLICATES, len(parts)))
+    value = float(_cpu_ns(parts.sum(axis=0), spec.readers))
+    deviations = np.log(_cpu_ns(parts[picks].sum(axis=1), spec.readers)) - np.log(value)
+    log_variance = float(np.var(np.log(rounds), ddof=1)) / len(rounds)
+    return Estimate(value, deviations, log_variance, len(rounds) - 1.0, len(rounds))
 
 
 def waiting_core_ratio(trials: Sequence[TrialResult]) -> float | None:
@@ -89,6 +96,24 @@ def unsteady_count(trials: Sequence[TrialResult]) -> int:
 
 def _of_mode(trials: Sequence[TrialResult], mode: Mode) -> list[TrialResult]:
     return [one for one in trials if one.spec.mode == mode]
+
+
+def _cpu_and_messages(trial: TrialResult) -> tuple[float, float, float, float]:
+    """Return CPU seconds and messages of the writer, then of all readers together."""
+    writers, readers = [one for one in trial.endpoints if one.role == "writer"], trial.readers
+    return (
+        sum(map(_cpu_s, writers)),
+        float(sum(one.messages_count for one in writers)),
+        sum(map(_cpu_s, readers)),
+        float(sum(one.messages_count for one in readers)),
+    )
+
+
+def _cpu_ns(sums: FloatArray, readers: int) -> FloatArray:
+    """Return ns a message, of the writer and `readers` readers; `sums` has shape (…, 4), see `_cpu_and_messages`."""
+    writer_s, written, reader_s, read = np.maximum(sums, [0.0, 1.0, 0.0, 1.0]).T
+    per_message: FloatArray = np.maximum(1e9 * (writer_s / written + readers * reader_s / read), 1e-3)
+    return per_message
 
 
 def _cpu_s(one: EndpointResult) -> float:

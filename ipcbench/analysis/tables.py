@@ -6,13 +6,13 @@ What does not live here: figures (summary.py), sentences (wording.py) and format
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ipcbench.analysis.cells import CellSummary, SettingSummary, Summary
 from ipcbench.analysis.explain import explain
 from ipcbench.analysis.layout import NOT_MEASURED, Column, Table, Tables, number, rank_text
 from ipcbench.analysis.matrix import matrices
-from ipcbench.analysis.notes import one_line
+from ipcbench.analysis.notes import one_line, printable
 from ipcbench.analysis.summary import summarise
 from ipcbench.analysis.wording import header, ratio_words, setting_title, verdict
 from ipcbench.measure.stats import Interval
@@ -26,11 +26,21 @@ def tables(run: Run) -> Tables:
     summary = summarise(run)
     return Tables(
         header=tuple(one_line(line) for line in header(summary)),
-        payload_tables=tuple(_payload_table(one) for one in summary.settings),
-        matrices=matrices(summary),
+        payload_tables=tuple(_printable(_payload_table(one)) for one in summary.settings),
+        matrices=tuple(map(_printable, matrices(summary))),
         findings=explain(summary),
         legend=_legend(summary),
         summary=summary,
+    )
+
+
+def _printable(table: Table) -> Table:
+    """Return the table fit for a terminal, whatever a stored run calls its backends."""
+    return replace(
+        table,
+        remarks=tuple(map(printable, table.remarks)),
+        rows=tuple(tuple(text if text.isprintable() else one_line(text) for text in row) for row in table.rows),
+        footnotes=tuple((letter, printable(text)) for letter, text in table.footnotes),
     )
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
-from ipcbench.spec import SweepSpec
+import ipcbench
+from ipcbench.spec import NAME_PREFIX, SweepSpec
 from tests.end_to_end.shell import Shell
-from tests.unit.builders import Cell, make_run
+from tests.unit.builders import BYTES_OF, Cell, make_run, sweep_of
 
 HOSTILE = "</script><script>document.title='owned'</script><b>x"
 CELLS = {
@@ -37,7 +40,9 @@ def content(folder: Path) -> dict[str, bytes]:
 def analyzed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes], str]:
     """A run that was analyzed, what was in its folder before, and what was said."""
     shell = Shell(tmp_path_factory.mktemp("analyzed"))
-    make_run(shell.folder / "run", CELLS)
+    names = tuple(dict.fromkeys(name for name, _ in CELLS))
+    sweep = sweep_of(backends=names, sizes=(10, 100, 1000), readers=3, modes=("paced", "saturate", "pingpong"))
+    make_run(shell.folder / "run", CELLS, sweep)
     before = content(shell.folder / "run")
     done = shell("analyze", "run")
     assert done.returncode == 0, done.stderr
@@ -58,6 +63,17 @@ def test_analyze_adds_plots_and_a_report_and_changes_nothing(analyzed: tuple[Pat
     added = {name for name in after if name not in before}
     assert {"tables.md", "summary.csv", "report.html", "plots/latency.png", "plots/latency.svg"} <= added
     assert all(name.startswith("plots/") for name in added - {"tables.md", "summary.csv", "report.html"})
+
+
+def test_the_verdicts_of_the_report_are_the_words_of_the_command(
+    analyzed: tuple[Path, dict[str, bytes], str], shell: Shell
+) -> None:
+    page = html.unescape((analyzed[0] / "report.html").read_text(encoding="utf-8"))
+    shown = re.findall(r"<article class=\"card\">\n<h3>.*?</h3>\n<p>(.*?)</p>", page)
+    assert len(shown) == 3
+    for size, verdict in zip((10, 1000), (shown[0], shown[2]), strict=True):
+        done = shell("recommend", "--payload", str(BYTES_OF[size]), "--readers", "3", str(analyzed[0]))
+        assert done.stdout.splitlines()[0] == verdict
 
 
 def test_files_may_go_elsewhere_or_nowhere(shell: Shell, stored: Path) -> None:
@@ -132,7 +148,7 @@ def missing(what: str) -> None:
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Any]:
+def browser() -> Iterator[Any]:
     program = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if program is None:
         missing("there is no Chromium: apt-get install chromium")
@@ -140,11 +156,10 @@ def browser(tmp_path: Path) -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         missing("there is no playwright: pip install playwright")
-    with sync_playwright() as play:
+    # A folder of a short name: it makes a socket in there, whose path must be below 108 bytes.
+    with sync_playwright() as play, TemporaryDirectory(prefix=f"{NAME_PREFIX}browser-{os.getpid()}-") as folder:
         options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        opened = play.chromium.launch(
-            executable_path=program, args=options, env={**os.environ, "TMPDIR": str(tmp_path)}
-        )
+        opened = play.chromium.launch(executable_path=program, args=options, env={**os.environ, "TMPDIR": folder})
         yield opened
         opened.close()
 
@@ -154,6 +169,7 @@ def test_the_report_in_a_browser(analyzed: tuple[Path, dict[str, bytes], str], b
     report = analyzed[0] / "report.html"
     seen = Seen(browser.new_page(viewport={"width": width, "height": 900}))
     seen.open(report)
+    check_the_verdicts_are_what_recommend_says(seen, analyzed[0])
     check_every_plot_has_marks(seen)
     check_hover_shows_a_value_with_its_unit(seen)
     check_a_series_can_be_hidden(seen)
@@ -168,10 +184,17 @@ def test_the_report_in_a_browser(analyzed: tuple[Path, dict[str, bytes], str], b
     assert seen.asked == [report.as_uri()]
 
 
+def check_the_verdicts_are_what_recommend_says(seen: Seen, folder: Path) -> None:
+    shown = [one.inner_text() for one in seen.page.locator("#verdict .card > p:first-of-type").all()]
+    assert len(shown) == 3
+    assert shown[0] == ipcbench.recommend(521, readers=3, run=folder).sentence()
+    for verdict, size in zip(shown, (10, 100, 1000), strict=True):
+        assert verdict.startswith(f"For {BYTES_OF[size]:,} B to 3 readers: shm, with one-way latency p50 ")
+        assert "noisy: 9 of 9 trials of zmq" in verdict
+
+
 def check_every_plot_has_marks(seen: Seen) -> None:
-    keys = [(one.get_attribute("id") or "").removeprefix("plot-") for one in seen.page.locator(".plot-card").all()]
-    assert {"latency", "throughput", "percentiles", "memory-share", "decode-share", "cpu", "stability"} <= set(keys)
-    for key in keys:
+    for key in plot_keys(seen):
         card = seen.card(key)
         assert card.locator(".scatterlayer .point, .scatterlayer .js-line").count() >= len(CELLS) / 3, key
         assert card.locator(".plot").get_attribute("aria-label")
@@ -179,28 +202,61 @@ def check_every_plot_has_marks(seen: Seen) -> None:
         assert card.locator(".ytitle").text_content(), key
 
 
+UNITS = {
+    "latency": "µs",
+    "round-trip": "µs",
+    "throughput": "k messages/s",
+    "memory-share": "%",
+    "decode-share": "%",
+    "cpu": "µs",
+    "percentiles": "µs",
+    "stability": "µs",
+    "reader-skew": "×",
+}
+"""Plot → unit of its values, as the label of a mark must show it."""
+
+
 def check_hover_shows_a_value_with_its_unit(seen: Seen) -> None:
-    for key, unit in (("latency", "µs"), ("throughput", "k messages/s"), ("memory-share", "%"), ("cpu", "µs")):
+    """By mouse where there are marks to point at, by key in every plot: the label is the same."""
+    for key in plot_keys(seen):
         card = seen.card(key)
-        box = card.locator(".scatterlayer .point").last.bounding_box()
-        seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         label = card.locator(".hoverlayer .hovertext").first
+        points = card.locator(".scatterlayer .point")
+        if points.count():
+            box = points.last.bounding_box()
+            seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+            label.wait_for()
+            assert re.search(rf"\d {re.escape(UNITS[key])}", label.text_content() or ""), key
+            seen.page.mouse.move(0, 0)
+        card.locator(".plot").focus()
+        seen.page.keyboard.press("ArrowRight")
         label.wait_for()
-        assert re.search(rf"\d {re.escape(unit)}", label.text_content() or ""), key
+        assert re.search(rf"\d {re.escape(UNITS[key])}", label.text_content() or ""), key
+        card.locator(".plot").blur()
+
+
+MARKS = ".scatterlayer .point, .scatterlayer .js-line, .scatterlayer .js-fill"
 
 
 def check_a_series_can_be_hidden(seen: Seen) -> None:
-    card = seen.card("latency")
-    colors = "e => [...e.querySelectorAll('.scatterlayer .js-line')].map(one => one.style.stroke)"
-    before = card.evaluate(colors)
-    button = card.locator(".legend button", has_text="zmq")
-    button.click()
-    assert button.get_attribute("aria-pressed") == "false"
-    hidden = card.evaluate(colors)
-    assert len(set(hidden)) == len(set(before)) - 1
-    button.focus()
-    seen.page.keyboard.press("Enter")
-    assert card.evaluate(colors) == before
+    for key in plot_keys(seen):
+        card = seen.card(key)
+        before = card.locator(MARKS).count()
+        button = card.locator(".legend button").first
+        assert button.get_attribute("aria-pressed") == "true"
+        button.click()
+        assert button.get_attribute("aria-pressed") == "false"
+        assert card.locator(MARKS).count() < before, key
+        button.focus()
+        seen.page.keyboard.press("Enter")
+        assert card.locator(MARKS).count() == before, key
+
+
+def plot_keys(seen: Seen) -> list[str]:
+    cards = seen.page.locator(".plot-card").all()
+    keys = [(one.get_attribute("id") or "").removeprefix("plot-") for one in cards]
+    assert set(keys) == set(UNITS)
+    return keys
 
 
 def check_scales_and_settings_can_be_changed(seen: Seen) -> None:

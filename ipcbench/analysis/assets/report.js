@@ -172,7 +172,7 @@
       event.preventDefault();
       if (!this.drawn) this.draw();
       const shown = this.visible();
-      const points = shown.flatMap((series, index) => series.x.map((_, number) => ({ series, index, number })));
+      const points = shown.flatMap((series, index) => (isFront(series, this.chart) ? [] : series.x.map((_, number) => ({ series, index, number }))));
       if (!points.length) return;
       this.at = (this.at + steps[event.key] + points.length + (this.at < 0 && steps[event.key] < 0 ? 1 : 0)) % points.length;
       const { series, index, number } = points[this.at];
@@ -203,12 +203,16 @@
     }];
   }
 
+  function isFront(series, chart) {  // the line through points that have labels of their own
+    return series.marks === "reference" && chart.series.some((one) => one.marks === "points");
+  }
+
   function lines(series, chart) {
     const color = colorOf(series);
     const ground = paint("--card");
     const reference = series.marks === "reference";
     const modes = { dots: "markers", band: "lines+markers", line: "lines+markers", points: "markers+text", reference: "lines+markers" };
-    const front = reference && chart.series.some((one) => one.marks === "points");
+    const front = isFront(series, chart);
     const small = series.marks === "line" || reference;
     const trace = {
       type: "scatter", mode: modes[series.marks], x: series.x, y: series.y, hovertext: hoverText(series), hoverinfo: front ? "skip" : "text",

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from ipcbench.analysis.cells import CellSummary, Setting
 from ipcbench.analysis.exporters.common import Export, select
+from ipcbench.analysis.notes import printable
 from ipcbench.analysis.summary import summarise
 from ipcbench.analysis.wording import family_words
 from ipcbench.store import Run
@@ -71,7 +72,7 @@ def _tables(cells: Sequence[CellSummary]) -> Iterator[str]:
 
 
 def _lines(cell: CellSummary, what: str, title: str, rows: dict[Setting, float]) -> Iterator[str]:
-    yield f"# ipcbench {cell.backend}: {what}"
+    yield f"# ipcbench {printable(cell.backend)}: {what}"
     yield f"# Payload: {cell.setting.payload}, {family_words(cell.setting)}."
     yield f"{'# Size':<{_SIZE_WIDTH}}{title:>{_FIELD_WIDTH}}"
     for setting, value in sorted(rows.items(), key=lambda row: row[0].payload_bytes):

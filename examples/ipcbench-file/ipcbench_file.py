@@ -1,0 +1,102 @@
+"""Transport `file`: a message is a file, and all readers read the same one.
+
+What does not live here: cursors, waiting, seats and dead peers; ipcbench's board has them, in shared memory.
+"""
+
+from contextlib import contextmanager
+from mmap import mmap
+
+from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
+from ipcbench.board import MAX_READERS, PUBLISHED, ReaderSide, WriterSide, board_bytes, make_doorbells
+from ipcbench.errors import EndOfStream, MessageTooLarge, TransportError
+from ipcbench.seats import channel_directory, make_directory, remove_directory
+
+
+@contextmanager
+def our_errors():
+    try:
+        yield
+    except OSError as error:
+        raise TransportError(str(error)) from error
+
+
+class End:
+    """What both ends have: a side of the board, and as many files as the channel is deep, used in turn."""
+
+    @our_errors()
+    def __init__(self, side, address, *index):
+        folder, self.count = channel_directory(address.channel.name), 0
+        with (folder / "board").open("r+b") as board:
+            words = memoryview(mmap(board.fileno(), 0)).cast("Q")
+        self.side = side(words, address.channel, folder, *index)
+        self.files = [folder / f"{number}.message" for number in range(address.channel.depth)]
+
+    def file(self):
+        return self.files[self.count % len(self.files)]
+
+    def close(self):
+        self.side.close()
+        self.side.words.release()
+
+
+class FileWriter(End, Writer):
+    @our_errors()
+    def write(self, message, timeout_s=None):
+        self.side.require_open()
+        if len(message) > self.side.channel.max_message_bytes:
+            raise MessageTooLarge(len(message), self.side.channel.max_message_bytes)
+        self.side.wait_until_consumed(self.count + 1 - len(self.files), timeout_s)
+        self.file().write_bytes(message)
+        self.count += 1
+        self.side.store_published(PUBLISHED, self.count)
+        self.side.ring_sleepers()
+
+
+class FileReader(End, Reader):
+    @our_errors()
+    def read(self, timeout_s=None):
+        self.side.require_open()
+        if not self.side.wait_until(lambda: self.side.words[PUBLISHED] > self.count, timeout_s):
+            raise EndOfStream("the writer has closed")
+        message = self.file().read_bytes()
+        self.count += 1
+        self.side.done_with(self.count)
+        return memoryview(message)
+
+
+class File(Backend):
+    name = "file"
+    summary = "one file a message, the same for all readers"
+    capabilities = Capabilities(
+        deliveries=frozenset({"every_message"}),
+        when_full="block",
+        max_message_bytes=2**30,
+        max_readers=MAX_READERS,
+        zero_copy_read=False,
+        waits=frozenset({"spin", "yield", "block"}),
+        launcher="spawn",
+        remote=False,
+        persistent=True,
+        detects_peer_exit=True,
+    )
+
+    @classmethod
+    def probe(cls):
+        """Files are everywhere."""
+
+    @our_errors()
+    def create(self, channel):
+        self.require(channel)
+        folder = make_directory(channel.name)
+        make_doorbells(folder, channel.readers)
+        (folder / "board").write_bytes(bytes(board_bytes(channel.readers)))
+        return Address(self.name, channel, "")
+
+    def open_writer(self, address):
+        return FileWriter(WriterSide, address)
+
+    def open_reader(self, address, index):
+        return FileReader(ReaderSide, address, index)
+
+    def destroy(self, address):
+        remove_directory(address.channel.name)

@@ -1,0 +1,183 @@
+"""A figure is the same number wherever it stands: every cell and quantity of the reference run, in every output."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ipcbench
+from ipcbench.analysis.cells import Summary
+from ipcbench.analysis.compare import compare_runs
+from ipcbench.analysis.export import as_csv, as_json
+from ipcbench.analysis.exporters import EXPORTERS
+from ipcbench.analysis.question import Question
+from ipcbench.analysis.recommend import recommend
+from ipcbench.analysis.tables import tables
+from ipcbench.store import Run
+from tests.end_to_end import outputs
+from tests.end_to_end.outputs import Figures
+from tests.end_to_end.shell import ROOT, Shell
+
+pytest.importorskip("jinja2")
+
+REFERENCE = ROOT / "results" / "reference"
+SHOWN = 0.00501
+"""Three digits are printed."""
+PAGE = 1e-5
+"""Six digits are in the page's charts."""
+EXACT = 1e-12
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What is printed and written of one run."""
+
+    folder: Path
+    run: Run
+    summary: Summary
+    text: str
+    said: dict[str, str]
+
+    def file(self, name: str) -> str:
+        return (self.folder / name).read_text(encoding="utf-8")
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        return {one.setting.size: one.setting.payload_bytes for one in self.summary.settings}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
+    pytest.importorskip("matplotlib")
+    shell = Shell(tmp_path_factory.mktemp("figures"))
+    folder = shell.folder / "reference"
+    shutil.copytree(REFERENCE, folder)
+    done = shell("analyze", "reference")
+    assert done.returncode == 0, done.stderr
+    run = ipcbench.load(folder)
+    found = tables(run)
+    return Outputs(folder, run, found.summary, done.stdout, {"csv": as_csv(found), "json": as_json(found)})
+
+
+def check(found: Figures, truth: Figures, quantities: set[str], precision: float) -> None:
+    """Every quantity of every cell that was measured is there, and is that number."""
+    for key, cell in truth.items():
+        for name in quantities & set(cell):
+            assert name in found.get(key, {}), f"{key} {name} is not there"
+            assert math.isclose(found[key][name], cell[name], rel_tol=precision), f"{key} {name}"
+    unknown = {(key, name) for key, cell in found.items() for name in cell if name not in truth.get(key, {})}
+    assert unknown == set(), "a figure that was not measured"
+
+
+def with_bounds(*names: str) -> set[str]:
+    return {*names, *(outputs.bound(name, one) for name in names for one in outputs.BOUNDS)}
+
+
+EVERYTHING = with_bounds(*outputs.INTERVALS) | set(outputs.VALUES)
+LATENCIES = ("latency_p50_us", "latency_p99_us", "round_trip_p50_us", "round_trip_p99_us")
+
+
+def test_the_walk_covers_cells_and_quantities(made: Outputs) -> None:
+    truth = outputs.of_library(made.summary)
+    assert len(truth) == 20
+    assert set().union(*truth.values()) == EVERYTHING
+    assert all(len(cell) > 0.8 * len(EVERYTHING) for cell in truth.values())
+
+
+def test_the_librarys_figures_are_those_of_the_stored_trials(made: Outputs) -> None:
+    """Latencies from the samples, rates from the trials, by nothing but NumPy."""
+    truth = outputs.of_library(made.summary)
+    assert made.run.trials
+    for (size, backend), cell in truth.items():
+        own = [one for one in made.run.trials if (one.spec.payload_bytes, one.spec.backend) == (size, backend)]
+        paced = [made.run.samples(one.trial_id) for one in own if one.spec.mode == "paced"]
+        latencies = np.concatenate([one[f"reader-{index}.latency_ns"] for one in paced for index in range(3)])
+        assert cell["latency_p50_us"] == pytest.approx(np.quantile(latencies, 0.5) / 1e3, rel=1e-9)
+        assert cell["latency_p99_us"] == pytest.approx(np.quantile(latencies, 0.99) / 1e3, rel=1e-9)
+        rates = [one.throughput_per_s for one in own if one.spec.mode == "saturate"]
+        assert cell["throughput_messages_per_s"] == pytest.approx(np.median(rates), rel=1e-9)
+        assert cell["throughput_mb_per_s"] == pytest.approx(np.median(rates) * size / 1e6, rel=1e-9)
+
+
+def test_csv_and_json_hold_the_librarys_numbers(made: Outputs) -> None:
+    truth = outputs.of_library(made.summary)
+    for found in (
+        outputs.of_csv(made.said["csv"]),
+        outputs.of_csv(made.file("summary.csv")),
+        outputs.of_csv((REFERENCE / "summary.csv").read_text(encoding="utf-8")),
+        outputs.of_json(made.said["json"]),
+    ):
+        check(found, truth, EVERYTHING, EXACT)
+
+
+def test_text_and_markdown_show_the_librarys_numbers(made: Outputs) -> None:
+    truth = outputs.of_library(made.summary)
+    shown = {name for name, _ in outputs.COLUMNS.values()}
+    for found in (
+        outputs.of_text(made.text),
+        outputs.of_markdown(made.file("tables.md")),
+        outputs.of_markdown((REFERENCE / "tables.md").read_text(encoding="utf-8")),
+    ):
+        check(found, truth, shown, SHOWN)
+        assert any(outputs.bound("ratio_to_best", "low") in cell for cell in found.values())
+    matrices = outputs.of_matrices(made.text)
+    in_all = set.intersection(*(set(cell) for cell in matrices.values()))
+    assert in_all >= {"latency_p50_us", "throughput_messages_per_s"}
+    check(matrices, truth, in_all, SHOWN)
+
+
+def test_the_report_draws_the_librarys_numbers(made: Outputs) -> None:
+    truth = outputs.of_library(made.summary)
+    page = made.file("report.html")
+    drawn = with_bounds("latency_p50_us", "round_trip_p50_us", "throughput_messages_per_s")
+    check(outputs.of_page(page), truth, drawn | {"throughput_of_memory_copy_ratio"}, PAGE)
+    costs = outputs.of_page_cost(page)
+    assert len(costs) == len(made.summary.settings)
+    for one in made.summary.settings:
+        (cost,) = (found for choice, found in costs.items() if f"{one.setting.payload_bytes:,} B" in choice)
+        for cell in one.cells:
+            figures = truth[one.setting.payload_bytes, cell.backend]
+            both = figures["writer_cpu_us_per_message"] + 3 * figures["reader_cpu_us_per_message"]
+            assert cost[cell.backend] == pytest.approx(both, rel=PAGE)
+
+
+def test_recommend_expects_the_librarys_numbers(made: Outputs) -> None:
+    truth = outputs.of_library(made.summary)
+    found: Figures = {}
+    for size in made.sizes.values():
+        answer = json.loads(json.dumps(recommend(made.run, Question(size, 3), summary=made.summary).as_dict()))
+        found |= outputs.of_recommendation(answer)
+        for one in answer["candidates"]:
+            figures = truth[size, one["backend"]]
+            both = figures["writer_cpu_us_per_message"] + 3 * figures["reader_cpu_us_per_message"]
+            assert one["expected"]["cpu_ns"]["estimate"] / 1e3 == pytest.approx(both, rel=EXACT)
+    names = ("latency_p50_us", "latency_p99_us", "round_trip_p50_us", "throughput_messages_per_s")
+    check(found, truth, with_bounds(*names) | {"throughput_mb_per_s"}, EXACT)
+
+
+def test_compare_compares_the_librarys_numbers(made: Outputs) -> None:
+    plain = json.loads(json.dumps(compare_runs(made.run, made.run).as_dict()))
+    found = outputs.of_comparison(plain, made.sizes)
+    check(found, outputs.of_library(made.summary), with_bounds(*LATENCIES, "throughput_messages_per_s"), EXACT)
+
+
+def test_exports_hold_the_librarys_numbers(made: Outputs) -> None:
+    truth = outputs.of_library(made.summary)
+    text = {name: EXPORTERS[name](made.run).text for name in ("github-latency", "github-throughput", "osu", "pyperf")}
+    check(outputs.of_github(text["github-latency"]), truth, set(LATENCIES), EXACT)
+    check(outputs.of_github(text["github-throughput"]), truth, {"throughput_messages_per_s"}, EXACT)
+    check(outputs.of_osu(text["osu"]), truth, {"latency_p50_us", "round_trip_p50_us", "throughput_mb_per_s"}, 1e-3)
+    times: Figures = {}
+    for one in json.loads(text["pyperf"])["benchmarks"]:
+        backend, payload, _, metric = one["metadata"]["name"].split("/")
+        if metric == "message-time":
+            values = [value for run in one["runs"] for value in run["values"]]
+            size = int(payload.rpartition("-")[2].removesuffix("B"))
+            times[size, backend] = {"throughput_messages_per_s": 1 / float(np.median(values))}
+    check(times, truth, {"throughput_messages_per_s"}, EXACT)
