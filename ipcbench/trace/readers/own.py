@@ -39,6 +39,9 @@ _ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)", RECEIVER: " (receiver)"
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _CHUNK_RECORDS = 8_192
 _MAX_BLOCK_BYTES = 2**20
+_LONGEST_NAME_BYTES = 4096
+_MOST_NAMES = 10_000
+"""A recorder writes fewer and none longer; a damaged file may say anything."""
 
 RECORD = np.dtype([
     ("kind", "u1"), ("flags", "u1"), ("ends", "u1"), ("role", "u1"), ("method", "<u2"), ("schema", "<u2"),
@@ -64,7 +67,9 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
         names: dict[int, str] = {0: ""}
         pieces: dict[int, bytes] = {}
         offset = HEADER_BYTES
-        room = memoryview(bytearray(_CHUNK_RECORDS * RECORD_BYTES))  # the same for all: new pages cost more than reading
+        room = memoryview(
+            bytearray(_CHUNK_RECORDS * RECORD_BYTES)
+        )  # the same for all: new pages cost more than reading
         while size := file.readinto(room):
             records = np.frombuffer(room, RECORD, size // RECORD_BYTES)
             offsets = offset + np.arange(len(records), dtype=np.uint64) * RECORD_BYTES
@@ -97,7 +102,9 @@ def _header(file: IO[bytes], path: Path, magic: bytes, notes: Notes) -> tuple[in
 def _learn(records: npt.NDArray[Any], names: dict[int, str], pieces: dict[int, bytes]) -> None:
     """Add the names that the records hold."""
     for row in records.view(_NAME):
-        number, length = int(row["id"]), int(row["length"])
+        number, length = int(row["id"]), min(int(row["length"]), _LONGEST_NAME_BYTES)
+        if (number not in names and len(names) >= _MOST_NAMES) or len(pieces) >= _MOST_NAMES:
+            continue
         pieces[number] = (pieces.get(number, b"") if row["piece"] else b"") + bytes(row["text"])
         if len(pieces[number]) >= length:
             names[number] = pieces.pop(number)[:length].decode("utf-8", "replace")

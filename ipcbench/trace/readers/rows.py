@@ -61,7 +61,7 @@ def rows_one_by_one(rows: Sequence[Sequence[str]], columns_count: int) -> Rows:
     """Return rows of an id, a name, and words that are numbers."""
     ids = np.array([int(row[0][:_LARGEST_ID_DIGITS]) for row in rows], dtype=np.int64)
     table = np.array([numbers(row[2:]) for row in rows], dtype=np.float64).reshape(-1, columns_count).T
-    return _rows(ids, [row[1] for row in rows], table)
+    return _rows(ids, [row[1][:_LONGEST_NAME] for row in rows], table)
 
 
 def numbers(words: Sequence[str]) -> list[float] | None:

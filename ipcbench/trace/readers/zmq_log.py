@@ -22,6 +22,11 @@ _Line: TypeAlias = tuple[int, str]
 _FEW = 64
 """Rows that are not worth the overhead of reading them at once."""
 
+_MOST_CLAIMS = 100
+_MOST_EXPECTED = 1000
+_MOST_WAITING = 20
+"""Summaries, ids that some client writes next, and clients that write the same one next; so that memory is bounded."""
+
 _TITLE = re.compile(r"ZeroMQ Performance Log.*?- Transport:\s*(.*)")
 _ORDERED = re.compile(r"ZeroMQ|ID\s|SUMMARY")
 """What changes the meaning of the rows behind it, or is about those before it."""
@@ -121,7 +126,8 @@ class ZmqLog:
             self._header(line, number)
         elif parts[0] == "SUMMARY":
             self._claim, self._section = Claim(self._current, {}), ""
-            self._notes.claims.append(self._claim)
+            if len(self._notes.claims) < _MOST_CLAIMS:
+                self._notes.claims.append(self._claim)
         elif set(line.strip()) == {"="} and len(parts[0]) >= 20:
             return
         elif self._claim is not None and (match := _VALUE.fullmatch(line)):
@@ -194,9 +200,11 @@ class ZmqLog:
             segment = Segment(self._source, f"segment {self._segments_count}", self._transport, role=CLIENT,
                               bytes_are_partial=shm)  # fmt: skip
         self._current, self._last_id = segment, number
-        if len(self._expected) > 1000:
+        if len(self._expected) > _MOST_EXPECTED:
             self._expected.pop(next(iter(self._expected)))
-        self._expected.setdefault(number + 1, []).append(segment)
+        waiting = self._expected.setdefault(number + 1, [])
+        waiting.append(segment)
+        del waiting[:-_MOST_WAITING]
         return segment
 
     def _forget(self, number: int, segment: Segment) -> None:
