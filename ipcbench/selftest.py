@@ -10,6 +10,7 @@ one verdict on each of the others against the first.
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from ipcbench.analysis.summary import summarise
 from ipcbench.harness.sweep import Progress, run_sweep
 from ipcbench.measure.stats import Estimate, compare, ratio
 from ipcbench.registry import get_backend
-from ipcbench.spec import SweepSpec
+from ipcbench.spec import NAME_PREFIX, SweepSpec
 from ipcbench.store import Run, load_run
 from ipcbench.testing.slowed import slowed_name
 
@@ -117,7 +118,7 @@ def self_test(
     get_backend(backend).probe()
     counts = {percent: [0, 0, 0] for percent in SLOWDOWNS_PERCENT}
     rounds = 0
-    with tempfile.TemporaryDirectory(prefix="ipcb-selftest-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}selftest-{os.getpid()}-") as scratch:
         for number in range(-(-pairs // len(SIZES_BYTES))):
             sweep = sweep_for(backend, seed=number + 1)
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))

@@ -22,6 +22,7 @@ from ipcbench.units import format_duration_ns, format_significant
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "choose.md",)
+README_PARTS = ("dict of 1,000 entries", "One-way latency p50", "Throughput, k messages")
 BLOCK = re.compile(r"<!-- from `(?P<source>[^`]+)` -->\n(?P<text>.*?)<!-- end -->", re.DOTALL)
 
 
@@ -71,6 +72,17 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
         yield match["source"], match["text"]
 
 
+def refresh_readme() -> None:
+    """Write the tables of the README anew: the verdict of one payload, both matrices of the reference run."""
+    shown = output_of("ipcbench analyze results/reference --no-report").split("\n\n")
+    chosen = [one for one in shown if one.startswith(README_PARTS)]
+    assert len(chosen) == len(README_PARTS)
+    page = ROOT / "README.md"
+    before, mark, rest = page.read_text(encoding="utf-8").partition("a test compares -->\n```text\n")
+    _, fence, after = rest.partition("\n```\n")
+    page.write_text("".join((before, mark, "\n\n".join(chosen), fence, after)), encoding="utf-8")
+
+
 def refresh(page: Path) -> None:
     """Write the blocks of a page anew."""
     text = page.read_text(encoding="utf-8")
@@ -79,6 +91,7 @@ def refresh(page: Path) -> None:
 
 
 if __name__ == "__main__":
+    refresh_readme()
     for one in PAGES:
         refresh(one)
         os.write(1, f"{one.relative_to(ROOT)}\n".encode())

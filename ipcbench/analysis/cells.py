@@ -60,6 +60,7 @@ class CellSummary:
     throughput_interval_per_s: Interval | None
     throughput_bytes_per_s: float | None
     """Payload bytes per second to every reader."""
+    round_trip_rank: int | None
     throughput_rank: int | None
     read_p50_ns: float | None
     write_p50_ns: float | None
@@ -78,6 +79,8 @@ class CellSummary:
     samples_count: int
     """Latencies over all readers and rounds; of round trips if only those were measured."""
     trials_count: int
+    clean_count: int
+    """Sound trials that are stamped neither noisy nor oversubscribed."""
     failed_count: int
     notes: tuple[str, ...]
     figures: CellFigures | None = field(default=None, compare=False, repr=False)

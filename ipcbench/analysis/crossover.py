@@ -150,9 +150,9 @@ def family_words_of(family: Sequence[SettingSummary]) -> str:
 
 
 def _rank(one: SettingSummary, cell: CellSummary, metric: Metric) -> int | None:
-    if metric == "throughput":
-        return cell.throughput_rank
-    return cell.rank if one.ranked_by == metric else None
+    if one.ranked_by == metric:
+        return cell.rank
+    return {"round trip": cell.round_trip_rank, "throughput": cell.throughput_rank}.get(metric)
 
 
 def _common(a: Curve, b: Curve) -> list[tuple[Point, Point]]:

@@ -85,6 +85,7 @@ def cell_fields(one: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "throughput_messages_per_s": cell.throughput_per_s,
         **_interval("throughput_messages", "_per_s", cell.throughput_interval_per_s, middle=False),
         "throughput_mb_per_s": rate / 1e6 if rate is not None else None,
+        "round_trip_rank": cell.round_trip_rank,
         "throughput_rank": cell.throughput_rank,
         "read_p50_us": _us(cell.read_p50_ns),
         "write_p50_us": _us(cell.write_p50_ns),
@@ -97,6 +98,7 @@ def cell_fields(one: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "rounds_count": cell.rounds_count,
         "samples_count": cell.samples_count,
         "trials_count": cell.trials_count,
+        "clean_count": cell.clean_count,
         "failed_count": cell.failed_count,
     }
 

@@ -92,6 +92,7 @@ def _summarise_setting(
             _summarise_cell(run, setting, one),
             rank=ranks[metric].get(one.backend) if metric else None,
             ratio=ratios.get(one.backend),
+            round_trip_rank=ranks["round trip"].get(one.backend),
             throughput_rank=ranks["throughput"].get(one.backend),
         )
         for one in cells
@@ -159,6 +160,7 @@ def _summarise_cell(run: Run, setting: Setting, cell: _Cell) -> CellSummary:
     summary = replace(
         _summarise_figures(setting, cell.backend, cell.figures if cell.sound else None),
         trials_count=len(cell.trials),
+        clean_count=sum(one.stamp == "clean" for one in cell.sound),
         failed_count=sum(one.status != "skipped" and not is_sound(one) for one in cell.trials),
         rounds_count=len({one.spec.round_index for one in cell.sound}),
         figures=cell.figures if cell.sound else None,
@@ -206,6 +208,7 @@ def _summarise_figures(setting: Setting, backend: str, figures: CellFigures | No
         throughput_per_s=rate,
         throughput_interval_per_s=throughput.interval() if throughput else None,
         throughput_bytes_per_s=rate * setting.payload_bytes if rate is not None else None,
+        round_trip_rank=None,
         throughput_rank=None,
         read_p50_ns=figures.read_p50_ns if figures else None,
         write_p50_ns=figures.write_p50_ns if figures else None,
@@ -218,6 +221,7 @@ def _summarise_figures(setting: Setting, backend: str, figures: CellFigures | No
         rounds_count=0,
         samples_count=figures.samples_count if figures else 0,
         trials_count=0,
+        clean_count=0,
         failed_count=0,
         notes=(),
     )

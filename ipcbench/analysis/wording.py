@@ -81,7 +81,7 @@ def verdict(one: SettingSummary) -> str:
     following = ranked[len(best)] if len(best) < len(ranked) else None
     if following is not None and following.ratio is not None:
         text += f"; next is {following.backend}, {ratio_words(following.ratio)} times as slow"
-    return f"{text}.{_throughput_words(one)}"
+    return f"{text}.{_other_words(one)}"
 
 
 def _main_figure(cell: CellSummary, one: SettingSummary) -> str:
@@ -91,14 +91,24 @@ def _main_figure(cell: CellSummary, one: SettingSummary) -> str:
     return f"{format_significant((cell.throughput_per_s or 0.0) / 1e3)} k messages/s"
 
 
-def _throughput_words(one: SettingSummary) -> str:
-    first = [cell for cell in one.cells if cell.throughput_rank == 1]
-    measured = [cell for cell in one.cells if cell.throughput_rank is not None]
-    if one.ranked_by == "throughput" or len(measured) < 2:
+def _other_words(one: SettingSummary) -> str:
+    """Return who leads by the metrics that the table is not ordered by."""
+    text = ""
+    if one.ranked_by == "latency":
+        text += _leaders_words("round trip", "Shortest", {cell.backend: cell.round_trip_rank for cell in one.cells})
+    if one.ranked_by != "throughput":
+        text += _leaders_words("throughput", "Highest", {cell.backend: cell.throughput_rank for cell in one.cells})
+    return text
+
+
+def _leaders_words(what: str, praise: str, ranks: Mapping[str, int | None]) -> str:
+    measured = [name for name, rank in ranks.items() if rank is not None]
+    first = [name for name in measured if ranks[name] == 1]
+    if len(measured) < 2:
         return ""
     if len(first) == len(measured):
-        return " No clear difference in throughput."
-    return f" Highest throughput: {joined([cell.backend for cell in first])}."
+        return f" No clear difference in {what}."
+    return f" {praise} {what}: {joined(first)}."
 
 
 def header(summary: Summary) -> tuple[str, ...]:

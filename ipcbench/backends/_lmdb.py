@@ -8,10 +8,10 @@ has read all that the snapshot holds and asks for more. LMDB writes nothing in p
 stays as it is while the writer goes on. Large messages are deleted when all are done with them, so that the pages in
 use fit in the cache.
 
-latest_value: `readers + 2` keys; the writer takes one that is neither the newest nor pinned by a reader (hazard
-pointers, Michael 2004). A kept snapshot would pin every page that is freed while a slow reader looks at one value. A
-pinned key keeps just that value: LMDB moves or frees the pages of a large value only when its own key is written. A
-small value shares its page with others and is copied.
+latest_value: `readers + 2` keys; ipcbench/pins.py says which one is free and which the newest. A kept snapshot would
+pin every page that is freed while a slow reader looks at one value. A pinned key keeps just that value: LMDB moves or
+frees the pages of a large value only when its own key is written. A small value shares its page with others and is
+copied.
 
 Durability: no call waits for the disk (`sync=False`). What `write` has committed outlives every process, however it
 ends, until `destroy`; a crash of the system may lose or damage it. An endpoint whose process was killed may be opened
@@ -27,14 +27,11 @@ from typing import ClassVar
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
 from ipcbench.backends._lmdb_layout import Layout
 from ipcbench.backends._lmdb_store import Store, absence, make_files
-from ipcbench.board import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderSide, WriterSide, consumed_word
+from ipcbench.board import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderSide, WriterSide
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
+from ipcbench.pins import SlotReader, SlotWriter
 from ipcbench.seats import channel_directory, remove_directory
 from ipcbench.spec import ChannelSpec
-
-_ANNOUNCED = 2  # word of the board's first line that this backend uses: version << 16 | slot
-_PIN = 2  # word of a reader's line, relative to its `consumed` word: pinned slot + 1
-
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """What a closed reader looks at: nothing arrives there and nobody sleeps, so it ends in asking whether it is open."""
@@ -125,25 +122,17 @@ class LatestWriter(_LmdbWriter):
 
     def __init__(self, channel: ChannelSpec, store: Store) -> None:
         super().__init__(channel, store)
-        self._pin_words = [consumed_word(index) + _PIN for index in range(channel.readers)]
-        self._sequence, self._newest = self._words[_ANNOUNCED] >> 16, self._words[_ANNOUNCED] & 0xFFFF
+        self._pins = SlotWriter(self._side, self._words, channel.readers, len(self._keys))
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         self._side.require_open()
         size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
-        words = self._words
-        self._side.fence()  # the last announcement is visible before the pins are looked at
-        taken = {words[word] - 1 for word in self._pin_words}
-        taken.add(self._newest)
-        slot = next(index for index in range(len(self._keys)) if index not in taken)
+        slot = self._pins.free()
         if not self._store.put(self._keys[slot], message):
             self._store.put_when_it_fits(self._keys[slot], message, tuple, self._side.check_peers, timeout_s)
-        self._sequence += 1
-        self._newest = slot
-        self._side.store_published(_ANNOUNCED, self._sequence << 16 | slot)
-        self._side.ring_sleepers()
+        self._pins.announce(slot)
 
 
 class _LmdbReader(Reader):
@@ -223,32 +212,18 @@ class LatestReader(_LmdbReader):
 
     def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
         super().__init__(channel, store, index)
-        self._pin_word = self._side.consumed_word + _PIN
+        self._pins = SlotReader(self._side, self._words)
         self._copied_bytes = store.page_bytes
-        self._sequence = 0
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         self._side.require_open()
-        words = self._words
-        if words[_ANNOUNCED] >> 16 <= self._sequence:
-            seen = self._sequence
-            if not self._side.wait_until(lambda: words[_ANNOUNCED] >> 16 > seen, timeout_s):
-                raise EndOfStream(f"channel ended with version {seen}")
-        self._side.fence()  # the last view was read before its key is unpinned
-        while True:
-            announced = words[_ANNOUNCED]
-            slot = announced & 0xFFFF
-            words[self._pin_word] = slot + 1
-            self._side.fence()
-            if words[_ANNOUNCED] == announced:
-                break
+        slot = self._pins.take(timeout_s)
         get = self._store.snapshot()
         view = get(self._keys[slot])
         if view is None:
             raise TransportError(f"the newest value is not in the database of channel {self._side.channel.name!r}")
         if len(view) <= self._copied_bytes:
             view = memoryview(bytes(view))
-        self._sequence = announced >> 16
         self._view = view
         return view
 

@@ -50,8 +50,8 @@ def start_mpi(name: str) -> ModuleType:
 
     It starts at mpi4py's level of thread support, `multiple`, unless `MPI4PY_RC_THREAD_LEVEL` says otherwise. At
     `serialized` MPICH takes no locks and never gives up a core: between two processes with a core each, small messages
-    go twice as fast and large ones at half the speed or less; four processes on two cores take 300 times as long. So
-    the default is the one to keep.
+    go twice as fast and large ones at half the speed or less; four processes on two cores take hundreds of times as
+    long (`MPI4PY_RC_THREAD_LEVEL=serialized python benchmarks/peers/mpi_plain.py`). So the default is the one to keep.
     """
     try:
         from mpi4py import MPI

@@ -1,13 +1,10 @@
 """Shared memory: a ring of slots for every_message, spare buffers for latest_value; reads copy nothing.
 
-What does not live here: waiting, wake-ups and the words that the endpoints share (ipcbench/board.py).
+What does not live here: waiting, wake-ups and the words that the endpoints share (ipcbench/board.py), and which slot of
+latest_value is free and which the newest (ipcbench/pins.py).
 
 Ring: slot k of `depth` holds `[sequence + 1][size][payload …]`. The writer fills a slot, then stores its first word; a
 reader that finds the number it expects there may read the slot until it says it is done with it, at its next read.
-
-Latest value: `readers + 2` slots. The writer fills one that is neither the newest nor pinned by a reader, then
-announces it in one word. A reader pins the announced slot and looks again; if the word has not changed, the slot was
-not reused before the pin was visible, and it cannot be until the pin is moved (hazard pointers, Michael 2004).
 """
 
 from __future__ import annotations
@@ -17,21 +14,12 @@ from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
 from ipcbench.backends._shm_memory import Layout, Mapping, Segment
-from ipcbench.board import (
-    MAX_READERS,
-    WRITER_SLEEPS,
-    ReaderSide,
-    WriterSide,
-    consumed_word,
-    make_doorbells,
-)
+from ipcbench.board import MAX_READERS, WRITER_SLEEPS, ReaderSide, WriterSide, make_doorbells
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
+from ipcbench.pins import SlotReader, SlotWriter
 from ipcbench.seats import channel_directory, make_directory, remove_directory
 from ipcbench.spec import ChannelSpec
 from ipcbench.units import format_bytes
-
-_ANNOUNCED = 2  # word of the board's first line that this backend uses: version << 16 | slot
-_PIN = 2  # word of a reader's line, relative to its `consumed` word: pinned slot + 1
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """What a closed endpoint looks at: nothing arrives there and nobody sleeps, so its fast path ends in the slow one."""
@@ -158,8 +146,7 @@ class LatestWriter(_ShmWriter):
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
         super().__init__(channel, mapping)
-        self._pin_words = [consumed_word(index) + _PIN for index in range(channel.readers)]
-        self._newest = 0
+        self._pins = SlotWriter(self._side, mapping.words, channel.readers, len(mapping.slots))
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         del timeout_s  # there is always a free slot
@@ -167,18 +154,11 @@ class LatestWriter(_ShmWriter):
         size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
-        words = self._words
-        self._side.fence()  # the last announcement is visible before the pins are looked at
-        taken = {words[word] - 1 for word in self._pin_words}
-        taken.add(self._newest)
-        slot = next(index for index in range(len(self._slots)) if index not in taken)
+        slot = self._pins.free()
         payload, head, _ = self._slots[slot]
         payload[:size_bytes] = message
-        words[head + 1] = size_bytes
-        self._sequence += 1
-        self._newest = slot
-        self._side.store_published(_ANNOUNCED, self._sequence << 16 | slot)
-        self._side.ring_sleepers()
+        self._words[head + 1] = size_bytes
+        self._pins.announce(slot)
 
 
 class LatestReader(_ShmReader):
@@ -186,26 +166,12 @@ class LatestReader(_ShmReader):
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
         super().__init__(channel, mapping, index)
-        self._pin_word = self._consumed_word + _PIN
+        self._pins = SlotReader(self._side, mapping.words)
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         self._side.require_open()
-        words = self._words
-        if words[_ANNOUNCED] >> 16 <= self._sequence:
-            seen = self._sequence
-            if not self._side.wait_until(lambda: words[_ANNOUNCED] >> 16 > seen, timeout_s):
-                raise EndOfStream(f"channel ended with version {seen}")
-        self._side.fence()  # the last view was read before its slot is unpinned
-        while True:
-            announced = words[_ANNOUNCED]
-            slot = announced & 0xFFFF
-            words[self._pin_word] = slot + 1
-            self._side.fence()
-            if words[_ANNOUNCED] == announced:
-                break
-        self._sequence = announced >> 16
-        payload, head, _ = self._slots[slot]
-        return payload[: words[head + 1]]
+        payload, head, _ = self._slots[self._pins.take(timeout_s)]
+        return payload[: self._words[head + 1]]
 
 
 class Shm(Backend):

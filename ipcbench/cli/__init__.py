@@ -33,6 +33,7 @@ _COMMANDS = (
     "export",
     "doctor",
     "trace",
+    "replay",
     "selftest",
     "clean",
 )

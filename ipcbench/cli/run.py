@@ -77,7 +77,9 @@ def command(
         _say_what_is_kept(folder)
         return EXIT_INTERRUPTED
     click.echo(f"results in {folder}", err=True)
-    return 0 if show_run(folder, form) else EXIT_FAILED
+    sound = show_run(folder, form)
+    click.echo(f"plots and a page to look into: ipcbench analyze {folder}", err=True)
+    return 0 if sound else EXIT_FAILED
 
 
 def _measure(spec: SweepSpec, folder: Path, *, goes_on: bool, command: tuple[str, ...]) -> None:

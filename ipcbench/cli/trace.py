@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from ipcbench.cli.output import FORMATS
+from ipcbench.cli.trace_compare import check, diff
+from ipcbench.cli.trace_export import export, serve_metrics
+from ipcbench.cli.trace_live import tail, top
 
 if TYPE_CHECKING:
     from ipcbench.trace.report.words import Language
@@ -54,3 +57,7 @@ def report(paths: tuple[str, ...], form: str, lang: str, rules: str) -> None:
     forms = {"text": render.as_text, "markdown": render.as_markdown, "json": render.as_json, "csv": render.as_csv}
     sys.stdout.write(forms[form](made, cast("Language", lang)))
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+
+
+for _command in (top, tail, diff, check, export, serve_metrics):
+    command.add_command(_command)

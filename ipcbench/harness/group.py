@@ -37,6 +37,7 @@ class Group:
         directory: the run's own folder, for what the group writes to stderr.
         name: unique within the run.
         launch_s: how long they may take to connect.
+        roles: what the processes are called where something goes wrong; without it, writer and reader-0, reader-1 …
 
     Raises:
         WorkerCrashed: one ended before it connected.
@@ -52,8 +53,10 @@ class Group:
         directory: Path,
         name: str,
         launch_s: float = LAUNCH_S,
+        roles: tuple[str, ...] = (),
     ) -> None:
         self.endpoints = readers + 1
+        self._roles = roles or tuple(map(role_of, range(readers + 1)))
         self._channels: dict[int, Channel] = {}
         self.pids: dict[int, int] = {}
         self._processes: Processes = start_group(
@@ -78,7 +81,7 @@ class Group:
             elif dead := self._processes.dead():
                 raise WorkerCrashed(self._obituary(dead[0][0], dead[0][1]))
             elif not remaining_s(deadline):
-                missing = ", ".join(role_of(i) for i in range(self.endpoints) if i not in self._channels)
+                missing = ", ".join(self._roles[i] for i in range(self.endpoints) if i not in self._channels)
                 raise WorkerTimeout(f"{missing} did not start within {launch_s:.0f} s{self._quote()}")
 
     def _compare_clocks(self) -> tuple[float, float]:
@@ -126,7 +129,7 @@ class Group:
         while waiting:
             ready = wait(list(waiting), remaining_s(deadline))
             if not ready:
-                silent = ", ".join(role_of(index) for index in sorted(waiting.values()))
+                silent = ", ".join(self._roles[index] for index in sorted(waiting.values()))
                 verb = next(iter(questions.values()))["do"]
                 raise WorkerTimeout(f"{silent} did not answer {verb!r} within {timeout_s:.0f} s")
             for descriptor in ready:
@@ -142,7 +145,7 @@ class Group:
         except TrialError as error:
             raise WorkerCrashed(self._death_of(index)) from error
         if not answer["ok"]:
-            raise TrialError(f"{role_of(index)}: {answer['error']}: {answer['text']}")
+            raise TrialError(f"{self._roles[index]}: {answer['error']}: {answer['text']}")
         return answer
 
     def _death_of(self, index: int) -> str:
@@ -157,7 +160,7 @@ class Group:
             how = "ended"
         else:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return f"{role_of(index)} {how}{self._quote()}"
+        return f"{self._roles[index]} {how}{self._quote()}"
 
     def _quote(self) -> str:
         words = self._processes.last_words()

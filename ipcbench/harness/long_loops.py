@@ -1,8 +1,8 @@
 """The hot loops of a paced window that is too long to keep every message: a histogram takes them all, columns every so
 many.
 
-What does not live here: the loops of ordinary windows (loops.py) and what the bins mean
-(ipcbench/measure/histogram.py).
+What does not live here: the loops of ordinary windows (loops.py) and the bins (ipcbench/bins.py). The loops here repeat
+those there, on purpose: a loop that asked whether to count would cost every ordinary message that question.
 
 Memory is bounded whatever the window. A message costs about 0.3 µs more than in an ordinary loop, on either side,
 between messages and not inside their latency.
@@ -15,29 +15,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from select import select
 
+from ipcbench.bins import BIN_COUNT, bin_of
 from ipcbench.clock import now_ns
 from ipcbench.harness.loops import HASH_EVERY, SPIN_NS, Read, Write
 from ipcbench.message import INTENDED, SENT, SEQUENCE, Outgoing, Phase, unpack_stamp, unpack_word
-
-BITS_PER_OCTAVE = 7
-"""128 bins between a power of two and the next, as ipcbench/measure/histogram.py has them."""
-
-_BIN_COUNT = 256 + 55 * 128
 
 
 @dataclass(slots=True)
 class Tally:
     """Durations of all messages, in bins, and the sum and extremes of the same."""
 
-    counts: array[int] = field(default_factory=lambda: array("q", bytes(8 * _BIN_COUNT)))
+    counts: array[int] = field(default_factory=lambda: array("q", bytes(8 * BIN_COUNT)))
     sum_ns: int = 0
     max_ns: int = 0
 
     def add(self, value_ns: int) -> None:
         """Count one duration; a negative one, which clocks may give that differ by ns, counts as 0."""
         value_ns = max(value_ns, 0)
-        octave = max(0, value_ns.bit_length() - BITS_PER_OCTAVE - 1)
-        self.counts[(octave << BITS_PER_OCTAVE) + (value_ns >> octave)] += 1
+        self.counts[bin_of(value_ns)] += 1
         self.sum_ns += value_ns
         self.max_ns = max(self.max_ns, value_ns)
 

@@ -20,6 +20,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,12 +49,17 @@ _ORPHANED = 3
 
 
 class Worker:
-    """Serves one coordinator as process number `index` of its group: 0 writes, i + 1 is reader i."""
+    """Serves one coordinator as process number `index` of its group: 0 writes, i + 1 is reader i.
+
+    Attributes:
+        index: which process of the group this is.
+        endpoints: what is open, in the order of opening.
+    """
 
     def __init__(self, channel: Channel, index: int) -> None:
         self._channel = channel
-        self._index = index
-        self._endpoints: list[Endpoint] = []
+        self.index = index
+        self.endpoints: list[Endpoint] = []
         self._part: WriterPart | ReaderPart | PingPart | PongPart | None = None
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "echo": lambda _: {"clock_ns": now_ns()},
@@ -62,12 +68,13 @@ class Worker:
             "open": self._open,
             "probe": self._probe,
             "go": self._go,
+            "call": self._call,
             "close": self._close,
         }
 
     def serve(self) -> None:
         """Answer until told to exit or until the coordinator is gone."""
-        self._channel.send({"index": self._index, "pid": os.getpid()})
+        self._channel.send({"index": self.index, "pid": os.getpid()})
         while True:
             try:
                 request = self._channel.receive(None)
@@ -97,31 +104,37 @@ class Worker:
         plan = Plan.from_dict(request["plan"])
         trial = plan.trial
         if request["cores"] is not None:
-            os.sched_setaffinity(0, {request["cores"][self._index]})
+            os.sched_setaffinity(0, {request["cores"][self.index]})
         address = Address.from_dict(request["address"])
         back = [Address.from_dict(one) for one in request["back"]]
         backend, codec = get_backend(trial.backend)(), get_codec(trial.codec)
-        if self._index:
-            reader = self._hold(backend.open_reader(address, self._index - 1))
+        if self.index:
+            reader = self.hold(backend.open_reader(address, self.index - 1))
             if back:
-                self._part = PongPart(reader, self._hold(backend.open_writer(back[self._index - 1])), plan)
+                self._part = PongPart(reader, self.hold(backend.open_writer(back[self.index - 1])), plan)
             else:
                 self._part = ReaderPart(reader, codec, plan)
             return {}
-        writer = self._hold(backend.open_writer(address))
-        replies = [self._hold(backend.open_reader(one, 0)) for one in back]
+        writer = self.hold(backend.open_writer(address))
+        replies = [self.hold(backend.open_reader(one, 0)) for one in back]
         payloads = [codec.encode(build(trial.payload, trial.size, variant)) for variant in (0, 1)]
         messages = [Outgoing(one) for one in payloads if len(one) == len(payloads[0])]
         self._part = PingPart(writer, replies, messages, plan) if back else WriterPart(writer, messages, plan)
         return {}
 
-    def _hold(self, endpoint: AnyEndpoint) -> AnyEndpoint:
-        """Remember an endpoint, to close it."""
-        self._endpoints.append(endpoint)
+    def _call(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Hand the request to a function of a layer above, named as `module:function`; it gets this worker, too."""
+        module_name, _, name = request["function"].partition(":")
+        answer: dict[str, Any] = getattr(import_module(module_name), name)(self, request)
+        return answer
+
+    def hold(self, endpoint: AnyEndpoint) -> AnyEndpoint:
+        """Remember an endpoint, to close it at the next `close`."""
+        self.endpoints.append(endpoint)
         return endpoint
 
     def _probe(self, request: dict[str, Any]) -> dict[str, Any]:
-        half_ns = ping_pong_ns(Path(request["path"]), self._index, request["base"], request["timeout_s"])
+        half_ns = ping_pong_ns(Path(request["path"]), self.index, request["base"], request["timeout_s"])
         return {"half_ns": half_ns}
 
     def _go(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -142,8 +155,8 @@ class Worker:
 
     def _close(self, _: dict[str, Any]) -> dict[str, Any]:
         self._part = None
-        while self._endpoints:
-            self._endpoints.pop().close()
+        while self.endpoints:
+            self.endpoints.pop().close()
         return {}
 
 

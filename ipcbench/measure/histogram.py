@@ -1,9 +1,7 @@
 """A log-linear histogram of int64 durations: bounded memory, mergeable, any quantile within 1 %.
 
-What does not live here: file formats (ipcbench/analysis/exporters/hlog.py) and intervals of quantiles (bootstrap.py).
-
-Values below 256 have a bin each; above, every power of two is divided into 128 bins of equal width. This is the layout
-of an HdrHistogram of two significant digits with a lowest value of 1, so that its counts can be written as they are.
+What does not live here: the bins themselves (ipcbench/bins.py), file formats (ipcbench/analysis/exporters/hlog.py) and
+intervals of quantiles (bootstrap.py). Counts can be written into an HdrHistogram log as they are.
 """
 
 from __future__ import annotations
@@ -14,32 +12,22 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from ipcbench.bins import BIN_COUNT, BINS_PER_OCTAVE, LINEAR_BINS, OCTAVES, bin_bounds
 from ipcbench.measure.stats import IntArray
 
 SIGNIFICANT_DIGITS = 2
 """What HdrHistogram calls this resolution."""
 
-BINS_PER_OCTAVE = 128
-_LINEAR = 2 * BINS_PER_OCTAVE
-_OCTAVES: IntArray = np.left_shift(np.int64(_LINEAR), np.arange(55, dtype=np.int64))
+_WIDER: IntArray = np.left_shift(np.int64(LINEAR_BINS), np.arange(OCTAVES, dtype=np.int64))
 """Where the bins become twice as wide: 2⁸ to 2⁶²."""
-
-BIN_COUNT = _LINEAR + len(_OCTAVES) * BINS_PER_OCTAVE
 
 
 def bin_index(values: npt.ArrayLike) -> IntArray:
     """Return the bin of each value; values are integers ≥ 0."""
     array = np.asarray(values, dtype=np.int64)
-    octave = np.searchsorted(_OCTAVES, array, side="right").astype(np.int64)
+    octave = np.searchsorted(_WIDER, array, side="right").astype(np.int64)
     index: IntArray = octave * BINS_PER_OCTAVE + (array >> octave)
     return index
-
-
-def bin_bounds(index: int) -> tuple[int, int]:
-    """Return the least and the largest value of a bin."""
-    octave = max(0, index // BINS_PER_OCTAVE - 1)
-    low = (index - octave * BINS_PER_OCTAVE) << octave
-    return low, low + (1 << octave) - 1
 
 
 class Histogram:

@@ -5,6 +5,7 @@ What does not live here: starting them (crew.py).
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import socket
@@ -35,7 +36,7 @@ class Door:
 
     def __init__(self) -> None:
         self.key = secrets.token_bytes(32)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{NAME_PREFIX}door-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{NAME_PREFIX}door-{os.getpid()}-"))
         self.path = self._folder / "door"
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(self.path))

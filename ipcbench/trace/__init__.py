@@ -16,11 +16,16 @@ What does not live here: anything but the public names. Recording needs the stan
 
 from __future__ import annotations
 
+from ipcbench.clock import now_ns
 from ipcbench.trace.call import Call
+from ipcbench.trace.context import Context, extract
 from ipcbench.trace.decorate import traced
 from ipcbench.trace.ids import TraceId
 from ipcbench.trace.recorder import STATE, Recorder, start, stop
 from ipcbench.trace.schema import FUNCTION, GENERATOR, PIPELINE, RPC, SERVER, Schema
+from ipcbench.trace.serve import inject, requests, serve
+from ipcbench.trace.served import ServerCall
+from ipcbench.trace.wrap import instrument_zmq, wrap
 
 __all__ = [
     "FUNCTION",
@@ -29,13 +34,22 @@ __all__ = [
     "RPC",
     "SERVER",
     "Call",
+    "Context",
     "Recorder",
     "Schema",
+    "ServerCall",
     "TraceId",
     "call",
+    "extract",
+    "inject",
+    "instrument_zmq",
+    "now_ns",
+    "requests",
+    "serve",
     "start",
     "stop",
     "traced",
+    "wrap",
 ]
 
 

@@ -1,6 +1,7 @@
 """One traced call: a context manager whose marks end its stages. Standard library only; this is the hot path.
 
-What does not live here: which calls are recorded (lane.py), and where (segment.py, tally.py).
+What does not live here: which calls are recorded (lane.py), and where (segment.py, tally.py); the server's side of a
+call (served.py).
 """
 
 from __future__ import annotations
@@ -10,12 +11,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ipcbench.clock import now_ns
+from ipcbench.trace.buffers import describe
+from ipcbench.trace.context import MAGIC, NO_CONTEXT, VERSION, pack_context
 from ipcbench.trace.layout import CALL, FAILED, KEPT, MARKER, OVERRUN, PACK_HEAD, PACKERS, QUICK_PACKERS
 
 if TYPE_CHECKING:
+    from ipcbench.trace.context import Context
     from ipcbench.trace.lane import Site
 
 _PACK_RPC = QUICK_PACKERS[4]
+
+_OWN = (0, 0)
+"""The trace id of a call that has none of a caller: it follows from its place."""
 
 
 class Call:
@@ -25,7 +32,8 @@ class Call:
         sent_bytes, recv_bytes: what the call moved; may be set, and are by the marks that take a number of bytes.
     """
 
-    __slots__ = ("_append", "_begin_ns", "_marks", "_recorded", "_site", "_trace", "recv_bytes", "sent_bytes")
+    __slots__ = ("_append", "_begin_ns", "_buffers", "_marks", "_recorded", "_site", "_span", "_trace", "recv_bytes",
+                 "sent_bytes")  # fmt: skip
 
     _begin_ns: int
     _recorded: bool
@@ -35,6 +43,8 @@ class Call:
         self._marks: list[int] = []
         self._append = self._marks.append
         self._trace: tuple[int, int] | None = None
+        self._span = 0
+        self._buffers = ""
         self.sent_bytes = self.recv_bytes = 0
 
     def mark(self, recv_bytes: int = 0, sent_bytes: int = 0) -> None:
@@ -56,6 +66,45 @@ class Call:
     def received(self, recv_bytes: int) -> None:
         """RPC: the reply is here; it has that many bytes."""
         self.mark(recv_bytes)
+
+    def context(self) -> bytes:
+        """Return the 40 bytes that are to travel with the request, stamped now; ask for them just before it is sent.
+
+        The record then has a trace id and a span id, by which the server's record is joined to it.
+        """
+        lane = self._site.lane
+        if not self._span:
+            self._span = lane.next_span()
+            if self._trace is None or self._trace == _OWN:
+                self._trace = (lane.trace_high, self._span)
+        high, low = self._trace or _OWN
+        return pack_context(MAGIC, VERSION, self._recorded, lane.boot, high, low, self._span, now_ns())
+
+    def buffers(self, *request: object) -> None:
+        """Say what the request is made of: arrays, other buffers, or texts such as `float32[64,128]`."""
+        if self._recorded:
+            self._buffers = describe(request) + self._buffers[self._buffers.find(">") :] * (">" in self._buffers)
+            self._trace = self._trace or _OWN
+
+    def reply_buffers(self, *reply: object) -> None:
+        """Say what the reply is made of."""
+        if self._recorded:
+            self._buffers = f"{self._buffers.partition('>')[0]}>{describe(reply)}"
+            self._trace = self._trace or _OWN
+
+    def follow(self, context: Context | None) -> None:
+        """Be of the call that a context is of, recorded if that is, as far as a budget here allows it."""
+        if context is not None:
+            self._recorded = context.sampled and (self._site.lane.governor is None or self._recorded)
+            if context.span:
+                self._trace, self._span = (context.high, context.low), context.span
+
+    def forget(self) -> None:
+        """There was no call after all, such as when a socket had nothing to give; use it instead of ending the call."""
+        self._marks.clear()
+        self.sent_bytes = self.recv_bytes = self._span = 0
+        self._trace = None
+        self._site.free.append(self)
 
     def __enter__(self) -> Call:
         self._begin_ns = now_ns()
@@ -107,20 +156,29 @@ class Call:
         marks.clear()
         self.sent_bytes = self.recv_bytes = 0
         self._trace = None
+        self._span = 0
+        self._buffers = ""
         site.free.append(self)
 
     def _record(self, end_ns: int, flags: int, kind: type[BaseException] | None) -> bool:
         """Write the record, with whatever it needs beside it; return whether there was room."""
-        site = self._site
-        offset = site.lane.room(site)
+        site, lane = self._site, self._site.lane
+        expected = lane.segment
+        layout_id = lane.name_id(self._buffers) or 0  # a name is in front of what uses it
+        offset = lane.room(site)
         if offset is None:
             return False
         segment = site.segment
-        error_id = 0 if kind is None else site.lane.name_id(kind.__name__) or 0
         ends = len(self._marks) + 1
-        head = PACK_HEAD(CALL, flags, ends, site.schema.role, *site.ids, error_id, 0)
-        high, low = self._trace or (0, 0)
-        PACKERS[ends](segment.buffer, offset, head, high, low, 0, self._begin_ns, *self._marks, end_ns,
+        if flags or layout_id:
+            error_id = 0 if kind is None else lane.name_id(kind.__name__) or 0
+            if segment is not expected:
+                layout_id = lane.name_id(self._buffers) or 0
+            head = PACK_HEAD(CALL, flags, ends, site.schema.role, *site.ids, error_id, layout_id)
+        else:
+            head = site.heads[ends]
+        high, low = self._trace or _OWN
+        PACKERS[ends](segment.buffer, offset, head, high, low, self._span, self._begin_ns, *self._marks, end_ns,
                       self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
         return True
 
@@ -179,7 +237,7 @@ class RpcCall(Call):
                     site.slowest_ns = max(site.slowest_ns, end_ns - self._begin_ns)
                 site.free.append(self)
                 return
-        elif whole and not self._recorded and end_ns - self._begin_ns <= site.slowest_ns:
+        elif whole and not self._recorded and self._trace is None and end_ns - self._begin_ns <= site.slowest_ns:
             times_ns = (self._begin_ns, self._serialized_ns, self._sent_ns, self._received_ns, end_ns)
             try:
                 (site.tally or site.lane.tally(site)).add_rpc(times_ns, self.sent_bytes, self.recv_bytes)
@@ -216,6 +274,19 @@ class Nothing(Call):
         """Ignore it."""
 
     def received(self, recv_bytes: int) -> None:
+        """Ignore it."""
+
+    def context(self) -> bytes:
+        """Return a context that asks for no record."""
+        return NO_CONTEXT
+
+    def buffers(self, *request: object) -> None:
+        """Ignore it."""
+
+    def reply_buffers(self, *reply: object) -> None:
+        """Ignore it."""
+
+    def forget(self) -> None:
         """Ignore it."""
 
     def __enter__(self) -> Call:

@@ -7,7 +7,10 @@ Nothing here raises into the application: what cannot be stored is counted.
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -15,8 +18,9 @@ from ipcbench.clock import now_ns
 from ipcbench.trace.budget import Governor
 from ipcbench.trace.call import Call, RpcCall
 from ipcbench.trace.layout import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
-from ipcbench.trace.schema import RPC, Schema
+from ipcbench.trace.schema import RPC, SERVER, Schema
 from ipcbench.trace.segment import FULL, Segment
+from ipcbench.trace.served import ServerCall
 from ipcbench.trace.tally import Tally, TallyFile, in_memory
 
 if TYPE_CHECKING:
@@ -51,7 +55,7 @@ class Site:
         self.schema = schema
         self.peer = peer
         self.last = len(schema.stages) - 1
-        self.kind = RpcCall if schema is RPC else Call
+        self.kind: type[Call] = RpcCall if schema is RPC else ServerCall if schema is SERVER else Call
         self.free: list[Call] = []
         self.segment = FULL
         self.ids = (0, 0, 0)
@@ -71,11 +75,14 @@ class Lane:
         period: of how many calls one is recorded, on average.
         blind: whether the calls between are counted without a look at the clock.
         lost_count: calls that could be neither recorded nor counted.
+        boot: which clock this is, as contexts say it.
+        served_ns: when its last call as a server ended.
+        next_span, trace_high: the next call's id, and the high half of trace ids that are new.
     """
 
     __slots__ = ("__weakref__", "_lock", "_names", "_random", "_retry_ns", "_rotating", "_store", "always", "blind",
-                 "files_count", "governor", "left", "lost_count", "period", "segment", "sites",
-                 "tally_file")  # fmt: skip
+                 "boot", "files_count", "governor", "left", "lost_count", "next_span", "period", "segment", "served_ns",
+                 "sites", "tally_file", "trace_high")  # fmt: skip
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -86,6 +93,8 @@ class Lane:
         self.always = self.period == 1 and not self.blind
         self.left = 1
         self.lost_count = 0
+        self.boot = store.boot
+        self.served_ns = 0
         self.sites: dict[object, Site] = {}
         self.renew()
 
@@ -98,6 +107,9 @@ class Lane:
         self._names: dict[str, int] = {}
         self.files_count = 0
         self.tally_file: TallyFile | None = None
+        self.trace_high = int.from_bytes(os.urandom(8), "little")
+        first = int.from_bytes(os.urandom(8), "little") >> 1 | 1  # counted up from here, it stays below 2⁶⁴
+        self.next_span: Callable[[], int] = itertools.count(first).__next__
         for site in self.sites.values():
             site.segment = FULL
             site.uncounted = 0
@@ -123,8 +135,8 @@ class Lane:
     def new_site(self, key: object, method: str, schema: Schema, peer: str) -> Site:
         """Return the site of a method that this lane has not met."""
         if len(self.sites) >= MAX_NAMES:
-            key = method = OTHER
-            peer = ""
+            method, peer = OTHER, ""
+            key = (method, schema, peer)
             if key in self.sites:
                 return self.sites[key]
         site = self.sites[key] = Site(self, str(method), schema, peer)

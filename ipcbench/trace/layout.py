@@ -42,11 +42,12 @@ MARKER = 0x5A7C159E3779B00
 _PREFIX = Struct("<8sHHI")
 
 PACK_HEAD = Struct("<BBBBHHHHI").pack
-"""kind, flags, ends, role, ids of method, schema, peer and error, 0."""
+"""kind, flags, ends, role, ids of method, schema, peer, error and buffers; 0 for none."""
 
 PACKERS = tuple(Struct(f"<16sQQQ{ends + 1}q{8 * (MAX_STAGES - ends)}xQQQ").pack_into for ends in range(MAX_STAGES + 1))
 """By the number of stage ends: head, trace id (high, low), span id, begin and ends in ns, bytes sent and received,
-marker. A trace or span id of 0 follows from the file's first ids and the slot's number."""
+marker. A trace id of 0 follows from the file's first ids and the slot's number. A span id of 0 is that of a call whose
+context was never asked for: nothing can be joined to it."""
 
 QUICK_PACKERS = tuple(
     Struct(f"<16s24x{ends + 1}q{8 * (MAX_STAGES - ends)}xQQQ").pack_into for ends in range(MAX_STAGES + 1)

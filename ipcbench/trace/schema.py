@@ -16,7 +16,9 @@ MAX_STAGES = 7
 LOCAL: Final = 0
 CLIENT: Final = 1
 SERVER_SIDE: Final = 2
-"""On which side of a call its recorder stands; LOCAL for one without sides."""
+RECEIVER: Final = 3
+"""On which side of a call its recorder stands; LOCAL for one without sides. A receiver takes one message that nobody
+answers; its sender is a client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Schema:
     Attributes:
         name: what the schema is called in reports.
         stages: names of the stages in their order, 1 to 7; each ends where the next begins, the last with the call.
-        role: LOCAL, CLIENT or SERVER_SIDE.
+        role: LOCAL, CLIENT, SERVER_SIDE or RECEIVER.
     """
 
     name: str
@@ -59,8 +61,17 @@ def parse_schema(text: str) -> Schema:
 RPC = Schema("rpc", ("serialize", "send", "wait", "deserialize"), CLIENT)
 """A remote call as its client sees it; `wait` holds the way there, the server, and the way back."""
 
-SERVER = Schema("server", ("work",), SERVER_SIDE)
-"""The same call at its server: from the request received to the reply handed over."""
+SERVER = Schema("server", ("queue", "work", "reply"), SERVER_SIDE)
+"""The same call at its server: until it is taken up, the work, and the handing over of the reply."""
+
+EXCHANGE = Schema("exchange", ("send", "wait"), CLIENT)
+"""A request and its reply at a socket, which does not see what they are made of."""
+
+SEND = Schema("send", ("send",), CLIENT)
+"""The handing over of a message that nobody answers."""
+
+RECEIVE = Schema("receive", ("receive",), RECEIVER)
+"""The taking of such a message, waiting for it included."""
 
 PIPELINE = Schema("pipeline", ("get", "compute", "put"))
 """A step that fetches its input, works, and hands its output on."""

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import crc32
 
 from ipcbench.clock import now_ns
 from ipcbench.trace.budget import Costs
@@ -49,6 +50,7 @@ class Store:
         max_bytes: size at which the folder takes no more segments.
         closed: whether recording has ended for good.
         problem: why recording stopped; empty while it goes on.
+        boot: which clock this is, as contexts say it.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Store:
         self.problem = ""
         self._host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())[:40] or "host"
         self._boot = _boot_id()
+        self.boot = crc32(self._boot.encode()) or 1
         self._numbers = itertools.count()
 
     def new_segment(self, lane: Lane, full: Segment) -> Segment | None:

@@ -9,12 +9,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 import ipcbench
-from ipcbench.spec import SweepSpec
+from ipcbench.spec import NAME_PREFIX, SweepSpec
 from tests.end_to_end.shell import Shell
 from tests.unit.builders import BYTES_OF, Cell, make_run, sweep_of
 
@@ -147,7 +148,7 @@ def missing(what: str) -> None:
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Any]:
+def browser() -> Iterator[Any]:
     program = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if program is None:
         missing("there is no Chromium: apt-get install chromium")
@@ -155,11 +156,10 @@ def browser(tmp_path: Path) -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         missing("there is no playwright: pip install playwright")
-    with sync_playwright() as play:
+    # A folder of a short name: it makes a socket in there, whose path must be below 108 bytes.
+    with sync_playwright() as play, TemporaryDirectory(prefix=f"{NAME_PREFIX}browser-{os.getpid()}-") as folder:
         options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        opened = play.chromium.launch(
-            executable_path=program, args=options, env={**os.environ, "TMPDIR": str(tmp_path)}
-        )
+        opened = play.chromium.launch(executable_path=program, args=options, env={**os.environ, "TMPDIR": folder})
         yield opened
         opened.close()
 

@@ -10,6 +10,7 @@ import pytest
 from ipcbench.clock import now_ns
 from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
 from ipcbench.harness.floor import measure_floor
+from ipcbench.harness.loops import HASH_EVERY
 from ipcbench.harness.sweep import run_sweep
 from ipcbench.measure.histogram import bin_index
 from ipcbench.store import load_run
@@ -143,6 +144,11 @@ def test_readers_look_at_as_much_as_they_are_told_to(touch, tmp_path):
     (trial,) = run.trials
     assert trial.status == "ok", trial.reason
     assert all(one.integrity.errors_count == 0 and one.messages_count for one in trial.readers)
+    for reader in trial.readers:
+        regular = reader.messages_count // HASH_EVERY
+        assert regular > 2
+        hashed = reader.integrity.hashed_count - reader.warmup_count  # those of the warm-up are all looked at
+        assert (hashed < regular / 2) == (touch == "none")
 
 
 def test_endpoints_of_an_inline_backend_share_one_process(tmp_path):

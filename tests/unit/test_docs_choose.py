@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import click
 import pytest
 
 from ipcbench.analysis.tables import tables
+from ipcbench.cli.output import read_run, write_tables
 from ipcbench.cli.recommend import command as recommend_command
 from ipcbench.registry import get_backend, names
 from ipcbench.store import load_run
@@ -23,6 +25,13 @@ TEXT = PAGE.read_text(encoding="utf-8")
 @pytest.mark.parametrize(("source", "shown"), list(blocks(PAGE)), ids=lambda value: value[:30].replace("\n", " "))
 def test_blocks_are_what_the_command_prints(source: str, shown: str) -> None:
     assert shown == output_of(source), "python -m tests.docs_blocks writes it anew"
+
+
+def test_files_of_the_reference_run_are_what_analyze_writes(tmp_path: Path) -> None:
+    folder = ROOT / "results" / "reference"
+    write_tables(read_run(folder)[1], tmp_path)
+    written = {one.name: one.read_text(encoding="utf-8") for one in tmp_path.iterdir()}
+    assert written == {name: (folder / name).read_text(encoding="utf-8") for name in ("tables.md", "summary.csv")}
 
 
 def test_the_table_has_every_backend_that_runs_between_processes() -> None:

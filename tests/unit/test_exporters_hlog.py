@@ -100,6 +100,21 @@ def test_hlog_leaves_out_what_a_histogram_cannot_hold_and_says_what_is_thinned(t
     assert "#[zmq.dict-10-521B.r2.reader-1.response: up to every 4th value is kept]" in exported.text
 
 
+def test_hlog_has_all_messages_of_a_window_that_kept_only_some(tmp_path: Path) -> None:
+    result, columns = paced(trial(ALL_MODES, "zmq", 10, "paced", 0, 0), 10_000.0, 0.2)
+    every = columns["reader-0.latency_ns"]
+    some = {name: column[::4] for name, column in columns.items()}
+    some["reader-0.latency_bins"] = Histogram(every).counts
+    thinned = replace(result, endpoints=tuple(replace(one, sample_stride=4) for one in result.endpoints))
+    whole, part = (
+        next(one for one in logged(store(tmp_path / name, (thinned, kept)), tmp_path) if one.tag.endswith("0.response"))
+        for name, kept in (("whole", some), ("part", {key: some[key] for key in some if not key.endswith("_bins")}))
+    )
+    assert (whole.get_total_count(), part.get_total_count()) == (len(every), len(every[::4]))
+    assert whole.get_value_at_percentile(99) == pytest.approx(np.quantile(every, 0.99), rel=0.02)
+    assert "reader-0.response: up to" not in EXPORTERS["hlog"](store(tmp_path / "again", (thinned, some))).text
+
+
 @pytest.mark.parametrize(
     "values",
     [[0], [1], [255, 256, 257], [1] * 63 + [2] * 64 + [4] * 8192, [7, 8, 3_600_000_000_000], [2**62], [2**63 - 1]],

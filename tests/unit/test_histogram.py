@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipcbench.measure.histogram import BIN_COUNT, Histogram, bin_bounds, bin_index
+from ipcbench.bins import BIN_COUNT, bin_bounds
+from ipcbench.measure.histogram import Histogram, bin_index
 
 LARGEST = 2**63 - 1
 durations = st.one_of(

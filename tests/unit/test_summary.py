@@ -11,6 +11,7 @@ import pytest
 from ipcbench.analysis.cells import CellSummary, SettingSummary
 from ipcbench.analysis.notes import one_line
 from ipcbench.analysis.summary import summarise
+from ipcbench.analysis.wording import verdict
 from ipcbench.errors import StoreError
 from ipcbench.result import Integrity, TrialResult
 from ipcbench.store import Run, RunWriter, load_run
@@ -122,6 +123,15 @@ def test_round_trips_never_enter_one_way_latency(tmp_path: Path) -> None:
     assert cell.samples_count == 3 * 350
 
 
+def test_each_metric_has_its_own_ranks(tmp_path: Path) -> None:
+    sweep = sweep_of(backends=("pipe", "shm"), sizes=(10,), readers=1, modes=("paced", "pingpong", "saturate"))
+    cells = {("pipe", 10): Cell(33_000.0, 1e5, 49_000.0), ("shm", 10): Cell(40_000.0, 2e5, 8_500.0)}
+    setting = only(make_run(tmp_path / "run", cells, sweep))
+    ranks = {one.backend: (one.rank, one.round_trip_rank, one.throughput_rank) for one in setting.cells}
+    assert ranks == {"pipe": (1, 2, 2), "shm": (2, 1, 1)}
+    assert verdict(setting).endswith(" Shortest round trip: shm. Highest throughput: shm.")
+
+
 def test_failed_trials_never_enter_a_figure(tmp_path: Path) -> None:
     cells = {("shm", 10): Cell(10_000.0, 1e5, factors=(1.0, 0.0, 1.01)), ("zmq", 10): Cell(40_000.0)}
     cell = cell_of(make_run(tmp_path / "run", cells), "shm")
@@ -129,6 +139,7 @@ def test_failed_trials_never_enter_a_figure(tmp_path: Path) -> None:
     assert cell.latency_p50_ns.estimate == pytest.approx(10_000, rel=0.02)
     assert cell.throughput_per_s == pytest.approx(1e5, rel=0.02)
     assert (cell.rounds_count, cell.trials_count, cell.failed_count) == (2, 6, 2)
+    assert cell.clean_count == 4
     assert "2 of 6 trials failed and are left out: reader-0 ended with exit code 1 (2 trials)" in cell.notes
 
 

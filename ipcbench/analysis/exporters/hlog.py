@@ -26,6 +26,7 @@ import numpy as np
 from ipcbench.analysis.cells import setting_of
 from ipcbench.analysis.exporters.common import Export, Selection, cell_parts, rate_of, received_at, select
 from ipcbench.analysis.notes import one_line
+from ipcbench.bins import BIN_COUNT
 from ipcbench.measure.histogram import SIGNIFICANT_DIGITS, Histogram, bin_index
 from ipcbench.measure.stats import IntArray
 from ipcbench.result import EndpointResult, TrialResult
@@ -42,6 +43,20 @@ class _Series(NamedTuple):
     endpoint: EndpointResult
     metric: str
     values_ns: IntArray
+    all_counts: IntArray | None = None
+    """By bin, of every message of a window that was too long to keep them; `values_ns` are some of those."""
+
+    @property
+    def stride(self) -> int:
+        """Return that one of so many values is in the line."""
+        return 1 if self.all_counts is not None else self.endpoint.sample_stride
+
+    def histogram(self) -> Histogram:
+        """Return all values that there are."""
+        latency = self.endpoint.latency
+        if self.all_counts is None or latency is None:
+            return Histogram(self.values_ns)
+        return Histogram.of_counts(self.all_counts, round(latency.max_ns))
 
 
 def as_hlog(run: Run) -> Export:
@@ -61,7 +76,7 @@ def as_hlog(run: Run) -> Export:
                 selection.leave_out(trial, f"{one.endpoint.role} {one.metric}: a histogram holds no time below zero")
             elif one.values_ns.size:
                 tag = _tag(trial, one)
-                thinned[tag] = max(thinned.get(tag, 1), one.endpoint.sample_stride)
+                thinned[tag] = max(thinned.get(tag, 1), one.stride)
                 notes |= dict.fromkeys(f"#[{tag}: round {trial.spec.round_index} {one_line(n)}]" for n in trial.notes)
                 lines.append(_line(tag, trial.started_unix_s - base_s, one))
     selection.require(lines, "times for hlog")
@@ -88,7 +103,9 @@ def _series(selection: Selection, trial: TrialResult) -> Iterator[_Series]:
             if values is None:
                 selection.leave_out(trial, f"{endpoint.role} has no {metric} times")
             else:
-                yield _Series(endpoint, metric, values)
+                counts = columns.get(f"{endpoint.role}.latency_bins") if metric == "response" else None
+                usable = counts is not None and counts.shape == (BIN_COUNT,) and int(counts.min()) >= 0
+                yield _Series(endpoint, metric, values, counts if usable else None)
 
 
 _Found = Mapping[str, IntArray | None]
@@ -123,7 +140,7 @@ def _tag(trial: TrialResult, one: _Series) -> str:
 
 
 def _line(tag: str, start_s: float, one: _Series) -> str:
-    histogram = Histogram(one.values_ns)
+    histogram = one.histogram()
     length_s = max(0, one.endpoint.last_ns - one.endpoint.first_ns) / 1e9
     return f"Tag={tag},{start_s:.3f},{length_s:.3f},{histogram.max / 1e6:.3f},{encode(histogram)}"
 

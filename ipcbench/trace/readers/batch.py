@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
+Keys: TypeAlias = "npt.NDArray[np.uint64]"
 
 UNKNOWN_NS = -1
 """Stands for a time that was not logged."""
@@ -52,9 +53,18 @@ class Batch:
         begin_ns: monotonic clock of its host; UNKNOWN_NS where it was not logged.
         total_ns: may be negative in a damaged log.
         stage_ns: shape (n, number of stages).
-        server_ns: the server's part of the stage `wait`; None if unknown.
+        server_ns: the server's part of the stage `wait`; UNKNOWN_NS for a call whose server's record was not found,
+            None if no call's is known.
         outside_ns: work beside the call that the log gives, not part of the total; None if there is none.
         failed: whether the call raised.
+        request_ns, queue_ns, reply_ns: what else `wait` is made of: the way there, the wait for the server, the way
+            back; as server_ns. The four are the whole of `wait`. Without such a stage, the way of a message that
+            nobody answers, and its wait for the receiver, behind the call's own time.
+        key: made of trace id and span id, the same at both sides; 0 for a call without; None if no call has one.
+        boot: which clock `begin_ns` is of.
+        layouts: texts of buffers (ipcbench/trace/buffers.py), into which `layout` points; "" for unknown.
+        layout: None if no call's buffers are known.
+        offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
     """
 
     segment: Segment
@@ -70,6 +80,14 @@ class Batch:
     failed: npt.NDArray[np.bool_]
     server_ns: Ints | None = None
     outside_ns: Ints | None = None
+    request_ns: Ints | None = None
+    queue_ns: Ints | None = None
+    reply_ns: Ints | None = None
+    key: Keys | None = None
+    boot: str = ""
+    layouts: Sequence[str] = ()
+    layout: Ints | None = None
+    offset_error_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

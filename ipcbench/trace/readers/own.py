@@ -6,6 +6,7 @@ What does not live here: their layout (ipcbench/trace/layout.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,17 +31,18 @@ from ipcbench.trace.layout import (
     TALLY_MAGIC,
     unpack_header,
 )
-from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Notes, Segment
-from ipcbench.trace.schema import CLIENT, MAX_STAGES, SERVER_SIDE, Schema, parse_schema
+from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Keys, Notes, Segment
+from ipcbench.trace.schema import CLIENT, MAX_STAGES, RECEIVER, SERVER_SIDE, Schema, parse_schema
 
-_ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)"}
+_ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)", RECEIVER: " (receiver)"}
 
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 _CHUNK_RECORDS = 8_192
 _MAX_BLOCK_BYTES = 2**20
 
-_RECORD = np.dtype([
+RECORD = np.dtype([
     ("kind", "u1"), ("flags", "u1"), ("ends", "u1"), ("role", "u1"), ("method", "<u2"), ("schema", "<u2"),
-    ("peer", "<u2"), ("error", "<u2"), ("spare", "<u4"), ("trace", "<u8", 2), ("span", "<u8"),
+    ("peer", "<u2"), ("error", "<u2"), ("buffers", "<u4"), ("trace", "<u8", 2), ("span", "<u8"),
     ("stamps", "<i8", MAX_STAGES + 1), ("sent", "<u8"), ("recv", "<u8"), ("marker", "<u8"),
 ])  # fmt: skip
 _NAME = np.dtype([
@@ -63,7 +65,7 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
         pieces: dict[int, bytes] = {}
         offset = HEADER_BYTES
         while data := file.read(_CHUNK_RECORDS * RECORD_BYTES):
-            records = np.frombuffer(data, _RECORD, len(data) // RECORD_BYTES)
+            records = np.frombuffer(data, RECORD, len(data) // RECORD_BYTES)
             offsets = offset + np.arange(len(records), dtype=np.uint64) * RECORD_BYTES
             whole = records["marker"] == offsets ^ MARKER
             torn = ~whole & (records["kind"] != 0)
@@ -112,8 +114,28 @@ def _batches(
     kinds = records["schema"].astype(np.int64) * 4 + records["role"]
     for kind in np.unique(kinds).tolist():
         chosen = slice(None) if (kinds == kind).all() else kinds == kind
-        yield _batch(segment_of(path, facts, kind % 4), _schema(names.get(kind // 4, "")), records[chosen], ids[chosen],
-                     names)  # fmt: skip
+        batch = _batch(segment_of(path, facts, kind % 4), _schema(names.get(kind // 4, "")), records[chosen],
+                       ids[chosen], names)  # fmt: skip
+        yield replace(batch, boot=str(facts.get("boot", "")), **_more(records[chosen], names))
+
+
+def keys_of(records: npt.NDArray[Any]) -> Keys:
+    """Return one number for trace id and span id of each record; 0 for those without a span id."""
+    trace = records["trace"]
+    mixed: Keys = (records["span"] * _ODD ^ trace[:, 0]) * _ODD ^ trace[:, 1]
+    return np.where(records["span"] != 0, mixed | np.uint64(1), np.uint64(0))
+
+
+def _more(records: npt.NDArray[Any], names: dict[int, str]) -> dict[str, Any]:
+    """Return the columns that only some calls have."""
+    more: dict[str, Any] = {}
+    if records["span"].any():
+        more["key"] = keys_of(records)
+    if records["buffers"].any():
+        used, layout = np.unique(records["buffers"], return_inverse=True)
+        more["layouts"] = [names.get(number, "") for number in used.tolist()]
+        more["layout"] = layout.astype(np.int64)
+    return more
 
 
 def _schema(text: str) -> Schema:

@@ -1,23 +1,22 @@
 """Findings: rules with a condition, its evidence, an upper bound of what a change can gain, and the threshold.
 
-What does not live here: the words (words.py). Rules that need what no trace holds so far (a calibrated transport, the
-server's stamps joined to the client's, the type of the data) say nothing; docs/trace.md lists them.
+What does not live here: the words (words.py), and the rules that need the server's side (two_sides.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from ipcbench.trace.readers.batch import Notes
+from ipcbench.trace.report import two_sides
+from ipcbench.trace.report.finding import LEAST_CALLS, Finding, at_stake, is_rpc
 from ipcbench.trace.report.sums import GroupSums, MethodSums
-from ipcbench.trace.schema import CLIENT, PIPELINE
+from ipcbench.trace.schema import PIPELINE
 
-LEAST_CALLS: Final = 20
 LEAST_STAKE_RATIO: Final = 0.01
 
 MEMCPY_BYTES_PER_S: Final = 5e9
@@ -31,23 +30,6 @@ _TQ_LINE_NS = 10_000.0
 _TQ_LINES_PER_CALL = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One finding.
-
-    Attributes:
-        rule: its number, the key of its words.
-        where: segment, and method if it is about one.
-        values: what its words quote: shares as ratios, times in ns.
-        gain_ns: the most that following it can save, of the traced time; None where no bound is known.
-    """
-
-    rule: str
-    where: str
-    values: dict[str, Any]
-    gain_ns: float | None = None
-
-
 def findings(groups: list[GroupSums], notes: Notes, rules: str) -> list[Finding]:
     """Return what the rules `default` or `seed` find, the largest gains first."""
     by_group = _SEED_RULES if rules == "seed" else _RULES
@@ -57,16 +39,8 @@ def findings(groups: list[GroupSums], notes: Notes, rules: str) -> list[Finding]
     return sorted(found, key=lambda one: -(one.gain_ns or 0.0))
 
 
-def _at_stake(group: GroupSums) -> bool:
-    return group.timed_count >= LEAST_CALLS and group.total_ns > 0
-
-
-def _is_rpc(group: GroupSums) -> bool:
-    return group.segment.role == CLIENT and "wait" in group.stages
-
-
 def _r1_serialize(group: GroupSums) -> Iterator[Finding]:
-    if not (_is_rpc(group) and _at_stake(group)):
+    if not (is_rpc(group) and at_stake(group)):
         return
     spent = group.stage("serialize", "deserialize")
     share, moved = spent / group.total_ns, group.moved_bytes
@@ -77,35 +51,15 @@ def _r1_serialize(group: GroupSums) -> Iterator[Finding]:
         )
 
 
-def _r2_wait(group: GroupSums) -> Iterator[Finding]:
-    if not (_is_rpc(group) and _at_stake(group)):
-        return
-    wait_share = group.stage("wait") / group.total_ns
-    if group.server_ns is None or group.server_ns <= 0:
-        if wait_share >= 0.50:
-            yield Finding("R2b", group.segment.name, {"share": wait_share, "threshold": 0.50})
-        return
-    server_share = group.server_ns / group.total_ns
-    transit_ns = group.stage("send", "wait") - group.server_ns
-    transit_share = transit_ns / group.total_ns
-    if server_share >= 0.50:
-        values = {"share": server_share, "transit_share": transit_share, "threshold": 0.50}
-        yield Finding("R2", group.segment.name, values, max(0.0, transit_ns))
-    if transit_share >= 0.30:
-        mean_bytes = group.moved_bytes / group.timed_count
-        values = {"share": transit_share, "mean_bytes": mean_bytes, "threshold": 0.30}
-        yield Finding("R3", group.segment.name, values, transit_ns)
-
-
 def _r4_loopback(group: GroupSums) -> Iterator[Finding]:
-    if group.segment.transport.upper().startswith("TCP") and _at_stake(group):
+    if group.segment.transport.upper().startswith("TCP") and at_stake(group):
         share = group.stage("send", "wait") / group.total_ns
         if share >= LEAST_STAKE_RATIO:
             yield Finding("R4", group.segment.name, {"transport": group.segment.transport, "share": share})
 
 
 def _r5_chatty(group: GroupSums) -> Iterator[Finding]:
-    if not (_is_rpc(group) and _at_stake(group)) or group.segment.bytes_are_partial:
+    if not (is_rpc(group) and at_stake(group)) or group.segment.bytes_are_partial:
         return
     sizes = [size for one in group.methods.values() for _, size in one.pairs]
     median_bytes = float(np.median(sizes)) if sizes else 0.0
@@ -155,7 +109,7 @@ def _r8_bandwidth(group: GroupSums) -> Iterator[Finding]:
 
 
 def _r9_pipeline(group: GroupSums) -> Iterator[Finding]:
-    if group.stages != PIPELINE.stages or not _at_stake(group):
+    if group.stages != PIPELINE.stages or not at_stake(group):
         return
     moving = group.stage("get", "put") / group.total_ns
     compute = group.stage("compute") / group.total_ns
@@ -165,7 +119,7 @@ def _r9_pipeline(group: GroupSums) -> Iterator[Finding]:
 
 
 def _r10_unaccounted(group: GroupSums) -> Iterator[Finding]:
-    if _at_stake(group) and len(group.stages) > 1:
+    if at_stake(group) and len(group.stages) > 1:
         share = 1.0 - sum(group.stage_ns) / group.total_ns
         if share >= 0.10:
             yield Finding("R10", group.segment.name, {"share": share, "threshold": 0.10})
@@ -189,8 +143,9 @@ def _r13_straggler(group: GroupSums) -> Iterator[Finding]:
 
 
 _RULES: tuple[Callable[[GroupSums], Iterator[Finding]], ...] = (
-    _r1_serialize, _r2_wait, _r4_loopback, _r5_chatty, _r6_tail, _r8_bandwidth, _r9_pipeline, _r10_unaccounted,
-    _r12_failed, _r13_straggler,
+    _r1_serialize, two_sides.wait, _r4_loopback, _r5_chatty, _r6_tail, two_sides.queueing,
+    _r8_bandwidth, _r9_pipeline, _r10_unaccounted,
+    _r12_failed, _r13_straggler, two_sides.wide_types,
 )  # fmt: skip
 
 
@@ -216,7 +171,7 @@ def _r11_cost(groups: list[GroupSums], notes: Notes) -> Iterator[Finding]:
     """Say what tracing itself costs, from the costs in the headers, or from the lines that were logged."""
     costs = [facts["costs_ns"][0] for facts in notes.facts if _has_costs(facts)]
     for group in groups:
-        if not _at_stake(group):
+        if not at_stake(group):
             continue
         each = float(np.median(costs)) if costs else 0.0
         if group.stages == PIPELINE.stages and notes.counts["TQ lines"]:
@@ -233,7 +188,7 @@ def _has_costs(facts: dict[str, Any]) -> bool:
 
 
 def _seed_rpc(group: GroupSums) -> Iterator[Finding]:
-    if not _is_rpc(group) or group.total_ns <= 0:
+    if not is_rpc(group) or group.total_ns <= 0:
         return
     serialize, moving = group.stage("serialize") / group.total_ns, group.stage("send", "wait") / group.total_ns
     if serialize > 0.30:

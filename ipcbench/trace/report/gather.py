@@ -13,6 +13,7 @@ from ipcbench.errors import StoreError
 from ipcbench.files import as_store_errors
 from ipcbench.trace.layout import SEGMENT_MAGIC, TALLY_MAGIC
 from ipcbench.trace.readers.batch import Notes
+from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.own import read_segment, read_tally
 from ipcbench.trace.readers.text import grouped, read_log
 from ipcbench.trace.report.sums import Sums
@@ -38,17 +39,24 @@ def gather(paths: Sequence[Path]) -> Gathered:
     """
     sums, notes = Sums(), Notes()
     texts: list[Path] = []
+    named: list[Path] = []
+    found: list[Path] = []
     for path in paths:
         with as_store_errors(path):
             if path.is_dir():
-                _read_folder(path, sums, notes, texts)
+                found += _in_folder(path, texts)
             else:
                 with path.open("rb") as file:
                     magic = file.read(8)
-                if magic in {SEGMENT_MAGIC, TALLY_MAGIC}:
-                    _read_own(path, magic == SEGMENT_MAGIC, sums, notes)
-                else:
-                    texts.append(path)
+                (named if magic in {SEGMENT_MAGIC, TALLY_MAGIC} else texts).append(path)
+    servers = find_servers([path for path in (*named, *found) if _is_segment(path)], notes)
+    for path in named:
+        _read_own(path, servers, sums, notes)
+    for path in found:
+        try:
+            _read_own(path, servers, sums, notes)
+        except StoreError as error:
+            notes.damaged(path.name, str(error))
     for parts in grouped(texts):
         for batch in read_log(parts, notes):
             sums.add(batch)
@@ -61,22 +69,23 @@ def gather(paths: Sequence[Path]) -> Gathered:
     return Gathered(tuple(paths), sums, notes)
 
 
-def _read_folder(folder: Path, sums: Sums, notes: Notes, texts: list[Path]) -> None:
-    """Read the package's own files in a folder; without any, its logs are to be read."""
+def _in_folder(folder: Path, texts: list[Path]) -> list[Path]:
+    """Return the package's own files in a folder; without any, its logs are to be read."""
     own = sorted(path for path in folder.iterdir() if path.suffix in _OWN_SUFFIXES)
     if not own:
         texts += sorted(path for path in folder.iterdir() if ".log" in path.name and path.is_file())
-    for path in own:
-        try:
-            _read_own(path, path.suffix == SEGMENT_SUFFIX, sums, notes)
-        except StoreError as error:
-            notes.damaged(path.name, str(error))
+    return own
 
 
-def _read_own(path: Path, is_segment: bool, sums: Sums, notes: Notes) -> None:
-    if is_segment:
-        for batch in read_segment(path, notes):
-            sums.add(batch)
-    else:
+def _is_segment(path: Path) -> bool:
+    with as_store_errors(path), path.open("rb") as file:
+        return file.read(8) == SEGMENT_MAGIC
+
+
+def _read_own(path: Path, servers: Servers, sums: Sums, notes: Notes) -> None:
+    if path.suffix == TALLY_SUFFIX or (path.suffix != SEGMENT_SUFFIX and not _is_segment(path)):
         for bulk in read_tally(path, notes):
             sums.add_bulk(bulk)
+    else:
+        for batch in read_segment(path, notes):
+            sums.add(servers.join(batch))

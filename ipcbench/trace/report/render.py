@@ -14,8 +14,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ipcbench.trace.report.audit import Objection, audit
-from ipcbench.trace.report.findings import Finding, findings
+from ipcbench.trace.report.figures import ms as _ms
+from ipcbench.trace.report.figures import percent as _percent
+from ipcbench.trace.report.finding import Finding
+from ipcbench.trace.report.findings import findings
 from ipcbench.trace.report.gather import Gathered
+from ipcbench.trace.report.split import as_figures, split_rows, split_text
 from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
 from ipcbench.units import format_bytes, format_duration_ns
@@ -48,14 +52,6 @@ def make_report(gathered: Gathered, rules: str = "default") -> Report:
 def _quantile(one: MethodSums, probability: float) -> float | None:
     enough = one.timed_count * (1.0 - probability) >= _LEAST_BEYOND or probability == 0.5
     return one.histogram.quantile(probability) if one.timed_count and enough else None
-
-
-def _ms(value_ns: float | None) -> str:
-    return "–" if value_ns is None else f"{value_ns / 1e6:,.3f}"
-
-
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.1f} %"
 
 
 def _speed(moved_bytes: float, total_ns: float) -> float:
@@ -95,8 +91,10 @@ def _stage_table(group: GroupSums, language: Language) -> Table:
     for name, ns, share in stage_shares(group):
         shown = word(name, language) if name == "unaccounted" else name
         rows.append([shown, _ms(ns), _percent(share)])
-        if name == "wait" and group.server_ns:
-            rows.append([word("server", language), _ms(group.server_ns), _percent(group.server_ns / group.total_ns)])
+        if name == "wait":
+            rows += split_rows(group.split, language)
+    if "wait" not in group.stages:
+        rows += split_rows(group.split, language)
     if group.outside_ns:
         rows.append([word("outside", language), _ms(group.outside_ns), "–"])
     return [word("stage", language), f"{word('total', language)} ms", word("share", language)], rows
@@ -130,11 +128,14 @@ def _overall(group: GroupSums, language: Language) -> str:
         parts.append(f"{word('transport', language)} {group.segment.transport}")
     if len(group.workers) > 1:
         parts.append(f"{word('processes', language)} {len(group.workers)}")
+    if text := split_text(group.split, group.calls_count, language):
+        parts.append(text)
     return ", ".join(parts)
 
 
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "share": _percent, "transit_share": _percent, "compute_share": _percent, "copy_ns": format_duration_ns,
+    "wide_share": _percent, "busy": _percent, "queue_ns": format_duration_ns,
     "each_ns": format_duration_ns, "round_trip_ns": format_duration_ns,
     "mean_bytes": lambda one: format_bytes(round(one)),
     "median_bytes": lambda one: format_bytes(round(one)),
@@ -236,6 +237,7 @@ def _figures(name: str, one: MethodSums) -> dict[str, Any]:
         "sent_bytes": one.sent_bytes,
         "recv_bytes": one.recv_bytes,
         "throughput_mib_per_s": _speed(one.sent_bytes + one.recv_bytes, one.total_ns),
+        **as_figures(one.split),
     }
 
 
@@ -252,6 +254,13 @@ def as_json(report: Report, language: Language = "en") -> str:
             "throughput_mib_per_s": _speed(group.moved_bytes, group.total_ns),
             "stages": [{"stage": n, "total_ns": ns, "share_ratio": share} for n, ns, share in stage_shares(group)],
             "server_ns": group.server_ns,
+            "split": {
+                **as_figures(group.split),
+                "transport_share_ratio": group.split.transport_ratio,
+                "offset_error_ns": group.split.offset_error_ns,
+            }
+            if group.split.joined_count
+            else None,
             "methods": [_figures(name, one) for name, one in group.methods.items()],
             "slowest": [asdict(one) for one in group.slowest],
             "largest": [asdict(one) for one in group.largest],

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.measure.histogram import Histogram, bin_bounds
-from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Segment
+from ipcbench.bins import bin_bounds
+from ipcbench.measure.histogram import Histogram
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Bulk, Ints, Segment
+from ipcbench.trace.report.split import Split
 
 TOP_COUNT = 5
 _FIRST_COUNT = 5
@@ -48,6 +50,7 @@ class MethodSums:
         square_ns2: sum of the squares of the times of calls with records.
         first_ns: times of the first few calls.
         pairs: time and bytes of the first calls with records.
+        split: of its calls whose two sides are known.
     """
 
     histogram: Histogram = field(default_factory=Histogram)
@@ -61,6 +64,7 @@ class MethodSums:
     recv_bytes: float = 0.0
     first_ns: list[int] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
+    split: Split = field(default_factory=Split)
 
     @property
     def timed_count(self) -> int:
@@ -94,6 +98,7 @@ class GroupSums:
         stage_ns, server_ns, outside_ns: sums; server and outside are None where the log has no such column.
         workers: calls and ns by process.
         begin_ns, end_ns: of the calls whose times on the clock are known; 0 if there are none.
+        split: of the calls whose two sides are known.
         negative_count, impossible_count: calls with a time below 0, or with stages that are longer than the whole.
     """
 
@@ -109,6 +114,7 @@ class GroupSums:
     negative_count: int = 0
     impossible_count: int = 0
     odd_example: str = ""
+    split: Split = field(default_factory=Split)
 
     @property
     def calls_count(self) -> int:
@@ -164,8 +170,9 @@ class Sums:
         self._check(group, batch)
         for index, ns in enumerate(batch.stage_ns.sum(axis=0, dtype=np.float64).tolist()):
             group.stage_ns[index] += ns
+        group.split.add(batch, slice(None))
         if batch.server_ns is not None:
-            group.server_ns = (group.server_ns or 0.0) + float(batch.server_ns.sum(dtype=np.float64))
+            group.server_ns = group.split.server_ns
         if batch.outside_ns is not None:
             group.outside_ns = (group.outside_ns or 0.0) + float(batch.outside_ns.sum(dtype=np.float64))
         _add_worker(group, batch.segment.worker, len(batch.ids), float(batch.total_ns.sum(dtype=np.float64)))
@@ -202,7 +209,7 @@ class Sums:
         slack = 1000 * (len(batch.stages) + 1)  # each column is rounded by itself, to a microsecond in the logs
         impossible = batch.stage_ns.sum(axis=1) > batch.total_ns + slack
         if batch.server_ns is not None and "wait" in batch.stages:
-            negative |= batch.server_ns < 0
+            negative |= (batch.server_ns < 0) & (batch.server_ns != UNKNOWN_NS)
             impossible |= batch.server_ns > batch.stage_ns[:, batch.stages.index("wait")] + slack
         if batch.outside_ns is not None:
             negative |= batch.outside_ns < 0
@@ -257,6 +264,7 @@ def _add_methods(group: GroupSums, batch: Batch) -> None:
         sums.sent_bytes += sent[number]
         sums.recv_bytes += recv[number]
         sums.failed_count += int(failed[number])
+        sums.split.add(batch, chosen)
         _keep_first(sums, batch, chosen)
 
 

@@ -37,6 +37,12 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "processes": ("processes", "进程数"),
     "unaccounted": ("unaccounted", "未计入"),
     "server": ("of it server", "其中服务端"),
+    "split request": ("of it request transit", "其中请求传输"),
+    "split queue": ("of it server queue", "其中服务端排队"),
+    "split reply": ("of it reply transit", "其中应答传输"),
+    "transport share": ("transport {share} (of {joined:,} of {calls:,} calls, whose two sides are known)",
+                        "传输占 {share}（{calls:,} 次调用中 {joined:,} 次双端已知）"),
+    "offset": (", clocks of two hosts, ± {error}", "，两台主机时钟，误差 ± {error}"),
     "outside": ("beside the call", "调用之外"),
     "gain": ("at most {gain} can be gained ({share} of the traced time)", "最多可节省 {gain}（占跟踪时间的 {share}）"),
     "R1": (
@@ -74,6 +80,13 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
         "A long tail: p99 is {ratio:.1f} × p50, variation {variation:.2f} (thresholds 10 and 1). It goes with: {cause}.",
         "长尾：p99 为 p50 的 {ratio:.1f} 倍，变异系数 {variation:.2f}（阈值 10 与 1）。关联因素：{cause}。",
     ),
+    "R7": (
+        "Requests wait for the server: {share} of the time (threshold {threshold}), {queue_ns} a call; from the first "
+        "call to the last the wait changes by {growth:+.1f} × its mean, and the server works {busy} of the time for these "
+        "callers. More workers, or fewer calls at once.",
+        "请求在服务端排队：占 {share}（阈值 {threshold}），平均每次 {queue_ns}；从首次到末次排队变化 {growth:+.1f} 倍均值，"
+        "服务端为这些调用者工作的时间占 {busy}。可增加工作进程，或限制并发。",
+    ),
     "R8": (
         "Large messages at {mib_per_s:.0f} MiB/s (threshold {threshold}); the time includes the server's.",
         "大消息吞吐仅 {mib_per_s:.0f} MiB/s（阈值 {threshold}）；时间包含服务端。",
@@ -98,6 +111,12 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "R13": (
         "{worker} takes {ratio:.1f} × the median of {workers} workers (threshold {threshold}).",
         "{worker} 耗时为 {workers} 个进程中位数的 {ratio:.1f} 倍（阈值 {threshold}）。",
+    ),
+    "R14": (
+        "{wide_share} of what is moved are float32 or float64 numbers, {mean_bytes} a call, and transit is {share} of the "
+        "time (threshold {threshold}). Half as wide types (bfloat16, float16) halve it.",
+        "传输数据中 {wide_share} 为 float32/float64，每次 {mean_bytes}，传输占 {share}（阈值 {threshold}）。"
+        "改用半宽类型（bfloat16、float16）可减半。",
     ),
     "R15 repeated": (
         "{count} lines were merged away as repeated: set RAY_DEDUP_LOGS=0, or read the workers' own files.",

@@ -1,0 +1,126 @@
+"""How well does a replay predict? Records the example over each transport, replays it to each, and really rewires it.
+
+    python benchmarks/replay_accuracy.py [--calls 300] [--cycles 5] [--transports zmq,zmq-tcp,shm,pipe]
+
+In each cycle, and in an order of its own, every transport carries the example for real, traced; right after that, the
+trace is replayed over all transports once. A prediction of a cycle is held against nothing; the medians of all cycles
+are: predicted for each pair of source and target, and measured for each target.
+
+The pairs of a transport with itself are shown but do not count: there, the prediction is the recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from ipcbench.measure.bootstrap import median_estimate
+from ipcbench.measure.stats import compare, noise_floor_ratio, ratio
+from ipcbench.replay.clients import read_traffic
+from ipcbench.replay.outcome import conclude
+from ipcbench.replay.run import Request, replay
+
+SERVICE = Path(__file__).parents[1] / "examples" / "tensor_service" / "service.py"
+MEDIAN_LIMIT, WORST_LIMIT = 0.05, 0.15
+
+Pairs = dict[tuple[str, str], list[float]]
+
+
+def rewired_s(transport: str, calls: int, folder: Path) -> float:
+    """Run the example for real and return how long its calls took."""
+    command = [sys.executable, str(SERVICE), "--transport", transport, "--calls", str(calls), "--trace", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return float(json.loads(done.stdout)["seconds"])
+
+
+def cycle(
+    index: int, transports: tuple[str, ...], calls: int, real: dict[str, list[float]], pairs: Pairs, tables: Pairs
+) -> None:
+    order = list(transports)
+    random.Random(index).shuffle(order)
+    with tempfile.TemporaryDirectory() as root:
+        for source in order:
+            folder = Path(root) / source
+            real[source].append(rewired_s(source, calls, folder))
+            request = Request(transports, rounds=1, calls_count=calls, source=source, seed=index)
+            outcome = conclude(replay(read_traffic(folder), request))
+            for one in outcome.backends:
+                pairs[source, one.name].append(one.predicted_ns.estimate / 1e9)
+                tables[source, one.name].append(one.table_ns / 1e9)
+            print(f"cycle {index + 1}: {source} {real[source][-1]:.3f} s", file=sys.stderr)
+
+
+def table_of_errors(transports: tuple[str, ...], real: dict[str, list[float]], pairs: Pairs, title: str) -> list[float]:
+    print(f"\n{title}: predicted / measured − 1")
+    print(f"  {'from':10s}" + "".join(f"{target:>10s}" for target in transports))
+    errors = []
+    for source in transports:
+        cells = []
+        for target in transports:
+            error = median(pairs[source, target]) / median(real[target]) - 1
+            cells.append(f"{error:+9.1%} ")
+            if source != target:
+                errors.append(abs(error))
+        print(f"  {source:10s}" + "".join(cells))
+    print(f"  {len(errors)} pairs: median {median(errors):.1%}, worst {max(errors):.1%}")
+    return errors
+
+
+def ranking_faults(transports: tuple[str, ...], real: dict[str, list[float]], pairs: Pairs) -> list[str]:
+    """Return every order of two transports that a replay got wrong and did not call a tie."""
+    faults = []
+    for source in transports:
+        cells = {target: pairs[source, target] for target in transports}
+        floor = noise_floor_ratio(list(real.values())) or 0.0
+        estimates = {target: median_estimate(cell, np.random.default_rng(1)) for target, cell in cells.items()}
+        for one, other in combinations(transports, 2):
+            first, second = estimates[one], estimates[other]
+            assert first is not None and second is not None, "two cycles at least"  # noqa: PT018
+            verdict = compare(ratio(first, second), floor)
+            really = median(real[one]) / median(real[other])
+            if verdict != "no clear difference" and (verdict == "faster") != (really < 1):
+                faults.append(f"{source}: {one} {verdict} than {other}, really {really:.3f} times as long")
+    return faults
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--cycles", type=int, default=5)
+    parser.add_argument("--transports", default="zmq,zmq-tcp,shm,pipe")
+    parser.add_argument("--json", default="", metavar="FILE", help="keep the raw times there")
+    options = parser.parse_args()
+    transports = tuple(options.transports.split(","))
+    real: dict[str, list[float]] = {name: [] for name in transports}
+    pairs: Pairs = {(source, target): [] for source in transports for target in transports}
+    tables: Pairs = {pair: [] for pair in pairs}
+    begin = time.monotonic()
+    for index in range(max(2, options.cycles)):
+        cycle(index, transports, options.calls, real, pairs, tables)
+    print(f"{options.calls} calls, {len(real[transports[0]])} cycles, {time.monotonic() - begin:.0f} s; measured, s:")
+    for name, times in real.items():
+        print(f"  {name:10s} median {median(times):.3f}  from {min(times):.3f} to {max(times):.3f}")
+    errors = table_of_errors(transports, real, pairs, "replay")
+    table_of_errors(transports, real, tables, "α + β·bytes table")
+    faults = ranking_faults(transports, real, pairs)
+    print("\nranking: " + ("right, ties aside" if not faults else "; ".join(faults)))
+    if options.json:
+        raw = {"real": real, "replay": {"→".join(pair): times for pair, times in pairs.items()}}
+        Path(options.json).write_text(json.dumps(raw, indent=1), encoding="utf-8")
+    met = median(errors) <= MEDIAN_LIMIT and max(errors) <= WORST_LIMIT and not faults
+    print(f"median ≤ {MEDIAN_LIMIT:.0%}, worst ≤ {WORST_LIMIT:.0%}, ranking: {'met' if met else 'not met'}")
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""A tensor service: one client, one server, five methods of very different sizes, over whichever transport is chosen.
+
+    python examples/tensor_service/service.py --transport zmq --calls 200 --trace trace/
+
+What does not live here: anything that ipcbench provides. The transport is a Backend of the library, so changing it is
+changing one word; the calls are recorded by `ipcbench.trace`, on both sides.
+
+A message is a name in 16 bytes, the number of columns, and the array, float32. The client works on each
+answer before it calls again, as applications do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import secrets
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")  # read by numpy's import: client and server shall not be in each other's way
+
+import numpy as np  # noqa: E402
+
+from ipcbench import ChannelSpec, get_backend, trace  # noqa: E402
+from ipcbench.errors import EndOfStream  # noqa: E402
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+_HEAD = struct.Struct("=16sq")
+_LONGEST_S = 60.0
+_TABLE_ROWS = 4096
+LARGEST_BYTES = 2**22 + 24
+
+
+class Packer:
+    """Packs messages into one buffer and unpacks them into arrays that it keeps: nothing is allocated in a call."""
+
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray(LARGEST_BYTES))
+        self._floats: Array = np.frombuffer(self._buffer, dtype=np.float32, offset=_HEAD.size)
+        self._arrays: dict[tuple[str, int], Array] = {}
+
+    def pack(self, name: str, array: Array) -> memoryview:
+        """Return a message: name, columns, the array. It is valid until the next one."""
+        _HEAD.pack_into(self._buffer, 0, name.encode(), array.shape[-1] if array.ndim > 1 else 0)
+        self._floats[: array.size] = array.reshape(-1)
+        return self._buffer[: _HEAD.size + array.nbytes]
+
+    def unpack(self, view: memoryview) -> tuple[str, Array]:
+        """Return the name and a copy of the array, valid until the next one of that name and size."""
+        raw, columns = _HEAD.unpack_from(view)
+        name = raw.rstrip(b"\0").decode()
+        found: Array = np.frombuffer(view, dtype=np.float32, offset=_HEAD.size)
+        if (name, found.size) not in self._arrays:
+            self._arrays[name, found.size] = np.empty_like(found)
+        array = self._arrays[name, found.size]
+        array[:] = found
+        return name, array.reshape(-1, columns) if columns else array
+
+
+class Service:
+    """What the server can do. Arrays are float32."""
+
+    def __init__(self) -> None:
+        generator = np.random.default_rng(1)
+        self._table: Array = generator.standard_normal((_TABLE_ROWS, 256), dtype=np.float32)
+        self._weights: Array = generator.standard_normal((512, 512), dtype=np.float32)
+        self._product: Array = np.empty((512, 512), dtype=np.float32)
+        self._result: Array = generator.standard_normal((1024, 1024), dtype=np.float32)
+        self.methods = {
+            "Ping": lambda array: array,
+            "Lookup": self._lookup,
+            "Upload": self._upload,
+            "Matmul": self._matmul,
+            "Download": lambda _: self._result,
+        }
+
+    def _lookup(self, keys: Array) -> Array:
+        """256 keys (1 KiB) → the first quarter of each one's row (64 KiB)."""
+        rows: Array = self._table[keys.astype(np.int64) % _TABLE_ROWS, :64]
+        return rows
+
+    def _upload(self, array: Array) -> Array:
+        """256 KiB → their mean and deviation."""
+        return np.array([array.mean(), array.std()], dtype=np.float32)
+
+    def _matmul(self, matrix: Array) -> Array:
+        """1 MiB → 1 MiB: a layer of a network."""
+        np.matmul(matrix, self._weights, out=self._product)
+        return np.maximum(self._product, 0.0, out=self._product)
+
+
+def serve(transport: str, there: Any, back: Any, folder: str) -> None:
+    """Serve until the client has closed."""
+    if folder:
+        trace.start(folder, service="server")
+    service, packer = Service(), Packer()
+    backend = get_backend(transport)()
+    with backend.open_reader(there, 0) as requests, backend.open_writer(back) as replies:
+        while True:
+            try:
+                request = requests.read(_LONGEST_S)
+            except EndOfStream:
+                break
+            name, _ = _HEAD.unpack_from(request)
+            with trace.call(name.rstrip(b"\0").decode(), trace.SERVER):
+                method, array = packer.unpack(request)
+                reply = packer.pack(method, service.methods[method](array))
+            replies.write(reply, _LONGEST_S)
+    trace.stop()
+
+
+def inputs() -> dict[str, Array]:
+    """Return what each method is called with."""
+    generator = np.random.default_rng(2)
+    return {
+        "Ping": np.zeros(0, dtype=np.float32),
+        "Lookup": generator.integers(0, _TABLE_ROWS, 256).astype(np.float32),
+        "Upload": generator.standard_normal(2**16, dtype=np.float32),
+        "Matmul": generator.standard_normal((512, 512), dtype=np.float32),
+        "Download": np.zeros(1, dtype=np.float32),
+    }
+
+
+def plan(calls: int) -> Iterator[str]:
+    """Yield the methods in the order of the calls: mostly small ones."""
+    mix = ["Ping"] * 6 + ["Lookup"] * 6 + ["Upload"] * 4 + ["Matmul"] * 2 + ["Download"] * 2
+    order = np.random.default_rng(3).permutation(np.resize(np.array(mix), calls))
+    yield from order.tolist()
+
+
+def digest(array: Array) -> float:
+    """Do the client's own work on an answer."""
+    return float(np.tanh(array[: 2**14]).sum())
+
+
+class Client:
+    """Calls the methods."""
+
+    def __init__(self, writer: Any, reader: Any) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._packer = Packer()
+
+    def call(self, method: str, array: Array) -> Array:
+        """Call a method and return its answer."""
+        with trace.call(method) as call:
+            request = self._packer.pack(method, array)
+            call.serialized(len(request))
+            self._writer.write(request, _LONGEST_S)
+            call.sent()
+            reply = self._reader.read(_LONGEST_S)
+            call.received(len(reply))
+            return self._packer.unpack(reply)[1]
+
+
+def run(transport: str, calls: int, folder: str = "") -> float:
+    """Run client and server and return how long the calls took, in s, without starting."""
+    backend, token = get_backend(transport)(), f"ipcb-{secrets.token_hex(4)}"
+    there, back = (
+        backend.create(ChannelSpec(name=f"{token}-{number}", max_message_bytes=LARGEST_BYTES, depth=2))
+        for number in (1, 2)
+    )
+    server = multiprocessing.get_context("spawn").Process(target=serve, args=(transport, there, back, folder))
+    server.start()
+    try:
+        with backend.open_writer(there) as writer, backend.open_reader(back, 0) as reader:
+            return _drive(Client(writer, reader), calls, folder)
+    finally:
+        server.join(_LONGEST_S)
+        backend.destroy(there)
+        backend.destroy(back)
+
+
+def _drive(client: Client, calls: int, folder: str) -> float:
+    arguments = inputs()
+    for method in [*arguments] * 3:  # nothing is timed before everything has been used
+        digest(client.call(method, arguments[method]))
+    if folder:
+        trace.start(folder, service="client")
+    begin = time.perf_counter()
+    for method in plan(calls):
+        digest(client.call(method, arguments[method]))
+    seconds = time.perf_counter() - begin
+    trace.stop()
+    return seconds
+
+
+def main() -> None:
+    """Run as the command line says, and print the result as JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--transport", default="zmq", help="a backend of ipcbench: zmq, zmq-tcp, shm, pipe")
+    parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--trace", default="", metavar="DIR", help="record the calls of both sides there")
+    options = parser.parse_args()
+    seconds = run(options.transport, options.calls, options.trace)
+    result = {"transport": options.transport, "calls": options.calls, "seconds": round(seconds, 6)}
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

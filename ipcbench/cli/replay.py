@@ -1,0 +1,105 @@
+"""`ipcbench replay`: what recorded calls would take over other transports.
+
+What does not live here: the replay and what follows from it (ipcbench/replay).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from ipcbench.cli.output import FORMATS, write_file
+from ipcbench.errors import StoreError
+
+EXIT_FAILED = 1
+_BACKENDS = "zmq,zmq-tcp,shm,pipe"
+
+
+@click.command(
+    "replay",
+    short_help="Replay recorded calls over any transport: what would they take?",
+    help="""Replay the calls of TRACE between real processes over each backend, and predict the end-to-end time there.
+
+    TRACE is the folder of a trace, or a zmq_performance.log. Each client's calls keep their order, sizes, and the work
+    before, inside and between them; the server does the work that was recorded. Requests and replies are real.
+
+    Exit codes: 0 done; 1 a backend failed; 2 bad input, or nothing to replay.""",
+)
+@click.argument("trace", metavar="TRACE")
+@click.option("--backends", default=_BACKENDS, show_default=True, metavar="NAME,…", help="What to replay over.")
+@click.option(
+    "--recorded-over",
+    default="",
+    metavar="NAME",
+    help="The backend that the trace was recorded over; predictions are then differences to a replay over it.",
+)
+@click.option(
+    "--think",
+    type=click.Choice(["recorded", "none"]),
+    default="recorded",
+    show_default=True,
+    help="Whether the server does its recorded work in the replay.",
+)
+@click.option("--rounds", type=int, default=5, show_default=True, metavar="N", help="Replays over each backend.")
+@click.option(
+    "--budget", default="60s", show_default=True, metavar="TIME", help="No round begins that would end later."
+)
+@click.option("--calls", type=int, default=None, metavar="N", help="The first N calls of each client; else by budget.")
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Of the order in each round.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Form on stdout.")
+@click.option("--out", default=None, metavar="FOLDER", help="Keep replay.md, replay.json and replay.csv there.")
+def command(
+    trace: str,
+    backends: str,
+    recorded_over: str,
+    think: str,
+    rounds: int,
+    budget: str,
+    calls: int | None,
+    seed: int,
+    form: str,
+    out: str | None,
+) -> int:
+    """Read, replay, conclude, print."""
+    from ipcbench.replay import render
+    from ipcbench.replay.clients import read_traffic
+    from ipcbench.replay.outcome import conclude
+    from ipcbench.replay.run import Request, replay
+    from ipcbench.units import parse_duration_s
+
+    request = Request(
+        backends=tuple(dict.fromkeys(name.strip() for name in backends.split(",") if name.strip())),
+        rounds=rounds,
+        budget_s=parse_duration_s(budget, "budget"),
+        calls_count=calls,
+        think=think == "recorded",
+        source=recorded_over,
+        seed=seed,
+    )
+    folder = None if out is None else _new_folder(Path(out))
+    outcome = conclude(replay(read_traffic(Path(trace)), request, lambda line: click.echo(line, err=True)))
+    if folder is not None:
+        for name, write in (
+            ("replay.md", render.as_markdown),
+            ("replay.json", render.as_json),
+            ("replay.csv", render.as_csv),
+        ):
+            write_file(folder / name, write(outcome).encode())
+    sys.stdout.write(render.FORMS[form](outcome))
+    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+    return EXIT_FAILED if any(one.failure for one in outcome.backends) or outcome.failed else 0
+
+
+def _new_folder(folder: Path) -> Path:
+    """Make the folder now: a replay that could not be kept would be in vain.
+
+    Raises:
+        StoreError: the disk refuses.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror or error}") from error
+    return folder

@@ -1,0 +1,112 @@
+"""`ipcbench trace export` and `ipcbench trace serve-metrics`: a trace for other tools.
+
+What does not live here: the formats (ipcbench/trace/exporters).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import click
+
+from ipcbench.errors import ConfigError, StoreError
+from ipcbench.trace.exporters import EXPORTERS
+
+_HOWS = {"pyarrow": "pip install 'ipcbench[parquet]'"}
+
+
+class _Export(click.Command):
+    """The command, with the formats at the end of its help text."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Formats"):
+            formatter.write_dl([(name, one.summary) for name, one in EXPORTERS.items()])
+
+
+@click.command(
+    "export",
+    cls=_Export,
+    short_help="Write a trace for other tools.",
+    help="""Write the calls in PATH…, folders of a trace or logs, in the format of another tool. What is left out is
+    named on stderr.""",
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--to", "form", type=click.Choice(list(EXPORTERS)), required=True, help="The format, see below.")
+@click.option("--out", metavar="FILE", help="Where to write; made or replaced as a whole. Without it, stdout.")
+@click.option(
+    "--endpoint", metavar="URL", help="With --to otlp: send to this collector, such as http://localhost:4318."
+)
+def export(paths: tuple[str, ...], form: str, out: str | None, endpoint: str | None) -> None:
+    """Read, write, say what is missing."""
+    from ipcbench.trace.readers.everything import find
+
+    if endpoint is not None and (form != "otlp" or out is not None):
+        raise ConfigError("--endpoint", endpoint, "with --to otlp and without --out")
+    target = _target(out)
+    if endpoint is None and target is None and EXPORTERS[form].binary and sys.stdout.isatty():
+        raise ConfigError("--to", form, "with --out FILE, or into a pipe: it is not text")
+    source = find([Path(one) for one in paths])
+    if endpoint is not None:
+        from ipcbench.trace.exporters.otlp import send
+
+        count, left_out = send(source, endpoint)
+        click.echo(f"{count:,} spans sent to {endpoint}", err=True)
+    else:
+        try:
+            left_out = _written(target, lambda file: EXPORTERS[form](source, file))
+        except ModuleNotFoundError as error:
+            if error.name not in _HOWS:
+                raise
+            raise StoreError(f"--to {form} needs {error.name}: {_HOWS[error.name]}") from error
+    for line in left_out:
+        click.echo(f"left out: {line}", err=True)
+
+
+def _target(out: str | None) -> Path | None:
+    """Return the file to write, None for stdout; a device or a folder must not be replaced by a file."""
+    if out is None:
+        return None
+    path = Path(out)
+    if path.exists() and not path.is_file():
+        raise ConfigError("--out", out, "the path of a file; without --out it goes to stdout")
+    return path
+
+
+def _written(target: Path | None, write: Callable[[IO[bytes]], tuple[str, ...]]) -> tuple[str, ...]:
+    """Write into a file, as a whole or not at all, or to stdout; return what `write` returns."""
+    from ipcbench.files import write_atomically
+
+    if target is None:
+        said = write(sys.stdout.buffer)
+        sys.stdout.buffer.flush()  # a pipe that was closed is an error here, and not after the exit
+        return said
+    found: list[tuple[str, ...]] = []
+    write_atomically(target, lambda file: found.append(write(file)))
+    return found[0]
+
+
+@click.command(
+    "serve-metrics",
+    short_help="Answer Prometheus with the sums of a trace.",
+    help="""Answer GET /metrics with the sums of the calls that are recorded into DIR, until Ctrl-C. The traced
+    application does nothing for it.""",
+)
+@click.argument("folder", metavar="DIR")
+@click.option("--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="0 takes a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+def serve_metrics(folder: str, port: int, host: str) -> None:
+    """Serve until Ctrl-C."""
+    from ipcbench.trace.exporters.metrics import make_server
+
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise StoreError(f"{path}: not the folder of a trace")
+    with make_server(path, host, port) as server:
+        click.echo(f"http://{host}:{server.server_address[1]}/metrics", err=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return

@@ -1,0 +1,151 @@
+"""`ipcbench trace top` and `ipcbench trace tail`: a trace while it is being recorded.
+
+What does not live here: what is shown (ipcbench/trace/live).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+import click
+
+from ipcbench.errors import StoreError
+
+if TYPE_CHECKING:
+    from ipcbench.trace.live.lines import Lines
+    from ipcbench.trace.live.meter import Meter
+    from ipcbench.trace.live.watch import Watch
+
+_LOOKS_PER_S = 10
+_POLL_S = 0.1
+_WINDOW_S = 2.0
+
+
+@click.command(
+    "top",
+    short_help="Watch a traced application: rates, percentiles, stages.",
+    help="""Watch the application that records into DIR: calls/s, p50, p99, MiB/s and where the time goes, by method,
+    ten times a second, over the last two seconds. "In flight" is the mean number of calls under way.
+
+    Ctrl-C ends it. Into a pipe, or with --once, it prints one table after one interval.""",
+)
+@click.argument("folder", metavar="DIR")
+@click.option("--once", is_flag=True, help="Print one table after one interval, and end.")
+@click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Of --once.")
+def top(folder: str, once: bool, interval: str) -> None:
+    """Look until Ctrl-C."""
+    from ipcbench.trace.live.meter import Meter
+    from ipcbench.trace.live.watch import Watch
+    from ipcbench.units import parse_duration_s
+
+    watch = _watch(Watch(Path(folder)))
+    interval_s = parse_duration_s(interval, "--interval")
+    if once or not sys.stdout.isatty():
+        _print_once(Meter(watch, 2 * interval_s), watch, interval_s)
+        return
+    try:
+        _show(Meter(watch, _WINDOW_S), watch)
+    except KeyboardInterrupt:
+        return
+
+
+def _watch(watch: Watch) -> Watch:
+    if watch.folder.exists() and not watch.folder.is_dir():
+        raise StoreError(f"{watch.folder}: not the folder of a trace")
+    return watch
+
+
+def _print_once(meter: Meter, watch: Watch, interval_s: float) -> None:
+    from rich.console import Console
+
+    from ipcbench.trace.live.screen import draw
+
+    meter.look(time.monotonic())
+    Event().wait(interval_s)
+    now_s = time.monotonic()
+    meter.look(now_s)
+    console = Console(highlight=False, file=sys.stdout)
+    console.print(draw(meter.reading(now_s), str(watch.folder), console.width, list(watch.problems.values())))
+    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+
+
+def _show(meter: Meter, watch: Watch) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from ipcbench.trace.live.screen import draw
+
+    console = Console(highlight=False)
+    now_s = time.monotonic()
+    meter.look(now_s)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        due_s, never = now_s, Event()
+        while True:
+            reading = meter.reading(time.monotonic())
+            room = max(1, console.size.height - 6)
+            problems = list(watch.problems.values())
+            live.update(draw(reading, str(watch.folder), console.width, problems, room), refresh=True)
+            due_s = max(due_s + 1 / _LOOKS_PER_S, time.monotonic())
+            never.wait(due_s - time.monotonic())
+            meter.look(time.monotonic())
+
+
+@click.command(
+    "tail",
+    short_help="Print recorded calls as lines, also in the older formats.",
+    help="""Print the calls that have a record in PATH, in the order in which they ended: as JSON, as rows of
+    zmq_performance.log (calls of the stages serialize, send, wait, deserialize), or as [TQ-…] lines (get, compute,
+    put). What reads such logs can read these.
+
+    Calls that the format has no line for are counted on stderr at the end.""",
+)
+@click.argument("path", metavar="PATH")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is recorded, until Ctrl-C; PATH is a folder.")
+@click.option("--format", "form", type=click.Choice(["zmq", "tq", "jsonl"]), default="jsonl", show_default=True,
+              help="Form of the lines.")  # fmt: skip
+def tail(path: str, follow: bool, form: str) -> None:
+    """Print what is there, and what comes."""
+    from ipcbench.trace.live.lines import FORMATS
+    from ipcbench.trace.live.watch import Watch
+    from ipcbench.trace.readers.everything import find
+
+    lines = FORMATS[form]()
+    for line in lines.head():
+        click.echo(line)
+    try:
+        if follow:
+            _follow(_watch(Watch(Path(path))), lines, Event().wait)
+        else:
+            source = find([Path(path)])
+            for row in source.in_order():
+                sys.stdout.writelines(f"{line}\n" for line in lines.call(row))
+            if source.notes.damaged_count:
+                click.echo(f"warning: {source.notes.damaged_count:,} damaged: {source.notes.examples[0]}", err=True)
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+    if lines.left_out_count:
+        other = "" if form == "jsonl" else "; --format jsonl has them"
+        click.echo(f"left out: {lines.left_out_count:,} calls of other stages{other}", err=True)
+    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+
+
+def _follow(watch: Watch, lines: Lines, wait: Callable[[float], object]) -> None:
+    """Print what is new until interrupted."""
+    from ipcbench.trace.readers.calls import rows_of
+
+    said: set[str] = set()
+    while True:
+        rows = [row for calls in watch.new_calls() for row in rows_of(calls)]
+        rows.sort(key=lambda row: row.end_ns + (row.process.unix_ns or 0))
+        for row in rows:
+            sys.stdout.writelines(f"{line}\n" for line in lines.call(row))
+        sys.stdout.flush()
+        for name in watch.problems.keys() - said:
+            said.add(name)
+            click.echo(f"warning: {watch.problems[name]}", err=True)
+        wait(_POLL_S)

@@ -1,0 +1,244 @@
+"""What follows from a replay: predicted end-to-end times, gains, ranks, ties; and per method what was and what is.
+
+What does not live here: measuring (run.py) and words (render.py).
+
+A prediction is what the replay took, plus the recorded server's work if it was not replayed. If the transport of the
+trace was replayed as well, it is the recorded time plus the difference between the two replays, round by round: what
+the replay gets wrong for both is then in neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipcbench.measure.bootstrap import median_estimate
+from ipcbench.measure.stats import Estimate, Interval, Verdict, compare, noise_floor_ratio, rank_groups
+from ipcbench.replay.run import Measured, Replayed
+from ipcbench.replay.traffic import Traffic
+from ipcbench.trace.readers.batch import UNKNOWN_NS
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOutcome:
+    """What is said of one backend. Times are in ns, from the first call's begin to the last one's end.
+
+    Attributes:
+        rounds_count: replays that ended.
+        replayed_ns: the median of the rounds.
+        table_ns: what the α + β·bytes table predicts.
+        predicted_ns: with its 95 % interval; low and high are the estimate with a single round.
+        at_most_ns: upper bound where the server's work is unknown; then `predicted_ns` is the lower one.
+        gain_ratio: 1 − predicted / recorded, with the same interval.
+        verdict: against the recorded time; None where only bounds are known or there is a single round.
+        rank: 1 is the quickest; those that cannot be told apart share it.
+        failure: why there are no more rounds.
+    """
+
+    name: str
+    rounds_count: int
+    replayed_ns: float
+    table_ns: float
+    predicted_ns: Interval
+    at_most_ns: float | None
+    gain_ratio: Interval
+    verdict: Verdict | None
+    rank: int
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodOutcome:
+    """One method. Means over its calls, in ns and bytes; replays: medians over the rounds, by backend."""
+
+    name: str
+    calls_count: int
+    sent_bytes: float
+    recv_bytes: float
+    recorded_ns: float
+    server_ns: float | None
+    """None if it is unknown."""
+    replayed_ns: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The whole result.
+
+    Attributes:
+        recorded_ns: the same calls as they were recorded, the longest client's.
+        noise_ratio: by how much two predictions for one backend typically differ; None with a single round.
+        remarks: what the reader must know, one sentence each.
+        left_out: backends that cannot run here, with the reason.
+        failed: backends without any result, with the reason.
+    """
+
+    traffic: Traffic
+    source: str
+    think: bool
+    rounds_count: int
+    recorded_ns: float
+    noise_ratio: float | None
+    backends: tuple[BackendOutcome, ...]
+    methods: tuple[MethodOutcome, ...]
+    remarks: tuple[str, ...]
+    left_out: dict[str, str]
+    failed: dict[str, str]
+
+
+def conclude(replayed: Replayed, seed: int = 1) -> Outcome:
+    """Return what follows; `seed` is that of the bootstrap."""
+    traffic, request = replayed.traffic, replayed.request
+    done = {name: one for name, one in replayed.measured.items() if one.lanes_ns}
+    failures = {name: one.failure for name, one in replayed.measured.items() if not one.lanes_ns}
+    anchor = request.source if request.source in done else ""
+    generator = np.random.default_rng(seed)
+    ends = {name: _ends(replayed, one, done.get(anchor)) for name, one in done.items()}
+    floor = noise_floor_ratio([values for name, values in ends.items() if name != anchor])
+    estimates = {name: median_estimate(values, generator) for name, values in ends.items()}
+    ranks = _ranks(ends, estimates, floor or 0.0)
+    bounded = not anchor and not traffic.server_known
+    backends = tuple(
+        _backend(
+            replayed, name, float(np.median(ends[name])), estimates[name], floor or 0.0, anchor, bounded, ranks[name]
+        )
+        for name in done
+    )
+    return Outcome(
+        traffic=traffic,
+        source=anchor,
+        think=request.think,
+        rounds_count=max(len(one.lanes_ns) for one in done.values()),
+        recorded_ns=traffic.recorded_ns,
+        noise_ratio=floor,
+        backends=tuple(sorted(backends, key=lambda one: one.predicted_ns.estimate)),
+        methods=_methods(traffic, done),
+        remarks=(*traffic.remarks, *_remarks(replayed, anchor, bounded)),
+        left_out=replayed.skipped,
+        failed=failures,
+    )
+
+
+def _longest(measured: Measured) -> list[int]:
+    return [max(lanes) for lanes in measured.lanes_ns]
+
+
+def _ends(replayed: Replayed, measured: Measured, anchor: Measured | None) -> list[float]:
+    """Return the predicted end-to-end time of each round."""
+    traffic = replayed.traffic
+    if anchor is not None:
+        base = _longest(anchor)
+        usual = float(np.median(base))
+        # A round in which only one of the two was replayed is held against the usual one.
+        return [
+            max(traffic.recorded_ns + one - (base[index] if index < len(base) else usual), 1.0)
+            for index, one in enumerate(_longest(measured))
+        ]
+    omitted = [
+        0 if replayed.request.think else int(lane.server_ns[lane.server_ns != UNKNOWN_NS].sum())
+        for lane in traffic.lanes
+    ]
+    return [float(max(one + more for one, more in zip(lanes, omitted, strict=True))) for lanes in measured.lanes_ns]
+
+
+def _ranks(ends: dict[str, list[float]], estimates: dict[str, Estimate | None], floor_ratio: float) -> dict[str, int]:
+    """Return ranks; without intervals nobody can be told apart from anybody."""
+    known = [one for one in estimates.values() if one is not None]
+    if len(known) < len(estimates):
+        return dict.fromkeys(ends, 1)
+    return dict(zip(ends, rank_groups(known, floor_ratio), strict=True))
+
+
+def _backend(
+    replayed: Replayed,
+    name: str,
+    median_ns: float,
+    estimate: Estimate | None,
+    floor_ratio: float,
+    anchor: str,
+    bounded: bool,
+    rank: int,
+) -> BackendOutcome:
+    traffic, measured = replayed.traffic, replayed.measured[name]
+    recorded = float(traffic.recorded_ns)
+    predicted = estimate.interval() if estimate else Interval(median_ns, median_ns, median_ns)
+    times = Interval(predicted.low / recorded, predicted.estimate / recorded, predicted.high / recorded)
+    table = _table_ns(replayed, name)
+    if anchor:
+        table += recorded - _table_ns(replayed, anchor)
+    return BackendOutcome(
+        name=name,
+        rounds_count=len(measured.lanes_ns),
+        replayed_ns=float(np.median(_longest(measured))),
+        table_ns=table,
+        predicted_ns=predicted,
+        at_most_ns=predicted.estimate + _waited_ns(traffic) if bounded else None,
+        gain_ratio=Interval(1 - times.high, 1 - times.estimate, 1 - times.low),
+        verdict=None if bounded or estimate is None else compare(times, floor_ratio),
+        rank=rank,
+        failure=measured.failure,
+    )
+
+
+def _table_ns(replayed: Replayed, name: str) -> float:
+    table = replayed.table(name)
+    return max(table.lane_ns(lane) for lane in replayed.traffic.lanes)
+
+
+def _waited_ns(traffic: Traffic) -> int:
+    """Return the longest that any server may have worked where it is unknown: all of the waiting and sending."""
+    return max(
+        int((lane.total_ns - lane.before_ns - lane.after_ns)[lane.server_ns == UNKNOWN_NS].sum())
+        for lane in traffic.lanes
+    )
+
+
+def _remarks(replayed: Replayed, anchor: str, bounded: bool) -> list[str]:
+    traffic, remarks = replayed.traffic, []
+    if traffic.calls_count < traffic.recorded_calls_count:
+        remarks.append(
+            f"The first {traffic.calls_count:,} of {traffic.recorded_calls_count:,} calls are replayed, as the budget "
+            "or --calls asks for."
+        )
+    if not traffic.server_known:
+        unknown = sum(int(np.count_nonzero(lane.server_ns == UNKNOWN_NS)) for lane in traffic.lanes)
+        remarks.append(
+            f"The server's share of {unknown:,} calls is unknown: it is replayed as none"
+            + (", and the end-to-end time is only known to lie between two bounds." if bounded else ".")
+        )
+    if len(traffic.lanes) > 1:
+        remarks.append(
+            f"{len(traffic.lanes)} clients run at once, each with a server of its own: queueing at a shared server is "
+            "not replayed."
+        )
+    if replayed.request.source and not anchor:
+        remarks.append(f"{replayed.request.source}, which the trace was recorded over, could not be replayed.")
+    return remarks
+
+
+def _methods(traffic: Traffic, done: dict[str, Measured]) -> tuple[MethodOutcome, ...]:
+    columns = ("method", "sent_bytes", "recv_bytes", "total_ns", "server_ns")
+    method, sent, recv, total, server = (
+        np.concatenate([getattr(lane, name) for lane in traffic.lanes]) for name in columns
+    )
+    outcomes = []
+    for index in np.unique(method).tolist():
+        chosen = method == index
+        count = int(np.count_nonzero(chosen))
+        known = bool((server[chosen] != UNKNOWN_NS).all())
+        outcomes.append(
+            MethodOutcome(
+                name=traffic.methods[index],
+                calls_count=count,
+                sent_bytes=float(sent[chosen].mean()),
+                recv_bytes=float(recv[chosen].mean()),
+                recorded_ns=float(total[chosen].mean()),
+                server_ns=float(server[chosen].mean()) if known else None,
+                replayed_ns={
+                    name: float(np.median([sums[index] for sums in one.method_ns])) / count
+                    for name, one in done.items()
+                },
+            )
+        )
+    return tuple(sorted(outcomes, key=lambda one: -one.recorded_ns * one.calls_count))

@@ -1,0 +1,179 @@
+"""One replayed client over one backend: its two processes, its two channels, and the lists of calls they carry out.
+
+What does not live here: what the processes do (parts.py), and rounds (run.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ipcbench.backend import Address
+from ipcbench.harness.control import Switchboard
+from ipcbench.harness.group import Group
+from ipcbench.harness.scene import Scene
+from ipcbench.registry import get_backend
+from ipcbench.replay.parts import COLUMNS
+from ipcbench.replay.traffic import Lane
+from ipcbench.replay.work import BY_TIME
+from ipcbench.spec import ChannelSpec
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
+
+DEPTH = 2
+"""Of the channels: in a round trip there is never more than one message under way."""
+
+_OPEN_S = 30.0
+_WARM_KINDS, _WARM_TURNS = 20, 3
+_ROLES = ("client", "server")
+
+Columns = dict[str, Ints]
+
+
+class Pair:
+    """The processes of one client; a context manager that leaves none of them.
+
+    Args:
+        backend: the transport's registered name, or `module:Class`.
+        scene: the run's folder and the prefix of its names.
+        switchboard: where the processes connect to.
+        name: unique within the run.
+        largest_bytes: of the messages.
+        stall_s: longest wait of a single read or write.
+
+    Raises:
+        WorkerCrashed, WorkerTimeout: a process did not start.
+        BackendUnavailable: its launcher is missing.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        scene: Scene,
+        switchboard: Switchboard,
+        name: str,
+        largest_bytes: int,
+        stall_s: float,
+    ) -> None:
+        self._name = backend
+        self._backend = get_backend(backend)()
+        self._scene = scene
+        self._largest_bytes = largest_bytes
+        self._stall_s = stall_s
+        self._addresses: list[Address] = []
+        launcher = self._backend.capabilities.launcher
+        self._group = Group(launcher, 1, switchboard, scene.directory, name, roles=_ROLES)
+        for pid in self._group.all_pids():
+            scene.watch(pid)
+
+    def open(self) -> None:
+        """Make the channels, and open their ends.
+
+        Raises:
+            TransportError, TrialError: it cannot be done.
+        """
+        for processes in ((0, 1), (1, 0)):
+            channel = ChannelSpec(
+                name=self._scene.channel_name(),
+                max_message_bytes=self._largest_bytes,
+                depth=DEPTH,
+                processes=processes,
+            )
+            self._addresses.append(self._backend.create(channel))
+        there, back = (one.as_dict() for one in self._addresses)
+        request = {"backend": self._name, "there": there, "back": back}
+        self._group.ask_all(_call("open_part", request), _OPEN_S)
+
+    def carry_out(self, columns: Columns, limit_s: float) -> tuple[Columns, Columns]:
+        """Carry out a list of calls; return what the client and what the server measured.
+
+        Raises:
+            WorkerCrashed, WorkerTimeout, TrialError: a process ended, hung, or reports an error.
+        """
+        packed = {name: column.astype(np.int64).tobytes() for name, column in columns.items()}
+        answers = self._group.ask_all(_call("run_part", {"columns": packed, "stall_s": self._stall_s}), limit_s)
+        client, server = (
+            {name: np.frombuffer(data, dtype=np.int64) for name, data in answers[index]["columns"].items()}
+            for index in (0, 1)
+        )
+        return client, server
+
+    def close(self) -> None:
+        """Close the ends and let the processes go; they are killed if they do not.
+
+        Raises:
+            TrialError: an end cannot be closed.
+        """
+        try:
+            self._group.ask_all({"do": "close"}, _OPEN_S)
+            self._group.end()
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Kill what is left of the processes, and remove the channels."""
+        self._group.kill()
+        while self._addresses:
+            self._backend.destroy(self._addresses.pop())
+
+
+def _call(function: str, request: dict[str, Any]) -> dict[str, Any]:
+    return {"do": "call", "function": f"ipcbench.replay.parts:{function}", **request}
+
+
+def columns_of(lane: Lane) -> Columns:
+    """Return a lane as the list of calls that the processes carry out, all work by its time."""
+    by_time = np.full(len(lane.method), BY_TIME, dtype=np.int64)
+    server = np.where(lane.server_ns == UNKNOWN_NS, 0, lane.server_ns)
+    values = (lane.gap_ns, lane.before_ns, lane.after_ns, server, lane.sent_bytes, lane.recv_bytes, *[by_time] * 6)
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def back_to_back(sizes: Ints) -> Columns:
+    """Return a list of calls without any work, with requests and replies of the same size."""
+    none = np.zeros(len(sizes), dtype=np.int64)
+    return dict(zip(COLUMNS, (none, none, none, none, sizes, sizes, *[none] * 6), strict=True))
+
+
+def warm_up(columns: Columns) -> Columns:
+    """Return a few calls of each pair of sizes, without work between them, so that memory and connections are there."""
+    sizes = np.stack((columns["sent_bytes"], columns["recv_bytes"]), axis=1)
+    first = np.unique(sizes, axis=0, return_index=True)[1][:_WARM_KINDS]
+    chosen = np.tile(np.sort(first), _WARM_TURNS)
+    calls = {name: column[chosen] for name, column in columns.items()}
+    none = np.zeros(len(chosen), dtype=np.int64)
+    return {**calls, **dict.fromkeys(("gap_ns", "gap_pieces", "server_ns", "server_pieces"), none)}
+
+
+def by_pieces(columns: Columns, client: Columns, server: Columns, method: Ints) -> Columns:
+    """Return the list with all work by its pieces, at the pace of a replay in which it was by its time.
+
+    The pace is that of a method's usual call, so that a process that once did not run makes no difference. Fractions
+    of a piece go to a later call of the method.
+    """
+    result = dict(columns)
+    for work, done in (("gap", client), ("before", client), ("after", client), ("server", server)):
+        result[f"{work}_pieces"] = _pieces(columns[f"{work}_ns"], done[f"{work}_pieces"], method)
+    for walk, size, done in (("request_walk_bytes", "sent_bytes", server), ("reply_walk_bytes", "recv_bytes", client)):
+        result[walk] = _usual_share(columns[size], done["walked_bytes"], method)
+    return result
+
+
+def _pieces(work_ns: Ints, pieces: Ints, method: Ints) -> Ints:
+    result = np.zeros(len(method), dtype=np.int64)
+    for index in np.unique(method):
+        chosen = np.flatnonzero(method == index)
+        asked = work_ns[chosen]
+        if (asked > 0).any():
+            pace = float(np.median(pieces[chosen][asked > 0] / asked[asked > 0]))
+            result[chosen] = np.diff(np.floor(np.cumsum(asked * pace)), prepend=0.0).astype(np.int64)
+    return result
+
+
+def _usual_share(sizes: Ints, walked: Ints, method: Ints) -> Ints:
+    result = np.zeros(len(method), dtype=np.int64)
+    for index in np.unique(method):
+        chosen = method == index
+        share = float(np.median(walked[chosen] / np.maximum(sizes[chosen], 1)))
+        result[chosen] = (sizes[chosen] * share).astype(np.int64)
+    return result

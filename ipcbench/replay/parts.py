@@ -1,0 +1,178 @@
+"""What the two processes of a replayed client do: one calls, one serves, both after the same list of calls.
+
+What does not live here: starting them and telling them when (pair.py), and what the work is made of (work.py).
+
+The list says for each call: method, gap, work before and after, the server's work, both sizes. A message carries its
+call's number where it has room for it, so that a lost, repeated or mixed-up message ends the replay.
+"""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+from ipcbench.backend import Address, Reader, Writer
+from ipcbench.clock import now_ns
+from ipcbench.errors import IntegrityError
+from ipcbench.harness.worker import Worker
+from ipcbench.registry import get_backend
+from ipcbench.replay.work import BY_TIME, Work
+
+CLIENT: Final = 0
+SERVER: Final = 1
+
+COLUMNS = (
+    "gap_ns", "before_ns", "after_ns", "server_ns", "sent_bytes", "recv_bytes",
+    "gap_pieces", "before_pieces", "after_pieces", "server_pieces", "request_walk_bytes", "reply_walk_bytes",
+)  # fmt: skip
+"""Of the list. Work is done by its pieces if they are given, else by its time; then the whole message is walked through
+within that time, as far as it goes."""
+
+_NUMBER = Struct("=q")
+
+Columns: TypeAlias = "dict[str, array[int]]"
+
+
+class Part:
+    """One side of a replayed client.
+
+    Args:
+        writer, reader: of the channel from this side, and of the one to it.
+        columns: the list of calls, by name.
+        stall_s: longest wait of a single read or write.
+    """
+
+    def __init__(self, writer: Writer, reader: Reader, columns: Columns, stall_s: float) -> None:
+        self.write = writer.write
+        self.read = reader.read
+        self.columns = columns
+        self.stall_s = stall_s
+        self.count = len(columns["gap_ns"])
+        sizes = [*columns["sent_bytes"], *columns["recv_bytes"]]
+        self.work = Work()
+        self._memory = memoryview(bytearray(b"\1") * max(_NUMBER.size, *sizes))
+
+    def every_column(self) -> tuple[array[int], ...]:
+        """Return the columns in the order of `COLUMNS`."""
+        return tuple(self.columns[name] for name in COLUMNS)
+
+    def empty(self, names: tuple[str, ...]) -> Columns:
+        """Return a column of zeros for each name."""
+        return {name: array("q", bytes(8 * self.count)) for name in names}
+
+    def outgoing(self, sizes: array[int]) -> dict[int, memoryview]:
+        """Return a message of each size."""
+        return {size: self._memory[:size] for size in set(sizes)}
+
+    def received(self, view: memoryview, size: int, number: int) -> None:
+        """Raise IntegrityError unless this is the message of call `number`."""
+        if len(view) != size or (size >= _NUMBER.size and _NUMBER.unpack_from(view)[0] != number):
+            raise IntegrityError(f"call {number} got a message of another call")
+
+    def consume(
+        self, view: memoryview, work_ns: int, pieces: int, walk_bytes: int, span: int, target: memoryview | None = None
+    ) -> int:
+        """Do the work that a message causes; return how much of the message was walked through."""
+        work, size, at, now = self.work, len(view), 0, now_ns()
+        deadline = now + work_ns
+        if pieces == BY_TIME:
+            while at < size and now < deadline:
+                at = work.walk(view, at)
+                now = now_ns()
+        else:
+            while at < walk_bytes:
+                at = work.walk(view, at)
+        work.do(pieces, deadline, span, target)
+        return at
+
+
+class ClientPart(Part):
+    """Calls."""
+
+    def run(self) -> Columns:
+        """Return, of each call, `total_ns`, `transport_ns` (request handed over to reply here), `end_ns`, and the work.
+
+        The work is `gap_pieces`, `before_pieces`, `after_pieces` and `walked_bytes`.
+        """
+        gaps, befores, afters, _, sents, recvs, gap_ps, before_ps, after_ps, _, _, walks = self.every_column()
+        names = ("total_ns", "transport_ns", "end_ns", "gap_pieces", "before_pieces", "after_pieces", "walked_bytes")
+        results = self.empty(names)
+        totals, transports, ends, gaps_done, befores_done, afters_done, walked = results.values()
+        messages, work, clock, stall_s = self.outgoing(sents), self.work, now_ns, self.stall_s
+        do = work.do
+        end = clock()
+        for index in range(self.count):
+            sent, recv = sents[index], recvs[index]
+            message, span = messages[sent], sent + recv
+            begin = do(gap_ps[index], end + gaps[index], span)
+            gaps_done[index] = work.pieces_count
+            do(before_ps[index], begin + befores[index], span, message)
+            befores_done[index] = work.pieces_count
+            if sent >= _NUMBER.size:
+                _NUMBER.pack_into(message, 0, index)
+            handed = clock()
+            self.write(message, stall_s)
+            view = self.read(stall_s)
+            here = clock()
+            self.received(view, recv, index)
+            walked[index] = self.consume(view, afters[index], after_ps[index], walks[index], span)
+            end = clock()
+            afters_done[index] = work.pieces_count
+            totals[index], transports[index], ends[index] = end - begin, here - handed, end
+        return results
+
+
+class ServerPart(Part):
+    """Serves."""
+
+    def run(self) -> Columns:
+        """Return `server_pieces` and `walked_bytes` of each call."""
+        _, _, _, servers, sents, recvs, _, _, _, server_ps, walks, _ = self.every_column()
+        results = self.empty(("server_pieces", "walked_bytes"))
+        done, walked = results.values()
+        messages, stall_s = self.outgoing(recvs), self.stall_s
+        for index in range(self.count):
+            sent, recv = sents[index], recvs[index]
+            view = self.read(stall_s)
+            self.received(view, sent, index)
+            message = messages[recv]
+            walked[index] = self.consume(view, servers[index], server_ps[index], walks[index], sent + recv, message)
+            if recv >= _NUMBER.size:
+                _NUMBER.pack_into(message, 0, index)
+            self.write(message, stall_s)
+            done[index] = self.work.pieces_count
+        return results
+
+
+def open_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    """Open this process's two endpoints, in the order that both sides of a group keep."""
+    backend = get_backend(request["backend"])()
+    there, back = (Address.from_dict(request[name]) for name in ("there", "back"))
+    if worker.index == CLIENT:
+        worker.hold(backend.open_writer(there))
+        worker.hold(backend.open_reader(back, 0))
+    else:
+        worker.hold(backend.open_reader(there, 0))
+        worker.hold(backend.open_writer(back))
+    return {}
+
+
+def run_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    """Carry out a list of calls on the open endpoints; answers with columns of int64, as bytes."""
+    columns = {name: array("q") for name in COLUMNS}
+    for name, column in columns.items():
+        column.frombytes(request["columns"][name])
+    (writer,) = (one for one in worker.endpoints if isinstance(one, Writer))
+    (reader,) = (one for one in worker.endpoints if isinstance(one, Reader))
+    part = (ClientPart if worker.index == CLIENT else ServerPart)(writer, reader, columns, request["stall_s"])
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        results = part.run()
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    return {"columns": {name: column.tobytes() for name, column in results.items()}}

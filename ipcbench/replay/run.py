@@ -1,0 +1,265 @@
+"""A replay: rounds in which every backend carries the traffic once, in shuffled order, on fresh processes.
+
+What does not live here: what follows from it (outcome.py).
+
+The backend that the trace was recorded over, where it is known, is replayed too. A first replay over it, the pilot,
+shows how much work is done there in the recorded times; from then on, that much is done over every backend, and takes
+what it takes: a process that was woken works slower, and so does one whose message lies in another core's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ipcbench.backend import Backend
+from ipcbench.errors import BackendUnavailable, ConfigError, IpcbenchError, TrialError, Unsupported
+from ipcbench.harness.control import Switchboard
+from ipcbench.harness.launch import CONTROL_HOST_VARIABLE, find_mpiexec
+from ipcbench.harness.scene import Scene
+from ipcbench.registry import get_backend
+from ipcbench.replay.pair import DEPTH, Columns, Pair, back_to_back, by_pieces, columns_of, warm_up
+from ipcbench.replay.table import Table, ladder, make_table
+from ipcbench.replay.traffic import Traffic
+from ipcbench.spec import NAME_PREFIX, ChannelSpec, require_range
+from ipcbench.trace.readers.batch import Ints
+
+STALL_S = 10.0
+_START_S = 1.0
+"""What starting and ending the processes of a replay takes, for planning."""
+_LEAST_CALLS = 20
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be replayed, and how.
+
+    Attributes:
+        backends: names.
+        rounds: how often each carries the traffic.
+        budget_s: no further round begins if it would probably end after this.
+        calls_count: the first calls of each client; None takes as many as the budget allows.
+        think: whether the server does the recorded work, or none.
+        source: the backend that the trace was recorded over; empty if it is none, or unknown.
+        seed: of the order in each round.
+        stall_s: longest wait of a single read or write, beyond the longest recorded work.
+
+    Raises:
+        ConfigError: on construction, naming the field, its value and what is allowed.
+    """
+
+    backends: tuple[str, ...]
+    rounds: int = 5
+    budget_s: float = 60.0
+    calls_count: int | None = None
+    think: bool = True
+    source: str = ""
+    seed: int = 1
+    stall_s: float = STALL_S
+
+    def __post_init__(self) -> None:
+        if not self.backends:
+            raise ConfigError("backends", "", "one or more names")
+        require_range("rounds", self.rounds, 1, 10_000)
+        require_range("budget", self.budget_s, 1, 7 * 24 * 3600)
+        if self.calls_count is not None:
+            require_range("calls", self.calls_count, 1, 10_000_000)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one backend did. Lists have one entry per round.
+
+    Attributes:
+        lanes_ns: each client's time from its first call's begin to its last one's end.
+        method_ns: sums of the calls' times by method, of all clients; shape (methods,).
+        trips_ns: the calibration's round trips.
+        failure: why there is nothing more.
+    """
+
+    lanes_ns: list[list[int]] = field(default_factory=list)
+    method_ns: list[Ints] = field(default_factory=list)
+    trips_ns: list[Ints] = field(default_factory=list)
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A replay's result.
+
+    Attributes:
+        request: what was asked for.
+        traffic: what was replayed, cut to what the budget allows.
+        measured: by backend, in the order asked for; the source among them.
+        skipped: backends that cannot run here, with the reason.
+        ladder_bytes: sizes of the calibration.
+    """
+
+    request: Request
+    traffic: Traffic
+    measured: dict[str, Measured]
+    skipped: dict[str, str]
+    ladder_bytes: Ints
+
+    def table(self, name: str) -> Table:
+        """Return the table of a backend that has finished a round."""
+        return make_table(self.ladder_bytes, self.measured[name].trips_ns)
+
+
+def replay(traffic: Traffic, request: Request, say: Say = lambda _: None) -> Replayed:
+    """Replay the traffic; a backend that fails is left out of later rounds, with its reason.
+
+    Args:
+        traffic: what was recorded.
+        request: how.
+        say: called with a line after every replay, and for everything that is left out.
+
+    Raises:
+        UnknownBackend, ConfigError, BackendUnavailable: before anything is started.
+        TrialError: over no backend did it work.
+    """
+    backends, skipped = _select(request, traffic.largest_bytes)
+    for name, reason in skipped.items():
+        say(f"warning: {name} is left out: {reason}")
+    share_s = request.budget_s / (request.rounds * len(backends) + bool(request.source))
+    least_s = max(share_s - _START_S, share_s / 4)
+    traffic = traffic.limited(least_s * 1e9, request.calls_count, _LEAST_CALLS)
+    result = Replayed(request, traffic, {name: Measured() for name in backends}, skipped, ladder(traffic.largest_bytes))
+    _Replay(result, backends, say).carry_out()
+    failures = [f"{name}: {one.failure}" for name, one in result.measured.items() if one.failure]
+    if all(not one.lanes_ns for one in result.measured.values()):
+        raise TrialError("; ".join(failures))
+    return result
+
+
+def _select(request: Request, largest_bytes: int) -> tuple[dict[str, type[Backend]], dict[str, str]]:
+    """Return the backends that can take part, and for each other one the reason and how to get it."""
+    usable: dict[str, type[Backend]] = {}
+    skipped: dict[str, str] = {}
+    channel = ChannelSpec(name=f"{NAME_PREFIX}check", max_message_bytes=largest_bytes, depth=DEPTH)
+    for name in dict.fromkeys((*request.backends, *filter(None, (request.source,)))):
+        backend = get_backend(name)
+        if backend.capabilities.launcher == "inline":
+            raise ConfigError("backends", name, "transports between processes")
+        try:
+            backend.probe()
+            if backend.capabilities.launcher == "mpiexec":
+                find_mpiexec()
+            backend().require(channel)
+        except BackendUnavailable as error:
+            skipped[name] = f"{error.reason}; {error.hint}"
+        except Unsupported as error:
+            skipped[name] = str(error)
+        else:
+            usable[name] = backend
+    if not usable:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise BackendUnavailable(",".join(skipped), reasons, "choose others, `ipcbench list` shows what is there")
+    return usable, skipped
+
+
+class _Replay:
+    """The state of a replay while it goes on."""
+
+    def __init__(self, result: Replayed, backends: dict[str, type[Backend]], say: Say) -> None:
+        self._result = result
+        self._request = result.request
+        self._backends = backends
+        self._say = say
+        traffic = result.traffic if result.request.think else result.traffic.without_think()
+        self._lists = [columns_of(lane) for lane in traffic.lanes]
+        self._launches = 0
+
+    def carry_out(self) -> None:
+        """Replay round after round while the budget lasts; the first round always is."""
+        started_s = time.monotonic()
+        with Scene() as scene, _switchboard(scene) as switchboard:
+            if self._request.source in self._backends:
+                self._pilot(scene, switchboard)
+            for index in range(self._request.rounds):
+                elapsed_s = time.monotonic() - started_s
+                if index and elapsed_s * (index + 1) / index > self._request.budget_s:
+                    self._say(f"the budget is spent after {index} of {self._request.rounds} rounds")
+                    return
+                self._round(index, scene, switchboard)
+
+    def _round(self, index: int, scene: Scene, switchboard: Switchboard) -> None:
+        names = [name for name in self._backends if not self._result.measured[name].failure]
+        random.Random(f"{self._request.seed}/{index}").shuffle(names)  # noqa: S311 - an order, not a secret
+        for name in names:
+            measured = self._result.measured[name]
+            try:
+                clients, _, trips = self._once(name, scene, switchboard)
+            except IpcbenchError as error:
+                measured.failure = str(error)
+                self._say(f"warning: {name} failed: {error}")
+                continue
+            measured.trips_ns.append(trips)
+            measured.lanes_ns.append(
+                [int(one["end_ns"][-1] - one["end_ns"][0] + one["total_ns"][0]) for one in clients]
+            )
+            measured.method_ns.append(self._by_method(clients))
+            where = f"round {index + 1}/{self._request.rounds}"
+            self._say(f"{where}  {name}  {max(measured.lanes_ns[-1]) / 1e9:.3f} s")
+
+    def _by_method(self, clients: Sequence[Columns]) -> Ints:
+        sums = np.zeros(len(self._result.traffic.methods), dtype=np.int64)
+        for lane, client in zip(self._result.traffic.lanes, clients, strict=True):
+            np.add.at(sums, lane.method, client["total_ns"])
+        return sums
+
+    def _pilot(self, scene: Scene, switchboard: Switchboard) -> None:
+        """Replay over the source by time, to know the recorded work by its pieces."""
+        try:
+            clients, servers, _ = self._once(self._request.source, scene, switchboard)
+        except IpcbenchError as error:
+            self._result.measured[self._request.source].failure = str(error)
+            self._say(f"warning: {self._request.source} failed: {error}")
+            return
+        lanes = self._result.traffic.lanes
+        self._lists = [
+            by_pieces(columns, client, server, lane.method)
+            for lane, columns, client, server in zip(lanes, self._lists, clients, servers, strict=True)
+        ]
+
+    def _once(self, name: str, scene: Scene, switchboard: Switchboard) -> tuple[list[Columns], list[Columns], Ints]:
+        """Carry the traffic over a backend once; return what the clients and servers measured, and the calibration."""
+        largest = self._result.traffic.largest_bytes
+        recorded_s = self._result.traffic.recorded_ns / 1e9
+        stall_s = self._request.stall_s + recorded_s
+        with ExitStack() as stack:
+            pairs: list[Pair] = []
+            for _ in self._lists:
+                self._launches += 1
+                pairs.append(Pair(name, scene, switchboard, f"replay-{self._launches}", largest, stall_s))
+                stack.callback(pairs[-1].drop)
+            for pair in pairs:
+                pair.open()
+            limit_s = 3 * stall_s
+            with ThreadPoolExecutor(len(pairs)) as pool:
+                list(pool.map(lambda pair, columns: pair.carry_out(warm_up(columns), limit_s), pairs, self._lists))
+                done = list(pool.map(lambda pair, columns: pair.carry_out(columns, limit_s), pairs, self._lists))
+            # Last, since large messages one after the other leave a TCP connection in another state than the calls do.
+            calibration = back_to_back(self._result.ladder_bytes)
+            trips = pairs[0].carry_out(calibration, limit_s)[0]["transport_ns"]
+            for pair in pairs:
+                pair.close()
+        return [client for client, _ in done], [server for _, server in done], trips
+
+
+@contextmanager
+def _switchboard(scene: Scene) -> Iterator[Switchboard]:
+    switchboard = Switchboard(scene.directory, os.environ.get(CONTROL_HOST_VARIABLE))
+    try:
+        yield switchboard
+    finally:
+        switchboard.close()

@@ -1,0 +1,67 @@
+"""The α + β·bytes table: how long one message takes on a quiet channel, by size, and what a list of calls would take.
+
+What does not live here: measuring the round trips (run.py).
+
+Between two measured sizes the time is a straight line, of its own α and β in each piece; beyond them, the nearest piece
+goes on. The table knows nothing of caches, of cores that slow down or of processes that fell asleep meanwhile: beside a
+replay, it shows how much those matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipcbench.measure.stats import FloatArray
+from ipcbench.replay.traffic import Lane
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
+
+_SIZES = (16, 1024, 8192, 2**16, 2**18, 2**20, 2**22, 2**24)
+_SMALL_REPEATS, _LARGE_REPEATS = 24, 8
+_LARGE_BYTES = 2**17
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One-way times of a backend.
+
+    Attributes:
+        sizes_bytes: ascending.
+        one_way_ns: half of a round trip with messages of that size, the median.
+    """
+
+    sizes_bytes: tuple[int, ...]
+    one_way_ns: tuple[float, ...]
+
+    def times_ns(self, sizes: Ints) -> FloatArray:
+        """Return the time of one message of each size."""
+        if len(self.sizes_bytes) == 1:
+            return np.full(len(sizes), self.one_way_ns[0])
+        xs, ys = np.array(self.sizes_bytes, dtype=np.float64), np.array(self.one_way_ns)
+        piece = np.clip(np.searchsorted(xs, sizes) - 1, 0, len(xs) - 2)
+        slope = (ys[piece + 1] - ys[piece]) / (xs[piece + 1] - xs[piece])
+        times: FloatArray = np.maximum(ys[piece] + slope * (sizes - xs[piece]), 0.0)
+        return times
+
+    def lane_ns(self, lane: Lane) -> float:
+        """Return how long that client would take; server's work that is unknown counts as none."""
+        server = np.where(lane.server_ns == UNKNOWN_NS, 0, lane.server_ns)
+        work = int((lane.gap_ns + lane.before_ns + lane.after_ns + server).sum())
+        return work + float(self.times_ns(lane.sent_bytes).sum() + self.times_ns(lane.recv_bytes).sum())
+
+
+def ladder(largest_bytes: int) -> Ints:
+    """Return the sizes of the calibration's round trips, in their order."""
+    sizes = [*(one for one in _SIZES if one < largest_bytes), largest_bytes]
+    repeats = [_LARGE_REPEATS if one >= _LARGE_BYTES else _SMALL_REPEATS for one in sizes]
+    return np.repeat(np.array(sizes, dtype=np.int64), repeats)
+
+
+def make_table(sizes: Ints, round_trips_ns: Sequence[Ints]) -> Table:
+    """Return the table of some calibrations; each has one time for each of `sizes`."""
+    every = np.stack(round_trips_ns)
+    distinct = np.unique(sizes)
+    halves = [float(np.median(every[:, sizes == one])) / 2 for one in distinct]
+    return Table(tuple(distinct.tolist()), tuple(halves))

@@ -1,0 +1,157 @@
+"""Conditions on a trace, for continuous integration: `Matmul.p99_ms>5`.
+
+What does not live here: exit codes (ipcbench/cli).
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ipcbench.errors import ConfigError
+from ipcbench.trace.compare.methods import Method, Methods
+from ipcbench.units import format_significant
+
+EVERY: Final = "*"
+"""Stands for all methods."""
+
+_FORM = re.compile(r"\s*(.+)\.(\w+)\s*(>=|<=|==|!=|>|<)\s*([-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*", re.DOTALL)
+_TIME = re.compile(r"(p50|p90|p99|mean|max)_(us|ms|s)")
+_UNITS_NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
+_OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_ALLOWED = (
+    "METHOD.QUANTITY OP NUMBER, such as Matmul.p99_ms>5 or '*.errors>0'; quantities: p50, p90, p99, mean and max with "
+    "_us, _ms or _s; calls, errors, share_percent, MiB_per_s, STAGE_percent, unaccounted_percent; OP: > >= < <= == !="
+)
+_LEAST_BEYOND = 10
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must not be."""
+
+    text: str
+    method: str
+    quantity: str
+    compare: str
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One condition on one method.
+
+    Attributes:
+        value: None if the method has no such quantity: none of its calls was timed.
+        holds: whether the condition is fulfilled, which is bad.
+        remark: what is to be known of the figure.
+    """
+
+    condition: Condition
+    method: str
+    value: float | None
+    holds: bool
+    remark: str = ""
+
+    @property
+    def line(self) -> str:
+        """The outcome in a line."""
+        name = "".join(char if char.isprintable() else " " for char in self.method)
+        value = "unknown" if self.value is None else format_significant(self.value, 4)
+        relation = f"{self.condition.compare} {self.condition.limit:g}"
+        said = f"{name}.{self.condition.quantity} = {value}, {'' if self.holds else 'not '}{relation}"
+        return f"{'FAIL' if self.holds else 'ok  '} {said}{f' ({self.remark})' if self.remark else ''}"
+
+
+def parse_condition(text: str) -> Condition:
+    """Return the condition in `text`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ConfigError("--fail-if", text, _ALLOWED)
+    quantity = match[2]
+    known = quantity in {"calls", "errors", "share_percent", "MiB_per_s"} or quantity.endswith("_percent")
+    if not known and _TIME.fullmatch(quantity) is None:
+        raise ConfigError("--fail-if", text, _ALLOWED)
+    return Condition(text, match[1].strip(), quantity, match[3], float(match[4]))
+
+
+def check(found: Methods, condition: Condition) -> list[Outcome]:
+    """Return the outcome for the method, or for all of them.
+
+    Raises:
+        ConfigError: the trace has no such method, or none of its methods has such a stage.
+    """
+    if condition.method == EVERY:
+        methods = list(found.methods.values())
+    elif condition.method in found.methods:
+        methods = [found.methods[condition.method]]
+    else:
+        raise ConfigError("--fail-if", condition.text, f"a method of this trace: {_some(found.methods)}")
+    stage = _stage(condition)
+    if stage is not None:
+        methods = [one for one in methods if stage in one.sums.stage_ns or stage == "unaccounted"]
+        if not methods:
+            stages = dict.fromkeys(name for one in found.methods.values() for name in one.sums.stage_ns)
+            raise ConfigError("--fail-if", condition.text, f"a stage of the method: {_some(stages)}")
+    return [_outcome(found, condition, one) for one in methods]
+
+
+def _stage(condition: Condition) -> str | None:
+    name = condition.quantity.removesuffix("_percent")
+    return None if condition.quantity in {name, "share_percent"} else name
+
+
+def _some(names: dict[str, object] | dict[str, Method] | dict[str, None]) -> str:
+    shown = ", ".join(list(names)[:10])
+    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
+
+
+def _outcome(found: Methods, condition: Condition, method: Method) -> Outcome:
+    value, remark = _value(found, condition, method)
+    holds = value is not None and _OPERATORS[condition.compare](value, condition.limit)
+    return Outcome(condition, method.name, value, holds, remark)
+
+
+def _value(found: Methods, condition: Condition, method: Method) -> tuple[float | None, str]:
+    """Return the figure, and a remark."""
+    sums, quantity = method.sums, condition.quantity
+    if quantity in {"calls", "errors"}:
+        return float(sums.calls_count if quantity == "calls" else sums.failed_count), ""
+    if not sums.timed_count:
+        return None, "no call was timed"
+    if match := _TIME.fullmatch(quantity):
+        value, remark = _time_ns(method, match[1])
+        return value / _UNITS_NS[match[2]], remark
+    stage = _stage(condition)
+    if quantity == "MiB_per_s":
+        return _ratio(sums.moved_bytes / _MIB, sums.total_ns / 1e9), ""
+    if stage is None:
+        return 100.0 * _ratio(sums.total_ns, found.total_ns), ""
+    unaccounted = sums.total_ns - sum(sums.stage_ns.values())
+    return 100.0 * _ratio(unaccounted if stage == "unaccounted" else sums.stage_ns[stage], sums.total_ns), ""
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _time_ns(method: Method, figure: str) -> tuple[float, str]:
+    sums = method.sums
+    if figure == "mean":
+        return sums.total_ns / sums.timed_count, ""
+    if figure == "max":
+        return float(sums.longest_ns), ""
+    probability = int(figure[1:]) / 100
+    enough = sums.timed_count * (1.0 - probability) >= _LEAST_BEYOND - 1e-6 or figure == "p50"
+    remark = "" if enough else f"of {sums.timed_count:,} calls only"
+    return sums.quantile_ns(probability) or 0.0, remark

@@ -1,0 +1,104 @@
+"""Everything under some paths by method and side: sums of all calls, and the times of those with records.
+
+What does not live here: what is concluded (diff.py, check.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ipcbench.errors import StoreError
+from ipcbench.trace.readers.batch import Ints, Notes
+from ipcbench.trace.readers.by_method import Sums
+from ipcbench.trace.readers.calls import Calls
+from ipcbench.trace.readers.everything import find
+from ipcbench.trace.schema import SERVER_SIDE
+
+
+@dataclass(slots=True)
+class Method:
+    """The calls of one method on one side.
+
+    Attributes:
+        name: with ` (server)` behind it for the work of servers.
+        has_tally: whether some calls have no record.
+    """
+
+    name: str
+    is_server: bool
+    sums: Sums = field(default_factory=Sums)
+    has_tally: bool = False
+    _times: list[Ints] = field(default_factory=list)
+    _places: list[Ints] = field(default_factory=list)
+
+    def keep(self, calls: Calls, number: int) -> None:
+        """Keep the times of calls that were recorded in their turn: those kept for being slow would be too many."""
+        chosen = (calls.batch.method == number) & ~calls.kept
+        self._times.append(np.maximum(calls.batch.total_ns[chosen], 0))
+        begin = calls.batch.begin_ns[chosen]
+        self._places.append(np.where(begin >= 0, begin + (calls.process.unix_ns or 0), -1))
+
+    def times_ns(self) -> Ints:
+        """Return them in the order of time; where the log has none, in its own."""
+        if not self._times:
+            return np.zeros(0, np.int64)
+        order = np.argsort(np.concatenate(self._places), kind="stable")
+        return np.concatenate(self._times)[order]
+
+
+@dataclass(frozen=True, slots=True)
+class Methods:
+    """All methods of a trace, the one that took most time first."""
+
+    paths: tuple[Path, ...]
+    methods: dict[str, Method]
+    notes: Notes
+
+    @property
+    def total_ns(self) -> int:
+        """The time of all calls; the work of servers is part of it already."""
+        return sum(one.sums.total_ns for one in self.methods.values() if not one.is_server)
+
+    def words(self) -> Iterator[str]:
+        """Yield what is to be known beside the figures."""
+        if self.notes.damaged_count:
+            yield f"{self.notes.damaged_count:,} damaged: {self.notes.examples[0]}"
+
+
+def read_methods(paths: Sequence[Path], *, keep_times: bool) -> Methods:
+    """Read traces and logs.
+
+    Args:
+        paths: files or folders.
+        keep_times: whether to keep the time of each recorded call, for intervals; 16 bytes a call.
+
+    Raises:
+        StoreError: they cannot be read, or hold no call.
+    """
+    source = find(paths)
+    found: dict[str, Method] = {}
+
+    def of(name: str, role: int) -> Method:
+        server = role == SERVER_SIDE
+        full = f"{name} (server)" if server else name
+        return found.setdefault(full, Method(full, server))
+
+    for calls in source.calls():
+        for number, name in enumerate(calls.batch.methods):
+            method = of(name, calls.batch.segment.role)
+            method.sums.add_calls(calls, number)
+            if keep_times:
+                method.keep(calls, number)
+    for bulk in source.bulks():
+        method = of(bulk.method, bulk.segment.role)
+        count = int(bulk.counts.sum())
+        method.sums.add_tallied(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
+        method.has_tally = method.has_tally or count > 0
+    if not any(one.sums.calls_count for one in found.values()):
+        raise StoreError(f"{', '.join(map(str, paths))}: no calls found")
+    ordered = sorted(found.values(), key=lambda one: -one.sums.total_ns)
+    return Methods(tuple(paths), {one.name: one for one in ordered}, source.notes)

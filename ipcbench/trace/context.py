@@ -1,0 +1,116 @@
+"""The context of a call: 40 bytes that travel with its request, so that the other side's record can be joined to it.
+
+What does not live here: which calls have one (call.py) and how it travels (wrap_*.py). Standard library only.
+
+    offset  0  magic      two bytes
+            2  version
+            3  flags      1: the caller records this call
+            4  boot       which clock `sent_ns` is of: CRC-32 of the boot's id
+            8  trace id   high and low half
+           24  span id    0: the caller does not record and wants no record
+           32  sent_ns    when it was handed over
+
+All little-endian. In text, at the edges, it is a W3C `traceparent`, which has neither clock nor stamp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+MAGIC: Final = b"\xc7\x9d"
+VERSION: Final = 1
+SAMPLED: Final = 1
+CONTEXT_BYTES: Final = 40
+
+KEY: Final = "ipcbench"
+"""Under this key a request that is a map carries its context as bytes."""
+
+TRACEPARENT: Final = "traceparent"
+"""Under this key a map carries it as text."""
+
+_STRUCT = Struct("<2sBBIQQQq")
+pack_context = _STRUCT.pack
+"""magic, version, flags, boot, trace id (high, low), span id, sent_ns → 40 bytes."""
+_unpack_context = _STRUCT.unpack_from
+
+NO_CONTEXT: Final = pack_context(MAGIC, VERSION, 0, 0, 0, 0, 0, 0)
+"""The context of a call that is not recorded: the other side need not record it either."""
+
+_PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+
+
+class Context(NamedTuple):
+    """What a request says of the call that it belongs to.
+
+    Attributes:
+        high, low: halves of the trace id.
+        span: id of the call; 0 for a caller that does not record.
+        sampled: whether the caller records this call.
+        boot: the clock of `sent_ns`; 0 if there is no stamp.
+        sent_ns: when it was handed over.
+    """
+
+    high: int
+    low: int
+    span: int
+    sampled: bool
+    boot: int = 0
+    sent_ns: int = 0
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C header of this context."""
+        return f"00-{self.high:016x}{self.low:016x}-{self.span:016x}-{int(self.sampled):02x}"
+
+    def packed(self) -> bytes:
+        """Return the 40 bytes."""
+        return pack_context(MAGIC, VERSION, int(self.sampled), self.boot, self.high, self.low, self.span, self.sent_ns)
+
+
+def unpack_context(data: bytes | bytearray | memoryview, offset: int = 0) -> Context | None:
+    """Return the context in 40 bytes from `offset`; None if there is none of this version."""
+    if len(data) - offset < CONTEXT_BYTES:
+        return None
+    magic, version, flags, boot, high, low, span, sent_ns = _unpack_context(data, offset)
+    if magic != MAGIC or version != VERSION or flags > SAMPLED:
+        return None
+    return Context(high, low, span, flags == SAMPLED, boot, sent_ns)
+
+
+def parse_traceparent(text: str) -> Context | None:
+    """Return the context of a W3C `traceparent`; None if it is not a valid one."""
+    match = _PARENT.fullmatch(text.strip())
+    if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
+        return None
+    trace, span = int(match[2], 16), int(match[3], 16)
+    if not trace or not span:
+        return None
+    return Context(trace >> 64, trace & (2**64 - 1), span, bool(int(match[4], 16) & SAMPLED))
+
+
+def extract(carrier: object) -> Context | None:
+    """Return the context that something received carries; None if it carries none.
+
+    Args:
+        carrier: a map (with the key `ipcbench`, or `traceparent` as in HTTP), 40 bytes, a `traceparent`, or a context.
+    """
+    if isinstance(carrier, Context):
+        return carrier
+    if isinstance(carrier, Mapping):
+        return _from_map(carrier)
+    if isinstance(carrier, bytes | bytearray | memoryview):
+        return unpack_context(carrier) if len(carrier) == CONTEXT_BYTES else None
+    return parse_traceparent(carrier) if isinstance(carrier, str) else None
+
+
+def _from_map(carrier: Mapping[Any, Any]) -> Context | None:
+    found = carrier.get(KEY)
+    if isinstance(found, bytes | bytearray | memoryview) and len(found) == CONTEXT_BYTES:
+        return unpack_context(found)
+    text = carrier.get(TRACEPARENT)
+    if isinstance(text, bytes):
+        text = text.decode("ascii", "replace")
+    return parse_traceparent(text) if isinstance(text, str) else None

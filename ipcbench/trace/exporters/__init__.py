@@ -1,0 +1,48 @@
+"""A trace in the formats of other tools: a table from a format's name to the function that writes it.
+
+What does not live here: the project's own reports (ipcbench/trace/report). Each format is a module; it is imported
+when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ipcbench.trace.readers.everything import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """One format; called with a trace and a file it writes, and returns what was left out, a line each."""
+
+    summary: str
+    """What it is for, in a line."""
+    module: str
+    binary: bool = False
+    """Whether it is nothing for a terminal."""
+
+    def __call__(self, source: Source, out: IO[bytes]) -> tuple[str, ...]:
+        """Write the trace.
+
+        Raises:
+            StoreError: it cannot be read, or holds nothing that this format could be made from.
+            ModuleNotFoundError: of a library that the format needs.
+        """
+        module = import_module(f"{__name__}.{self.module}")
+        left_out: tuple[str, ...] = module.write(source, out)
+        return left_out
+
+
+EXPORTERS: Mapping[str, Exporter] = {
+    "csv": Exporter("a row a call, under the column names of zmq_performance.log", "csv_rows"),
+    "prometheus": Exporter("Prometheus text: histograms and counters of all calls", "prometheus"),
+    "otlp": Exporter("OpenTelemetry spans as OTLP JSON, a line per 500; with --endpoint sent by HTTP", "otlp"),
+    "perfetto": Exporter("Perfetto protobuf, for ui.perfetto.dev", "perfetto", binary=True),
+    "chrome": Exporter("Chrome trace JSON, for chrome://tracing and others", "chrome"),
+    "parquet": Exporter("Apache Parquet, a row a call; needs pyarrow", "parquet", binary=True),
+}
+"""Name of the format → what writes it."""

@@ -1,0 +1,96 @@
+"""Chrome trace JSON: a slice a call with its stages inside it, an arrow from each client to its server.
+
+What does not live here: Perfetto's own format (perfetto.py), which is smaller and keeps ns exactly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import IO, Any
+
+from ipcbench.trace.exporters.common import ROLES, Lane, Lanes, Scan, at_ns, left_out, require, scan, stages_of
+from ipcbench.trace.readers.calls import Process, Row
+from ipcbench.trace.readers.everything import Source
+from ipcbench.trace.schema import CLIENT, SERVER_SIDE
+
+_Event = dict[str, Any]
+
+
+def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
+    """Write all calls that have a time; times are µs since the first one.
+
+    Raises:
+        StoreError: none has.
+    """
+    found = scan(source)
+    lanes = Lanes()
+    known: set[int] = set()
+    processes: dict[tuple[str, str, int], int] = {}
+    separator = b""
+    out.write(b'{"displayTimeUnit":"ns","otherData":{"begin_unix_ns":"%d"},"traceEvents":[\n' % found.origin_ns)
+    for row, lane in lanes.place(source.in_order()):
+        who = (row.process.service, row.process.host, row.process.pid)
+        number = processes.setdefault(who, len(processes) + 1)
+        events = _call(row, number, lane.number, found)
+        if lane.number not in known:
+            known.add(lane.number)
+            events = [*_names(row, lane, number), *events]
+        for event in events:
+            out.write(separator + json.dumps(event, separators=(",", ":")).encode())
+            separator = b",\n"
+    out.write(b"\n]}\n")
+    require(len(known), source)
+    return left_out(source)
+
+
+def lane_name(process: Process, index: int) -> str:
+    """Return what a lane is called."""
+    thread = f"thread {process.tid}" if process.tid else "calls"
+    return f"{thread}, {index + 1} at a time" if index else thread
+
+
+def process_name(process: Process) -> str:
+    """Return what a process is called."""
+    return f"{process.service} ({process.host})" if process.host else process.service
+
+
+def arguments(row: Row) -> dict[str, str | int]:
+    """Return what is said of a call beside its times."""
+    values: dict[str, str | int] = {"schema": row.schema, "side": ROLES[row.role], "peer": row.peer, "error": row.error,
+              "sent bytes": row.sent_bytes, "received bytes": row.recv_bytes, "trace id": row.trace_id}  # fmt: skip
+    return {key: value for key, value in values.items() if value != ""}
+
+
+def _names(row: Row, lane: Lane, number: int) -> Iterator[_Event]:
+    title = process_name(row.process)
+    if row.process.pid:
+        title += f", pid {row.process.pid}"
+    for name, value in (("process_name", title), ("thread_name", lane_name(row.process, lane.index))):
+        yield {"ph": "M", "name": name, "pid": number, "tid": lane.number, "args": {"name": value}}
+    yield {"ph": "M", "name": "thread_sort_index", "pid": number, "tid": lane.number,
+           "args": {"sort_index": lane.number}}  # fmt: skip
+
+
+def _call(row: Row, process: int, lane: int, found: Scan) -> list[_Event]:
+    offset = at_ns(row) - row.begin_ns - found.origin_ns
+    place = {"pid": process, "tid": lane, "cat": "call"}
+
+    def slice_of(name: str, begin: int, end: int) -> _Event:
+        return {"ph": "X", "name": name, "ts": (begin + offset) / 1e3, "dur": (end - begin) / 1e3, **place}
+
+    events = [{**slice_of(row.method, row.begin_ns, row.end_ns), "args": arguments(row)}]
+    if len(row.stages) > 1:
+        events += [slice_of(*stage) for stage in stages_of(row)]
+    if (row.trace_id, row.span) in found.linked:
+        flow = {**place, "cat": "flow", "name": "request", "id": f"{row.span:016x}"}
+        if row.role == CLIENT:
+            events.append({"ph": "s", "ts": (departure_ns(row) + offset) / 1e3, **flow})
+        elif row.role == SERVER_SIDE:
+            events.append({"ph": "f", "bp": "e", "ts": (row.begin_ns + offset) / 1e3, **flow})
+    return events
+
+
+def departure_ns(row: Row) -> int:
+    """Return when a client's request left: at the begin of its stage `send`, if it has one."""
+    return next((begin for name, begin, _ in stages_of(row) if name == "send"), row.begin_ns)

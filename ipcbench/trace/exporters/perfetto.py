@@ -1,0 +1,122 @@
+"""Perfetto's protobuf trace: a track a lane, a slice a call with its stages inside it, flows from client to server.
+
+What does not live here: Chrome's JSON (chrome.py). The few messages are encoded by hand: no library is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO
+
+from ipcbench.trace.exporters.chrome import arguments, lane_name, process_name
+from ipcbench.trace.exporters.common import Lanes, Scan, at_ns, left_out, require, scan, stages_of
+from ipcbench.trace.readers.calls import Process, Row
+from ipcbench.trace.readers.everything import Source
+from ipcbench.trace.schema import CLIENT, SERVER_SIDE
+
+# Numbers of fields, of protos/perfetto/trace/trace.proto and what it imports.
+_TRACE_PACKET = 1
+_TIMESTAMP, _SEQUENCE, _EVENT, _FLAGS, _DESCRIPTOR = 8, 10, 11, 13, 60
+_EVENT_TYPE, _EVENT_TRACK, _EVENT_NAME, _EVENT_CATEGORY, _EVENT_FLOW, _EVENT_FLOW_END, _EVENT_ARGUMENT = (
+    9, 11, 23, 22, 47, 48, 4,
+)  # fmt: skip
+_ARGUMENT_NAME, _ARGUMENT_UNSIGNED, _ARGUMENT_TEXT = 10, 3, 6
+_TRACK_UUID, _TRACK_NAME, _TRACK_PROCESS, _TRACK_PARENT = 1, 2, 3, 5
+_PROCESS_PID, _PROCESS_NAME = 1, 6
+_BEGIN, _END = 1, 2
+_SEQUENCE_NUMBER, _STATE_CLEARED = 1, 1
+_FIRST_PROCESS = 2**32
+"""Ids of processes' tracks begin here, those of lanes at 1."""
+
+
+def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
+    """Write all calls that have a time, in ns since 1970, or since the host started if that is all that is known.
+
+    Raises:
+        StoreError: none has.
+    """
+    found = scan(source)
+    lanes = Lanes()
+    processes: dict[tuple[str, str, int], int] = {}
+    known: set[int] = set()
+    out.write(_packet(_number(_FLAGS, _STATE_CLEARED)))
+    for row, lane in lanes.place(source.in_order()):
+        who = (row.process.service, row.process.host, row.process.pid)
+        if who not in processes:
+            processes[who] = _FIRST_PROCESS + len(processes)
+            out.write(_process_track(row.process, processes[who]))
+        if lane.number not in known:
+            known.add(lane.number)
+            name = _text(_TRACK_NAME, lane_name(row.process, lane.index))
+            track = _number(_TRACK_UUID, lane.number) + name + _number(_TRACK_PARENT, processes[who])
+            out.write(_packet(_message(_DESCRIPTOR, track)))
+        out.writelines(_call(row, lane.number, found))
+    require(len(known), source)
+    return left_out(source)
+
+
+def _process_track(process: Process, uuid: int) -> bytes:
+    name = process_name(process)
+    # Viewers take two processes of one pid for one; a process without a known pid gets one that none can have.
+    pid = process.pid or uuid - _FIRST_PROCESS + 2**30
+    described = _number(_PROCESS_PID, pid) + _text(_PROCESS_NAME, name)
+    return _packet(_message(_DESCRIPTOR, _number(_TRACK_UUID, uuid) + _message(_TRACK_PROCESS, described)))
+
+
+def _call(row: Row, lane: int, found: Scan) -> Iterator[bytes]:
+    """Yield the packets of a call: its begin, begin and end of each stage, its end."""
+    offset = at_ns(row) - row.begin_ns
+    track = _number(_EVENT_TRACK, lane)
+    more = b"".join(_argument(name, value) for name, value in arguments(row).items())
+    if (row.trace_id, row.span) in found.linked and row.role in {CLIENT, SERVER_SIDE}:
+        more += _fixed(_EVENT_FLOW if row.role == CLIENT else _EVENT_FLOW_END, row.span)
+    end = _number(_EVENT_TYPE, _END) + track
+
+    def begin(name: str, category: str, more: bytes) -> bytes:
+        return _number(_EVENT_TYPE, _BEGIN) + track + _text(_EVENT_NAME, name) + _text(_EVENT_CATEGORY, category) + more
+
+    yield _event(row.begin_ns + offset, begin(row.method, "call", more))
+    for name, begin_ns, end_ns in stages_of(row) if len(row.stages) > 1 else ():
+        yield _event(begin_ns + offset, begin(name, "stage", b""))
+        yield _event(end_ns + offset, end)
+    yield _event(row.end_ns + offset, end)
+
+
+def _event(when_ns: int, event: bytes) -> bytes:
+    return _packet(_number(_TIMESTAMP, when_ns) + _message(_EVENT, event))
+
+
+def _argument(name: str, value: str | int) -> bytes:
+    """Return a debug annotation."""
+    said = _number(_ARGUMENT_UNSIGNED, value) if isinstance(value, int) else _text(_ARGUMENT_TEXT, value)
+    return _message(_EVENT_ARGUMENT, _text(_ARGUMENT_NAME, name) + said)
+
+
+def _packet(body: bytes) -> bytes:
+    return _message(_TRACE_PACKET, body + _number(_SEQUENCE, _SEQUENCE_NUMBER))
+
+
+def _varint(value: int) -> bytes:
+    data = bytearray()
+    while value > 0x7F:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    data.append(value)
+    return bytes(data)
+
+
+def _number(field: int, value: int) -> bytes:
+    """Return an unsigned number."""
+    return _varint(field << 3) + _varint(value)
+
+
+def _fixed(field: int, value: int) -> bytes:
+    return _varint(field << 3 | 1) + value.to_bytes(8, "little")
+
+
+def _message(field: int, data: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(data)) + data
+
+
+def _text(field: int, text: str) -> bytes:
+    return _message(field, text.encode(errors="replace"))

@@ -1,0 +1,174 @@
+"""Calls as lines of the older tools, which read them on, and as JSON: what `ipcbench trace tail` prints.
+
+What does not live here: reading such lines back (ipcbench/trace/readers), and following files (watch.py).
+
+Characters that would make a name into something else than a name are replaced in the two older formats.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Protocol
+
+from ipcbench.trace.readers.calls import Row
+from ipcbench.trace.schema import PIPELINE, RPC, SERVER_SIDE
+
+_MIB = 2**20
+_RULE = "=" * 140
+_COLUMNS = ("Serialize(ms)", "Send(ms)", "Recv(ms)", "Deserialize(ms)", "Total(ms)", "Sent(KB)", "Recv(KB)",
+            "Throughput(MB/s)")  # fmt: skip
+
+
+class Lines(Protocol):
+    """A format."""
+
+    left_out_count: int
+    """Calls that it cannot say."""
+
+    def head(self) -> Iterator[str]:
+        """Yield the lines that stand before all calls."""
+
+    def call(self, row: Row) -> Iterator[str]:
+        """Yield the lines of one call; none if the format has none for such a call."""
+
+
+def plain(name: str) -> str:
+    """Return a name that a line of the older formats can hold: one line, no marker and no separator in it."""
+    text = "".join(char if char.isprintable() else " " for char in name)
+    for marker, instead in (("[", "("), ("]", ")"), ("|", "/"), ("Performance Log", "performance log")):
+        text = text.replace(marker, instead)
+    return " ".join(text.split()) or "?"
+
+
+class ZmqLines:
+    """zmq_performance.log: a header, then a row a call of the four stages of a remote call, at its client."""
+
+    def __init__(self, transport: str = "IPC") -> None:
+        self.left_out_count = 0
+        self._transport = transport
+        self._number = 0
+
+    def head(self) -> Iterator[str]:
+        """Yield title and names of the columns."""
+        yield f"ZeroMQ Performance Log - Transport: {self._transport}"
+        yield _RULE
+        yield f"{'ID':<5} {'Method':<20} " + "".join(f"{name:<15} " for name in _COLUMNS)
+        yield _RULE
+
+    def call(self, row: Row) -> Iterator[str]:
+        """Yield a row; times in ms to a microsecond, sizes in KiB."""
+        if row.stages != RPC.stages or row.role == SERVER_SIDE:
+            self.left_out_count += 1
+            return
+        self._number += 1
+        moved = row.sent_bytes + row.recv_bytes
+        speed = moved / _MIB / (row.total_ns / 1e9) if row.total_ns > 0 else 0.0
+        times = [one / 1e6 for one in (*row.stage_ns, row.total_ns)]
+        sizes = [row.sent_bytes / 1024, row.recv_bytes / 1024]
+        yield (
+            f"{self._number:<5} {plain(row.method):<20} "
+            + "".join(f"{one:<15.3f} " for one in times)
+            + "".join(f"{one:<15.2f} " for one in (*sizes, speed))
+        )
+
+
+class TqLines:
+    """[TQ-TRACE] lines: eight a call of the three stages get, compute, put; the bytes in [TQ-DETAIL] lines."""
+
+    def __init__(self) -> None:
+        self.left_out_count = 0
+
+    def head(self) -> Iterator[str]:
+        """Yield nothing: such a log has no header."""
+        yield from ()
+
+    def call(self, row: Row) -> Iterator[str]:
+        """Yield the lines; seconds to a microsecond, so that an end less its duration is its start exactly."""
+        if row.stages != PIPELINE.stages:
+            self.left_out_count += 1
+            return
+        begin = row.begin_ns // 1000
+        total = max(0, round(row.total_ns / 1000))
+        parts = [max(0, round(one / 1000)) for one in row.stage_ns]
+        start = f"[TQ-TRACE] trace_id={row.trace_id or 'N/A'} | func={plain(row.method)} | "
+        yield f"{start}pid={row.process.pid} | stage=FUNCTION_START | timestamp={_seconds(begin)}"
+        at = begin
+        for name, part in zip(PIPELINE.stages, parts, strict=True):
+            yield f"{start}stage={name.upper()}_START | timestamp={_seconds(at)}"
+            at += part
+            yield f"{start}stage={name.upper()}_END | duration={_seconds(part)}s | timestamp={_seconds(at)}"
+        ratios = " | ".join(
+            f"{name}_ratio={100 * part / total if total else 0:.2f}%"
+            for name, part in zip(PIPELINE.stages, parts, strict=True)
+        )
+        end = f"total_duration={_seconds(total)}s | {ratios} | timestamp={_seconds(begin + total)}"
+        yield f"{start}stage=FUNCTION_END | {end}"
+        yield from _details(row, begin, parts)
+
+
+def _details(row: Row, begin: int, parts: list[int]) -> Iterator[str]:
+    """Yield what was transferred, in MiB."""
+    trace = row.trace_id or "N/A"
+    for name, moved, part, at in (
+        ("GET", row.recv_bytes, parts[0], begin),
+        ("PUT", row.sent_bytes, parts[2], begin + parts[0] + parts[1]),
+    ):
+        if not moved:
+            continue
+        size = f"data_size_mb={moved / _MIB:.2f}"
+        speed = moved / _MIB / (part / 1e6) if part else 0.0
+        start = f"[TQ-DETAIL] trace_id={trace} | " + ("func=None | " if name == "PUT" else "")
+        known = f" | {size}"
+        yield (f"{start}stage=TQ_CLIENT_{name}_START{known if name == 'PUT' else ''} | timestamp={_seconds(at)}")
+        yield (
+            f"{start}stage=TQ_CLIENT_{name}_END | duration={_seconds(part)}s{known if name == 'GET' else ''} | "
+            f"throughput_mbps={speed:.2f} | timestamp={_seconds(at + part)}"
+        )
+
+
+def _seconds(microseconds: int) -> str:
+    return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}"
+
+
+class JsonLines:
+    """A JSON object a call: everything that is known of it."""
+
+    left_out_count = 0
+
+    def head(self) -> Iterator[str]:
+        """Yield nothing."""
+        yield from ()
+
+    def call(self, row: Row) -> Iterator[str]:
+        """Yield the object; times in ns, sizes in bytes."""
+        process = row.process
+        unix = None if process.unix_ns is None or row.begin_ns < 0 else process.unix_ns + row.begin_ns
+        yield json.dumps({
+            "method": row.method,
+            "schema": row.schema,
+            "role": ("local", "client", "server")[row.role] if row.role < 3 else "unknown",
+            "service": process.service,
+            "host": process.host,
+            "pid": process.pid,
+            "tid": process.tid,
+            "peer": row.peer or None,
+            "trace_id": row.trace_id or None,
+            "span_id": f"{row.span:016x}" if row.trace_id else None,
+            "begin_unix_ns": unix,
+            "begin_ns": row.begin_ns if row.begin_ns >= 0 else None,
+            "total_ns": row.total_ns,
+            "stages_ns": dict(zip(row.stages, row.stage_ns, strict=True)),
+            "sent_bytes": row.sent_bytes,
+            "recv_bytes": row.recv_bytes,
+            "failed": row.failed,
+            "error": row.error or None,
+        })  # fmt: skip
+
+
+FORMATS: dict[str, type[ZmqLines] | type[TqLines] | type[JsonLines]] = {
+    "zmq": ZmqLines,
+    "tq": TqLines,
+    "jsonl": JsonLines,
+}
+"""Name of a format → what prints it."""

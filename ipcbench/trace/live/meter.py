@@ -1,0 +1,82 @@
+"""Rates, percentiles and shares of the last moments, by method.
+
+What does not live here: where the calls come from (watch.py), and the screen (screen.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from ipcbench.trace.live.watch import Growth, Watch
+from ipcbench.trace.readers.by_method import Sums, binned_total_ns
+from ipcbench.trace.readers.calls import Calls
+from ipcbench.trace.schema import SERVER_SIDE
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a meter shows.
+
+    Attributes:
+        seconds: how long a time it is about.
+        methods: (name, whether its server's side, sums), the one that took most time first.
+        seen_count: calls since the beginning.
+    """
+
+    seconds: float
+    methods: tuple[tuple[str, bool, Sums], ...]
+    seen_count: int
+
+
+class Meter:
+    """Looks at a watch again and again, and keeps what came in the last moments.
+
+    Args:
+        watch: what is looked at; what it holds already is not counted as new.
+        window_s: of how long a time rates and percentiles are given.
+    """
+
+    def __init__(self, watch: Watch, window_s: float) -> None:
+        self._watch = watch
+        self._window_s = window_s
+        self._ticks: deque[tuple[float, dict[tuple[str, bool], Sums]]] = deque()
+        self._begin_s: float | None = None
+        self.seen_count = 0
+
+    def look(self, now_s: float) -> None:
+        """Take what is new; the first look takes what is there as old."""
+        found: dict[tuple[str, bool], Sums] = {}
+        for calls in self._watch.new_calls():
+            _add_calls(found, calls)
+        for growth in self._watch.growths():
+            _add_growth(found, growth)
+        self.seen_count += sum(one.calls_count for one in found.values())
+        if self._begin_s is None:
+            self._begin_s = now_s
+            return
+        self._ticks.append((now_s, found))
+        while self._ticks[0][0] < now_s - self._window_s:
+            self._begin_s = self._ticks.popleft()[0]
+
+    def reading(self, now_s: float) -> Reading:
+        """Return the rates since the window's begin."""
+        together: dict[tuple[str, bool], Sums] = {}
+        for _, found in self._ticks:
+            for key, sums in found.items():
+                together.setdefault(key, Sums()).add(sums)
+        ordered = sorted(together.items(), key=lambda item: -item[1].total_ns)
+        seconds = max(1e-9, now_s - (now_s if self._begin_s is None else self._begin_s))
+        return Reading(seconds, tuple((name, server, sums) for (name, server), sums in ordered), self.seen_count)
+
+
+def _add_calls(found: dict[tuple[str, bool], Sums], calls: Calls) -> None:
+    server = calls.batch.segment.role == SERVER_SIDE
+    for number, name in enumerate(calls.batch.methods):
+        found.setdefault((name, server), Sums()).add_calls(calls, number)
+
+
+def _add_growth(found: dict[tuple[str, bool], Sums], growth: Growth) -> None:
+    # A tally's sums are put some calls after its counts: the time is taken from those.
+    one = replace(growth, total_ns=binned_total_ns(growth.counts))
+    found.setdefault((growth.method, growth.segment.role == SERVER_SIDE), Sums()).add_tallied(one)

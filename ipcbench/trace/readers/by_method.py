@@ -1,0 +1,141 @@
+"""Sums over the calls of one method, those with records and those in tallies.
+
+What does not live here: the sums of reports, by segment and with single calls (ipcbench/trace/report/sums.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from math import ceil
+from typing import Protocol
+
+import numpy as np
+
+from ipcbench.bins import BIN_COUNT, bin_bounds
+from ipcbench.measure.histogram import bin_index
+from ipcbench.measure.stats import FloatArray
+from ipcbench.trace.readers.batch import Ints
+from ipcbench.trace.readers.calls import Calls
+
+
+class Tallied(Protocol):
+    """What a tally holds, or what it gained."""
+
+    @property
+    def stages(self) -> tuple[str, ...]: ...
+    @property
+    def counts(self) -> Ints: ...
+    @property
+    def untimed_count(self) -> int: ...
+    @property
+    def failed_count(self) -> int: ...
+    @property
+    def sent_bytes(self) -> int: ...
+    @property
+    def recv_bytes(self) -> int: ...
+    @property
+    def total_ns(self) -> int: ...
+    @property
+    def stage_ns(self) -> Ints: ...
+
+
+@dataclass(slots=True)
+class Sums:
+    """Calls of one method; times below 0, which damaged logs have, count as 0.
+
+    Attributes:
+        counts: of timed calls by bin of ipcbench/measure/histogram.py, shape (BIN_COUNT,).
+        untimed_count: further calls that were only counted.
+        longest_ns: exact for calls with records.
+        stage_ns: by the names of the stages.
+    """
+
+    counts: Ints = field(default_factory=lambda: np.zeros(BIN_COUNT, np.int64))
+    untimed_count: int = 0
+    failed_count: int = 0
+    total_ns: int = 0
+    longest_ns: int = 0
+    sent_bytes: int = 0
+    recv_bytes: int = 0
+    stage_ns: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def timed_count(self) -> int:
+        """Calls whose time is known."""
+        return int(self.counts.sum())
+
+    @property
+    def calls_count(self) -> int:
+        """All calls."""
+        return self.timed_count + self.untimed_count
+
+    @property
+    def moved_bytes(self) -> int:
+        """Sent and received."""
+        return self.sent_bytes + self.recv_bytes
+
+    def add_calls(self, calls: Calls, number: int) -> None:
+        """Add the calls of the method with that number in the batch."""
+        batch = calls.batch
+        chosen = batch.method == number
+        total: Ints = np.maximum(batch.total_ns[chosen], 0)
+        if not len(total):
+            return
+        self.counts += np.bincount(bin_index(total), minlength=BIN_COUNT)
+        self.failed_count += int(np.count_nonzero(batch.failed[chosen]))
+        self.total_ns += int(total.sum())
+        self.longest_ns = max(self.longest_ns, int(total.max()))
+        self.sent_bytes += int(batch.sent_bytes[chosen].sum())
+        self.recv_bytes += int(batch.recv_bytes[chosen].sum())
+        self._add_stages(zip(batch.stages, np.maximum(batch.stage_ns[chosen], 0).sum(axis=0).tolist(), strict=True))
+
+    def add_tallied(self, one: Tallied, scale: float = 1.0) -> None:
+        """Add calls without records; their sums, which may lag behind their counts, times `scale`."""
+        self.counts[: len(one.counts)] += one.counts
+        self.untimed_count += one.untimed_count
+        self.failed_count += one.failed_count
+        self.total_ns += round(one.total_ns * scale)
+        filled = np.flatnonzero(one.counts)
+        if filled.size:
+            self.longest_ns = max(self.longest_ns, bin_bounds(int(filled[-1]))[0])
+        self.sent_bytes += round(one.sent_bytes * scale)
+        self.recv_bytes += round(one.recv_bytes * scale)
+        self._add_stages((name, round(ns * scale)) for name, ns in zip(one.stages, one.stage_ns.tolist(), strict=True))
+
+    def add(self, other: Sums) -> None:
+        """Add what another one holds."""
+        self.counts += other.counts
+        self.untimed_count += other.untimed_count
+        self.failed_count += other.failed_count
+        self.total_ns += other.total_ns
+        self.longest_ns = max(self.longest_ns, other.longest_ns)
+        self.sent_bytes += other.sent_bytes
+        self.recv_bytes += other.recv_bytes
+        self._add_stages(other.stage_ns.items())
+
+    def _add_stages(self, parts: Iterable[tuple[str, int]]) -> None:
+        for name, ns in parts:
+            self.stage_ns[name] = self.stage_ns.get(name, 0) + ns
+
+    def quantile_ns(self, probability: float) -> float | None:
+        """Return the ⌈probability · n⌉-th shortest time, within 0.4 %; None without a timed call."""
+        total = self.timed_count
+        if not total:
+            return None
+        rank = max(1, ceil(probability * total * (1.0 - 1e-12)))
+        if rank == total and self.longest_ns:
+            return float(self.longest_ns)
+        low, high = bin_bounds(int(np.searchsorted(np.cumsum(self.counts), rank)))
+        return min((low + high) / 2, float(self.longest_ns or high))
+
+
+def binned_total_ns(counts: Ints) -> int:
+    """Return the time of all calls of a histogram, within 0.4 %."""
+    return round(float(counts @ _bin_middles()[: len(counts)]))
+
+
+@cache
+def _bin_middles() -> FloatArray:
+    return np.array([sum(bin_bounds(index)) / 2 for index in range(BIN_COUNT)])

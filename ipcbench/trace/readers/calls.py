@@ -1,0 +1,125 @@
+"""Calls with all that is known of them, as rows: ids, the other side, errors, process and clock.
+
+What does not live here: reading them (growing.py, everything.py), and sums (ipcbench/trace/report).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ipcbench.trace.ids import format_trace_id
+from ipcbench.trace.readers.batch import Batch
+
+Unsigned = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Who made a call.
+
+    Attributes:
+        boot: tells one boot of one host from every other; empty if unknown.
+        unix_ns: what is to be added to a time of its clock to give the time since 1970; None if unknown.
+    """
+
+    source: str
+    service: str
+    host: str = ""
+    pid: int = 0
+    tid: int = 0
+    boot: str = ""
+    unix_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calls:
+    """Calls of one process and one set of stages, in the order in which they ended.
+
+    Attributes:
+        trace, span: shapes (n, 2), the high half first, and (n,); None in a log.
+        kept: whether a call was recorded out of turn, shape (n,).
+        peers, errors: n texts.
+    """
+
+    batch: Batch
+    process: Process
+    trace: Unsigned | None
+    span: Unsigned | None
+    kept: npt.NDArray[np.bool_]
+    schema: str
+    peers: Sequence[str]
+    errors: Sequence[str]
+
+
+class Row(NamedTuple):
+    """One call; times in ns of its host's monotonic clock, `begin_ns` below 0 if the log has no times."""
+
+    process: Process
+    schema: str
+    stages: tuple[str, ...]
+    role: int
+    number: int
+    method: str
+    peer: str
+    error: str
+    trace_id: str
+    span: int
+    begin_ns: int
+    total_ns: int
+    stage_ns: list[int]
+    sent_bytes: int
+    recv_bytes: int
+    failed: bool
+
+    @property
+    def end_ns(self) -> int:
+        """When it ended."""
+        return self.begin_ns + self.total_ns
+
+
+def rows_of(calls: Calls) -> Iterator[Row]:
+    """Yield calls one by one."""
+    batch = calls.batch
+    count = len(batch.ids)
+    ids = [""] * count if calls.trace is None else [format_trace_id(*one) for one in calls.trace.tolist()]
+    spans = [0] * count if calls.span is None else calls.span.tolist()
+    columns = zip(
+        batch.ids.tolist(), batch.method.tolist(), calls.peers, calls.errors, ids, spans, batch.begin_ns.tolist(),
+        batch.total_ns.tolist(), batch.stage_ns.tolist(), batch.sent_bytes.tolist(), batch.recv_bytes.tolist(),
+        batch.failed.tolist(), strict=True,
+    )  # fmt: skip
+    for number, method, *rest in columns:
+        yield Row(calls.process, calls.schema, batch.stages, batch.segment.role, number, batch.methods[method], *rest)
+
+
+def log_calls(batch: Batch) -> Calls:
+    """Return calls of a text log."""
+    count = len(batch.ids)
+    process = Process(batch.segment.source, batch.segment.name, batch.segment.worker)
+    kept = np.zeros(count, np.bool_)
+    return Calls(batch, process, None, None, kept, ",".join(batch.stages), [""] * count, [""] * count)
+
+
+@dataclass(slots=True)
+class Clocks:
+    """The offset from each boot's monotonic clock to the time since 1970: one for all its processes, the first found,
+    so that the order of their calls stays what it was.
+    """
+
+    offsets: dict[str, int] = field(default_factory=dict)
+
+    def process(self, path: Path, facts: dict[str, Any]) -> Process:
+        """Return the process that a file's header tells of."""
+        boot = str(facts.get("boot") or "")
+        anchor = facts.get("anchor_ns")
+        if isinstance(anchor, list) and len(anchor) == 2 and all(isinstance(one, int) for one in anchor):
+            self.offsets.setdefault(boot, anchor[1] - anchor[0])
+        pid, tid = (one if isinstance(one, int) and 0 <= one < 2**31 else 0 for one in map(facts.get, ("pid", "tid")))
+        service, host = str(facts.get("service") or "process"), str(facts.get("host") or "")
+        return Process(str(path.parent), service, host, pid, tid, boot, self.offsets.get(boot))

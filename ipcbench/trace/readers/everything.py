@@ -1,0 +1,132 @@
+"""All calls under some paths, whatever they were read from: this package's own files, or logs.
+
+What does not live here: the formats (growing.py, own.py, text.py), and sums (ipcbench/trace/report).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ipcbench.errors import StoreError
+from ipcbench.files import as_store_errors
+from ipcbench.trace.layout import SEGMENT_MAGIC, TALLY_MAGIC
+from ipcbench.trace.readers.batch import Bulk, Notes
+from ipcbench.trace.readers.calls import Calls, Clocks, Row, log_calls, rows_of
+from ipcbench.trace.readers.growing import SegmentFile
+from ipcbench.trace.readers.own import read_tally
+from ipcbench.trace.readers.text import grouped, read_log
+from ipcbench.trace.store import SEGMENT_SUFFIX, TALLY_SUFFIX
+
+
+@dataclass(slots=True)
+class Source:
+    """What some paths hold. It may be read several times.
+
+    Attributes:
+        segments, tallies: the package's own files.
+        logs: text logs, each the list of its parts.
+        notes: of the last reading.
+    """
+
+    paths: tuple[Path, ...]
+    segments: list[Path] = field(default_factory=list)
+    tallies: list[Path] = field(default_factory=list)
+    logs: list[list[Path]] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
+
+    def calls(self) -> Iterator[Calls]:
+        """Yield all calls that have a record or a line, file by file.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        self.notes = Notes()
+        clocks = Clocks()
+        for path in self.segments:
+            yield from self._segment(path, clocks)
+        for parts in self.logs:
+            for batch in read_log(parts, self.notes):
+                yield log_calls(batch)
+
+    def _segment(self, path: Path, clocks: Clocks) -> Iterator[Calls]:
+        file = SegmentFile(path, clocks)
+        try:
+            yield from file.read_new()
+        except StoreError as error:
+            self.notes.damaged(path.name, str(error))
+        self.notes.counts["torn records"] += file.unfinished_count
+        if file.impossible_count:
+            self.notes.damaged(path.name, f"{file.impossible_count:,} records with impossible numbers")
+
+    def bulks(self) -> Iterator[Bulk]:
+        """Yield the tallies of calls without a record."""
+        for path in self.tallies:
+            try:
+                yield from read_tally(path, self.notes)
+            except StoreError as error:
+                self.notes.damaged(path.name, str(error))
+
+    def in_order(self) -> Iterator[Row]:
+        """Yield all calls one by one in the order in which they ended; those of logs as they stand there."""
+        self.notes = Notes()
+        clocks = Clocks()
+        files = [_ordered(rows for calls in self._segment(path, clocks) for rows in rows_of(calls))
+                 for path in self.segments]  # fmt: skip
+        yield from heapq.merge(*files, key=_moment)
+        for parts in self.logs:
+            for batch in read_log(parts, self.notes):
+                yield from rows_of(log_calls(batch))
+
+    def stages(self) -> list[str]:
+        """Return the names of all stages, in the order in which they are met."""
+        return list(dict.fromkeys(stage for calls in self.calls() for stage in calls.batch.stages))
+
+    def without_record_count(self) -> int:
+        """Return how many calls are only in tallies."""
+        return sum(int(one.counts.sum()) + one.untimed_count for one in self.bulks())
+
+
+def _moment(row: Row) -> int:
+    return row.end_ns + (row.process.unix_ns or 0)
+
+
+_WINDOW = 4096
+
+
+def _ordered(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows of one file by their ends; they are nearly so already."""
+    heap: list[tuple[int, int, Row]] = []
+    for number, row in enumerate(rows):
+        heapq.heappush(heap, (row.end_ns, number, row))
+        if len(heap) > _WINDOW:
+            yield heapq.heappop(heap)[2]
+    while heap:
+        yield heapq.heappop(heap)[2]
+
+
+def find(paths: Sequence[Path]) -> Source:
+    """Return what the paths hold: files, or folders with files of a trace or logs; what each is shows in its content.
+
+    Raises:
+        StoreError: there is no such path, or it cannot be read.
+    """
+    source = Source(tuple(paths))
+    texts: list[Path] = []
+    for path in paths:
+        with as_store_errors(path):
+            if path.is_dir():
+                inside = sorted(one for one in path.iterdir() if one.is_file())
+                own = [one for one in inside if one.suffix in {SEGMENT_SUFFIX, TALLY_SUFFIX}]
+                source.segments += [one for one in own if one.suffix == SEGMENT_SUFFIX]
+                source.tallies += [one for one in own if one.suffix == TALLY_SUFFIX]
+                texts += [] if own else [one for one in inside if ".log" in one.name]
+                continue
+            with path.open("rb") as file:
+                magic = file.read(8)
+        kind = {SEGMENT_MAGIC: source.segments, TALLY_MAGIC: source.tallies}.get(magic, texts)
+        kind.append(path)
+    source.logs = grouped(texts)
+    return source

@@ -1,0 +1,171 @@
+"""Sums over calls whose two sides are known: the way there, the server's queue, its work, the way back.
+
+What does not live here: the joining (ipcbench/trace/readers/join.py), sums over all calls (sums.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ipcbench.trace.buffers import wide_bytes
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints
+from ipcbench.trace.report.figures import ms, percent
+from ipcbench.trace.report.words import Language, word
+from ipcbench.units import format_duration_ns
+
+PARTS = ("request", "queue", "server", "reply")
+"""What `wait` is made of, in its order."""
+
+
+@dataclass(slots=True)
+class Split:
+    """Sums over the calls of which the server's part is known.
+
+    Attributes:
+        joined_count: those calls; `total_ns`, `send_ns` and `wait_ns` are theirs.
+        answered_count: those among them that have a reply; of the others, way and queue lie behind the call's own time.
+        request_ns, queue_ns, server_ns, reply_ns: the parts of `wait`.
+        is_whole: whether all parts are known, and not the server's alone, as in some logs.
+        offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
+        first_ns, last_ns: begin of the first and of the last call; `origin_ns` is that of the one that came first.
+        moments: sums for a line through queue over time since `origin_ns`: t, t², t·queue, in s and ns.
+        typed_bytes, wide_bytes: what the calls of known buffers moved, and what of it are floating-point numbers of
+            four or eight bytes.
+    """
+
+    joined_count: int = 0
+    answered_count: int = 0
+    total_ns: float = 0.0
+    send_ns: float = 0.0
+    wait_ns: float = 0.0
+    request_ns: float = 0.0
+    queue_ns: float = 0.0
+    server_ns: float = 0.0
+    reply_ns: float = 0.0
+    is_whole: bool = False
+    offset_error_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    origin_ns: int = 0
+    moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    typed_bytes: float = 0.0
+    wide_bytes: float = 0.0
+
+    @property
+    def transport_ns(self) -> float:
+        """The time that these calls spent in the transport: sending and waiting, less the server's queue and work."""
+        return self.send_ns + self.wait_ns - self.queue_ns - self.server_ns
+
+    @property
+    def transport_ratio(self) -> float:
+        """Its share of these calls."""
+        return self.transport_ns / self.total_ns if self.total_ns > 0 else 0.0
+
+    @property
+    def span_s(self) -> float:
+        """From the first call's begin to the last one's."""
+        return (self.last_ns - self.first_ns) / 1e9
+
+    @property
+    def growth_ratio(self) -> float:
+        """By how many times its mean the queue grows from the first call to the last, along a straight line."""
+        count, (t, tt, tq) = self.joined_count, self.moments
+        spread = count * tt - t * t
+        if spread <= 0 or self.queue_ns <= 0:
+            return 0.0
+        return (count * tq - t * self.queue_ns) / spread * self.span_s / (self.queue_ns / count)
+
+    def add(self, batch: Batch, chosen: Ints | slice) -> None:
+        """Add calls of a batch, those whose server's part is known."""
+        known = known_calls(batch)
+        if batch.layout is not None:
+            self._add_types(batch, chosen)
+        if known is None:
+            return
+        rows = np.flatnonzero(known[chosen]) if isinstance(chosen, slice) else chosen[known[chosen]]
+        if not len(rows):
+            return
+
+        def summed(column: Ints | None) -> float:
+            return 0.0 if column is None else float(column[rows].sum(dtype=np.float64))
+
+        self.joined_count += len(rows)
+        self.total_ns += summed(batch.total_ns)
+        if "wait" in batch.stages:
+            self.answered_count += len(rows)
+            self.wait_ns += summed(batch.stage_ns[:, batch.stages.index("wait")])
+        if "send" in batch.stages:
+            self.send_ns += summed(batch.stage_ns[:, batch.stages.index("send")])
+        self.request_ns += summed(batch.request_ns)
+        self.queue_ns += summed(batch.queue_ns)
+        self.server_ns += summed(batch.server_ns)
+        self.reply_ns += summed(batch.reply_ns)
+        if batch.request_ns is not None:
+            self.is_whole = True
+            self.offset_error_ns = max(self.offset_error_ns, batch.offset_error_ns)
+            self._add_moments(batch, rows)
+
+    def _add_moments(self, batch: Batch, rows: Ints) -> None:
+        begin, queue = batch.begin_ns[rows], batch.queue_ns
+        if not self.origin_ns:
+            self.origin_ns = self.first_ns = int(begin[0])
+        self.first_ns = min(self.first_ns, int(begin.min()))
+        self.last_ns = max(self.last_ns, int(begin.max()))
+        seconds = (begin - self.origin_ns) / 1e9
+        weighted = 0.0 if queue is None else float((seconds * queue[rows]).sum())
+        t, tt, tq = self.moments
+        self.moments = (t + float(seconds.sum()), tt + float((seconds * seconds).sum()), tq + weighted)
+
+    def _add_types(self, batch: Batch, chosen: Ints | slice) -> None:
+        if batch.layout is None:
+            return
+        wide = np.array([wide_bytes(text) for text in batch.layouts], dtype=np.float64)
+        typed = np.array([bool(text) for text in batch.layouts])
+        layout = batch.layout[chosen]
+        moved = (batch.sent_bytes + batch.recv_bytes)[chosen].astype(np.float64)
+        self.typed_bytes += float(moved[typed[layout]].sum())
+        self.wide_bytes += float(np.minimum(wide[layout], moved).sum())
+
+
+def known_calls(batch: Batch) -> npt.NDArray[np.bool_] | None:
+    """Return of which calls the other side is known; None if of none."""
+    column = batch.server_ns if batch.server_ns is not None else batch.request_ns
+    return None if column is None else column != UNKNOWN_NS
+
+
+def split_rows(split: Split, language: Language) -> list[list[str]]:
+    """Return the rows that stand below `wait` in a table of stages; shares are of the joined calls' own time."""
+    if not split.joined_count:
+        return []
+    total = split.total_ns
+    rows = []
+    for name in PARTS:
+        ns: float = getattr(split, f"{name}_ns")
+        if name == "server" or split.is_whole:
+            rows.append([word(name if name == "server" else f"split {name}", language), ms(ns), percent(ns / total)])
+    return rows
+
+
+def split_text(split: Split, calls_count: int, language: Language) -> str:
+    """Return what the parts together say: the transport's share, of how many calls, and how sure the clocks are."""
+    if not split.answered_count or split.total_ns <= 0:
+        return ""
+    text = word("transport share", language).format(
+        share=percent(split.transport_ratio), joined=split.joined_count, calls=calls_count
+    )
+    if split.offset_error_ns:
+        text += word("offset", language).format(error=format_duration_ns(split.offset_error_ns))
+    return text
+
+
+def as_figures(split: Split) -> dict[str, Any]:
+    """Return the sums for programs."""
+    return {
+        "joined_count": split.joined_count,
+        **{f"{name}_ns": getattr(split, f"{name}_ns") if split.joined_count else None for name in PARTS},
+        "transport_ns": split.transport_ns if split.answered_count else None,
+    }

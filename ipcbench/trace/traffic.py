@@ -1,0 +1,115 @@
+"""What a wrapped socket, connection, queue or channel does with each message: one record, and its context.
+
+What does not live here: the libraries (wrap_*.py), each of which says when a message goes and comes. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ipcbench.clock import now_ns
+from ipcbench.trace.call import NOTHING, Call
+from ipcbench.trace.context import Context
+from ipcbench.trace.recorder import STATE
+from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND
+from ipcbench.trace.serve import Arrival, serve
+from ipcbench.trace.served import NOT_SERVED, ServerCall
+
+ONE_WAY: Final = 0
+REQUESTS: Final = 1
+REPLIES: Final = 2
+"""What a socket's messages are: by themselves, a request and its reply, or received, worked on and replied to."""
+
+
+class Traffic:
+    """The messages of one socket.
+
+    Attributes:
+        method, peer: what its calls are called.
+        kind: ONE_WAY, REQUESTS or REPLIES.
+        propagate: whether messages carry contexts.
+        arrival: of the latest message.
+    """
+
+    __slots__ = ("_carried", "_open", "_serving", "arrival", "kind", "method", "peer", "propagate")
+
+    def __init__(self, method: str, peer: str = "", kind: int = ONE_WAY, propagate: bool = False) -> None:
+        self.method = method
+        self.peer = peer
+        self.kind = kind
+        self.propagate = propagate
+        self.arrival = Arrival(None, 0, 0)
+        self._carried: Call | None = None
+        self._open: Call | None = None
+        self._serving: ServerCall = NOT_SERVED
+
+    def carry(self, call: Call) -> None:
+        """Let the next message carry a call that is recorded elsewhere; it has then no record of its own."""
+        self._carried = call
+
+    def begin(self) -> Call:
+        """Return the call that the message belongs to which is about to go; give it to `end`, `abandon` or `fail`."""
+        if self._carried is not None:
+            return self._carried
+        if self.kind == REPLIES:
+            self._serving.replying()
+            return self._serving
+        return STATE.recorder.call(self.method, EXCHANGE if self.kind == REQUESTS else SEND, self.peer).__enter__()
+
+    def end(self, call: Call, sent_bytes: int) -> None:
+        """End what a message is that went."""
+        if call is self._carried:
+            self._carried = None
+        elif self.kind == REQUESTS:
+            call.mark(0, sent_bytes)
+            self.close()
+            self._open = call
+        else:
+            call.sent_bytes = sent_bytes
+            call.__exit__(None, None, None)
+            if self.kind == REPLIES:
+                self._serving = NOT_SERVED
+
+    def abandon(self, call: Call) -> None:
+        """Take a message back that did not go and may be sent again: no call."""
+        if self.kind == REPLIES:
+            self._serving.work_on()
+        elif call is not self._carried:
+            call.forget()
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """End a message that did not go."""
+        if call is self._carried:
+            self._carried = None
+        else:
+            call.__exit__(type(error), error, None)
+            if self.kind == REPLIES:
+                self._serving = NOT_SERVED
+
+    def arrive(self, asked_ns: int, recv_bytes: int, context: Context | None) -> None:
+        """Record a message that came, and had been asked for at `asked_ns`."""
+        received_ns = now_ns()
+        self.arrival = arrival = Arrival(context, 0, received_ns)  # it may have been polled for: asking says nothing
+        if self.kind == REQUESTS:
+            if self._open is not None:
+                self._open.recv_bytes = recv_bytes
+                self._open.__exit__(None, None, None)
+                self._open = None
+        elif self.kind == REPLIES:
+            self._serving = serve(arrival, self.method, self.peer)
+            self._serving.recv_bytes = recv_bytes
+            self._serving.__enter__()
+        else:
+            call = STATE.recorder.call(self.method, RECEIVE, self.peer)
+            if call is not NOTHING:
+                call.follow(context)
+                call.recv_bytes = recv_bytes
+                call._begin_ns = asked_ns
+                call._leave(received_ns, None)
+
+    def close(self) -> None:
+        """End a request that has had no reply: that is a failure."""
+        if self._open is not None:
+            self._open.__exit__(TimeoutError, None, None)
+            self._open = None

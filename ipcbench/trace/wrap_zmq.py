@@ -1,0 +1,184 @@
+"""ZeroMQ sockets, recorded: one record a message, whatever the number of its frames.
+
+What does not live here: sockets of zmq.asyncio (wrap_zmq_async.py); what a record holds (traffic.py).
+
+A socket keeps its identity: its class becomes one that records, so pollers and options go on working. What it sends is
+the same, unless `propagate` is set: then each message sent, but a REP's reply, has one frame of 40 bytes more at
+its end, which is taken off where it is received. Looking at a socket that has nothing (zmq.Again) is no call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import zmq
+
+from ipcbench.clock import now_ns
+from ipcbench.errors import ConfigError
+from ipcbench.trace.call import Call
+from ipcbench.trace.context import CONTEXT_BYTES, Context, unpack_context
+from ipcbench.trace.serve import Receiving
+from ipcbench.trace.traffic import ONE_WAY, REPLIES, REQUESTS, Traffic
+
+_KINDS = {zmq.REQ: REQUESTS, zmq.REP: REPLIES}
+_FRAMED = {zmq.PAIR, zmq.PUB, zmq.SUB, zmq.REQ, zmq.REP, zmq.DEALER, zmq.ROUTER, zmq.PULL, zmq.PUSH, zmq.XPUB, zmq.XSUB}
+
+
+def _size_of(frame: Any) -> int:
+    """Return the bytes of a frame, without a copy of them."""
+    return len(frame) if isinstance(frame, bytes | zmq.Frame) else memoryview(frame).nbytes
+
+
+def _context_of(frame: Any) -> Context | None:
+    """Return the context that a frame is; None if it is another."""
+    if len(frame) != CONTEXT_BYTES:
+        return None
+    return unpack_context(frame if isinstance(frame, bytes) else frame.buffer)
+
+
+class SocketTraffic(Traffic):
+    """The messages of a socket, frame by frame.
+
+    Attributes:
+        sending: the call of which some frames were sent; None between two messages.
+        is_amid: whether more frames of a received message are to come.
+        pending: the next of them, if it had to be looked at.
+    """
+
+    __slots__ = ("asked_ns", "is_amid", "pending", "recv_bytes", "sending", "sent_bytes")
+
+    def __init__(self, socket: zmq.Socket[Any], name: str, propagate: bool) -> None:
+        kind: Any = socket.get(zmq.TYPE)
+        if propagate and kind not in _FRAMED:
+            raise ConfigError("propagate", propagate, "False for a socket whose messages have one frame")
+        super().__init__(name or zmq.SocketType(kind).name, kind=_KINDS.get(kind, ONE_WAY), propagate=propagate)
+        self.sending: Call | None = None
+        self.pending: Any = None
+        self.is_amid = False
+        self.asked_ns = self.recv_bytes = self.sent_bytes = 0
+
+    def look_up_peer(self, socket: zmq.Socket[Any]) -> None:
+        """Note the endpoint, once there is one."""
+        endpoint: Any = socket.get(zmq.LAST_ENDPOINT)
+        self.peer = endpoint.rstrip(b"\0").decode("utf-8", "replace")
+
+
+class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
+    """A socket that records. One made by an instrumented context begins with its first message.
+
+    Attributes:
+        propagates: for the sockets of an instrumented context.
+    """
+
+    _traffic: SocketTraffic | None = None
+    propagates = False
+
+    def carry(self, call: Call) -> Self:
+        """Let the next message carry the context of `call` (with `propagate`), and have no record of its own."""
+        self.traffic().carry(call)
+        return self
+
+    def traffic(self) -> SocketTraffic:
+        """Return what records this socket's messages."""
+        found = self._traffic
+        if found is None:
+            found = self._traffic = SocketTraffic(self, "", self.propagates)
+        return found
+
+    def send(  # type: ignore[override]
+        self, data: Any, flags: int = 0, copy: bool = True, track: bool = False, **kwargs: Any
+    ) -> Any:
+        traffic = self._traffic or self.traffic()
+        call = traffic.sending
+        if call is None:
+            if not traffic.peer:
+                traffic.look_up_peer(self)
+            call = traffic.begin()
+        more = flags & zmq.SNDMORE
+        adds = traffic.propagate and not more and traffic.kind != REPLIES
+        try:
+            sent = super().send(data, flags | zmq.SNDMORE if adds else flags, copy, track, **kwargs)
+            if adds:
+                super().send(call.context(), flags)
+            traffic.sent_bytes += _size_of(data)
+        except BaseException as error:
+            (traffic.abandon(call) if isinstance(error, zmq.Again) else traffic.fail(call, error))
+            traffic.sending = None
+            traffic.sent_bytes = 0
+            raise
+        if more:
+            traffic.sending = call
+        else:
+            traffic.end(call, traffic.sent_bytes)
+            traffic.sending = None
+            traffic.sent_bytes = 0
+        return sent
+
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
+        traffic = self._traffic or self.traffic()
+        if not traffic.is_amid:
+            traffic.asked_ns = now_ns()
+        frame = traffic.pending
+        if frame is None:
+            frame = super().recv(flags, copy, track)
+        else:
+            traffic.pending = None
+            if isinstance(frame, bytes) != copy:
+                frame = frame.bytes if copy else zmq.Frame(frame)
+        self._took(traffic, len(frame), flags, copy)
+        return frame
+
+    def recv_into(self, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) -> int:
+        traffic = self._traffic or self.traffic()
+        if traffic.pending is not None:
+            frame = self.recv(flags)
+            view = memoryview(buffer).cast("B")
+            room = min(nbytes or len(view), len(view), len(frame))
+            view[:room] = frame[:room]
+            return len(frame)
+        if not traffic.is_amid:
+            traffic.asked_ns = now_ns()
+        size: int = super().recv_into(buffer, nbytes=nbytes, flags=flags)
+        self._took(traffic, size, flags, copy=True)
+        return size
+
+    def _took(self, traffic: SocketTraffic, size: int, flags: int, copy: bool) -> None:
+        """Count a frame; if it is the message's last, or the last but its context, the message is whole."""
+        traffic.recv_bytes += size
+        context = None
+        more = bool(super().get(zmq.RCVMORE))
+        if more and traffic.propagate:
+            following = super().recv(flags, copy)
+            more = bool(super().get(zmq.RCVMORE))
+            context = None if more else _context_of(following)
+            if context is None:
+                traffic.pending = following
+                more = True
+        traffic.is_amid = more
+        if not more:
+            if not traffic.peer:
+                traffic.look_up_peer(self)
+            traffic.arrive(traffic.asked_ns, traffic.recv_bytes, context)
+            self.arrival = traffic.arrival
+            traffic.recv_bytes = 0
+
+    def get(self, option: int) -> Any:
+        if option == zmq.RCVMORE and self._traffic is not None and self._traffic.propagate:
+            return int(self._traffic.is_amid)
+        return super().get(option)
+
+    getsockopt = get
+
+    def close(self, linger: int | None = None) -> None:
+        if self._traffic is not None:
+            self._traffic.close()
+        super().close(linger)
+
+
+def wrap_socket(socket: zmq.Socket[Any], name: str = "", propagate: bool = False) -> zmq.Socket[Any]:
+    """Record a socket's messages, and return it."""
+    if not isinstance(socket, TracedSocket):
+        traffic = SocketTraffic(socket, name, propagate)
+        socket.__class__ = TracedSocket
+        socket._traffic = traffic
+    return socket

@@ -1,0 +1,194 @@
+"""The commands about a trace, as a user runs them, beside an application that records."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.shell import COMMAND, Shell
+from tests.trace.made import both_sides
+
+APPLICATION = """
+import sys
+from ipcbench import trace
+recorder = trace.start("trace", service="client", max_bytes="64MiB")
+print("ready", flush=True)
+while True:
+    with recorder.call("Matmul") as call:
+        call.serialized(1000)
+        call.sent()
+        sum(range(20000))
+        call.received(2000)
+"""
+
+
+@pytest.fixture
+def application(shell: Shell) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", APPLICATION],
+        cwd=shell.folder,
+        env=shell.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_top_prints_one_table_into_a_pipe(shell: Shell, application: subprocess.Popen[str]) -> None:
+    done = shell("trace", "top", "trace", "--interval", "300ms")
+    assert done.returncode == 0, done.stderr
+    (row,) = [line for line in done.stdout.splitlines() if line.strip().startswith("Matmul")]
+    assert float(row.split()[1].replace(",", "")) > 0
+    assert "█" in row
+
+
+def test_top_waits_for_a_folder_and_refuses_a_file(shell: Shell) -> None:
+    done = shell("trace", "top", "nowhere", "--once", "--interval", "10ms")
+    assert done.returncode == 0
+    assert "no calls yet" in done.stdout
+    (shell.folder / "file").write_text("")
+    assert shell("trace", "top", "file", "--once").returncode == 2
+
+
+def read_until(terminal: int, wanted: bytes, deadline_s: float = 30) -> bytes:
+    seen, end_s = b"", time.monotonic() + deadline_s
+    while wanted not in seen:
+        ready, _, _ = select.select([terminal], [], [], max(0.0, end_s - time.monotonic()))
+        assert ready, f"no {wanted!r} in {seen[-500:]!r}"
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError:  # the other end is closed
+            piece = b""
+        if not piece:
+            break
+        seen += piece
+    return seen
+
+
+def test_top_on_a_terminal_ends_by_ctrl_c_and_gives_the_terminal_back(
+    shell: Shell, application: subprocess.Popen[str]
+) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "trace", "top", "trace"], cwd=shell.folder, env={**shell.environment(), "TERM": "xterm"},
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        seen = read_until(ours, b"Matmul")
+        seen += read_until(ours, b"calls/s")
+        process.send_signal(signal.SIGINT)
+        seen += read_until(ours, b"\x1b[?1049l")
+        seen += read_until(ours, b"nothing more")
+        assert process.wait(timeout=30) == 0
+    os.close(ours)
+    assert b"\x1b[?1049h" in seen
+    assert seen.rfind(b"\x1b[?25h") > seen.rfind(b"\x1b[?25l"), "the cursor is back"
+    assert b"Traceback" not in seen
+
+
+@pytest.mark.parametrize("form", ["zmq", "jsonl"])
+def test_tail_follows_until_ctrl_c(
+    shell: Shell,
+    application: subprocess.Popen[str],
+    interrupt: Callable[[subprocess.Popen[str]], tuple[str, str]],
+    form: str,
+) -> None:
+    process = shell.start("trace", "tail", "-f", "--format", form, "trace")
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(200)]
+    said, errors = interrupt(process)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    if form == "jsonl":
+        ends = [one["begin_ns"] + one["total_ns"] for one in map(json.loads, [*lines, *said.splitlines()])]
+        assert ends == sorted(ends)
+    else:
+        numbers = [int(line.split()[0]) for line in lines if line[:1].isdigit()]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_tail_prints_what_is_there(shell: Shell) -> None:
+    both_sides(shell.folder / "t", 5)
+    done = shell("trace", "tail", "--format", "zmq", "t")
+    assert done.returncode == 0, done.stderr
+    assert len([line for line in done.stdout.splitlines() if line[:1].isdigit()]) == 6
+    assert done.stderr == "left out: 5 calls of other stages; --format jsonl has them\n"
+
+
+def test_export_writes_files_and_says_what_is_wrong(shell: Shell) -> None:
+    both_sides(shell.folder / "t", 5)
+    for form in ("csv", "prometheus", "otlp", "perfetto", "chrome", "parquet"):
+        done = shell("trace", "export", "t", "--to", form, "--out", f"out.{form}")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), form
+        assert (shell.folder / f"out.{form}").stat().st_size > 500
+    assert shell("trace", "export", "t", "--to", "csv").stdout == (shell.folder / "out.csv").read_text()
+    for wrong in (["--to", "csv", "--endpoint", "http://x"], ["--to", "csv", "--out", "t"],
+                  ["--to", "otlp", "--endpoint", "file:///x"], ["--to", "nothing"]):  # fmt: skip
+        assert shell("trace", "export", "t", *wrong).returncode == 2
+    refused = shell("trace", "export", "t", "--to", "otlp", "--endpoint", "http://127.0.0.1:1")
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 1
+    (shell.folder / "pyarrow.py").write_text("raise ModuleNotFoundError('gone', name='pyarrow')")
+    without = shell("trace", "export", "t", "--to", "parquet", "--out", "x.parquet")
+    assert without.returncode == 2
+    assert "pip install 'ipcbench[parquet]'" in without.stderr
+    assert len(without.stderr.splitlines()) == 1
+    assert not (shell.folder / "x.parquet").exists()
+
+
+def test_metrics_are_served_until_ctrl_c(
+    shell: Shell, interrupt: Callable[[subprocess.Popen[str]], tuple[str, str]]
+) -> None:
+    both_sides(shell.folder / "t", 5)
+    process = shell.start("trace", "serve-metrics", "t", "--port", "0")
+    assert process.stderr is not None
+    url = process.stderr.readline().strip()
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert b"ipcbench_call_duration_seconds_bucket" in answer.read()
+    _, errors = interrupt(process)
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_a_broken_pipe_is_no_traceback(shell: Shell, tmp_path: Path) -> None:
+    both_sides(tmp_path / "t", 200)
+    process = shell.start("trace", "tail", str(tmp_path / "t"))
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    process.wait(timeout=30)
+
+
+def test_diff_and_check_say_it_by_text_and_exit_code(shell: Shell) -> None:
+    both_sides(shell.folder / "a", 30)
+    both_sides(shell.folder / "b", 30)
+    done = shell("trace", "diff", "a", "b")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("B against A: 0 slower, 0 faster, 4 no clear difference, 5 not comparable")
+    assert json.loads(shell("trace", "diff", "a", "b", "--format", "json").stdout)["a"] == ["a"]
+    assert shell("trace", "diff", "a", "nowhere").returncode == 2
+    passed = shell("trace", "check", "a", "--fail-if", "Matmul.p50_ms>5", "--fail-if", "*.errors>1")
+    assert passed.returncode == 0
+    assert len(passed.stdout.splitlines()) == 4
+    failed = shell("trace", "check", "a", "--fail-if", "Matmul.p50_ms>1")
+    assert (failed.returncode, failed.stdout) == (1, "FAIL Matmul.p50_ms = 1.500, > 1\n")
+    for wrong in ("Matmul", "Nobody.calls>1"):
+        refused = shell("trace", "check", "a", "--fail-if", wrong)
+        assert refused.returncode == 2
+        assert len(refused.stderr.splitlines()) == 1

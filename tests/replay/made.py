@@ -1,0 +1,31 @@
+"""Traffic made up for tests, and traces recorded with an invented clock."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ipcbench.replay.traffic import Lane, Traffic
+
+
+def lane(count: int = 12, server_ns: int = 50_000, name: str = "client", **changes: int) -> Lane:
+    """Return a client whose calls take turns: method 0 is small, method 1 sends 100,000 bytes."""
+    method = np.arange(count, dtype=np.int64) % 2
+    values = {
+        "gap_ns": 10_000, "before_ns": 5_000, "after_ns": 5_000, "server_ns": server_ns, "total_ns": 200_000,
+        **changes,
+    }  # fmt: skip
+    columns = {key: np.full(count, value, dtype=np.int64) for key, value in values.items()}
+    columns["gap_ns"][0] = 0
+    return Lane(
+        name=name,
+        method=method,
+        sent_bytes=np.where(method == 1, 100_000, 0),
+        recv_bytes=np.where(method == 1, 20, 3),
+        **columns,
+    )
+
+
+def traffic(*lanes: Lane) -> Traffic:
+    """Return the traffic of these clients, one if none is given."""
+    chosen = lanes or (lane(),)
+    return Traffic("made up", ("Small", "Large"), chosen, True, sum(len(one.method) for one in chosen))

@@ -1,0 +1,161 @@
+"""From traces and logs to traffic."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ipcbench import trace
+from ipcbench.errors import StoreError
+from ipcbench.replay.clients import read_traffic
+from ipcbench.trace.readers.batch import UNKNOWN_NS
+from tests.trace.logs import V1, V3, head, row, v1_row
+
+
+class Clock:
+    """Says what it is told."""
+
+    def __init__(self) -> None:
+        self.ns = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def go(self, ns: int) -> None:
+        self.ns += ns
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(sys.modules["ipcbench.trace.call"], "now_ns", made)
+    return made
+
+
+def one_call(recorder, clock: Clock, method: str = "Do", *, server_ns: int = 40, stages=(10, 20, 100, 5)) -> None:
+    """Record a call, and its server's work in the middle of the wait."""
+    serialize, send, wait, deserialize = stages
+    with recorder.call(method) as call:
+        clock.go(serialize)
+        call.serialized(1000)
+        clock.go(send)
+        call.sent()
+        clock.go(10)
+        if server_ns:
+            with recorder.call(method, trace.SERVER):
+                clock.go(server_ns)
+        clock.go(wait - 10 - server_ns)
+        call.received(2000)
+        clock.go(deserialize)
+
+
+def test_a_trace_of_both_sides_has_gaps_and_the_servers_work(tmp_path, clock):
+    recorder = trace.start(tmp_path)
+    for gap in (0, 7, 8):
+        clock.go(gap)
+        one_call(recorder, clock)
+    trace.stop()
+    found = read_traffic(tmp_path)
+    (lane,) = found.lanes
+    assert found.methods == ("Do",)
+    assert found.gaps_known
+    assert found.server_known
+    assert lane.gap_ns.tolist() == [0, 7, 8]
+    assert lane.before_ns.tolist() == [10] * 3
+    assert lane.after_ns.tolist() == [5] * 3
+    assert lane.server_ns.tolist() == [40] * 3
+    assert lane.total_ns.tolist() == [135] * 3
+    assert (lane.sent_bytes.tolist(), lane.recv_bytes.tolist()) == ([1000] * 3, [2000] * 3)
+    assert found.recorded_ns == 3 * 135 + 15
+    assert found.remarks == ()
+
+
+def test_without_the_servers_records_its_work_is_unknown(tmp_path, clock):
+    recorder = trace.start(tmp_path)
+    one_call(recorder, clock, server_ns=0)
+    trace.stop()
+    found = read_traffic(tmp_path)
+    assert not found.server_known
+    assert found.lanes[0].server_ns.tolist() == [UNKNOWN_NS]
+
+
+def test_a_server_that_begins_while_its_client_still_sends_is_not_cut(tmp_path, clock):
+    recorder = trace.start(tmp_path)
+    with recorder.call("Do") as call:
+        call.serialized(10)
+        with recorder.call("Do", trace.SERVER):
+            clock.go(500)
+        call.sent()
+        clock.go(20)
+        call.received(10)
+    trace.stop()
+    assert read_traffic(tmp_path).lanes[0].server_ns.tolist() == [500]
+
+
+def test_every_thread_is_a_client_and_failed_calls_are_left_out(tmp_path, clock):
+    recorder = trace.start(tmp_path)
+
+    def work() -> None:
+        one_call(recorder, clock)
+        with pytest.raises(ValueError, match="no"), recorder.call("Do"):
+            raise ValueError("no")
+
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    trace.stop()
+    found = read_traffic(tmp_path)
+    assert [len(lane.method) for lane in found.lanes] == [1, 1]
+    assert any("2 calls failed" in one for one in found.remarks)
+
+
+def test_calls_without_records_make_gaps_unknown(tmp_path, clock):
+    recorder = trace.start(tmp_path, sample=4)
+    for _ in range(40):
+        one_call(recorder, clock, server_ns=0)
+    trace.stop()
+    found = read_traffic(tmp_path)
+    assert not found.gaps_known
+    assert not found.lanes[0].gap_ns.any()
+    assert any("have no record" in one for one in found.remarks)
+
+
+def test_a_log_has_no_gaps_and_its_segments_follow_one_another(tmp_path):
+    path = tmp_path / "zmq_performance.log"
+    path.write_text(head(V1) + v1_row(1) + v1_row(2) + v1_row(1), encoding="utf-8")
+    found = read_traffic(path)
+    (lane,) = found.lanes
+    assert not found.gaps_known
+    assert not found.server_known
+    assert len(lane.method) == 3
+    assert lane.before_ns.tolist() == [1_000_000] * 3
+    assert lane.sent_bytes.tolist() == [2**20] * 3
+    assert read_traffic(tmp_path).calls_count == 3
+
+
+def test_the_servers_column_of_a_log_is_its_work(tmp_path):
+    path = tmp_path / "zmq_performance.log"
+    path.write_text(head(V3) + row(1, "M", 1, 1, 6, 1, 9, 4, 9, 10, 10), encoding="utf-8")
+    assert read_traffic(path).lanes[0].server_ns.tolist() == [4_000_000]
+
+
+@pytest.mark.parametrize("text", ["", "nothing of the kind\n", head(V1)])
+def test_nothing_to_replay_is_one_clear_error(tmp_path: Path, text: str):
+    path = tmp_path / "x.log"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(StoreError, match="no calls to replay"):
+        read_traffic(path)
+
+
+def test_a_pipeline_has_no_requests_and_replies(tmp_path):
+    recorder = trace.start(tmp_path)
+    with recorder.call("step", trace.PIPELINE) as step:
+        step.mark()
+        step.mark()
+    trace.stop()
+    with pytest.raises(StoreError, match="none has a request and a reply"):
+        read_traffic(tmp_path)

@@ -1,0 +1,128 @@
+"""The two sides of a replay, on channels that are lists; the list of calls by time and by pieces; the table."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from array import array
+
+import numpy as np
+import pytest
+
+from ipcbench.backend import Reader, Writer
+from ipcbench.clock import now_ns
+from ipcbench.errors import IntegrityError
+from ipcbench.replay.pair import by_pieces, columns_of, warm_up
+from ipcbench.replay.parts import COLUMNS, ClientPart, ServerPart
+from ipcbench.replay.table import Table, ladder, make_table
+from ipcbench.replay.work import BY_TIME, PIECE_BYTES, Work
+from tests.replay.made import lane, traffic
+
+
+class _End(Writer, Reader):
+    """Both ends of a channel inside a process."""
+
+    def __init__(self) -> None:
+        self._messages: queue.Queue[bytes] = queue.Queue()
+
+    def write(self, message, timeout_s=None) -> None:
+        self._messages.put(bytes(message))
+
+    def read(self, timeout_s=None) -> memoryview:
+        return memoryview(self._messages.get(timeout=timeout_s))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def carry_out(columns):
+    """Run both sides in threads; return what they measured."""
+    plain = {name: array("q", columns[name].astype(np.int64).tobytes()) for name in COLUMNS}
+    there, back = _End(), _End()
+    server = ServerPart(back, there, plain, 5.0)
+    found = {}
+    thread = threading.Thread(target=lambda: found.update(server=server.run()))
+    thread.start()
+    client = ClientPart(there, back, plain, 5.0).run()
+    thread.join()
+    unpacked = [{name: np.array(column) for name, column in one.items()} for one in (client, found["server"])]
+    return unpacked[0], unpacked[1]
+
+
+def test_a_replay_by_time_takes_at_least_the_recorded_work():
+    one = lane(count=10, server_ns=300_000, gap_ns=100_000, before_ns=50_000, after_ns=70_000)
+    client, server = carry_out(columns_of(one))
+    assert (client["total_ns"] >= 400_000).all()
+    assert client["end_ns"][-1] - client["end_ns"][0] + client["total_ns"][0] >= 10 * 420_000 + 9 * 100_000 - 500_000
+    assert (server["server_pieces"] > 0).all()
+    assert set(server["walked_bytes"][one.method == 1].tolist()) <= {65536, 100_000}
+
+
+def test_by_pieces_as_much_is_done_as_at_the_pace_of_the_pilot():
+    one = lane(count=8, server_ns=1000, gap_ns=3000)
+    columns = columns_of(one)
+    pilot = {
+        "gap_pieces": np.array([0, 3, 3, 0, 3, 3, 3, 3]),
+        "before_pieces": np.full(8, 1),
+        "after_pieces": np.full(8, 0),
+        "walked_bytes": one.recv_bytes,
+    }
+    served = {"server_pieces": np.full(8, 2), "walked_bytes": one.sent_bytes}
+    made = by_pieces(columns, pilot, served, one.method)
+    assert made["gap_pieces"].tolist() == [0, 3, 3, 3, 3, 3, 3, 3]
+    assert made["before_pieces"].tolist() == [1] * 8
+    assert made["after_pieces"].tolist() == [0] * 8
+    assert made["server_pieces"].tolist() == [2] * 8
+    assert made["request_walk_bytes"].tolist() == one.sent_bytes.tolist()
+    client, server = carry_out(made)
+    assert client["gap_pieces"].tolist() == made["gap_pieces"].tolist()
+    assert server["server_pieces"].tolist() == made["server_pieces"].tolist()
+
+
+def test_a_message_of_another_call_ends_the_replay():
+    there = _End()
+    plain = {name: array("q", columns_of(lane(count=2))[name].tobytes()) for name in COLUMNS}
+    there.write(b"abcd")
+    with pytest.raises(IntegrityError, match="call 0 got a message of another call"):
+        ServerPart(_End(), there, plain, 1.0).run()
+
+
+def test_work_by_time_makes_up_for_what_took_too_long():
+    work = Work()
+    begin = now_ns()
+    deadline = begin
+    for _ in range(200):
+        deadline += 5_000
+        end = work.do(BY_TIME, deadline, 2**20)
+    assert end - begin < 200 * 5_000 + 5_000_000
+    assert work.do(7, 0, PIECE_BYTES) and work.pieces_count == 7
+
+
+def test_a_warm_up_has_every_pair_of_sizes_and_no_work_between():
+    made = warm_up(columns_of(lane(count=30)))
+    assert set(zip(made["sent_bytes"].tolist(), made["recv_bytes"].tolist(), strict=True)) == {(0, 3), (100_000, 20)}
+    assert not made["gap_ns"].any()
+    assert not made["server_ns"].any()
+
+
+def test_the_table_is_straight_between_sizes_and_goes_on_beyond_them():
+    table = make_table(np.array([100, 100, 1100]), [np.array([20, 40, 4060]), np.array([40, 20, 4060])])
+    assert table == Table((100, 1100), (15.0, 2030.0))
+    assert table.times_ns(np.array([100, 600, 2100])).tolist() == pytest.approx([15.0, 1022.5, 4045.0])
+    assert Table((8,), (5.0,)).times_ns(np.array([1, 100])).tolist() == [5.0, 5.0]
+    one = lane(count=2)
+    flat = Table((1,), (1000.0,))
+    assert flat.lane_ns(one) == 4 * 1000 + 10_000 + 2 * (5_000 + 5_000 + 50_000)
+
+
+def test_the_ladder_ends_with_the_largest_message():
+    assert set(ladder(100).tolist()) == {16, 100}
+    assert max(ladder(0).tolist()) == 0
+
+
+def test_the_beginning_of_the_traffic():
+    whole = traffic(lane(count=100), lane(count=3))
+    assert [len(one.method) for one in whole.limited(10 * 210_000, None, 1).lanes] == [10, 3]
+    assert [len(one.method) for one in whole.limited(0, None, 5).lanes] == [5, 3]
+    assert [len(one.method) for one in whole.limited(0, 2, 5).lanes] == [2, 2]
+    assert whole.largest_bytes == 100_000

@@ -1,0 +1,398 @@
+"""What a trace is exported to is read back by those who it is for."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from ipcbench import trace
+from ipcbench.errors import ConfigError, StoreError
+from ipcbench.trace.exporters import EXPORTERS
+from ipcbench.trace.exporters.metrics import make_server
+from ipcbench.trace.exporters.otlp import BATCH_SPANS, send
+from ipcbench.trace.readers.everything import find
+from tests.trace.logs import V1, head, tq_call, v1_row
+from tests.trace.made import HOSTILE, UNIX_NS, Made, both_sides
+
+COUNT = 20
+
+
+@pytest.fixture(autouse=True)
+def no_recorder() -> Iterator[None]:
+    yield
+    trace.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    both_sides(tmp_path / "trace", COUNT)
+    return tmp_path / "trace"
+
+
+def exported(form: str, *paths: Path) -> tuple[bytes, tuple[str, ...]]:
+    out = io.BytesIO()
+    left_out = EXPORTERS[form](find(paths), out)
+    return out.getvalue(), left_out
+
+
+def record_sampled(folder: Path, count: int, sample: int = 10**6) -> None:
+    recorder = trace.start(folder, sample=sample, service="client")
+    for _ in range(count):
+        with recorder.call("Sampled") as call:
+            call.serialized(10)
+            call.sent()
+            call.received(20)
+    trace.stop()
+
+
+def test_csv_has_the_old_columns_and_every_call(folder: Path) -> None:
+    data, left_out = exported("csv", folder)
+    rows = list(csv.DictReader(io.StringIO(data.decode())))
+    assert not left_out
+    assert list(rows[0])[:10] == [
+        "ID", "Method", "Serialize(ms)", "Send(ms)", "Recv(ms)", "Deserialize(ms)", "Total(ms)", "Sent(KB)", "Recv(KB)",
+        "Throughput(MB/s)",
+    ]  # fmt: skip
+    assert [row["ID"] for row in rows] == [str(number + 1) for number in range(2 * COUNT + 1)]
+    clients = [row for row in rows if row["Side"] == "client" and row["Method"] == "Matmul"]
+    assert len(clients) == COUNT
+    assert float(clients[0]["Serialize(ms)"]) == 0.1
+    assert float(clients[0]["Total(ms)"]) == 1.5
+    assert float(clients[0]["Throughput(MB/s)"]) == pytest.approx(3_000_000 / 2**20 / 0.0015, abs=0.01)
+    assert clients[0]["Work(ms)"] == ""
+    assert clients[-1]["Error"] == "ValueError"
+    assert float(clients[0]["Begin(s)"]) == pytest.approx((UNIX_NS + 1_000_000) / 1e9)
+    assert rows[-1]["Method"] == HOSTILE
+    ends = [float(row["Begin(s)"]) * 1e3 + float(row["Total(ms)"]) for row in rows]
+    assert all(later - earlier > -0.01 for earlier, later in pairwise(ends))
+
+
+def test_csv_of_a_log_keeps_its_figures(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_text(head(V1) + v1_row(1) + v1_row(2, "b c") + "damaged 1 2\n")
+    data, left_out = exported("csv", path)
+    rows = list(csv.DictReader(io.StringIO(data.decode())))
+    assert [(row["Method"], float(row["Recv(ms)"]), row["Begin(s)"]) for row in rows] == [
+        ("Matmul", 6, ""), ("b c", 6, "")]  # fmt: skip
+    assert "1 damaged" in left_out[0]
+
+
+def families(text: str) -> dict[str, Any]:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return {one.name: one for one in text_string_to_metric_families(text)}
+
+
+def test_prometheus_text_is_read_by_its_own_parser(folder: Path) -> None:
+    record_sampled(folder, 100)
+    found = families(exported("prometheus", folder)[0].decode())
+    histogram = found["ipcbench_call_duration_seconds"]
+    assert histogram.type == "histogram"
+    samples = [one for one in histogram.samples if one.labels["method"] == "Matmul" and one.labels["side"] == "client"]
+    buckets = {float(one.labels["le"]): one.value for one in samples if one.name.endswith("_bucket")}
+    assert list(buckets.values()) == sorted(buckets.values())
+    assert buckets[float("inf")] == COUNT
+    for limit, count in buckets.items():
+        assert count == (COUNT if limit >= 1_500_000 / 1e9 else 0)
+    (total,) = [one.value for one in samples if one.name.endswith("_sum")]
+    assert total == pytest.approx(COUNT * 0.0015)
+    counts = {one.labels["method"]: one.value for one in histogram.samples if one.name.endswith("_count")}
+    assert counts["Sampled"] == 100
+    assert counts[HOSTILE] == 1
+    stages = {one.labels["stage"]: one.value for one in found["ipcbench_stage_seconds"].samples
+              if one.labels["method"] == "Matmul"}  # fmt: skip
+    assert stages["wait"] == pytest.approx(COUNT * 0.00125)
+    failed = {one.labels["method"]: one.value for one in found["ipcbench_failed_calls"].samples
+              if one.labels["side"] == "client"}  # fmt: skip
+    assert failed["Matmul"] == 1
+
+
+def test_metrics_are_served_and_grow(tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    server = make_server(folder, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+
+        def scraped() -> float:
+            with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                samples = families(answer.read().decode())["ipcbench_call_duration_seconds"].samples
+            return float(sum(one.value for one in samples if one.name.endswith("_count")))
+
+        assert scraped() == 0
+        record_sampled(folder, 30)
+        assert scraped() == 30
+        record_sampled(folder, 25, sample=1)
+        assert scraped() == scraped() == 55
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{url}/other", timeout=10)
+        with pytest.raises(ConfigError, match="can be bound"):
+            make_server(folder, "127.0.0.1", server.server_address[1])
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def spans_of(document: str) -> list[tuple[dict[str, str], Any]]:
+    """Return resource attributes and spans, as OpenTelemetry's own message types take them."""
+    from google.protobuf import json_format
+    from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+    def in_base64(value: Any) -> Any:  # OTLP writes ids in hexadecimal, protobuf's own JSON in base64
+        if isinstance(value, dict):
+            ids = {"traceId", "spanId", "parentSpanId"}
+            return {
+                key: base64.b64encode(bytes.fromhex(one)).decode() if key in ids else in_base64(one)
+                for key, one in value.items()
+            }
+        return [in_base64(one) for one in value] if isinstance(value, list) else value
+
+    data = json_format.ParseDict(in_base64(json.loads(document)), TracesData())
+    return [
+        ({one.key: one.value.string_value for one in resource.resource.attributes}, span)
+        for resource in data.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+def check_spans(found: list[tuple[dict[str, str], Any]]) -> None:
+    calls = {(one["service.name"], span.span_id): span for one, span in found if span.name == "Matmul"}
+    clients = {key[1]: span for key, span in calls.items() if key[0] == "client"}
+    servers = [span for key, span in calls.items() if key[0] == "server"]
+    assert len(clients) == len(servers) == COUNT
+    assert len({span.span_id for _, span in found}) == len(found)
+    for server in servers:
+        client = clients[server.parent_span_id]
+        assert server.trace_id == client.trace_id
+        assert (server.kind, client.kind) == (2, 3)
+        assert client.start_time_unix_nano + 300_000 == server.start_time_unix_nano
+        assert client.end_time_unix_nano - client.start_time_unix_nano == 1_500_000
+    first = min(clients.values(), key=lambda one: one.start_time_unix_nano)
+    assert first.start_time_unix_nano == UNIX_NS + 1_000_000
+    stages = [span for _, span in found if span.parent_span_id == first.span_id and span.kind == 1]
+    assert [span.name for span in stages] == ["serialize", "send", "wait", "deserialize"]
+    assert stages[-1].end_time_unix_nano == first.end_time_unix_nano
+    assert [span.status.message for span in clients.values() if span.status.code == 2] == ["ValueError"]
+    lonely = [span for _, span in found if span.name == HOSTILE]
+    assert lonely[0].trace_id.hex().startswith("00000000000000aa")
+    assert not lonely[0].parent_span_id
+
+
+def test_otlp_is_read_by_opentelemetrys_messages(folder: Path) -> None:
+    data, _ = exported("otlp", folder)
+    check_spans([span for line in data.decode().splitlines() for span in spans_of(line)])
+
+
+class Collector:
+    """A server that takes what is posted."""
+
+    def __init__(self, status: int = 200, answer: bytes = b"{}") -> None:
+        self.bodies: list[str] = []
+        self.asked: list[tuple[str, str | None]] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                collector.asked.append((self.path, self.headers["Content-Type"]))
+                collector.bodies.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *words: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def __enter__(self) -> Collector:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def test_otlp_is_sent_in_batches_to_a_collector(tmp_path: Path) -> None:
+    both_sides(tmp_path / "trace", COUNT)
+    more = Made(tmp_path / "trace", "more", 300)
+    for number in range(1200):
+        more.call("tiny", [10**9 + number, 10**9 + number + 1], trace.FUNCTION)
+    more.segment.close()
+    with Collector() as collector:
+        count, left_out = send(find([tmp_path / "trace"]), collector.url)
+    found = [spans_of(body) for body in collector.bodies]
+    assert set(collector.asked) == {("/v1/traces", "application/json")}
+    assert [len(one) for one in found[:-1]] == [BATCH_SPANS] * (len(found) - 1)
+    assert count == sum(map(len, found)) == 20 * 5 + 20 + 5 + 1200
+    assert left_out == ()
+    check_spans([span for one in found for span in one])
+
+
+def test_a_collector_that_refuses_is_one_clear_error(folder: Path) -> None:
+    with Collector(503) as collector, pytest.raises(StoreError, match="answers 503"):
+        send(find([folder]), collector.url)
+    with Collector(200, b'{"partialSuccess":{"rejectedSpans":"7"}}') as collector:
+        count, left_out = send(find([folder]), f"{collector.url}/own/path")
+    assert collector.asked[0][0] == "/own/path"
+    assert (count, left_out) == (118, ("7 spans that the collector rejected",))
+    with pytest.raises(StoreError, match="0 spans were sent before"):
+        send(find([folder]), collector.url)
+    for wrong in ("file:///etc/passwd", "localhost:4318", "http://", "http://x:99999", "http://[x"):
+        with pytest.raises(ConfigError, match="collector"):
+            send(find([folder]), wrong)
+
+
+def test_perfetto_is_decoded_by_its_own_messages(folder: Path) -> None:
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+    found = Trace.FromString(exported("perfetto", folder)[0])
+    tracks = {one.track_descriptor.uuid: one.track_descriptor for one in found.packet
+              if one.HasField("track_descriptor")}  # fmt: skip
+    processes = {uuid: one for uuid, one in tracks.items() if one.HasField("process")}
+    assert {(one.process.process_name, one.process.pid) for one in processes.values()} == {
+        ("client (somewhere)", 100), ("server (somewhere)", 200),
+    }  # fmt: skip
+    lanes: dict[int, list[Any]] = {}
+    for packet in found.packet:
+        if packet.HasField("track_event"):
+            lanes.setdefault(packet.track_event.track_uuid, []).append(packet)
+    names = {tracks[uuid].name for uuid in lanes}
+    assert names == {"thread 101", "thread 101, 2 at a time", "thread 201"}
+    leaving, arriving = [], []
+    for packets in lanes.values():
+        open_slices: list[str] = []
+        assert [one.timestamp for one in packets] == sorted(one.timestamp for one in packets)
+        for packet in packets:
+            event = packet.track_event
+            if event.type == event.TYPE_SLICE_BEGIN:
+                open_slices.append(event.name)
+                assert len(open_slices) <= 2, "calls do not overlap on a lane"
+            else:
+                open_slices.pop()
+            leaving += event.flow_ids
+            arriving += event.terminating_flow_ids
+        assert not open_slices
+    assert sorted(leaving) == sorted(arriving) == list(range(1, COUNT + 1))
+    begins = [one for packets in lanes.values() for one in packets if one.track_event.name == "Matmul"]
+    assert min(one.timestamp for one in begins) == UNIX_NS + 1_000_000
+    said = {one.name: one.string_value or one.uint_value for one in begins[0].track_event.debug_annotations}
+    assert said["sent bytes"] == 1_000_000
+    assert said["peer"] == "ipc:///x"
+    assert HOSTILE in {one.track_event.name for packets in lanes.values() for one in packets}
+
+
+CHROME = {
+    "type": "object",
+    "required": ["traceEvents"],
+    "properties": {
+        "traceEvents": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["ph", "name", "pid", "tid"],
+                "properties": {
+                    "ph": {"enum": ["X", "M", "s", "f"]},
+                    "name": {"type": "string"},
+                    "pid": {"type": "integer"},
+                    "tid": {"type": "integer"},
+                    "ts": {"type": "number", "minimum": 0},
+                    "dur": {"type": "number", "minimum": 0},
+                },
+                "allOf": [
+                    {"if": {"properties": {"ph": {"const": "X"}}}, "then": {"required": ["ts", "dur", "cat"]}},
+                    {"if": {"properties": {"ph": {"enum": ["s", "f"]}}}, "then": {"required": ["ts", "id", "cat"]}},
+                    {"if": {"properties": {"ph": {"const": "f"}}}, "then": {"required": ["bp"]}},
+                ],
+            },
+        }
+    },
+}
+
+
+def test_chrome_json_has_its_form_arrows_and_no_overlap(folder: Path) -> None:
+    document = json.loads(exported("chrome", folder)[0])
+    jsonschema.validate(document, CHROME)
+    events = document["traceEvents"]
+    begins = {one["id"]: one for one in events if one["ph"] == "s"}
+    ends = {one["id"]: one for one in events if one["ph"] == "f"}
+    assert begins.keys() == ends.keys() == {f"{number:016x}" for number in range(1, COUNT + 1)}
+    slices = [one for one in events if one["ph"] == "X"]
+    for number, begin in begins.items():
+        assert begin["pid"] != ends[number]["pid"]
+        assert begin["ts"] <= ends[number]["ts"]
+        for end in (begin, ends[number]):
+            assert any(one["tid"] == end["tid"] and one["ts"] <= end["ts"] <= one["ts"] + one["dur"] for one in slices)
+    calls = [one for one in slices if "args" in one]
+    for lane in {one["tid"] for one in calls}:
+        spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in calls if one["tid"] == lane)
+        assert all(earlier[1] <= later[0] + 1e-6 for earlier, later in pairwise(spans))
+    assert min(one["ts"] for one in slices) == 0
+
+
+@pytest.mark.parametrize("form", ["chrome", "perfetto"])
+def test_a_pipeline_log_has_a_timeline_and_a_table_of_calls_has_none(tmp_path: Path, form: str) -> None:
+    timed, table = tmp_path / "timed.log", tmp_path / "table.log"
+    timed.write_text("".join(line for number in range(5) for _, line in tq_call(10.0 + number, (0.1, 0.2, 0.3))))
+    table.write_text(head(V1) + v1_row(1))
+    assert exported(form, timed)[0]
+    with pytest.raises(StoreError, match="no call with a time on a clock"):
+        exported(form, table)
+    with pytest.raises(StoreError, match="since 1970"):
+        exported("otlp", timed)
+
+
+def test_parquet_is_read_by_pyarrow(folder: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    step = Made(folder, "worker", 400)
+    step.call("rollout", [1000, 2000, 4000, 8000], trace.PIPELINE)
+    step.segment.close()
+    data, _ = exported("parquet", folder)
+    rows = pq.read_table(io.BytesIO(data)).to_pylist()
+    assert len(rows) == 2 * COUNT + 2
+    clients = [one for one in rows if one["side"] == "client" and one["method"] == "Matmul"]
+    assert clients[0]["wait_ns"] == 1_250_000
+    assert clients[0]["get_ns"] is None
+    assert clients[0]["span_id"] == 1
+    begin = pq.read_table(io.BytesIO(data)).column("begin").cast("int64").to_pylist()
+    assert min(begin) == UNIX_NS + 1000
+    assert rows[0]["method"] == "rollout"
+    assert (rows[0]["put_ns"], rows[0]["trace_id"][:16]) == (4000, "00000000000000aa")
+    log = tmp_path / "x.log"
+    log.write_text(head(V1) + v1_row(1))
+    assert pq.read_table(io.BytesIO(exported("parquet", log)[0])).to_pylist()[0]["begin"] is None
+
+
+def test_calls_without_a_record_are_named(tmp_path: Path) -> None:
+    record_sampled(tmp_path / "trace", 100)
+    for form in ("csv", "chrome", "perfetto", "otlp"):
+        left_out = exported(form, tmp_path / "trace")[1]
+        assert any("calls that have no record of their own" in line for line in left_out), form
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for form in ("csv", "prometheus", "chrome", "perfetto", "otlp", "parquet"):
+        with pytest.raises(StoreError, match="holds no call"):
+            exported(form, empty)
