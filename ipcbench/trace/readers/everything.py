@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ipcbench.errors import StoreError
-from ipcbench.files import as_store_errors
+from ipcbench.files import as_store_errors, regular
 from ipcbench.trace.layout import SEGMENT_MAGIC, TALLY_MAGIC
 from ipcbench.trace.readers.batch import Bulk, Notes
 from ipcbench.trace.readers.calls import Calls, Clocks, Row, log_calls, rows_of
@@ -131,7 +131,7 @@ def find(paths: Sequence[Path]) -> Source:
                 source.tallies += [one for one in own if one.suffix == TALLY_SUFFIX]
                 texts += [] if own else [one for one in inside if ".log" in one.name]
                 continue
-            with path.open("rb") as file:
+            with regular(path).open("rb") as file:
                 magic = file.read(8)
         kind = {SEGMENT_MAGIC: source.segments, TALLY_MAGIC: source.tallies}.get(magic, texts)
         kind.append(path)

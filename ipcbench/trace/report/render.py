@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ipcbench.trace.report.audit import Objection, audit
+from ipcbench.trace.report.extremes import Extreme
 from ipcbench.trace.report.figures import ms as _ms
 from ipcbench.trace.report.figures import percent as _percent
 from ipcbench.trace.report.finding import Finding
 from ipcbench.trace.report.findings import findings
 from ipcbench.trace.report.gather import Gathered
 from ipcbench.trace.report.split import as_figures, split_rows, split_text
-from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums
+from ipcbench.trace.report.sums import GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
 from ipcbench.units import format_bytes, format_duration_ns
 
