@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from math import ceil
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from ipcbench.measure.histogram import bin_index
 from ipcbench.measure.stats import FloatArray
 from ipcbench.trace.readers.batch import Ints
 from ipcbench.trace.readers.calls import Calls
+
+MOST_METHODS: Final = 1000
+"""More are not kept apart: names made of data must not fill the memory."""
+
+OTHER: Final = "(other)"
 
 
 class Tallied(Protocol):
