@@ -6,7 +6,7 @@ What does not live here: where the calls come from (watch.py), and the screen (s
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ipcbench.trace.live.watch import Growth, Watch
 from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, Sums, binned_total_ns
@@ -86,5 +86,5 @@ def _add_calls(found: dict[tuple[str, int], Sums], calls: Calls) -> None:
 
 def _add_growth(found: dict[tuple[str, int], Sums], growth: Growth) -> None:
     # A tally's sums are put some calls after its counts: the time is taken from those.
-    one = replace(growth, total_ns=binned_total_ns(growth.counts))
-    _of(found, growth.method, growth.segment.role).add_tallied(one)
+    total_ns = binned_total_ns(growth.counts)
+    _of(found, growth.method, growth.segment.role).add_tallied(growth, total_ns=total_ns)

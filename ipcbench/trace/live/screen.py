@@ -94,7 +94,8 @@ def _figures(sums: Sums, seconds: float) -> Iterator[Text]:
     for probability in (0.5, 0.99):
         value = sums.quantile_ns(probability)
         yield Text("–" if value is None else format_duration_ns(value))
-    yield Text(format_significant(sums.moved_bytes / _MIB / seconds))
+    behind = sums.total_ns / sums.staged_ns if sums.staged_ns else 1.0
+    yield Text(format_significant(sums.moved_bytes * behind / _MIB / seconds))
     yield Text(format_significant(sums.total_ns / 1e9 / seconds))
     yield Text(f"{sums.failed_count:,}" if sums.failed_count else "", style="red")
 
@@ -112,7 +113,7 @@ def _bar(sums: Sums, stages: Sequence[str], cells: int) -> Text:
     from rich.text import Text
 
     parts = [max(0.0, float(sums.stage_ns.get(name, 0))) for name in stages]
-    rest = max(0.0, sums.total_ns - sum(parts))
+    rest = max(0.0, sums.staged_ns - sum(parts))
     text = Text()
     for index, count in enumerate(bar_cells([*parts, rest], cells)):
         last = index == len(stages)
