@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/trace_overhead.py [--calls 4000] [--turns 5]. Recorders that are not installed are named and
 left out. Modes take turns, so that drift of the machine hits all alike; a figure is the best turn in the loop, and the
-median of all calls in the round trip. Wrapped sockets and the budget take turns call by call: their differences are less
-than what a machine drifts by in a second.
+median of all calls in the round trip. Wrapped sockets and the budget take turns call by call: their differences are
+less than what a machine drifts by in a second.
 """
 
 from __future__ import annotations
@@ -185,18 +185,18 @@ def measure_budget(folder: Path, count: int) -> None:
     recorder = trace.start(folder / "budget of calls", budget=0.01)
     print("\nbudget=0.01: a call with four stages around work of some length, by turns")
     for wanted_us in (30, 100, 1000):
-        size = 1000
-        while (took := by_turns_ns({"": lambda: sum(range(size))}, 20)[""]) < 1000 * wanted_us:
-            size = max(size + 50, round(size * 1000 * wanted_us / took))
+        numbers = range(1000)
+        while (took := by_turns_ns({"": lambda: sum(numbers)}, 20)[""]) < 1000 * wanted_us:  # noqa: B023 # called here
+            numbers = range(max(len(numbers) + 50, round(len(numbers) * 1000 * wanted_us / took)))
 
-        def plain(size: int = size) -> None:
-            sum(range(size))
+        def plain(numbers: range = numbers) -> None:
+            sum(numbers)
 
-        def traced(size: int = size) -> None:
+        def traced(numbers: range = numbers) -> None:
             with recorder.call("work") as call:
                 call.serialized(1)
                 call.sent()
-                sum(range(size))
+                sum(numbers)
                 call.received(1)
 
         ns = by_turns_ns({"plain": plain, "traced": traced}, max(200, count * 30 // wanted_us))

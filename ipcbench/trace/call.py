@@ -70,8 +70,8 @@ class Call:
     def context(self) -> bytes:
         """Return the 40 bytes that are to travel with the request, stamped now; ask for them just before it is sent.
 
-        The record then has a trace id and a span id, by which the server's record is joined to it. A call that will have
-        no record asks for none.
+        The record then has a trace id and a span id, by which the server's record is joined to it. A call that is not
+        recorded asks for no record there either.
         """
         if not self._recorded:
             return NO_CONTEXT
