@@ -34,6 +34,9 @@ MAX_NAMES = 4096
 
 OTHER = "(other names)"
 
+_DECIDE_EVERY_NS = 2_000_000
+"""How often a budget's decision is looked at again; deciding costs more than a record does."""
+
 _MAX_NAME_TEXT_BYTES = 4096
 
 
@@ -46,8 +49,8 @@ class Site:
         heads: the beginnings of its ordinary records, by the number of stage ends.
         slowest_ns: the longest call so far.
         tally: of its calls without a record; None before the first.
-        nothings: NOTHING for each next call that is counted without a look at the clock; a loop over it takes one, and
-            is quicker than any arithmetic.
+        nothings: NOTHING for each next call that is counted without a look at the clock; taking one from an iterator is
+            quicker than any arithmetic.
         left: calls behind those until the next recorded one, that one included.
         blind_count, left_count: what was left of both when the lane last looked.
     """
@@ -99,9 +102,9 @@ class Lane:
         next_span, trace_high: the next call's id, and the high half of trace ids that are new.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_names", "_random", "_retry_ns", "_rotating", "_store", "always", "blind",
-                 "boot", "files_count", "governor", "lost_count", "next_span", "period", "segment", "served_ns",
-                 "sites", "tally_file", "trace_high")  # fmt: skip
+    __slots__ = ("__weakref__", "_calls_count", "_decide_ns", "_lock", "_names", "_random", "_retry_ns", "_rotating",
+                 "_store", "always", "blind", "boot", "files_count", "governor", "lost_count", "next_span", "period",
+                 "segment", "served_ns", "sites", "tally_file", "trace_high")  # fmt: skip
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -111,6 +114,7 @@ class Lane:
         self.blind = self.governor is not None
         self.always = self.period == 1 and not self.blind
         self.lost_count = 0
+        self._decide_ns = self._calls_count = 0
         self.boot = store.boot
         self.served_ns = 0
         self.sites: dict[object, Site] = {}
@@ -139,24 +143,30 @@ class Lane:
         With a budget, its decision may change how the calls of all methods are taken from now on.
         """
         every = [site]
-        if self.governor is not None:
-            self.governor.planned_count = self.tell() + 1
-            before = self.period, self.blind
-            self.period, self.blind = self.governor.decide(now_ns())
-            if self.blind != before[1] or not before[0] / 2 < self.period < before[0] * 2:
-                every = list(self.sites.values())
+        governor = self.governor
+        if governor is not None:
+            self._calls_count += 1 + self._tell_of(site)
+            at_ns = now_ns()
+            if at_ns >= self._decide_ns:
+                self._decide_ns = at_ns + _DECIDE_EVERY_NS
+                governor.planned_count = self._calls_count + self.tell()
+                self._calls_count = 0
+                before = self.period, self.blind
+                self.period, self.blind = governor.decide(at_ns)
+                if self.blind != before[1] or not before[0] / 2 < self.period < before[0] * 2:
+                    every = list(self.sites.values())
         for one in every:
-            one.plan(self._random.randrange(1, 2 * self.period), self.blind)
+            one.plan(1 + int(self._random.random() * (2 * self.period - 1)), self.blind)
 
     def tell(self) -> int:
         """Put into the tallies how many calls were not timed; return how many calls there were since the last time."""
-        calls_count = 0
-        for site in self.sites.values():
-            passed_count, counted = site.passed()
-            calls_count += passed_count
-            if counted:
-                (site.tally or self.tally(site)).cells[0] += counted
-        return calls_count
+        return sum([self._tell_of(site) for site in self.sites.values()])
+
+    def _tell_of(self, site: Site) -> int:
+        passed_count, counted = site.passed()
+        if counted:
+            (site.tally or self.tally(site)).cells[0] += counted
+        return passed_count
 
     def new_site(self, key: object, method: str, schema: Schema, peer: str) -> Site:
         """Return the site of a method that this lane has not met."""

@@ -78,7 +78,8 @@ class Recorder:
             site: Site = self._local.sites[method if schema is RPC and not peer else (method, schema, peer)]
         except (AttributeError, KeyError):
             site = self._new_site(method, schema, peer)
-        for nothing in site.nothings:
+        nothing = next(site.nothings, None)
+        if nothing is not None:
             return nothing
         left = site.left - 1
         if left > 0:
