@@ -11,7 +11,7 @@ MAX_PERIOD = 1024
 
 _START_PERIOD = 32
 _RECORDED_IN_SITU, _TIMED_IN_SITU, _COUNTED_IN_SITU = 4.5, 2.0, 1.3
-"""How many times its cost in a loop a call costs in an application, with cold caches; the more, the rarer its kind is."""
+"""How many times its cost in a loop a call costs in an application, with cold caches: the more, the rarer it is."""
 
 _AIM = 0.75
 """The share of the budget that is aimed at: times vary."""

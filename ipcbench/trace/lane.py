@@ -20,7 +20,7 @@ from ipcbench.clock import now_ns
 from ipcbench.trace.budget import Governor
 from ipcbench.trace.call import Call, RpcCall
 from ipcbench.trace.layout import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
-from ipcbench.trace.nothing import NOTHING
+from ipcbench.trace.nothing import NOTHING, Nothing
 from ipcbench.trace.schema import RPC, SERVER, Schema
 from ipcbench.trace.segment import FULL, Segment
 from ipcbench.trace.served import ServerCall
@@ -55,11 +55,12 @@ class Site:
         blind_count, left_count: what was left of both when the lane last looked.
     """
 
-    __slots__ = ("blind_count", "free", "heads", "ids", "kind", "lane", "last", "left", "left_count", "method",
+    __slots__ = ("blind_count", "free", "heads", "ids", "key", "kind", "lane", "last", "left", "left_count", "method",
                  "nothings", "peer", "schema", "segment", "slowest_ns", "tally")  # fmt: skip
 
-    def __init__(self, lane: Lane, method: str, schema: Schema, peer: str) -> None:
+    def __init__(self, lane: Lane, key: object, method: str, schema: Schema, peer: str) -> None:
         self.lane = lane
+        self.key = key
         self.method = method
         self.schema = schema
         self.peer = peer
@@ -78,6 +79,7 @@ class Site:
         self.blind_count = calls_count - 1 if blind else 0
         self.left = self.left_count = 1 if blind else calls_count
         self.nothings = repeat(NOTHING, self.blind_count)
+        self.lane.entries[self.key] = self.nothings if blind else self
 
     def passed(self) -> tuple[int, int]:
         """Return how many calls there were since this was last asked, and how many of them were only counted."""
@@ -93,6 +95,7 @@ class Lane:
 
     Attributes:
         sites: by method alone for RPC without a peer, else by (method, schema, peer).
+        entries: the same, but for a site that has them its `nothings`: most calls then need nothing else.
         always: whether every call is recorded.
         period: of how many calls of a method one is recorded, on average.
         blind: whether the calls between are to be counted without a look at the clock.
@@ -103,8 +106,8 @@ class Lane:
     """
 
     __slots__ = ("__weakref__", "_calls_count", "_decide_ns", "_lock", "_names", "_random", "_retry_ns", "_rotating",
-                 "_store", "always", "blind", "boot", "files_count", "governor", "lost_count", "next_span", "period",
-                 "segment", "served_ns", "sites", "tally_file", "trace_high")  # fmt: skip
+                 "_store", "always", "blind", "boot", "entries", "files_count", "governor", "lost_count", "next_span",
+                 "period", "segment", "served_ns", "sites", "tally_file", "trace_high")  # fmt: skip
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -118,6 +121,7 @@ class Lane:
         self.boot = store.boot
         self.served_ns = 0
         self.sites: dict[object, Site] = {}
+        self.entries: dict[object, Site | repeat[Nothing]] = {}
         self.renew()
 
     def renew(self) -> None:
@@ -175,7 +179,7 @@ class Lane:
             key = (method, schema, peer)
             if key in self.sites:
                 return self.sites[key]
-        site = self.sites[key] = Site(self, str(method), schema, peer)
+        site = self.sites[key] = Site(self, key, str(method), schema, peer)
         return site
 
     def room(self, site: Site) -> int | None:
