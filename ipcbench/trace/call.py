@@ -98,7 +98,8 @@ class Call:
     def follow(self, context: Context | None) -> None:
         """Be of the call that a context is of, recorded if that is, as far as a budget here allows it."""
         if context is not None:
-            self._recorded = context.sampled and (self._site.lane.governor is None or self._recorded)
+            if context.sampled is not None:
+                self._recorded = context.sampled and (self._site.lane.governor is None or self._recorded)
             if context.span:
                 self._trace, self._span = (context.high, context.low), context.span
 

@@ -109,7 +109,7 @@ class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
             else:
                 sent = _send(self, data, flags | _SNDMORE if adds else flags, copy, track)
             if adds:
-                _send(self, call.context(), flags)
+                _send(self, traffic.context(call), flags)
             traffic.sent_bytes += _size_of(data)
         except BaseException as error:
             (traffic.abandon(call) if isinstance(error, zmq.Again) else traffic.fail(call, error))
