@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ipcbench.files import to_json
+from ipcbench.trace.readers.batch import printable
 from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.extremes import Extreme
 from ipcbench.trace.report.figures import ms as _ms
@@ -201,10 +202,10 @@ def as_markdown(report: Report, language: Language = "en") -> str:
 def _document(
     report: Report, language: Language, title: Callable[[int, str], str], table: Callable[[Table], str], bullet: str
 ) -> str:
-    lines = [title(1, f"{word('title', language)}: {', '.join(map(str, report.gathered.paths))}").lstrip()]
+    lines = [title(1, f"{word('title', language)}: {printable(', '.join(map(str, report.gathered.paths)))}").lstrip()]
     several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
     for group in report.gathered.sums.groups:
-        name = f"{group.segment.source}: {group.segment.name}" if several else group.segment.name
+        name = printable(f"{group.segment.source}: {group.segment.name}" if several else group.segment.name)
         lines += [title(2, name), _overall(group, language)]
         parts = [("methods", _method_table(group, language)), ("stages", _stage_table(group, language)),
                  ("slowest", _extreme_table(group, group.slowest, language)),
@@ -272,7 +273,7 @@ def as_json(report: Report, language: Language = "en") -> str:
     objections = [{**asdict(one), "text": objection_text(one, language)} for one in report.objections]
     lines = {"lines_count": report.gathered.notes.lines_count, "damaged_count": report.gathered.notes.damaged_count}
     whole = {"segments": groups, "findings": found, "audit": objections, **lines}
-    return json.dumps(whole, ensure_ascii=False, indent=1) + "\n"
+    return to_json(whole, "the report", indent=1) + "\n"
 
 
 def as_csv(report: Report, language: Language = "en") -> str:
