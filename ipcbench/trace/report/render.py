@@ -21,6 +21,7 @@ from ipcbench.trace.report.figures import percent as _percent
 from ipcbench.trace.report.finding import Finding
 from ipcbench.trace.report.findings import findings
 from ipcbench.trace.report.gather import Gathered
+from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.split import as_figures, split_rows, split_text
 from ipcbench.trace.report.sums import GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
@@ -72,7 +73,8 @@ def _method_table(group: GroupSums, language: Language) -> Table:
         moved = one.sent_bytes + one.recv_bytes
         known = bool(one.timed_count)
         rows.append([
-            name, f"{one.calls_count:,}", _ms(one.mean_ns if known else None), _ms(_quantile(one, 0.5)),
+            localized(name, language) if name[0:1] == "(" else name, f"{one.calls_count:,}",
+            _ms(one.mean_ns if known else None), _ms(_quantile(one, 0.5)),
             _ms(_quantile(one, 0.9)), _ms(_quantile(one, 0.99)), _ms(one.histogram.max if known else None),
             _ms(one.total_ns), _percent(one.total_ns / group.total_ns if group.total_ns > 0 else 0.0),
             f"{moved / _MIB:,.1f}", f"{_speed(moved, one.total_ns):,.2f}",
@@ -148,18 +150,21 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
 def sentence(finding: Finding, total_ns: float, language: Language) -> str:
     """Return a finding in words."""
     values = {key: _FORMATS[key](value) if key in _FORMATS else value for key, value in finding.values.items()}
+    values |= {key: localized(values[key], language) for key in ("cause", "level") if key in values}
     key = f"{finding.rule} {values['what']}" if finding.rule == "R15" else finding.rule
     text = word(key, language).format(**values)
     if finding.gain_ns is not None and total_ns > 0:
         share = _percent(finding.gain_ns / total_ns)
         bound = word("gain", language).format(gain=format_duration_ns(finding.gain_ns), share=share)
         text = f"{text} {bound}" if language == "en" else f"{text}{bound}"
-    return f"{finding.rule} [{finding.where}] {text}" if finding.where else f"{finding.rule} {text}"
+    return (
+        f"{finding.rule} [{localized(finding.where, language)}] {text}" if finding.where else f"{finding.rule} {text}"
+    )
 
 
 def objection_text(one: Objection, language: Language) -> str:
     """Return an objection in words."""
-    return word(one.kind, language).format(what=one.what, said=one.said, found=one.found)
+    return word(one.kind, language).format(what=localized(one.what, language), said=one.said, found=one.found)
 
 
 def _width(text: str) -> int:
@@ -205,7 +210,8 @@ def _document(
     lines = [title(1, f"{word('title', language)}: {printable(', '.join(map(str, report.gathered.paths)))}").lstrip()]
     several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
     for group in report.gathered.sums.groups:
-        name = printable(f"{group.segment.source}: {group.segment.name}" if several else group.segment.name)
+        name = localized(group.segment.name, language)
+        name = printable(f"{group.segment.source}: {name}" if several else name)
         lines += [title(2, name), _overall(group, language)]
         parts = [("methods", _method_table(group, language)), ("stages", _stage_table(group, language)),
                  ("slowest", _extreme_table(group, group.slowest, language)),
