@@ -31,6 +31,9 @@ from ipcbench.replay.outcome import conclude
 from ipcbench.replay.run import Request, replay
 
 SERVICE = Path(__file__).parents[1] / "examples" / "tensor_service" / "service.py"
+WAYS = ("predicted", "replayed alone", "α + β·bytes table")
+"""The prediction that counts: a difference of replays; the replay without that; the table in place of a replay."""
+
 MEDIAN_LIMIT, WORST_LIMIT = 0.05, 0.15
 
 Pairs = dict[tuple[str, str], list[float]]
@@ -44,7 +47,7 @@ def rewired_s(transport: str, calls: int, folder: Path) -> float:
 
 
 def cycle(
-    index: int, transports: tuple[str, ...], calls: int, real: dict[str, list[float]], pairs: Pairs, tables: Pairs
+    index: int, transports: tuple[str, ...], calls: int, real: dict[str, list[float]], ways: dict[str, Pairs]
 ) -> None:
     order = list(transports)
     random.Random(index).shuffle(order)
@@ -55,8 +58,9 @@ def cycle(
             request = Request(transports, rounds=1, calls_count=calls, source=source, seed=index)
             outcome = conclude(replay(read_traffic(folder), request))
             for one in outcome.backends:
-                pairs[source, one.name].append(one.predicted_ns.estimate / 1e9)
-                tables[source, one.name].append(one.table_ns / 1e9)
+                figures = (one.predicted_ns.estimate, one.replayed_ns, one.table_ns)
+                for way, figure_ns in zip(WAYS, figures, strict=True):
+                    ways[way][source, one.name].append(figure_ns / 1e9)
             print(f"cycle {index + 1}: {source} {real[source][-1]:.3f} s", file=sys.stderr)
 
 
@@ -102,20 +106,21 @@ def main() -> int:
     options = parser.parse_args()
     transports = tuple(options.transports.split(","))
     real: dict[str, list[float]] = {name: [] for name in transports}
-    pairs: Pairs = {(source, target): [] for source in transports for target in transports}
-    tables: Pairs = {pair: [] for pair in pairs}
+    ways: dict[str, Pairs] = {
+        way: {(source, target): [] for source in transports for target in transports} for way in WAYS
+    }
     begin = time.monotonic()
     for index in range(max(2, options.cycles)):
-        cycle(index, transports, options.calls, real, pairs, tables)
+        cycle(index, transports, options.calls, real, ways)
     print(f"{options.calls} calls, {len(real[transports[0]])} cycles, {time.monotonic() - begin:.0f} s; measured, s:")
     for name, times in real.items():
         print(f"  {name:10s} median {median(times):.3f}  from {min(times):.3f} to {max(times):.3f}")
-    errors = table_of_errors(transports, real, pairs, "replay")
-    table_of_errors(transports, real, tables, "α + β·bytes table")
-    faults = ranking_faults(transports, real, pairs)
+    errors, *_ = [table_of_errors(transports, real, pairs, way) for way, pairs in ways.items()]
+    faults = ranking_faults(transports, real, ways[WAYS[0]])
     print("\nranking: " + ("right, ties aside" if not faults else "; ".join(faults)))
     if options.json:
-        raw = {"real": real, "replay": {"→".join(pair): times for pair, times in pairs.items()}}
+        named = {way: {"→".join(pair): times for pair, times in pairs.items()} for way, pairs in ways.items()}
+        raw = {"real": real, **named}
         Path(options.json).write_text(json.dumps(raw, indent=1), encoding="utf-8")
     met = median(errors) <= MEDIAN_LIMIT and max(errors) <= WORST_LIMIT and not faults
     print(f"median ≤ {MEDIAN_LIMIT:.0%}, worst ≤ {WORST_LIMIT:.0%}, ranking: {'met' if met else 'not met'}")

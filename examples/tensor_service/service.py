@@ -5,7 +5,8 @@
 What does not live here: anything that ipcbench provides. The transport is a Backend of the library, so changing it is
 changing one word; the calls are recorded by `ipcbench.trace`, on both sides.
 
-A message is a name in 16 bytes, the number of columns, and the array, float32. The client works on each
+A message is a name in 16 bytes, the number of columns, the 40 bytes by which the two sides' records are joined, and the
+array, float32. The client works on each
 answer before it calls again, as applications do.
 """
 
@@ -32,10 +33,10 @@ from ipcbench.errors import EndOfStream  # noqa: E402
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
-_HEAD = struct.Struct("=16sq")
+_HEAD = struct.Struct("=16sq40s")
 _LONGEST_S = 60.0
 _TABLE_ROWS = 4096
-LARGEST_BYTES = 2**22 + 24
+LARGEST_BYTES = 2**22 + _HEAD.size
 
 
 class Packer:
@@ -48,13 +49,17 @@ class Packer:
 
     def pack(self, name: str, array: Array) -> memoryview:
         """Return a message: name, columns, the array. It is valid until the next one."""
-        _HEAD.pack_into(self._buffer, 0, name.encode(), array.shape[-1] if array.ndim > 1 else 0)
+        _HEAD.pack_into(self._buffer, 0, name.encode(), array.shape[-1] if array.ndim > 1 else 0, b"")
         self._floats[: array.size] = array.reshape(-1)
         return self._buffer[: _HEAD.size + array.nbytes]
 
+    def stamp(self, context: bytes) -> None:
+        """Put a call's context into the message."""
+        self._buffer[_HEAD.size - len(context) : _HEAD.size] = context
+
     def unpack(self, view: memoryview) -> tuple[str, Array]:
         """Return the name and a copy of the array, valid until the next one of that name and size."""
-        raw, columns = _HEAD.unpack_from(view)
+        raw, columns, _ = _HEAD.unpack_from(view)
         name = raw.rstrip(b"\0").decode()
         found: Array = np.frombuffer(view, dtype=np.float32, offset=_HEAD.size)
         if (name, found.size) not in self._arrays:
@@ -98,21 +103,28 @@ class Service:
 
 def serve(transport: str, there: Any, back: Any, folder: str) -> None:
     """Serve until the client has closed."""
+    os.setsid()  # a session of its own, as a server has: the system shares out its cores by sessions
     if folder:
         trace.start(folder, service="server")
     service, packer = Service(), Packer()
     backend = get_backend(transport)()
     with backend.open_reader(there, 0) as requests, backend.open_writer(back) as replies:
         while True:
+            asked_ns = trace.now_ns()
             try:
                 request = requests.read(_LONGEST_S)
             except EndOfStream:
                 break
-            name, _ = _HEAD.unpack_from(request)
-            with trace.call(name.rstrip(b"\0").decode(), trace.SERVER):
+            received_ns = trace.now_ns()
+            raw, _, context = _HEAD.unpack_from(request)
+            name = raw.rstrip(b"\0").decode()
+            with trace.serve(context, name, "", received_ns, asked_ns) as call:
                 method, array = packer.unpack(request)
-                reply = packer.pack(method, service.methods[method](array))
-            replies.write(reply, _LONGEST_S)
+                work = service.methods[method]
+                result = work(array)
+                reply = packer.pack(method, result)
+                call.replying(len(reply))
+                replies.write(reply, _LONGEST_S)
     trace.stop()
 
 
@@ -153,11 +165,15 @@ class Client:
         with trace.call(method) as call:
             request = self._packer.pack(method, array)
             call.serialized(len(request))
+            self._packer.stamp(call.context())
             self._writer.write(request, _LONGEST_S)
             call.sent()
             reply = self._reader.read(_LONGEST_S)
             call.received(len(reply))
-            return self._packer.unpack(reply)[1]
+            result = self._packer.unpack(reply)[1]
+            call.buffers(array)
+            call.reply_buffers(result)
+            return result
 
 
 def run(transport: str, calls: int, folder: str = "") -> float:

@@ -3,14 +3,14 @@
 What does not live here: the files' formats (ipcbench/trace/readers).
 
 The segments of a log come one after the other: who starts again has ended before. A server's record belongs to the
-call during which it begins, of the same method and on the same host, whose clock they share; a call's own record may
-also hold the server's share already.
+call whose trace id and span id it has; a log may say the server's share itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +20,15 @@ from ipcbench.files import as_store_errors, regular
 from ipcbench.replay.traffic import Lane, Traffic
 from ipcbench.trace.layout import SEGMENT_MAGIC
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Notes
+from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.own import read_segment, read_tally
 from ipcbench.trace.readers.text import grouped, read_log
-from ipcbench.trace.schema import SERVER_SIDE
+from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
 from ipcbench.trace.store import SEGMENT_SUFFIX, TALLY_SUFFIX
 
-_TRANSPORT_STAGES = frozenset({"send", "wait", "recv"})
-_WAITING_STAGES = frozenset({"wait", "recv"})
-_SERVER_STAGE = "work"
+_TRANSPORT_STAGES = frozenset({"send", "wait"})
+_WAITING_STAGE = "wait"
+_ROLES_OF_SERVERS = frozenset({SERVER_SIDE, RECEIVER})
 
 _COLUMNS = ("gap_ns", "before_ns", "after_ns", "server_ns", "total_ns", "sent_bytes", "recv_bytes")
 
@@ -36,13 +37,18 @@ _COLUMNS = ("gap_ns", "before_ns", "after_ns", "server_ns", "total_ns", "sent_by
 class _Found:
     """What is found while the files are read."""
 
+    servers: Servers
     calls: dict[str, list[Batch]] = field(default_factory=dict)
     """By client: a thread of a process, or a log."""
-    served: dict[tuple[str, str], list[tuple[Ints, Ints]]] = field(default_factory=dict)
-    """By host and method: begin and length of the servers' work."""
+    layouts: dict[str, Counter[str]] = field(default_factory=dict)
+    """By method: of what its messages are made."""
     untold_count: int = 0
     """Calls without a record."""
+    has_begins: bool = True
+    """Whether every call says when it began."""
     notes: Notes = field(default_factory=Notes)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Calls that need a remark, by the remark."""
 
 
 def read_traffic(path: Path) -> Traffic:
@@ -51,11 +57,12 @@ def read_traffic(path: Path) -> Traffic:
     Raises:
         StoreError: there is no such path, it cannot be read, or it holds no call with a request and a reply.
     """
-    found = _Found()
     with as_store_errors(path):
         files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [regular(path)]
         own = [one for one in files if one.suffix in {SEGMENT_SUFFIX, TALLY_SUFFIX} or _is_segment(one)]
-        logs = [one for one in files if ".log" in one.name or one == path]
+        logs = [one for one in files if one == path or (".log" in one.name and one.is_file())]
+    notes = Notes()
+    found = _Found(find_servers([one for one in own if one.suffix != TALLY_SUFFIX], notes), notes=notes)
     for one in own:
         _read_own(one, found)
     if not own:
@@ -75,7 +82,7 @@ def _is_segment(path: Path) -> bool:
 def _read_own(path: Path, found: _Found) -> None:
     if path.suffix == TALLY_SUFFIX:
         for bulk in read_tally(path, found.notes):
-            if bulk.segment.role != SERVER_SIDE:
+            if bulk.segment.role not in _ROLES_OF_SERVERS:
                 found.untold_count += int(bulk.counts.sum()) + bulk.untimed_count
         return
     for batch in read_segment(path, found.notes):
@@ -83,72 +90,67 @@ def _read_own(path: Path, found: _Found) -> None:
 
 
 def _take(client: str, batch: Batch, found: _Found) -> None:
-    if batch.segment.role == SERVER_SIDE:
-        host = batch.segment.worker.rpartition(":")[0]
-        work = batch.stage_ns[:, batch.stages.index(_SERVER_STAGE)] if _SERVER_STAGE in batch.stages else batch.total_ns
-        for index, method in enumerate(batch.methods):
-            chosen = batch.method == index
-            found.served.setdefault((host, method), []).append((batch.begin_ns[chosen], work[chosen]))
-    elif _WAITING_STAGES & set(batch.stages):
-        found.calls.setdefault(client, []).append(batch)
+    if batch.segment.role in _ROLES_OF_SERVERS or _WAITING_STAGE not in batch.stages:
+        return
+    found.calls.setdefault(client, []).append(batch)
+    if batch.layout is not None:
+        for method, layout in zip(batch.method.tolist(), batch.layout.tolist(), strict=True):
+            found.layouts.setdefault(batch.methods[method], Counter())[batch.layouts[layout]] += 1
 
 
 def _make(source: str, found: _Found) -> Traffic:
     methods: dict[str, int] = {}
-    remarks: list[str] = []
-    lanes, failed_count, overlaps_count = [], 0, 0
-    gaps_known = not found.untold_count
-    for client, batches in found.calls.items():
-        lane, failed, overlaps, has_begins = _lane(client, batches, methods, found)
-        gaps_known = gaps_known and has_begins
-        failed_count, overlaps_count = failed_count + failed, overlaps_count + overlaps
-        if len(lane.method):
-            lanes.append(lane)
+    lanes = [_lane(client, batches, methods, found) for client, batches in found.calls.items()]
+    lanes = [lane for lane in lanes if len(lane.method)]
     if not lanes:
         raise StoreError(
             f"{source}: no calls to replay: none has a request and a reply ({found.notes.lines_count:,} lines, "
             f"{found.notes.damaged_count:,} of them damaged)"
         )
+    remarks = [f"{count:,} {what}" for what, count in found.counts.items() if count]
+    gaps_known = not found.untold_count and found.has_begins
     if found.untold_count:
         remarks.append(f"{found.untold_count:,} calls have no record, so they are not replayed; record with sample=1.")
-    if failed_count:
-        remarks.append(f"{failed_count:,} calls failed and are not replayed.")
-    if overlaps_count:
-        remarks.append(f"{overlaps_count:,} calls began before the one before them ended; they follow it at once.")
     if not gaps_known:
-        lanes = [_without_gaps(lane) for lane in lanes]
+        lanes = [replace(lane, gap_ns=np.zeros_like(lane.gap_ns)) for lane in lanes]
         remarks.append("The client's work between calls is unknown: calls follow one another at once, here as there.")
-    calls_count = sum(len(lane.method) for lane in lanes)
-    return Traffic(source, tuple(methods), tuple(lanes), gaps_known, calls_count, tuple(remarks))
-
-
-def _without_gaps(lane: Lane) -> Lane:
-    columns = {name: getattr(lane, name) for name in Lane.__dataclass_fields__}
-    return Lane(**{**columns, "gap_ns": np.zeros_like(lane.gap_ns)})
-
-
-def _lane(client: str, batches: Sequence[Batch], methods: dict[str, int], found: _Found) -> tuple[Lane, int, int, bool]:
-    """Return a client's calls, how many failed, how many overlap the one before, and whether their begins are known."""
-    method = np.concatenate([_method_numbers(one, methods) for one in batches])
-    begin, total, failed = (
-        np.concatenate([getattr(one, name) for one in batches]) for name in ("begin_ns", "total_ns", "failed")
+    return Traffic(
+        source=source,
+        methods=tuple(methods),
+        lanes=tuple(lanes),
+        gaps_known=gaps_known,
+        recorded_calls_count=sum(len(lane.method) for lane in lanes),
+        remarks=tuple(remarks),
+        layouts={name: counter.most_common(1)[0][0] for name, counter in found.layouts.items()},
     )
-    before, after = (np.concatenate(columns) for columns in zip(*map(_work, batches), strict=True))
-    server = np.concatenate([_server(one, found) for one in batches])
-    sent, recv = (np.concatenate([getattr(one, name) for one in batches]) for name in ("sent_bytes", "recv_bytes"))
-    has_begins = bool((begin != UNKNOWN_NS).all())
-    gap, overlaps = np.zeros_like(total), 0
-    if has_begins:
+
+
+def _lane(client: str, batches: Sequence[Batch], methods: dict[str, int], found: _Found) -> Lane:
+    """Return a client's calls; `found.counts` gets what is to be said of them."""
+    most = max(len(one.stages) for one in batches)
+    chosen = [one for one in batches if len(one.stages) == most]
+    inner = sum(len(one.ids) for one in batches) - sum(len(one.ids) for one in chosen)
+    begin, total, failed, sent, recv = (
+        np.concatenate([getattr(one, name) for one in chosen])
+        for name in ("begin_ns", "total_ns", "failed", "sent_bytes", "recv_bytes")
+    )
+    method = np.concatenate([_method_numbers(one, methods) for one in chosen])
+    before, after = (np.concatenate(columns) for columns in zip(*map(_work, chosen), strict=True))
+    server = np.concatenate([_server(one, found.servers) for one in chosen])
+    gap = np.zeros_like(total)
+    order = np.arange(len(total))
+    if (begin != UNKNOWN_NS).all():
         order = np.argsort(begin, kind="stable")
-        method, begin, total, failed, before, after, server, sent, recv = (
-            column[order] for column in (method, begin, total, failed, before, after, server, sent, recv)
-        )
-        gap[1:] = begin[1:] - np.maximum.accumulate(begin + total)[:-1]
-        overlaps = int(np.count_nonzero(gap < 0))
-    good = ~failed & (total >= 0)
+        ends = np.maximum.accumulate((begin + total)[order])
+        gap[order[1:]] = begin[order][1:] - ends[:-1]
+    else:
+        found.has_begins = False
+    good = order[(~failed & (total >= 0))[order]]
+    found.counts["calls failed and are not replayed."] += len(total) - len(good)
+    found.counts["calls began before the one before them ended; they follow it at once."] += int((gap < 0).sum())
+    found.counts["calls are the inside of other calls, and are not replayed again."] += inner
     columns = (np.maximum(gap, 0), before, after, server, total, sent, recv)
-    lane = Lane(client, method[good], **{name: one[good] for name, one in zip(_COLUMNS, columns, strict=True)})
-    return lane, int(np.count_nonzero(~good)), overlaps, has_begins
+    return Lane(client, method[good], **{name: one[good] for name, one in zip(_COLUMNS, columns, strict=True)})
 
 
 def _method_numbers(batch: Batch, methods: dict[str, int]) -> Ints:
@@ -165,42 +167,18 @@ def _work(batch: Batch) -> tuple[Ints, Ints]:
     return before, after
 
 
-def _server(batch: Batch, found: _Found) -> Ints:
-    """Return the server's work in each call, UNKNOWN_NS where nothing tells; never more than it was away."""
+def _server(batch: Batch, servers: Servers) -> Ints:
+    """Return the server's work in each call, UNKNOWN_NS where nothing tells; never more than the call was away.
+
+    It is taken as the server saw it, whole: a server that was quick may have begun before its client was done sending.
+    """
     server = np.full(len(batch.ids), UNKNOWN_NS, dtype=np.int64)
     if batch.server_ns is not None:
         server = batch.server_ns.copy()
-    host = batch.segment.worker.rpartition(":")[0]
-    for index, method in enumerate(batch.methods):
-        served = found.served.get((host, method))
-        if served:
-            chosen = np.flatnonzero((batch.method == index) & (server == UNKNOWN_NS))
-            server[chosen] = _contained(batch.begin_ns[chosen], batch.total_ns[chosen], served)
+    if batch.key is not None and len(servers.keys):
+        at = np.minimum(np.searchsorted(servers.keys, batch.key), len(servers.keys) - 1)
+        known = (servers.keys[at] == batch.key) & (batch.key != 0) & servers.answers[at]
+        server = np.where(known, servers.stamps_ns[at, 2] - servers.stamps_ns[at, 1], server)
     away = [index for index, name in enumerate(batch.stages) if name in _TRANSPORT_STAGES]
     longest = np.maximum(batch.stage_ns[:, away].sum(axis=1), 0)
     return np.where(server == UNKNOWN_NS, UNKNOWN_NS, np.minimum(server, longest))
-
-
-def _contained(begin: Ints, total: Ints, served: Sequence[tuple[Ints, Ints]]) -> Ints:
-    """Return, for each call, the length of the first server's record that begins during it; each record counts once."""
-    starts, lengths = (np.concatenate(columns) for columns in zip(*served, strict=True))
-    order = np.argsort(starts, kind="stable")
-    starts, lengths = starts[order], lengths[order]
-    result = np.full(len(begin), UNKNOWN_NS, dtype=np.int64)
-    free = _pairs(begin, total, starts)
-    for call, record in free:
-        result[call] = lengths[record]
-    return result
-
-
-def _pairs(begin: Ints, total: Ints, starts: Ints) -> Iterator[tuple[int, int]]:
-    """Yield (call, record) pairs in the order of time."""
-    at = 0
-    ends = (begin + total).tolist()
-    all_starts = starts.tolist()
-    for call in np.argsort(begin, kind="stable").tolist():
-        while at < len(all_starts) and all_starts[at] < begin[call]:
-            at += 1
-        if at < len(all_starts) and all_starts[at] <= ends[call]:
-            yield call, at
-            at += 1

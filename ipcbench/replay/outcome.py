@@ -19,6 +19,8 @@ from ipcbench.replay.run import Measured, Replayed
 from ipcbench.replay.traffic import Traffic
 from ipcbench.trace.readers.batch import UNKNOWN_NS
 
+_DOUBTFUL_RATIO = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class BackendOutcome:
@@ -60,6 +62,8 @@ class MethodOutcome:
     server_ns: float | None
     """None if it is unknown."""
     replayed_ns: dict[str, float]
+    layout: str = ""
+    """Of what its messages usually are made; empty if the trace does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +216,13 @@ def _remarks(replayed: Replayed, anchor: str, bounded: bool) -> list[str]:
             f"{len(traffic.lanes)} clients run at once, each with a server of its own: queueing at a shared server is "
             "not replayed."
         )
+    if anchor and traffic.server_known and replayed.request.think:
+        off = float(np.median(_longest(replayed.measured[anchor]))) / traffic.recorded_ns - 1
+        if abs(off) > _DOUBTFUL_RATIO:
+            remarks.append(
+                f"Over {anchor} itself the replay took {abs(off):.0%} {'more' if off > 0 else 'less'} than recorded: "
+                "the machine was busy then or is now, or the replay misses something; trust no prediction beyond that."
+            )
     if replayed.request.source and not anchor:
         remarks.append(f"{replayed.request.source}, which the trace was recorded over, could not be replayed.")
     return remarks
@@ -239,6 +250,7 @@ def _methods(traffic: Traffic, done: dict[str, Measured]) -> tuple[MethodOutcome
                     name: float(np.median([sums[index] for sums in one.method_ns])) / count
                     for name, one in done.items()
                 },
+                layout=traffic.layouts.get(traffic.methods[index], ""),
             )
         )
     return tuple(sorted(outcomes, key=lambda one: -one.recorded_ns * one.calls_count))

@@ -77,7 +77,11 @@ def method_rows(outcome: Outcome) -> Rows:
     """Return the head and the rows of the table of methods; times are means per call."""
     names = [one.name for one in outcome.backends]
     head = ["method", "calls", "sent B", "received B", "then", "of it server", *names]
-    return head, [_method_row(one, names) for one in outcome.methods]
+    rows = [_method_row(one, names) for one in outcome.methods]
+    if any(one.layout for one in outcome.methods):
+        head.append("made of")
+        rows = [[*row, printable(one.layout) or "–"] for row, one in zip(rows, outcome.methods, strict=True)]
+    return head, rows
 
 
 def _method_row(one: MethodOutcome, names: Sequence[str]) -> list[str]:

@@ -9,7 +9,8 @@ between two calls: begin − previous end. They are never replayed, since the re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -63,6 +64,7 @@ class Traffic:
         gaps_known: whether the time between calls is known; else calls follow one another at once.
         recorded_calls_count: calls in the trace that could be replayed; the lanes may hold fewer.
         remarks: what the reader of the result must know, one sentence each.
+        layouts: by method, of what its messages usually are made, as text; for those that say so.
     """
 
     source: str
@@ -71,6 +73,7 @@ class Traffic:
     gaps_known: bool
     recorded_calls_count: int
     remarks: tuple[str, ...] = ()
+    layouts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def calls_count(self) -> int:

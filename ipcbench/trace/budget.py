@@ -40,7 +40,7 @@ class Governor:
 
     Attributes:
         period: of how many calls one is to be recorded, on average.
-        planned_count: calls from the last decision to the next.
+        planned_count: calls since the last decision; to be set before the next one.
     """
 
     __slots__ = ("_budget_ratio", "_calls_count", "_costs", "_elapsed_ns", "_last_ns", "period", "planned_count")

@@ -11,6 +11,8 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
+from itertools import repeat
+from operator import length_hint
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from ipcbench.clock import now_ns
 from ipcbench.trace.budget import Governor
 from ipcbench.trace.call import Call, RpcCall
 from ipcbench.trace.layout import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
+from ipcbench.trace.nothing import NOTHING
 from ipcbench.trace.schema import RPC, SERVER, Schema
 from ipcbench.trace.segment import FULL, Segment
 from ipcbench.trace.served import ServerCall
@@ -43,11 +46,14 @@ class Site:
         heads: the beginnings of its ordinary records, by the number of stage ends.
         slowest_ns: the longest call so far.
         tally: of its calls without a record; None before the first.
-        uncounted: calls that were not timed, since the tally was last told.
+        nothings: NOTHING for each next call that is counted without a look at the clock; a loop over it takes one, and
+            is quicker than any arithmetic.
+        left: calls behind those until the next recorded one, that one included.
+        blind_count, left_count: what was left of both when the lane last looked.
     """
 
-    __slots__ = ("free", "heads", "ids", "kind", "lane", "last", "method", "peer", "schema", "segment", "slowest_ns",
-                 "tally", "uncounted")  # fmt: skip
+    __slots__ = ("blind_count", "free", "heads", "ids", "kind", "lane", "last", "left", "left_count", "method",
+                 "nothings", "peer", "schema", "segment", "slowest_ns", "tally")  # fmt: skip
 
     def __init__(self, lane: Lane, method: str, schema: Schema, peer: str) -> None:
         self.lane = lane
@@ -62,7 +68,21 @@ class Site:
         self.heads: tuple[bytes, ...] = ()
         self.slowest_ns = 0
         self.tally: Tally | None = None
-        self.uncounted = 0
+        self.plan(1, blind=False)
+
+    def plan(self, calls_count: int, blind: bool) -> None:
+        """Record the call of that number, and count those before it, or time them too."""
+        self.blind_count = calls_count - 1 if blind else 0
+        self.left = self.left_count = 1 if blind else calls_count
+        self.nothings = repeat(NOTHING, self.blind_count)
+
+    def passed(self) -> tuple[int, int]:
+        """Return how many calls there were since this was last asked, and how many of them were only counted."""
+        blind_count = length_hint(self.nothings)
+        counted = self.blind_count - blind_count
+        timed = self.left_count - self.left
+        self.blind_count, self.left_count = blind_count, self.left
+        return counted + timed, counted
 
 
 class Lane:
@@ -71,9 +91,8 @@ class Lane:
     Attributes:
         sites: by method alone for RPC without a peer, else by (method, schema, peer).
         always: whether every call is recorded.
-        left: calls until the next recorded one, that one included.
-        period: of how many calls one is recorded, on average.
-        blind: whether the calls between are counted without a look at the clock.
+        period: of how many calls of a method one is recorded, on average.
+        blind: whether the calls between are to be counted without a look at the clock.
         lost_count: calls that could be neither recorded nor counted.
         boot: which clock this is, as contexts say it.
         served_ns: when its last call as a server ended.
@@ -81,7 +100,7 @@ class Lane:
     """
 
     __slots__ = ("__weakref__", "_lock", "_names", "_random", "_retry_ns", "_rotating", "_store", "always", "blind",
-                 "boot", "files_count", "governor", "left", "lost_count", "next_span", "period", "segment", "served_ns",
+                 "boot", "files_count", "governor", "lost_count", "next_span", "period", "segment", "served_ns",
                  "sites", "tally_file", "trace_high")  # fmt: skip
 
     def __init__(self, store: Store) -> None:
@@ -91,7 +110,6 @@ class Lane:
         self.period = self.governor.period if self.governor else store.sample
         self.blind = self.governor is not None
         self.always = self.period == 1 and not self.blind
-        self.left = 1
         self.lost_count = 0
         self.boot = store.boot
         self.served_ns = 0
@@ -112,25 +130,33 @@ class Lane:
         self.next_span: Callable[[], int] = itertools.count(first).__next__
         for site in self.sites.values():
             site.segment = FULL
-            site.uncounted = 0
+            site.passed()
             site.tally = None
 
-    def draw(self) -> int:
-        """Return how many calls there are until the next recorded one; a varying number, so that no rhythm is hit."""
-        if self.governor is not None:
-            self.period, self.blind = self.governor.decide(now_ns())
-            self.tell()
-        calls_count = self._random.randrange(1, 2 * self.period)
-        if self.governor is not None:
-            self.governor.planned_count = calls_count
-        return calls_count
+    def draw(self, site: Site) -> None:
+        """Choose after how many calls of a method the next one is recorded; a varying number, so that no rhythm is hit.
 
-    def tell(self) -> None:
-        """Put into the tallies how many calls were not timed."""
+        With a budget, its decision may change how the calls of all methods are taken from now on.
+        """
+        every = [site]
+        if self.governor is not None:
+            self.governor.planned_count = self.tell() + 1
+            before = self.period, self.blind
+            self.period, self.blind = self.governor.decide(now_ns())
+            if self.blind != before[1] or not before[0] / 2 < self.period < before[0] * 2:
+                every = list(self.sites.values())
+        for one in every:
+            one.plan(self._random.randrange(1, 2 * self.period), self.blind)
+
+    def tell(self) -> int:
+        """Put into the tallies how many calls were not timed; return how many calls there were since the last time."""
+        calls_count = 0
         for site in self.sites.values():
-            if site.uncounted:
-                (site.tally or self.tally(site)).cells[0] += site.uncounted
-                site.uncounted = 0
+            passed_count, counted = site.passed()
+            calls_count += passed_count
+            if counted:
+                (site.tally or self.tally(site)).cells[0] += counted
+        return calls_count
 
     def new_site(self, key: object, method: str, schema: Schema, peer: str) -> Site:
         """Return the site of a method that this lane has not met."""

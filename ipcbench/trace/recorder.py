@@ -15,9 +15,10 @@ from pathlib import Path
 from ipcbench.clock import now_ns
 from ipcbench.errors import ConfigError
 from ipcbench.trace.budget import Costs
-from ipcbench.trace.call import NOTHING, Call
+from ipcbench.trace.call import Call
 from ipcbench.trace.ids import TraceId, parse_trace_id
-from ipcbench.trace.lane import Lane
+from ipcbench.trace.lane import Lane, Site
+from ipcbench.trace.nothing import NOTHING
 from ipcbench.trace.schema import RPC, Schema
 from ipcbench.trace.store import Store
 from ipcbench.trace.tally import in_memory
@@ -34,15 +35,20 @@ _log = logging.getLogger("ipcbench.trace")
 
 
 class _Seat:
-    """Holds a thread's lane; when the thread ends, the lane is closed."""
+    """Holds a thread's lane; when the thread ends, the lane is closed.
 
-    __slots__ = ("lane",)
+    A fork ends all other threads in the child: there their lanes' files and locks are the parent's, and left alone.
+    """
+
+    __slots__ = ("lane", "pid")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
+        self.pid = os.getpid()
 
     def __del__(self) -> None:
-        self.lane.close()
+        if self.pid == os.getpid():
+            self.lane.close()
 
 
 class Recorder:
@@ -74,22 +80,16 @@ class Recorder:
             trace_id: what this call belongs to: 16 bytes, hexadecimal digits, a `traceparent`, a number; else new.
         """
         try:
-            lane: Lane = self._local.lane
-        except AttributeError:
-            lane = self._new_lane()
-        key = method if schema is RPC and not peer else (method, schema, peer)
-        try:
-            site = lane.sites[key]
-        except KeyError:
-            site = lane.new_site(key, method, schema, peer)
-        left = lane.left - 1
+            site: Site = self._local.sites[method if schema is RPC and not peer else (method, schema, peer)]
+        except (AttributeError, KeyError):
+            site = self._new_site(method, schema, peer)
+        for nothing in site.nothings:
+            return nothing
+        left = site.left - 1
         if left > 0:
-            lane.left = left
-            if lane.blind:
-                site.uncounted += 1
-                return NOTHING
-        else:
-            lane.left = 1 if lane.always else lane.draw()
+            site.left = left
+        elif not site.lane.always:
+            site.lane.draw(site)
         free = site.free
         call = free.pop() if free else site.kind(site)
         call._recorded = left <= 0
@@ -97,10 +97,19 @@ class Recorder:
             call._trace = parse_trace_id(trace_id)
         return call
 
+    def _new_site(self, method: str, schema: Schema, peer: str) -> Site:
+        try:
+            lane: Lane = self._local.lane
+        except AttributeError:
+            lane = self._new_lane()
+        key = method if schema is RPC and not peer else (method, schema, peer)
+        return lane.sites.get(key) or lane.new_site(key, method, schema, peer)
+
     def _new_lane(self) -> Lane:
         lane = Lane(self._store)
         self._local.seat = _Seat(lane)
         self._local.lane = lane
+        self._local.sites = lane.sites
         self._lanes.add(lane)
         return lane
 
@@ -108,6 +117,9 @@ class Recorder:
         """Go on in the child after a fork, with files of its own."""
         for lane in list(self._lanes):
             lane.renew()
+        seat = self._local.__dict__.get("seat")
+        if seat is not None:
+            seat.pid = os.getpid()
 
     def close(self) -> None:
         """End recording: files are cut to what was used. Calls under way, and later ones, are not recorded."""
@@ -252,11 +264,12 @@ def calibrate() -> Costs:
         lane = recorder._new_lane()
         lane.segment = Segment(Path(), bytearray(2**17), 0)
         best[0] = min(best[0], _cost_ns(recorder))
-        lane.always, lane.left = False, 2**60
+        lane.always = False
         site = lane.sites["calibration"]
+        site.plan(2**60, blind=False)
         site.tally = in_memory()
         best[1] = min(best[1], _cost_ns(recorder))
-        lane.blind = True
+        site.plan(2**60, blind=True)
         best[2] = min(best[2], _cost_ns(recorder))
     return Costs(*(round(one, 1) for one in best))
 

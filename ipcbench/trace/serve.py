@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, cast
 
 from ipcbench.clock import now_ns
-from ipcbench.trace.call import NOTHING, Call
+from ipcbench.trace.call import Call
 from ipcbench.trace.context import KEY, TRACEPARENT, Context, extract, unpack_context
+from ipcbench.trace.nothing import NOTHING
 from ipcbench.trace.recorder import STATE
 from ipcbench.trace.schema import SERVER
 from ipcbench.trace.served import NOT_SERVED, NotServed, ServerCall

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from ipcbench.clock import now_ns
-from ipcbench.trace.call import NOTHING, Call
+from ipcbench.trace.call import Call
 from ipcbench.trace.context import Context
+from ipcbench.trace.nothing import NOTHING
 from ipcbench.trace.recorder import STATE
 from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND
 from ipcbench.trace.serve import Arrival, serve

@@ -31,7 +31,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(sys.modules["ipcbench.trace.call"], "now_ns", made)
+    for name in ("call", "serve", "served"):
+        monkeypatch.setattr(sys.modules[f"ipcbench.trace.{name}"], "now_ns", made)
     return made
 
 
@@ -41,12 +42,14 @@ def one_call(recorder, clock: Clock, method: str = "Do", *, server_ns: int = 40,
     with recorder.call(method) as call:
         clock.go(serialize)
         call.serialized(1000)
+        context = call.context() if server_ns else b""
         clock.go(send)
         call.sent()
         clock.go(10)
         if server_ns:
-            with recorder.call(method, trace.SERVER):
+            with trace.serve(context, method) as served:
                 clock.go(server_ns)
+                served.replying(2000)
         clock.go(wait - 10 - server_ns)
         call.received(2000)
         clock.go(deserialize)
@@ -86,8 +89,9 @@ def test_a_server_that_begins_while_its_client_still_sends_is_not_cut(tmp_path, 
     recorder = trace.start(tmp_path)
     with recorder.call("Do") as call:
         call.serialized(10)
-        with recorder.call("Do", trace.SERVER):
+        with trace.serve(call.context(), "Do") as served:
             clock.go(500)
+            served.replying(10)
         call.sent()
         clock.go(20)
         call.received(10)
@@ -159,3 +163,22 @@ def test_a_pipeline_has_no_requests_and_replies(tmp_path):
     trace.stop()
     with pytest.raises(StoreError, match="none has a request and a reply"):
         read_traffic(tmp_path)
+
+
+def test_of_calls_inside_others_the_outer_ones_are_replayed(tmp_path, clock):
+    recorder = trace.start(tmp_path)
+    with recorder.call("Do") as call:
+        call.serialized(10)
+        with recorder.call("socket", trace.Schema("exchange", ("send", "wait"), 1)) as inner:
+            clock.go(5)
+            inner.mark()
+            clock.go(5)
+        call.sent()
+        call.received(10)
+        call.buffers("float32[5]")
+        call.reply_buffers("float32[7]")
+    trace.stop()
+    found = read_traffic(tmp_path)
+    assert found.methods == ("Do",)
+    assert found.layouts == {"Do": "float32[5]>float32[7]"}
+    assert found.remarks == ("1 calls are the inside of other calls, and are not replayed again.",)

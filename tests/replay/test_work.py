@@ -95,7 +95,8 @@ def test_work_by_time_makes_up_for_what_took_too_long():
         deadline += 5_000
         end = work.do(BY_TIME, deadline, 2**20)
     assert end - begin < 200 * 5_000 + 5_000_000
-    assert work.do(7, 0, PIECE_BYTES) and work.pieces_count == 7
+    assert work.do(7, 0, PIECE_BYTES)
+    assert work.pieces_count == 7
 
 
 def test_a_warm_up_has_every_pair_of_sizes_and_no_work_between():

@@ -10,9 +10,9 @@ from typing import IO
 
 from ipcbench.trace.exporters.chrome import arguments, lane_name, process_name
 from ipcbench.trace.exporters.common import Lanes, Scan, at_ns, left_out, require, scan, stages_of
-from ipcbench.trace.readers.calls import Process, Row
+from ipcbench.trace.readers.calls import FAR_SIDES, Process, Row
 from ipcbench.trace.readers.everything import Source
-from ipcbench.trace.schema import CLIENT, SERVER_SIDE
+from ipcbench.trace.schema import CLIENT
 
 # Numbers of fields, of protos/perfetto/trace/trace.proto and what it imports.
 _TRACE_PACKET = 1
@@ -68,7 +68,7 @@ def _call(row: Row, lane: int, found: Scan) -> Iterator[bytes]:
     offset = at_ns(row) - row.begin_ns
     track = _number(_EVENT_TRACK, lane)
     more = b"".join(_argument(name, value) for name, value in arguments(row).items())
-    if (row.trace_id, row.span) in found.linked and row.role in {CLIENT, SERVER_SIDE}:
+    if (row.trace_id, row.span) in found.linked and row.role in {CLIENT, *FAR_SIDES}:
         more += _fixed(_EVENT_FLOW if row.role == CLIENT else _EVENT_FLOW_END, row.span)
     end = _number(_EVENT_TYPE, _END) + track
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ipcbench.trace.live.meter import Reading
 from ipcbench.trace.readers.by_method import Sums
+from ipcbench.trace.readers.calls import FAR_SIDES, method_name
 from ipcbench.units import format_duration_ns, format_significant
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def draw(reading: Reading, folder: str, width: int, problems: Sequence[str] = ()
     from rich.console import Group
     from rich.text import Text
 
-    calls = sum(sums.calls_count for _, server, sums in reading.methods if not server)
+    counts = [(role in FAR_SIDES, sums.calls_count) for _, role, sums in reading.methods]
+    calls = sum(count for is_far, count in counts if not is_far) or sum(count for _, count in counts)
     head = Text.assemble(
         (plain(folder), "bold"),
         f"   {format_significant(calls / reading.seconds)} calls/s over {reading.seconds:.1f} s, ",
@@ -70,8 +72,8 @@ def _table(reading: Reading, width: int, most: int) -> Table:
         table.add_column(name, justify="right", no_wrap=True, min_width=8 if name.startswith("p") else 6)
     table.add_column("stages", no_wrap=True, width=cells)
     stages = _stages(reading)
-    for name, server, sums in reading.methods[:most]:
-        table.add_row(Text(f"{plain(name)}{' (server)' if server else ''}"), *_figures(sums, reading.seconds),
+    for name, role, sums in reading.methods[:most]:
+        table.add_row(Text(plain(method_name(name, role))), *_figures(sums, reading.seconds),
                       _bar(sums, stages, cells))  # fmt: skip
     return table
 

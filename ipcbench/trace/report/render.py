@@ -114,7 +114,16 @@ def _extreme_table(group: GroupSums, calls: Sequence[Extreme], language: Languag
     ]  # fmt: skip
 
 
-def _overall(group: GroupSums, language: Language) -> str:
+def tables(group: GroupSums, language: Language) -> list[tuple[str, Table]]:
+    """Return the tables of a group with their headings; none without rows."""
+    parts = [("methods", _method_table(group, language)), ("stages", _stage_table(group, language)),
+             ("slowest", _extreme_table(group, group.slowest, language)),
+             ("largest", _extreme_table(group, group.largest, language))]  # fmt: skip
+    return [(word(key, language), content) for key, content in parts if content[1]]
+
+
+def overall(group: GroupSums, language: Language) -> str:
+    """Return the sums of a group in a line."""
     timed = group.timed_count
     parts = [f"{word('calls', language)} {group.calls_count:,}"]
     failed = sum(one.failed_count for one in group.methods.values())
@@ -212,13 +221,9 @@ def _document(
     for group in report.gathered.sums.groups:
         name = localized(group.segment.name, language)
         name = printable(f"{group.segment.source}: {name}" if several else name)
-        lines += [title(2, name), _overall(group, language)]
-        parts = [("methods", _method_table(group, language)), ("stages", _stage_table(group, language)),
-                 ("slowest", _extreme_table(group, group.slowest, language)),
-                 ("largest", _extreme_table(group, group.largest, language))]  # fmt: skip
-        for key, content in parts:
-            if content[1]:
-                lines += [title(3, word(key, language)), table(content)]
+        lines += [title(2, name), overall(group, language)]
+        for heading, content in tables(group, language):
+            lines += [title(3, heading), table(content)]
     lines.append(title(2, word("findings", language)))
     lines += [bullet + sentence(one, report.total_ns, language) for one in report.findings] or [
         bullet + word("nothing", language)

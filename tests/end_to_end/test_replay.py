@@ -1,0 +1,118 @@
+"""The guide's commands, made shorter; `ipcbench replay` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.shell import ROOT, Shell
+from tests.end_to_end.test_readme import commands
+from tests.trace.logs import V1, head, v1_row
+
+GUIDE = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
+SHORTER = {"service.py": ("--calls", "24"), "replay": ("--calls", "12", "--rounds", "2")}
+
+
+def short(words: list[str]) -> list[str]:
+    """Return a command of the guide with fewer calls and rounds."""
+    kind = "service.py" if words[0] == "python" else words[1]
+    backends = ("--backends", "zmq,shm") if kind == "replay" and "--backends" not in words else ()
+    return [*words, *SHORTER.get(kind, ()), *backends]
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    folder = tmp_path_factory.mktemp("guide")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    return Shell(folder)
+
+
+def run(shell: Shell, words: list[str]) -> subprocess.CompletedProcess[str]:
+    if words[0] == "ipcbench":
+        return shell(*words[1:])
+    assert words[0] == "python"
+    return subprocess.run(
+        [sys.executable, *words[1:]],
+        cwd=shell.folder,
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_commands_of_the_guide_work_in_their_order(guide: Shell) -> None:
+    outputs = {}
+    for command in commands(GUIDE):
+        done = run(guide, short(shlex.split(command)))
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout.strip(), command
+        outputs[command] = done.stdout
+    assert len(outputs) == 5
+    recorded, report, replayed, thinkless, rewired = outputs.values()
+    assert json.loads(recorded)["transport"] == "zmq"
+    assert json.loads(rewired)["transport"] == "shm"
+    for method in ("Ping", "Lookup", "Upload", "Matmul", "Download"):
+        assert method in report
+        assert method in replayed
+    assert "zmq (as recorded)" in replayed
+    assert "unknown" not in replayed, "the server's records are joined to the calls"
+    kept = json.loads((guide.folder / "replayed" / "replay.json").read_text(encoding="utf-8"))
+    assert kept == json.loads(thinkless)
+    assert kept["think"] == "none"
+    assert {one["name"] for one in kept["backends"]} == {"shm", "pipe"}
+
+
+def test_the_code_of_the_guide_is_the_examples() -> None:
+    service = (ROOT / "examples" / "tensor_service" / "service.py").read_text(encoding="utf-8")
+    for block in GUIDE.split("```text\n")[1:]:
+        for line in block.partition("```")[0].splitlines():
+            assert line.strip() in service
+
+
+def test_a_log_without_the_servers_share_gives_bounds(shell: Shell) -> None:
+    log = shell.folder / "zmq_performance.log"
+    log.write_text(head(V1) + "".join(v1_row(number) for number in range(1, 5)), encoding="utf-8")
+    done = shell("replay", log.name, "--backends", "pipe", "--rounds", "2", "--format", "markdown")
+    assert done.returncode == 0, done.stderr
+    assert "at least" in done.stdout
+    assert "4 calls is unknown" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "nowhere: No such file"),
+        (["empty.log"], "no calls to replay"),
+        (["good.log", "--backends", "nope"], "unknown backend 'nope'"),
+        (["good.log", "--backends", ""], "backends"),
+        (["good.log", "--recorded-over", "nope"], "unknown backend 'nope'"),
+        (["good.log", "--rounds", "0"], "rounds"),
+        (["good.log", "--calls", "0"], "calls"),
+        (["good.log", "--budget", "soon"], "budget"),
+        (["good.log", "--backends", "null"], "between processes"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from ipcbench.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    Path("empty.log").write_text("nothing\n", encoding="utf-8")
+    Path("good.log").write_text(head(V1) + v1_row(1), encoding="utf-8")
+    assert main(["replay", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert words in said.err
+    assert said.err.count("\n") == 1

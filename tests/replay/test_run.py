@@ -1,0 +1,174 @@
+"""Replays between real processes, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from ipcbench.errors import BackendUnavailable, ConfigError, TrialError, UnknownBackend
+from ipcbench.harness.scene import Scene
+from ipcbench.leftovers import find
+from ipcbench.replay import render
+from ipcbench.replay.outcome import Outcome, conclude
+from ipcbench.replay.run import Measured, Replayed, Request, replay
+from ipcbench.replay.table import ladder
+from tests.replay.made import lane, traffic
+
+
+@pytest.fixture
+def tokens(monkeypatch) -> list[str]:
+    """The names of the runs that were made."""
+    made: list[str] = []
+    original = Scene.__init__
+
+    def noting(self: Scene) -> None:
+        original(self)
+        made.append(self.token)
+
+    monkeypatch.setattr(Scene, "__init__", noting)
+    return made
+
+
+def test_two_clients_over_two_backends_leave_nothing_behind(tokens):
+    told: list[str] = []
+    request = Request(("shm", "pipe"), rounds=2, source="shm", calls_count=10)
+    done = replay(traffic(lane(), lane(count=6)), request, told.append)
+    assert [len(one.method) for one in done.traffic.lanes] == [10, 6]
+    assert sum(line.startswith("round") for line in told) == 4
+    for measured in done.measured.values():
+        assert measured.failure == ""
+        assert [len(lanes) for lanes in measured.lanes_ns] == [2, 2]
+        assert min(measured.lanes_ns[0]) > 100_000
+    assert done.table("shm").lane_ns(lane()) > lane().recorded_ns / 10
+    outcome = conclude(done)
+    assert {one.name for one in outcome.backends} == {"shm", "pipe"}
+    assert any("2 clients run at once" in one for one in outcome.remarks)
+    (source,) = (one for one in outcome.backends if one.name == "shm")
+    assert source.predicted_ns.estimate == outcome.recorded_ns
+    assert [one for token in tokens for one in find(token)] == []
+
+
+@pytest.mark.usefixtures("broken_on_path")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Killed", "server was killed by signal 9"),
+        ("Silent", "TransportTimeout"),
+        ("Mixing", "a message of another call"),
+    ],
+)
+def test_a_process_that_breaks_fails_its_backend_in_one_line(name, words, tokens):
+    request = Request(("shm", f"broken_replay:{name}"), rounds=1, stall_s=0.5)
+    done = replay(traffic(lane(count=20)), request)
+    failure = done.measured[f"broken_replay:{name}"].failure
+    assert words in failure or (name == "Killed" and "client was killed by signal 9" in failure)
+    assert "\n" not in failure
+    assert done.measured["shm"].lanes_ns
+    outcome = conclude(done)
+    assert outcome.failed == {f"broken_replay:{name}": failure}
+    assert failure in render.as_text(outcome)
+    assert [one for token in tokens for one in find(token)] == []
+
+
+@pytest.mark.usefixtures("broken_on_path")
+def test_if_no_backend_works_that_is_the_error():
+    with pytest.raises(TrialError, match=r"broken_replay:Killed: .*killed by signal 9"):
+        replay(traffic(lane(count=20)), Request(("broken_replay:Killed",), rounds=1, stall_s=0.5))
+
+
+def test_what_cannot_be_replayed_is_refused_before_anything_is_started(tokens, monkeypatch):
+    with pytest.raises(UnknownBackend):
+        replay(traffic(), Request(("nope",)))
+    with pytest.raises(ConfigError, match="between processes"):
+        replay(traffic(), Request(("null",)))
+    with pytest.raises(ConfigError, match="rounds"):
+        Request(("shm",), rounds=0)
+    with pytest.raises(ConfigError, match="one or more names"):
+        Request(())
+    monkeypatch.setattr("ipcbench.backends._shm.Shm.probe", refuse)
+    with pytest.raises(BackendUnavailable, match="no shared memory"):
+        replay(traffic(), Request(("shm",)))
+    assert tokens == []
+
+
+def refuse() -> None:
+    raise BackendUnavailable("shm", "no shared memory", "get some")
+
+
+def made_up(*, source: str = "", think: bool = True, server_ns: int = 50_000, rounds: int = 5) -> Outcome:
+    """Return the outcome of a replay in which zmq took 3 ms, shm and pipe 2 ms, and everything repeated well."""
+    plain = traffic(lane(server_ns=server_ns))
+    sizes = ladder(plain.largest_bytes)
+
+    def measured(ms: float, trip_ns: int) -> Measured:
+        wobble = [1.0, 1.002, 0.998, 1.001, 0.999][:rounds]
+        return Measured(
+            lanes_ns=[[int(ms * 1e6 * one)] for one in wobble],
+            method_ns=[np.array([6 * 100_000, 6 * 200_000])] * rounds,
+            trips_ns=[np.full(len(sizes), trip_ns)] * rounds,
+        )
+
+    all_of_it = {"zmq": measured(3.0, 100_000), "shm": measured(2.0, 10_000), "pipe": measured(2.0, 50_000)}
+    request = Request(tuple(all_of_it), source=source, think=think)
+    return conclude(Replayed(request, plain, all_of_it, {"mpi-p2p": "no mpiexec found"}, sizes))
+
+
+def test_predictions_ranks_and_ties():
+    outcome = made_up()
+    by_name = {one.name: one for one in outcome.backends}
+    assert outcome.recorded_ns == 12 * 200_000 + 11 * 10_000
+    assert by_name["shm"].predicted_ns.estimate == pytest.approx(2e6)
+    assert (by_name["shm"].rank, by_name["pipe"].rank, by_name["zmq"].rank) == (1, 1, 3)
+    assert (by_name["shm"].verdict, by_name["zmq"].verdict) == ("faster", "slower")
+    assert by_name["shm"].gain_ratio.estimate == pytest.approx(1 - 2e6 / outcome.recorded_ns)
+    assert by_name["shm"].gain_ratio.low <= by_name["shm"].gain_ratio.estimate <= by_name["shm"].gain_ratio.high
+    work = 12 * 60_000 + 11 * 10_000
+    assert by_name["shm"].table_ns == pytest.approx(work + 24 * 5_000)
+    assert outcome.methods[0].replayed_ns["zmq"] in {100_000.0, 200_000.0}
+    assert outcome.left_out == {"mpi-p2p": "no mpiexec found"}
+
+
+def test_with_the_source_replayed_predictions_are_differences():
+    outcome = made_up(source="zmq")
+    by_name = {one.name: one for one in outcome.backends}
+    assert by_name["zmq"].predicted_ns.estimate == outcome.recorded_ns
+    assert by_name["shm"].predicted_ns.estimate == pytest.approx(outcome.recorded_ns - 1e6, rel=1e-3)
+    assert by_name["shm"].table_ns == pytest.approx(outcome.recorded_ns - 24 * 45_000)
+    assert by_name["zmq"].verdict == "no clear difference"
+
+
+def test_without_think_the_recorded_work_is_added():
+    (shm,) = (one for one in made_up(think=False).backends if one.name == "shm")
+    assert shm.predicted_ns.estimate == pytest.approx(2e6 + 12 * 50_000, rel=1e-3)
+
+
+def test_an_unknown_server_gives_bounds_and_says_so():
+    outcome = made_up(server_ns=-1)
+    (shm,) = (one for one in outcome.backends if one.name == "shm")
+    assert shm.verdict is None
+    assert shm.at_most_ns == pytest.approx(2e6 + 12 * 190_000, rel=1e-3)
+    assert any("unknown" in one for one in outcome.remarks)
+    text = render.as_text(outcome)
+    assert "at least" in text
+    assert "at most" in text
+    assert "unknown" in text
+
+
+def test_a_single_round_has_no_intervals_and_no_ranks():
+    outcome = made_up(rounds=1)
+    assert {one.rank for one in outcome.backends} == {1}
+    assert {one.verdict for one in outcome.backends} == {None}
+    assert "A single round" in render.as_text(outcome)
+
+
+@pytest.mark.parametrize("form", list(render.FORMS))
+def test_forms(form):
+    text = render.FORMS[form](made_up())
+    assert "shm" in text
+    assert text.endswith("\n")
+    if form == "json":
+        assert json.loads(text)["backends"][0]["predicted_ns"]["estimate"] > 0
+    if form == "csv":
+        assert len({line.count(",") for line in text.splitlines()}) == 1
