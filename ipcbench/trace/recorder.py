@@ -36,15 +36,20 @@ _log = logging.getLogger("ipcbench.trace")
 
 
 class _Seat:
-    """Holds a thread's lane; when the thread ends, the lane is closed."""
+    """Holds a thread's lane; when the thread ends, the lane is closed.
 
-    __slots__ = ("lane",)
+    A fork ends all other threads in the child: there their lanes' files and locks are the parent's, and left alone.
+    """
+
+    __slots__ = ("lane", "pid")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
+        self.pid = os.getpid()
 
     def __del__(self) -> None:
-        self.lane.close()
+        if self.pid == os.getpid():
+            self.lane.close()
 
 
 class Recorder:
@@ -117,6 +122,9 @@ class Recorder:
         """Go on in the child after a fork, with files of its own."""
         for lane in list(self._lanes):
             lane.renew()
+        seat = self._local.__dict__.get("seat")
+        if seat is not None:
+            seat.pid = os.getpid()
 
     def close(self) -> None:
         """End recording: files are cut to what was used. Calls under way, and later ones, are not recorded."""

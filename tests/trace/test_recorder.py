@@ -326,13 +326,6 @@ work(100)
     assert len({path.name.split("-")[3] for path in tmp_path.glob("*.ipct")}) == 2
 
 
-def test_killed_two_hundred_times(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "tests.trace.killed", str(tmp_path), "200"]
-    done = subprocess.run(program, check=False, timeout=100, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "none lost" in done.stdout
-
-
 def test_the_environment_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IPCBENCH_TRACE", f"{tmp_path},sample=1,service=worker")
     monkeypatch.setattr(STATE, "recorder", _Unresolved())
