@@ -167,17 +167,18 @@ class Call:
     def _record(self, end_ns: int, flags: int, kind: type[BaseException] | None) -> bool:
         """Write the record, with whatever it needs beside it; return whether there was room."""
         site, lane = self._site, self._site.lane
-        expected = lane.segment
-        layout_id = lane.name_id(self._buffers) or 0  # a name is in front of what uses it
-        offset = lane.room(site)
-        if offset is None:
-            return False
         segment = site.segment
+        layout_id = lane.name_id(self._buffers) or 0 if self._buffers else 0  # a name is in front of what uses it
+        offset: int | None = segment.take()
+        if offset is None or offset >= segment.limit:
+            offset = lane.room(site)
+            if offset is None:
+                return False
+            segment = site.segment
+            layout_id = lane.name_id(self._buffers) or 0 if self._buffers else 0
         ends = len(self._marks) + 1
-        if flags or self._buffers:
+        if flags or layout_id:
             error_id = 0 if kind is None else lane.name_id(kind.__name__) or 0
-            if segment is not expected:
-                layout_id = lane.name_id(self._buffers) or 0
             head = PACK_HEAD(CALL, flags, ends, site.schema.role, *site.ids, error_id, layout_id)
         else:
             head = site.heads[ends]

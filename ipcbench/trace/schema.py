@@ -42,6 +42,10 @@ class Schema:
             if not word or len(word) > 40 or not word.isprintable() or set(word) & set(":,"):
                 raise ConfigError("schema", word, "1 to 40 printable characters without `:` and `,`")
 
+    def __hash__(self) -> int:
+        """Hash the name alone: quick, for every call of this schema is looked up by it."""
+        return hash(self.name)
+
     @property
     def text(self) -> str:
         """The schema in one line: `rpc:serialize,send,wait,deserialize`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import multiprocessing
+import os
 import pickle
 import queue
 import subprocess
@@ -451,6 +453,25 @@ def test_without_a_recorder_messages_go_on(zmq_context: Any) -> None:
     assert rep.recv() == b"a"
     rep.send(b"b")
     assert req.recv() == b"b"
+
+
+def test_on_a_full_disk_messages_go_on(tmp_path: Path, zmq_context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("ipcbench.trace.segment.allocate", no_space)
+    monkeypatch.setattr("ipcbench.trace.tally.allocate", no_space)
+    recorder = trace.start(tmp_path)
+    rep, req = pair(zmq_context, zmq.REP, zmq.REQ)
+    for one in (rep, req):
+        trace.wrap(one, propagate=True)
+    for number in range(10):
+        req.send(b"%d" % number)
+        request = rep.recv()
+        with trace.serve(rep, "more"):
+            rep.send(request * 2)
+        assert req.recv() == b"%d%d" % (number, number)
+    assert "No space left" in recorder.problem
 
 
 def test_records_have_their_method(tmp_path: Path, zmq_context: Any) -> None:
