@@ -1,17 +1,21 @@
 """How fast `ipcbench trace report` reads: zmq_performance.log, [TQ-…] lines, and segments, each made here.
 
 Usage: python benchmarks/trace_import.py [--lines 2000000]. Each kind is read by a process of its own, whose CPU time
-and peak memory count.
+and peak memory count; of that, the interpreter with NumPy has about 30 MiB. [TQ-…] lines are those of eight workers,
+mixed, some with dates before them and some with trace ids, one in nine of something else; `tq-detail` has 13 lines per
+call, four of them [TQ-DETAIL]. Last, the whole command on the segments, by the clock.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import random
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,31 +37,61 @@ def zmq_lines(count: int) -> Iterator[str]:
         yield f"{number:<5} {f'Method{number % 5}':<20} {times} {sent:<12.2f} {received:<12.2f} {speed:<18.2f}\n"
 
 
-def tq_lines(count: int) -> Iterator[str]:
+def tq_lines(count: int, detail: bool = False) -> Iterator[str]:
+    """Yield the lines of eight workers, mixed by their times: per call 8, one of something else, 4 more of details."""
     chosen = random.Random(1)
-    now = 1000.0
-    for number in range(count // 9):
-        got, computed, put = (round(chosen.random() / 100 + 1e-6, 6) for _ in range(3))
-        total = got + computed + put
-        start = f"\x1b[36m(WorkerDict pid={100 + number % 4}, ip=10.0.0.2)\x1b[0m INFO: [TQ-TRACE] trace_id=N/A | "
-        start += f"func=step{number % 3} | "
-        ratios = " | ".join(
-            f"{name}_ratio={100 * part / total:.2f}%"
-            for name, part in (("get", got), ("compute", computed), ("put", put))
-        )
-        for at, text in (
-            (0.0, "pid=1 | stage=FUNCTION_START"),
-            (0.0, "stage=GET_START | batch_size=4"),
-            (got, f"stage=GET_END | duration={got:.6f}s"),
-            (got, "stage=COMPUTE_START"),
-            (got + computed, f"stage=COMPUTE_END | duration={computed:.6f}s"),
-            (got + computed, "stage=PUT_START"),
-            (total, f"stage=PUT_END | duration={put:.6f}s"),
-            (total, f"stage=FUNCTION_END | total_duration={total:.6f}s | {ratios}"),
-        ):
-            yield f"{start}{text} | timestamp={now + at:.6f}\n"
-        yield f"step {number}: loss 0.123\n"
-        now += total + 0.001
+    begins = [1000.0 + worker / 100 for worker in range(8)]
+    waiting: list[tuple[float, int, str]] = []
+    done = number = 0
+    while done < count:
+        worker = min(range(8), key=begins.__getitem__)
+        while waiting and waiting[0][0] < begins[worker] and done < count:
+            yield heapq.heappop(waiting)[2]
+            done += 1
+        for at, text in tq_call(chosen, begins[worker], worker, detail):
+            number += 1
+            heapq.heappush(waiting, (at, number, text))
+            begins[worker] = at + 0.001
+
+
+def tq_call(chosen: random.Random, begin: float, worker: int, detail: bool) -> Iterator[tuple[float, str]]:
+    got, computed, put = (round(chosen.random() / 100 + 1e-6, 6) for _ in range(3))
+    total = got + computed + put
+    head = f"\x1b[36m(WorkerDict pid={100 + worker}, ip=10.0.0.2)\x1b[0m "
+    if worker % 2:
+        head += f"2026-01-02 03:04:05,{int(begin * 1000) % 1000:03} INFO "
+    ids = f"trace_id={uuid.UUID(int=chosen.getrandbits(128)) if worker % 4 == 3 else 'N/A'}"
+    start = f"{head}[TQ-TRACE] {ids} | func=step{worker % 3} | "
+    ratios = " | ".join(
+        f"{name}_ratio={100 * part / total:.2f}%" for name, part in (("get", got), ("compute", computed), ("put", put))
+    )
+    fetched, computed_at = begin + got, begin + got + computed
+    lines = [
+        (begin, f"{start}pid={100 + worker} | stage=FUNCTION_START"),
+        (begin, f"{start}stage=GET_START | batch_size=4"),
+        (fetched, f"{start}stage=GET_END | duration={got:.6f}s"),
+        (fetched, f"{start}stage=COMPUTE_START"),
+        (computed_at, f"{start}stage=COMPUTE_END | duration={computed:.6f}s"),
+        (computed_at, f"{start}stage=PUT_START"),
+        (begin + total, f"{start}stage=PUT_END | duration={put:.6f}s"),
+        (begin + total, f"{start}stage=FUNCTION_END | total_duration={total:.6f}s | {ratios}"),
+    ]
+    if detail:
+        more = f"{head}[TQ-DETAIL] {ids} | "
+        func = f"func=step{worker % 3} | pid={100 + worker} | "
+        lines += [
+            (begin, f"{more}stage=TQ_CLIENT_GET_START | batch_size=4"),
+            (fetched, f"{more}stage=TQ_CLIENT_GET_END | duration={got:.6f}s | data_size_mb=1.50"),
+            (computed_at, f"{more}{func}stage=TQ_CLIENT_PUT_START | batch_size=torch.Size([4, 8]) | data_size_mb=1.50"),
+            (begin + total, f"{more}{func}stage=TQ_CLIENT_PUT_END | duration={put:.6f}s | throughput_mbps=200.00"),
+        ]
+    for at, text in lines:
+        yield at, f"{text} | timestamp={at:.6f}\n"
+    yield begin + total, "step: 50%|#####     | 1/2 [00:01<00:01,  1.00s/it] loss 0.123\n"
+
+
+def tq_lines_with_details(count: int) -> Iterator[str]:
+    return tq_lines(count, detail=True)
 
 
 def make_segments(folder: Path, count: int) -> None:
@@ -76,7 +110,7 @@ def read(path: Path, count: int) -> None:
     spent = time.process_time() - begin
     status = Path("/proc/self/status").read_text(encoding="ascii")
     peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024  # ru_maxrss would be that of the parent
-    print(f"{path.name:10} {calls:>9,} calls  {count / spent / 1e6:6.2f} M lines or records/s of CPU  {peak:5.0f} MiB")
+    print(f"{path.name:13} {calls:>9,} calls  {count / spent / 1e6:6.2f} M lines or records/s of CPU  {peak:5.0f} MiB")
 
 
 def main() -> None:
@@ -89,13 +123,17 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="ipcb-trace-") as name:
         folder = Path(name)
-        for kind, lines in (("zmq.log", zmq_lines), ("tq.log", tq_lines)):
+        for kind, lines in (("zmq.log", zmq_lines), ("tq.log", tq_lines), ("tq-detail.log", tq_lines_with_details)):
             with (folder / kind).open("w") as file:
                 file.writelines(lines(chosen.lines))
         make_segments(folder / "segments", chosen.lines)
-        for kind in ("zmq.log", "tq.log", "segments"):
+        for kind in ("zmq.log", "tq.log", "tq-detail.log", "segments"):
             command = [sys.executable, __file__, "--lines", str(chosen.lines), "--read", str(folder / kind)]
             subprocess.run(command, check=True)
+        begin = time.monotonic()
+        report = [sys.executable, "-m", "ipcbench", "trace", "report", str(folder / "segments")]
+        subprocess.run(report, check=True, stdout=subprocess.DEVNULL)
+        print(f"`ipcbench trace report` on {chosen.lines:,} records: {time.monotonic() - begin:.1f} s")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Usage: python benchmarks/trace_overhead.py [--calls 4000] [--turns 5]. Recorders that are not installed are named and
 left out. Modes take turns, so that drift of the machine hits all alike; a figure is the best turn in the loop, and the
-median of all calls in the round trip.
+median of all calls in the round trip. Wrapped sockets and the budget take turns call by call: their differences are
+less than what a machine drifts by in a second.
 """
 
 from __future__ import annotations
@@ -113,13 +114,107 @@ def by_viztracer() -> Call:
     return one
 
 
-def serve(address: str) -> None:
+def serve(address: str, way: str = "plain", folder: str = "") -> None:
     """Answer every message with itself, until an empty one."""
+    if way != "plain":
+        trace.start(folder, service="server")
     with zmq.Context() as context, context.socket(zmq.REP) as socket:
         socket.bind(address)
+        wrap_as(way, socket)
         while request := socket.recv():
             socket.send(request)
         socket.send(b"")
+    trace.stop()
+
+
+def wrap_as(way: str, socket: zmq.Socket[bytes]) -> None:
+    if way != "plain":
+        trace.wrap(socket, propagate=way == "propagate")
+
+
+def by_turns_ns(
+    calls: dict[str, Callable[[], object]], count: int, middle: Callable[[list[int]], float] = statistics.median
+) -> dict[str, float]:
+    """Return the middle of the times of each kind of call, made one after the other in turn."""
+    times: dict[str, list[int]] = {name: [] for name in calls}
+    for _ in range(count):
+        for name, call in calls.items():
+            begin = now_ns()
+            call()
+            times[name].append(now_ns() - begin)
+    return {name: middle(some) for name, some in times.items()}
+
+
+def measure_wrapping(folder: Path, count: int) -> None:
+    """Print what wrapped sockets add to a round trip, both sides wrapped and recording every message."""
+    sockets, servers = {}, []
+    with zmq.Context() as context:
+        trace.stop()
+        for way in ("plain", "wrapped", "propagate"):
+            address = f"ipc://{folder}/{way}"
+            made = multiprocessing.get_context("spawn").Process(target=serve, args=(address, way, str(folder / "two")))
+            made.start()
+            servers.append(made)
+            sockets[way] = context.socket(zmq.REQ)
+            sockets[way].connect(address)
+        trace.start(folder / "two", service="client")
+
+        def trip(socket: zmq.Socket[bytes]) -> Callable[[], object]:
+            def call() -> None:
+                socket.send(PAYLOAD)
+                socket.recv()
+
+            return call
+
+        for way, socket in sockets.items():
+            wrap_as(way, socket)
+            trip(socket)()
+        medians = by_turns_ns({way: trip(socket) for way, socket in sockets.items()}, count)
+        for socket in sockets.values():
+            socket.send(b"")
+            socket.recv()
+            socket.close()
+        trace.stop()
+        for made in servers:
+            made.join()
+    print(f"\nwrapped sockets: a round trip of {len(PAYLOAD)} bytes, both sides recording, by turns")
+    for way, ns in medians.items():
+        print(f"{way:36}{ns / 1000:16.1f}{(ns - medians['plain']) / 1000:+16.2f} µs")
+
+
+def measure_budget(folder: Path, count: int) -> None:
+    """Print what a budget of 1 % adds to calls of some lengths.
+
+    Every other call is traced; the budget, a share of all time, is half of that of calls one after the other.
+    """
+    recorder = trace.start(folder / "budget of calls", budget=0.005)
+    print("\nbudget=0.01: calls with four stages around work of some length, by turns")
+    for wanted_us in (30, 100, 1000):
+        numbers = range(1000)
+        while (took := by_turns_ns({"": lambda: sum(numbers)}, 20)[""]) < 1000 * wanted_us:  # noqa: B023 # called here
+            numbers = range(max(len(numbers) + 50, round(len(numbers) * 1000 * wanted_us / took)))
+
+        def plain(numbers: range = numbers) -> None:
+            sum(numbers)
+
+        def traced(numbers: range = numbers) -> None:
+            with recorder.call("work") as call:
+                call.serialized(1)
+                call.sent()
+                sum(numbers)
+                call.received(1)
+
+        turns = max(200, 3 * count * 30 // wanted_us)
+        by_turns_ns({"plain": plain, "traced": traced}, turns // 4)  # it finds its period
+        ns = by_turns_ns({"plain": plain, "traced": traced}, turns, trimmed_mean)
+        added = ns["traced"] - ns["plain"]
+        print(f"{ns['plain'] / 1000:16.1f} µs{added:+16.0f} ns{100 * added / ns['plain']:+8.2f} %")
+    trace.stop()
+
+
+def trimmed_mean(times: list[int]) -> float:
+    """Return the mean of all but the largest twentieth, which others on the machine have disturbed."""
+    return statistics.fmean(sorted(times)[: len(times) * 19 // 20])
 
 
 def in_loop_ns(call: Call, count: int) -> float:
@@ -202,6 +297,8 @@ def main() -> None:
             socket.send(b"")
             socket.recv()
         server.join()
+        measure_wrapping(folder, chosen.calls // 2)
+        measure_budget(folder, chosen.calls)
     base_loop, base_trip = min(loops["nothing"]), statistics.median(trips["nothing"])
     costs = calibrate()
     print(f"a four-stage call alone, in ns: recorded {costs.recorded_ns:,.0f}, tallied {costs.timed_ns:,.0f}, "

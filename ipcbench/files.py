@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,6 +113,18 @@ def path_inside(folder: Path, name: str) -> Path:
             raise StoreError(f"{path}: is a link that leads out of the folder")
         if not real.is_file():
             raise StoreError(f"{path}: there is no such file")
+    return path
+
+
+def regular(path: Path) -> Path:
+    """Return the path of what can be read to its end: a regular file, or a link to one.
+
+    Raises:
+        StoreError: it is something else, such as a pipe or a device, or there is no such file.
+    """
+    with as_store_errors(path):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise StoreError(f"{path}: is neither a file nor a folder")
     return path
 
 

@@ -22,7 +22,7 @@ from ipcbench.analysis.charts import (
     spread_ticks,
 )
 from ipcbench.analysis.notes import one_line
-from ipcbench.analysis.wording import family_words, setting_title, size_words
+from ipcbench.analysis.wording import family_words, joined, setting_title, size_words
 from ipcbench.measure.stats import Interval
 from ipcbench.units import format_significant
 
@@ -94,11 +94,13 @@ def gaps(cells: Sequence[CellSummary], where: str = "") -> Iterator[str]:
 
 
 def common_notes(cells: Sequence[CellSummary]) -> Iterator[str]:
-    """Yield the grave notes that all measured cells bear."""
+    """Yield which measured cells are oversubscribed."""
     measured = [cell for cell in cells if cell.status == "ok"]
-    for note in measured[0].notes if measured else ():
-        if note.startswith("oversubscribed") and all(note in cell.notes for cell in measured):
-            yield "All cells are oversubscribed: processes take turns on too few cores."
+    over = [cell for cell in measured if any(note.startswith("oversubscribed") for note in cell.notes)]
+    if over and len(over) == len(measured):
+        yield "All cells are oversubscribed: processes take turns on too few cores."
+    elif over:
+        yield f"Oversubscribed, with too few cores: {joined([shown_name(cell.backend) for cell in over])}."
 
 
 def _chart(quantity: Quantity, family: Sequence[SettingSummary], colors: Mapping[str, int], *, several: bool) -> Chart:

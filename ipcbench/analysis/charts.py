@@ -13,9 +13,11 @@ from typing import Literal
 
 from ipcbench.units import format_significant
 
-Marks = Literal["band", "line", "points", "dots", "reference"]
+Marks = Literal["band", "line", "points", "dots", "reference", "stack", "cloud", "spans"]
 """`band`: line, markers and the interval as a band. `line`: a line alone. `points`: markers with names beside
-them. `dots`: one marker above its name on the axis. `reference`: a dashed line of no backend."""
+them. `dots`: one marker above its name on the axis. `reference`: a dashed line of no backend. Only in pages: `stack`:
+bars above names on the axis, those of several series on top of each other. `cloud`: many small markers. `spans`: bars
+from x to `x_high`."""
 
 MAX_TICKS = 6
 MAX_NAME = 28

@@ -38,24 +38,15 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
     Raises:
         ImportError: there is no jinja2.
     """
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(_asset("report.html.j2"))
-    scripts = [_asset(name) for name in _SCRIPTS]
     summary = tables.summary
-    page = template.render(
-        policy=_policy(scripts),
-        style=Markup(_asset("report.css")),  # noqa: S704 # ours, as are the scripts
-        scripts=[Markup(one) for one in scripts],  # noqa: S704
-        charts=Markup(groups_json(groups)),  # noqa: S704 # JSON without a single `<`
+    return render_page(
+        _asset("report.html.j2"),
+        groups,
         info=summary.info,
         started=_date(summary.info.started_unix_s),
         words=words,
         badges=badges(summary),
         tables=tables,
-        groups=groups,
         facts=_facts(summary),
         noise=_noise(summary),
         noise_rows=noise_rows(summary),
@@ -63,6 +54,34 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
         problems=[one_line(one) for one in summary.problems],
         command=reproduce(summary),
         sweep=json.dumps(summary.info.sweep, indent=2, ensure_ascii=False, default=str),
+    )
+
+
+def render_page(template: str, groups: Sequence[ChartGroup], **values: Any) -> str:
+    """Return a page of one file: a template with its charts, the style, the scripts and a policy that lets in no other.
+
+    Args:
+        template: in which all values are escaped; it may include other files of assets/.
+        groups: of charts, in the template too.
+        values: what the template needs besides.
+
+    Raises:
+        ImportError: there is no jinja2.
+    """
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    scripts = [_asset(name) for name in _SCRIPTS]
+    page = environment.from_string(template).render(
+        policy=_policy(scripts),
+        style=Markup(_asset("report.css")),  # noqa: S704 # ours, as are the scripts
+        scripts=[Markup(one) for one in scripts],  # noqa: S704
+        charts=Markup(groups_json(groups)),  # noqa: S704 # JSON without a single `<`
+        groups=groups,
+        **values,
     )
     return page.lstrip().encode(errors="replace").decode()  # half a surrogate pair in a name cannot be written
 

@@ -14,6 +14,7 @@ from ipcbench.analysis.explain import Finding
 from ipcbench.analysis.layout import Column, Table, Tables
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table as RichTable
 
 WIDTH = 100
@@ -28,12 +29,17 @@ def show(tables: Tables, stream: TextIO) -> None:
         stream.write(as_text(tables))
         return
     from rich.console import Console
-    from rich.text import Text
 
     # A table is never squeezed: on a narrow terminal its lines wrap, but no digit is cut off.
     terminal = Console(file=stream, highlight=False, emoji=False, markup=False)
-    width = min(WIDTH, terminal.width)
     wide = Console(file=stream, highlight=False, emoji=False, markup=False, width=max(WIDTH, terminal.width))
+    show_on(tables, wide, min(WIDTH, terminal.width))
+
+
+def show_on(tables: Tables, wide: Console, width: int = WIDTH) -> None:
+    """Print the tables on a console of at least `WIDTH` columns, sentences wrapped at `width`."""
+    from rich.text import Text
+
     for line in _paragraphs(tables.header, width):
         wide.print(Text(line), soft_wrap=True)
     for one in (*tables.payload_tables, *tables.matrices):

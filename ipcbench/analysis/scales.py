@@ -42,6 +42,8 @@ def y_span(chart: Chart) -> Span:
     """Return what the y axis shows: all estimates, and their intervals unless these are absurdly wide."""
     points = [point for one in chart.series for point in one.points]
     values = [point.y for point in points]
+    if any(one.marks == "spans" for one in chart.series):
+        return Span(0.4, max(values) + 0.6, log=False)
     low, high = min(values), max(values)
     lows = [point.low for point in points if point.low is not None and point.low > 0]
     highs = [point.high for point in points if point.high is not None]
@@ -61,7 +63,7 @@ def x_span(chart: Chart) -> Span:
     points = [point for one in chart.series for point in one.points]
     low = min(min(point.x, point.x_low or point.x) for point in points)
     high = max(max(point.x, point.x_high or point.x) for point in points)
-    if any(one.marks == "dots" for one in chart.series):
+    if any(one.marks in {"dots", "stack"} for one in chart.series):
         return Span(0.5, max(high, 1.0) + 0.5, log=False) if high == int(high) else Span(0.5, high + 0.1, log=False)
     if not chart.x.log:
         margin = 0.04 * (high - low) or 0.5

@@ -14,15 +14,16 @@ import click
 from ipcbench.cli.output import FORMATS
 from ipcbench.cli.trace_compare import check, diff
 from ipcbench.cli.trace_export import export, serve_metrics
+from ipcbench.cli.trace_html import write_page
 from ipcbench.cli.trace_live import tail, top
 
 if TYPE_CHECKING:
     from ipcbench.trace.report.words import Language
 
 
-@click.group("trace", short_help="Report on traces and logs of real applications.")
+@click.group("trace", short_help="Watch, explain, compare and export traces and logs of real applications.")
 def command() -> None:
-    """Report on what calls between processes cost in a real application: from its trace, or from its log."""
+    """Watch, explain, compare and export what calls between processes cost in a real application."""
 
 
 @command.command(
@@ -48,12 +49,16 @@ def command() -> None:
     show_default=True,
     help="Thresholds of the findings; `seed` are those of the older analyzers of such logs.",
 )
-def report(paths: tuple[str, ...], form: str, lang: str, rules: str) -> None:
+@click.option("--html", metavar="FILE", help="Write one page with plots instead; made or replaced as a whole.")
+def report(paths: tuple[str, ...], form: str, lang: str, rules: str, html: str | None) -> None:
     """Read, report."""
     from ipcbench.trace.report import render
     from ipcbench.trace.report.gather import gather
 
     made = render.make_report(gather([Path(one) for one in paths]), rules)
+    if html is not None:
+        write_page(made, [Path(one) for one in paths], cast("Language", lang), html)
+        return
     forms = {"text": render.as_text, "markdown": render.as_markdown, "json": render.as_json, "csv": render.as_csv}
     sys.stdout.write(forms[form](made, cast("Language", lang)))
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit

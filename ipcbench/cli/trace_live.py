@@ -5,9 +5,11 @@ What does not live here: what is shown (ipcbench/trace/live).
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -17,9 +19,12 @@ import click
 from ipcbench.errors import StoreError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from ipcbench.trace.live.lines import Lines
     from ipcbench.trace.live.meter import Meter
     from ipcbench.trace.live.watch import Watch
+    from ipcbench.trace.readers.everything import Source
 
 _LOOKS_PER_S = 10
 _POLL_S = 0.1
@@ -48,10 +53,25 @@ def top(folder: str, once: bool, interval: str) -> None:
     if once or not sys.stdout.isatty():
         _print_once(Meter(watch, 2 * interval_s), watch, interval_s)
         return
+    with _until_interrupted() as stop:
+        _show(Meter(watch, _WINDOW_S), watch, stop)
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Event]:
+    """Yield what Ctrl-C sets, so that no line is cut in two; a second Ctrl-C interrupts whatever goes on."""
+    stop = Event()
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, interrupt)
     try:
-        _show(Meter(watch, _WINDOW_S), watch)
-    except KeyboardInterrupt:
-        return
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _watch(watch: Watch) -> Watch:
@@ -74,7 +94,7 @@ def _print_once(meter: Meter, watch: Watch, interval_s: float) -> None:
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
 
 
-def _show(meter: Meter, watch: Watch) -> None:
+def _show(meter: Meter, watch: Watch, stop: Event) -> None:
     from rich.console import Console
     from rich.live import Live
 
@@ -84,14 +104,14 @@ def _show(meter: Meter, watch: Watch) -> None:
     now_s = time.monotonic()
     meter.look(now_s)
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        due_s, never = now_s, Event()
-        while True:
+        due_s = now_s
+        while not stop.is_set():
             reading = meter.reading(time.monotonic())
             room = max(1, console.size.height - 6)
             problems = list(watch.problems.values())
             live.update(draw(reading, str(watch.folder), console.width, problems, room), refresh=True)
             due_s = max(due_s + 1 / _LOOKS_PER_S, time.monotonic())
-            never.wait(due_s - time.monotonic())
+            stop.wait(due_s - time.monotonic())
             meter.look(time.monotonic())
 
 
@@ -117,29 +137,33 @@ def tail(path: str, follow: bool, form: str) -> None:
     lines = FORMATS[form]()
     for line in lines.head():
         click.echo(line)
-    try:
+    with _until_interrupted() as stop:
         if follow:
-            _follow(_watch(Watch(Path(path))), lines, Event().wait)
+            _follow(_watch(Watch(Path(path))), lines, stop)
         else:
-            source = find([Path(path)])
-            for row in source.in_order():
-                sys.stdout.writelines(f"{line}\n" for line in lines.call(row))
-            if source.notes.damaged_count:
-                click.echo(f"warning: {source.notes.damaged_count:,} damaged: {source.notes.examples[0]}", err=True)
-    except KeyboardInterrupt:
-        sys.stdout.flush()
+            _print_all(find([Path(path)]), lines, stop)
     if lines.left_out_count:
         other = "" if form == "jsonl" else "; --format jsonl has them"
         click.echo(f"left out: {lines.left_out_count:,} calls of other stages{other}", err=True)
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
 
 
-def _follow(watch: Watch, lines: Lines, wait: Callable[[float], object]) -> None:
-    """Print what is new until interrupted."""
+def _print_all(source: Source, lines: Lines, stop: Event) -> None:
+    """Print what is there, until interrupted."""
+    for row in source.in_order():
+        if stop.is_set():
+            return
+        sys.stdout.writelines(f"{line}\n" for line in lines.call(row))
+    if source.notes.damaged_count:
+        click.echo(f"warning: {source.notes.damaged_count:,} damaged: {source.notes.examples[0]}", err=True)
+
+
+def _follow(watch: Watch, lines: Lines, stop: Event) -> None:
+    """Print what is new, until interrupted."""
     from ipcbench.trace.readers.calls import rows_of
 
     said: set[str] = set()
-    while True:
+    while not stop.is_set():
         rows = [row for calls in watch.new_calls() for row in rows_of(calls)]
         rows.sort(key=lambda row: row.end_ns + (row.process.unix_ns or 0))
         for row in rows:
@@ -148,4 +172,4 @@ def _follow(watch: Watch, lines: Lines, wait: Callable[[float], object]) -> None
         for name in watch.problems.keys() - said:
             said.add(name)
             click.echo(f"warning: {watch.problems[name]}", err=True)
-        wait(_POLL_S)
+        stop.wait(_POLL_S)

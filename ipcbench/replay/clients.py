@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ipcbench.errors import StoreError
-from ipcbench.files import as_store_errors
+from ipcbench.files import as_store_errors, regular
 from ipcbench.replay.traffic import Lane, Traffic
 from ipcbench.trace.layout import SEGMENT_MAGIC
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Notes
@@ -60,7 +60,7 @@ def read_traffic(path: Path) -> Traffic:
         StoreError: there is no such path, it cannot be read, or it holds no call with a request and a reply.
     """
     with as_store_errors(path):
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [regular(path)]
         own = [one for one in files if one.suffix in {SEGMENT_SUFFIX, TALLY_SUFFIX} or _is_segment(one)]
         logs = [one for one in files if one == path or (".log" in one.name and one.is_file())]
     notes = Notes()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ipcbench.clock import now_ns
 from ipcbench.trace.buffers import describe
-from ipcbench.trace.context import MAGIC, NO_CONTEXT, VERSION, pack_context
+from ipcbench.trace.context import MAGIC, NO_CONTEXT, SAMPLED, VERSION, pack_context
 from ipcbench.trace.layout import CALL, FAILED, KEPT, MARKER, OVERRUN, PACK_HEAD, PACKERS, QUICK_PACKERS
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Call:
         sent_bytes, recv_bytes: what the call moved; may be set, and are by the marks that take a number of bytes.
     """
 
-    __slots__ = ("_append", "_begin_ns", "_buffers", "_marks", "_recorded", "_site", "_span", "_trace", "recv_bytes",
-                 "sent_bytes")  # fmt: skip
+    __slots__ = ("__weakref__", "_append", "_begin_ns", "_buffers", "_marks", "_recorded", "_site", "_span", "_trace",
+                 "recv_bytes", "sent_bytes")  # fmt: skip
 
     _begin_ns: int
     _recorded: bool
@@ -70,15 +70,18 @@ class Call:
     def context(self) -> bytes:
         """Return the 40 bytes that are to travel with the request, stamped now; ask for them just before it is sent.
 
-        The record then has a trace id and a span id, by which the server's record is joined to it.
+        The record then has a trace id and a span id, by which the server's record is joined to it. A call that is not
+        recorded asks for no record there either.
         """
+        if not self._recorded:
+            return NO_CONTEXT
         lane = self._site.lane
         if not self._span:
             self._span = lane.next_span()
             if self._trace is None or self._trace == _OWN:
                 self._trace = (lane.trace_high, self._span)
         high, low = self._trace or _OWN
-        return pack_context(MAGIC, VERSION, self._recorded, lane.boot, high, low, self._span, now_ns())
+        return pack_context(MAGIC, VERSION, SAMPLED, lane.boot, high, low, self._span, now_ns())
 
     def buffers(self, *request: object) -> None:
         """Say what the request is made of: arrays, other buffers, or texts such as `float32[64,128]`."""
@@ -95,7 +98,8 @@ class Call:
     def follow(self, context: Context | None) -> None:
         """Be of the call that a context is of, recorded if that is, as far as a budget here allows it."""
         if context is not None:
-            self._recorded = context.sampled and (self._site.lane.governor is None or self._recorded)
+            if context.sampled is not None:
+                self._recorded = context.sampled and (self._site.lane.governor is None or self._recorded)
             if context.span:
                 self._trace, self._span = (context.high, context.low), context.span
 
@@ -170,7 +174,7 @@ class Call:
             return False
         segment = site.segment
         ends = len(self._marks) + 1
-        if flags or layout_id:
+        if flags or self._buffers:
             error_id = 0 if kind is None else lane.name_id(kind.__name__) or 0
             if segment is not expected:
                 layout_id = lane.name_id(self._buffers) or 0
@@ -253,49 +257,3 @@ class RpcCall(Call):
         self._marks[:0] = [stamp for stamp in stamps if stamp]
         self._received_ns = self._sent_ns = self._serialized_ns = 0
         self._leave(end_ns, kind)
-
-
-class Nothing(Call):
-    """A call that is not timed: everything is accepted, nothing happens."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        """Hold nothing; what is set is forgotten."""
-        self.sent_bytes = self.recv_bytes = 0
-
-    def mark(self, recv_bytes: int = 0, sent_bytes: int = 0) -> None:
-        """Ignore it."""
-
-    def serialized(self, sent_bytes: int) -> None:
-        """Ignore it."""
-
-    def sent(self) -> None:
-        """Ignore it."""
-
-    def received(self, recv_bytes: int) -> None:
-        """Ignore it."""
-
-    def context(self) -> bytes:
-        """Return a context that asks for no record."""
-        return NO_CONTEXT
-
-    def buffers(self, *request: object) -> None:
-        """Ignore it."""
-
-    def reply_buffers(self, *reply: object) -> None:
-        """Ignore it."""
-
-    def forget(self) -> None:
-        """Ignore it."""
-
-    def __enter__(self) -> Call:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End nothing."""
-
-
-NOTHING = Nothing()

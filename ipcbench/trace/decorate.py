@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ipcbench.clock import now_ns
-from ipcbench.trace.call import NOTHING, Call
+from ipcbench.trace.call import Call
+from ipcbench.trace.nothing import NOTHING
 from ipcbench.trace.recorder import STATE
 from ipcbench.trace.schema import FUNCTION, GENERATOR
 

@@ -10,14 +10,16 @@ import logging
 import os
 import threading
 import weakref
+from itertools import repeat
 from pathlib import Path
 
 from ipcbench.clock import now_ns
 from ipcbench.errors import ConfigError
 from ipcbench.trace.budget import Costs
-from ipcbench.trace.call import NOTHING, Call
+from ipcbench.trace.call import Call
 from ipcbench.trace.ids import TraceId, parse_trace_id
-from ipcbench.trace.lane import Lane
+from ipcbench.trace.lane import Lane, Site
+from ipcbench.trace.nothing import NOTHING
 from ipcbench.trace.schema import RPC, Schema
 from ipcbench.trace.store import Store
 from ipcbench.trace.tally import in_memory
@@ -74,22 +76,20 @@ class Recorder:
             trace_id: what this call belongs to: 16 bytes, hexadecimal digits, a `traceparent`, a number; else new.
         """
         try:
-            lane: Lane = self._local.lane
-        except AttributeError:
-            lane = self._new_lane()
-        key = method if schema is RPC and not peer else (method, schema, peer)
-        try:
-            site = lane.sites[key]
-        except KeyError:
-            site = lane.new_site(key, method, schema, peer)
-        left = lane.left - 1
+            entry = self._local.entries[method if schema is RPC and not peer else (method, schema, peer)]
+        except (AttributeError, KeyError):
+            entry = self._site(method, schema, peer)
+        if entry.__class__ is repeat:
+            nothing: Call | None = next(entry, None)
+            if nothing is not None:
+                return nothing
+            entry = self._site(method, schema, peer)
+        site: Site = entry
+        left = site.left - 1
         if left > 0:
-            lane.left = left
-            if lane.blind:
-                site.uncounted += 1
-                return NOTHING
-        else:
-            lane.left = 1 if lane.always else lane.draw()
+            site.left = left
+        elif not site.lane.always:
+            site.lane.draw(site)
         free = site.free
         call = free.pop() if free else site.kind(site)
         call._recorded = left <= 0
@@ -97,10 +97,19 @@ class Recorder:
             call._trace = parse_trace_id(trace_id)
         return call
 
+    def _site(self, method: str, schema: Schema, peer: str) -> Site:
+        try:
+            lane: Lane = self._local.lane
+        except AttributeError:
+            lane = self._new_lane()
+        key = method if schema is RPC and not peer else (method, schema, peer)
+        return lane.sites.get(key) or lane.new_site(key, method, schema, peer)
+
     def _new_lane(self) -> Lane:
         lane = Lane(self._store)
         self._local.seat = _Seat(lane)
         self._local.lane = lane
+        self._local.entries = lane.entries
         self._lanes.add(lane)
         return lane
 
@@ -252,11 +261,12 @@ def calibrate() -> Costs:
         lane = recorder._new_lane()
         lane.segment = Segment(Path(), bytearray(2**17), 0)
         best[0] = min(best[0], _cost_ns(recorder))
-        lane.always, lane.left = False, 2**60
+        lane.always = False
         site = lane.sites["calibration"]
+        site.plan(2**60, blind=False)
         site.tally = in_memory()
         best[1] = min(best[1], _cost_ns(recorder))
-        lane.blind = True
+        site.plan(2**60, blind=True)
         best[2] = min(best[2], _cost_ns(recorder))
     return Costs(*(round(one, 1) for one in best))
 

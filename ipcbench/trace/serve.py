@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, cast
 
 from ipcbench.clock import now_ns
-from ipcbench.trace.call import NOTHING, Call
+from ipcbench.trace.call import Call
 from ipcbench.trace.context import KEY, TRACEPARENT, Context, extract, unpack_context
+from ipcbench.trace.nothing import NOTHING
 from ipcbench.trace.recorder import STATE
 from ipcbench.trace.schema import SERVER
 from ipcbench.trace.served import NOT_SERVED, NotServed, ServerCall
@@ -44,11 +45,15 @@ class Receiving:
 def inject(carrier: MutableMapping[Any, Any], call: Call, text: bool = False) -> None:
     """Put the context of a call into its request, a map; do it last, before the request is serialized.
 
+    A process that records nothing puts in nothing, and leaves it to the server what to record.
+
     Args:
         carrier: gets the key `ipcbench`, 40 bytes, as msgpack takes it.
         call: the call under way.
         text: put in `traceparent` instead, as W3C defines it; it has no time, so that a queue is not seen.
     """
+    if not STATE.recorder.enabled:
+        return
     packed = call.context()
     if not text:
         carrier[KEY] = packed

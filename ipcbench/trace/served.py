@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ipcbench.clock import now_ns
-from ipcbench.trace.call import Call, Nothing
+from ipcbench.trace.call import Call
+from ipcbench.trace.nothing import Nothing
 
 if TYPE_CHECKING:
     from ipcbench.trace.context import Context

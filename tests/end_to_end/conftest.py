@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from ipcbench.spec import NAME_PREFIX
 from tests.end_to_end.shell import TINY, Shell
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture
@@ -35,3 +42,26 @@ def interrupt() -> Callable[[subprocess.Popen[str]], tuple[str, str]]:
         return process.communicate(timeout=60)
 
     return send
+
+
+def missing(what: str) -> None:
+    if os.environ.get("IPCBENCH_EXPECT") == "all":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if program is None:
+        missing("there is no Chromium: apt-get install chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("there is no playwright: pip install playwright")
+    # A folder of a short name: it makes a socket in there, whose path must be below 108 bytes.
+    with sync_playwright() as play, TemporaryDirectory(prefix=f"{NAME_PREFIX}browser-{os.getpid()}-") as folder:
+        options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        opened = play.chromium.launch(executable_path=program, args=options, env={**os.environ, "TMPDIR": folder})
+        yield opened
+        opened.close()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import html
-import os
 import re
-import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 import ipcbench
-from ipcbench.spec import NAME_PREFIX, SweepSpec
+from ipcbench.spec import SweepSpec
+from tests.end_to_end.browser import Seen
 from tests.end_to_end.shell import Shell
 from tests.unit.builders import BYTES_OF, Cell, make_run, sweep_of
 
@@ -29,7 +25,6 @@ CELLS = {
     )
     for size in (10, 100, 1000)
 }
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -117,51 +112,6 @@ def test_a_link_for_a_folder_is_not_followed(shell: Shell, stored: Path) -> None
     assert done.returncode == 0, done.stderr
     assert "is a link" in done.stderr
     assert list(outside.iterdir()) == []
-
-
-@dataclass
-class Seen:
-    """A page in a browser, and what it said and asked for."""
-
-    page: Any
-    said: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
-
-    def open(self, path: Path) -> None:
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(path.as_uri())
-
-    def card(self, key: str) -> Any:
-        """Return a plot's card, drawn."""
-        card = self.page.locator(f"#plot-{key}")
-        card.scroll_into_view_if_needed()
-        card.locator(".main-svg").first.wait_for()
-        return card
-
-
-def missing(what: str) -> None:
-    if os.environ.get("IPCBENCH_EXPECT") == "all":
-        pytest.fail(what)
-    pytest.skip(what)
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if program is None:
-        missing("there is no Chromium: apt-get install chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing("there is no playwright: pip install playwright")
-    # A folder of a short name: it makes a socket in there, whose path must be below 108 bytes.
-    with sync_playwright() as play, TemporaryDirectory(prefix=f"{NAME_PREFIX}browser-{os.getpid()}-") as folder:
-        options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        opened = play.chromium.launch(executable_path=program, args=options, env={**os.environ, "TMPDIR": folder})
-        yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("width", [1280, 390])

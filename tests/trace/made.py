@@ -63,7 +63,8 @@ def both_sides(folder: Path, count: int = 20) -> None:
         error = "ValueError" if number == count - 1 else ""
         stamps = [begin, begin + 100_000, begin + 150_000, begin + 1_400_000, begin + 1_500_000]
         client.call("Matmul", stamps, sent=1_000_000, recv=2_000_000, span=number + 1, error=error, peer="ipc:///x")
-        server.call("Matmul", [begin + 300_000, begin + 1_200_000], SERVER, span=number + 1)
+        stamps = [begin + 300_000, begin + 350_000, begin + 1_150_000, begin + 1_200_000]
+        server.call("Matmul", stamps, SERVER, span=number + 1)
     client.call(HOSTILE, [50_000_000, 50_001_000, 50_002_000, 50_003_000, 50_005_000], sent=5)
     client.segment.close()
     server.segment.close()

@@ -246,7 +246,7 @@ def test_otlp_is_sent_in_batches_to_a_collector(tmp_path: Path) -> None:
     found = [spans_of(body) for body in collector.bodies]
     assert set(collector.asked) == {("/v1/traces", "application/json")}
     assert [len(one) for one in found[:-1]] == [BATCH_SPANS] * (len(found) - 1)
-    assert count == sum(map(len, found)) == 20 * 5 + 20 + 5 + 1200
+    assert count == sum(map(len, found)) == 20 * 5 + 20 * 4 + 5 + 1200
     assert left_out == ()
     check_spans([span for one in found for span in one])
 
@@ -257,7 +257,7 @@ def test_a_collector_that_refuses_is_one_clear_error(folder: Path) -> None:
     with Collector(200, b'{"partialSuccess":{"rejectedSpans":"7"}}') as collector:
         count, left_out = send(find([folder]), f"{collector.url}/own/path")
     assert collector.asked[0][0] == "/own/path"
-    assert (count, left_out) == (118, ("7 spans that the collector rejected",))
+    assert (count, left_out) == (178, ("7 spans that the collector rejected",))
     with pytest.raises(StoreError, match="0 spans were sent before"):
         send(find([folder]), collector.url)
     for wrong in ("file:///etc/passwd", "localhost:4318", "http://", "http://x:99999", "http://[x"):

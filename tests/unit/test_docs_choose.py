@@ -9,19 +9,22 @@ from pathlib import Path
 import click
 import pytest
 
+from ipcbench.analysis.tables import tables
 from ipcbench.cli.output import read_run, write_tables
 from ipcbench.cli.recommend import command as recommend_command
 from ipcbench.registry import get_backend, names
+from ipcbench.store import load_run
 from ipcbench.sweepfile import load_sweep
 from tests.docs_blocks import PAGES, ROOT, blocks, output_of
+from tests.docs_images import IMAGES, REFERENCE, table_svg
 
 (PAGE,) = PAGES
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("command", "shown"), list(blocks(PAGE)), ids=lambda value: value[:30].replace("\n", " "))
-def test_blocks_are_what_the_command_prints(command: str, shown: str) -> None:
-    assert shown == output_of(command), "python -m tests.docs_blocks writes it anew"
+@pytest.mark.parametrize(("source", "shown"), list(blocks(PAGE)), ids=lambda value: value[:30].replace("\n", " "))
+def test_blocks_are_what_the_command_prints(source: str, shown: str) -> None:
+    assert shown == output_of(source), "python -m tests.docs_blocks writes it anew"
 
 
 def test_files_of_the_reference_run_are_what_analyze_writes(tmp_path: Path) -> None:
@@ -32,7 +35,7 @@ def test_files_of_the_reference_run_are_what_analyze_writes(tmp_path: Path) -> N
 
 
 def test_the_table_has_every_backend_that_runs_between_processes() -> None:
-    table = next(shown for command, shown in blocks(PAGE) if command.startswith("list"))
+    table = next(shown for command, shown in blocks(PAGE) if command.startswith("ipcbench list"))
     rows = re.findall(r"^\| `([^`]+)` \|", table, flags=re.MULTILINE)
     assert rows == [name for name in names() if get_backend(name).capabilities.launcher != "inline"]
 
@@ -56,6 +59,13 @@ def test_needs_are_columns_of_the_table() -> None:
     needs = [one for one in recommend_command.params if isinstance(one, click.Option) and one.name == "needs"]
     assert needs
     assert "no-deps | persistent | cross-host | zero-copy" in TEXT
+
+
+def test_the_picture_of_the_table_is_that_of_the_reference_run() -> None:
+    picture = table_svg(tables(load_run(REFERENCE)))
+    assert picture == (IMAGES / "table.svg").read_text(encoding="utf-8"), "python -m tests.docs_images makes it anew"
+    assert "url(&quot;http" not in picture
+    assert 'url("http' not in picture
 
 
 def test_the_code_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,6 +120,7 @@
         font: { family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 12.5, color: paint("--quiet") },
         margin: { l: narrow ? 54 : 66, r: ends.length ? 26 + Math.min(165, 7.6 * longest) : 34, t: 12, b: 52 },
         xaxis: this.axis("x", narrow), yaxis: this.axis("y", narrow),
+        barmode: this.chart.series.some((series) => series.marks === "spans") ? "overlay" : "stack", bargap: 0.3,
         showlegend: false, hovermode: "closest", dragmode: false, annotations: ends.map((one) => one.label),
         hoverlabel: { align: "left", bgcolor: paint("--card"), font: { color: paint("--ink"), size: 13 } },
       };
@@ -138,7 +139,8 @@
         type: log ? "log" : "linear", range: axis.reverse ? range.reverse() : range, fixedrange: true, ...ticks,
         title: { text: plain(axis.title), standoff: name === "x" ? 12 : 8, font: { size: narrow ? 11 : 12.5 } },
         ticklabeloverflow: "allow", gridcolor: paint("--grid"), zeroline: false,
-        showline: name === "x", linecolor: paint("--line"), separatethousands: true, tickangle: turned ? -35 : 0, automargin: turned,
+        showline: name === "x", linecolor: paint("--line"), separatethousands: true, tickangle: turned ? -35 : 0,
+        automargin: turned || (name === "y" && axis.fixed),
       };
     }
 
@@ -149,7 +151,7 @@
     }
 
     endLabels() {
-      if (this.chart.series.some((series) => series.marks === "points")) return [];
+      if (this.chart.series.some((series) => ["points", "stack", "cloud", "spans"].includes(series.marks))) return [];
       const [low, high] = this.span("y");
       const log = this.chart.y.log && !this.linear.y;
       const place = (value) => (log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low));
@@ -203,24 +205,37 @@
     }];
   }
 
+  function boxes(series) {
+    const shared = { type: "bar", hovertext: hoverText(series), hoverinfo: "text", textposition: "none" };
+    const color = colorOf(series);
+    const edge = { color: paint("--card"), width: 1 };
+    if (series.marks === "stack") return { ...shared, x: series.x, y: series.y, marker: { color, line: edge }, hoverlabel: { bordercolor: color } };
+    return {
+      ...shared, orientation: "h", y: series.y, base: series.x, x: series.x_high.map((end, at) => end - series.x[at]), width: 0.72,
+      marker: { color, line: { color, width: 1 } }, hoverlabel: { bordercolor: color },
+    };
+  }
+
   function isFront(series, chart) {  // the line through points that have labels of their own
     return series.marks === "reference" && chart.series.some((one) => one.marks === "points");
   }
 
   function lines(series, chart) {
+    if (series.marks === "stack" || series.marks === "spans") return boxes(series);
     const color = colorOf(series);
     const ground = paint("--card");
     const reference = series.marks === "reference";
-    const modes = { dots: "markers", band: "lines+markers", line: "lines+markers", points: "markers+text", reference: "lines+markers" };
+    const modes = { dots: "markers", band: "lines+markers", line: "lines+markers", points: "markers+text", reference: "lines+markers", cloud: "markers" };
     const front = isFront(series, chart);
     const small = series.marks === "line" || reference;
     const trace = {
       type: "scatter", mode: modes[series.marks], x: series.x, y: series.y, hovertext: hoverText(series), hoverinfo: front ? "skip" : "text",
       line: { color, width: reference ? 1.6 : 2.4, dash: reference ? "dash" : series.dash },
       marker: {
-        symbol: series.marker, size: series.marks === "points" || series.marks === "dots" ? 13 : small ? 5 : 9, opacity: small ? 0.01 : 1,
+        symbol: series.marker, size: series.marks === "points" || series.marks === "dots" ? 13 : series.marks === "cloud" ? 6 : small ? 5 : 9,
+        opacity: small ? 0.01 : series.marks === "cloud" ? 0.6 : 1,
         color: series.noisy.map((noisy) => (noisy ? ground : color)),
-        line: { color: series.ring.map((ring) => (ring ? paint("--ink") : color)), width: series.ring.map((ring) => (ring ? 3 : 2)) },
+        line: { color: series.ring.map((ring) => (ring ? paint("--ink") : color)), width: series.ring.map((ring) => (ring ? 3 : series.marks === "cloud" ? 0 : 2)) },
       },
       hoverlabel: { bordercolor: color },
     };

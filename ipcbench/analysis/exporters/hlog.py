@@ -25,6 +25,7 @@ import numpy as np
 
 from ipcbench.analysis.cells import setting_of
 from ipcbench.analysis.exporters.common import Export, Selection, cell_parts, rate_of, received_at, select
+from ipcbench.analysis.notes import one_line
 from ipcbench.bins import BIN_COUNT
 from ipcbench.measure.histogram import SIGNIFICANT_DIGITS, Histogram, bin_index
 from ipcbench.measure.stats import IntArray
@@ -68,6 +69,7 @@ def as_hlog(run: Run) -> Export:
     base_s = min(run.info.started_unix_s, *(one.started_unix_s for one in selection.trials))
     lines: list[str] = []
     thinned: dict[str, int] = {}
+    notes: dict[str, None] = {}
     for trial in sorted(selection.trials, key=lambda one: one.started_unix_s):
         for one in _series(selection, trial):
             if one.values_ns.size and int(one.values_ns.min()) < 0:
@@ -75,11 +77,13 @@ def as_hlog(run: Run) -> Export:
             elif one.values_ns.size:
                 tag = _tag(trial, one)
                 thinned[tag] = max(thinned.get(tag, 1), one.stride)
+                notes |= dict.fromkeys(f"#[{tag}: round {trial.spec.round_index} {one_line(n)}]" for n in trial.notes)
                 lines.append(_line(tag, trial.started_unix_s - base_s, one))
     selection.require(lines, "times for hlog")
     header = [
         "#[ipcbench: values are nanoseconds]",
         *(f"#[{tag}: up to every {stride}th value is kept]" for tag, stride in sorted(thinned.items()) if stride > 1),
+        *sorted(notes),
         "#[Histogram log format version 1.3]",
         f"#[StartTime: {base_s:.3f} (seconds since epoch), {datetime.fromtimestamp(base_s, UTC):%Y-%m-%dT%H:%M:%SZ}]",
         f"#[BaseTime: {base_s:.3f} (seconds since epoch)]",

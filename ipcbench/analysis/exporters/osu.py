@@ -68,12 +68,18 @@ def _tables(cells: Sequence[CellSummary]) -> Iterator[str]:
     for what, title, figure in _TABLES:
         rows = {cell.setting: value for cell in cells if (value := figure(cell)) is not None}
         if rows:
-            yield "".join(f"{line}\n" for line in _lines(cells[0], what, title, rows))
+            notes = [
+                (cell.setting.payload_bytes, note) for cell in cells for note in cell.notes if cell.setting in rows
+            ]
+            yield "".join(f"{line}\n" for line in _lines(cells[0], what, title, rows, notes))
 
 
-def _lines(cell: CellSummary, what: str, title: str, rows: dict[Setting, float]) -> Iterator[str]:
+def _lines(
+    cell: CellSummary, what: str, title: str, rows: dict[Setting, float], notes: Sequence[tuple[int, str]]
+) -> Iterator[str]:
     yield f"# ipcbench {printable(cell.backend)}: {what}"
     yield f"# Payload: {cell.setting.payload}, {family_words(cell.setting)}."
+    yield from (f"# {size:,} B: {note}" for size, note in sorted(notes))
     yield f"{'# Size':<{_SIZE_WIDTH}}{title:>{_FIELD_WIDTH}}"
     for setting, value in sorted(rows.items(), key=lambda row: row[0].payload_bytes):
         yield f"{setting.payload_bytes:<{_SIZE_WIDTH}}{value:>{_FIELD_WIDTH}.2f}"

@@ -19,6 +19,7 @@ import numpy as np
 
 from ipcbench.analysis.cells import setting_of
 from ipcbench.analysis.exporters.common import Export, Rows, Selection, received_at, select
+from ipcbench.analysis.notes import one_line
 from ipcbench.analysis.wording import size_words
 from ipcbench.measure.stats import IntArray
 from ipcbench.result import TrialResult
@@ -193,10 +194,12 @@ class _Window:
             ("writer", "process_name", f"{title}: outlier {self._rank}, {worst}"),
             ("writer", "process_sort_index", self._process),
         ]
+        if trial.notes:  # shown beside the process's name
+            names.append(("writer", "process_labels", one_line("; ".join(trial.notes))))
         for role, number in self._threads.items():
             names += [(role, "thread_name", role), (role, "thread_sort_index", number)]
         for role, name, value in names:
-            key = "name" if name.endswith("_name") else "sort_index"
+            key = name.partition("_")[2]  # name, sort_index or labels
             yield {"ph": "M", "name": name, "pid": self._process, "tid": self._threads[role], "args": {key: value}}
 
     def _arrows(self) -> Iterator[_Event]:

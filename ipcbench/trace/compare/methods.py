@@ -13,10 +13,9 @@ import numpy as np
 
 from ipcbench.errors import StoreError
 from ipcbench.trace.readers.batch import Ints, Notes
-from ipcbench.trace.readers.by_method import Sums
-from ipcbench.trace.readers.calls import Calls
+from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, Sums
+from ipcbench.trace.readers.calls import FAR_SIDES, Calls, method_name
 from ipcbench.trace.readers.everything import find
-from ipcbench.trace.schema import SERVER_SIDE
 
 
 @dataclass(slots=True)
@@ -29,7 +28,7 @@ class Method:
     """
 
     name: str
-    is_server: bool
+    is_far: bool
     sums: Sums = field(default_factory=Sums)
     has_tally: bool = False
     _times: list[Ints] = field(default_factory=list)
@@ -60,8 +59,8 @@ class Methods:
 
     @property
     def total_ns(self) -> int:
-        """The time of all calls; the work of servers is part of it already."""
-        return sum(one.sums.total_ns for one in self.methods.values() if not one.is_server)
+        """The time of all calls; the work of the far side is part of it already."""
+        return sum(one.sums.total_ns for one in self.methods.values() if not one.is_far)
 
     def words(self) -> Iterator[str]:
         """Yield what is to be known beside the figures."""
@@ -83,9 +82,10 @@ def read_methods(paths: Sequence[Path], *, keep_times: bool) -> Methods:
     found: dict[str, Method] = {}
 
     def of(name: str, role: int) -> Method:
-        server = role == SERVER_SIDE
-        full = f"{name} (server)" if server else name
-        return found.setdefault(full, Method(full, server))
+        full = method_name(name, role)
+        if full not in found and len(found) >= MOST_METHODS:
+            full = method_name(OTHER, role)
+        return found.setdefault(full, Method(full, role in FAR_SIDES))
 
     for calls in source.calls():
         for number, name in enumerate(calls.batch.methods):

@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any
 
-from ipcbench.trace.exporters.common import ROLES, Lane, Lanes, Scan, at_ns, left_out, require, scan, stages_of
-from ipcbench.trace.readers.calls import Process, Row
+from ipcbench.trace.exporters.common import Lane, Lanes, Scan, at_ns, left_out, require, scan, stages_of
+from ipcbench.trace.readers.calls import FAR_SIDES, ROLES, Process, Row
 from ipcbench.trace.readers.everything import Source
-from ipcbench.trace.schema import CLIENT, SERVER_SIDE
+from ipcbench.trace.schema import CLIENT
 
 _Event = dict[str, Any]
 
@@ -86,7 +86,7 @@ def _call(row: Row, process: int, lane: int, found: Scan) -> list[_Event]:
         flow = {**place, "cat": "flow", "name": "request", "id": f"{row.span:016x}"}
         if row.role == CLIENT:
             events.append({"ph": "s", "ts": (departure_ns(row) + offset) / 1e3, **flow})
-        elif row.role == SERVER_SIDE:
+        elif row.role in FAR_SIDES:
             events.append({"ph": "f", "bp": "e", "ts": (row.begin_ns + offset) / 1e3, **flow})
     return events
 

@@ -13,11 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.errors import StoreError
-from ipcbench.trace.readers.calls import Calls, Process, Row
+from ipcbench.trace.readers.calls import FAR_SIDES, Calls, Process, Row
 from ipcbench.trace.readers.everything import Source
-from ipcbench.trace.schema import CLIENT, SERVER_SIDE
-
-ROLES = ("local", "client", "server", "unknown")
+from ipcbench.trace.schema import CLIENT
 
 _KEY = np.dtype([("high", "<u8"), ("low", "<u8"), ("span", "<u8")])
 _WINDOW = 8192
@@ -66,21 +64,24 @@ def scan(source: Source) -> Scan:
     Raises:
         StoreError: no call has a time on a clock.
     """
-    keys: dict[int, list[npt.NDArray[np.void]]] = {CLIENT: [], SERVER_SIDE: []}
+    near: list[npt.NDArray[np.void]] = []
+    far: list[npt.NDArray[np.void]] = []
     origin, count = 2**63, 0
     for calls in source.calls():
         begin = calls.batch.begin_ns[_drawable(calls)]
         if len(begin):
             count += len(begin)
             origin = min(origin, int(begin.min()) + (calls.process.unix_ns or 0))
-        if calls.batch.segment.role in keys and (found := _keys(calls)) is not None:
-            keys[calls.batch.segment.role].append(found)
+        found = _keys(calls)
+        if found is not None:
+            near += [found] if calls.batch.segment.role == CLIENT else []
+            far += [found] if calls.batch.segment.role in FAR_SIDES else []
     if not count:
         names = ", ".join(map(str, source.paths))
         raise StoreError(f"{names}: holds no call with a time on a clock; zmq_performance.log never has one")
     linked: frozenset[tuple[str, int]] = frozenset()
-    if all(keys.values()):
-        both = np.intersect1d(np.concatenate(keys[CLIENT]), np.concatenate(keys[SERVER_SIDE]))
+    if near and far:
+        both = np.intersect1d(np.concatenate(near), np.concatenate(far))
         linked = frozenset((f"{high:016x}{low:016x}", span) for high, low, span in both.tolist())
     return Scan(origin, linked, count)
 

@@ -9,8 +9,8 @@ import csv
 import io
 from typing import IO
 
-from ipcbench.trace.exporters.common import ROLES, left_out, require
-from ipcbench.trace.readers.calls import Row
+from ipcbench.trace.exporters.common import left_out, require
+from ipcbench.trace.readers.calls import ROLES, Row
 from ipcbench.trace.readers.everything import Source
 from ipcbench.trace.schema import RPC
 

@@ -20,15 +20,15 @@ from urllib.request import Request, urlopen
 from ipcbench import __version__
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.exporters.common import at_ns, left_out, require, scan, stages_of
-from ipcbench.trace.readers.calls import Process, Row
+from ipcbench.trace.readers.calls import FAR_SIDES, ROLES, Process, Row
 from ipcbench.trace.readers.everything import Source
-from ipcbench.trace.schema import CLIENT, SERVER_SIDE
+from ipcbench.trace.schema import CLIENT, RECEIVER, SERVER_SIDE
 
 BATCH_SPANS = 500
 _PATH = "/v1/traces"
 _TIMEOUT_S = 10.0
-_INTERNAL, _SERVER, _CLIENT = 1, 2, 3
-_KINDS = {CLIENT: _CLIENT, SERVER_SIDE: _SERVER}
+_INTERNAL, _SERVER, _CLIENT, _CONSUMER = 1, 2, 3, 5
+_KINDS = {CLIENT: _CLIENT, SERVER_SIDE: _SERVER, RECEIVER: _CONSUMER}
 _ERROR = 2
 
 _Span = dict[str, Any]
@@ -120,8 +120,8 @@ def _spans(row: Row, *, is_linked: bool) -> Iterator[_Span]:
     """Yield the span of a call and those of its stages, if it has more than one."""
     span_id = f"{row.span:016x}"
     span: _Span = {"traceId": row.trace_id, "spanId": span_id}
-    if row.role == SERVER_SIDE:
-        span["spanId"] = _derived(row, "server")
+    if row.role in FAR_SIDES:
+        span["spanId"] = _derived(row, ROLES[row.role])
         if is_linked:
             span["parentSpanId"] = span_id
     offset = at_ns(row) - row.begin_ns

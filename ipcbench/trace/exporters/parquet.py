@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import IO, Any
 
-from ipcbench.trace.exporters.common import ROLES, left_out, require
-from ipcbench.trace.readers.calls import Row
+from ipcbench.trace.exporters.common import left_out, require
+from ipcbench.trace.readers.calls import ROLES, Row
 from ipcbench.trace.readers.everything import Source
 
 _GROUP_ROWS = 65_536

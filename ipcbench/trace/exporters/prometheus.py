@@ -14,11 +14,11 @@ from typing import IO, Final
 import numpy as np
 
 from ipcbench.measure.histogram import bin_index
-from ipcbench.trace.exporters.common import ROLES, require
+from ipcbench.trace.exporters.common import require
 from ipcbench.trace.live.watch import Growth
 from ipcbench.trace.readers.batch import Bulk, Segment
-from ipcbench.trace.readers.by_method import Sums
-from ipcbench.trace.readers.calls import Calls
+from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, Sums
+from ipcbench.trace.readers.calls import ROLES, Calls
 from ipcbench.trace.readers.everything import Source
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -50,9 +50,12 @@ class Totals:
         self._of(one.segment, one.method).add_tallied(one)
 
     def _of(self, segment: Segment, method: str) -> Sums:
-        side = ROLES[min(segment.role, 3)]
+        side = ROLES[segment.role & 3]
         service = segment.name.removesuffix(f" ({side})")
-        return self._sums.setdefault((method, service, side), Sums())
+        key = (method, service, side)
+        if key not in self._sums and len(self._sums) >= MOST_METHODS:
+            key = (OTHER, OTHER, side)
+        return self._sums.setdefault(key, Sums())
 
     def text(self) -> str:
         """Return the exposition text; with no call at all, only what the families are."""

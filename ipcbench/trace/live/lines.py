@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator
 from typing import Protocol
 
-from ipcbench.trace.readers.calls import Row
-from ipcbench.trace.schema import PIPELINE, RPC, SERVER_SIDE
+from ipcbench.trace.readers.calls import FAR_SIDES, ROLES, Row
+from ipcbench.trace.schema import PIPELINE, RPC
 
 _MIB = 2**20
 _RULE = "=" * 140
@@ -58,7 +58,7 @@ class ZmqLines:
 
     def call(self, row: Row) -> Iterator[str]:
         """Yield a row; times in ms to a microsecond, sizes in KiB."""
-        if row.stages != RPC.stages or row.role == SERVER_SIDE:
+        if row.stages != RPC.stages or row.role in FAR_SIDES:
             self.left_out_count += 1
             return
         self._number += 1
@@ -147,7 +147,7 @@ class JsonLines:
         yield json.dumps({
             "method": row.method,
             "schema": row.schema,
-            "role": ("local", "client", "server")[row.role] if row.role < 3 else "unknown",
+            "role": ROLES[row.role],
             "service": process.service,
             "host": process.host,
             "pid": process.pid,

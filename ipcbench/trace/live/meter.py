@@ -6,12 +6,11 @@ What does not live here: where the calls come from (watch.py), and the screen (s
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ipcbench.trace.live.watch import Growth, Watch
-from ipcbench.trace.readers.by_method import Sums, binned_total_ns
-from ipcbench.trace.readers.calls import Calls
-from ipcbench.trace.schema import SERVER_SIDE
+from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, Sums, binned_total_ns
+from ipcbench.trace.readers.calls import FAR_SIDES, Calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +19,12 @@ class Reading:
 
     Attributes:
         seconds: how long a time it is about.
-        methods: (name, whether its server's side, sums), the one that took most time first.
-        seen_count: calls since the beginning.
+        methods: (name, role, sums), the one that took most time first.
+        seen_count: calls since the beginning; those of far sides only if there are no others.
     """
 
     seconds: float
-    methods: tuple[tuple[str, bool, Sums], ...]
+    methods: tuple[tuple[str, int, Sums], ...]
     seen_count: int
 
 
@@ -40,18 +39,22 @@ class Meter:
     def __init__(self, watch: Watch, window_s: float) -> None:
         self._watch = watch
         self._window_s = window_s
-        self._ticks: deque[tuple[float, dict[tuple[str, bool], Sums]]] = deque()
+        self._ticks: deque[tuple[float, dict[tuple[str, int], Sums]]] = deque()
         self._begin_s: float | None = None
-        self.seen_count = 0
+        self._near_count = self._far_count = 0
 
     def look(self, now_s: float) -> None:
         """Take what is new; the first look takes what is there as old."""
-        found: dict[tuple[str, bool], Sums] = {}
+        found: dict[tuple[str, int], Sums] = {}
         for calls in self._watch.new_calls():
             _add_calls(found, calls)
         for growth in self._watch.growths():
             _add_growth(found, growth)
-        self.seen_count += sum(one.calls_count for one in found.values())
+        for (_, role), sums in found.items():
+            if role in FAR_SIDES:
+                self._far_count += sums.calls_count
+            else:
+                self._near_count += sums.calls_count
         if self._begin_s is None:
             self._begin_s = now_s
             return
@@ -61,22 +64,27 @@ class Meter:
 
     def reading(self, now_s: float) -> Reading:
         """Return the rates since the window's begin."""
-        together: dict[tuple[str, bool], Sums] = {}
+        together: dict[tuple[str, int], Sums] = {}
         for _, found in self._ticks:
             for key, sums in found.items():
                 together.setdefault(key, Sums()).add(sums)
         ordered = sorted(together.items(), key=lambda item: -item[1].total_ns)
         seconds = max(1e-9, now_s - (now_s if self._begin_s is None else self._begin_s))
-        return Reading(seconds, tuple((name, server, sums) for (name, server), sums in ordered), self.seen_count)
+        methods = tuple((name, role, sums) for (name, role), sums in ordered)
+        return Reading(seconds, methods, self._near_count or self._far_count)
 
 
-def _add_calls(found: dict[tuple[str, bool], Sums], calls: Calls) -> None:
-    server = calls.batch.segment.role == SERVER_SIDE
+def _of(found: dict[tuple[str, int], Sums], method: str, role: int) -> Sums:
+    key = (method, role) if (method, role) in found or len(found) < MOST_METHODS else (OTHER, role)
+    return found.setdefault(key, Sums())
+
+
+def _add_calls(found: dict[tuple[str, int], Sums], calls: Calls) -> None:
     for number, name in enumerate(calls.batch.methods):
-        found.setdefault((name, server), Sums()).add_calls(calls, number)
+        _of(found, name, calls.batch.segment.role).add_calls(calls, number)
 
 
-def _add_growth(found: dict[tuple[str, bool], Sums], growth: Growth) -> None:
+def _add_growth(found: dict[tuple[str, int], Sums], growth: Growth) -> None:
     # A tally's sums are put some calls after its counts: the time is taken from those.
-    one = replace(growth, total_ns=binned_total_ns(growth.counts))
-    found.setdefault((growth.method, growth.segment.role == SERVER_SIDE), Sums()).add_tallied(one)
+    total_ns = binned_total_ns(growth.counts)
+    _of(found, growth.method, growth.segment.role).add_tallied(growth, total_ns=total_ns)

@@ -6,7 +6,7 @@ What does not live here: reading them (growing.py, everything.py), and sums (ipc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +15,20 @@ import numpy.typing as npt
 
 from ipcbench.trace.ids import format_trace_id
 from ipcbench.trace.readers.batch import Batch
+from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
 
 Unsigned = npt.NDArray[np.uint64]
+
+ROLES = ("local", "client", "server", "receiver")
+"""By the role of a schema."""
+
+FAR_SIDES = (SERVER_SIDE, RECEIVER)
+"""The roles of those whose work is part of somebody else's call."""
+
+
+def method_name(method: str, role: int) -> str:
+    """Return the name of a method, with the side behind it if that is the far one."""
+    return f"{method} ({ROLES[role]})" if role in FAR_SIDES else method
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +135,24 @@ class Clocks:
         pid, tid = (one if isinstance(one, int) and 0 <= one < 2**31 else 0 for one in map(facts.get, ("pid", "tid")))
         service, host = str(facts.get("service") or "process"), str(facts.get("host") or "")
         return Process(str(path.parent), service, host, pid, tid, boot, self.offsets.get(boot))
+
+
+def take(calls: Calls, chosen: npt.NDArray[np.int64]) -> Calls:
+    """Return the calls at these places, in this order."""
+    count = len(calls.batch.ids)
+    columns: dict[str, Any] = {}
+    for each in fields(calls.batch):
+        column = getattr(calls.batch, each.name)
+        if isinstance(column, np.ndarray) and len(column) == count:
+            columns[each.name] = column[chosen]
+    batch = replace(calls.batch, **columns)
+    places = chosen.tolist()
+    return replace(
+        calls,
+        batch=batch,
+        trace=None if calls.trace is None else calls.trace[chosen],
+        span=None if calls.span is None else calls.span[chosen],
+        kept=calls.kept[chosen],
+        peers=[calls.peers[one] for one in places],
+        errors=[calls.errors[one] for one in places],
+    )

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ipcbench.errors import StoreError
-from ipcbench.files import as_store_errors
+from ipcbench.files import as_store_errors, regular
 from ipcbench.trace.layout import SEGMENT_MAGIC, TALLY_MAGIC
 from ipcbench.trace.readers.batch import Bulk, Notes
 from ipcbench.trace.readers.calls import Calls, Clocks, Row, log_calls, rows_of
 from ipcbench.trace.readers.growing import SegmentFile
+from ipcbench.trace.readers.join import find_servers
 from ipcbench.trace.readers.own import read_tally
 from ipcbench.trace.readers.text import grouped, read_log
 from ipcbench.trace.store import SEGMENT_SUFFIX, TALLY_SUFFIX
@@ -60,6 +61,12 @@ class Source:
         self.notes.counts["torn records"] += file.unfinished_count
         if file.impossible_count:
             self.notes.damaged(path.name, f"{file.impossible_count:,} records with impossible numbers")
+
+    def joined(self) -> Iterator[Calls]:
+        """Yield the same as `calls`, clients' calls with what their servers' records say of them."""
+        servers = find_servers(self.segments, Notes())
+        for calls in self.calls():
+            yield replace(calls, batch=servers.join(calls.batch))
 
     def bulks(self) -> Iterator[Bulk]:
         """Yield the tallies of calls without a record."""
@@ -124,7 +131,7 @@ def find(paths: Sequence[Path]) -> Source:
                 source.tallies += [one for one in own if one.suffix == TALLY_SUFFIX]
                 texts += [] if own else [one for one in inside if ".log" in one.name]
                 continue
-            with path.open("rb") as file:
+            with regular(path).open("rb") as file:
                 magic = file.read(8)
         kind = {SEGMENT_MAGIC: source.segments, TALLY_MAGIC: source.tallies}.get(magic, texts)
         kind.append(path)

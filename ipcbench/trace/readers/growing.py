@@ -28,14 +28,9 @@ from ipcbench.trace.layout import (
 )
 from ipcbench.trace.readers.batch import Batch, Ints
 from ipcbench.trace.readers.calls import Calls, Clocks, Process, Unsigned
-from ipcbench.trace.readers.own import segment_of
+from ipcbench.trace.readers.own import RECORD, keys_of, segment_of
 from ipcbench.trace.schema import MAX_STAGES, Schema, parse_schema
 
-_RECORD = np.dtype([
-    ("kind", "u1"), ("flags", "u1"), ("ends", "u1"), ("role", "u1"), ("method", "<u2"), ("schema", "<u2"),
-    ("peer", "<u2"), ("error", "<u2"), ("spare", "<u4"), ("trace", "<u8", 2), ("span", "<u8"),
-    ("stamps", "<i8", MAX_STAGES + 1), ("sent", "<u8"), ("recv", "<u8"), ("marker", "<u8"),
-])  # fmt: skip
 _NAME = np.dtype([
     ("kind", "u1"), ("spare", "u1"), ("id", "<u2"), ("piece", "<u2"), ("length", "<u2"), ("text", f"V{NAME_BYTES}"),
     ("marker", "<u8"),
@@ -154,7 +149,7 @@ class SegmentFile:
         batch = Batch(
             segment_of(self.path, self._facts, role), schema.stages, [self._name(one) for one in used.tolist()], slots,
             method.astype(np.int64), stamps[:, 0].copy(), total, stages, rows["sent"].astype(np.int64),
-            rows["recv"].astype(np.int64), (rows["flags"] & FAILED) != 0,
+            rows["recv"].astype(np.int64), (rows["flags"] & FAILED) != 0, key=keys_of(rows), boot=process.boot,
         )  # fmt: skip
         return Calls(
             batch, process, *self._identities(rows, slots), (rows["flags"] & KEPT) != 0, schema.name,
@@ -191,7 +186,7 @@ def _read_at(file: IO[bytes], offset: int, size_bytes: int) -> bytes:
 def _parse(data: bytes, offset: int) -> tuple[Rows, Ints, npt.NDArray[np.bool_]]:
     """Return slots, their offsets, and whether each was finished."""
     count = len(data) // RECORD_BYTES
-    rows = np.frombuffer(data, _RECORD, count)
+    rows = np.frombuffer(data, RECORD, count)
     offsets: Ints = offset + np.arange(count, dtype=np.int64) * RECORD_BYTES
     return rows, offsets, rows["marker"] == offsets.astype(np.uint64) ^ np.uint64(MARKER)
 

@@ -25,7 +25,7 @@ from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Keys, Notes
 from ipcbench.trace.readers.own import RECORD, keys_of, read_segment
 from ipcbench.trace.schema import CLIENT, RECEIVER, SERVER_SIDE
 
-_CHUNK_RECORDS = 65_536
+_CHUNK_RECORDS = 8_192
 _MINUTE_NS = 60_000_000_000
 
 
@@ -142,7 +142,7 @@ def find_servers(paths: Sequence[Path], notes: Notes) -> Servers:
     )
     at = order[first]
     servers = Servers(only, columns[1][at], columns[2][at], columns[3][at], boots)
-    if len(every) > 1:
+    if len(every) > 1 and len(servers.keys):
         _set_clocks(servers, paths)
     return servers
 
@@ -156,14 +156,16 @@ def _served(path: Path, every: set[str]) -> Iterator[tuple[str, npt.NDArray[Any]
             return
         every.add(boot)
         offset = HEADER_BYTES
-        while data := file.read(_CHUNK_RECORDS * RECORD_BYTES):
-            records = np.frombuffer(data, RECORD, len(data) // RECORD_BYTES)
-            role = records["role"]
-            at = np.flatnonzero((records["kind"] == CALL) & ((role == SERVER_SIDE) | (role == RECEIVER)))
-            chosen = records[at]
-            markers = (offset + at * RECORD_BYTES).astype(np.uint64) ^ np.uint64(MARKER)
-            yield boot, chosen[(chosen["span"] != 0) & (chosen["marker"] == markers) & (chosen["ends"] >= 1)]
-            offset += len(data)
+        room = memoryview(bytearray(_CHUNK_RECORDS * RECORD_BYTES))
+        while size := file.readinto(room):
+            records = np.frombuffer(room, RECORD, size // RECORD_BYTES)
+            at = np.flatnonzero(records["role"] >= SERVER_SIDE)  # the receivers' too
+            if at.size:
+                chosen = records[at]
+                markers = (offset + at * RECORD_BYTES).astype(np.uint64) ^ np.uint64(MARKER)
+                whole = (chosen["kind"] == CALL) & (chosen["marker"] == markers) & (chosen["ends"] >= 1)
+                yield boot, chosen[whole & (chosen["role"] <= RECEIVER) & (chosen["span"] != 0)]
+            offset += size
 
 
 def _stamps(records: npt.NDArray[Any]) -> Ints:

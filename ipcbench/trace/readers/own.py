@@ -39,6 +39,9 @@ _ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)", RECEIVER: " (receiver)"
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _CHUNK_RECORDS = 8_192
 _MAX_BLOCK_BYTES = 2**20
+_LONGEST_NAME_BYTES = 4096
+_MOST_NAMES = 10_000
+"""A recorder writes fewer and none longer; a damaged file may say anything."""
 
 RECORD = np.dtype([
     ("kind", "u1"), ("flags", "u1"), ("ends", "u1"), ("role", "u1"), ("method", "<u2"), ("schema", "<u2"),
@@ -64,17 +67,22 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
         names: dict[int, str] = {0: ""}
         pieces: dict[int, bytes] = {}
         offset = HEADER_BYTES
-        while data := file.read(_CHUNK_RECORDS * RECORD_BYTES):
-            records = np.frombuffer(data, RECORD, len(data) // RECORD_BYTES)
+        room = memoryview(
+            bytearray(_CHUNK_RECORDS * RECORD_BYTES)
+        )  # the same for all: new pages cost more than reading
+        while size := file.readinto(room):
+            records = np.frombuffer(room, RECORD, size // RECORD_BYTES)
             offsets = offset + np.arange(len(records), dtype=np.uint64) * RECORD_BYTES
+            kinds = records["kind"]
             whole = records["marker"] == offsets ^ MARKER
-            torn = ~whole & (records["kind"] != 0)
-            notes.counts["torn records"] += int(np.count_nonzero(torn))
-            _learn(records[whole & (records["kind"] == NAME)], names, pieces)
-            calls = whole & (records["kind"] == CALL) & (records["ends"] >= 1) & (records["ends"] <= MAX_STAGES)
-            ids = ((offsets[calls] - HEADER_BYTES) // RECORD_BYTES).astype(np.int64)
-            yield from _batches(path, facts, records[calls], ids, names)
-            offset += len(data)
+            calls = whole & (kinds == CALL) & (records["ends"] >= 1) & (records["ends"] <= MAX_STAGES)
+            ids = ((offsets - HEADER_BYTES) // RECORD_BYTES).astype(np.int64)
+            if not calls.all():
+                notes.counts["torn records"] += int(np.count_nonzero(~whole & (kinds != 0)))
+                _learn(records[whole & (kinds == NAME)], names, pieces)
+                records, ids = records[calls], ids[calls]
+            yield from _batches(path, facts, records, ids, names)
+            offset += size
 
 
 def _header(file: IO[bytes], path: Path, magic: bytes, notes: Notes) -> tuple[int, dict[str, Any]]:
@@ -94,7 +102,9 @@ def _header(file: IO[bytes], path: Path, magic: bytes, notes: Notes) -> tuple[in
 def _learn(records: npt.NDArray[Any], names: dict[int, str], pieces: dict[int, bytes]) -> None:
     """Add the names that the records hold."""
     for row in records.view(_NAME):
-        number, length = int(row["id"]), int(row["length"])
+        number, length = int(row["id"]), min(int(row["length"]), _LONGEST_NAME_BYTES)
+        if (number not in names and len(names) >= _MOST_NAMES) or len(pieces) >= _MOST_NAMES:
+            continue
         pieces[number] = (pieces.get(number, b"") if row["piece"] else b"") + bytes(row["text"])
         if len(pieces[number]) >= length:
             names[number] = pieces.pop(number)[:length].decode("utf-8", "replace")
@@ -111,9 +121,10 @@ def _batches(
     path: Path, facts: dict[str, Any], records: npt.NDArray[Any], ids: Ints, names: dict[int, str]
 ) -> Iterator[Batch]:
     """Yield the records, those of one schema and role together."""
-    kinds = records["schema"].astype(np.int64) * 4 + records["role"]
-    for kind in np.unique(kinds).tolist():
-        chosen = slice(None) if (kinds == kind).all() else kinds == kind
+    kinds = records["schema"].astype(np.int64) * 4 + (records["role"] & 3)
+    same = len(kinds) > 0 and (kinds == kinds[0]).all()
+    for kind in [int(kinds[0])] if same else np.unique(kinds).tolist():
+        chosen = slice(None) if same else kinds == kind
         batch = _batch(segment_of(path, facts, kind % 4), _schema(names.get(kind // 4, "")), records[chosen],
                        ids[chosen], names)  # fmt: skip
         yield replace(batch, boot=str(facts.get("boot", "")), **_more(records[chosen], names))
@@ -150,15 +161,20 @@ def _batch(segment: Segment, schema: Schema, rows: npt.NDArray[Any], ids: Ints, 
     stamps = rows["stamps"]
     ends = np.minimum(rows["ends"].astype(np.int64), count)
     stages: Ints = np.diff(stamps[:, : count + 1], axis=1)
-    stages[np.arange(count)[None, :] >= ends[:, None]] = 0
-    total: Ints = np.take_along_axis(stamps, ends[:, None], axis=1)[:, 0] - stamps[:, 0]
-    used, method = np.unique(rows["method"], return_inverse=True)
+    if (ends == count).all():
+        total: Ints = stamps[:, count] - stamps[:, 0]
+    else:
+        stages[np.arange(count)[None, :] >= ends[:, None]] = 0
+        total = np.take_along_axis(stamps, ends[:, None], axis=1)[:, 0] - stamps[:, 0]
+    used = np.flatnonzero(np.bincount(rows["method"]))
+    places = np.zeros(2**16, np.int64)
+    places[used] = np.arange(len(used))
     return Batch(
         segment,
         schema.stages,
         [names.get(number, f"(name {number})") for number in used.tolist()],
         ids,
-        method.astype(np.int64),
+        places[rows["method"]],
         stamps[:, 0].copy(),
         total,
         stages,

@@ -1,6 +1,6 @@
 """Rows of a log as numbers: many at once by NumPy's reader, or one by one where something is odd.
 
-What does not live here: what the columns are (zmq_log.py).
+What does not live here: the quick way for ordinary rows (points.py), and what the columns are (zmq_log.py).
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ class Rows(NamedTuple):
 
     Attributes:
         ids: shape (n,).
-        names: n methods.
+        methods: different names, into which `method` points.
+        method: shape (n,).
         table: shape (columns, n).
     """
 
     ids: Ints
-    names: list[str]
+    methods: list[str]
+    method: Ints
     table: Floats
+
+    def take(self, chosen: npt.NDArray[np.bool_] | list[int]) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.ids[chosen], self.methods, self.method[chosen], self.table[:, chosen])
 
 
 def rows_at_once(lines: Sequence[str], columns_count: int) -> Rows | None:
@@ -43,22 +49,19 @@ def rows_at_once(lines: Sequence[str], columns_count: int) -> Rows | None:
     names = read["name"].tolist()
     if len(names) != len(lines) or max(map(len, names)) >= _LONGEST_NAME or (read["id"] < 0).any():
         return None
-    return Rows(read["id"].copy(), names, np.ascontiguousarray(read["values"].T))
+    return _rows(read["id"].copy(), names, np.ascontiguousarray(read["values"].T))
 
 
-def rows_one_by_one(rows: Sequence[Sequence[str]], columns_count: int) -> tuple[Rows, list[Sequence[str]]]:
-    """Return the rows that hold numbers behind an id and a name, and those that do not."""
-    sound, values, damaged = [], [], []
-    for row in rows:
-        found = numbers(row[2:])
-        if found is None:
-            damaged.append(row)
-        else:
-            sound.append(row)
-            values.append(found)
-    ids = np.array([int(row[0][:_LARGEST_ID_DIGITS]) for row in sound], dtype=np.int64)
-    table = np.array(values, dtype=np.float64).reshape(-1, columns_count).T
-    return Rows(ids, [row[1] for row in sound], table), damaged
+def _rows(ids: Ints, names: Sequence[str], table: Floats) -> Rows:
+    methods = {name: index for index, name in enumerate(dict.fromkeys(names))}
+    return Rows(ids, list(methods), np.array([methods[name] for name in names], dtype=np.int64), table)
+
+
+def rows_one_by_one(rows: Sequence[Sequence[str]], columns_count: int) -> Rows:
+    """Return rows of an id, a name, and words that are numbers."""
+    ids = np.array([int(row[0][:_LARGEST_ID_DIGITS]) for row in rows], dtype=np.int64)
+    table = np.array([numbers(row[2:]) for row in rows], dtype=np.float64).reshape(-1, columns_count).T
+    return _rows(ids, [row[1][:_LONGEST_NAME] for row in rows], table)
 
 
 def numbers(words: Sequence[str]) -> list[float] | None:

@@ -15,7 +15,7 @@ from ipcbench.trace.readers.batch import Batch, Notes
 from ipcbench.trace.readers.tq_log import TqLog
 from ipcbench.trace.readers.zmq_log import ZmqLog
 
-_BLOCK_BYTES = 2**18
+_BLOCK_BYTES = 2**19
 _LONGEST_LINE_BYTES = 2**16
 _GZIP_MAGIC = b"\x1f\x8b"
 _ROTATED = re.compile(r"(.*?)(?:\.(\d{1,9}))?(?:\.gz)?")
@@ -31,40 +31,46 @@ def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
     zmq, tq = ZmqLog(source, notes), TqLog(source, notes)
     for path in paths:
         number = 1
-        for lines in blocks(path, notes):
-            foreign = lines
-            if any("[TQ-" in line for line in lines):
-                foreign = []
-                yield from tq.feed(lines, foreign)
-            if foreign and (zmq.active or any("ID" in line or "ZeroMQ" in line for line in foreign)):
+        for block in blocks(path, notes):
+            lines_count = foreign_count = block.count(b"\n") + 1
+            foreign = block
+            if b"[TQ-" in block:
+                others: list[bytes] = []
+                yield from tq.feed(block, lines_count, others)
+                foreign, foreign_count = b"\n".join(others), len(others)
+            if foreign and (zmq.active or b"ID" in foreign or b"ZeroMQ" in foreign):
                 yield from zmq.feed(foreign, number)
             else:
-                notes.foreign_count += len(foreign)
-            notes.lines_count += len(lines)
-            number += len(lines)
+                notes.foreign_count += foreign_count
+            notes.lines_count += lines_count
+            number += lines_count
     yield from tq.finish()
 
 
-def blocks(path: Path, notes: Notes) -> Iterator[list[str]]:
-    """Yield the lines of a file, some thousand at a time, without their ends; a line of more than 64 KiB is damaged.
+def blocks(path: Path, notes: Notes) -> Iterator[bytes]:
+    """Yield the lines of a file, some thousand at a time; a line of more than 64 KiB is damaged.
+
+    A block has no newline at its end, and no returns before newlines.
 
     Raises:
         StoreError: it cannot be opened or read.
     """
     rest = b""
-    first = True
+    first, too_long = True, False
     for piece in _pieces(path, notes):
         data = piece.removeprefix(b"\xef\xbb\xbf") if first else piece
         first = False
-        whole, newline, rest_of_data = (rest + data).rpartition(b"\n")
+        if too_long:
+            _, newline, data = data.partition(b"\n")
+            too_long = not newline
+        whole, newline, rest = (rest + data).rpartition(b"\n")
         if newline:
-            yield whole.decode("utf-8", "replace").split("\n")
-        rest = rest_of_data
+            yield whole.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in whole else whole
         if len(rest) > _LONGEST_LINE_BYTES:
             notes.damaged(str(path), f"a line of more than {_LONGEST_LINE_BYTES:,} bytes")
-            rest = rest[:100]
+            rest, too_long = b"", True
     if rest:
-        yield rest.decode("utf-8", "replace").split("\n")
+        yield rest
 
 
 def _pieces(path: Path, notes: Notes) -> Iterator[bytes]:

@@ -9,31 +9,24 @@ apart is the clock: an end's timestamp less its duration is its start's timestam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Notes, Segment
+from ipcbench.trace.readers.batch import Batch, Ints, Notes, Segment
 from ipcbench.trace.readers.tq_calls import Pairing, TqCall
+from ipcbench.trace.readers.tq_quick import LONGEST_TRACE_ID, MARKER, QuickLines
+from ipcbench.trace.readers.tq_transfers import Transfers
 from ipcbench.trace.schema import PIPELINE
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REPEATED = re.compile(r"\[repeated (\d+)x across cluster\]")
-_WORKER = re.compile(r"(\S+) pid=(\d+)(?:, ip=([\w.:]+))?")
-_NUMBER = r"(\d{1,9}(?:\.\d{1,12})?)"
-_USUAL = re.compile(
-    r"TRACE\] trace_id=(\S+) \| func=(\S+)(?: \| pid=\d+)? \| stage="
-    r"(GET_START|COMPUTE_START|PUT_START|FUNCTION_START|"
-    r"(?:GET|COMPUTE|PUT)_END(?= \| duration)|FUNCTION_END(?= \| tot))"
-    rf"(?: \| batch_size=\d+)?(?: \| (?:total_)?duration={_NUMBER}s)?"
-    rf"(?: \| get_ratio={_NUMBER}% \| compute_ratio={_NUMBER}% \| put_ratio={_NUMBER}%)?(?: \| timestamp={_NUMBER})?\s*"
-)
 _SECONDS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3}
 _DURATION = re.compile(r"(-?[\d.]+(?:[eE][-+]?\d+)?)\s*(s|ms|us|µs)?")
 
 _BATCH_CALLS = 8192
-_MOST_NAMES = 10_000
 _LARGEST = 9e18
+_PARTS = {"GET_END": 0, "COMPUTE_END": 1, "PUT_END": 2}
 _SKIPPED = {"GET_START", "COMPUTE_START", "PUT_START", "TQ_CLIENT_GET_START"}
 
 
@@ -44,59 +37,23 @@ class TqLog:
         self._source = source
         self._notes = notes
         self._pairing = Pairing(notes)
-        self._sizes: dict[str, list[int]] = {}
-        self._transfers: dict[tuple[str, str], list[TqCall]] = {}
+        self._transfers = Transfers()
+        self._quick = QuickLines(self._pairing, self._transfers, self._odd)
         self._workers: dict[str, Segment] = {}
-        self._names: dict[str, str] = {}
         self._ids = 0
 
-    def feed(self, lines: Sequence[str], foreign: list[str]) -> Iterator[Batch]:
-        """Yield the calls that some lines complete, and add those without a marker to `foreign`."""
-        known = 0
-        for line in lines:
-            head, marker, piece = line.partition("[TQ-")
-            if not marker:
-                foreign.append(line)
-                continue
-            worker = self._worker(head) if "pid=" in head else ""
-            match = _USUAL.match(piece)
-            if match is not None and match.end() == len(piece):
-                known += 1
-                if match[3] not in _SKIPPED:
-                    self._usual(worker, *match.groups())
-                continue
-            for one in piece.split(marker):
-                self._take(worker, _ANSI.sub("", one) if "\x1b" in one else one)
-        self._notes.counts["TQ lines"] += known
-        if self._pairing.done_count >= _BATCH_CALLS or len(self._transfers) > 64:
+    def feed(self, block: bytes, lines_count: int, foreign: list[bytes]) -> Iterator[Batch]:
+        """Yield the calls that so many lines complete, and add those without a marker to `foreign`."""
+        self._notes.counts["TQ lines"] += self._quick.feed(block, foreign)
+        self._pairing.bound(lines_count)
+        if self._pairing.done_count + self._transfers.done_count >= _BATCH_CALLS:
             yield from self._flush()
 
-    def _worker(self, head: str) -> str:
-        """Return the worker that a line's beginning names, as Ray does: `(name pid=1, ip=2)`."""
-        at = head.find("pid=")
-        token = head[head.rfind("(", 0, at) + 1 : head.find(")", at)]
-        worker = self._names.get(token)
-        if worker is None:
-            match = _WORKER.fullmatch(token)
-            worker = "" if match is None else f"{match[1]} pid={match[2]}" + (f" ip={match[3]}" if match[3] else "")
-            if len(self._names) < _MOST_NAMES:
-                self._names[token] = worker
-        return worker
-
-    def _usual(self, worker: str, trace_id: str, func: str, stage: str, duration: str | None, get: str | None,
-               compute: str | None, put: str | None, timestamp: str | None) -> None:  # fmt: skip
-        """Take a [TQ-TRACE] line whose fields are in their usual order."""
-        function = self._pairing.function(worker, func)
-        at_ns = None if timestamp is None else round(float(timestamp) * 1e9)
-        if stage == "FUNCTION_START":
-            function.begin(at_ns, trace_id)
-            return
-        duration_ns = round(float(duration or 0) * 1e9)
-        if stage == "FUNCTION_END":
-            ratios = (float(get or "nan") / 100, float(compute or "nan") / 100, float(put or "nan") / 100)
-            function.end(at_ns, duration_ns, trace_id, ratios)
-        else:
-            function.part(stage[:-4], at_ns, duration_ns, trace_id)
+    def _odd(self, head: str, rest: str) -> None:
+        """Take a line that is not as usual: its beginning, and what is behind its first marker."""
+        worker = self._quick.worker(head)
+        for piece in rest.split(MARKER):
+            self._take(worker, _ANSI.sub("", piece) if "\x1b" in piece else piece)
 
     def finish(self) -> Iterator[Batch]:
         """Yield what is left, functions without an end included."""
@@ -128,60 +85,44 @@ class TqLog:
         if kind == "LOG" and stage == "START":
             return True
         if kind == "LOG" and stage == "END":
-            duration = _duration_ns(fields["duration"])
-            self._transfer(worker, fields["op"].strip(), TqCall(UNKNOWN_NS, duration, (duration, 0, 0), 0, 0))
+            self._transfers.done(worker, fields["op"].strip(), _duration_ns(fields["duration"]))
             return True
         return False
 
     def _trace(self, worker: str, stage: str, fields: dict[str, str]) -> bool:
         function = self._pairing.function(worker, fields["func"])
-        trace_id = fields.get("trace_id", "N/A")
+        trace_id = fields.get("trace_id", "N/A")[:LONGEST_TRACE_ID]
         at_ns = _time_ns(fields.get("timestamp"))
         if stage == "FUNCTION_START":
             function.begin(at_ns, trace_id)
-        elif stage in {"GET_END", "COMPUTE_END", "PUT_END"}:
-            function.part(stage[:-4], at_ns, _duration_ns(fields["duration"]), trace_id)
+        elif stage in _PARTS:
+            function.part(_PARTS[stage], at_ns, _duration_ns(fields["duration"]), trace_id)
         elif stage == "FUNCTION_END":
-            shares = tuple(
+            get, compute, put = (
                 float(fields.get(f"{one}_ratio", "nan").strip().rstrip("%")) / 100.0 for one in PIPELINE.stages
             )
-            function.end(at_ns, _duration_ns(fields["total_duration"]), trace_id, shares)
+            function.end(at_ns, _duration_ns(fields["total_duration"]), trace_id, (get, compute, put))
         else:
             return stage in _SKIPPED
         return True
 
     def _detail(self, worker: str, stage: str, fields: dict[str, str]) -> bool:
-        if stage.endswith("_START"):
+        if stage in {"TQ_CLIENT_GET_START", "TQ_CLIENT_PUT_START"}:
             if "data_size_mb" in fields:
-                waiting = self._sizes.setdefault(worker, [])
-                waiting.append(_bytes(fields["data_size_mb"]))
-                del waiting[:-1024]
-            return stage in {"TQ_CLIENT_GET_START", "TQ_CLIENT_PUT_START"}
-        duration = _duration_ns(fields["duration"])
-        at_ns = _time_ns(fields.get("timestamp"))
-        begin = UNKNOWN_NS if at_ns is None else at_ns - duration
+                self._transfers.size(worker, _bytes(fields["data_size_mb"]))
+            return True
+        duration_ns, at_ns = _duration_ns(fields["duration"]), _time_ns(fields.get("timestamp"))
         if stage == "TQ_CLIENT_GET_END":
-            size = _bytes(fields.get("data_size_mb", "0"))
-            self._transfer(worker, "TQ_CLIENT_GET", TqCall(begin, duration, (duration, 0, 0), 0, size))
+            self._transfers.got(worker, at_ns, duration_ns, _bytes(fields.get("data_size_mb", "0")))
         elif stage == "TQ_CLIENT_PUT_END":
-            waiting = self._sizes.get(worker, [])
-            size = waiting.pop(0) if waiting else 0
-            if not size:
-                size = int(float(fields.get("throughput_mbps", "0")) * 2**20 * duration / 1e9)
-            self._transfer(worker, "TQ_CLIENT_PUT", TqCall(begin, duration, (0, 0, duration), size, 0))
+            self._transfers.put(worker, at_ns, duration_ns, _bytes(fields.get("throughput_mbps", "0")) / 2**20)
         else:
             return False
         return True
 
-    def _transfer(self, worker: str, name: str, call: TqCall) -> None:
-        calls = self._transfers.setdefault((worker, name), [])
-        calls.append(call)
-        self._pairing.done_count += 1
-
     def _flush(self) -> Iterator[Batch]:
-        for (worker, name), calls in self._transfers.items():
+        for worker, name, calls in self._transfers.take():
             yield self._batch(self._segment(worker, "transfers"), name, calls, ("transfer",))
-        self._transfers.clear()
         for function in self._pairing.with_calls():
             yield self._batch(
                 self._segment(function.worker, "functions"), function.name, function.take(), PIPELINE.stages

@@ -6,16 +6,31 @@ What does not live here: files and lines (text.py), and checks of what a log say
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Ints, Notes, Segment
+from ipcbench.trace.readers.points import rows_by_points
 from ipcbench.trace.readers.rows import Floats, Rows, numbers, rows_at_once, rows_one_by_one
 from ipcbench.trace.schema import CLIENT, RPC
 
+_Line: TypeAlias = tuple[int, str]
+"""Its number in its file, and itself."""
+
+_FEW = 64
+"""Rows that are not worth the overhead of reading them at once."""
+
+_MOST_CLAIMS = 100
+_MOST_EXPECTED = 1000
+_MOST_WAITING = 20
+"""Summaries, ids that some client writes next, and clients that write the same one next; so that memory is bounded."""
+
 _TITLE = re.compile(r"ZeroMQ Performance Log.*?- Transport:\s*(.*)")
+_ORDERED = re.compile(r"ZeroMQ|ID\s|SUMMARY")
+"""What changes the meaning of the rows behind it, or is about those before it."""
+
 _NAMED = re.compile(r"(\S+)\((\w+(?:/\w+)?)\)")
 _VALUE = re.compile(r"\s*([^:]{1,80}):\s*(-?[\d.]+(?:[eE][-+]?\d+)?|-?inf|nan)?\s*(\S+)?(?:\s*\((-?[\d.]+)\s*MB\))?\s*")
 
@@ -56,33 +71,53 @@ class ZmqLog:
         """Whether a header was seen."""
         return self._width > 0
 
-    def feed(self, lines: Sequence[str], first_number: int) -> Iterator[Batch]:
+    def feed(self, block: bytes, first_number: int) -> Iterator[Batch]:
         """Yield the calls of some lines; the first has that number in its file."""
-        number = first_number
-        for begins_with_digit, group in groupby(lines, key=_begins_with_digit):
-            some = list(group)
-            if begins_with_digit and self._width and (rows := rows_at_once(some, self._width - 2)):
-                yield from self._accept(rows)
-            else:
-                yield from self._one_by_one(some, number)
-            number += len(some)
+        if self._width and (rows := rows_by_points(block, self._width - 2)):
+            yield from self._accept(rows)
+            return
+        waiting: list[_Line] = []
+        for number, line in enumerate(block.decode("utf-8", "replace").split("\n"), first_number):
+            if self._width and (line[:1].isdecimal() or line.lstrip()[:1].isdecimal()):
+                waiting.append((number, line))
+            elif line and not line.isspace():
+                if waiting and (self._claim is not None or _ORDERED.search(line)):
+                    yield from self._rows(waiting)
+                    waiting = []
+                self._odd(line, line.split(), number)
+        if waiting:
+            yield from self._rows(waiting)
 
-    def _one_by_one(self, lines: Sequence[str], number: int) -> Iterator[Batch]:
-        rows: list[list[str]] = []
-        for index, line in enumerate(lines):
-            parts = line.split()
-            if parts and len(parts) == self._width and parts[0].isdecimal():
-                rows.append(parts)
-            elif parts:
-                self._odd(line, parts, number + index, rows.append)
+    def _rows(self, lines: list[_Line]) -> Iterator[Batch]:
+        """Yield the calls of lines that begin with a digit; one that is odd makes only those near it slow to read."""
+        texts = [text for _, text in lines]
+        count = self._width - 2
+        rows = rows_by_points("\n".join(texts).encode(), count) if len(texts) >= _FEW else None
+        rows = rows or rows_at_once(texts, count)
         if rows:
-            sound, damaged = rows_one_by_one(rows, self._width - 2)
-            for row in damaged:
-                self._notes.damaged(self._source, " ".join(row))
-            yield from self._accept(sound)
+            yield from self._accept(rows)
+        elif len(lines) <= _FEW:
+            yield from self._one_by_one(lines)
+        else:
+            yield from self._rows(lines[: len(lines) // 2])
+            yield from self._rows(lines[len(lines) // 2 :])
 
-    def _odd(self, line: str, parts: list[str], number: int, add: Callable[[list[str]], None]) -> None:
-        """Take a line that is not an ordinary row."""
+    def _one_by_one(self, lines: list[_Line]) -> Iterator[Batch]:
+        rows: list[list[str]] = []
+        for number, line in lines:
+            parts = line.split()
+            row = parts if len(parts) == self._width else self._spread(parts)
+            if row is None or not parts[0].isdecimal():
+                self._odd(line, parts, number)
+            elif numbers(row[2:]) is None:
+                self._notes.damaged(f"{self._source}:{number}", line.strip())
+            else:
+                rows.append(row)
+        if rows:
+            yield from self._accept(rows_one_by_one(rows, self._width - 2))
+
+    def _odd(self, line: str, parts: list[str], number: int) -> None:
+        """Take a line that is no row."""
         title = _TITLE.search(line)
         if title:
             self._transport = title[1].strip()[:100]
@@ -91,11 +126,10 @@ class ZmqLog:
             self._header(line, number)
         elif parts[0] == "SUMMARY":
             self._claim, self._section = Claim(self._current, {}), ""
-            self._notes.claims.append(self._claim)
+            if len(self._notes.claims) < _MOST_CLAIMS:
+                self._notes.claims.append(self._claim)
         elif set(line.strip()) == {"="} and len(parts[0]) >= 20:
             return
-        elif parts[0].isdecimal() and self._width and (row := self._spread(parts)):
-            add(row)
         elif self._claim is not None and (match := _VALUE.fullmatch(line)):
             self._take_value(self._claim, line, match)
         elif parts == ["..."]:
@@ -114,12 +148,9 @@ class ZmqLog:
         self._columns, self._width, self._claim = columns, len(names) + 2, None
 
     def _spread(self, parts: list[str]) -> list[str] | None:
-        """Return the row of a method whose name has blanks; None if it is damaged."""
+        """Return the row of a method whose name has blanks; None if there are too few words."""
         surplus = len(parts) - self._width
-        if surplus <= 0:
-            return None
-        row = [parts[0], " ".join(parts[1 : 2 + surplus]), *parts[2 + surplus :]]
-        return row if numbers(row[2:]) is not None else None
+        return None if surplus <= 0 else [parts[0], " ".join(parts[1 : 2 + surplus]), *parts[2 + surplus :]]
 
     def _take_value(self, claim: Claim, line: str, match: re.Match[str]) -> None:
         if match[2] is None:
@@ -136,8 +167,7 @@ class ZmqLog:
         if not keep.all():
             for index in np.flatnonzero(~keep).tolist():
                 self._notes.damaged(self._source, f"id {rows.ids[index]}: a time or size that is no number")
-            names = [name for name, good in zip(rows.names, keep.tolist(), strict=True) if good]
-            rows = Rows(rows.ids[keep], names, rows.table[:, keep])
+            rows = rows.take(keep)
         ids = rows.ids
         if not len(ids):
             return
@@ -152,7 +182,7 @@ class ZmqLog:
         for index, number in enumerate(ids.tolist()):
             owners.setdefault(self._owner(number), []).append(index)
         for segment, chosen in owners.items():
-            yield self._batch(segment, Rows(ids[chosen], [rows.names[one] for one in chosen], rows.table[:, chosen]))
+            yield self._batch(segment, rows.take(chosen))
 
     def _owner(self, number: int) -> Segment:
         """Return the client that wrote a row: the one whose next id it is, else the current one, or a new one."""
@@ -170,9 +200,11 @@ class ZmqLog:
             segment = Segment(self._source, f"segment {self._segments_count}", self._transport, role=CLIENT,
                               bytes_are_partial=shm)  # fmt: skip
         self._current, self._last_id = segment, number
-        if len(self._expected) > 1000:
+        if len(self._expected) > _MOST_EXPECTED:
             self._expected.pop(next(iter(self._expected)))
-        self._expected.setdefault(number + 1, []).append(segment)
+        waiting = self._expected.setdefault(number + 1, [])
+        waiting.append(segment)
+        del waiting[:-_MOST_WAITING]
         return segment
 
     def _forget(self, number: int, segment: Segment) -> None:
@@ -184,7 +216,7 @@ class ZmqLog:
             self._expected.pop(number, None)
 
     def _batch(self, segment: Segment, rows: Rows) -> Batch:
-        ids, names, table = rows
+        ids, methods, method, table = rows
 
         def column(name: str, unit: float) -> Ints | None:
             index = self._columns.get(name)
@@ -194,13 +226,12 @@ class ZmqLog:
             found = column(name, unit)
             return np.zeros(len(ids), np.int64) if found is None else found
 
-        methods = {name: index for index, name in enumerate(dict.fromkeys(names))}
         batch = Batch(
             segment,
             RPC.stages,
-            list(methods),
+            methods,
             ids,
-            np.array([methods[name] for name in names], dtype=np.int64),
+            method,
             np.full(len(ids), UNKNOWN_NS, dtype=np.int64),
             there("total", 1e6),
             np.stack([there(stage, 1e6) for stage in RPC.stages], axis=1),
@@ -224,7 +255,3 @@ class ZmqLog:
             wrong = np.isfinite(printed) & (np.abs(printed - computed) > slack)
         self._notes.counts["rows with a printed throughput"] += len(printed)
         self._notes.counts["throughputs that differ by more than 2 %"] += int(np.count_nonzero(wrong))
-
-
-def _begins_with_digit(line: str) -> bool:
-    return line[:1].isdecimal()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipcbench.errors import StoreError
-from ipcbench.files import as_store_errors
+from ipcbench.files import as_store_errors, regular
 from ipcbench.trace.layout import SEGMENT_MAGIC, TALLY_MAGIC
 from ipcbench.trace.readers.batch import Notes
 from ipcbench.trace.readers.join import Servers, find_servers
@@ -46,7 +46,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
             if path.is_dir():
                 found += _in_folder(path, texts)
             else:
-                with path.open("rb") as file:
+                with regular(path).open("rb") as file:
                     magic = file.read(8)
                 (named if magic in {SEGMENT_MAGIC, TALLY_MAGIC} else texts).append(path)
     servers = find_servers([path for path in (*named, *found) if _is_segment(path)], notes)
@@ -71,9 +71,10 @@ def gather(paths: Sequence[Path]) -> Gathered:
 
 def _in_folder(folder: Path, texts: list[Path]) -> list[Path]:
     """Return the package's own files in a folder; without any, its logs are to be read."""
-    own = sorted(path for path in folder.iterdir() if path.suffix in _OWN_SUFFIXES)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    own = [path for path in files if path.suffix in _OWN_SUFFIXES]
     if not own:
-        texts += sorted(path for path in folder.iterdir() if ".log" in path.name and path.is_file())
+        texts += [path for path in files if ".log" in path.name]
     return own
 
 

@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ipcbench.trace.report.audit import Objection, audit
+from ipcbench.trace.report.extremes import Extreme
 from ipcbench.trace.report.figures import ms as _ms
 from ipcbench.trace.report.figures import percent as _percent
 from ipcbench.trace.report.finding import Finding
 from ipcbench.trace.report.findings import findings
 from ipcbench.trace.report.gather import Gathered
 from ipcbench.trace.report.split import as_figures, split_rows, split_text
-from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums
+from ipcbench.trace.report.sums import GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
 from ipcbench.units import format_bytes, format_duration_ns
 
@@ -110,7 +111,16 @@ def _extreme_table(group: GroupSums, calls: Sequence[Extreme], language: Languag
     ]  # fmt: skip
 
 
-def _overall(group: GroupSums, language: Language) -> str:
+def tables(group: GroupSums, language: Language) -> list[tuple[str, Table]]:
+    """Return the tables of a group with their headings; none without rows."""
+    parts = [("methods", _method_table(group, language)), ("stages", _stage_table(group, language)),
+             ("slowest", _extreme_table(group, group.slowest, language)),
+             ("largest", _extreme_table(group, group.largest, language))]  # fmt: skip
+    return [(word(key, language), content) for key, content in parts if content[1]]
+
+
+def overall(group: GroupSums, language: Language) -> str:
+    """Return the sums of a group in a line."""
     timed = group.timed_count
     parts = [f"{word('calls', language)} {group.calls_count:,}"]
     failed = sum(one.failed_count for one in group.methods.values())
@@ -204,13 +214,9 @@ def _document(
     several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
     for group in report.gathered.sums.groups:
         name = f"{group.segment.source}: {group.segment.name}" if several else group.segment.name
-        lines += [title(2, name), _overall(group, language)]
-        parts = [("methods", _method_table(group, language)), ("stages", _stage_table(group, language)),
-                 ("slowest", _extreme_table(group, group.slowest, language)),
-                 ("largest", _extreme_table(group, group.largest, language))]  # fmt: skip
-        for key, content in parts:
-            if content[1]:
-                lines += [title(3, word(key, language)), table(content)]
+        lines += [title(2, name), overall(group, language)]
+        for heading, content in tables(group, language):
+            lines += [title(3, heading), table(content)]
     lines.append(title(2, word("findings", language)))
     lines += [bullet + sentence(one, report.total_ns, language) for one in report.findings] or [
         bullet + word("nothing", language)

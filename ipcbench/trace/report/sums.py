@@ -5,9 +5,8 @@ What does not live here: what the sums mean (findings.py) and how they look (ren
 
 from __future__ import annotations
 
-import heapq
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,28 +15,15 @@ import numpy.typing as npt
 from ipcbench.bins import bin_bounds
 from ipcbench.measure.histogram import Histogram
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Bulk, Ints, Segment
+from ipcbench.trace.report.extremes import Extreme, add_extremes
 from ipcbench.trace.report.split import Split
 
-TOP_COUNT = 5
 _FIRST_COUNT = 5
 _PAIRS_COUNT = 2000
 _MOST_GROUPS = 200
 _MOST_METHODS = 1000
 _MOST_WORKERS = 2000
 OTHER = "(other)"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Extreme:
-    """One of the few calls that are shown by themselves; `order` is what they are chosen by."""
-
-    order: int
-    call_id: int
-    method: str
-    total_ns: int
-    stage_ns: tuple[int, ...]
-    sent_bytes: int
-    recv_bytes: int
 
 
 @dataclass(slots=True)
@@ -91,6 +77,13 @@ class MethodSums:
 
 
 @dataclass(slots=True)
+class Room:
+    """For how many more methods there is room, in all groups together: each has a histogram."""
+
+    methods_count: int = _MOST_METHODS
+
+
+@dataclass(slots=True)
 class GroupSums:
     """The calls of one segment with one set of stages.
 
@@ -99,6 +92,7 @@ class GroupSums:
         workers: calls and ns by process.
         begin_ns, end_ns: of the calls whose times on the clock are known; 0 if there are none.
         split: of the calls whose two sides are known.
+        room: shared by all groups of a report.
         negative_count, impossible_count: calls with a time below 0, or with stages that are longer than the whole.
     """
 
@@ -115,6 +109,7 @@ class GroupSums:
     impossible_count: int = 0
     odd_example: str = ""
     split: Split = field(default_factory=Split)
+    room: Room = field(default_factory=Room)
 
     @property
     def calls_count(self) -> int:
@@ -142,9 +137,10 @@ class GroupSums:
 
 
 class Sums:
-    """Groups by source, segment and stages; what is beyond some hundred groups is one group of its source."""
+    """Groups by source, segment and stages; beyond some hundred, one for each set of stages, and then one for all."""
 
     def __init__(self) -> None:
+        self._room = Room()
         self._groups: dict[tuple[str, str, tuple[str, ...]], GroupSums] = {}
 
     @property
@@ -157,9 +153,11 @@ class Sums:
         if key not in self._groups and len(self._groups) >= _MOST_GROUPS:
             segment = Segment(segment.source, OTHER, segment.transport, role=segment.role)
             key = ("", OTHER, stages)
+        if key not in self._groups and len(self._groups) >= 2 * _MOST_GROUPS:
+            key, stages = ("", OTHER, ()), ()
         found = self._groups.get(key)
         if found is None:
-            found = self._groups[key] = GroupSums(segment, stages, stage_ns=[0.0] * len(stages))
+            found = self._groups[key] = GroupSums(segment, stages, stage_ns=[0.0] * len(stages), room=self._room)
         return found
 
     def add(self, batch: Batch) -> None:
@@ -167,6 +165,8 @@ class Sums:
         if not len(batch.ids):
             return
         group = self._group(batch.segment, batch.stages)
+        if group.stages != batch.stages:
+            batch = replace(batch, stages=(), stage_ns=batch.stage_ns[:, :0])
         self._check(group, batch)
         for index, ns in enumerate(batch.stage_ns.sum(axis=0, dtype=np.float64).tolist()):
             group.stage_ns[index] += ns
@@ -177,8 +177,8 @@ class Sums:
             group.outside_ns = (group.outside_ns or 0.0) + float(batch.outside_ns.sum(dtype=np.float64))
         _add_worker(group, batch.segment.worker, len(batch.ids), float(batch.total_ns.sum(dtype=np.float64)))
         _add_methods(group, batch)
-        _add_extremes(group.slowest, batch, batch.total_ns)
-        _add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
+        add_extremes(group.slowest, batch, batch.total_ns)
+        add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
 
     def add_bulk(self, bulk: Bulk) -> None:
         """Add calls without records."""
@@ -199,7 +199,7 @@ class Sums:
         sums.total_ns += bulk.total_ns * scale
         sums.sent_bytes += bulk.sent_bytes * scale
         sums.recv_bytes += bulk.recv_bytes * scale
-        for index, ns in enumerate(bulk.stage_ns.tolist()):
+        for index, ns in enumerate(bulk.stage_ns[: len(group.stages)].tolist()):
             group.stage_ns[index] += ns * scale
         _add_worker(group, bulk.segment.worker, count, bulk.total_ns * scale)
 
@@ -222,10 +222,12 @@ class Sums:
 
 
 def method_of(group: GroupSums, name: str) -> MethodSums:
-    """Return the sums of a method; beyond a thousand, all further ones are one."""
+    """Return the sums of a method; beyond a thousand in all groups, all further ones of a group are one."""
     if name not in group.methods:
-        if len(group.methods) >= _MOST_METHODS:
+        if not group.room.methods_count:
             name = OTHER
+        else:
+            group.room.methods_count -= 1
         group.methods.setdefault(name, MethodSums())
     return group.methods[name]
 
@@ -277,24 +279,3 @@ def _keep_first(sums: MethodSums, batch: Batch, chosen: Ints) -> None:
         some = chosen[:room]
         moved = batch.sent_bytes[some] + batch.recv_bytes[some]
         sums.pairs += zip(batch.total_ns[some].tolist(), moved.tolist(), strict=True)
-
-
-def _add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
-    """Keep the few calls that are largest in `order`; of equals, those with the smaller id."""
-    if len(kept) >= TOP_COUNT and order.max() <= kept[-1].order:
-        return
-    least = np.partition(order, -min(TOP_COUNT, len(order)))[-min(TOP_COUNT, len(order))]
-    chosen = np.concatenate([np.flatnonzero(order > least), np.flatnonzero(order == least)[:TOP_COUNT]])
-    kept += [
-        Extreme(
-            int(order[index]),
-            int(batch.ids[index]),
-            batch.methods[int(batch.method[index])],
-            int(batch.total_ns[index]),
-            tuple(batch.stage_ns[index].tolist()),
-            int(batch.sent_bytes[index]),
-            int(batch.recv_bytes[index]),
-        )
-        for index in chosen.tolist()
-    ]
-    kept[:] = heapq.nsmallest(TOP_COUNT, kept, key=lambda one: (-one.order, one.call_id))

@@ -1,0 +1,62 @@
+"""The call that is not timed. Standard library only; with sampling or a budget, most calls are this one.
+
+What does not live here: the others (call.py).
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from weakref import ref
+
+from ipcbench.trace.call import Call
+from ipcbench.trace.context import NO_CONTEXT
+
+
+class Nothing(Call):
+    """A call that is not timed: everything is accepted, nothing happens."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        """Hold nothing; what is set is forgotten."""
+        self.sent_bytes = self.recv_bytes = 0
+
+    def mark(self, recv_bytes: int = 0, sent_bytes: int = 0) -> None:
+        """Ignore it."""
+
+    def serialized(self, sent_bytes: int) -> None:
+        """Ignore it."""
+
+    def sent(self) -> None:
+        """Ignore it."""
+
+    def received(self, recv_bytes: int) -> None:
+        """Ignore it."""
+
+    def context(self) -> bytes:
+        """Return a context that asks for no record."""
+        return NO_CONTEXT
+
+    def buffers(self, *request: object) -> None:
+        """Ignore it."""
+
+    def reply_buffers(self, *reply: object) -> None:
+        """Ignore it."""
+
+    def forget(self) -> None:
+        """Ignore it."""
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End nothing."""
+
+
+NOTHING = Nothing()
+
+# A `with` statement calls these in a third of the time that methods in Python take. Most calls are such a nothing.
+Nothing.__enter__ = ref(NOTHING)  # type: ignore[method-assign, assignment] # returns it
+Nothing.__exit__ = "".format  # type: ignore[method-assign, assignment] # takes anything, returns what is false

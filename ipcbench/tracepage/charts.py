@@ -1,0 +1,225 @@
+"""The plots of a trace: shares of stages by method, time against size, timeline.
+
+What does not live here: what they are drawn from (sample.py), and how they are drawn (ipcbench/analysis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ipcbench.analysis.charts import Axis, Chart, ChartGroup, Point, Series, shown_name, spread_ticks
+from ipcbench.trace.exporters.chrome import lane_name
+from ipcbench.trace.exporters.common import Lane, at_ns
+from ipcbench.trace.readers.calls import FAR_SIDES, ROLES, Row
+from ipcbench.trace.report.words import Language
+from ipcbench.tracepage.sample import MethodSample, Sample, Window
+from ipcbench.tracepage.words import word
+from ipcbench.units import format_bytes, format_duration_ns, format_significant
+
+_MOST_BARS = 12
+_MOST_CLOUDS = 8
+_MOST_LANES = 24
+_OTHERS = -1
+"""Number of the colour of what has none of its own."""
+
+_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+
+
+def chart_groups(sample: Sample, language: Language) -> tuple[ChartGroup, ...]:
+    """Return the plots that there is something for."""
+    found = (
+        _group("shares", _shares(sample, language), language),
+        _group("sizes", _sizes(sample, language), language),
+        _group("timeline", [_timeline(sample, one, language) for one in sample.windows], language),
+    )
+    return tuple(one for one in found if one.charts)
+
+
+def _group(key: str, charts: Sequence[Chart], language: Language) -> ChartGroup:
+    return ChartGroup(key, word(key, language), word(f"{key} reading", language), tuple(charts))
+
+
+def _name(method: MethodSample, language: Language) -> str:
+    name = shown_name(method.name)
+    return f"{name} {word(ROLES[method.role], language)}" if method.role in FAR_SIDES else name
+
+
+def _shares(sample: Sample, language: Language) -> list[Chart]:
+    split = {one.name for one in sample.methods if one.known_count}  # their servers' stages are in theirs
+    methods = [
+        one
+        for one in sample.methods
+        if one.sums.total_ns > 0 and len(one.sums.stage_ns) > 1 and not (one.role in FAR_SIDES and one.name in split)
+    ]
+    drawn = methods[:_MOST_BARS]
+    if not drawn:
+        return []
+    times = [_stage_times(one, language) for one in drawn]
+    names = list(dict.fromkeys(name for one in times for name in one))
+    names.append(word("unaccounted", language))
+    series = [
+        Series(name, number if name != names[-1] else _OTHERS, "stack", tuple(_parts(drawn, times, name, language)))
+        for number, name in enumerate(names)
+    ]
+    ticks = tuple((float(number), _name(one, language)) for number, one in enumerate(drawn, 1))
+    hidden = len(methods) - len(drawn)
+    waited, known = (sum(find(one) for one in drawn if one.known_count) for find in (_timed_count, _known_count))
+    notes = [word("hidden methods", language, count=hidden)] if hidden else []
+    notes += [word("split", language, known=f"{known:,}", count=f"{waited:,}")] if known < waited else []
+    return [
+        Chart(
+            word("shares", language),
+            word("setting", language, count=f"{sum(one.sums.calls_count for one in methods):,}"),
+            "",
+            Axis(word("method", language), word("most first", language), log=False, ticks=ticks),
+            Axis(word("share", language), "%", log=False),
+            tuple(one for one in series if one.points),
+            tuple(notes),
+        )
+    ]
+
+
+def _timed_count(method: MethodSample) -> int:
+    return method.sums.timed_count
+
+
+def _known_count(method: MethodSample) -> int:
+    return method.known_count
+
+
+def _stage_times(method: MethodSample, language: Language) -> dict[str, float]:
+    """Return the ns of each stage and of what is in none; a wait whose parts are known is given by these."""
+    times: dict[str, float] = {}
+    for name, ns in method.sums.stage_ns.items():
+        if name != "wait" or method.known_wait_ns <= 0:
+            times[name] = ns
+            continue
+        scale = ns / method.known_wait_ns
+        for part, part_ns in method.parts_ns.items():
+            times[word(f"wait {part}", language)] = part_ns * scale
+        times[name] = max(0.0, ns - scale * sum(method.parts_ns.values()))
+    times[word("unaccounted", language)] = max(0, method.sums.total_ns - sum(method.sums.stage_ns.values()))
+    return times
+
+
+def _parts(
+    methods: Sequence[MethodSample], times: Sequence[dict[str, float]], stage: str, language: Language
+) -> Iterator[Point]:
+    """Yield what a stage is of each method's time."""
+    for number, (one, parts) in enumerate(zip(methods, times, strict=True), 1):
+        part, whole = parts.get(stage, 0.0), sum(parts.values())
+        if part <= 0:
+            continue
+        share = f"{100 * part / whole:.1f} %"
+        each = word("mean", language, time=format_duration_ns(part / max(1, one.sums.timed_count)),
+                    total=format_duration_ns(one.sums.total_ns / max(1, one.sums.timed_count)))  # fmt: skip
+        yield Point(number, 100.0 * part / whole, (_name(one, language), share, each))
+
+
+def _sizes(sample: Sample, language: Language) -> list[Chart]:
+    series: list[Series] = []
+    without = 0
+    for number, method in enumerate(sample.methods):
+        if method.role in FAR_SIDES and not method.sums.moved_bytes:
+            continue
+        calls = list(zip(method.times_ns.tolist(), method.sizes_bytes.tolist(), strict=True))
+        points = tuple(
+            Point(size, time / 1e6, (format_bytes(size), format_duration_ns(time)))
+            for time, size in calls
+            if size > 0 and time > 0
+        )
+        without += len(calls) - len(points)
+        if points and number < _MOST_CLOUDS:
+            series.append(Series(_name(method, language), number, "cloud", points))
+        elif points:
+            named = tuple(Point(one.x, one.y, (_name(method, language), *one.lines)) for one in points)
+            _add_to_others(series, word("others", language), named)
+    if not series:
+        return []
+    count = sum(len(one.points) for one in series)
+    return [
+        Chart(
+            word("sizes", language),
+            word("setting", language, count=f"{count:,}"),
+            "",
+            Axis(word("moved", language), word("bytes", language), log=True, ticks=_size_ticks(series)),
+            Axis(word("time", language), "ms", log=True),
+            tuple(series),
+            (word("no bytes", language, count=f"{without:,}"),) if without else (),
+        )
+    ]
+
+
+def _size_ticks(series: Sequence[Series]) -> tuple[tuple[float, str], ...]:
+    """Return round sizes between the smallest and the largest, not too many; none if that leaves fewer than two."""
+    low, high = (find(point.x for one in series for point in one.points) for find in (min, max))
+    powers = range(0, 41, 5 if high > 2**13 * low else 2)
+    ticks = [(float(2**power), format_bytes(2**power)) for power in powers if low / 1.5 <= 2**power <= high * 1.5]
+    return spread_ticks(ticks) if len(ticks) > 1 else ()
+
+
+def _add_to_others(series: list[Series], name: str, points: tuple[Point, ...]) -> None:
+    if series and series[-1].color == _OTHERS:
+        series[-1] = Series(name, _OTHERS, "cloud", (*series[-1].points, *points))
+    else:
+        series.append(Series(name, _OTHERS, "cloud", points))
+
+
+def _timeline(sample: Sample, window: Window, language: Language) -> Chart:
+    numbers = {(one.name, one.role): number for number, one in enumerate(sample.methods)}
+    lanes = sorted({lane for _, lane in window.calls}, key=_lane_order)
+    places = {lane: number for number, lane in enumerate(lanes[:_MOST_LANES], 1)}
+    drawn = [(row, lane) for row, lane in window.calls if lane in places]
+    begin = min(at_ns(row) for row, _ in drawn)
+    span_ns = max(at_ns(row) + row.total_ns for row, _ in drawn) - begin
+    scale, unit = next((one for one in _UNITS if span_ns >= one[0]), (1e3, "µs"))
+    series: dict[tuple[str, int], list[Point]] = {}
+    for row, lane in drawn:
+        start = (at_ns(row) - begin) / scale
+        point = Point(start, places[lane], tuple(_said(row, start, unit)), x_high=start + row.total_ns / scale)
+        series.setdefault((row.method, row.role), []).append(point)
+    choice = word(window.kind, language)
+    hidden = len(window.calls) - len(drawn)
+    return Chart(
+        word("timeline", language),
+        f"{choice}, {word('setting', language, count=f'{len(drawn):,}')}",
+        choice,
+        Axis(word("since begin", language), unit, log=False),
+        Axis(word("line", language), word("number", language), log=False, reverse=True,
+             ticks=tuple((float(place), _lane_words(lane)) for lane, place in places.items())),
+        tuple(
+            Series(_name(MethodSample(*key), language), _color(numbers, key), "spans", tuple(points))
+            for key, points in sorted(series.items(), key=lambda item: numbers.get(item[0], len(numbers)))
+        ),
+        (word("hidden lines", language, count=hidden),) if hidden else (),
+    )  # fmt: skip
+
+
+def _color(numbers: dict[tuple[str, int], int], key: tuple[str, int]) -> int:
+    return numbers.get(key, _OTHERS)
+
+
+def _said(row: Row, start: float, unit: str) -> Iterator[str]:
+    """Yield what is said of a call: its time, its begin, its stages, its bytes."""
+    yield format_duration_ns(row.total_ns)
+    yield f"+ {format_significant(start, 4)} {unit}"
+    if len(row.stages) > 1:
+        yield ", ".join(f"{name} {format_duration_ns(ns)}" for name, ns in zip(row.stages, row.stage_ns, strict=True))
+    if row.sent_bytes or row.recv_bytes:
+        yield f"{format_bytes(row.sent_bytes)} → {format_bytes(row.recv_bytes)}"
+    if row.failed:
+        yield row.error or "failed"
+
+
+def _lane_order(lane: Lane) -> tuple[str, str, int, int, int]:
+    process = lane.process
+    return (process.service, process.host, process.pid, process.tid, lane.index)
+
+
+def _lane_words(lane: Lane) -> str:
+    process = lane.process
+    if lane.index:
+        return f"· {lane.index + 1}"
+    return shown_name(
+        f"{process.service} {process.tid}" if process.tid else f"{process.service} {lane_name(process, 0)}"
+    )

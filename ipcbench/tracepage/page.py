@@ -1,0 +1,114 @@
+"""The page of a trace: its report, its plots, and nothing that is fetched or executed from data.
+
+What does not live here: the sentences and tables (ipcbench/trace/report), the plots (charts.py), and the machinery of
+pages (ipcbench/analysis/page.py).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from ipcbench.analysis.page import render_page
+from ipcbench.trace.readers.everything import find
+from ipcbench.trace.report import render
+from ipcbench.trace.report.render import Report
+from ipcbench.trace.report.words import Language
+from ipcbench.trace.report.words import word as report_word
+from ipcbench.tracepage.charts import chart_groups
+from ipcbench.tracepage.sample import draw
+from ipcbench.tracepage.words import word
+
+_TEMPLATE = files("ipcbench.tracepage") / "assets" / "trace.html.j2"
+_NAMES = ("method", "stage")
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """A word on the state of the trace, and where to read more."""
+
+    text: str
+    tone: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageTable:
+    """A table; `name_column` is the column that names a row and stays in sight."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    name_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageGroup:
+    """A segment of a trace: its sums in a line, and its tables."""
+
+    title: str
+    overall: str
+    tables: list[PageTable]
+
+
+def trace_html(report: Report, paths: Sequence[Path], language: Language = "en") -> str:
+    """Return the page of a report.
+
+    Args:
+        report: what it says.
+        paths: what it was made from; they are read again for the plots.
+        language: of everything but names.
+
+    Raises:
+        ImportError: there is no jinja2.
+        StoreError: the paths cannot be read any more.
+    """
+    groups = chart_groups(draw(find(paths)), language)
+    several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
+    return render_page(
+        _TEMPLATE.read_text(encoding="utf-8"),
+        groups,
+        language=language,
+        title=", ".join(path.name or str(path) for path in paths),
+        quiet=", ".join(map(str, paths)),
+        badges=list(_badges(report, language)),
+        findings=[render.sentence(one, report.total_ns, language) for one in report.findings],
+        objections=[render.objection_text(one, language) for one in report.objections],
+        segments=[
+            PageGroup(
+                f"{group.segment.source}: {group.segment.name}" if several else group.segment.name,
+                render.overall(group, language),
+                [_table(title, table, language) for title, table in render.tables(group, language)],
+            )
+            for group in report.gathered.sums.groups
+        ],
+        command=shlex.join(["ipcbench", "trace", "report", *map(str, paths), "--html", "trace.html"]),
+        word=lambda key: word(key, language),
+        said=lambda key: report_word(key, language),
+    )
+
+
+def _table(title: str, table: render.Table, language: Language) -> PageTable:
+    head, rows = table
+    names = {report_word(key, language) for key in _NAMES}
+    column = next((index for index, text in enumerate(head) if text in names), 0)
+    return PageTable(title, head, rows, column)
+
+
+def _badges(report: Report, language: Language) -> Iterator[Badge]:
+    groups = report.gathered.sums.groups
+    calls = sum(group.calls_count for group in groups)
+    failed = sum(one.failed_count for group in groups for one in group.methods.values())
+    damaged = report.gathered.notes.damaged_count
+    yield Badge(word("calls", language, count=f"{calls:,}"), "plain", "figures")
+    if failed:
+        yield Badge(word("failed", language, count=f"{failed:,}"), "bad", "figures")
+    if damaged:
+        yield Badge(word("damaged", language, count=f"{damaged:,}"), "warn", "audit")
+    if report.objections:
+        yield Badge(word("objections", language, count=len(report.objections)), "warn", "audit")
+    elif not damaged:
+        yield Badge(word("sound", language), "good", "audit")

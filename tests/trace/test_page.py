@@ -1,0 +1,118 @@
+"""The page of a trace: what its plots are drawn from, and that nothing in a trace is executed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ipcbench import trace
+from ipcbench.analysis.page_data import groups_json
+from ipcbench.trace.readers.everything import find
+from ipcbench.trace.report.gather import gather
+from ipcbench.trace.report.render import make_report
+from ipcbench.tracepage.charts import chart_groups
+from ipcbench.tracepage.page import trace_html
+from ipcbench.tracepage.sample import POINTS_COUNT, WINDOW_CALLS, draw
+from ipcbench.tracepage.words import _WORDS
+from tests.trace.logs import V1, V3, head, row, tq_call, v1_row
+from tests.trace.made import HOSTILE, Made, both_sides
+
+
+@pytest.fixture(autouse=True)
+def no_recorder() -> Iterator[None]:
+    yield
+    trace.stop()
+
+
+def test_every_call_counts_and_few_are_drawn(tmp_path: Path) -> None:
+    made = Made(tmp_path / "t", "client")
+    for number in range(3000):
+        begin = 10**9 + number * 1000
+        longer = 5_000_000 if number == 2000 else 0
+        made.call("Matmul", [begin, begin + 100, begin + 200, begin + 300, begin + 400 + longer], sent=number + 1)
+    made.segment.close()
+    sample = draw(find([tmp_path / "t"]))
+    (method,) = sample.methods
+    assert method.sums.calls_count == 3000
+    assert len(method.times_ns) == len(set(method.sizes_bytes.tolist())) == POINTS_COUNT
+    assert 1000 < method.sizes_bytes.mean() < 2000, "from the whole trace"
+    windows = {one.kind: sorted(row.sent_bytes for row, _ in one.calls) for one in sample.windows}
+    assert windows["first"] == list(range(1, WINDOW_CALLS + 1))
+    assert windows["last"][-1] == 3000
+    assert 2001 in windows["slowest"]
+    assert {len(one) for one in windows.values()} == {WINDOW_CALLS}
+
+
+def test_plots_say_what_they_show(tmp_path: Path) -> None:
+    both_sides(tmp_path / "t", 20)
+    shares, sizes, timeline = chart_groups(draw(find([tmp_path / "t"])), "en")
+    (chart,) = shares.charts
+    work = next(one for one in chart.series if one.name == "server work")
+    assert work.points[0].y == pytest.approx(100 * 800 / 1500)
+    assert work.points[0].lines == ("Matmul", "53.3 %", "800 µs of 1.50 ms a call on average")
+    first = {one.name: one.points[0].y for one in chart.series if one.points[0].x == 1}
+    assert list(first) == ["serialize", "send", "request transit", "server queue", "server work", "reply transit",
+                           "deserialize"]  # fmt: skip
+    assert chart.notes == ("The wait is split as it is in the 19 of 20 calls whose server's part is known.",)
+    assert chart.y.title == "share of the call, %"
+    for at in range(1, len(chart.x.ticks) + 1):
+        assert sum(p.y for one in chart.series for p in one.points if p.x == at) == pytest.approx(100)
+    assert {one.name for one in sizes.charts[0].series} >= {"Matmul"}
+    assert [one.choice for one in timeline.charts] == ["all calls"]
+    assert [text for _, text in timeline.charts[0].y.ticks] == ["client 101", "· 2", "server 201"]
+    spans = [point for one in timeline.charts[0].series for point in one.points]
+    assert len(spans) == 41
+    assert min(point.x for point in spans) == 0
+
+
+def test_a_log_that_knows_the_servers_part_has_the_rest_as_wait(tmp_path: Path) -> None:
+    rows = "".join(row(number, "A", 1, 2, 6, 1, 10, 5, 10.5, 4, 8) for number in range(1, 30))
+    (tmp_path / "a.log").write_text(head(V3, tag=" (Ours)") + rows)
+    (chart,) = chart_groups(draw(find([tmp_path / "a.log"])), "en")[0].charts
+    shares = {one.name: one.points[0].y for one in chart.series}
+    assert shares["server work"] == pytest.approx(100 * 5 / 10.5)
+    assert shares["wait"] == pytest.approx(100 * 1 / 10.5)
+    assert shares["in no stage"] == pytest.approx(100 * 0.5 / 10.5)
+
+
+def test_a_table_of_calls_has_no_timeline_and_a_pipeline_log_has_one(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(head(V1) + "".join(v1_row(number) for number in range(1, 30)))
+    (tmp_path / "b.log").write_text("".join(line for _, line in tq_call(1.0, (0.1, 0.2, 0.3))))
+    groups = {
+        name: [one.key for one in chart_groups(draw(find([tmp_path / name])), "en")] for name in ("a.log", "b.log")
+    }
+    assert groups == {"a.log": ["shares", "sizes"], "b.log": ["shares", "timeline"]}
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_nothing_in_a_trace_is_markup(tmp_path: Path, language: str) -> None:
+    both_sides(tmp_path / "t", 25)
+    paths = [tmp_path / "t"]
+    page = trace_html(make_report(gather(paths)), paths, "zh" if language == "zh" else "en")
+    assert "<script>document.title" not in page
+    assert page.count("<script") == 3
+    assert f'<html lang="{language}">' in page
+    data = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page)
+    assert data is not None
+    assert [one["key"] for one in json.loads(data[1])] == ["shares", "sizes", "timeline"]
+    assert "<" not in groups_json(chart_groups(draw(find(paths)), "en"))
+
+
+def test_every_word_is_there_in_both_languages() -> None:
+    for english, chinese in _WORDS.values():
+        assert english
+        assert chinese
+        assert set(re.findall(r"\{\w+\}", english)) == set(re.findall(r"\{\w+\}", chinese))
+
+
+def test_hostile_numbers_do_not_break_it(tmp_path: Path) -> None:
+    made = Made(tmp_path / "t", "")
+    made.call(HOSTILE, [2**61, 2**61 + 1], trace.FUNCTION, sent=2**61)
+    made.call("", [0, 0], trace.FUNCTION)
+    made.call("back", [1000, 10], trace.FUNCTION)
+    made.segment.close()
+    assert [one.key for one in chart_groups(draw(find([tmp_path / "t"])), "en")] == ["sizes", "timeline"]

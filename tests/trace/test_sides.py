@@ -1,0 +1,569 @@
+"""Both sides of a call: its context, its server's record, and the parts of the wait that follow from the two."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipcbench import trace
+from ipcbench.clock import now_ns
+from ipcbench.trace.buffers import describe, parse_buffers, wide_bytes
+from ipcbench.trace.context import CONTEXT_BYTES, Context, parse_traceparent, unpack_context
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Notes, Segment
+from ipcbench.trace.readers.join import find_servers
+from ipcbench.trace.readers.own import read_segment
+from ipcbench.trace.recorder import STATE
+from ipcbench.trace.report.gather import gather
+from ipcbench.trace.report.render import as_csv, as_json, as_markdown, as_text, make_report
+from ipcbench.trace.report.split import Split
+from tests.trace.reading import calls_count
+from tests.trace.server import WORK_NS, work
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("request", "queue", "server", "reply")
+
+
+@pytest.fixture(autouse=True)
+def no_recorder() -> Iterator[None]:
+    yield
+    trace.stop()
+
+
+def batches(*folders: Path) -> list[Batch]:
+    paths = [path for folder in folders for path in sorted(folder.glob("*.ipct"))]
+    servers = find_servers(paths, Notes())
+    return [servers.join(batch) for path in paths for batch in read_segment(path, Notes())]
+
+
+def joined(*folders: Path) -> list[dict[str, Any]]:
+    """Return the client's calls that were joined: method, bytes sent, and the four parts."""
+    found = []
+    for batch in batches(*folders):
+        if batch.server_ns is not None:
+            parts: Any = [batch.request_ns, batch.queue_ns, batch.server_ns, batch.reply_ns]
+            for row in np.flatnonzero(batch.server_ns != UNKNOWN_NS).tolist():
+                index = batch.stages.index("wait")
+                request, queue, server, reply = (int(part[row]) for part in parts)
+                assert request + queue + server + reply == int(batch.stage_ns[row, index])
+                found.append({
+                    "method": batch.methods[int(batch.method[row])], "sent": int(batch.sent_bytes[row]),
+                    "request": request, "queue": queue, "server": server, "reply": reply,
+                })  # fmt: skip
+    return found
+
+
+def rpc(method: str, exchange: Callable[[dict[str, Any]], object], sent_bytes: int = 10) -> None:
+    with trace.call(method) as call:
+        request: dict[str, Any] = {"method": method}
+        trace.inject(request, call)
+        call.serialized(sent_bytes)
+        call.sent()
+        exchange(request)
+        call.received(20)
+
+
+# ------------------------------------------------------------------------------------------------ contexts
+
+
+@given(
+    st.tuples(*[st.integers(0, 2**64 - 1)] * 3),
+    st.sampled_from([True, False, None]),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**62),
+)
+def test_a_context_is_forty_bytes(ids: tuple[int, int, int], sampled: bool | None, boot: int, sent_ns: int) -> None:
+    context = Context(*ids, sampled, boot, sent_ns)
+    assert len(context.packed()) == CONTEXT_BYTES
+    assert unpack_context(b"xyz" + context.packed(), 3) == context
+    assert trace.extract({"ipcbench": msgpack.unpackb(msgpack.packb(context.packed()))}) == context
+
+
+@given(st.binary(max_size=60))
+def test_other_bytes_are_no_context(data: bytes) -> None:
+    assert unpack_context(data) is None or data[:2] == b"\xc7\x9d"
+    assert trace.extract({"ipcbench": data}) is None or data[:2] == b"\xc7\x9d"
+
+
+def test_contexts_as_text() -> None:
+    text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    context = parse_traceparent(text)
+    assert context == Context(0x0AF7651916CD43DD, 0x8448EB211C80319C, 0xB7AD6B7169203331, True)
+    assert context is not None
+    assert context.traceparent == text
+    assert trace.extract({"traceparent": text}) == trace.extract(text) == context
+    assert trace.extract(text[:-2] + "00") == replace_sampled(context)
+    for bad in ("", "ff" + text[2:], text.replace("b7ad6b7169203331", "0" * 16), text + "-x", text[:-1], "00-x"):
+        assert trace.extract(bad) is None
+
+
+def replace_sampled(context: Context) -> Context:
+    return context._replace(sampled=False)
+
+
+def test_a_call_without_a_record_asks_for_none(tmp_path: Path) -> None:
+    trace.start(tmp_path, sample=1000)
+    for turn in range(2):
+        carrier: dict[str, Any] = {}
+        with trace.call("Compute") as call:
+            trace.inject(carrier, call)
+            trace.inject(carrier, call, text=True)
+        assert ("traceparent" in carrier) == (turn == 0)
+        with trace.serve(carrier, f"turn {turn}"), trace.serve(carrier["ipcbench"], f"again {turn}"):
+            pass
+    trace.stop()
+    found = {name for batch in batches(tmp_path) for name in batch.methods}
+    assert found >= {"Compute", "turn 0", "again 0"}
+    assert calls_count(tmp_path) == 6
+
+
+def test_without_a_traced_client_the_server_decides(tmp_path: Path) -> None:
+    carrier: dict[str, Any] = {}
+    with trace.call("off") as call:
+        trace.inject(carrier, call)
+        trace.inject(carrier, call, text=True)
+    assert carrier == {}
+    trace.start(tmp_path)
+    with trace.serve(carrier, "x"), trace.serve(Context(0, 0, 0, None).packed(), "y"):
+        pass
+    trace.stop()
+    assert sum(len(batch.ids) for batch in batches(tmp_path)) == 2
+
+
+# ------------------------------------------------------------------------------------------------ two processes
+
+
+@pytest.mark.parametrize("way", ["key", "wrap"])
+def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> None:
+    """Five milliseconds of work behind one kilobyte: older analyzers call all of it transport.
+
+    While others take the cores, messages are late, and truly so: the share is that of calls that were not disturbed.
+    """
+    program = [sys.executable, "-m", "tests.trace.server", f"ipc://{tmp_path}/socket", str(tmp_path / "server"), way]
+    server = subprocess.Popen(program, cwd=ROOT)
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.connect(f"ipc://{tmp_path}/socket")
+        socket.send(b"")
+        socket.recv()
+        shares: list[float] = []
+        while len(shares) < 5 and min(shares, default=1.0) > 0.03:
+            folder = tmp_path / f"client {len(shares)}"
+            calls_of_five_ms(socket, folder, way)
+            report = make_report(gather([folder, tmp_path / "server"]))
+            calls = joined(folder, tmp_path / "server")
+            shares.append(float(np.percentile([transport_of(one) for one in calls], 10)))
+        socket.send(b"end")
+        socket.recv()
+    assert server.wait(30) == 0
+    assert min(shares) <= 0.03
+    client = next(one for one in json.loads(as_json(report))["segments"] if one["segment"] == "client (client)")
+    assert client["split"]["joined_count"] == len(calls) == 40
+    assert client["server_ns"] == sum(one["server"] for one in calls) > 0.9 * 40 * WORK_NS
+    assert client["split"]["transport_share_ratio"] < 0.30
+    rules = {one.rule for one in report.findings}
+    assert "R2" in rules
+    assert not rules & {"R2b", "R3"}
+    assert "of it request transit" in as_text(report)
+    assert "请求传输" in as_markdown(report, "zh")
+    assert "queue_ns" in as_csv(report).partition("\n")[0]
+    seed = make_report(gather([folder]), "seed").findings
+    if way == "key":
+        assert next(one for one in seed if one.rule == "S2").values["share"] > 0.95
+
+
+def transport_of(call: dict[str, Any]) -> float:
+    return float((call["request"] + call["reply"]) / sum(call[part] for part in PARTS))
+
+
+def calls_of_five_ms(socket: zmq.Socket[bytes], folder: Path, way: str) -> None:
+    trace.start(folder, service="client")
+    payload = b"x" * 1024
+
+    def exchange(request: dict[str, Any]) -> None:
+        socket.send(msgpack.packb({**request, "payload": payload}))
+        socket.recv()
+
+    for _ in range(40):
+        if way == "wrap":
+            trace.wrap(socket, "Compute", propagate=True).send(payload)
+            socket.recv()
+        else:
+            rpc("Compute", exchange, len(payload))
+    trace.stop()
+
+
+# ------------------------------------------------------------------------------------------------ joining
+
+
+def test_ten_calls_of_one_trace_id_are_ten_calls(tmp_path: Path) -> None:
+    trace.start(tmp_path)
+    for shared in (None, "0af7651916cd43dd8448eb211c80319c", "N/A"):
+        for number in range(10):
+            with trace.call("Compute", trace_id=shared) as call:
+                request: dict[str, Any] = {}
+                trace.inject(request, call)
+                call.serialized(number)
+                call.sent()
+                with trace.serve(request, "Compute"):
+                    pass
+                call.received(0)
+    trace.stop()
+    assert sorted(one["sent"] for one in joined(tmp_path)) == sorted([*range(10)] * 3)
+    assert sum(len(batch.ids) for batch in batches(tmp_path)) == 60
+
+
+def test_sixty_four_interleaved_calls_pair_exactly(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path)
+    queue: asyncio.Queue[tuple[dict[str, Any], asyncio.Future[None]]]
+
+    async def client(number: int) -> None:
+        for _ in range(5):
+            with recorder.call(f"call {number}") as call:
+                request = {"number": number}
+                trace.inject(request, call)
+                call.serialized(number)
+                call.sent()
+                done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                await queue.put((request, done))
+                await done
+                call.received(0)
+
+    async def server() -> None:
+        while True:
+            request, done = await queue.get()
+            with trace.serve(request, "work"):
+                await asyncio.sleep(0)
+                work(1000 * request["number"])
+            done.set_result(None)
+
+    async def everyone() -> None:
+        nonlocal queue
+        queue = asyncio.Queue()
+        servers = [asyncio.create_task(server()) for _ in range(8)]
+        await asyncio.gather(*(client(number) for number in range(64)))
+        for one in servers:
+            one.cancel()
+
+    asyncio.run(everyone())
+    trace.stop()
+    found = joined(tmp_path)
+    assert sorted(one["sent"] for one in found) == sorted([*range(64)] * 5)
+    for one in found:
+        assert one["method"] == f"call {one['sent']}"
+        assert one["server"] >= 1000 * one["sent"]
+
+
+def test_a_request_that_waits_for_the_server_was_queued(tmp_path: Path) -> None:
+    trace.start(tmp_path)
+    requests: list[dict[str, Any]] = []
+    with trace.call("A") as first, trace.call("B") as second:
+        for call in (first, second):
+            requests.append({})
+            trace.inject(requests[-1], call)
+            call.serialized(1)
+            call.sent()
+        with trace.serve(requests[0], "A"):
+            work(2_000_000)
+        with trace.serve(requests[1], "B"):  # the server was busy when B was sent
+            work(1_000_000)
+        second.received(1)
+        first.received(1)
+    with trace.call("C") as call:
+        request: dict[str, Any] = {}
+        trace.inject(request, call)
+        call.serialized(1)
+        call.sent()
+        received_ns = now_ns()
+        work(3_000_000)  # in a queue of the server's own
+        with trace.serve(request, "C", received_ns=received_ns):
+            pass
+        call.received(1)
+    trace.stop()
+    found = {one["method"]: one for one in joined(tmp_path)}
+    assert 2_000_000 <= found["A"]["server"] < 2_900_000 or found["A"]["server"] >= 2_000_000
+    assert found["B"]["queue"] >= 2_000_000
+    assert found["B"]["server"] >= 1_000_000
+    assert found["C"]["queue"] >= 3_000_000
+    assert found["C"]["request"] < 3_000_000
+
+
+def test_queueing_is_found(tmp_path: Path) -> None:
+    trace.start(tmp_path, service="x")
+    for number in range(40):
+        with trace.call("Compute") as call:
+            request: dict[str, Any] = {}
+            trace.inject(request, call)
+            call.serialized(1)
+            call.sent()
+            received_ns = now_ns()
+            work(30_000 * number)
+            with trace.serve(request, "Compute", received_ns=received_ns):
+                work(100_000)
+            call.received(1)
+    trace.stop()
+    report = make_report(gather([tmp_path]))
+    (finding,) = (one for one in report.findings if one.rule == "R7")
+    assert finding.values["share"] > 0.4
+    assert finding.gain_ns is not None
+    assert "排队" in as_text(report, "zh")
+
+
+@pytest.mark.parametrize("growth", [-1.0, 0.0, 1.5])
+def test_a_growing_queue_is_seen(growth: float) -> None:
+    count = 1000
+    times, total = np.arange(count) * 10**6, np.full(count, 10**7)
+    queue = 10**6 * (1 + growth * (np.arange(count) / (count - 1) - 0.5))
+    zeros = np.zeros(count, np.int64)
+    batch = Batch(
+        Segment("x", "client", role=1), trace.RPC.stages, ["m"], zeros, zeros, times + 10**18, total,
+        np.stack([zeros, zeros, total, zeros], axis=1), zeros, zeros, zeros.astype(bool), server_ns=zeros,
+        request_ns=zeros, queue_ns=queue.astype(np.int64), reply_ns=zeros,
+    )  # fmt: skip
+    split = Split()
+    for part in (slice(0, 300), slice(300, None)):
+        split.add(batch, np.arange(count)[part])
+    assert split.growth_ratio == pytest.approx(growth, abs=0.01)
+    assert split.transport_ratio == pytest.approx(0.9, abs=0.01)
+
+
+def test_two_hosts_have_two_clocks(tmp_path: Path) -> None:
+    """The server's clock is an hour ahead, and drifts; what is left of that is within the error that is shown."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    client = trace.start(here, service="client")
+    requests = []
+    stamps = []
+    for _ in range(50):
+        with client.call("Compute") as call:
+            request: dict[str, Any] = {}
+            trace.inject(request, call)
+            call.serialized(1)
+            call.sent()
+            begin = now_ns()
+            work(200_000)
+            stamps.append((begin + 20_000, begin + 180_000))
+            requests.append(request)
+            call.received(1)
+    trace.stop()
+    hour_ns = 3_600_000_000_000
+    far = trace.start(there, service="server")
+    far._store._boot, far._store.boot = "another-boot", 77
+    for request, (received_ns, done_ns) in zip(requests, stamps, strict=True):
+        served = trace.serve(request, "Compute", received_ns=received_ns + hour_ns)
+        with served:
+            served._marks[0] = received_ns + hour_ns
+            served._marks.append(done_ns + hour_ns)
+    trace.stop()
+    gathered = gather([here, there])
+    split = next(one.split for one in gathered.sums.groups if one.segment.role == 1)
+    assert split.joined_count == 50
+    assert 0 < split.offset_error_ns < 200_000
+    assert abs(split.server_ns / 50 - 160_000) < 1000
+    assert abs(split.request_ns / 50 - 20_000) <= split.offset_error_ns
+    report = make_report(gathered)
+    assert "±" in as_text(report)
+    assert "±" in as_text(report, "zh")
+
+
+def test_what_is_sampled_is_sampled_on_both_sides(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, sample=8)
+    for _ in range(800):
+        with recorder.call("Compute") as call:
+            request: dict[str, Any] = {}
+            trace.inject(request, call)
+            call.serialized(1)
+            call.sent()
+            with trace.serve(request, "Compute"):
+                pass
+            call.received(1)
+    trace.stop()
+    clients = [batch for batch in batches(tmp_path) if batch.segment.role == 1]
+    recorded = sum(len(one.ids) for one in clients)
+    assert 40 < len(joined(tmp_path)) <= recorded < 300
+    assert calls_count(tmp_path) == 1600
+
+
+# ------------------------------------------------------------------------------------------------ what goes wrong
+
+
+def test_failures_at_the_server_are_recorded(tmp_path: Path) -> None:
+    trace.start(tmp_path)
+
+    def fail() -> None:
+        with trace.serve(None, "Compute"):
+            raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 # the application's own
+        fail()
+    for call in trace.requests(lambda: b"x"):
+        assert call.request == b"x"
+        break
+    with trace.serve("no context", "Other") as served:
+        served.replying(5)
+    trace.stop()
+    failed = {batch.methods[int(method)]: bool(bad) for batch in batches(tmp_path)
+              for method, bad in zip(batch.method, batch.failed, strict=True)}  # fmt: skip
+    assert failed == {"Compute": True, "request": False, "Other": False}
+
+
+def test_a_stale_trace_id_is_not_kept(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, sample=1000)
+    for number in range(50):
+        with recorder.call("x", trace_id=number) as call:
+            call.serialized(1)
+            call.sent()
+            call.received(1)
+    site = recorder._local.lane.sites["x"]
+    assert all(call._trace is None and call._span == 0 for call in site.free)
+
+
+def test_without_a_recorder_nothing_happens() -> None:
+    trace.stop()
+    with trace.serve({}, "x") as call:
+        call.replying(3)
+    for turn in trace.requests(lambda: 1):
+        assert turn.request == 1
+        break
+    assert not STATE.recorder.enabled
+
+
+def test_eight_threads_and_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    for folder in (tmp_path, Path("/proc/nothing")):
+        trace.start(folder)
+
+        def turn(number: int) -> None:
+            for _ in range(50):
+                rpc(
+                    f"thread {number}",
+                    lambda request: trace.serve(request, "work").__enter__().__exit__(None, None, None),
+                )
+
+        threads = [threading.Thread(target=turn, args=(number,)) for number in range(8)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        trace.stop()
+    assert len(joined(tmp_path)) == 400
+
+
+def test_a_forked_server_and_a_sudden_end(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from ipcbench import trace
+trace.start(sys.argv[1])
+read, write = os.pipe()
+with trace.call("x") as call:
+    request = {}
+    trace.inject(request, call)
+    pid = os.fork()
+    if not pid:
+        with trace.serve(request, "served"):
+            pass
+        os._exit(0)
+    call.serialized(1); call.sent()
+    os.waitpid(pid, 0)
+    call.received(1)
+spans = []
+for _ in range(2):
+    pid = os.fork()
+    if not pid:
+        with trace.call("child") as call:
+            call.context()
+        os._exit(0)
+    os.waitpid(pid, 0)
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60, cwd=ROOT)
+    keys = [key for batch in batches(tmp_path) if batch.key is not None for key in batch.key.tolist() if key]
+    assert len(keys) == 4
+    assert len(set(keys)) == 3
+    assert [one["method"] for one in joined(tmp_path)] == ["x"]
+    assert os.getpid()
+
+
+def test_damaged_server_records_end_nothing(tmp_path: Path) -> None:
+    trace.start(tmp_path)
+    rpc("x", lambda request: trace.serve(request, "x").__enter__().__exit__(None, None, None))
+    trace.stop()
+    (path,) = tmp_path.glob("*.ipct")
+    data = bytearray(path.read_bytes())
+    chosen = np.random.default_rng(1)
+    for _ in range(200):
+        mutated = bytearray(data)
+        for at in chosen.integers(0, len(data), 5).tolist():
+            mutated[at] = int(chosen.integers(0, 256))
+        path.write_bytes(mutated)
+        find_servers([path], Notes())
+
+
+# ------------------------------------------------------------------------------------------------ buffers
+
+
+def test_buffers_are_described_and_read_again(tmp_path: Path) -> None:
+    array = np.zeros((64, 128), np.float32)
+    assert describe([array, b"0123456789", np.zeros((), np.int64)]) == "float32[64,128]+uint8[10]+int64[]"
+    assert describe(["bfloat16[3]", object(), np.zeros(3, np.bool_)]) == "bfloat16[3]+bool[3]"
+    assert describe([np.zeros(2, np.complex128), np.zeros(2, np.uint16)]) == "complex128[2]+uint16[2]"
+    request, reply = parse_buffers("float32[64,128]+uint8[10]>int64[]") or ((), ())
+    assert [one.size_bytes for one in (*request, *reply)] == [32768, 10, 8]
+    assert wide_bytes("float32[64,128]+uint8[10]>float64[2]") == 32768 + 16
+    for bad in ("float32", "what[3]", "float32[3]>uint8[1]>uint8[1]", "float32[-1]"):
+        assert parse_buffers(bad) is None
+    trace.start(tmp_path)
+    for _ in range(3):
+        with trace.call("x") as call:
+            call.buffers(array)
+            call.reply_buffers(b"123")
+            call.buffers(array, b"1")
+    with trace.call("x"):
+        pass
+    trace.stop()
+    (batch,) = batches(tmp_path)
+    assert batch.layout is not None
+    assert [batch.layouts[number] for number in batch.layout.tolist()] == ["float32[64,128]+uint8[1]>uint8[3]"] * 3 + [
+        ""
+    ]
+    assert batch.key is None
+
+
+def test_wide_numbers_are_found(tmp_path: Path) -> None:
+    trace.start(tmp_path)
+    for _ in range(30):
+        with trace.call("Matmul") as call:
+            call.buffers("float32[1024,512]", "uint8[100]")
+            request: dict[str, Any] = {}
+            trace.inject(request, call)
+            call.serialized(2**21 + 100)
+            call.sent()
+            work(300_000)
+            with trace.serve(request, "Matmul"):
+                work(10_000)
+            call.received(10)
+    trace.stop()
+    report = make_report(gather([tmp_path]))
+    (finding,) = (one for one in report.findings if one.rule == "R14")
+    assert finding.values["wide_share"] > 0.99
+    assert "float32" in as_text(report)
+
+
+def test_a_batch_can_be_replaced(tmp_path: Path) -> None:
+    trace.start(tmp_path)
+    rpc("x", lambda request: None)
+    trace.stop()
+    (batch,) = batches(tmp_path)
+    assert replace(batch, key=None).key is None
+    assert batch.server_ns is None

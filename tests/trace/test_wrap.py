@@ -1,0 +1,463 @@
+"""What is wrapped goes on as before, and has one record a message."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from ipcbench import trace
+from ipcbench.backend import Backend
+from ipcbench.errors import ConfigError, TransportTimeout
+from ipcbench.registry import get_backend
+from ipcbench.spec import ChannelSpec
+from ipcbench.trace.readers.batch import Notes
+from ipcbench.trace.readers.join import find_servers
+from ipcbench.trace.readers.own import read_segment
+from tests.trace.reading import Record, records
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_recorder() -> Iterator[None]:
+    yield
+    trace.stop()
+
+
+class Sockets:
+    """A context that closes what it made."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._made: list[zmq.Socket[bytes]] = []
+
+    def socket(self, kind: int) -> zmq.Socket[bytes]:
+        self._made.append(self._context.socket(kind))
+        return self._made[-1]
+
+    def close(self) -> None:
+        for one in self._made:
+            one.close(linger=0)
+        self._context.term()
+
+
+@pytest.fixture
+def zmq_context() -> Iterator[Sockets]:
+    context = Sockets()
+    yield context
+    context.close()
+
+
+def pair(context: Any, one: int, other: int) -> tuple[Any, Any]:
+    """Return two connected sockets."""
+    first, second = context.socket(one), context.socket(other)
+    first.bind("inproc://here")
+    second.connect("inproc://here")
+    return first, second
+
+
+def ended(folder: Path) -> Counter[str]:
+    """Stop, and return how many records there are by the stages of their schema."""
+    trace.stop()
+    return Counter("+".join(one.stages) for one in records(folder))
+
+
+def joined_count(folder: Path) -> int:
+    """Return how many calls were joined to the other side's record."""
+    paths = sorted(folder.glob("*.ipct"))
+    servers = find_servers(paths, Notes())
+    count = 0
+    for path in paths:
+        for batch in read_segment(path, Notes()):
+            done = servers.join(batch)
+            count += 0 if done.request_ns is None else int((done.request_ns >= 0).sum())
+    return count
+
+
+# ------------------------------------------------------------------------------------------------ ZeroMQ
+
+
+@pytest.mark.parametrize("propagate", [False, True])
+def test_a_message_of_many_frames_is_one_record(tmp_path: Path, zmq_context: Any, propagate: bool) -> None:
+    trace.start(tmp_path)
+    push, pull = pair(zmq_context, zmq.PUSH, zmq.PULL)
+    assert trace.wrap(push, propagate=propagate) is push
+    trace.wrap(pull, propagate=propagate)
+    push.send(b"one")
+    push.send_multipart([b"a", b"bb", b"ccc"])
+    push.send(b"x", zmq.SNDMORE)
+    push.send(b"y")
+    push.send_string("text")
+    push.send_json({"a": 1})
+    push.send_pyobj([1, 2])
+    assert pull.recv() == b"one"
+    assert pull.recv_multipart() == [b"a", b"bb", b"ccc"]
+    assert pull.recv() == b"x"
+    assert pull.rcvmore
+    assert pull.get(zmq.RCVMORE)
+    assert pull.recv(copy=False).bytes == b"y"
+    assert not pull.getsockopt(zmq.RCVMORE)
+    assert (pull.recv_string(), pull.recv_json(), pull.recv_pyobj()) == ("text", {"a": 1}, [1, 2])
+    assert ended(tmp_path) == {"send": 6, "receive": 6}
+    found = records(tmp_path)
+    assert sum(one.sent_bytes for one in found) == sum(one.recv_bytes for one in found)
+    assert {6, 3, 2} <= {one.sent_bytes for one in found}
+    assert {one.method for one in found} == {"PUSH", "PULL"}
+    assert joined_count(tmp_path) == 6 * propagate
+
+
+def test_without_propagate_the_bytes_are_the_same(tmp_path: Path, zmq_context: Any) -> None:
+    trace.start(tmp_path)
+    push, pull = pair(zmq_context, zmq.PUSH, zmq.PULL)
+    trace.wrap(push)
+    push.send_multipart([b"a", b"b"])
+    assert pull.recv_multipart() == [b"a", b"b"]
+    trace.wrap(push, propagate=True)  # it is wrapped already
+    push.send(b"c")
+    assert pull.recv_multipart() == [b"c"]
+
+
+def test_topics_are_untouched(tmp_path: Path, zmq_context: Any) -> None:
+    trace.start(tmp_path)
+    pub, sub = zmq_context.socket(zmq.XPUB), zmq_context.socket(zmq.SUB)
+    plain = zmq_context.socket(zmq.SUB)
+    pub.bind("inproc://here")
+    for one in (sub, plain):
+        one.connect("inproc://here")
+        one.subscribe(b"weather")
+    pub.recv()  # a subscription
+    for one in (pub, sub):
+        trace.wrap(one, propagate=True)
+    pub.send(b"news no")
+    pub.send_multipart([b"weather", b"rain"])
+    pub.send(b"weather sun")
+    assert sub.recv_multipart() == [b"weather", b"rain"]
+    assert sub.recv() == b"weather sun"
+    first, second, context = plain.recv_multipart()
+    assert (first, second, len(context)) == (b"weather", b"rain", 40)
+    assert ended(tmp_path) == {"send": 3, "receive": 2}
+    assert joined_count(tmp_path) == 2
+
+
+@pytest.mark.parametrize("propagate", [False, True])
+def test_a_request_and_its_reply_are_one_call(tmp_path: Path, zmq_context: Any, propagate: bool) -> None:
+    trace.start(tmp_path)
+    rep, req = pair(zmq_context, zmq.REP, zmq.REQ)
+    for one in (rep, req):
+        trace.wrap(one, propagate=propagate)
+    for _ in range(5):
+        req.send_multipart([b"question", b"?"])
+        assert rep.recv_multipart() == [b"question", b"?"]
+        rep.send(b"answer")
+        with pytest.raises(zmq.ZMQError):
+            rep.send(b"once more")
+        assert req.recv() == b"answer"
+    req.send(b"never answered")
+    req.close()
+    assert ended(tmp_path) == {"send+wait": 6, "queue+work+reply": 5}
+    calls = [one for one in records(tmp_path) if "wait" in one.stages]
+    assert [(one.sent_bytes, one.recv_bytes, one.failed) for one in calls] == [(9, 6, False)] * 5 + [(14, 0, True)]
+    assert joined_count(tmp_path) == 5 * propagate
+
+
+def test_looking_is_no_call(tmp_path: Path, zmq_context: Any) -> None:
+    trace.start(tmp_path)
+    push, pull = pair(zmq_context, zmq.PUSH, zmq.PULL)
+    alone = zmq_context.socket(zmq.PUSH)
+    for one in (push, pull, alone):
+        trace.wrap(one, propagate=True)
+    pull.rcvtimeo = 1
+    for flags in (zmq.NOBLOCK, 0):
+        with pytest.raises(zmq.Again):
+            pull.recv(flags)
+    with pytest.raises(zmq.Again):
+        alone.send(b"x", zmq.NOBLOCK)
+    poller = zmq.Poller()
+    poller.register(pull, zmq.POLLIN)
+    assert poller.poll(0) == []
+    push.send(b"x")
+    assert poller.poll(1000) == [(pull, zmq.POLLIN)]
+    assert pull.recv(zmq.NOBLOCK) == b"x"
+    room = bytearray(10)
+    push.send_multipart([b"abc", b"defg"])
+    assert pull.recv_into(room) == 3
+    assert pull.recv_into(room) == 4
+    assert room[:4] == b"defg"
+    assert ended(tmp_path) == {"send": 2, "receive": 2}
+
+
+def test_a_dealer_and_a_router_carry_calls(tmp_path: Path, zmq_context: Any) -> None:
+    trace.start(tmp_path)
+    router, dealer = pair(zmq_context, zmq.ROUTER, zmq.DEALER)
+    for one in (router, dealer):
+        trace.wrap(one, propagate=True)
+    for _ in range(5):
+        with trace.call("Matmul") as call:
+            call.serialized(3)
+            dealer.carry(call).send(b"abc")
+            call.sent()
+            who, what = router.recv_multipart()
+            with trace.serve(router, "Matmul"):
+                router.send_multipart([who, what * 2])
+            assert dealer.recv() == b"abcabc"
+            call.received(6)
+    stages = ended(tmp_path)
+    assert stages["serialize+send+wait+deserialize"] == stages["queue+work+reply"] == 5
+    assert joined_count(tmp_path) == 10  # the calls, and the replies as messages
+
+
+def test_sockets_of_asyncio(tmp_path: Path) -> None:
+    trace.start(tmp_path)
+
+    async def talk() -> None:
+        with zmq.asyncio.Context() as context:
+            rep, req = pair(context, zmq.REP, zmq.REQ)
+            push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+            push.bind("inproc://there")
+            pull.connect("inproc://there")
+            for one in (rep, req, push, pull):
+                assert trace.wrap(one, propagate=True) is one
+            waiting = asyncio.ensure_future(rep.recv())
+            await asyncio.sleep(0)
+            await req.send(b"question")
+            assert await waiting == b"question"
+            await rep.send_multipart([b"an", b"swer"])
+            assert await req.recv_multipart() == [b"an", b"swer"]
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(pull.recv(), 0.001)
+            await push.send_multipart([b"a", b"b", b"c"])
+            assert await pull.recv() == b"a"
+            assert pull.get(zmq.RCVMORE)
+            assert [await pull.recv(), await pull.recv()] == [b"b", b"c"]
+            assert not pull.get(zmq.RCVMORE)
+            await push.send_string("text")
+            assert await pull.recv_string() == "text"
+            for one in (rep, req, push, pull):
+                one.close(linger=0)
+
+    asyncio.run(talk())
+    assert ended(tmp_path) == {"send+wait": 1, "queue+work+reply": 1, "send": 2, "receive": 2}
+    assert joined_count(tmp_path) == 3
+
+
+def test_every_socket_made_later(tmp_path: Path) -> None:
+    trace.start(tmp_path)
+    undo = trace.instrument_zmq(propagate=True)
+    try:
+        with zmq.Context() as context:
+            push, pull = pair(context, zmq.PUSH, zmq.PULL)
+            push.send(b"x")
+            assert pull.recv() == b"x"
+            push.close()
+            pull.close()
+
+        async def talk() -> None:
+            with zmq.asyncio.Context() as context:
+                push, pull = pair(context, zmq.PUSH, zmq.PULL)
+                await push.send(b"x")
+                assert await pull.recv() == b"x"
+                push.close()
+                pull.close()
+
+        asyncio.run(talk())
+    finally:
+        undo()
+    with zmq.Context() as context, context.socket(zmq.PUSH) as plain:
+        assert type(plain) is zmq.Socket
+    assert ended(tmp_path) == {"send": 2, "receive": 2}
+    assert joined_count(tmp_path) == 2
+
+
+# ------------------------------------------------------------------------------------------------ multiprocessing
+
+
+@pytest.mark.parametrize("propagate", [False, True])
+def test_connections(tmp_path: Path, propagate: bool) -> None:
+    trace.start(tmp_path)
+    here, there = multiprocessing.Pipe()
+    with here, there:
+        for one in (here, there):
+            assert trace.wrap(one, "pipe", propagate) is one
+        here.send({"a": [1, 2]})
+        assert there.recv() == {"a": [1, 2]}
+        there.send_bytes(b"0123456789", 2, 5)
+        assert here.recv_bytes(5) == b"23456"
+        there.send_bytes(b"abc")
+        room = bytearray(3)
+        assert here.recv_bytes_into(room) == 3
+        assert bytes(room) == b"abc"
+        with pytest.raises(ValueError, match="size"):
+            there.send_bytes(b"abc", 0, 9)
+    assert ended(tmp_path) == {"send": 4, "receive": 3}
+    found = records(tmp_path)
+    assert sum(one.recv_bytes for one in found) == sum(one.sent_bytes for one in found if not one.failed)
+    assert joined_count(tmp_path) == 3 * propagate
+
+
+def test_an_unwrapped_end_reads_objects_all_the_same() -> None:
+    here, there = multiprocessing.Pipe()
+    with here, there:
+        trace.wrap(here, propagate=True)
+        here.send([1, 2, 3])
+        assert there.recv() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("propagate", [False, True])
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
+def test_queues(tmp_path: Path, kind: str, propagate: bool) -> None:
+    trace.start(tmp_path)
+    made: Any = getattr(multiprocessing.get_context("fork"), kind)()
+    assert trace.wrap(made, propagate=propagate) is made
+    made.put({"a": 1})
+    assert made.get() == {"a": 1}
+    if kind != "SimpleQueue":
+        with pytest.raises(queue.Empty):
+            made.get(block=False)
+        made.close()
+        made.join_thread()
+    else:
+        made.close()
+    assert ended(tmp_path) == {"send": 1, "receive": 1}
+    assert {one.method for one in records(tmp_path)} == {kind}
+    assert joined_count(tmp_path) == propagate
+
+
+def test_a_queue_between_processes(tmp_path: Path) -> None:
+    code = """
+import multiprocessing, sys
+from ipcbench import trace
+def child(queue, back, connection):
+    trace.start(sys.argv[1])
+    back.put(queue.get() * 2)
+    connection.send(connection.recv())
+    trace.stop()
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver" if len(sys.argv) > 2 else "fork")
+    trace.start(sys.argv[1])
+    queue, back = (trace.wrap(context.Queue(), name, propagate=True) for name in ("there", "back"))
+    here, there = context.Pipe()
+    trace.wrap(here), trace.wrap(there)
+    process = context.Process(target=child, args=(queue, back, there))
+    process.start()
+    queue.put(21)
+    assert back.get() == 42
+    here.send("x")
+    assert here.recv() == "x"
+    process.join()
+    assert process.exitcode == 0
+"""
+    program = tmp_path / "program.py"
+    program.write_text(code)
+    folder = tmp_path / "trace"
+    subprocess.run([sys.executable, str(program), str(folder)], check=True, timeout=60, cwd=ROOT,
+                   env={"PYTHONPATH": str(ROOT)})  # fmt: skip
+    methods = Counter((one.method, "+".join(one.stages)) for one in records(folder))
+    assert methods[("there", "send")] == methods[("there", "receive")] == methods[("back", "send")] == 1
+    assert joined_count(folder) == 2
+
+
+# ------------------------------------------------------------------------------------------------ backends
+
+
+@pytest.fixture
+def channel() -> ChannelSpec:
+    return ChannelSpec("ipcb-wrapped", max_message_bytes=10_000)
+
+
+def test_a_backend_carries_the_context(tmp_path: Path, channel: ChannelSpec) -> None:
+    trace.start(tmp_path)
+    backend = trace.wrap(get_backend("null")())
+    assert isinstance(backend, Backend)
+    assert (backend.name, backend.summary) == ("null", get_backend("null")().summary)
+    assert backend.capabilities.max_message_bytes == get_backend("null")().capabilities.max_message_bytes - 40
+    assert pickle.loads(pickle.dumps(backend)).name == "null"
+    assert trace.wrap(backend) is backend
+    backend.probe()
+    address = backend.create(channel)
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+        for payload in (b"", b"x", bytearray(b"yy"), memoryview(b"z" * 10_000)):
+            writer.write(payload)
+            assert reader.read(1.0) == payload
+        with pytest.raises(TransportTimeout):
+            reader.read(0.0)
+        room = writer.reserve(5)  # type: ignore[attr-defined]
+        room[:] = b"12345"
+        writer.write(room)
+        assert bytes(reader.read(1.0)) == b"12345"
+        with trace.call("Matmul") as call:
+            call.serialized(3)
+            writer.carry(call).write(b"abc")  # type: ignore[attr-defined]
+            call.sent()
+            assert bytes(reader.read(1.0)) == b"abc"
+            with trace.serve(reader, "Matmul"):
+                pass
+            call.received(0)
+    backend.destroy(address)
+    stages = ended(tmp_path)
+    assert stages == {"send": 5, "receive": 6, "serialize+send+wait+deserialize": 1, "queue+work+reply": 1}
+    assert joined_count(tmp_path) == 6
+
+
+def test_one_end_can_be_wrapped_by_itself(tmp_path: Path, channel: ChannelSpec) -> None:
+    trace.start(tmp_path)
+    backend = get_backend("null")()
+    address = backend.create(channel)
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+        trace.wrap(reader, "plain").read  # noqa: B018 # wrapping changes nothing of it
+        writer.write(b"plain")
+        assert bytes(trace.wrap(reader, "plain").read(1.0)) == b"plain"
+        trace.wrap(writer, "ours").write(b"x")
+        assert bytes(reader.read(1.0))[40:] == b"x"
+    backend.destroy(address)
+    assert ended(tmp_path) == {"send": 1, "receive": 1}
+
+
+# ------------------------------------------------------------------------------------------------ the rest
+
+
+@pytest.mark.parametrize("thing", [None, 1, "text", object(), queue.Queue(), threading.Lock()])
+def test_other_things_are_refused(thing: object) -> None:
+    with pytest.raises(TypeError, match=r"trace\.wrap takes an ipcbench Backend") as caught:
+        trace.wrap(thing)
+    assert "\n" not in str(caught.value)
+
+
+def test_sockets_of_single_frames_do_not_propagate(zmq_context: Any) -> None:
+    with zmq_context.socket(zmq.STREAM) as socket:
+        with pytest.raises(ConfigError, match="propagate"):
+            trace.wrap(socket, propagate=True)
+        trace.wrap(socket)
+
+
+def test_without_a_recorder_messages_go_on(zmq_context: Any) -> None:
+    trace.stop()
+    rep, req = pair(zmq_context, zmq.REP, zmq.REQ)
+    for one in (rep, req):
+        trace.wrap(one, propagate=True)
+    req.send(b"a")
+    assert rep.recv() == b"a"
+    rep.send(b"b")
+    assert req.recv() == b"b"
+
+
+def test_records_have_their_method(tmp_path: Path, zmq_context: Any) -> None:
+    trace.start(tmp_path)
+    push, pull = pair(zmq_context, zmq.PUSH, zmq.PULL)
+    trace.wrap(push, "work items").send(b"x")
+    pull.recv()
+    trace.stop()
+    found: list[Record] = records(tmp_path)
+    assert [one.method for one in found] == ["work items"]
