@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ipcbench.measure.stats import Interval
+from ipcbench.measure.stats import MIN_ROUNDS, Interval
 from ipcbench.replay.outcome import BackendOutcome, MethodOutcome, Outcome
 from ipcbench.units import format_duration_ns, format_significant
 
@@ -61,7 +61,7 @@ def backend_rows(outcome: Outcome) -> Rows:
     head += ["at most"] if bounded else ["time saved", "against then"]
     rows = []
     for one in outcome.backends:
-        wide = one.rounds_count > 1
+        wide = one.rounds_count >= MIN_ROUNDS
         name = f"{one.name} (as recorded)" if one.name == outcome.source else one.name
         row = [name, _rank(one, outcome), format_duration_ns(one.replayed_ns), format_duration_ns(one.table_ns)]
         row.append(_time(one.predicted_ns, wide))
@@ -116,8 +116,10 @@ def _sentences(outcome: Outcome) -> list[str]:
         )
     if outcome.noise_ratio is not None:
         lines.append(f"The rounds of one backend differ by {100 * outcome.noise_ratio:.1f} %; less is a tie.")
-    else:
+    if outcome.rounds_count == 1:
         lines.append("A single round: no intervals, and nobody can be told apart.")
+    elif outcome.rounds_count < MIN_ROUNDS:
+        lines.append(f"Fewer than {MIN_ROUNDS} rounds: no intervals, which would say little.")
     lines += outcome.remarks
     lines += [f"{name} is left out: {reason}" for name, reason in outcome.left_out.items()]
     lines += [f"{name} failed: {reason}" for name, reason in outcome.failed.items()]
