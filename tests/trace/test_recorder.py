@@ -147,7 +147,7 @@ def test_budget_follows_the_time_between_calls() -> None:
 
     assert period(5_000_000) == (1, False)
     assert period(30_000)[1]
-    assert 20 < period(30_000)[0] < 60
+    assert 100 < period(30_000)[0] < 300
     assert period(1_000) == (1024, True)
 
 
@@ -324,13 +324,6 @@ work(100)
     sent = [one.sent_bytes for one in records(tmp_path)]
     assert len(set(sent)) == len(sent)
     assert len({path.name.split("-")[3] for path in tmp_path.glob("*.ipct")}) == 2
-
-
-def test_killed_two_hundred_times(tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "tests.trace.killed", str(tmp_path), "200"]
-    done = subprocess.run(program, check=False, timeout=100, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "none lost" in done.stdout
 
 
 def test_the_environment_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,11 @@ UNKNOWN_NS = -1
 _MAX_SHOWN = 5
 
 
+def printable(text: str) -> str:
+    """Return what a file calls something as one line that no terminal obeys."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Calls that belong together: one process, or one client from its start to its restart.
@@ -154,4 +159,4 @@ class Notes:
         self.damaged_count += 1
         if len(self.examples) < _MAX_SHOWN:
             shown = what if len(what) <= 80 else f"{what[:80]}…"
-            self.examples.append(f"{place}: {shown.encode('ascii', 'backslashreplace').decode()}")
+            self.examples.append(printable(f"{place}: {shown.encode('ascii', 'backslashreplace').decode()}"))

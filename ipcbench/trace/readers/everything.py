@@ -57,7 +57,7 @@ class Source:
         try:
             yield from file.read_new()
         except StoreError as error:
-            self.notes.damaged(path.name, str(error))
+            self.notes.damaged(path.name, str(error).removeprefix(f"{path}: "))
         self.notes.counts["torn records"] += file.unfinished_count
         if file.impossible_count:
             self.notes.damaged(path.name, f"{file.impossible_count:,} records with impossible numbers")
@@ -74,7 +74,7 @@ class Source:
             try:
                 yield from read_tally(path, self.notes)
             except StoreError as error:
-                self.notes.damaged(path.name, str(error))
+                self.notes.damaged(path.name, str(error).removeprefix(f"{path}: "))
 
     def in_order(self) -> Iterator[Row]:
         """Yield all calls one by one in the order in which they ended; those of logs as they stand there."""

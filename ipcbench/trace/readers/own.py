@@ -31,7 +31,7 @@ from ipcbench.trace.layout import (
     TALLY_MAGIC,
     unpack_header,
 )
-from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Keys, Notes, Segment
+from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Keys, Notes, Segment, printable
 from ipcbench.trace.schema import CLIENT, MAX_STAGES, RECEIVER, SERVER_SIDE, Schema, parse_schema
 
 _ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)", RECEIVER: " (receiver)"}
@@ -112,8 +112,8 @@ def _learn(records: npt.NDArray[Any], names: dict[int, str], pieces: dict[int, b
 
 def segment_of(path: Path, facts: dict[str, Any], role: int) -> Segment:
     """Return the segment that a file's calls belong to: those of one service in one role, whichever process."""
-    worker = f"{facts.get('host', '?')}:{facts.get('pid', '?')}"
-    service = str(facts.get("service") or "process")
+    worker = printable(f"{facts.get('host', '?')}:{facts.get('pid', '?')}")
+    service = printable(str(facts.get("service") or "process"))
     return Segment(str(path.parent), f"{service}{_ROLES.get(role, '')}", worker=worker, role=role)
 
 

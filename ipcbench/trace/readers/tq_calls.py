@@ -5,7 +5,6 @@ What does not live here: lines and their fields (tq_log.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -18,6 +17,7 @@ _SHARE_SLACK = 0.00006
 """Ratios are printed to 0.01 %."""
 
 _SHARES_SLACK = 0.005
+_LARGEST_SHARE = 1.001
 _ALL_IN_ORDER = [True, True, True]
 
 _MOST_FUNCTIONS = 10_000
@@ -96,7 +96,7 @@ class Function:
             share = shares[stage]
             part = self._take_part(stage, begin_ns, before_ns, trace_id, share * total_ns, slack_ns)
             if part is None:
-                durations[stage] = 0 if math.isnan(share) else round(share * total_ns)
+                durations[stage] = round(share * total_ns) if 0.0 <= share <= _LARGEST_SHARE else 0
             else:
                 part_ns = durations[stage] = part[1]
                 before_ns = None if part[0] is None else part[0] - part_ns

@@ -12,6 +12,8 @@ from ipcbench.trace.readers.tq_calls import TqCall
 
 _MOST_SIZES = 1024
 _LONGEST_NAME = 300
+_MOST_LISTS = 1000
+_OTHERS = "(other operations)"
 
 
 class Transfers:
@@ -53,7 +55,10 @@ class Transfers:
         self._add(worker, operation[:_LONGEST_NAME], (UNKNOWN_NS, duration_ns, (duration_ns, 0, 0), 0, 0))
 
     def _add(self, worker: str, name: str, call: TqCall) -> None:
-        self._calls.setdefault((worker, name), []).append(call)
+        key = (worker, name)
+        if key not in self._calls and len(self._calls) >= _MOST_LISTS:
+            key = ("", _OTHERS)
+        self._calls.setdefault(key, []).append(call)
         self.done_count += 1
 
     def take(self) -> Iterator[tuple[str, str, list[TqCall]]]:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Ints, Notes, Segment
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Ints, Notes, Segment, printable
 from ipcbench.trace.readers.points import rows_by_points
 from ipcbench.trace.readers.rows import Floats, Rows, numbers, rows_at_once, rows_one_by_one
 from ipcbench.trace.schema import CLIENT, RPC
@@ -22,10 +22,12 @@ _Line: TypeAlias = tuple[int, str]
 _FEW = 64
 """Rows that are not worth the overhead of reading them at once."""
 
+_MOST_SEGMENTS = 500
 _MOST_CLAIMS = 100
 _MOST_EXPECTED = 1000
 _MOST_WAITING = 20
-"""Summaries, ids that some client writes next, and clients that write the same one next; so that memory is bounded."""
+"""Segments kept apart, summaries, ids that some client writes next, and clients that write the same one next; so that
+memory is bounded."""
 
 _TITLE = re.compile(r"ZeroMQ Performance Log.*?- Transport:\s*(.*)")
 _ORDERED = re.compile(r"ZeroMQ|ID\s|SUMMARY")
@@ -65,6 +67,7 @@ class ZmqLog:
         self._last_id = 0
         self._claim: Claim | None = None
         self._section = ""
+        self._others = Segment(source, "(further segments)", role=CLIENT)
 
     @property
     def active(self) -> bool:
@@ -120,7 +123,7 @@ class ZmqLog:
         """Take a line that is no row."""
         title = _TITLE.search(line)
         if title:
-            self._transport = title[1].strip()[:100]
+            self._transport = printable(title[1].strip()[:100])
             self._claim = None
         elif parts[:2] == ["ID", "Method"]:
             self._header(line, number)
@@ -154,11 +157,11 @@ class ZmqLog:
 
     def _take_value(self, claim: Claim, line: str, match: re.Match[str]) -> None:
         if match[2] is None:
-            self._section = match[1].strip()
+            self._section = printable(match[1].strip())
             return
         section = f"{self._section}: " if line[0].isspace() and self._section else ""
         if len(claim.values) < 200:
-            claim.values[section + match[1].strip()] = float(match[2])
+            claim.values[section + printable(match[1].strip())] = float(match[2])
 
     def _accept(self, rows: Rows) -> Iterator[Batch]:
         """Yield the rows whose times and sizes can be kept, those of one client together."""
@@ -194,6 +197,8 @@ class ZmqLog:
             segment = self._current
             self._notes.counts["missing ids"] += number - self._last_id - 1
             self._forget(self._last_id + 1, segment)
+        if segment is None and self._segments_count >= _MOST_SEGMENTS:
+            segment = self._others
         if segment is None:
             self._segments_count += 1
             shm = "SHM" in self._transport.upper()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipcbench.trace.readers.batch import Batch, Ints
+from ipcbench.trace.readers.batch import Batch, Ints, printable
 
 TOP_COUNT = 5
 
@@ -38,7 +38,7 @@ def add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
         Extreme(
             int(order[index]),
             int(batch.ids[index]),
-            batch.methods[int(batch.method[index])],
+            printable(batch.methods[int(batch.method[index])]),
             int(batch.total_ns[index]),
             tuple(batch.stage_ns[index].tolist()),
             int(batch.sent_bytes[index]),

@@ -56,7 +56,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
         try:
             _read_own(path, servers, sums, notes)
         except StoreError as error:
-            notes.damaged(path.name, str(error))
+            notes.damaged(path.name, str(error).removeprefix(f"{path}: "))
     for parts in grouped(texts):
         for batch in read_log(parts, notes):
             sums.add(batch)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ipcbench.files import to_json
+from ipcbench.trace.readers.batch import printable
 from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.extremes import Extreme
 from ipcbench.trace.report.figures import ms as _ms
@@ -20,6 +21,7 @@ from ipcbench.trace.report.figures import percent as _percent
 from ipcbench.trace.report.finding import Finding
 from ipcbench.trace.report.findings import findings
 from ipcbench.trace.report.gather import Gathered
+from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.split import as_figures, split_rows, split_text
 from ipcbench.trace.report.sums import GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
@@ -71,7 +73,8 @@ def _method_table(group: GroupSums, language: Language) -> Table:
         moved = one.sent_bytes + one.recv_bytes
         known = bool(one.timed_count)
         rows.append([
-            name, f"{one.calls_count:,}", _ms(one.mean_ns if known else None), _ms(_quantile(one, 0.5)),
+            localized(name, language) if name[0:1] == "(" else name, f"{one.calls_count:,}",
+            _ms(one.mean_ns if known else None), _ms(_quantile(one, 0.5)),
             _ms(_quantile(one, 0.9)), _ms(_quantile(one, 0.99)), _ms(one.histogram.max if known else None),
             _ms(one.total_ns), _percent(one.total_ns / group.total_ns if group.total_ns > 0 else 0.0),
             f"{moved / _MIB:,.1f}", f"{_speed(moved, one.total_ns):,.2f}",
@@ -156,18 +159,21 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
 def sentence(finding: Finding, total_ns: float, language: Language) -> str:
     """Return a finding in words."""
     values = {key: _FORMATS[key](value) if key in _FORMATS else value for key, value in finding.values.items()}
+    values |= {key: localized(values[key], language) for key in ("cause", "level") if key in values}
     key = f"{finding.rule} {values['what']}" if finding.rule == "R15" else finding.rule
     text = word(key, language).format(**values)
     if finding.gain_ns is not None and total_ns > 0:
         share = _percent(finding.gain_ns / total_ns)
         bound = word("gain", language).format(gain=format_duration_ns(finding.gain_ns), share=share)
         text = f"{text} {bound}" if language == "en" else f"{text}{bound}"
-    return f"{finding.rule} [{finding.where}] {text}" if finding.where else f"{finding.rule} {text}"
+    return (
+        f"{finding.rule} [{localized(finding.where, language)}] {text}" if finding.where else f"{finding.rule} {text}"
+    )
 
 
 def objection_text(one: Objection, language: Language) -> str:
     """Return an objection in words."""
-    return word(one.kind, language).format(what=one.what, said=one.said, found=one.found)
+    return word(one.kind, language).format(what=localized(one.what, language), said=one.said, found=one.found)
 
 
 def _width(text: str) -> int:
@@ -210,10 +216,11 @@ def as_markdown(report: Report, language: Language = "en") -> str:
 def _document(
     report: Report, language: Language, title: Callable[[int, str], str], table: Callable[[Table], str], bullet: str
 ) -> str:
-    lines = [title(1, f"{word('title', language)}: {', '.join(map(str, report.gathered.paths))}").lstrip()]
+    lines = [title(1, f"{word('title', language)}: {printable(', '.join(map(str, report.gathered.paths)))}").lstrip()]
     several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
     for group in report.gathered.sums.groups:
-        name = f"{group.segment.source}: {group.segment.name}" if several else group.segment.name
+        name = localized(group.segment.name, language)
+        name = printable(f"{group.segment.source}: {name}" if several else name)
         lines += [title(2, name), overall(group, language)]
         for heading, content in tables(group, language):
             lines += [title(3, heading), table(content)]
@@ -277,7 +284,7 @@ def as_json(report: Report, language: Language = "en") -> str:
     objections = [{**asdict(one), "text": objection_text(one, language)} for one in report.objections]
     lines = {"lines_count": report.gathered.notes.lines_count, "damaged_count": report.gathered.notes.damaged_count}
     whole = {"segments": groups, "findings": found, "audit": objections, **lines}
-    return json.dumps(whole, ensure_ascii=False, indent=1) + "\n"
+    return to_json(whole, "the report", indent=1) + "\n"
 
 
 def as_csv(report: Report, language: Language = "en") -> str:

@@ -141,7 +141,7 @@ def split_rows(split: Split, language: Language) -> list[list[str]]:
     """Return the rows that stand below `wait` in a table of stages; shares are of the joined calls' own time."""
     if not split.joined_count:
         return []
-    total = split.total_ns
+    total = split.total_ns or 1.0
     rows = []
     for name in PARTS:
         ns: float = getattr(split, f"{name}_ns")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ipcbench.bins import bin_bounds
 from ipcbench.measure.histogram import Histogram
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Bulk, Ints, Segment
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Bulk, Ints, Segment, printable
 from ipcbench.trace.report.extremes import Extreme, add_extremes
 from ipcbench.trace.report.split import Split
 
@@ -176,7 +176,7 @@ class Sums:
         if batch.outside_ns is not None:
             group.outside_ns = (group.outside_ns or 0.0) + float(batch.outside_ns.sum(dtype=np.float64))
         _add_worker(group, batch.segment.worker, len(batch.ids), float(batch.total_ns.sum(dtype=np.float64)))
-        _add_methods(group, batch)
+        _add_methods(group, _folded(group, batch))
         add_extremes(group.slowest, batch, batch.total_ns)
         add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
 
@@ -218,11 +218,13 @@ class Sums:
         odd = np.flatnonzero(negative | impossible)
         if odd.size and not group.odd_example:
             first = int(odd[0])
-            group.odd_example = f"{batch.methods[int(batch.method[first])]} {int(batch.ids[first])}"
+            group.odd_example = printable(f"{batch.methods[int(batch.method[first])]} {int(batch.ids[first])}")
 
 
 def method_of(group: GroupSums, name: str) -> MethodSums:
     """Return the sums of a method; beyond a thousand in all groups, all further ones of a group are one."""
+    if name not in group.methods:
+        name = printable(name)
     if name not in group.methods:
         if not group.room.methods_count:
             name = OTHER
@@ -230,6 +232,21 @@ def method_of(group: GroupSums, name: str) -> MethodSums:
             group.room.methods_count -= 1
         group.methods.setdefault(name, MethodSums())
     return group.methods[name]
+
+
+def _folded(group: GroupSums, batch: Batch) -> Batch:
+    """Return the batch with the methods for which there is no room as one."""
+    if len(batch.methods) <= group.room.methods_count:
+        return batch
+    room = group.room.methods_count
+    kept: dict[str, int] = {}
+    places = []
+    for name in map(printable, batch.methods):
+        if name not in kept and name not in group.methods:
+            room -= 1
+        key = name if room >= 0 or name in kept or name in group.methods else OTHER
+        places.append(kept.setdefault(key, len(kept)))
+    return replace(batch, methods=list(kept), method=np.array(places, np.int64)[batch.method])
 
 
 def _add_worker(group: GroupSums, worker: str, count: int, total_ns: float) -> None:

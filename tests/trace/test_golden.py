@@ -1,0 +1,143 @@
+"""Logs with known figures: the report gives these figures, by formulas that are written out here a second time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipcbench.cli import main
+from tests.trace.logs import V1, V2, V3, V4, head, row, tq_call
+
+
+def reported(path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    assert main(["trace", "report", str(path), "--format", "json", *more]) == 0
+    values: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return values
+
+
+def rows_of(count: int, first_method: str) -> list[tuple[int, str, tuple[float, ...]]]:
+    """Return rows as a client writes them: times to a microsecond, sizes to ten bytes, throughput from both."""
+    found = []
+    for number in range(1, count + 1):
+        method = first_method if number == 1 else ("BatchLinear", "Matmul", "BatchLinear")[number % 3]
+        big = 4.0 if method == "Matmul" else 1.0
+        stages = [round(part * big * (1 + number % 7), 3) for part in (13.117, 5.931, 75.432, 6.814)]
+        total = round(sum(stages) + 0.121, 3)
+        sent, recv = round(8192.11 * big, 2), round(big * 16384.05 + number, 2)
+        found.append((number, method, (*stages, total, sent, recv, round((sent + recv) / 1024 / total * 1e3, 2))))
+    return found
+
+
+def test_two_segments_with_their_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segments = [rows_of(99, "Init"), rows_of(98, "Embedding")]
+    path = tmp_path / "zmq_performance.log"
+    text = head(V1) + "".join(row(n, method, *values) for rows in segments for n, method, values in rows)
+    path.write_text(text)
+    found = reported(path, capsys)
+    assert [one["calls_count"] for one in found["segments"]] == [99, 98]
+    assert (found["lines_count"], found["damaged_count"], found["audit"]) == (201, 0, [])
+    for rows, one in zip(segments, found["segments"], strict=True):
+        columns = list(zip(*(values for _, _, values in rows), strict=True))
+        total_ms, moved_kib = sum(columns[4]), sum(columns[5]) + sum(columns[6])
+        assert one["total_ns"] / 1e6 == pytest.approx(total_ms, abs=1e-3)
+        assert one["moved_bytes"] / 1024 == pytest.approx(moved_kib, abs=1)
+        assert one["throughput_mib_per_s"] == pytest.approx(moved_kib / 1024 / total_ms * 1e3, rel=1e-5)
+        shares = {stage["stage"]: stage["share_ratio"] for stage in one["stages"]}
+        assert list(shares) == ["serialize", "send", "wait", "deserialize", "unaccounted"]
+        for column, share in zip(columns[:4], shares.values(), strict=False):
+            assert share == pytest.approx(sum(column) / total_ms, abs=1e-6)
+        assert shares["unaccounted"] == pytest.approx(0.121 * len(rows) / total_ms, abs=1e-6)
+        for method in one["methods"]:
+            mine = [values for _, name, values in rows if name == method["method"]]
+            assert method["calls_count"] == len(mine)
+            assert method["mean_ns"] / 1e6 == pytest.approx(sum(values[4] for values in mine) / len(mine), abs=1e-5)
+            assert method["max_ns"] / 1e6 == pytest.approx(max(values[4] for values in mine), abs=1e-5)
+        assert len(one["slowest"]) == len(one["largest"]) == 5
+        assert [call["total_ns"] for call in one["slowest"]] == sorted(
+            (round(values[4] * 1e6) for _, _, values in rows), reverse=True
+        )[:5]
+
+
+def test_a_summary_with_a_negative_time_is_called_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "zmq_performance.log"
+    rows = "".join(row(n, "BatchLinear", 6.638, 1, 1, 3, 0.5, 5.6, 4, 5.842, 0.1, 0.1) for n in range(1, 99))
+    summary = "\nSUMMARY (OTP Encryption)\n" + "=" * 140 + "\nTotal RPC Calls: 98\n\nCommunication Overhead:\n"
+    summary += "  Serialize: 0.0010 s\n  Total: 0.2993 s\n\nEffective Time (excl. offline & comm): -0.6291 s\n"
+    path.write_text(head(V4, "IPC+SHM+OTP", " (OTP)", 140) + rows + "=" * 140 + summary)
+    found = reported(path, capsys)
+    texts = [one["text"] for one in found["audit"]]
+    assert any("negative" in text and "-0.6291" in text for text in texts)
+    assert any("lower bound" in text for text in texts)
+    assert found["damaged_count"] == 0
+    assert found["segments"][0]["calls_count"] == 98
+
+
+def test_the_older_tools_own_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two rows, an ellipsis, and a summary of 98 calls: a warning, no error; the printed throughput is 2.3 % off."""
+    path = tmp_path / "zmq_performance.log"
+    text = head(V1) + row(1, "Init", 0.085, 0.030, 2.057, 0.091, 2.268, 0.02, 266.33, 114.68)
+    text += row(2, "Matmul", 0.5, 0.5, 10, 0.5, 12.02, 1024, 2048, 255.23) + "...\n\n" + "=" * 116 + "\nSUMMARY\n"
+    path.write_text(text + "=" * 116 + "\nTotal RPC Calls: 98\nAverage Total Time: 3.393 ms\n")
+    found = reported(path, capsys)
+    texts = [one["text"] for one in found["audit"]]
+    assert any("Total RPC Calls 98" in text and "give 2" in text for text in texts)
+    assert any("throughputs that differ" in text for text in texts)
+    assert any("ellipsis" in text for text in texts)
+
+
+@pytest.mark.parametrize("columns", [V1, V2, V3, V4], ids=["V1", "V2", "V3", "V4"])
+def test_rows_as_different_as_they_can_be(
+    tmp_path: Path, columns: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Long names, names with blanks, large ids, exponents: read as the ordinary rows around them."""
+    path = tmp_path / "x.log"
+    values = [1.0] * (len(columns) - 1)
+    names = ["M" * 30, "a method", "Layer.forward", "Matmul", "b"]
+    text = head(columns) + "".join(row(99_990 + n, names[n % 5], *values, 2.5) for n in range(100))
+    text += row(100_090, "exp", *values, 2.5).replace("1.000 ", "1e0   ", 1)
+    for end in ("\n", "\r\n"):
+        path.write_bytes(text.replace("\n", end).encode())
+        methods = reported(path, capsys)["segments"][0]["methods"]
+        assert {one["method"]: one["calls_count"] for one in methods} == dict.fromkeys(names, 20) | {"exp": 1}
+        assert {one["max_ns"] for one in methods} == {1_000_000}
+
+
+def test_quick_and_slow_reading_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same [TQ-…] lines with their fields in another order are the same calls."""
+    lines = []
+    for n in range(30):
+        prefix = f"\x1b[36m(W pid={n % 3}, ip=10.0.0.2)\x1b[0m 2026-01-02 03:04:{n:02} " if n % 2 else "INFO:"
+        lines += [line for _, line in tq_call(n / 10, (0.1, 0.25, 0.05), f"f{n % 2}", f"id{n // 4}", prefix)]
+        lines.append(
+            f"{prefix}[TQ-DETAIL] trace_id=N/A | stage=TQ_CLIENT_GET_START | batch_size=4 | timestamp=9.000000\n"
+        )
+        lines.append(f"{prefix}[TQ-DETAIL] trace_id=N/A | stage=TQ_CLIENT_GET_END | duration=0.200000s | "
+                     f"data_size_mb=1.50 | timestamp=9.200000\n")  # fmt: skip
+        lines.append(f"{prefix}[TQ-DETAIL] trace_id=N/A | func=g | pid=1 | stage=TQ_CLIENT_PUT_START | "
+                     f"batch_size=torch.Size([32, 4]) | data_size_mb=3.25 | timestamp=9.200000\n")  # fmt: skip
+        lines.append(f"{prefix}[TQ-DETAIL] trace_id=N/A | func=g | pid=1 | stage=TQ_CLIENT_PUT_END | "
+                     f"duration=0.100000s | throughput_mbps=32.50 | timestamp=9.300000\n")  # fmt: skip
+    turned = []
+    for line in lines:
+        start, marker, body = line.rstrip("\n").partition("] trace_id=")
+        first, *fields = body.split(" | ")
+        turned.append(" | ".join([f"{start}] {fields[-1]}", *fields[:-1], f"trace_id={first}"]) + "\n")
+        assert marker
+    found = []
+    for name, text in (("a.log", "".join(lines)), ("b.log", "".join(turned))):
+        path = tmp_path / name
+        path.write_text(text)
+        values = reported(path, capsys)
+        assert values["damaged_count"] == 0
+        found.append(
+            [
+                (group["segment"], group["calls_count"], group["total_ns"], group["moved_bytes"], group["stages"])
+                for group in values["segments"]
+            ]
+        )
+    assert found[0] == found[1]
+    assert [one[1] for one in found[0]] == [60, 30]
+    assert found[0][0][3] == 30 * round(4.75 * 2**20)
