@@ -80,6 +80,7 @@ def test_it_installs_what_the_package_and_its_development_need() -> None:
     wanted = [
         *project["project"]["dependencies"],
         *project["project"]["optional-dependencies"]["mpi"],
+        *project["project"]["optional-dependencies"]["parquet"],
         *project["project"]["optional-dependencies"]["report"],
         *(one for one in project["dependency-groups"]["dev"] if not one.startswith("ipcbench")),
     ]

@@ -116,10 +116,9 @@ def _extreme_table(group: GroupSums, calls: Sequence[Extreme], language: Languag
 
 def tables(group: GroupSums, language: Language) -> list[tuple[str, Table]]:
     """Return the tables of a group with their headings; none without rows."""
-    parts = [("methods", _method_table(group, language)), ("stages", _stage_table(group, language)),
-             ("slowest", _extreme_table(group, group.slowest, language)),
-             ("largest", _extreme_table(group, group.largest, language))]  # fmt: skip
-    return [(word(key, language), content) for key, content in parts if content[1]]
+    slowest, largest = (_extreme_table(group, calls, language) for calls in (group.slowest, group.largest))
+    parts = {"methods": _method_table(group, language), "stages": _stage_table(group, language), "slowest": slowest}
+    return [(word(key, language), one) for key, one in {**parts, "largest": largest}.items() if one[1]]
 
 
 def overall(group: GroupSums, language: Language) -> str:
