@@ -45,8 +45,12 @@ def write_columns(file: IO[bytes], columns: Mapping[str, Column]) -> None:
     np.savez_compressed(file, **arrays)  # type: ignore[arg-type] # names are columns, none is `allow_pickle`
 
 
-def read_columns(path: Path) -> dict[str, npt.NDArray[np.int64]]:
+def read_columns(path: Path, endings: tuple[str, ...] = ("",)) -> dict[str, npt.NDArray[np.int64]]:
     """Read what `write_columns` wrote.
+
+    Args:
+        path: the file.
+        endings: only columns whose names end with one of these are unpacked.
 
     Raises:
         StoreError: damaged, not such a file, or absurdly large once unpacked; nothing is allocated by what it claims.
@@ -54,17 +58,18 @@ def read_columns(path: Path) -> dict[str, npt.NDArray[np.int64]]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            return _read_archive(archive)
+            return _read_archive(archive, endings)
     except (ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise StoreError(f"{path}: not a file of samples: {' '.join(str(error).split())}") from error
 
 
-def _read_archive(archive: zipfile.ZipFile) -> dict[str, npt.NDArray[np.int64]]:
+def _read_archive(archive: zipfile.ZipFile, endings: tuple[str, ...]) -> dict[str, npt.NDArray[np.int64]]:
     members = archive.infolist()
     total = sum(one.file_size for one in members)
     if total > _MAX_FILE_BYTES or len(members) > _MAX_COLUMNS:
         raise ValueError(f"{len(members):,} columns of {total:,} bytes, more than samples can have")
-    return {one.filename.removesuffix(_SUFFIX): _column(archive.read(one)) for one in members}
+    names = {one.filename.removesuffix(_SUFFIX): one for one in members}
+    return {name: _column(archive.read(one)) for name, one in names.items() if name.endswith(endings)}
 
 
 def _column(data: bytes) -> npt.NDArray[np.int64]:

@@ -74,8 +74,9 @@ class Run:
     problems: tuple[str, ...]
     """What is wrong with the folder but did not stop the reading, one line each."""
 
-    def samples(self, trial_id: int) -> dict[str, npt.NDArray[np.int64]]:
-        """Read the columns of one trial: `writer.sent_ns`, `reader-0.latency_ns` …; empty if it has none.
+    def samples(self, trial_id: int, endings: tuple[str, ...] = ("",)) -> dict[str, npt.NDArray[np.int64]]:
+        """Read the columns of one trial: `writer.sent_ns`, `reader-0.latency_ns` …; empty if it has none. With
+        `endings`, only those whose names end with one of them.
 
         Raises:
             StoreError: no such trial, or its file cannot be read.
@@ -87,7 +88,7 @@ class Run:
             return {}
         path = path_inside(self.path, f"{SAMPLES_FOLDER}/{trial_id}.npz")
         with as_store_errors(path):
-            return read_columns(path)
+            return read_columns(path, endings)
 
 
 def load_run(path: Path) -> Run:

@@ -70,11 +70,10 @@ def distributions(run: Run) -> dict[tuple[Setting, str], Distribution]:
             if trial.spec.mode != mode or not is_sound(trial) or kinds.setdefault(key, kind) != kind:
                 continue
             try:
-                columns = run.samples(trial.trial_id)
+                columns = run.samples(trial.trial_id, (".latency_ns" if kind == "latency" else ".round_trip_ns",))
             except StoreError:
                 continue
-            suffix = ".latency_ns" if kind == "latency" else ".round_trip_ns"
-            found = [values for name, values in columns.items() if name.endswith(suffix) and values.size]
+            found = [values for values in columns.values() if values.size]
             if found:
                 cells.setdefault(key, {}).setdefault(trial.spec.round_index, []).extend(found)
     return {key: _distribution(kinds[key], rounds) for key, rounds in cells.items()}

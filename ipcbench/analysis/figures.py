@@ -147,7 +147,7 @@ def _rounds(
         if not names:
             continue
         try:
-            columns = run.samples(trial.trial_id)
+            columns = run.samples(trial.trial_id, tuple(name for pair in names for name in pair))
             values = np.concatenate([columns[name] for name, _ in names]).astype(np.float64)
             moments = np.concatenate([columns[name] for _, name in names])
         except (StoreError, KeyError):
@@ -171,7 +171,7 @@ def _throughput(run: Run, trials: Sequence[TrialResult], rates: Sequence[float])
 def _block_rates(run: Run, trial: TrialResult) -> FloatArray:
     """Return messages per second in each tenth of the window of a saturate trial, from the first reader's receipts."""
     try:
-        received = run.samples(trial.trial_id)["reader-0.received_ns"]
+        received = run.samples(trial.trial_id, ("reader-0.received_ns",))["reader-0.received_ns"]
     except (StoreError, KeyError):
         return np.zeros(0)
     if received.size <= 2 * _BLOCKS_PER_ROUND:

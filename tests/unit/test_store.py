@@ -60,6 +60,16 @@ def test_samples_are_read_back_by_trial(tmp_path: Path) -> None:
     assert samples["writer.sent_ns"].tolist() == [1, 2, 2]
 
 
+def test_only_the_columns_that_are_asked_for_are_read(tmp_path: Path) -> None:
+    with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer:
+        writer.append(small_trial(0), {f"reader-{index}.{what}_ns": [index] for index in (0, 1) for what in ("a", "b")})
+    run = load_run(tmp_path / "run")
+    assert set(run.samples(0, (".a_ns",))) == {"reader-0.a_ns", "reader-1.a_ns"}
+    assert set(run.samples(0, ("reader-1.a_ns", "reader-1.b_ns"))) == {"reader-1.a_ns", "reader-1.b_ns"}
+    assert run.samples(0, ("none",)) == {}
+    assert len(run.samples(0)) == 4
+
+
 def test_samples_of_negative_and_extreme_values_survive(tmp_path: Path) -> None:
     values = np.array([-(2**63), -1, 0, 2**63 - 1])
     with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer:
