@@ -107,6 +107,17 @@ def test_rows_as_different_as_they_can_be(
         assert {one["max_ns"] for one in methods} == {1_000_000}
 
 
+def test_rows_among_lines_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.log"
+    lines = [row(n, "Matmul", *[1.0] * 7, 2.5) for n in range(1, 301)]
+    lines[::7] = [f"2026-01-02 03:04:05 INFO step {n}\n{line}" for n, line in enumerate(lines[::7])]
+    lines[5] = lines[5].replace(" ", "\t", 1)
+    path.write_text(head(V1) + "".join(lines))
+    found = reported(path, capsys)
+    assert [one["calls_count"] for one in found["segments"]] == [300]
+    assert found["damaged_count"] == 43
+
+
 def test_quick_and_slow_reading_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same [TQ-…] lines with their fields in another order are the same calls."""
     lines = []

@@ -81,9 +81,10 @@ class ZmqLog:
             return
         waiting: list[_Line] = []
         for number, line in enumerate(block.decode("utf-8", "replace").split("\n"), first_number):
-            if self._width and (line[:1].isdecimal() or line.lstrip()[:1].isdecimal()):
+            words = line.split(None, 1)
+            if self._width and len(words) == 2 and words[0].isdecimal():  # a date is no id
                 waiting.append((number, line))
-            elif line and not line.isspace():
+            elif words:
                 if waiting and (self._claim is not None or _ORDERED.search(line)):
                     yield from self._rows(waiting)
                     waiting = []
