@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/trace_overhead.py [--calls 4000] [--turns 5]. Recorders that are not installed are named and
 left out. Modes take turns, so that drift of the machine hits all alike; a figure is the best turn in the loop, and the
-median of all calls in the round trip. Wrapped sockets and the budget take turns call by call: their differences are less
-than what a machine drifts by in a second.
+median of all calls in the round trip. Wrapped sockets and the budget take turns call by call: their differences are
+less than what a machine drifts by in a second.
 """
 
 from __future__ import annotations
@@ -132,15 +132,17 @@ def wrap_as(way: str, socket: zmq.Socket[bytes]) -> None:
         trace.wrap(socket, propagate=way == "propagate")
 
 
-def by_turns_ns(calls: dict[str, Callable[[], object]], count: int) -> dict[str, float]:
-    """Return the median time of each kind of call, made one after the other in turn."""
+def by_turns_ns(
+    calls: dict[str, Callable[[], object]], count: int, middle: Callable[[list[int]], float] = statistics.median
+) -> dict[str, float]:
+    """Return the middle of the times of each kind of call, made one after the other in turn."""
     times: dict[str, list[int]] = {name: [] for name in calls}
     for _ in range(count):
         for name, call in calls.items():
             begin = now_ns()
             call()
             times[name].append(now_ns() - begin)
-    return {name: statistics.median(some) for name, some in times.items()}
+    return {name: middle(some) for name, some in times.items()}
 
 
 def measure_wrapping(folder: Path, count: int) -> None:
@@ -181,28 +183,38 @@ def measure_wrapping(folder: Path, count: int) -> None:
 
 
 def measure_budget(folder: Path, count: int) -> None:
-    """Print what a budget of 1 % adds to calls of some lengths: numbers are added up meanwhile."""
-    recorder = trace.start(folder / "budget of calls", budget=0.01)
-    print("\nbudget=0.01: a call with four stages around work of some length, by turns")
+    """Print what a budget of 1 % adds to calls of some lengths.
+
+    Every other call is traced; the budget, a share of all time, is half of that of calls one after the other.
+    """
+    recorder = trace.start(folder / "budget of calls", budget=0.005)
+    print("\nbudget=0.01: calls with four stages around work of some length, by turns")
     for wanted_us in (30, 100, 1000):
-        size = 1000
-        while (took := by_turns_ns({"": lambda: sum(range(size))}, 20)[""]) < 1000 * wanted_us:
-            size = max(size + 50, round(size * 1000 * wanted_us / took))
+        numbers = range(1000)
+        while (took := by_turns_ns({"": lambda: sum(numbers)}, 20)[""]) < 1000 * wanted_us:  # noqa: B023 # called here
+            numbers = range(max(len(numbers) + 50, round(len(numbers) * 1000 * wanted_us / took)))
 
-        def plain(size: int = size) -> None:
-            sum(range(size))
+        def plain(numbers: range = numbers) -> None:
+            sum(numbers)
 
-        def traced(size: int = size) -> None:
+        def traced(numbers: range = numbers) -> None:
             with recorder.call("work") as call:
                 call.serialized(1)
                 call.sent()
-                sum(range(size))
+                sum(numbers)
                 call.received(1)
 
-        ns = by_turns_ns({"plain": plain, "traced": traced}, max(200, count * 30 // wanted_us))
+        turns = max(200, 3 * count * 30 // wanted_us)
+        by_turns_ns({"plain": plain, "traced": traced}, turns // 4)  # it finds its period
+        ns = by_turns_ns({"plain": plain, "traced": traced}, turns, trimmed_mean)
         added = ns["traced"] - ns["plain"]
         print(f"{ns['plain'] / 1000:16.1f} µs{added:+16.0f} ns{100 * added / ns['plain']:+8.2f} %")
     trace.stop()
+
+
+def trimmed_mean(times: list[int]) -> float:
+    """Return the mean of all but the largest twentieth, which others on the machine have disturbed."""
+    return statistics.fmean(sorted(times)[: len(times) * 19 // 20])
 
 
 def in_loop_ns(call: Call, count: int) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ipcbench.analysis.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
+from ipcbench.analysis.facts import stamped_count
 from ipcbench.measure.stats import MIN_DIFFERENCE_RATIO, Interval
 from ipcbench.units import format_bytes, format_duration_ns, format_significant
 
@@ -81,7 +82,7 @@ def verdict(one: SettingSummary) -> str:
     following = ranked[len(best)] if len(best) < len(ranked) else None
     if following is not None and following.ratio is not None:
         text += f"; next is {following.backend}, {ratio_words(following.ratio)} times as slow"
-    return f"{text}.{_other_words(one)}"
+    return f"{text}.{_other_words(one)}{_caveats(one)}"
 
 
 def _main_figure(cell: CellSummary, one: SettingSummary) -> str:
@@ -109,6 +110,23 @@ def _leaders_words(what: str, praise: str, ranks: Mapping[str, int | None]) -> s
     if len(first) == len(measured):
         return f" No clear difference in {what}."
     return f" {praise} {what}: {joined(first)}."
+
+
+def _caveats(one: SettingSummary) -> str:
+    """Return what speaks against those that lead by any metric, so that nobody wins without a word of it."""
+    measured = [cell for cell in one.cells if cell.status == "ok"]
+    found: dict[str, None] = {}
+    for cell in measured:
+        if 1 not in {cell.rank, cell.round_trip_rank, cell.throughput_rank}:
+            continue
+        noisy, over = (stamped_count(cell.trials, kind) for kind in ("noisy", "oversubscribed"))
+        if cell.failed_count:
+            found[f"failed: {cell.failed_count} of {cell.trials_count} trials of {cell.backend}"] = None
+        if noisy:
+            found[f"noisy: {noisy} of {len(cell.trials)} trials of {cell.backend}"] = None
+        if over and not all(stamped_count(other.trials, "oversubscribed") for other in measured):
+            found[f"oversubscribed: {over} of {len(cell.trials)} trials of {cell.backend}"] = None
+    return f" Beware: {'; '.join(found)}." if found else ""
 
 
 def header(summary: Summary) -> tuple[str, ...]:

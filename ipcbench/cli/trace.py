@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ipcbench.trace.report.words import Language
 
 
-@click.group("trace", short_help="Report on traces and logs of real applications.")
+@click.group("trace", short_help="Watch, explain, compare and export traces and logs of real applications.")
 def command() -> None:
-    """Report on what calls between processes cost in a real application: from its trace, or from its log."""
+    """Watch, explain, compare and export what calls between processes cost in a real application."""
 
 
 @command.command(

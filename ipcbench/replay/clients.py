@@ -30,6 +30,8 @@ _TRANSPORT_STAGES = frozenset({"send", "wait"})
 _WAITING_STAGE = "wait"
 _ROLES_OF_SERVERS = frozenset({SERVER_SIDE, RECEIVER})
 
+_LARGEST_BYTES = 2**30
+
 _COLUMNS = ("gap_ns", "before_ns", "after_ns", "server_ns", "total_ns", "sent_bytes", "recv_bytes")
 
 
@@ -145,8 +147,12 @@ def _lane(client: str, batches: Sequence[Batch], methods: dict[str, int], found:
         gap[order[1:]] = begin[order][1:] - ends[:-1]
     else:
         found.has_begins = False
-    good = order[(~failed & (total >= 0))[order]]
-    found.counts["calls failed and are not replayed."] += len(total) - len(good)
+    sound = (total >= 0) & (np.minimum(sent, recv) >= 0) & (np.maximum(sent, recv) <= _LARGEST_BYTES)
+    good = order[(~failed & sound)[order]]
+    found.counts["calls failed and are not replayed."] += int(failed.sum())
+    found.counts["calls have impossible times or sizes, or more than 1 GiB, and are not replayed."] += int(
+        (~sound & ~failed).sum()
+    )
     found.counts["calls began before the one before them ended; they follow it at once."] += int((gap < 0).sum())
     found.counts["calls are the inside of other calls, and are not replayed again."] += inner
     columns = (np.maximum(gap, 0), before, after, server, total, sent, recv)

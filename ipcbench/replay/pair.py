@@ -110,6 +110,10 @@ class Pair:
         finally:
             self.drop()
 
+    def kill(self) -> None:
+        """End the processes at once."""
+        self._group.kill()
+
     def drop(self) -> None:
         """Kill what is left of the processes, and remove the channels."""
         self._group.kill()

@@ -34,7 +34,6 @@ from ipcbench.trace.readers.batch import Ints
 STALL_S = 10.0
 _START_S = 1.0
 """What starting and ending the processes of a replay takes, for planning."""
-_LEAST_CALLS = 20
 
 Say = Callable[[str], None]
 
@@ -132,7 +131,7 @@ def replay(traffic: Traffic, request: Request, say: Say = lambda _: None) -> Rep
         say(f"warning: {name} is left out: {reason}")
     share_s = request.budget_s / (request.rounds * len(backends) + bool(request.source))
     least_s = max(share_s - _START_S, share_s / 4)
-    traffic = traffic.limited(least_s * 1e9, request.calls_count, _LEAST_CALLS)
+    traffic = traffic.limited(least_s * 1e9, request.calls_count)
     result = Replayed(request, traffic, {name: Measured() for name in backends}, skipped, ladder(traffic.largest_bytes))
     _Replay(result, backends, say).carry_out()
     failures = [f"{name}: {one.failure}" for name, one in result.measured.items() if one.failure]
@@ -245,15 +244,27 @@ class _Replay:
             for pair in pairs:
                 pair.open()
             limit_s = 3 * stall_s
-            with ThreadPoolExecutor(len(pairs)) as pool:
-                list(pool.map(lambda pair, columns: pair.carry_out(warm_up(columns), limit_s), pairs, self._lists))
-                done = list(pool.map(lambda pair, columns: pair.carry_out(columns, limit_s), pairs, self._lists))
+            _at_once(pairs, [warm_up(columns) for columns in self._lists], limit_s)
+            done = _at_once(pairs, self._lists, limit_s)
             # Last, since large messages one after the other leave a TCP connection in another state than the calls do.
             calibration = back_to_back(self._result.ladder_bytes)
             trips = pairs[0].carry_out(calibration, limit_s)[0]["transport_ns"]
             for pair in pairs:
                 pair.close()
         return [client for client, _ in done], [server for _, server in done], trips
+
+
+def _at_once(pairs: Sequence[Pair], lists: Sequence[Columns], limit_s: float) -> list[tuple[Columns, Columns]]:
+    """Have all clients carry out their lists at the same time; return what each one and its server measured."""
+    if len(pairs) == 1:
+        return [pairs[0].carry_out(lists[0], limit_s)]
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        try:
+            return list(pool.map(lambda pair, columns: pair.carry_out(columns, limit_s), pairs, lists))
+        except BaseException:
+            for pair in pairs:
+                pair.kill()  # so that no thread waits for it any longer
+            raise
 
 
 @contextmanager

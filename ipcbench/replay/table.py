@@ -19,8 +19,9 @@ from ipcbench.replay.traffic import Lane
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
 
 _SIZES = (16, 1024, 8192, 2**16, 2**18, 2**20, 2**22, 2**24)
-_SMALL_REPEATS, _LARGE_REPEATS = 24, 8
-_LARGE_BYTES = 2**17
+_REPEATS = ((2**17, 24), (2**24, 8))
+_HUGE_REPEATS = 3
+"""Round trips of each size: so many below the first number of bytes that is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Table:
 def ladder(largest_bytes: int) -> Ints:
     """Return the sizes of the calibration's round trips, in their order."""
     sizes = [*(one for one in _SIZES if one < largest_bytes), largest_bytes]
-    repeats = [_LARGE_REPEATS if one >= _LARGE_BYTES else _SMALL_REPEATS for one in sizes]
+    repeats = [next((count for below, count in _REPEATS if one < below), _HUGE_REPEATS) for one in sizes]
     return np.repeat(np.array(sizes, dtype=np.int64), repeats)
 
 

@@ -16,6 +16,8 @@ import numpy as np
 
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
 
+_ENOUGH_CALLS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -95,16 +97,17 @@ class Traffic:
         """The largest message of either way."""
         return max(int(max(lane.sent_bytes.max(), lane.recv_bytes.max())) for lane in self.lanes)
 
-    def limited(self, duration_ns: float, calls_count: int | None, at_least: int) -> Traffic:
+    def limited(self, duration_ns: float, calls_count: int | None = None) -> Traffic:
         """Return the beginning of every lane: `calls_count` calls of each, else what took `duration_ns`.
 
-        A limit on the duration leaves each lane `at_least` so many calls.
+        For 20 calls it may be four times as much; each lane keeps one call at least.
         """
         lanes = []
         for lane in self.lanes:
             if calls_count is None:
                 ends = np.cumsum(lane.gap_ns + lane.total_ns)
-                count = max(at_least, int(np.searchsorted(ends, duration_ns, side="right")))
+                usual, most = np.searchsorted(ends, (duration_ns, 4 * duration_ns), side="right").tolist()
+                count = max(usual, min(most, _ENOUGH_CALLS), 1)
             else:
                 count = calls_count
             lanes.append(lane.first(count))

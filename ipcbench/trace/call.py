@@ -70,8 +70,8 @@ class Call:
     def context(self) -> bytes:
         """Return the 40 bytes that are to travel with the request, stamped now; ask for them just before it is sent.
 
-        The record then has a trace id and a span id, by which the server's record is joined to it. A call that will have
-        no record asks for none.
+        The record then has a trace id and a span id, by which the server's record is joined to it. A call that is not
+        recorded asks for no record there either.
         """
         if not self._recorded:
             return NO_CONTEXT
@@ -98,7 +98,8 @@ class Call:
     def follow(self, context: Context | None) -> None:
         """Be of the call that a context is of, recorded if that is, as far as a budget here allows it."""
         if context is not None:
-            self._recorded = context.sampled and (self._site.lane.governor is None or self._recorded)
+            if context.sampled is not None:
+                self._recorded = context.sampled and (self._site.lane.governor is None or self._recorded)
             if context.span:
                 self._trace, self._span = (context.high, context.low), context.span
 

@@ -4,10 +4,10 @@ What does not live here: which calls have one (call.py) and how it travels (wrap
 
     offset  0  magic      two bytes
             2  version
-            3  flags      1: the caller records this call
+            3  flags      1: the caller records this call; 2: it records nothing at all, so the server decides
             4  boot       which clock `sent_ns` is of: CRC-32 of the boot's id
             8  trace id   high and low half
-           24  span id    0: the caller does not record and wants no record
+           24  span id    0: there is no record to be joined to
            32  sent_ns    when it was handed over
 
 All little-endian. In text, at the edges, it is a W3C `traceparent`, which has neither clock nor stamp.
@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 MAGIC: Final = b"\xc7\x9d"
 VERSION: Final = 1
 SAMPLED: Final = 1
+UNDECIDED: Final = 2
 CONTEXT_BYTES: Final = 40
 
 KEY: Final = "ipcbench"
@@ -39,6 +40,9 @@ _unpack_context = _STRUCT.unpack_from
 NO_CONTEXT: Final = pack_context(MAGIC, VERSION, 0, 0, 0, 0, 0, 0)
 """The context of a call that is not recorded: the other side need not record it either."""
 
+NO_DECISION: Final = pack_context(MAGIC, VERSION, UNDECIDED, 0, 0, 0, 0, 0)
+"""The context of a process that records nothing."""
+
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
@@ -48,7 +52,7 @@ class Context(NamedTuple):
     Attributes:
         high, low: halves of the trace id.
         span: id of the call; 0 for a caller that does not record.
-        sampled: whether the caller records this call.
+        sampled: whether the caller records this call; None if it records nothing at all.
         boot: the clock of `sent_ns`; 0 if there is no stamp.
         sent_ns: when it was handed over.
     """
@@ -56,18 +60,19 @@ class Context(NamedTuple):
     high: int
     low: int
     span: int
-    sampled: bool
+    sampled: bool | None
     boot: int = 0
     sent_ns: int = 0
 
     @property
     def traceparent(self) -> str:
         """The W3C header of this context."""
-        return f"00-{self.high:016x}{self.low:016x}-{self.span:016x}-{int(self.sampled):02x}"
+        return f"00-{self.high:016x}{self.low:016x}-{self.span:016x}-{int(bool(self.sampled)):02x}"
 
     def packed(self) -> bytes:
         """Return the 40 bytes."""
-        return pack_context(MAGIC, VERSION, int(self.sampled), self.boot, self.high, self.low, self.span, self.sent_ns)
+        flags = UNDECIDED if self.sampled is None else int(self.sampled)
+        return pack_context(MAGIC, VERSION, flags, self.boot, self.high, self.low, self.span, self.sent_ns)
 
 
 def unpack_context(data: bytes | bytearray | memoryview, offset: int = 0) -> Context | None:
@@ -75,9 +80,9 @@ def unpack_context(data: bytes | bytearray | memoryview, offset: int = 0) -> Con
     if len(data) - offset < CONTEXT_BYTES:
         return None
     magic, version, flags, boot, high, low, span, sent_ns = _unpack_context(data, offset)
-    if magic != MAGIC or version != VERSION or flags > SAMPLED:
+    if magic != MAGIC or version != VERSION or flags > UNDECIDED:
         return None
-    return Context(high, low, span, flags == SAMPLED, boot, sent_ns)
+    return Context(high, low, span, None if flags == UNDECIDED else flags == SAMPLED, boot, sent_ns)
 
 
 def parse_traceparent(text: str) -> Context | None:

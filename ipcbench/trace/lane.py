@@ -20,7 +20,7 @@ from ipcbench.clock import now_ns
 from ipcbench.trace.budget import Governor
 from ipcbench.trace.call import Call, RpcCall
 from ipcbench.trace.layout import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
-from ipcbench.trace.nothing import NOTHING
+from ipcbench.trace.nothing import NOTHING, Nothing
 from ipcbench.trace.schema import RPC, SERVER, Schema
 from ipcbench.trace.segment import FULL, Segment
 from ipcbench.trace.served import ServerCall
@@ -34,6 +34,9 @@ MAX_NAMES = 4096
 
 OTHER = "(other names)"
 
+_DECIDE_EVERY_NS = 2_000_000
+"""How often a budget's decision is looked at again; deciding costs more than a record does."""
+
 _MAX_NAME_TEXT_BYTES = 4096
 
 
@@ -46,17 +49,18 @@ class Site:
         heads: the beginnings of its ordinary records, by the number of stage ends.
         slowest_ns: the longest call so far.
         tally: of its calls without a record; None before the first.
-        nothings: NOTHING for each next call that is counted without a look at the clock; a loop over it takes one, and
-            is quicker than any arithmetic.
+        nothings: NOTHING for each next call that is counted without a look at the clock; taking one from an iterator is
+            quicker than any arithmetic.
         left: calls behind those until the next recorded one, that one included.
         blind_count, left_count: what was left of both when the lane last looked.
     """
 
-    __slots__ = ("blind_count", "free", "heads", "ids", "kind", "lane", "last", "left", "left_count", "method",
+    __slots__ = ("blind_count", "free", "heads", "ids", "key", "kind", "lane", "last", "left", "left_count", "method",
                  "nothings", "peer", "schema", "segment", "slowest_ns", "tally")  # fmt: skip
 
-    def __init__(self, lane: Lane, method: str, schema: Schema, peer: str) -> None:
+    def __init__(self, lane: Lane, key: object, method: str, schema: Schema, peer: str) -> None:
         self.lane = lane
+        self.key = key
         self.method = method
         self.schema = schema
         self.peer = peer
@@ -75,6 +79,7 @@ class Site:
         self.blind_count = calls_count - 1 if blind else 0
         self.left = self.left_count = 1 if blind else calls_count
         self.nothings = repeat(NOTHING, self.blind_count)
+        self.lane.entries[self.key] = self.nothings if blind else self
 
     def passed(self) -> tuple[int, int]:
         """Return how many calls there were since this was last asked, and how many of them were only counted."""
@@ -90,6 +95,7 @@ class Lane:
 
     Attributes:
         sites: by method alone for RPC without a peer, else by (method, schema, peer).
+        entries: the same, but for a site that has them its `nothings`: most calls then need nothing else.
         always: whether every call is recorded.
         period: of how many calls of a method one is recorded, on average.
         blind: whether the calls between are to be counted without a look at the clock.
@@ -99,9 +105,9 @@ class Lane:
         next_span, trace_high: the next call's id, and the high half of trace ids that are new.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_names", "_random", "_retry_ns", "_rotating", "_store", "always", "blind",
-                 "boot", "files_count", "governor", "lost_count", "next_span", "period", "segment", "served_ns",
-                 "sites", "tally_file", "trace_high")  # fmt: skip
+    __slots__ = ("__weakref__", "_calls_count", "_decide_ns", "_lock", "_names", "_random", "_retry_ns", "_rotating",
+                 "_store", "always", "blind", "boot", "entries", "files_count", "governor", "lost_count", "next_span",
+                 "period", "segment", "served_ns", "sites", "tally_file", "trace_high")  # fmt: skip
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -111,9 +117,11 @@ class Lane:
         self.blind = self.governor is not None
         self.always = self.period == 1 and not self.blind
         self.lost_count = 0
+        self._decide_ns = self._calls_count = 0
         self.boot = store.boot
         self.served_ns = 0
         self.sites: dict[object, Site] = {}
+        self.entries: dict[object, Site | repeat[Nothing]] = {}
         self.renew()
 
     def renew(self) -> None:
@@ -139,24 +147,30 @@ class Lane:
         With a budget, its decision may change how the calls of all methods are taken from now on.
         """
         every = [site]
-        if self.governor is not None:
-            self.governor.planned_count = self.tell() + 1
-            before = self.period, self.blind
-            self.period, self.blind = self.governor.decide(now_ns())
-            if self.blind != before[1] or not before[0] / 2 < self.period < before[0] * 2:
-                every = list(self.sites.values())
+        governor = self.governor
+        if governor is not None:
+            self._calls_count += 1 + self._tell_of(site)
+            at_ns = now_ns()
+            if at_ns >= self._decide_ns:
+                self._decide_ns = at_ns + _DECIDE_EVERY_NS
+                governor.planned_count = self._calls_count + self.tell()
+                self._calls_count = 0
+                before = self.period, self.blind
+                self.period, self.blind = governor.decide(at_ns)
+                if self.blind != before[1] or not before[0] / 2 < self.period < before[0] * 2:
+                    every = list(self.sites.values())
         for one in every:
-            one.plan(self._random.randrange(1, 2 * self.period), self.blind)
+            one.plan(1 + int(self._random.random() * (2 * self.period - 1)), self.blind)
 
     def tell(self) -> int:
         """Put into the tallies how many calls were not timed; return how many calls there were since the last time."""
-        calls_count = 0
-        for site in self.sites.values():
-            passed_count, counted = site.passed()
-            calls_count += passed_count
-            if counted:
-                (site.tally or self.tally(site)).cells[0] += counted
-        return calls_count
+        return sum([self._tell_of(site) for site in self.sites.values()])
+
+    def _tell_of(self, site: Site) -> int:
+        passed_count, counted = site.passed()
+        if counted:
+            (site.tally or self.tally(site)).cells[0] += counted
+        return passed_count
 
     def new_site(self, key: object, method: str, schema: Schema, peer: str) -> Site:
         """Return the site of a method that this lane has not met."""
@@ -165,7 +179,7 @@ class Lane:
             key = (method, schema, peer)
             if key in self.sites:
                 return self.sites[key]
-        site = self.sites[key] = Site(self, str(method), schema, peer)
+        site = self.sites[key] = Site(self, key, str(method), schema, peer)
         return site
 
     def room(self, site: Site) -> int | None:

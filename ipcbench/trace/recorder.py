@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import weakref
+from itertools import repeat
 from pathlib import Path
 
 from ipcbench.clock import now_ns
@@ -80,11 +81,15 @@ class Recorder:
             trace_id: what this call belongs to: 16 bytes, hexadecimal digits, a `traceparent`, a number; else new.
         """
         try:
-            site: Site = self._local.sites[method if schema is RPC and not peer else (method, schema, peer)]
+            entry = self._local.entries[method if schema is RPC and not peer else (method, schema, peer)]
         except (AttributeError, KeyError):
-            site = self._new_site(method, schema, peer)
-        for nothing in site.nothings:
-            return nothing
+            entry = self._site(method, schema, peer)
+        if entry.__class__ is repeat:
+            nothing: Call | None = next(entry, None)
+            if nothing is not None:
+                return nothing
+            entry = self._site(method, schema, peer)
+        site: Site = entry
         left = site.left - 1
         if left > 0:
             site.left = left
@@ -97,7 +102,7 @@ class Recorder:
             call._trace = parse_trace_id(trace_id)
         return call
 
-    def _new_site(self, method: str, schema: Schema, peer: str) -> Site:
+    def _site(self, method: str, schema: Schema, peer: str) -> Site:
         try:
             lane: Lane = self._local.lane
         except AttributeError:
@@ -109,7 +114,7 @@ class Recorder:
         lane = Lane(self._store)
         self._local.seat = _Seat(lane)
         self._local.lane = lane
-        self._local.sites = lane.sites
+        self._local.entries = lane.entries
         self._lanes.add(lane)
         return lane
 

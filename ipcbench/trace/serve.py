@@ -45,11 +45,15 @@ class Receiving:
 def inject(carrier: MutableMapping[Any, Any], call: Call, text: bool = False) -> None:
     """Put the context of a call into its request, a map; do it last, before the request is serialized.
 
+    A process that records nothing puts in nothing, and leaves it to the server what to record.
+
     Args:
         carrier: gets the key `ipcbench`, 40 bytes, as msgpack takes it.
         call: the call under way.
         text: put in `traceparent` instead, as W3C defines it; it has no time, so that a queue is not seen.
     """
+    if not STATE.recorder.enabled:
+        return
     packed = call.context()
     if not text:
         carrier[KEY] = packed

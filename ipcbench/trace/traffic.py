@@ -10,7 +10,7 @@ from typing import Final
 
 from ipcbench.clock import now_ns
 from ipcbench.trace.call import Call
-from ipcbench.trace.context import Context
+from ipcbench.trace.context import NO_DECISION, Context
 from ipcbench.trace.nothing import NOTHING
 from ipcbench.trace.recorder import STATE
 from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND
@@ -57,6 +57,10 @@ class Traffic:
             self._serving.replying()
             return self._serving
         return STATE.recorder.call(self.method, EXCHANGE if self.kind == REQUESTS else SEND, self.peer).__enter__()
+
+    def context(self, call: Call) -> bytes:
+        """Return what is to travel with the message of a call."""
+        return call.context() if STATE.recorder.enabled else NO_DECISION
 
     def end(self, call: Call, sent_bytes: int) -> None:
         """End what a message is that went."""

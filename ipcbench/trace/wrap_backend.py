@@ -50,7 +50,7 @@ class TracedWriter(Writer):
                 view = memoryview(message).cast("B")
                 self.reserve(len(view))[:] = view
             size = len(self._reserved)
-            self._buffer[:CONTEXT_BYTES] = call.context()
+            self._buffer[:CONTEXT_BYTES] = self._traffic.context(call)
             self._inner.write(self._buffer[: CONTEXT_BYTES + size], timeout_s)
         except BaseException as error:
             self._traffic.fail(call, error)

@@ -50,7 +50,7 @@ class TracedConnection(_Carrier, Connection):  # type: ignore[type-arg, unused-i
             view = memoryview(buf).cast("B")[offset:]
             payload = view if size is None else view[:size]
             if self._traffic.propagate and (size is None or len(payload) == size):
-                super().send_bytes(b"".join((payload, call.context())))
+                super().send_bytes(b"".join((payload, self._traffic.context(call))))
             else:
                 super().send_bytes(buf, offset, size)
         except BaseException as error:
@@ -101,7 +101,7 @@ class _Queueing(_Carrier):
     def put(self, obj: Any, *args: Any, **kwargs: Any) -> None:
         call = self._traffic.begin()
         try:
-            content = _Envelope(call.context(), obj) if self._traffic.propagate else obj
+            content = _Envelope(self._traffic.context(call), obj) if self._traffic.propagate else obj
             super().put(content, *args, **kwargs)  # type: ignore[misc]
         except Full:
             self._traffic.abandon(call)

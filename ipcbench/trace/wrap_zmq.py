@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 import zmq
+import zmq.backend
 
 from ipcbench.clock import now_ns
 from ipcbench.errors import ConfigError
@@ -20,20 +21,25 @@ from ipcbench.trace.context import CONTEXT_BYTES, Context, unpack_context
 from ipcbench.trace.serve import Receiving
 from ipcbench.trace.traffic import ONE_WAY, REPLIES, REQUESTS, Traffic
 
+_SNDMORE = int(zmq.SNDMORE)
+
+# What zmq.Socket's own methods call in the end. A frame that is not copied knows whether more follow; asking the socket
+# takes longer than receiving does.
+_Base: Any = zmq.backend.Socket
+_send, _recv = _Base.send, _Base.recv
+
 _KINDS = {zmq.REQ: REQUESTS, zmq.REP: REPLIES}
 _FRAMED = {zmq.PAIR, zmq.PUB, zmq.SUB, zmq.REQ, zmq.REP, zmq.DEALER, zmq.ROUTER, zmq.PULL, zmq.PUSH, zmq.XPUB, zmq.XSUB}
 
 
 def _size_of(frame: Any) -> int:
     """Return the bytes of a frame, without a copy of them."""
-    return len(frame) if isinstance(frame, bytes | zmq.Frame) else memoryview(frame).nbytes
+    return len(frame) if type(frame) is bytes or isinstance(frame, zmq.Frame) else memoryview(frame).nbytes
 
 
-def _context_of(frame: Any) -> Context | None:
+def _context_of(frame: zmq.Frame) -> Context | None:
     """Return the context that a frame is; None if it is another."""
-    if len(frame) != CONTEXT_BYTES:
-        return None
-    return unpack_context(frame if isinstance(frame, bytes) else frame.buffer)
+    return unpack_context(frame.buffer) if len(frame) == CONTEXT_BYTES else None
 
 
 class SocketTraffic(Traffic):
@@ -94,12 +100,16 @@ class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
             if not traffic.peer:
                 traffic.look_up_peer(self)
             call = traffic.begin()
-        more = flags & zmq.SNDMORE
+        flags = int(flags)
+        more = flags & _SNDMORE
         adds = traffic.propagate and not more and traffic.kind != REPLIES
         try:
-            sent = super().send(data, flags | zmq.SNDMORE if adds else flags, copy, track, **kwargs)
+            if kwargs:
+                sent = super().send(data, flags | _SNDMORE if adds else flags, copy, track, **kwargs)
+            else:
+                sent = _send(self, data, flags | _SNDMORE if adds else flags, copy, track)
             if adds:
-                super().send(call.context(), flags)
+                _send(self, traffic.context(call), flags)
             traffic.sent_bytes += _size_of(data)
         except BaseException as error:
             (traffic.abandon(call) if isinstance(error, zmq.Again) else traffic.fail(call, error))
@@ -120,13 +130,11 @@ class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
             traffic.asked_ns = now_ns()
         frame = traffic.pending
         if frame is None:
-            frame = super().recv(flags, copy, track)
+            frame = _recv(self, flags, False, track)
         else:
             traffic.pending = None
-            if isinstance(frame, bytes) != copy:
-                frame = frame.bytes if copy else zmq.Frame(frame)
-        self._took(traffic, len(frame), flags, copy)
-        return frame
+        self._took(traffic, len(frame), frame.more, flags)
+        return frame.bytes if copy else frame
 
     def recv_into(self, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) -> int:
         traffic = self._traffic or self.traffic()
@@ -139,27 +147,26 @@ class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
         if not traffic.is_amid:
             traffic.asked_ns = now_ns()
         size: int = super().recv_into(buffer, nbytes=nbytes, flags=flags)
-        self._took(traffic, size, flags, copy=True)
+        self._took(traffic, size, bool(super().get(zmq.RCVMORE)), flags)
         return size
 
-    def _took(self, traffic: SocketTraffic, size: int, flags: int, copy: bool) -> None:
+    def _took(self, traffic: SocketTraffic, size: int, more: bool, flags: int) -> None:
         """Count a frame; if it is the message's last, or the last but its context, the message is whole."""
         traffic.recv_bytes += size
         context = None
-        more = bool(super().get(zmq.RCVMORE))
         if more and traffic.propagate:
-            following = super().recv(flags, copy)
-            more = bool(super().get(zmq.RCVMORE))
-            context = None if more else _context_of(following)
+            following = _recv(self, flags, False)
+            context = None if following.more else _context_of(following)
             if context is None:
                 traffic.pending = following
-                more = True
+            else:
+                more = False
         traffic.is_amid = more
         if not more:
             if not traffic.peer:
                 traffic.look_up_peer(self)
             traffic.arrive(traffic.asked_ns, traffic.recv_bytes, context)
-            self.arrival = traffic.arrival
+            self.__dict__["arrival"] = traffic.arrival
             traffic.recv_bytes = 0
 
     def get(self, option: int) -> Any:

@@ -45,7 +45,12 @@ def _name(method: MethodSample, language: Language) -> str:
 
 
 def _shares(sample: Sample, language: Language) -> list[Chart]:
-    methods = [one for one in sample.methods if one.sums.total_ns > 0 and len(one.sums.stage_ns) > 1]
+    split = {one.name for one in sample.methods if one.known_count}  # their servers' stages are in theirs
+    methods = [
+        one
+        for one in sample.methods
+        if one.sums.total_ns > 0 and len(one.sums.stage_ns) > 1 and not (one.role in FAR_SIDES and one.name in split)
+    ]
     drawn = methods[:_MOST_BARS]
     if not drawn:
         return []

@@ -71,6 +71,7 @@ def test_text_and_markdown_mark_each_row(shown: Tables) -> None:
             letters = [letter for found in marks for letter in found.replace("failed:", "").split()]
             assert any(words in notes.get(letter, "") for letter in letters), (name, marks, notes)
         assert f"{FAILED} has the" not in plain
+        assert " ".join(plain.split()).count("Beware: noisy: 12 of 12 trials of lmdb.") == len(SIZES)
         assert "oversubscribed; they take turns" in " ".join(plain.split())
 
 
@@ -94,7 +95,9 @@ def test_csv_and_json_carry_status_and_notes(shown: Tables) -> None:
             assert (int(cell["failed_count"]) > 0) == (cell["backend"] in {FAILED, PARTLY})
             if cell["backend"] == FAILED:
                 assert {cell[name] for name in ("rank", "latency_p50_us", "throughput_mb_per_s")} == {absent}
-    assert not any(one["verdict"].startswith(FAILED) for one in document["settings"])
+    for one in document["settings"]:
+        assert one["verdict"].startswith(f"{NOISY} has the lowest one-way latency")
+        assert one["verdict"].endswith("Beware: noisy: 12 of 12 trials of lmdb.")
 
 
 def test_charts_name_what_failed_and_draw_hollow_what_is_doubtful(run: Run, shown: Tables) -> None:

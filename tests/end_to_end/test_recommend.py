@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
+import select
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +130,47 @@ def test_the_choice_can_be_used_at_once(tmp_path: Path) -> None:
     other = choice.create(max_message_bytes=8)
     choice.destroy(other)
     assert other.channel.name != address.channel.name
+
+
+READ = """
+import pickle, sys
+choice, address = pickle.load(sys.stdin.buffer)
+with choice.open_reader(address) as reader:
+    sys.stdout.write(bytes(reader.read(timeout_s=20.0)).decode())
+"""
+
+
+@pytest.mark.parametrize("needs", ["lossless", "latest-value"])
+def test_another_process_opens_the_other_end_of_the_choice(tmp_path: Path, needs: str) -> None:
+    delivery = "latest_value" if needs == "latest-value" else "every_message"
+    sweep = sweep_of(backends=("shm", "zmq"), sizes=(10,), readers=1, delivery=delivery)
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(30_000.0), ("zmq", 10): Cell(10_000.0)}, sweep)
+    choice = ipcbench.recommend(521, needs=needs, run=run)
+    address = choice.create()
+    assert (address.backend, address.channel.delivery) == ("zmq", delivery)
+    try:
+        with choice.open_writer(address) as writer:
+            reader = subprocess.Popen(
+                [sys.executable, "-c", READ],
+                env=Shell(tmp_path).environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            assert reader.stdin is not None
+            pickle.dump((choice, address), reader.stdin)
+            reader.stdin.close()
+            reader.stdin = None
+            if (
+                delivery == "latest_value"
+            ):  # a value set before the reader is there may be gone: set it until it is seen
+                while reader.poll() is None:
+                    writer.write(b"found", timeout_s=20.0)
+                    select.select([], [], [], 0.01)
+            else:
+                writer.write(b"found", timeout_s=20.0)
+            assert reader.communicate(timeout=30)[0] == b"found"
+    finally:
+        choice.destroy(address)
 
 
 def test_the_library_refuses_what_cannot_be_asked(tmp_path: Path) -> None:

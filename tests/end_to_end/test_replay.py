@@ -6,6 +6,8 @@ import json
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,24 @@ def test_a_log_without_the_servers_share_gives_bounds(shell: Shell) -> None:
     assert done.returncode == 0, done.stderr
     assert "at least" in done.stdout
     assert "4 calls is unknown" in done.stdout
+
+
+def test_ctrl_c_ends_a_replay_of_two_clients_at_once(
+    shell: Shell, interrupt: Callable[[subprocess.Popen[str]], tuple[str, str]]
+) -> None:
+    logs = shell.folder / "logs"
+    logs.mkdir()
+    for name in ("a", "b"):
+        rows = "".join(v1_row(number) for number in range(1, 2000))
+        (logs / f"{name}.log").write_text(head(V1) + rows, encoding="utf-8")
+    process = shell.start("replay", "logs", "--backends", "pipe", "--calls", "300", "--rounds", "9")
+    assert process.stderr is not None
+    assert "round 1/9" in process.stderr.readline()
+    begin = time.monotonic()
+    _, said = interrupt(process)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert time.monotonic() - begin < 10
 
 
 @pytest.mark.parametrize(

@@ -182,3 +182,12 @@ def test_of_calls_inside_others_the_outer_ones_are_replayed(tmp_path, clock):
     assert found.methods == ("Do",)
     assert found.layouts == {"Do": "float32[5]>float32[7]"}
     assert found.remarks == ("1 calls are the inside of other calls, and are not replayed again.",)
+
+
+def test_impossible_calls_are_left_out_and_counted(tmp_path):
+    path = tmp_path / "zmq_performance.log"
+    odd = row(2, "M", 1, 1, 1, 1, -4, 10, 10, 0) + row(3, "M", 1, 1, 1, 1, 4, 2e6, 10, 0)
+    path.write_text(head(V1) + v1_row(1) + odd, encoding="utf-8")
+    found = read_traffic(path)
+    assert found.calls_count == 1
+    assert any(one.startswith("2 calls have impossible times or sizes") for one in found.remarks)

@@ -123,7 +123,13 @@ def test_the_ladder_ends_with_the_largest_message():
 
 def test_the_beginning_of_the_traffic():
     whole = traffic(lane(count=100), lane(count=3))
-    assert [len(one.method) for one in whole.limited(10 * 210_000, None, 1).lanes] == [10, 3]
-    assert [len(one.method) for one in whole.limited(0, None, 5).lanes] == [5, 3]
-    assert [len(one.method) for one in whole.limited(0, 2, 5).lanes] == [2, 2]
+
+    def counts(*limits):
+        return [len(one.method) for one in whole.limited(*limits).lanes]
+
+    assert counts(30 * 210_000) == [30, 3]
+    assert counts(10 * 210_000) == [20, 3]
+    assert counts(2 * 210_000) == [8, 3]
+    assert counts(0) == [1, 1]
+    assert counts(0, 2) == [2, 2]
     assert whole.largest_bytes == 100_000

@@ -80,8 +80,13 @@ def rpc(method: str, exchange: Callable[[dict[str, Any]], object], sent_bytes: i
 # ------------------------------------------------------------------------------------------------ contexts
 
 
-@given(st.tuples(*[st.integers(0, 2**64 - 1)] * 3), st.booleans(), st.integers(0, 2**32 - 1), st.integers(0, 2**62))
-def test_a_context_is_forty_bytes(ids: tuple[int, int, int], sampled: bool, boot: int, sent_ns: int) -> None:
+@given(
+    st.tuples(*[st.integers(0, 2**64 - 1)] * 3),
+    st.sampled_from([True, False, None]),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**62),
+)
+def test_a_context_is_forty_bytes(ids: tuple[int, int, int], sampled: bool | None, boot: int, sent_ns: int) -> None:
     context = Context(*ids, sampled, boot, sent_ns)
     assert len(context.packed()) == CONTEXT_BYTES
     assert unpack_context(b"xyz" + context.packed(), 3) == context
@@ -111,17 +116,32 @@ def replace_sampled(context: Context) -> Context:
 
 
 def test_a_call_without_a_record_asks_for_none(tmp_path: Path) -> None:
+    trace.start(tmp_path, sample=1000)
+    for turn in range(2):
+        carrier: dict[str, Any] = {}
+        with trace.call("Compute") as call:
+            trace.inject(carrier, call)
+            trace.inject(carrier, call, text=True)
+        assert ("traceparent" in carrier) == (turn == 0)
+        with trace.serve(carrier, f"turn {turn}"), trace.serve(carrier["ipcbench"], f"again {turn}"):
+            pass
+    trace.stop()
+    found = {name for batch in batches(tmp_path) for name in batch.methods}
+    assert found >= {"Compute", "turn 0", "again 0"}
+    assert calls_count(tmp_path) == 6
+
+
+def test_without_a_traced_client_the_server_decides(tmp_path: Path) -> None:
     carrier: dict[str, Any] = {}
     with trace.call("off") as call:
         trace.inject(carrier, call)
         trace.inject(carrier, call, text=True)
-    assert carrier.keys() == {"ipcbench"}
+    assert carrier == {}
     trace.start(tmp_path)
-    with trace.serve(carrier, "x"):
+    with trace.serve(carrier, "x"), trace.serve(Context(0, 0, 0, None).packed(), "y"):
         pass
     trace.stop()
-    assert calls_count(tmp_path) == 1
-    assert not list(tmp_path.glob("*.ipct")) or not any(batch.key is not None for batch in batches(tmp_path))
+    assert sum(len(batch.ids) for batch in batches(tmp_path)) == 2
 
 
 # ------------------------------------------------------------------------------------------------ two processes

@@ -431,6 +431,11 @@ def test_needs_of_the_built_in_backends() -> None:
     assert able["no-deps"] == {"shm", "pipe", "null"}
     assert able["persistent"] == {"lmdb"}
     assert able["zero-copy"] == {"shm", "lmdb", "null"}
+    assert able["cross-host"] == set(), "a loopback interface is not another host"
+    assert able["peer-exit"] == set(offers) - {"null"}
+    assert set(able) == {
+        *("lossless", "latest-value", "no-deps", "persistent", "cross-host", "zero-copy", "peer-exit", "any-launcher")
+    }
     assert able["any-launcher"] == set(offers) - mpi
     assert set(require_candidates(Question(64, needs=("no-deps",)))) == {"shm", "pipe"}
 

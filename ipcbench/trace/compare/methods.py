@@ -13,7 +13,7 @@ import numpy as np
 
 from ipcbench.errors import StoreError
 from ipcbench.trace.readers.batch import Ints, Notes
-from ipcbench.trace.readers.by_method import Sums
+from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, Sums
 from ipcbench.trace.readers.calls import FAR_SIDES, Calls, method_name
 from ipcbench.trace.readers.everything import find
 
@@ -83,6 +83,8 @@ def read_methods(paths: Sequence[Path], *, keep_times: bool) -> Methods:
 
     def of(name: str, role: int) -> Method:
         full = method_name(name, role)
+        if full not in found and len(found) >= MOST_METHODS:
+            full = method_name(OTHER, role)
         return found.setdefault(full, Method(full, role in FAR_SIDES))
 
     for calls in source.calls():

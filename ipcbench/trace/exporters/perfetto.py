@@ -6,6 +6,7 @@ What does not live here: Chrome's JSON (chrome.py). The few messages are encoded
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import IO
 
 from ipcbench.trace.exporters.chrome import arguments, lane_name, process_name
@@ -66,24 +67,31 @@ def _process_track(process: Process, uuid: int) -> bytes:
 def _call(row: Row, lane: int, found: Scan) -> Iterator[bytes]:
     """Yield the packets of a call: its begin, begin and end of each stage, its end."""
     offset = at_ns(row) - row.begin_ns
-    track = _number(_EVENT_TRACK, lane)
     more = b"".join(_argument(name, value) for name, value in arguments(row).items())
     if (row.trace_id, row.span) in found.linked and row.role in {CLIENT, *FAR_SIDES}:
         more += _fixed(_EVENT_FLOW if row.role == CLIENT else _EVENT_FLOW_END, row.span)
-    end = _number(_EVENT_TYPE, _END) + track
-
-    def begin(name: str, category: str, more: bytes) -> bytes:
-        return _number(_EVENT_TYPE, _BEGIN) + track + _text(_EVENT_NAME, name) + _text(_EVENT_CATEGORY, category) + more
-
-    yield _event(row.begin_ns + offset, begin(row.method, "call", more))
+    end = _end(lane)
+    yield _event(row.begin_ns + offset, _begin(lane, row.method, "call") + more)
     for name, begin_ns, end_ns in stages_of(row) if len(row.stages) > 1 else ():
-        yield _event(begin_ns + offset, begin(name, "stage", b""))
+        yield _event(begin_ns + offset, _begin(lane, name, "stage"))
         yield _event(end_ns + offset, end)
     yield _event(row.end_ns + offset, end)
 
 
+@lru_cache(maxsize=4096)
+def _begin(lane: int, name: str, category: str) -> bytes:
+    """Return what all slices of a name on a lane begin with."""
+    kind = _number(_EVENT_TYPE, _BEGIN) + _number(_EVENT_TRACK, lane)
+    return kind + _text(_EVENT_NAME, name) + _text(_EVENT_CATEGORY, category)
+
+
+@lru_cache(maxsize=4096)
+def _end(lane: int) -> bytes:
+    return _number(_EVENT_TYPE, _END) + _number(_EVENT_TRACK, lane)
+
+
 def _event(when_ns: int, event: bytes) -> bytes:
-    return _packet(_number(_TIMESTAMP, when_ns) + _message(_EVENT, event))
+    return _packet(_TIMESTAMP_TAG + _varint(when_ns) + _message(_EVENT, event))
 
 
 def _argument(name: str, value: str | int) -> bytes:
@@ -93,10 +101,12 @@ def _argument(name: str, value: str | int) -> bytes:
 
 
 def _packet(body: bytes) -> bytes:
-    return _message(_TRACE_PACKET, body + _number(_SEQUENCE, _SEQUENCE_NUMBER))
+    return _message(_TRACE_PACKET, body + _SEQUENCE_END)
 
 
 def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return _SMALL[value]
     data = bytearray()
     while value > 0x7F:
         data.append(value & 0x7F | 0x80)
@@ -105,18 +115,31 @@ def _varint(value: int) -> bytes:
     return bytes(data)
 
 
+_SMALL = tuple(bytes([value]) for value in range(0x80))
+
+
+@lru_cache(maxsize=256)
+def _tag(field: int, wire_type: int) -> bytes:
+    return _varint(field << 3 | wire_type)
+
+
 def _number(field: int, value: int) -> bytes:
     """Return an unsigned number."""
-    return _varint(field << 3) + _varint(value)
+    return _tag(field, 0) + _varint(value)
 
 
 def _fixed(field: int, value: int) -> bytes:
-    return _varint(field << 3 | 1) + value.to_bytes(8, "little")
+    return _tag(field, 1) + value.to_bytes(8, "little")
 
 
 def _message(field: int, data: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(data)) + data
+    return _tag(field, 2) + _varint(len(data)) + data
 
 
+@lru_cache(maxsize=4096)
 def _text(field: int, text: str) -> bytes:
     return _message(field, text.encode(errors="replace"))
+
+
+_TIMESTAMP_TAG = _tag(_TIMESTAMP, 0)
+_SEQUENCE_END = _number(_SEQUENCE, _SEQUENCE_NUMBER)

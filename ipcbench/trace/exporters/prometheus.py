@@ -17,7 +17,7 @@ from ipcbench.measure.histogram import bin_index
 from ipcbench.trace.exporters.common import require
 from ipcbench.trace.live.watch import Growth
 from ipcbench.trace.readers.batch import Bulk, Segment
-from ipcbench.trace.readers.by_method import Sums
+from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, Sums
 from ipcbench.trace.readers.calls import ROLES, Calls
 from ipcbench.trace.readers.everything import Source
 
@@ -52,7 +52,10 @@ class Totals:
     def _of(self, segment: Segment, method: str) -> Sums:
         side = ROLES[segment.role & 3]
         service = segment.name.removesuffix(f" ({side})")
-        return self._sums.setdefault((method, service, side), Sums())
+        key = (method, service, side)
+        if key not in self._sums and len(self._sums) >= MOST_METHODS:
+            key = (OTHER, OTHER, side)
+        return self._sums.setdefault(key, Sums())
 
     def text(self) -> str:
         """Return the exposition text; with no call at all, only what the families are."""

@@ -6,10 +6,10 @@ What does not live here: where the calls come from (watch.py), and the screen (s
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ipcbench.trace.live.watch import Growth, Watch
-from ipcbench.trace.readers.by_method import Sums, binned_total_ns
+from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, Sums, binned_total_ns
 from ipcbench.trace.readers.calls import FAR_SIDES, Calls
 
 
@@ -74,12 +74,17 @@ class Meter:
         return Reading(seconds, methods, self._near_count or self._far_count)
 
 
+def _of(found: dict[tuple[str, int], Sums], method: str, role: int) -> Sums:
+    key = (method, role) if (method, role) in found or len(found) < MOST_METHODS else (OTHER, role)
+    return found.setdefault(key, Sums())
+
+
 def _add_calls(found: dict[tuple[str, int], Sums], calls: Calls) -> None:
     for number, name in enumerate(calls.batch.methods):
-        found.setdefault((name, calls.batch.segment.role), Sums()).add_calls(calls, number)
+        _of(found, name, calls.batch.segment.role).add_calls(calls, number)
 
 
 def _add_growth(found: dict[tuple[str, int], Sums], growth: Growth) -> None:
     # A tally's sums are put some calls after its counts: the time is taken from those.
-    one = replace(growth, total_ns=binned_total_ns(growth.counts))
-    found.setdefault((growth.method, growth.segment.role), Sums()).add_tallied(one)
+    total_ns = binned_total_ns(growth.counts)
+    _of(found, growth.method, growth.segment.role).add_tallied(growth, total_ns=total_ns)

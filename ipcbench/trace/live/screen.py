@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
-_REST_COLOR = "bright_black"
+_GLYPHS = "█▓▒▚▤▥▦▧"
+"""Told apart without colours too."""
+_REST_COLOR, _REST_GLYPH = "bright_black", "·"
 _BAR_CELLS = 24
-_FIGURES_WIDTH = 62
-"""What everything but the method and the bar needs."""
+_COLUMNS = (("calls/s", 7), ("p50", 7), ("p99", 7), ("MiB/s", 6), ("in flight", 9), ("failed", 6))
+"""With their least widths."""
+_GAP = 2
+_NARROW = 100
 _MIB = 2**20
 _MOST_METHODS = 40
 
@@ -66,15 +70,20 @@ def _table(reading: Reading, width: int, most: int) -> Table:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False)
-    cells = min(_BAR_CELLS, max(0, width - _FIGURES_WIDTH - 16))
-    table.add_column("method", overflow="ellipsis", no_wrap=True, max_width=max(12, width - _FIGURES_WIDTH - cells))
-    for name in ("calls/s", "p50", "p99", "MiB/s", "in flight", "failed"):
-        table.add_column(name, justify="right", no_wrap=True, min_width=8 if name.startswith("p") else 6)
-    table.add_column("stages", no_wrap=True, width=cells)
+    narrow = width < _NARROW
+    columns = [(name, least) for name, least in _COLUMNS if name != "failed" or not narrow]
+    room = width - sum(least + _GAP for _, least in columns) - 2 * _GAP
+    cells = max(0, min(_BAR_CELLS, room - (12 if narrow else 24)))
+    table.add_column("method", overflow="ellipsis", no_wrap=True, max_width=max(6, room - cells))
+    for name, least in columns:
+        table.add_column(name, justify="right", no_wrap=True, min_width=least)
+    if cells:
+        table.add_column("stages", no_wrap=True, width=cells)
     stages = _stages(reading)
     for name, role, sums in reading.methods[:most]:
-        table.add_row(Text(plain(method_name(name, role))), *_figures(sums, reading.seconds),
-                      _bar(sums, stages, cells))  # fmt: skip
+        figures = list(_figures(sums, reading.seconds))[: len(columns)]
+        bar = [_bar(sums, stages, cells)] if cells else []
+        table.add_row(Text(plain(method_name(name, role))), *figures, *bar)
     return table
 
 
@@ -85,7 +94,8 @@ def _figures(sums: Sums, seconds: float) -> Iterator[Text]:
     for probability in (0.5, 0.99):
         value = sums.quantile_ns(probability)
         yield Text("–" if value is None else format_duration_ns(value))
-    yield Text(format_significant(sums.moved_bytes / _MIB / seconds))
+    behind = sums.total_ns / sums.staged_ns if sums.staged_ns else 1.0
+    yield Text(format_significant(sums.moved_bytes * behind / _MIB / seconds))
     yield Text(format_significant(sums.total_ns / 1e9 / seconds))
     yield Text(f"{sums.failed_count:,}" if sums.failed_count else "", style="red")
 
@@ -103,11 +113,12 @@ def _bar(sums: Sums, stages: Sequence[str], cells: int) -> Text:
     from rich.text import Text
 
     parts = [max(0.0, float(sums.stage_ns.get(name, 0))) for name in stages]
-    rest = max(0.0, sums.total_ns - sum(parts))
+    rest = max(0.0, sums.staged_ns - sum(parts))
     text = Text()
     for index, count in enumerate(bar_cells([*parts, rest], cells)):
         last = index == len(stages)
-        text.append(("░" if last else "█") * count, _REST_COLOR if last else _COLORS[index % len(_COLORS)])
+        glyph = _REST_GLYPH if last else _GLYPHS[index % len(_GLYPHS)]
+        text.append(glyph * count, _REST_COLOR if last else _COLORS[index % len(_COLORS)])
     return text
 
 
@@ -116,5 +127,5 @@ def _legend(stages: Sequence[str]) -> Text:
 
     text = Text()
     for index, name in enumerate(stages):
-        text.append("█ ", _COLORS[index % len(_COLORS)]).append(f"{plain(name)}   ")
-    return text.append("░ ", _REST_COLOR).append("in no stage   ").append("in flight: on average", "dim")
+        text.append(f"{_GLYPHS[index % len(_GLYPHS)]} ", _COLORS[index % len(_COLORS)]).append(f"{plain(name)}   ")
+    return text.append(f"{_REST_GLYPH} ", _REST_COLOR).append("in no stage   ").append("in flight: on average", "dim")

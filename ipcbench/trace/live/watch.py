@@ -106,7 +106,7 @@ class Watch:
         if not self.folder.exists():
             return []
         with as_store_errors(self.folder):
-            return sorted(path for path in self.folder.iterdir() if path.suffix == suffix)
+            return sorted(path for path in self.folder.iterdir() if path.suffix == suffix and path.is_file())
 
 
 def _growth(bulk: Bulk, before: Bulk | None) -> Growth | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from math import ceil
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from ipcbench.measure.histogram import bin_index
 from ipcbench.measure.stats import FloatArray
 from ipcbench.trace.readers.batch import Ints
 from ipcbench.trace.readers.calls import Calls
+
+MOST_METHODS: Final = 1000
+"""More are not kept apart: names made of data must not fill the memory."""
+
+OTHER: Final = "(other)"
 
 
 class Tallied(Protocol):
@@ -49,6 +54,7 @@ class Sums:
         counts: of timed calls by bin of ipcbench/measure/histogram.py, shape (BIN_COUNT,).
         untimed_count: further calls that were only counted.
         longest_ns: exact for calls with records.
+        staged_ns: the time of those calls whose bytes and stages are in the sums; those of a tally may lag behind.
         stage_ns: by the names of the stages.
     """
 
@@ -56,6 +62,7 @@ class Sums:
     untimed_count: int = 0
     failed_count: int = 0
     total_ns: int = 0
+    staged_ns: int = 0
     longest_ns: int = 0
     sent_bytes: int = 0
     recv_bytes: int = 0
@@ -86,17 +93,25 @@ class Sums:
         self.counts += np.bincount(bin_index(total), minlength=BIN_COUNT)
         self.failed_count += int(np.count_nonzero(batch.failed[chosen]))
         self.total_ns += int(total.sum())
+        self.staged_ns += int(total.sum())
         self.longest_ns = max(self.longest_ns, int(total.max()))
         self.sent_bytes += int(batch.sent_bytes[chosen].sum())
         self.recv_bytes += int(batch.recv_bytes[chosen].sum())
         self._add_stages(zip(batch.stages, np.maximum(batch.stage_ns[chosen], 0).sum(axis=0).tolist(), strict=True))
 
-    def add_tallied(self, one: Tallied, scale: float = 1.0) -> None:
-        """Add calls without records; their sums, which may lag behind their counts, times `scale`."""
+    def add_tallied(self, one: Tallied, scale: float = 1.0, total_ns: int | None = None) -> None:
+        """Add calls without records; their sums, which may lag behind their counts, times `scale`.
+
+        Args:
+            one: the tally.
+            scale: by which its sums are short.
+            total_ns: the time of all its calls, where that is known better.
+        """
         self.counts[: len(one.counts)] += one.counts
         self.untimed_count += one.untimed_count
         self.failed_count += one.failed_count
-        self.total_ns += round(one.total_ns * scale)
+        self.total_ns += round(one.total_ns * scale) if total_ns is None else total_ns
+        self.staged_ns += round(one.total_ns * scale)
         filled = np.flatnonzero(one.counts)
         if filled.size:
             self.longest_ns = max(self.longest_ns, bin_bounds(int(filled[-1]))[0])
@@ -110,6 +125,7 @@ class Sums:
         self.untimed_count += other.untimed_count
         self.failed_count += other.failed_count
         self.total_ns += other.total_ns
+        self.staged_ns += other.staged_ns
         self.longest_ns = max(self.longest_ns, other.longest_ns)
         self.sent_bytes += other.sent_bytes
         self.recv_bytes += other.recv_bytes

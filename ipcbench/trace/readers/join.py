@@ -142,7 +142,7 @@ def find_servers(paths: Sequence[Path], notes: Notes) -> Servers:
     )
     at = order[first]
     servers = Servers(only, columns[1][at], columns[2][at], columns[3][at], boots)
-    if len(every) > 1:
+    if len(every) > 1 and len(servers.keys):
         _set_clocks(servers, paths)
     return servers
 
