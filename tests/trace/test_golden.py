@@ -189,3 +189,11 @@ def test_processes_of_one_service_are_one_segment(tmp_path: Path, capsys: pytest
     assert segments == {"worker (client)": 90, "driver (client)": 30}
     assert main(["trace", "report", str(tmp_path)]) == 0
     assert "processes 3" in capsys.readouterr().out
+
+
+def test_a_summary_whose_numbers_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.log"
+    path.write_text(
+        head(V1) + row(1, "A", *[1.0] * 7, 2.5) + "SUMMARY\nTotal RPC Calls: .\nAverage Total Time: inf ms\n"
+    )
+    assert reported(path, capsys)["damaged_count"] == 2
