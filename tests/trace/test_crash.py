@@ -1,6 +1,6 @@
 """What can happen to a traced application, and to what it records on: the application goes on, the records are right.
 
-A killed application is in this as well: 60 times, or as often as `IPCBENCH_KILLS=200 pytest tests/trace/test_crash.py`
+A killed application is in this as well: 40 times, or as often as `IPCBENCH_KILLS=200 pytest tests/trace/test_crash.py`
 says. A really full disk needs a file system of one's own; where none can be mounted, its test is skipped.
 """
 
@@ -53,7 +53,7 @@ def can_mount() -> bool:
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    times = os.environ.get("IPCBENCH_KILLS", "60")
+    times = os.environ.get("IPCBENCH_KILLS", "40")
     program = [sys.executable, "-m", "tests.trace.killed", str(tmp_path), times]
     done = subprocess.run(program, check=False, timeout=100, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,17 @@ def test_rows_as_different_as_they_can_be(
         assert {one["max_ns"] for one in methods} == {1_000_000}
 
 
+def test_rows_among_lines_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.log"
+    lines = [row(n, "Matmul", *[1.0] * 7, 2.5) for n in range(1, 301)]
+    lines[::7] = [f"2026-01-02 03:04:05 INFO step {n}\n{line}" for n, line in enumerate(lines[::7])]
+    lines[5] = lines[5].replace(" ", "\t", 1)
+    path.write_text(head(V1) + "".join(lines))
+    found = reported(path, capsys)
+    assert [one["calls_count"] for one in found["segments"]] == [300]
+    assert found["damaged_count"] == 43
+
+
 def test_quick_and_slow_reading_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same [TQ-…] lines with their fields in another order are the same calls."""
     lines = []
@@ -141,3 +154,46 @@ def test_quick_and_slow_reading_agree(tmp_path: Path, capsys: pytest.CaptureFixt
     assert found[0] == found[1]
     assert [one[1] for one in found[0]] == [60, 30]
     assert found[0][0][3] == 30 * round(4.75 * 2**20)
+
+
+def test_sizes_of_puts_and_ratios_that_lie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A put without a size has that of its speed and duration; ratios that do not agree with durations are said."""
+    path = tmp_path / "x.log"
+    put = "[TQ-DETAIL] trace_id=N/A | func=f | pid=1 | stage=TQ_CLIENT_PUT_END | duration=0.500000s | "
+    lines = [put + "throughput_mbps=4.00 | timestamp=1.500000\n", put + "throughput_mbps=0.00 | timestamp=2.500000\n"]
+    lines += [line.replace("get_ratio=50.00", "get_ratio=80.00") for _, line in tq_call(9.0, (0.3, 0.2, 0.1))]
+    path.write_text("".join(lines))
+    found = reported(path, capsys)
+    transfers = next(one for one in found["segments"] if one["segment"] == "transfers")
+    assert (transfers["calls_count"], transfers["moved_bytes"]) == (2, 2 * 2**20)
+    assert any("ratios that do not agree" in one["text"] for one in found["audit"])
+
+
+def test_rows_without_a_header_are_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the columns are is not guessed from their number: two sets of them have ten."""
+    path = tmp_path / "x.csv"
+    path.write_text(row(1, "Matmul", *[1.0] * 8) * 3)
+    assert main(["trace", "report", str(path)]) == 2
+    assert "no calls found" in capsys.readouterr().err
+
+
+def test_processes_of_one_service_are_one_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Own traces: one segment per service and role, and in it all its processes."""
+    program = (
+        "import sys; from ipcbench import trace; recorder = trace.start(sys.argv[1], service=sys.argv[2])\n"
+        "for _ in range(30):\n with recorder.call('m') as call: call.serialized(1); call.sent(); call.received(2)\n"
+    )
+    for service in ("worker", "worker", "worker", "driver"):
+        subprocess.run([sys.executable, "-c", program, str(tmp_path), service], check=True, timeout=60)
+    segments = {one["segment"]: one["calls_count"] for one in reported(tmp_path, capsys)["segments"]}
+    assert segments == {"worker (client)": 90, "driver (client)": 30}
+    assert main(["trace", "report", str(tmp_path)]) == 0
+    assert "processes 3" in capsys.readouterr().out
+
+
+def test_a_summary_whose_numbers_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.log"
+    path.write_text(
+        head(V1) + row(1, "A", *[1.0] * 7, 2.5) + "SUMMARY\nTotal RPC Calls: .\nAverage Total Time: inf ms\n"
+    )
+    assert reported(path, capsys)["damaged_count"] == 2

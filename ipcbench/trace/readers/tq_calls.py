@@ -5,6 +5,7 @@ What does not live here: lines and their fields (tq_log.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -95,6 +96,8 @@ class Function:
         for stage in (2, 1, 0):
             share = shares[stage]
             part = self._take_part(stage, begin_ns, before_ns, trace_id, share * total_ns, slack_ns)
+            if part is None and not self._starts:  # no other call is under way: the part is its own, the ratio is wrong
+                part = self._take_part(stage, begin_ns, before_ns, trace_id, math.nan, slack_ns)
             if part is None:
                 durations[stage] = round(share * total_ns) if 0.0 <= share <= _LARGEST_SHARE else 0
             else:
@@ -104,10 +107,7 @@ class Function:
         self._add_checked(begin_ns, total_ns, (durations[0], durations[1], durations[2]), shares)
 
     def _end_of_latest(self, at_ns: int, total_ns: int, trace_id: str, shares: tuple[float, float, float]) -> bool:
-        """Complete the call that began last if its parts are the last ones; return whether they are.
-
-        It is what `end` would find, sooner.
-        """
+        """Complete the call that began last if its parts are the last ones, as `end` would; return whether they are."""
         starts, (gets, computes, puts) = self._starts, self._parts
         if not (starts and gets and computes and puts) or self._in_order != _ALL_IN_ORDER:
             return False

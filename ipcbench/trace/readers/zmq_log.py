@@ -5,6 +5,7 @@ What does not live here: files and lines (text.py), and checks of what a log say
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -81,9 +82,10 @@ class ZmqLog:
             return
         waiting: list[_Line] = []
         for number, line in enumerate(block.decode("utf-8", "replace").split("\n"), first_number):
-            if self._width and (line[:1].isdecimal() or line.lstrip()[:1].isdecimal()):
+            words = line.split(None, 1)
+            if self._width and len(words) == 2 and words[0].isdecimal():  # a date is no id
                 waiting.append((number, line))
-            elif line and not line.isspace():
+            elif words:
                 if waiting and (self._claim is not None or _ORDERED.search(line)):
                     yield from self._rows(waiting)
                     waiting = []
@@ -134,7 +136,7 @@ class ZmqLog:
         elif set(line.strip()) == {"="} and len(parts[0]) >= 20:
             return
         elif self._claim is not None and (match := _VALUE.fullmatch(line)):
-            self._take_value(self._claim, line, match)
+            self._take_value(self._claim, line, number, match)
         elif parts == ["..."]:
             self._notes.counts["left out by an ellipsis"] += 1
         elif self._width:
@@ -155,13 +157,16 @@ class ZmqLog:
         surplus = len(parts) - self._width
         return None if surplus <= 0 else [parts[0], " ".join(parts[1 : 2 + surplus]), *parts[2 + surplus :]]
 
-    def _take_value(self, claim: Claim, line: str, match: re.Match[str]) -> None:
+    def _take_value(self, claim: Claim, line: str, number: int, match: re.Match[str]) -> None:
         if match[2] is None:
             self._section = printable(match[1].strip())
             return
         section = f"{self._section}: " if line[0].isspace() and self._section else ""
-        if len(claim.values) < 200:
-            claim.values[section + printable(match[1].strip())] = float(match[2])
+        value = numbers([match[2]])
+        if value is None or not math.isfinite(value[0]):
+            self._notes.damaged(f"{self._source}:{number}", line.strip())
+        elif len(claim.values) < 200:
+            claim.values[section + printable(match[1].strip())] = value[0]
 
     def _accept(self, rows: Rows) -> Iterator[Batch]:
         """Yield the rows whose times and sizes can be kept, those of one client together."""

@@ -16,8 +16,7 @@ from ipcbench.files import to_json
 from ipcbench.trace.readers.batch import printable
 from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.extremes import Extreme
-from ipcbench.trace.report.figures import ms as _ms
-from ipcbench.trace.report.figures import percent as _percent
+from ipcbench.trace.report.figures import ms, percent
 from ipcbench.trace.report.finding import Finding
 from ipcbench.trace.report.findings import findings
 from ipcbench.trace.report.gather import Gathered
@@ -74,9 +73,9 @@ def _method_table(group: GroupSums, language: Language) -> Table:
         known = bool(one.timed_count)
         rows.append([
             localized(name, language) if name[0:1] == "(" else name, f"{one.calls_count:,}",
-            _ms(one.mean_ns if known else None), _ms(_quantile(one, 0.5)),
-            _ms(_quantile(one, 0.9)), _ms(_quantile(one, 0.99)), _ms(one.histogram.max if known else None),
-            _ms(one.total_ns), _percent(one.total_ns / group.total_ns if group.total_ns > 0 else 0.0),
+            ms(one.mean_ns if known else None), ms(_quantile(one, 0.5)),
+            ms(_quantile(one, 0.9)), ms(_quantile(one, 0.99)), ms(one.histogram.max if known else None),
+            ms(one.total_ns), percent(one.total_ns / group.total_ns if group.total_ns > 0 else 0.0),
             f"{moved / _MIB:,.1f}", f"{_speed(moved, one.total_ns):,.2f}",
         ])  # fmt: skip
     return head, rows
@@ -94,13 +93,13 @@ def _stage_table(group: GroupSums, language: Language) -> Table:
     rows = []
     for name, ns, share in stage_shares(group):
         shown = word(name, language) if name == "unaccounted" else name
-        rows.append([shown, _ms(ns), _percent(share)])
+        rows.append([shown, ms(ns), percent(share)])
         if name == "wait":
             rows += split_rows(group.split, language)
     if "wait" not in group.stages:
         rows += split_rows(group.split, language)
     if group.outside_ns:
-        rows.append([word("outside", language), _ms(group.outside_ns), "–"])
+        rows.append([word("outside", language), ms(group.outside_ns), "–"])
     return [word("stage", language), f"{word('total', language)} ms", word("share", language)], rows
 
 
@@ -108,7 +107,7 @@ def _extreme_table(group: GroupSums, calls: Sequence[Extreme], language: Languag
     head = [word("id", language), word("method", language), f"{word('total', language)} ms",
             *(f"{name} ms" for name in group.stages), word("sent", language), word("recv", language)]  # fmt: skip
     return head, [
-        [str(one.call_id), one.method, _ms(one.total_ns), *map(_ms, one.stage_ns), f"{one.sent_bytes / _MIB:,.2f}",
+        [str(one.call_id), one.method, ms(one.total_ns), *map(ms, one.stage_ns), f"{one.sent_bytes / _MIB:,.2f}",
          f"{one.recv_bytes / _MIB:,.2f}"]
         for one in calls
     ]  # fmt: skip
@@ -131,8 +130,8 @@ def overall(group: GroupSums, language: Language) -> str:
     if failed:
         parts.append(f"{word('failed', language)} {failed:,}")
     parts += [
-        f"{word('mean', language)} {_ms(group.total_ns / timed if timed else None)} ms",
-        f"{word('total', language)} {_ms(group.total_ns)} ms",
+        f"{word('mean', language)} {ms(group.total_ns / timed if timed else None)} ms",
+        f"{word('total', language)} {ms(group.total_ns)} ms",
         f"{word('moved', language)} {group.moved_bytes / _MIB:,.1f}",
         f"{_speed(group.moved_bytes, group.total_ns):,.2f} MiB/s",
     ]
@@ -146,12 +145,12 @@ def overall(group: GroupSums, language: Language) -> str:
 
 
 _FORMATS: dict[str, Callable[[Any], str]] = {
-    "share": _percent, "transit_share": _percent, "compute_share": _percent, "copy_ns": format_duration_ns,
-    "wide_share": _percent, "busy": _percent, "queue_ns": format_duration_ns,
+    "share": percent, "transit_share": percent, "compute_share": percent, "copy_ns": format_duration_ns,
+    "wide_share": percent, "busy": percent, "queue_ns": format_duration_ns,
     "each_ns": format_duration_ns, "round_trip_ns": format_duration_ns,
     "mean_bytes": lambda one: format_bytes(round(one)),
     "median_bytes": lambda one: format_bytes(round(one)),
-    "threshold": lambda one: _percent(one) if isinstance(one, float) and one < 1 else str(one),
+    "threshold": lambda one: percent(one) if isinstance(one, float) and one < 1 else str(one),
 }  # fmt: skip
 
 
@@ -162,7 +161,7 @@ def sentence(finding: Finding, total_ns: float, language: Language) -> str:
     key = f"{finding.rule} {values['what']}" if finding.rule == "R15" else finding.rule
     text = word(key, language).format(**values)
     if finding.gain_ns is not None and total_ns > 0:
-        share = _percent(finding.gain_ns / total_ns)
+        share = percent(finding.gain_ns / total_ns)
         bound = word("gain", language).format(gain=format_duration_ns(finding.gain_ns), share=share)
         text = f"{text} {bound}" if language == "en" else f"{text}{bound}"
     return (
