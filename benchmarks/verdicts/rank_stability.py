@@ -27,10 +27,13 @@ Ranks = dict[tuple[Setting, str], dict[str, int]]
 
 
 def ranks_of(summary: Summary) -> Ranks:
-    """Return, for each setting and each of its two orders, backend → rank."""
+    """Return, for each setting and each of its orders, backend → rank."""
     found: Ranks = {}
     for one in summary.settings:
         found[one.setting, str(one.ranked_by)] = {cell.backend: cell.rank for cell in one.cells if cell.rank}
+        found[one.setting, "round trip"] = {
+            cell.backend: cell.round_trip_rank for cell in one.cells if cell.round_trip_rank
+        }
         found[one.setting, "throughput"] = {
             cell.backend: cell.throughput_rank for cell in one.cells if cell.throughput_rank
         }

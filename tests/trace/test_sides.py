@@ -31,6 +31,8 @@ from ipcbench.trace.recorder import STATE
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import as_csv, as_json, as_markdown, as_text, make_report
 from ipcbench.trace.report.split import Split
+from ipcbench.trace.schema import SERVER
+from tests.trace.made import Made
 from tests.trace.reading import calls_count
 from tests.trace.server import WORK_NS, work
 
@@ -145,6 +147,25 @@ def test_without_a_traced_client_the_server_decides(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ two processes
+
+
+def test_transport_is_reported_as_what_it_is(tmp_path: Path) -> None:
+    """The same with given times: 27 µs to the server, 5,005 µs there, 78 µs back."""
+    client, server = Made(tmp_path, "client", 100), Made(tmp_path, "server", 200)
+    for number in range(40):
+        begin = 1_000_000 + number * 6_000_000
+        arrived, done = begin + 7_000 + 27_000, begin + 7_000 + 27_000 + 5_005_000
+        stamps = [begin, begin + 1_000, begin + 7_000, done + 78_000, done + 81_000]
+        client.call("Compute", stamps, sent=1024, recv=1024, span=number + 1)
+        server.call("Compute", [arrived, arrived, done, done], SERVER, span=number + 1)
+    client.segment.close()
+    server.segment.close()
+    segments = json.loads(as_json(make_report(gather([tmp_path]))))["segments"]
+    split = next(one["split"] for one in segments if one["segment"] == "client (client)")
+    assert split["joined_count"] == 40
+    assert split["transport_share_ratio"] <= 0.03
+    seed = make_report(gather([tmp_path]), "seed").findings
+    assert next(one for one in seed if one.rule == "S2").values["share"] > 0.99
 
 
 @pytest.mark.parametrize("way", ["key", "wrap"])
