@@ -105,9 +105,10 @@ class Lane:
         next_span, trace_high: the next call's id, and the high half of trace ids that are new.
     """
 
-    __slots__ = ("__weakref__", "_calls_count", "_decide_ns", "_lock", "_names", "_random", "_retry_ns", "_rotating",
-                 "_store", "always", "blind", "boot", "entries", "files_count", "governor", "lost_count", "next_span",
-                 "period", "segment", "served_ns", "sites", "tally_file", "trace_high")  # fmt: skip
+    __slots__ = ("__weakref__", "_calls_count", "_decide_ns", "_lock", "_names", "_next_name_id", "_random",
+                 "_retry_ns", "_rotating", "_store", "always", "blind", "boot", "entries", "files_count", "governor",
+                 "lost_count", "next_span", "period", "segment", "served_ns", "sites", "tally_file",
+                 "trace_high")  # fmt: skip
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -130,7 +131,7 @@ class Lane:
         self.segment: Segment = FULL
         self._rotating = False
         self._retry_ns = 0
-        self._names: dict[str, int] = {}
+        self._forget_names()
         self.files_count = 0
         self.tally_file: TallyFile | None = None
         self.trace_high = int.from_bytes(os.urandom(8), "little")
@@ -223,7 +224,7 @@ class Lane:
     def _write_name(self, text: str) -> int | None:
         segment = self.segment
         data = text.encode("utf-8", "replace")[:_MAX_NAME_TEXT_BYTES]
-        number = len(self._names) + 1
+        number = self._next_name_id()  # a signal handler's call between takes another one
         for piece in range(-(-len(data) // NAME_BYTES)):
             offset = segment.take()
             if offset >= segment.limit:
@@ -237,18 +238,24 @@ class Lane:
         """Begin the next segment; return whether there is one."""
         if self._rotating or self._store.closed or now_ns() < self._retry_ns:
             return False
-        self._rotating = True
-        full, self.segment = self.segment, FULL
-        made = self._store.new_segment(self, full)
-        self._rotating = False
-        if made is None:
-            self._retry_ns = now_ns() + 1_000_000_000
-            return False
-        self._names = {}
-        self.segment = made
-        for site in self.sites.values():
-            site.segment = FULL
-        return True
+        self._rotating = True  # until names and segment match again, a signal handler's call makes no segment
+        try:
+            full, self.segment = self.segment, FULL
+            made = self._store.new_segment(self, full)
+            if made is None:
+                self._retry_ns = now_ns() + 1_000_000_000
+                return False
+            self._forget_names()
+            self.segment = made
+            for site in self.sites.values():
+                site.segment = FULL
+            return True
+        finally:
+            self._rotating = False
+
+    def _forget_names(self) -> None:
+        self._names: dict[str, int] = {}
+        self._next_name_id = itertools.count(1).__next__
 
     def tally(self, site: Site) -> Tally:
         """Return the site's tally, made at its first need."""
