@@ -12,6 +12,7 @@ import json
 from struct import Struct
 from typing import Any
 
+from ipcbench.bins import BINS_PER_OCTAVE, LINEAR_BINS
 from ipcbench.trace.schema import MAX_STAGES
 
 SEGMENT_MAGIC = b"IPCT\r\n\x1a\n"
@@ -58,11 +59,9 @@ NAME_BYTES = 112
 PACK_NAME = Struct(f"<BBHHH{NAME_BYTES}sQ").pack_into
 """kind, 0, id, number of the piece, bytes of the whole name, piece, marker."""
 
-LINEAR_BINS = 256
-BINS_PER_OCTAVE = 128
 LAST_OCTAVE = 33
 BIN_COUNT = LINEAR_BINS + LAST_OCTAVE * BINS_PER_OCTAVE
-"""Bins of ipcbench/measure/histogram.py, up to 2⁴¹ ns (36 minutes); what is longer is in the last one."""
+"""Bins of ipcbench/bins.py, up to 2⁴¹ ns (36 minutes); what is longer is in the last one."""
 
 CELL_BYTES = 8
 SUM_CELLS = 32
@@ -104,6 +103,6 @@ def unpack_header(data: bytes, magic: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def bin_of(value_ns: int) -> int:
-    """Return the bin of a duration ≥ 0; the same as `bin_index` of ipcbench/measure/histogram.py, capped."""
+    """Return the bin of a duration ≥ 0, the last one for all that are longer; else as ipcbench.bins, a call quicker."""
     octave = max(0, value_ns.bit_length() - 8)
     return min(octave * BINS_PER_OCTAVE + (value_ns >> octave), BIN_COUNT - 1)

@@ -13,8 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ipcbench.bins import BINS_PER_OCTAVE
 from ipcbench.trace.layout import (
-    BINS_PER_OCTAVE,
     CELL_BYTES,
     HEADER_BYTES,
     LAST_OCTAVE,

@@ -100,7 +100,7 @@ class Bulk:
     """Calls of one method without records: a histogram and sums.
 
     Attributes:
-        counts: shape (bins,), by bin of ipcbench/measure/histogram.py.
+        counts: shape (bins,), by bin of ipcbench/bins.py.
         summed_count: the calls that the sums hold, at most as many as the histogram's.
         untimed_count: calls of which nothing is known but that they were.
         stage_ns: sums.

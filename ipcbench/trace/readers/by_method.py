@@ -51,7 +51,7 @@ class Sums:
     """Calls of one method; times below 0, which damaged logs have, count as 0.
 
     Attributes:
-        counts: of timed calls by bin of ipcbench/measure/histogram.py, shape (BIN_COUNT,).
+        counts: of timed calls by bin of ipcbench/bins.py, shape (BIN_COUNT,).
         untimed_count: further calls that were only counted.
         longest_ns: exact for calls with records.
         staged_ns: the time of those calls whose bytes and stages are in the sums; those of a tally may lag behind.
