@@ -25,6 +25,10 @@ from ipcbench.testing.leaks import files, traces
 _FADING_S = 3.0
 """How long a test's remains may take to go: libraries close in the background, other runs on the host come and go."""
 
+# Other tests keep the other cores busy: threads that share a product of small matrices would wait for one another. Read
+# when numpy is loaded, which nothing above does, and handed on to the processes that tests start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 _TOKEN = secrets.token_hex(3)
 _NUMBERS = itertools.count(1)
 
