@@ -30,8 +30,8 @@ SLOWDOWNS_PERCENT = (0, 5, 10, 20)
 """0 is A/A."""
 SIZES_BYTES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 """Of the payloads of one run; each gives a verdict."""
-ROUNDS = 12
-"""Two cells of one size take 5 s in so many rounds: a comparison of just two has more within the default budget."""
+ROUNDS = 36
+"""Two cells of one size take 16 s in so many rounds, of the 105 s that a run has by default."""
 ONE_SIDED_LEVEL = 0.95
 
 
@@ -81,8 +81,8 @@ def upper_bound(found: int, count: int) -> float:
     return high
 
 
-def sweep_for(backend: str, seed: int) -> SweepSpec:
-    """Return the run that gives one verdict a size and slow-down, with the rounds of the default run."""
+def sweep_for(backend: str, seed: int, rounds: int) -> SweepSpec:
+    """Return the run that gives one verdict a size and slow-down."""
     return SweepSpec(
         name="selftest",
         backends=(slowed_name(backend, 0, again=True), *(slowed_name(backend, one) for one in SLOWDOWNS_PERCENT)),
@@ -91,7 +91,7 @@ def sweep_for(backend: str, seed: int) -> SweepSpec:
         codec="raw",
         sizes=SIZES_BYTES,
         modes=("paced",),
-        rounds=ROUNDS,
+        rounds=rounds,
         budget_s=3600.0,
         seed=seed,
     )
@@ -100,15 +100,17 @@ def sweep_for(backend: str, seed: int) -> SweepSpec:
 def self_test(
     backend: str = "shm",
     pairs: int = 20,
+    rounds: int = ROUNDS,
     *,
     on_progress: Callable[[Progress], None] | None = None,
     keep: Path | None = None,
 ) -> SelfTest:
-    """Measure until there are so many verdicts on each slow-down, about 140 s for ten of each.
+    """Measure until there are so many verdicts on each slow-down, about seven minutes for ten of each.
 
     Args:
         backend: name of the one to slow down; its processes must be its own (not `null`).
         pairs: verdicts wanted, rounded up to whole runs.
+        rounds: of each comparison; a small difference needs many.
         on_progress: called after every trial.
         keep: folder in which the runs stay; without it they are removed.
 
@@ -117,12 +119,10 @@ def self_test(
     """
     get_backend(backend).probe()
     counts = {percent: [0, 0, 0] for percent in SLOWDOWNS_PERCENT}
-    rounds = 0
     with tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}selftest-{os.getpid()}-") as scratch:
         for number in range(-(-pairs // len(SIZES_BYTES))):
-            sweep = sweep_for(backend, seed=number + 1)
+            sweep = sweep_for(backend, number + 1, rounds)
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))
-            rounds = sweep.rounds
             for percent, verdict in verdicts(run):
                 counts[percent][("no clear difference", "slower", "faster").index(verdict)] += 1
     tallies = (Tally(percent, sum(found), found[1], found[2]) for percent, found in counts.items())
