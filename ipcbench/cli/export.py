@@ -11,21 +11,13 @@ from pathlib import Path
 import click
 
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.cli.output import RESULTS_ROOT
-from ipcbench.errors import ConfigError
-
-
-class _Export(click.Command):
-    """The command, with the formats at the end of its help text."""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Formats"):
-            formatter.write_dl([(name, one.summary) for name, one in EXPORTERS.items()])
+from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, target_file
 
 
 @click.command(
     "export",
-    cls=_Export,
+    cls=ListsFormats,
+    formats={name: one.summary for name, one in EXPORTERS.items()},
     short_help="Write a stored run for other tools.",
     help=f"""Write RUN, a folder of results, in the format of another tool; without it, the latest in {RESULTS_ROOT}/.
 
@@ -38,7 +30,7 @@ def command(run: str | None, form: str, out: str | None) -> None:
     """Read the run, write it, say what is missing."""
     from ipcbench.store import latest_run, load_run
 
-    target = _target(out)
+    target = target_file(out)
     stored = load_run(latest_run(RESULTS_ROOT) if run is None else Path(run))
     exported = EXPORTERS[form](stored)
     _write(exported.text, target)
@@ -46,16 +38,6 @@ def command(run: str | None, form: str, out: str | None) -> None:
         click.echo(f"warning: {problem}", err=True)
     for line in exported.left_out:
         click.echo(f"left out: {line}", err=True)
-
-
-def _target(out: str | None) -> Path | None:
-    """Return the file to write, None for stdout; a device or a folder must not be replaced by a file."""
-    if out is None:
-        return None
-    path = Path(out)
-    if path.exists() and not path.is_file():
-        raise ConfigError("--out", out, "the path of a file; without --out it goes to stdout")
-    return path
 
 
 def _write(text: str, target: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""A stored run on stdout and as files: what `run` ends with and `analyze` does.
+"""What commands share: a stored run on stdout and as files, a file to write into, formats in a help text.
 
 What does not live here: figures, sentences and forms (ipcbench/analysis), plots and report as files (report_files.py).
 """
@@ -6,13 +6,13 @@ What does not live here: figures, sentences and forms (ipcbench/analysis), plots
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ipcbench.errors import StoreError
+from ipcbench.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from ipcbench.analysis.layout import Tables
@@ -25,6 +25,33 @@ FORMATS = ("text", "markdown", "csv", "json")
 
 MARKDOWN_FILE = "tables.md"
 CSV_FILE = "summary.csv"
+
+
+class ListsFormats(click.Command):
+    """A command with `--to FORMAT`, whose formats stand at the end of its help text."""
+
+    def __init__(self, *args: Any, formats: Mapping[str, str], **kwargs: Any) -> None:
+        """Take the arguments of a command, and a summary for each format."""
+        super().__init__(*args, **kwargs)
+        self._formats = formats
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Formats"):
+            formatter.write_dl(list(self._formats.items()))
+
+
+def target_file(out: str | None) -> Path | None:
+    """Return the file that `--out` names, None for stdout; a device or a folder must not be replaced by a file.
+
+    Raises:
+        ConfigError: it is one of those.
+    """
+    if out is None:
+        return None
+    path = Path(out)
+    if path.exists() and not path.is_file():
+        raise ConfigError("--out", out, "the path of a file; without --out it goes to stdout")
+    return path
 
 
 def show_run(folder: Path, form: str) -> bool:

@@ -12,23 +12,17 @@ from typing import IO
 
 import click
 
+from ipcbench.cli.output import ListsFormats, target_file
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.exporters import EXPORTERS
 
 _HOWS = {"pyarrow": "pip install 'ipcbench[parquet]'"}
 
 
-class _Export(click.Command):
-    """The command, with the formats at the end of its help text."""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Formats"):
-            formatter.write_dl([(name, one.summary) for name, one in EXPORTERS.items()])
-
-
 @click.command(
     "export",
-    cls=_Export,
+    cls=ListsFormats,
+    formats={name: one.summary for name, one in EXPORTERS.items()},
     short_help="Write a trace for other tools.",
     help="""Write the calls in PATH…, folders of a trace or logs, in the format of another tool. What is left out is
     named on stderr.""",
@@ -45,7 +39,7 @@ def export(paths: tuple[str, ...], form: str, out: str | None, endpoint: str | N
 
     if endpoint is not None and (form != "otlp" or out is not None):
         raise ConfigError("--endpoint", endpoint, "with --to otlp and without --out")
-    target = _target(out)
+    target = target_file(out)
     if endpoint is None and target is None and EXPORTERS[form].binary and sys.stdout.isatty():
         raise ConfigError("--to", form, "with --out FILE, or into a pipe: it is not text")
     source = find([Path(one) for one in paths])
@@ -63,16 +57,6 @@ def export(paths: tuple[str, ...], form: str, out: str | None, endpoint: str | N
             raise StoreError(f"--to {form} needs {error.name}: {_HOWS[error.name]}") from error
     for line in left_out:
         click.echo(f"left out: {line}", err=True)
-
-
-def _target(out: str | None) -> Path | None:
-    """Return the file to write, None for stdout; a device or a folder must not be replaced by a file."""
-    if out is None:
-        return None
-    path = Path(out)
-    if path.exists() and not path.is_file():
-        raise ConfigError("--out", out, "the path of a file; without --out it goes to stdout")
-    return path
 
 
 def _written(target: Path | None, write: Callable[[IO[bytes]], tuple[str, ...]]) -> tuple[str, ...]:

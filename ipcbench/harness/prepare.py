@@ -5,7 +5,7 @@ What does not live here: starting or measuring anything (sweep.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -57,14 +57,7 @@ def prepare_payload(sweep: SweepSpec, size: int) -> PreparedPayload:
 def select_backends(
     sweep: SweepSpec, payloads: list[PreparedPayload]
 ) -> tuple[dict[str, type[Backend]], dict[str, str]]:
-    """Return the backends that can take part, and for each other one the reason and how to get it.
-
-    Raises:
-        UnknownBackend: a name that is not registered; nothing is left out silently.
-        BackendUnavailable: none can take part.
-    """
-    usable: dict[str, type[Backend]] = {}
-    skipped: dict[str, str] = {}
+    """Return what `usable_backends` does, for a sweep."""
     largest = max(one.payload_bytes for one in payloads)
     channel = ChannelSpec(
         name=f"{NAME_PREFIX}check",
@@ -74,7 +67,19 @@ def select_backends(
         depth=sweep.depth,
         wait=sweep.wait,
     )
-    for name in sweep.backends:
+    return usable_backends(sweep.backends, channel)
+
+
+def usable_backends(names: Iterable[str], channel: ChannelSpec) -> tuple[dict[str, type[Backend]], dict[str, str]]:
+    """Return the backends that can make such a channel here, and for each other one the reason and how to get it.
+
+    Raises:
+        UnknownBackend: a name that is not registered; nothing is left out silently.
+        BackendUnavailable: none can.
+    """
+    usable: dict[str, type[Backend]] = {}
+    skipped: dict[str, str] = {}
+    for name in names:
         backend = get_backend(name)
         try:
             backend.probe()

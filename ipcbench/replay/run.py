@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ipcbench.backend import Backend
-from ipcbench.errors import BackendUnavailable, ConfigError, IpcbenchError, TrialError, Unsupported
+from ipcbench.errors import ConfigError, IpcbenchError, TrialError
 from ipcbench.harness.control import Switchboard
-from ipcbench.harness.launch import CONTROL_HOST_VARIABLE, find_mpiexec
+from ipcbench.harness.launch import CONTROL_HOST_VARIABLE
+from ipcbench.harness.prepare import usable_backends
 from ipcbench.harness.scene import Scene
 from ipcbench.registry import get_backend
 from ipcbench.replay.pair import DEPTH, Columns, Pair, back_to_back, by_pieces, columns_of, warm_up
@@ -142,28 +143,12 @@ def replay(traffic: Traffic, request: Request, say: Say = lambda _: None) -> Rep
 
 def _select(request: Request, largest_bytes: int) -> tuple[dict[str, type[Backend]], dict[str, str]]:
     """Return the backends that can take part, and for each other one the reason and how to get it."""
-    usable: dict[str, type[Backend]] = {}
-    skipped: dict[str, str] = {}
     channel = ChannelSpec(name=f"{NAME_PREFIX}check", max_message_bytes=largest_bytes, depth=DEPTH)
-    for name in dict.fromkeys((*request.backends, *filter(None, (request.source,)))):
-        backend = get_backend(name)
-        if backend.capabilities.launcher == "inline":
+    names = tuple(dict.fromkeys((*request.backends, *filter(None, (request.source,)))))
+    for name in names:
+        if get_backend(name).capabilities.launcher == "inline":
             raise ConfigError("backends", name, "transports between processes")
-        try:
-            backend.probe()
-            if backend.capabilities.launcher == "mpiexec":
-                find_mpiexec()
-            backend().require(channel)
-        except BackendUnavailable as error:
-            skipped[name] = f"{error.reason}; {error.hint}"
-        except Unsupported as error:
-            skipped[name] = str(error)
-        else:
-            usable[name] = backend
-    if not usable:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise BackendUnavailable(",".join(skipped), reasons, "choose others, `ipcbench list` shows what is there")
-    return usable, skipped
+    return usable_backends(names, channel)
 
 
 class _Replay:
