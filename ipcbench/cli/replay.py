@@ -33,7 +33,7 @@ _BACKENDS = "zmq,zmq-tcp,shm,pipe"
     "--recorded-over",
     default="",
     metavar="NAME",
-    help="The backend that the trace was recorded over; predictions are then differences to a replay over it.",
+    help="The backend that the trace was recorded over; gains are then against a replay over it.",
 )
 @click.option(
     "--think",

@@ -3,8 +3,9 @@
 What does not live here: measuring (run.py) and words (render.py).
 
 A prediction is what the replay took, plus the recorded server's work if it was not replayed. If the transport of the
-trace was replayed as well, it is the recorded time plus the difference between the two replays, round by round: what
-the replay gets wrong for both is then in neither.
+trace was replayed as well, gains are against that replay and not against the single recording, which may have been
+disturbed. Only where the server's work is unknown, and therefore not replayed, is the prediction then the recorded time
+plus the difference between the two replays: the unknown is in the recording and not in the difference.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipcbench.measure.bootstrap import median_estimate
-from ipcbench.measure.stats import Estimate, Interval, Verdict, compare, noise_floor_ratio, rank_groups
+from ipcbench.measure.stats import Estimate, Interval, Verdict, compare, noise_floor_ratio, rank_groups, ratio
 from ipcbench.replay.run import Measured, Replayed
 from ipcbench.replay.traffic import Traffic
 from ipcbench.trace.readers.batch import UNKNOWN_NS
@@ -32,8 +33,9 @@ class BackendOutcome:
         table_ns: what the α + β·bytes table predicts.
         predicted_ns: with its 95 % interval; low and high are the estimate with a single round.
         at_most_ns: upper bound where the server's work is unknown; then `predicted_ns` is the lower one.
-        gain_ratio: 1 − predicted / recorded, with the same interval.
-        verdict: against the recorded time; None where only bounds are known or there is a single round.
+        gain_ratio: 1 − predicted / base, with its 95 % interval; the base is the replay over the recorded transport, or
+            the recorded time if there is none or the server's work is unknown.
+        verdict: against the same base; None where only bounds are known or there is a single round.
         rank: 1 is the quickest; those that cannot be told apart share it.
         failure: why there are no more rounds.
     """
@@ -98,14 +100,15 @@ def conclude(replayed: Replayed, seed: int = 1) -> Outcome:
     failures = {name: one.failure for name, one in replayed.measured.items() if not one.lanes_ns}
     anchor = request.source if request.source in done else ""
     generator = np.random.default_rng(seed)
-    ends = {name: _ends(replayed, one, done.get(anchor)) for name, one in done.items()}
-    floor = noise_floor_ratio([values for name, values in ends.items() if name != anchor])
+    differs = bool(anchor) and not traffic.server_known
+    ends = {name: _ends(replayed, one, done[anchor] if differs else None) for name, one in done.items()}
+    floor = noise_floor_ratio([values for name, values in ends.items() if not (differs and name == anchor)])
     estimates = {name: median_estimate(values, generator) for name, values in ends.items()}
     ranks = _ranks(ends, estimates, floor or 0.0)
     bounded = not anchor and not traffic.server_known
     backends = tuple(
         _backend(
-            replayed, name, float(np.median(ends[name])), estimates[name], floor or 0.0, anchor, bounded, ranks[name]
+            replayed, name, ends, estimates, floor or 0.0, anchor, against="" if differs else anchor, rank=ranks[name]
         )
         for name in done
     )
@@ -157,17 +160,27 @@ def _ranks(ends: dict[str, list[float]], estimates: dict[str, Estimate | None], 
 def _backend(
     replayed: Replayed,
     name: str,
-    median_ns: float,
-    estimate: Estimate | None,
+    ends: dict[str, list[float]],
+    estimates: dict[str, Estimate | None],
     floor_ratio: float,
     anchor: str,
-    bounded: bool,
+    *,
+    against: str,
     rank: int,
 ) -> BackendOutcome:
+    """Return what is said of one backend; its gain is `against` the replay of another, or the recording if empty."""
     traffic, measured = replayed.traffic, replayed.measured[name]
-    recorded = float(traffic.recorded_ns)
-    predicted = estimate.interval() if estimate else Interval(median_ns, median_ns, median_ns)
-    times = Interval(predicted.low / recorded, predicted.estimate / recorded, predicted.high / recorded)
+    recorded, middle, estimate = float(traffic.recorded_ns), float(np.median(ends[name])), estimates[name]
+    bounded = not anchor and not traffic.server_known
+    predicted = estimate.interval() if estimate else Interval(middle, middle, middle)
+    base = estimates.get(against)
+    if name == against:
+        times = Interval(1.0, 1.0, 1.0)
+    elif estimate is not None and base is not None:
+        times = ratio(estimate, base)
+    else:
+        base_ns = float(np.median(ends[against])) if against else recorded
+        times = Interval(predicted.low / base_ns, predicted.estimate / base_ns, predicted.high / base_ns)
     table = _table_ns(replayed, name)
     if anchor:
         table += recorded - _table_ns(replayed, anchor)

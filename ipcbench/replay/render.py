@@ -110,7 +110,9 @@ def _sentences(outcome: Outcome) -> list[str]:
         f"time{'s' if outcome.rounds_count > 1 else ''} over each backend, "
         f"{_think(outcome)} the server's work."
     ]
-    if outcome.source:
+    if outcome.source and traffic.server_known:
+        lines.append(f"Time saved is against the replay over {outcome.source}, as the trace was recorded.")
+    elif outcome.source:
         lines.append(
             f"Predicted: the recorded time, and what the replay takes more or less than the one over {outcome.source}."
         )

@@ -10,6 +10,7 @@ import pytest
 from ipcbench.errors import BackendUnavailable, ConfigError, TrialError, UnknownBackend
 from ipcbench.harness.scene import Scene
 from ipcbench.leftovers import find
+from ipcbench.measure.stats import Interval
 from ipcbench.replay import render
 from ipcbench.replay.outcome import Outcome, conclude
 from ipcbench.replay.run import Measured, Replayed, Request, replay
@@ -46,7 +47,7 @@ def test_two_clients_over_two_backends_leave_nothing_behind(tokens):
     assert {one.name for one in outcome.backends} == {"shm", "pipe"}
     assert any("2 clients run at once" in one for one in outcome.remarks)
     (source,) = (one for one in outcome.backends if one.name == "shm")
-    assert source.predicted_ns.estimate == outcome.recorded_ns
+    assert source.gain_ratio == Interval(0.0, 0.0, 0.0)
     assert [one for token in tokens for one in find(token)] == []
 
 
@@ -130,12 +131,26 @@ def test_predictions_ranks_and_ties():
     assert outcome.left_out == {"mpi-p2p": "no mpiexec found"}
 
 
-def test_with_the_source_replayed_predictions_are_differences():
+def test_gains_are_against_the_replay_over_the_source():
     outcome = made_up(source="zmq")
+    by_name = {one.name: one for one in outcome.backends}
+    assert by_name["shm"].predicted_ns.estimate == pytest.approx(2e6)
+    assert by_name["zmq"].predicted_ns.estimate == pytest.approx(3e6)
+    assert by_name["zmq"].gain_ratio == Interval(0.0, 0.0, 0.0)
+    gain = by_name["shm"].gain_ratio
+    assert gain.estimate == pytest.approx(1 / 3, rel=1e-3)
+    assert 0.32 < gain.low < gain.estimate < gain.high < 0.35
+    assert by_name["shm"].table_ns == pytest.approx(outcome.recorded_ns - 24 * 45_000)
+    assert (by_name["zmq"].verdict, by_name["shm"].verdict) == ("no clear difference", "faster")
+    assert "against the replay over zmq" in render.as_text(outcome)
+
+
+def test_of_an_unknown_server_predictions_are_differences():
+    outcome = made_up(source="zmq", server_ns=-1)
     by_name = {one.name: one for one in outcome.backends}
     assert by_name["zmq"].predicted_ns.estimate == outcome.recorded_ns
     assert by_name["shm"].predicted_ns.estimate == pytest.approx(outcome.recorded_ns - 1e6, rel=1e-3)
-    assert by_name["shm"].table_ns == pytest.approx(outcome.recorded_ns - 24 * 45_000)
+    assert by_name["shm"].at_most_ns is None
     assert by_name["zmq"].verdict == "no clear difference"
 
 
