@@ -1,6 +1,6 @@
 """How well does a replay predict? Records the example over each transport, replays it to each, and really rewires it.
 
-    python benchmarks/replay_accuracy.py [--calls 300] [--cycles 8] [--transports zmq,zmq-tcp,shm,pipe]
+    python benchmarks/replay_accuracy.py [--calls 300] [--cycles 16] [--transports zmq,zmq-tcp,shm,pipe]
 
 In each cycle, and in an order of its own, every transport carries the example for real, traced; right after that, the
 trace is replayed over all transports once. A prediction of a cycle is held against nothing; the medians of all cycles
@@ -102,7 +102,7 @@ def ranking_faults(transports: tuple[str, ...], real: dict[str, list[float]], pa
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", type=int, default=300)
-    parser.add_argument("--cycles", type=int, default=8)
+    parser.add_argument("--cycles", type=int, default=16)
     parser.add_argument("--transports", default="zmq,zmq-tcp,shm,pipe")
     parser.add_argument("--json", default="", metavar="FILE", help="keep the raw times there")
     options = parser.parse_args()

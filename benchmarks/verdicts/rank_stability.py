@@ -1,10 +1,11 @@
-"""Whether two runs in a row ever claim opposite orders: runs a sweep again and again and compares the ranks; prints
+"""Whether two runs in a row ever claim opposite orders: runs a sweep again and again and compares the claims; prints
 Markdown.
 
 What does not live here: false positives and missed slow-downs of single verdicts (`ipcbench selftest`).
 
-A reversal is a pair of backends of one setting of which each run calls another one faster. A pair that one run
-cannot tell apart reverses nothing.
+A rank says that a cell is clearly slower than the best of each group before its own, and nothing of the others there
+(docs/method.md): that is what a run claims. A reversal is a pair of backends of which each run claims that another one
+is faster. A pair that one run cannot tell apart reverses nothing.
 
     python benchmarks/verdicts/rank_stability.py [--sweep default] [--runs 11] [--keep FOLDER]
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 from ipcbench.analysis.cells import Setting, Summary
@@ -23,32 +24,55 @@ from ipcbench.harness.sweep import run_sweep
 from ipcbench.store import load_run
 from ipcbench.sweepfile import load_sweep
 
-Ranks = dict[tuple[Setting, str], dict[str, int]]
+Claims = dict[tuple[Setting, str], set[tuple[str, str]]]
+"""By setting and metric: pairs of which the first is said to be faster."""
 
 
-def ranks_of(summary: Summary) -> Ranks:
-    """Return, for each setting and each of its orders, backend → rank."""
-    found: Ranks = {}
+def claims_of(summary: Summary) -> Claims:
+    """Return what a run says of each setting, by each of its metrics."""
+    found: Claims = {}
     for one in summary.settings:
-        found[one.setting, str(one.ranked_by)] = {cell.backend: cell.rank for cell in one.cells if cell.rank}
-        found[one.setting, "round trip"] = {
-            cell.backend: cell.round_trip_rank for cell in one.cells if cell.round_trip_rank
-        }
-        found[one.setting, "throughput"] = {
-            cell.backend: cell.throughput_rank for cell in one.cells if cell.throughput_rank
-        }
+        if one.ranked_by == "latency":
+            found[one.setting, "latency"] = claims(
+                [
+                    (cell.rank, cell.latency_p50_ns.estimate, cell.backend)
+                    for cell in one.cells
+                    if cell.rank and cell.latency_p50_ns
+                ]
+            )
+        found[one.setting, "round trip"] = claims(
+            [
+                (cell.round_trip_rank, cell.round_trip_p50_ns.estimate, cell.backend)
+                for cell in one.cells
+                if cell.round_trip_rank and cell.round_trip_p50_ns
+            ]
+        )
+        found[one.setting, "throughput"] = claims(
+            [
+                (cell.throughput_rank, -cell.throughput_per_s, cell.backend)
+                for cell in one.cells
+                if cell.throughput_rank and cell.throughput_per_s
+            ]
+        )
     return found
 
 
-def reversals(first: Ranks, second: Ranks) -> list[str]:
-    """Return the pairs whose claimed orders contradict each other, in words."""
-    found = []
-    for (setting, metric), ranks in first.items():
-        others = second.get((setting, metric), {})
-        for one, other in combinations(sorted(set(ranks) & set(others)), 2):
-            if (ranks[one] - ranks[other]) * (others[one] - others[other]) < 0:
-                found.append(f"{metric}, {setting.payload_bytes:,} B: {one} and {other}")
-    return found
+def claims(cells: list[tuple[int, float, str]]) -> set[tuple[str, str]]:
+    """Return what ranks claim: each group's best is faster than whoever is in a later group."""
+    best: dict[int, str] = {}
+    for rank, _, name in sorted(cells):
+        best.setdefault(rank, name)
+    return {(leader, name) for group, leader in best.items() for rank, _, name in cells if rank > group}
+
+
+def reversals(first: Claims, second: Claims) -> list[str]:
+    """Return the pairs of which the two runs claim opposite orders, in words."""
+    return [
+        f"{metric}, {setting.payload_bytes:,} B: {one} and {other}"
+        for (setting, metric), pairs in first.items()
+        for one, other in sorted(pairs)
+        if (other, one) in second.get((setting, metric), set())
+    ]
 
 
 def main() -> int:
@@ -64,7 +88,7 @@ def main() -> int:
         sweep = load_sweep(options.sweep)
         while len(list(folder.iterdir())) < options.runs:
             run_sweep(sweep, folder)
-        found = [ranks_of(summarise(load_run(path))) for path in sorted(folder.iterdir())[: options.runs]]
+        found = [claims_of(summarise(load_run(path))) for path in sorted(folder.iterdir())[: options.runs]]
     print("| runs | orders claimed in both | reversals |\n|---|---:|---|")
     wrong = 0
     for number, (first, second) in enumerate(pairwise(found)):
@@ -75,14 +99,12 @@ def main() -> int:
     return int(wrong > 0)
 
 
-def claimed(first: Ranks, second: Ranks) -> int:
+def claimed(first: Claims, second: Claims) -> int:
     """Return how many pairs of backends both runs put in an order."""
-    count = 0
-    for key, ranks in first.items():
-        others = second.get(key, {})
-        both = combinations(sorted(set(ranks) & set(others)), 2)
-        count += sum(ranks[one] != ranks[other] and others[one] != others[other] for one, other in both)
-    return count
+    return sum(
+        len({frozenset(one) for one in pairs} & {frozenset(one) for one in second.get(key, set())})
+        for key, pairs in first.items()
+    )
 
 
 if __name__ == "__main__":
