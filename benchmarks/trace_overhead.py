@@ -188,7 +188,7 @@ def measure_budget(folder: Path, count: int) -> None:
     Every other call is traced; the budget, a share of all time, is half of that of calls one after the other.
     """
     recorder = trace.start(folder / "budget of calls", budget=0.005)
-    print("\nbudget=0.01: calls with four stages around work of some length, by turns")
+    print("\nbudget=0.005, every other call traced (0.01 of those): four stages around work of some length, by turns")
     for wanted_us in (30, 100, 1000):
         numbers = range(1000)
         while (took := by_turns_ns({"": lambda: sum(numbers)}, 20)[""]) < 1000 * wanted_us:  # noqa: B023 # called here
