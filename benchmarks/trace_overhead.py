@@ -1,9 +1,9 @@
 """What tracing costs a call: in a loop, and inside a ZeroMQ round trip over ipc, beside other recorders, in one run.
 
 Usage: python benchmarks/trace_overhead.py [--calls 4000] [--turns 5]. Recorders that are not installed are named and
-left out. Modes take turns, so that drift of the machine hits all alike; a figure is the best turn in the loop, and the
-median of all calls in the round trip. Wrapped sockets and the budget take turns call by call: their differences are
-less than what a machine drifts by in a second.
+left out. Modes take turns, so that drift of the machine hits all alike; a figure is the best turn in the loop. In round
+trips, with wrapped sockets and with a budget, plain and traced calls take turns one by one, since they differ by less
+than what a machine drifts by in a second; there the figure is the difference of the medians.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ Call = Callable[[Callable[[], bytes], Callable[[bytes], bytes]], None]
 """Carries out one four-stage call: make a request, exchange it, read the answer."""
 
 PAYLOAD = b"x" * 64
+WARM_UP_CALLS = 200
 
 to_close: list[Callable[[], object]] = []
 """What ends the recorder of the last turn."""
@@ -218,14 +219,19 @@ def trimmed_mean(times: list[int]) -> float:
 
 
 def in_loop_ns(call: Call, count: int) -> float:
+    """Return the time of one call; the first ones, which make a recorder's file, are not in it."""
     request = msgpack.packb(PAYLOAD)
+    for _ in range(WARM_UP_CALLS):
+        call(lambda: request, lambda same: same)
     begin = now_ns()
     for _ in range(count):
         call(lambda: request, lambda same: same)
     return (now_ns() - begin) / count
 
 
-def in_round_trip_ns(call: Call, socket: zmq.Socket[bytes], count: int) -> list[int]:
+def in_round_trips_ns(call: Call, socket: zmq.Socket[bytes], count: int) -> tuple[list[int], list[int]]:
+    """Return the times of plain round trips and of traced ones, made in turn: they differ by less than trips drift."""
+
     def make() -> bytes:
         return msgpack.packb(PAYLOAD)
 
@@ -233,12 +239,16 @@ def in_round_trip_ns(call: Call, socket: zmq.Socket[bytes], count: int) -> list[
         socket.send(request)
         return socket.recv()
 
-    times = []
+    plain_ns, traced_ns = [], []
     for _ in range(count):
         begin = now_ns()
+        bare(make, exchange)
+        middle = now_ns()
         call(make, exchange)
-        times.append(now_ns() - begin)
-    return times
+        end = now_ns()
+        plain_ns.append(middle - begin)
+        traced_ns.append(end - middle)
+    return plain_ns, traced_ns
 
 
 def modes(folder: Path) -> dict[str, Callable[[], Call]]:
@@ -279,7 +289,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     chosen = parser.parse_args()
     loops: dict[str, list[float]] = {}
-    trips: dict[str, list[int]] = {}
+    plain_ns: dict[str, list[int]] = {}
+    traced_ns: dict[str, list[int]] = {}
     with tempfile.TemporaryDirectory(prefix="ipcb-trace-") as name, zmq.Context() as context:
         folder = Path(name)
         address = f"ipc://{folder}/echo"
@@ -292,24 +303,27 @@ def main() -> None:
                 for mode, prepare in every.items():
                     call = prepared(mode, prepare)
                     loops.setdefault(mode, []).append(in_loop_ns(call, chosen.calls))
-                    trips.setdefault(mode, []).extend(in_round_trip_ns(call, socket, chosen.calls))
+                    plain, traced = in_round_trips_ns(call, socket, chosen.calls)
+                    plain_ns.setdefault(mode, []).extend(plain)
+                    traced_ns.setdefault(mode, []).extend(traced)
             prepared("nothing", every["nothing"])
             socket.send(b"")
             socket.recv()
         server.join()
         measure_wrapping(folder, chosen.calls // 2)
         measure_budget(folder, chosen.calls)
-    base_loop, base_trip = min(loops["nothing"]), statistics.median(trips["nothing"])
     costs = calibrate()
     print(f"a four-stage call alone, in ns: recorded {costs.recorded_ns:,.0f}, tallied {costs.timed_ns:,.0f}, "
           f"counted {costs.counted_ns:,.0f}")  # fmt: skip
-    print(f"a round trip of {len(PAYLOAD)} bytes without tracing: p50 {base_trip / 1000:.1f} µs")
+    trip_us = statistics.median(plain_ns["nothing"]) / 1000
+    print(f"a round trip of {len(PAYLOAD)} bytes without tracing: p50 {trip_us:.1f} µs")
     print(f"{'':36}{'in a loop, ns':>16}{'p50 added, µs':>16}{'':>9}{'p99, µs':>10}")
     for mode, turns in loops.items():
-        added = statistics.median(trips[mode]) - base_trip
-        tail = statistics.quantiles(trips[mode], n=100)[98]
+        base = statistics.median(plain_ns[mode])
+        added = statistics.median(traced_ns[mode]) - base
+        tail = statistics.quantiles(traced_ns[mode], n=100)[98]
         print(
-            f"{mode:36}{min(turns) - base_loop:16,.0f}{added / 1000:16.2f}{100 * added / base_trip:8.1f}%"
+            f"{mode:36}{min(turns) - min(loops['nothing']):16,.0f}{added / 1000:16.2f}{100 * added / base:8.1f}%"
             f"{tail / 1000:10.1f}"
         )
 

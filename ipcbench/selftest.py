@@ -30,8 +30,8 @@ SLOWDOWNS_PERCENT = (0, 5, 10, 20)
 """0 is A/A."""
 SIZES_BYTES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 """Of the payloads of one run; each gives a verdict."""
-ROUNDS = 36
-"""Two cells of one size take 16 s in so many rounds, of the 105 s that a run has by default."""
+ROUNDS = 24
+"""Two cells of one size take 11 s in so many rounds, of the 105 s that a run has by default."""
 ONE_SIDED_LEVEL = 0.95
 
 
@@ -105,7 +105,7 @@ def self_test(
     on_progress: Callable[[Progress], None] | None = None,
     keep: Path | None = None,
 ) -> SelfTest:
-    """Measure until there are so many verdicts on each slow-down, about seven minutes for ten of each.
+    """Measure until there are so many verdicts on each slow-down, about five minutes for ten of each.
 
     Args:
         backend: name of the one to slow down; its processes must be its own (not `null`).

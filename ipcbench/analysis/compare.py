@@ -31,11 +31,10 @@ from ipcbench.analysis.compare_rules import (
     holm,
     judge,
     machine_differences,
-    p_value,
 )
 from ipcbench.analysis.notes import one_line
 from ipcbench.errors import ConfigError
-from ipcbench.measure.stats import Estimate, Interval, ratio
+from ipcbench.measure.stats import Estimate, Interval, p_value, ratio
 from ipcbench.spec import require_choice, require_range
 from ipcbench.store import Run
 

@@ -5,59 +5,18 @@ What does not live here: the figures (compare_cells.py) and who is compared with
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, Literal
 
-import numpy as np
-
-from ipcbench.measure.stats import LEVEL, MIN_DIFFERENCE_RATIO, Estimate, FloatArray, Interval, compare, satterthwaite
+from ipcbench.measure.stats import LEVEL, MIN_DIFFERENCE_RATIO, Interval, compare
 from ipcbench.units import format_significant
 
 Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]
 GateResult = Literal["passed", "regressed", "inconclusive"]
 
-MIN_CLAIM_ROUNDS = 2
-"""With one round nothing is known of how rounds differ, and so nothing is claimed."""
 _MAX_MEMORY_RATIO = 1.05
 """Kernels reserve different amounts of one and the same memory."""
-_NORMAL_DEGREES = 1e4
-_NODES_COUNT = 200
-
-
-@cache
-def _quadrature() -> tuple[FloatArray, FloatArray]:
-    """Return Gauss and Legendre's nodes and weights on −1 to 1."""
-    return np.polynomial.legendre.leggauss(_NODES_COUNT)
-
-
-def student_p_value(t: float, degrees: float) -> float:
-    """Return the two-sided p-value of Student's t for at least one degree of freedom, fractions included."""
-    if degrees >= _NORMAL_DEGREES:
-        return math.erfc(abs(t) / math.sqrt(2.0))
-    # With t = √ν · cot φ the density is that of sin^(ν − 1) φ, and the tail beyond t is φ from 0 to acot(t/√ν).
-    end = math.atan2(math.sqrt(degrees), abs(t))
-    nodes, weights = _quadrature()
-    tail = float(weights @ np.sin((nodes + 1.0) * (end / 2.0)) ** (degrees - 1.0)) * end / 2.0
-    log_half = math.lgamma(degrees / 2.0) - math.lgamma((degrees + 1.0) / 2.0) + math.log(math.pi) / 2.0
-    return min(1.0, 2.0 * tail / math.exp(log_half))
-
-
-def p_value(a: Estimate, b: Estimate) -> float | None:
-    """Return the two-sided p-value of "both are equal"; None if there are too few rounds to say.
-
-    Welch's test of the logarithms. No variance counts for more degrees of freedom than its rounds give: far out in the
-    tail, where many tests are decided, anything more calls equal figures different (docs/compare.md).
-    """
-    if min(a.rounds_count, b.rounds_count) < MIN_CLAIM_ROUNDS:
-        return None
-    difference, variance = abs(math.log(b.value / a.value)), a.log_variance + b.log_variance
-    if variance <= 0.0:
-        return 1.0 if difference == 0.0 else 0.0
-    degrees = satterthwaite([(one.log_variance, min(one.degrees, one.rounds_count - 1.0)) for one in (a, b)])
-    return student_p_value(difference / math.sqrt(variance), degrees)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

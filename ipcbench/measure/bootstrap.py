@@ -17,10 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.measure.stats import Estimate, FloatArray, IntArray, quantile
+from ipcbench.measure.stats import Estimate, FloatArray, IntArray, quantile, student_975
 
 REPLICATES = 1000
 _MAX_BINS = 1024
+_MIN_ROUNDS_OF_SHARES = 8
+"""With fewer, the rounds' own medians do not reach far enough to be the ends of a 95 % interval."""
 _MEDIAN_OF_MANY = math.pi / 2
 """Variance of a median relative to that of a mean; a little less for a few values."""
 
@@ -77,11 +79,11 @@ def quantile_estimates(
         if value is None:
             found.append(None)
             continue
-        per_round = np.array([np.quantile(one.values, probability) for one in rounds])
         within = float(np.var(_log(_weighted_quantiles(fixed, bins, probability)), ddof=1))
         # Drawing K blocks with replacement shows (K − 1)/K of the variance.
         within *= float(np.mean([k / (k - 1) if k > 1 else 2.0 for k in counts_per_round]))
-        variance, degrees = _combine(_log(per_round), within, sum(counts_per_round) - len(rounds))
+        between = _between(rounds, values, value, probability)
+        variance, degrees = _combine(between, len(rounds), within, sum(counts_per_round) - len(rounds))
         deviations = _log(_weighted_quantiles(drawn, bins, probability)) - _log(value)
         found.append(Estimate(value, deviations, variance, degrees, len(rounds)))
     return tuple(found)
@@ -120,16 +122,36 @@ def _log(values: npt.ArrayLike) -> FloatArray:
     return result
 
 
-def _combine(log_rounds: FloatArray, within: float, within_degrees: float) -> tuple[float, float]:
+def _between(rounds: Sequence[RoundSamples], values: FloatArray, value: float, probability: float) -> float:
+    """Return the variance of log(value) by how rounds differ; nan for one round.
+
+    Of a median of enough rounds by the share of each round's samples that lies below it: they average one half, with a
+    standard error of s/√R, and the quantiles at one half ± t·s/√R, as far as the rounds' own medians go, are the
+    interval of the median (Woodruff's, with rounds as clusters). One round that is far off counts for no more than any
+    other, as it does for the median itself, and rounds of two kinds make it as wide as the kinds are apart. Elsewhere
+    it is the variance of the mean of the rounds' own quantiles.
+    """
+    if len(rounds) < 2:
+        return math.nan
+    own = _log([np.quantile(one.values, probability) for one in rounds])
+    if probability != 0.5 or len(rounds) < _MIN_ROUNDS_OF_SHARES:  # near an end there is no room on one side
+        return float(np.var(own, ddof=1)) / len(rounds)
+    t = student_975(len(rounds) - 1)
+    shares = [float(np.mean(one.values <= value)) for one in rounds]
+    reach = min(0.5, t * float(np.std(shares, ddof=1)) / math.sqrt(len(rounds)))
+    low, high = np.clip(_log(np.quantile(values, (0.5 - reach, 0.5 + reach))), own.min(), own.max())
+    return float((high - low) / (2.0 * t)) ** 2
+
+
+def _combine(between: float, rounds_count: int, within: float, within_degrees: float) -> tuple[float, float]:
     """Return variance and degrees of freedom of a figure of several rounds: that within rounds and that between."""
-    if log_rounds.size < 2:
+    if rounds_count < 2:
         return within, max(1.0, within_degrees)
-    of_means = float(np.var(log_rounds, ddof=1)) / log_rounds.size
     # Satterthwaite's degrees would trust the few rounds too much where they differ about as much as their blocks let
     # expect: then nobody knows which of the two it is. In simulations this mixture covers 94 to 98 % wherever that is.
-    share = min(1.0, of_means / (2.0 * within)) if within > 0.0 else 1.0
-    degrees = 1.0 / (share / (log_rounds.size - 1.0) + (1.0 - share) / max(1.0, within_degrees))
-    return max(of_means, within), degrees
+    share = min(1.0, between / (2.0 * within)) if within > 0.0 else 1.0
+    degrees = 1.0 / (share / (rounds_count - 1.0) + (1.0 - share) / max(1.0, within_degrees))
+    return max(between, within), degrees
 
 
 def _binned(values: FloatArray, blocks: IntArray, block_count: int) -> tuple[FloatArray, FloatArray]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -27,6 +28,8 @@ MIN_DIFFERENCE_RATIO = 0.01
 """No smaller difference is ever called one, however narrow its interval."""
 MIN_ROUNDS = 3
 """With fewer rounds an interval says little about how rounds differ."""
+MIN_CLAIM_ROUNDS = 2
+"""With one round nothing is known of how rounds differ."""
 
 _NORMAL_975 = 1.959964
 _STUDENT_975 = (
@@ -46,6 +49,8 @@ _STUDENT_975 = (
     (math.inf, _NORMAL_975),
 )
 """Degrees of freedom → 97.5 % point of Student's t; between them it is nearly linear in 1/degrees."""
+_NORMAL_DEGREES = 1e4
+_NODES_COUNT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +124,62 @@ def compare(times: Interval, noise_floor_ratio: float) -> Verdict:
     return "faster" if times.estimate < 1.0 else "slower"
 
 
+@cache
+def _quadrature() -> tuple[FloatArray, FloatArray]:
+    """Return Gauss and Legendre's nodes and weights on −1 to 1."""
+    return np.polynomial.legendre.leggauss(_NODES_COUNT)
+
+
+def student_p_value(t: float, degrees: float) -> float:
+    """Return the two-sided p-value of Student's t for at least one degree of freedom, fractions included."""
+    if degrees >= _NORMAL_DEGREES:
+        return math.erfc(abs(t) / math.sqrt(2.0))
+    # With t = √ν · cot φ the density is that of sin^(ν − 1) φ, and the tail beyond t is φ from 0 to acot(t/√ν).
+    end = math.atan2(math.sqrt(degrees), abs(t))
+    nodes, weights = _quadrature()
+    tail = float(weights @ np.sin((nodes + 1.0) * (end / 2.0)) ** (degrees - 1.0)) * end / 2.0
+    log_half = math.lgamma(degrees / 2.0) - math.lgamma((degrees + 1.0) / 2.0) + math.log(math.pi) / 2.0
+    return min(1.0, 2.0 * tail / math.exp(log_half))
+
+
+def p_value(a: Estimate, b: Estimate) -> float | None:
+    """Return the two-sided p-value of "both are equal"; None if there are too few rounds to say.
+
+    Welch's test of the logarithms. No variance counts for more degrees of freedom than its rounds give: far out in the
+    tail, where many tests are decided, anything more calls equal figures different (docs/compare.md).
+    """
+    if min(a.rounds_count, b.rounds_count) < MIN_CLAIM_ROUNDS:
+        return None
+    difference, variance = abs(math.log(b.value / a.value)), a.log_variance + b.log_variance
+    if variance <= 0.0:
+        return 1.0 if difference == 0.0 else 0.0
+    degrees = satterthwaite([(one.log_variance, min(one.degrees, one.rounds_count - 1.0)) for one in (a, b)])
+    return student_p_value(difference / math.sqrt(variance), degrees)
+
+
 def rank_groups(times: Sequence[Estimate], noise_floor_ratio: float) -> tuple[int, ...]:
     """Return the rank of each time, from 1 for the least; whoever cannot be told from a group's best shares its rank.
 
     The next rank counts everyone before it: 1, 1, 3. A group's best is the first, in order, that is slower than the
-    best of the group before.
+    best of the group before: by `compare`, and at 5 % shared out among all comparisons (Bonferroni), so that the ranks
+    hold together. One round tells no ranks apart but by `compare` alone.
     """
     ranks = [0] * len(times)
+    share = (1.0 - LEVEL) / max(1, len(times) - 1)
     best: Estimate | None = None
     for position, index in enumerate(sorted(range(len(times)), key=lambda i: times[i].value)):
         one = times[index]
-        if best is None or compare(ratio(one, best), noise_floor_ratio) == "slower":
+        if best is None or _is_slower(one, best, noise_floor_ratio, share):
             best, rank = one, position + 1
         ranks[index] = rank
     return tuple(ranks)
+
+
+def _is_slower(one: Estimate, best: Estimate, noise_floor_ratio: float, share: float) -> bool:
+    if compare(ratio(one, best), noise_floor_ratio) != "slower":
+        return False
+    chance = p_value(one, best)
+    return chance is None or chance < share
 
 
 def noise_floor_ratio(cells: Sequence[Sequence[float]]) -> float | None:

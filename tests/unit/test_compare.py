@@ -15,9 +15,9 @@ import pytest
 from ipcbench.analysis.compare import Change, Comparison, compare_runs
 from ipcbench.analysis.compare_cells import METRICS, Metric
 from ipcbench.analysis.compare_render import as_json, as_markdown, as_text
-from ipcbench.analysis.compare_rules import gate_result, holm, judge, machine_differences, p_value, student_p_value
+from ipcbench.analysis.compare_rules import gate_result, holm, judge, machine_differences
 from ipcbench.errors import ConfigError
-from ipcbench.measure.stats import Estimate, Interval, ratio
+from ipcbench.measure.stats import Estimate, Interval, p_value, ratio, student_p_value
 from ipcbench.result import Integrity, TrialResult
 from ipcbench.spec import SweepSpec
 from ipcbench.store import Run

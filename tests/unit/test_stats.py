@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import runpy
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -191,6 +192,31 @@ def test_independent_sampling_would_be_too_sure() -> None:
     assert math.log(blocked.high / blocked.low) > 1.5 * math.log(independent.high / independent.low)
 
 
+def rounds_of(levels: Sequence[float]) -> list[RoundSamples]:
+    source = generator()
+    blocks = time_blocks(np.arange(200), 10)
+    return [RoundSamples(level * np.exp(0.1 * source.standard_normal(200)), blocks) for level in levels]
+
+
+def median_interval(levels: Sequence[float]) -> Interval:
+    (estimate,) = quantile_estimates(rounds_of(levels), (0.5,), generator())
+    assert estimate is not None
+    return estimate.interval()
+
+
+def test_one_round_far_off_hardly_widens_a_median() -> None:
+    """The variance of the rounds would: it would make of ±2 % an interval of ±14 %."""
+    calm = [math.exp(0.03 * x) for x in np.linspace(-1.5, 1.5, 12)]
+    usual, disturbed = median_interval(calm), median_interval([*calm[:-1], 2.0])
+    assert math.log(disturbed.high / disturbed.low) < 2.0 * math.log(usual.high / usual.low) < 0.1
+    assert disturbed.estimate == pytest.approx(usual.estimate, rel=0.01)
+
+
+def test_rounds_of_two_kinds_leave_a_wide_interval() -> None:
+    interval = median_interval([1.0] * 5 + [4.0] * 5)
+    assert interval.high / interval.low > 2.0
+
+
 def test_rounds_that_differ_widen_the_interval() -> None:
     alike = median_of(cell(generator()), generator()).interval()
     unlike = median_of(scaled(cell(generator()), (0.8, 1.0, 1.25)), generator()).interval()
@@ -249,8 +275,15 @@ def test_whoever_cannot_be_told_from_the_best_of_a_group_shares_its_rank() -> No
 
 def test_ranks_do_not_chain() -> None:
     """a ≈ b and b ≈ c do not make a ≈ c: the third is compared with the group's best, not with its neighbour."""
-    times = [fixed(10.0, 0.1), fixed(11.2, 0.1), fixed(12.5, 0.1)]
+    times = [fixed(10.0, 0.1), fixed(11.2, 0.1), fixed(13.5, 0.1)]
     assert rank_groups(times, 0.0) == (1, 1, 3)
+
+
+def test_ranks_of_many_hold_together() -> None:
+    """What tells two cells apart is not enough where it is one of many comparisons."""
+    two = [fixed(10.0, 0.1), fixed(13.0, 0.1)]
+    assert rank_groups(two, 0.0) == (1, 2)
+    assert rank_groups([*two, *(fixed(10.0, 0.1) for _ in range(20))], 0.0) == (1,) * 22
 
 
 def test_the_noise_floor_is_what_a_cell_differs_from_itself() -> None:

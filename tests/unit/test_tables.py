@@ -106,7 +106,7 @@ def test_golden_text(tmp_path: Path) -> None:
         ("bad", 10): Cell(factors=(0.0,)),
     }
     found = tables_of(tmp_path, cells, sweep_of(backends=("shm", "zmq", "bad"), sizes=(10,), rounds=3))
-    assert as_text(found).splitlines()[:-14] == GOLDEN.splitlines()
+    assert as_text(found).splitlines()[:-15] == GOLDEN.splitlines()
 
 
 def test_the_title_says_kind_entries_and_bytes(tmp_path: Path) -> None:
