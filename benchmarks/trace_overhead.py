@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/trace_overhead.py [--calls 4000] [--turns 5]. Recorders that are not installed are named and
 left out. Modes take turns, so that drift of the machine hits all alike; a figure is the best turn in the loop. In round
-trips, with wrapped sockets and with a budget, plain and traced calls take turns one by one, since they differ by less
-than what a machine drifts by in a second; there the figure is the difference of the medians.
+trips plain and traced calls take turns in short blocks, with wrapped sockets and with a budget one by one, since they
+differ by less than what a machine drifts by in a second; there the figure is the difference of the medians.
 """
 
 from __future__ import annotations
@@ -24,29 +24,32 @@ from ipcbench import trace
 from ipcbench.clock import now_ns
 from ipcbench.trace.recorder import calibrate
 
-Call = Callable[[Callable[[], bytes], Callable[[bytes], bytes]], None]
-"""Carries out one four-stage call: make a request, exchange it, read the answer."""
+Stages = tuple[Callable[[], bytes], Callable[[bytes], bytes], Callable[[bytes], object]]
+"""What a call consists of: make a request, exchange it, read the answer."""
+Call = Callable[[Callable[[], bytes], Callable[[bytes], bytes], Callable[[bytes], object]], None]
+"""Carries out one four-stage call."""
 
 PAYLOAD = b"x" * 64
 WARM_UP_CALLS = 200
+BLOCK_TRIPS = 25
 
 to_close: list[Callable[[], object]] = []
 """What ends the recorder of the last turn."""
 
 
-def bare(make: Callable[[], bytes], exchange: Callable[[bytes], bytes]) -> None:
-    msgpack.unpackb(exchange(make()))
+def bare(make: Callable[[], bytes], exchange: Callable[[bytes], bytes], read: Callable[[bytes], object]) -> None:
+    read(exchange(make()))
 
 
 def by_recorder(recorder: trace.Recorder) -> Call:
-    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes]) -> None:
+    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes], read: Callable[[bytes], object]) -> None:
         with recorder.call("Echo") as call:
             request = make()
             call.serialized(len(request))
             call.sent()
             answer = exchange(request)
             call.received(len(answer))
-            msgpack.unpackb(answer)
+            read(answer)
 
     return one
 
@@ -61,9 +64,9 @@ def by_logging(folder: Path) -> Call:
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(handler)
 
-    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes]) -> None:
+    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes], read: Callable[[bytes], object]) -> None:
         begin = now_ns()
-        bare(make, exchange)
+        bare(make, exchange, read)
         logger.info("Echo %d ns", now_ns() - begin)
 
     return one
@@ -82,7 +85,7 @@ def by_opentelemetry() -> Call:
     provider.add_span_processor(BatchSpanProcessor(Forget()))
     tracer = provider.get_tracer("overhead")
 
-    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes]) -> None:
+    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes], read: Callable[[bytes], object]) -> None:
         with tracer.start_as_current_span("Echo"):
             with tracer.start_as_current_span("serialize"):
                 request = make()
@@ -91,7 +94,7 @@ def by_opentelemetry() -> Call:
             with tracer.start_as_current_span("wait"):
                 answer = exchange(request)
             with tracer.start_as_current_span("deserialize"):
-                msgpack.unpackb(answer)
+                read(answer)
 
     return one
 
@@ -104,13 +107,13 @@ def by_viztracer() -> Call:
     to_close.append(tracer.stop)
     to_close.append(tracer.clear)
 
-    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes]) -> None:
+    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes], read: Callable[[bytes], object]) -> None:
         with tracer.log_event("Echo"), tracer.log_event("serialize"):
             request = make()
         with tracer.log_event("wait"):
             answer = exchange(request)
         with tracer.log_event("deserialize"):
-            msgpack.unpackb(answer)
+            read(answer)
 
     return one
 
@@ -219,35 +222,36 @@ def trimmed_mean(times: list[int]) -> float:
 
 
 def in_loop_ns(call: Call, count: int) -> float:
-    """Return the time of one call; the first ones, which make a recorder's file, are not in it."""
-    request = msgpack.packb(PAYLOAD)
+    """Return the time of one call whose stages do nothing; the first ones, which make a file, are not in it."""
+    stages: Stages = (lambda: PAYLOAD, lambda same: same, lambda same: same)
     for _ in range(WARM_UP_CALLS):
-        call(lambda: request, lambda same: same)
+        call(*stages)
     begin = now_ns()
     for _ in range(count):
-        call(lambda: request, lambda same: same)
+        call(*stages)
     return (now_ns() - begin) / count
 
 
 def in_round_trips_ns(call: Call, socket: zmq.Socket[bytes], count: int) -> tuple[list[int], list[int]]:
-    """Return the times of plain round trips and of traced ones, made in turn: they differ by less than trips drift."""
+    """Return the times of plain round trips and of traced ones.
 
-    def make() -> bytes:
-        return msgpack.packb(PAYLOAD)
+    They take turns in blocks of a few ms: short enough that both meet the same machine, and long enough that a traced
+    trip comes after a traced one, as in an application.
+    """
 
     def exchange(request: bytes) -> bytes:
         socket.send(request)
         return socket.recv()
 
-    plain_ns, traced_ns = [], []
-    for _ in range(count):
-        begin = now_ns()
-        bare(make, exchange)
-        middle = now_ns()
-        call(make, exchange)
-        end = now_ns()
-        plain_ns.append(middle - begin)
-        traced_ns.append(end - middle)
+    stages: Stages = (lambda: msgpack.packb(PAYLOAD), exchange, msgpack.unpackb)
+    plain_ns: list[int] = []
+    traced_ns: list[int] = []
+    for _ in range(count // BLOCK_TRIPS):
+        for some, times in ((bare, plain_ns), (call, traced_ns)):
+            for _ in range(BLOCK_TRIPS):
+                begin = now_ns()
+                some(*stages)
+                times.append(now_ns() - begin)
     return plain_ns, traced_ns
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.trace.exporters.common import Lane, Lanes, at_ns
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints
+from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch, Ints
 from ipcbench.trace.readers.by_method import Sums
 from ipcbench.trace.readers.calls import Calls, Row, rows_of, take
 from ipcbench.trace.readers.everything import Source
@@ -22,9 +22,6 @@ POINTS_COUNT = 250
 
 WINDOW_CALLS = 200
 """Calls of one moment that are kept."""
-
-WAIT_PARTS = ("request", "queue", "server", "reply")
-"""In their order."""
 
 _MOST_METHODS = 200
 _SEED = 1
@@ -39,7 +36,7 @@ class MethodSample:
     Attributes:
         times_ns, sizes_bytes: of calls with records, each as likely to be here as any other.
         known_count, known_wait_ns: calls of which the server's part is known, and their stage `wait`.
-        parts_ns: what that is made of, by the names in `WAIT_PARTS`; what is not known of it is in none.
+        parts_ns: what that is made of, by the names in `PARTS`; what is not known of it is in none.
     """
 
     name: str
@@ -73,7 +70,7 @@ class MethodSample:
         known = (batch.method == number) & (batch.server_ns != UNKNOWN_NS)
         self.known_count += int(np.count_nonzero(known))
         self.known_wait_ns += int(batch.stage_ns[known, batch.stages.index("wait")].sum())
-        for name in WAIT_PARTS:
+        for name in PARTS:
             column: Ints | None = getattr(batch, f"{name}_ns")
             if column is not None:
                 self.parts_ns[name] = self.parts_ns.get(name, 0) + int(np.maximum(column[known], 0).sum())

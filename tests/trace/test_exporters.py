@@ -22,6 +22,7 @@ from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.exporters import EXPORTERS
 from ipcbench.trace.exporters.metrics import make_server
 from ipcbench.trace.exporters.otlp import BATCH_SPANS, send
+from ipcbench.trace.readers.batch import PARTS
 from ipcbench.trace.readers.everything import find
 from tests.trace.logs import V1, head, tq_call, v1_row
 from tests.trace.made import HOSTILE, UNIX_NS, Made, both_sides
@@ -72,6 +73,10 @@ def test_csv_has_the_old_columns_and_every_call(folder: Path) -> None:
     assert float(clients[0]["Total(ms)"]) == 1.5
     assert float(clients[0]["Throughput(MB/s)"]) == pytest.approx(3_000_000 / 2**20 / 0.0015, abs=0.01)
     assert clients[0]["Work(ms)"] == ""
+    parts = [float(clients[0][f"Wait{part}(ms)"]) for part in ("Request", "Queue", "Server", "Reply")]
+    assert sum(parts) == pytest.approx(float(clients[0]["Recv(ms)"]))
+    assert min(parts) > 0
+    assert next(row for row in rows if row["Side"] == "server")["WaitServer(ms)"] == ""
     assert clients[-1]["Error"] == "ValueError"
     assert float(clients[0]["Begin(s)"]) == pytest.approx((UNIX_NS + 1_000_000) / 1e9)
     assert rows[-1]["Method"] == HOSTILE
@@ -376,6 +381,8 @@ def test_parquet_is_read_by_pyarrow(folder: Path, tmp_path: Path) -> None:
     clients = [one for one in rows if one["side"] == "client" and one["method"] == "Matmul"]
     assert clients[0]["wait_ns"] == 1_250_000
     assert clients[0]["get_ns"] is None
+    assert sum(clients[0][f"wait_{part}_ns"] for part in PARTS) == clients[0]["wait_ns"]
+    assert rows[0]["wait_server_ns"] is None
     assert clients[0]["span_id"] == 1
     begin = pq.read_table(io.BytesIO(data)).column("begin").cast("int64").to_pylist()
     assert min(begin) == UNIX_NS + 1000

@@ -10,6 +10,7 @@ import io
 from typing import IO
 
 from ipcbench.trace.exporters.common import left_out, require
+from ipcbench.trace.readers.batch import PARTS
 from ipcbench.trace.readers.calls import ROLES, Row
 from ipcbench.trace.readers.everything import Source
 from ipcbench.trace.schema import RPC
@@ -23,7 +24,8 @@ _MIB = 2**20
 def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
     """Write all calls; an empty field is a stage that a call does not have, or something unknown.
 
-    Times are in ms, sizes in KiB, throughput in MiB/s as in the old log; `Begin(s)` counts from 1970.
+    Times are in ms, sizes in KiB, throughput in MiB/s as in the old log; `Begin(s)` counts from 1970. The four parts of
+    a wait follow the stages, where the server's record says them.
     """
     others = [name for name in source.stages() if name not in RPC.stages]
     stages = [*RPC.stages, *others]
@@ -33,13 +35,14 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
         *_OLD_STAGES,
         *_OLD_REST,
         *(f"{name[:1].upper()}{name[1:]}(ms)" for name in others),
+        *(f"Wait{part.capitalize()}(ms)" for part in PARTS),
         *_MORE,
     ]
     text = io.TextIOWrapper(out, encoding="utf-8", errors="replace", newline="", write_through=False)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     count = 0
-    for count, row in enumerate(source.in_order(), 1):
+    for count, row in enumerate(source.in_order(joined=True), 1):
         writer.writerow(_fields(count, row, stages))
     text.flush()
     text.detach()
@@ -59,4 +62,5 @@ def _fields(number: int, row: Row, stages: list[str]) -> list[object]:
     span = f"{row.span:016x}" if row.trace_id else ""
     more = [int(row.failed), row.error, ROLES[row.role], row.peer, process.service, process.host, process.pid or "",
             process.tid or "", row.trace_id, span, begin]  # fmt: skip
-    return [number, row.method, *parts[:4], *old, *parts[4:], *more]
+    wait = ["" if ns is None else f"{ns / 1e6:.6f}" for ns in row.parts_ns]
+    return [number, row.method, *parts[:4], *old, *parts[4:], *wait, *more]

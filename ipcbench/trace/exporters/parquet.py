@@ -10,6 +10,7 @@ from itertools import islice
 from typing import IO, Any
 
 from ipcbench.trace.exporters.common import left_out, require
+from ipcbench.trace.readers.batch import PARTS
 from ipcbench.trace.readers.calls import ROLES, Row
 from ipcbench.trace.readers.everything import Source
 
@@ -28,7 +29,7 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
 
     stages = source.stages()
     schema = _schema(pa, stages)
-    rows = source.in_order()
+    rows = source.in_order(joined=True)
     count = 0
     with pq.ParquetWriter(out, schema, compression="zstd") as writer:
         while group := list(islice(rows, _GROUP_ROWS)):
@@ -47,7 +48,7 @@ def _schema(pa: Any, stages: list[str]) -> Any:
         ("host", names), ("pid", pa.int32()), ("tid", pa.int32()), ("trace_id", pa.string()), ("span_id", pa.uint64()),
         ("begin", pa.timestamp("ns", tz="UTC")), ("begin_monotonic_ns", pa.int64()), ("total_ns", pa.int64()),
         ("sent_bytes", pa.int64()), ("recv_bytes", pa.int64()), ("failed", pa.bool_()),
-        *((f"{name}_ns", pa.int64()) for name in stages),
+        *((f"{name}_ns", pa.int64()) for name in (*stages, *(f"wait_{part}" for part in PARTS))),
     ])  # fmt: skip
 
 
@@ -61,3 +62,4 @@ def _fields(row: Row, stages: list[str]) -> Iterator[Any]:
     yield from (row.span if row.trace_id else None, unix, begin, row.total_ns, row.sent_bytes, row.recv_bytes)
     yield row.failed
     yield from (times.get(name) for name in stages)
+    yield from row.parts_ns

@@ -19,6 +19,9 @@ Keys: TypeAlias = "npt.NDArray[np.uint64]"
 UNKNOWN_NS = -1
 """Stands for a time that was not logged."""
 
+PARTS = ("request", "queue", "server", "reply")
+"""What `wait` is made of, in its order."""
+
 _MAX_SHOWN = 5
 
 

@@ -5,8 +5,9 @@ What does not live here: reading them (growing.py, everything.py), and sums (ipc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.trace.ids import format_trace_id
-from ipcbench.trace.readers.batch import Batch
+from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch
 from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
 
 Unsigned = npt.NDArray[np.uint64]
@@ -70,7 +71,11 @@ class Calls:
 
 
 class Row(NamedTuple):
-    """One call; times in ns of its host's monotonic clock, `begin_ns` below 0 if the log has no times."""
+    """One call; times in ns of its host's monotonic clock, `begin_ns` below 0 if the log has no times.
+
+    Attributes:
+        parts_ns: what its wait is made of (`PARTS`); None for what is not known.
+    """
 
     process: Process
     schema: str
@@ -88,6 +93,7 @@ class Row(NamedTuple):
     sent_bytes: int
     recv_bytes: int
     failed: bool
+    parts_ns: tuple[int | None, ...] = (None,) * len(PARTS)
 
     @property
     def end_ns(self) -> int:
@@ -104,10 +110,22 @@ def rows_of(calls: Calls) -> Iterator[Row]:
     columns = zip(
         batch.ids.tolist(), batch.method.tolist(), calls.peers, calls.errors, ids, spans, batch.begin_ns.tolist(),
         batch.total_ns.tolist(), batch.stage_ns.tolist(), batch.sent_bytes.tolist(), batch.recv_bytes.tolist(),
-        batch.failed.tolist(), strict=True,
+        batch.failed.tolist(), _parts(batch), strict=True,
     )  # fmt: skip
     for number, method, *rest in columns:
         yield Row(calls.process, calls.schema, batch.stages, batch.segment.role, number, batch.methods[method], *rest)
+
+
+def _parts(batch: Batch) -> Iterable[tuple[int | None, ...]]:
+    columns = (batch.request_ns, batch.queue_ns, batch.server_ns, batch.reply_ns)
+    count = len(batch.ids)
+    return zip(
+        *(
+            repeat(None, count) if one is None else [None if ns == UNKNOWN_NS else ns for ns in one.tolist()]
+            for one in columns
+        ),
+        strict=True,
+    )
 
 
 def log_calls(batch: Batch) -> Calls:

@@ -16,7 +16,7 @@ from ipcbench.trace.layout import SEGMENT_MAGIC, TALLY_MAGIC
 from ipcbench.trace.readers.batch import Bulk, Notes
 from ipcbench.trace.readers.calls import Calls, Clocks, Row, log_calls, rows_of
 from ipcbench.trace.readers.growing import SegmentFile
-from ipcbench.trace.readers.join import find_servers
+from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.own import read_tally
 from ipcbench.trace.readers.text import grouped, read_log
 from ipcbench.trace.store import SEGMENT_SUFFIX, TALLY_SUFFIX
@@ -76,16 +76,23 @@ class Source:
             except StoreError as error:
                 self.notes.damaged(path.name, str(error).removeprefix(f"{path}: "))
 
-    def in_order(self) -> Iterator[Row]:
-        """Yield all calls one by one in the order in which they ended; those of logs as they stand there."""
+    def in_order(self, *, joined: bool = False) -> Iterator[Row]:
+        """Yield all calls one by one in the order in which they ended; those of logs as they stand there.
+
+        Args:
+            joined: whether clients' calls are to have what their servers' records say of them.
+        """
         self.notes = Notes()
         clocks = Clocks()
-        files = [_ordered(rows for calls in self._segment(path, clocks) for rows in rows_of(calls))
-                 for path in self.segments]  # fmt: skip
-        yield from heapq.merge(*files, key=_moment)
+        servers = find_servers(self.segments if joined else (), Notes())
+        yield from heapq.merge(*(self._rows(path, clocks, servers) for path in self.segments), key=_moment)
         for parts in self.logs:
             for batch in read_log(parts, self.notes):
                 yield from rows_of(log_calls(batch))
+
+    def _rows(self, path: Path, clocks: Clocks, servers: Servers) -> Iterator[Row]:
+        found = (replace(calls, batch=servers.join(calls.batch)) for calls in self._segment(path, clocks))
+        return _ordered(row for calls in found for row in rows_of(calls))
 
     def stages(self) -> list[str]:
         """Return the names of all stages, in the order in which they are met."""

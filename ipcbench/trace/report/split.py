@@ -12,13 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.trace.buffers import wide_bytes
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints
+from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch, Ints
 from ipcbench.trace.report.figures import ms, percent
 from ipcbench.trace.report.words import Language, word
 from ipcbench.units import format_duration_ns
-
-PARTS = ("request", "queue", "server", "reply")
-"""What `wait` is made of, in its order."""
 
 
 @dataclass(slots=True)
