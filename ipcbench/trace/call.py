@@ -77,7 +77,7 @@ class Call:
             return NO_CONTEXT
         lane = self._site.lane
         if not self._span:
-            self._span = lane.next_span()
+            self._span = next(lane.spans)
             if self._trace is None or self._trace == _OWN:
                 self._trace = (lane.trace_high, self._span)
         high, low = self._trace or _OWN
@@ -121,7 +121,7 @@ class Call:
         site = self._site
         if self._recorded and kind is None and self._trace is None:
             segment = site.segment
-            offset = segment.take()
+            offset = next(segment.offsets)
             if offset < segment.limit:
                 marks = self._marks
                 ends = len(marks) + 1
@@ -133,7 +133,7 @@ class Call:
                     return
                 marks.clear()
                 self.sent_bytes = self.recv_bytes = 0
-                if not site.lane.always:
+                if not site.always:
                     site.slowest_ns = max(site.slowest_ns, end_ns - self._begin_ns)
                 site.free.append(self)
                 return
@@ -169,7 +169,7 @@ class Call:
         site, lane = self._site, self._site.lane
         segment = site.segment
         layout_id = lane.name_id(self._buffers) or 0 if self._buffers else 0  # a name is in front of what uses it
-        offset: int | None = segment.take()
+        offset: int | None = next(segment.offsets)
         if offset is None or offset >= segment.limit:
             offset = lane.room(site)
             if offset is None:
@@ -227,30 +227,31 @@ class RpcCall(Call):
     ) -> None:
         end_ns = now_ns()
         site = self._site
-        whole = self._serialized_ns and self._sent_ns and self._received_ns and kind is None
-        if self._recorded and whole and self._trace is None:
-            segment = site.segment
-            offset = segment.take()
-            if offset < segment.limit:
+        if self._serialized_ns and self._sent_ns and self._received_ns and kind is None and self._trace is None:
+            if self._recorded:
+                segment = site.segment
+                offset = next(segment.offsets)
+                if offset < segment.limit:
+                    try:
+                        _PACK_RPC(segment.buffer, offset, site.heads[4], self._begin_ns, self._serialized_ns,
+                                  self._sent_ns, self._received_ns, end_ns, self.sent_bytes, self.recv_bytes,
+                                  offset ^ MARKER)  # fmt: skip
+                    except (StructError, ValueError, TypeError):
+                        site.lane.lost_count += 1
+                    self._received_ns = self._sent_ns = self._serialized_ns = self.sent_bytes = self.recv_bytes = 0
+                    if not site.always:
+                        site.slowest_ns = max(site.slowest_ns, end_ns - self._begin_ns)
+                    site.free.append(self)
+                    return
+            elif end_ns - self._begin_ns <= site.slowest_ns:
+                times_ns = (self._begin_ns, self._serialized_ns, self._sent_ns, self._received_ns, end_ns)
                 try:
-                    _PACK_RPC(segment.buffer, offset, site.heads[4], self._begin_ns, self._serialized_ns, self._sent_ns,
-                              self._received_ns, end_ns, self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
+                    (site.tally or site.lane.tally(site)).add_rpc(times_ns, self.sent_bytes, self.recv_bytes)
                 except (StructError, ValueError, TypeError):
                     site.lane.lost_count += 1
                 self._received_ns = self._sent_ns = self._serialized_ns = self.sent_bytes = self.recv_bytes = 0
-                if not site.lane.always:
-                    site.slowest_ns = max(site.slowest_ns, end_ns - self._begin_ns)
                 site.free.append(self)
                 return
-        elif whole and not self._recorded and self._trace is None and end_ns - self._begin_ns <= site.slowest_ns:
-            times_ns = (self._begin_ns, self._serialized_ns, self._sent_ns, self._received_ns, end_ns)
-            try:
-                (site.tally or site.lane.tally(site)).add_rpc(times_ns, self.sent_bytes, self.recv_bytes)
-            except (StructError, ValueError, TypeError):
-                site.lane.lost_count += 1
-            self._received_ns = self._sent_ns = self._serialized_ns = self.sent_bytes = self.recv_bytes = 0
-            site.free.append(self)
-            return
         self._leave_with_stamps(end_ns, kind)
 
     def _leave_with_stamps(self, end_ns: int, kind: type[BaseException] | None) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable
 from itertools import repeat
 from operator import length_hint
 from random import Random
@@ -47,6 +46,7 @@ class Site:
         kind: the class of its calls, and `free`, those that are not under way.
         segment: the one that `ids` and `heads` are of.
         heads: the beginnings of its ordinary records, by the number of stage ends.
+        always: as the lane's.
         slowest_ns: the longest call so far.
         tally: of its calls without a record; None before the first.
         nothings: NOTHING for each next call that is counted without a look at the clock; taking one from an iterator is
@@ -55,8 +55,8 @@ class Site:
         blind_count, left_count: what was left of both when the lane last looked.
     """
 
-    __slots__ = ("blind_count", "free", "heads", "ids", "key", "kind", "lane", "last", "left", "left_count", "method",
-                 "nothings", "peer", "schema", "segment", "slowest_ns", "tally")  # fmt: skip
+    __slots__ = ("always", "blind_count", "free", "heads", "ids", "key", "kind", "lane", "last", "left", "left_count",
+                 "method", "nothings", "peer", "schema", "segment", "slowest_ns", "tally")  # fmt: skip
 
     def __init__(self, lane: Lane, key: object, method: str, schema: Schema, peer: str) -> None:
         self.lane = lane
@@ -70,6 +70,7 @@ class Site:
         self.segment = FULL
         self.ids = (0, 0, 0)
         self.heads: tuple[bytes, ...] = ()
+        self.always = lane.always
         self.slowest_ns = 0
         self.tally: Tally | None = None
         self.plan(1, blind=False)
@@ -102,12 +103,12 @@ class Lane:
         lost_count: calls that could be neither recorded nor counted.
         boot: which clock this is, as contexts say it.
         served_ns: when its last call as a server ended.
-        next_span, trace_high: the next call's id, and the high half of trace ids that are new.
+        spans, trace_high: ids of calls to come, and the high half of trace ids that are new.
     """
 
-    __slots__ = ("__weakref__", "_calls_count", "_decide_ns", "_lock", "_names", "_next_name_id", "_random",
+    __slots__ = ("__weakref__", "_calls_count", "_decide_ns", "_lock", "_name_ids", "_names", "_random",
                  "_retry_ns", "_rotating", "_store", "always", "blind", "boot", "entries", "files_count", "governor",
-                 "lost_count", "next_span", "period", "segment", "served_ns", "sites", "tally_file",
+                 "lost_count", "period", "segment", "served_ns", "sites", "spans", "tally_file",
                  "trace_high")  # fmt: skip
 
     def __init__(self, store: Store) -> None:
@@ -136,7 +137,7 @@ class Lane:
         self.tally_file: TallyFile | None = None
         self.trace_high = int.from_bytes(os.urandom(8), "little")
         first = int.from_bytes(os.urandom(8), "little") >> 1 | 1  # counted up from here, it stays below 2⁶⁴
-        self.next_span: Callable[[], int] = itertools.count(first).__next__
+        self.spans = itertools.count(first)
         for site in self.sites.values():
             site.segment = FULL
             site.passed()
@@ -188,7 +189,7 @@ class Lane:
         with self._lock:
             offset: int | None = None
             if site.segment is self.segment:
-                offset = self.segment.take()
+                offset = next(self.segment.offsets)
                 offset = offset if offset < self.segment.limit else None
             elif self.segment.limit:
                 offset = self._introduce(site)
@@ -198,7 +199,7 @@ class Lane:
         """Write the site's names where they are missing, and return the offset of the slot behind them."""
         segment = self.segment
         ids = [self.name_id(text) for text in (site.method, site.schema.text, site.peer)]
-        offset = segment.take()
+        offset = next(segment.offsets)
         if None in ids or offset >= segment.limit:
             return None
         method_id, schema_id, peer_id = (one or 0 for one in ids)
@@ -224,9 +225,9 @@ class Lane:
     def _write_name(self, text: str) -> int | None:
         segment = self.segment
         data = text.encode("utf-8", "replace")[:_MAX_NAME_TEXT_BYTES]
-        number = self._next_name_id()  # a signal handler's call between takes another one
+        number = next(self._name_ids)  # a signal handler's call between takes another one
         for piece in range(-(-len(data) // NAME_BYTES)):
-            offset = segment.take()
+            offset = next(segment.offsets)
             if offset >= segment.limit:
                 return None
             part = data[piece * NAME_BYTES : (piece + 1) * NAME_BYTES]
@@ -255,7 +256,7 @@ class Lane:
 
     def _forget_names(self) -> None:
         self._names: dict[str, int] = {}
-        self._next_name_id = itertools.count(1).__next__
+        self._name_ids = itertools.count(1)
 
     def tally(self, site: Site) -> Tally:
         """Return the site's tally, made at its first need."""

@@ -90,14 +90,17 @@ class Recorder:
                 return nothing
             entry = self._site(method, schema, peer)
         site: Site = entry
-        left = site.left - 1
-        if left > 0:
-            site.left = left
-        elif not site.lane.always:
-            site.lane.draw(site)
         free = site.free
         call = free.pop() if free else site.kind(site)
-        call._recorded = left <= 0
+        if site.always:
+            call._recorded = True
+        else:
+            left = site.left - 1
+            call._recorded = left <= 0
+            if left > 0:
+                site.left = left
+            else:
+                site.lane.draw(site)
         if trace_id is not None:
             call._trace = parse_trace_id(trace_id)
         return call
@@ -269,8 +272,8 @@ def calibrate() -> Costs:
         lane = recorder._new_lane()
         lane.segment = Segment(Path(), bytearray(2**17), 0)
         best[0] = min(best[0], _cost_ns(recorder))
-        lane.always = False
         site = lane.sites["calibration"]
+        site.always = False
         site.plan(2**60, blind=False)
         site.tally = in_memory()
         best[1] = min(best[1], _cost_ns(recorder))

@@ -12,7 +12,6 @@ import itertools
 import mmap
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,20 @@ class Segment:
     """One file that takes records.
 
     Attributes:
-        take: returns the offset of the next free slot, atomically; at `limit` or above there is none.
+        offsets: yields the offset of the next free slot, atomically; at `limit` or above there is none.
         buffer: the mapped file.
         limit: its size in bytes.
         number: distinguishes the segments of one lane; -1 for the one that is always full.
     """
 
-    __slots__ = ("buffer", "limit", "number", "path", "take")
+    __slots__ = ("buffer", "limit", "number", "offsets", "path")
 
     def __init__(self, path: Path, buffer: mmap.mmap | bytearray, number: int) -> None:
         self.path = path
         self.buffer = buffer
         self.limit = len(buffer)
         self.number = number
-        self.take: Callable[[], int] = itertools.count(HEADER_BYTES, RECORD_BYTES).__next__
+        self.offsets = itertools.count(HEADER_BYTES, RECORD_BYTES)
 
     def close(self) -> None:
         """Unmap the file, and cut off what was never used.
@@ -44,7 +43,7 @@ class Segment:
         Raises:
             OSError: it can no longer be changed; what was recorded is there all the same.
         """
-        used = min(self.take(), self.limit)
+        used = min(next(self.offsets), self.limit)
         self.limit = 0
         if isinstance(self.buffer, mmap.mmap):
             self.buffer.close()
