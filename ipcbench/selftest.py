@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from ipcbench.analysis.figures import cell_figures
 from ipcbench.analysis.notes import is_sound
@@ -66,6 +67,8 @@ class SelfTest:
 
     backend: str
     rounds: int
+    noise_ratio: float
+    """By how much a cell measured twice differed: the middle of the runs' noise floors."""
     tallies: tuple[Tally, ...]
 
 
@@ -119,26 +122,32 @@ def self_test(
     """
     get_backend(backend).probe()
     counts = {percent: [0, 0, 0] for percent in SLOWDOWNS_PERCENT}
+    noise: list[float] = []
     with tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}selftest-{os.getpid()}-") as scratch:
         for number in range(-(-pairs // len(SIZES_BYTES))):
             sweep = sweep_for(backend, number + 1, rounds)
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))
-            for percent, verdict in verdicts(run):
+            noise.append(noise_of(run))
+            for percent, verdict in verdicts(run, noise[-1]):
                 counts[percent][("no clear difference", "slower", "faster").index(verdict)] += 1
     tallies = (Tally(percent, sum(found), found[1], found[2]) for percent, found in counts.items())
-    return SelfTest(backend, rounds, tuple(tallies))
+    return SelfTest(backend, rounds, median(noise), tuple(tallies))
 
 
-def verdicts(run: Run) -> Iterator[tuple[int, str]]:
+def noise_of(run: Run) -> float:
+    """Return the noise floor of its latencies."""
+    return summarise(run).noise_ratios.get("latency", 0.0)
+
+
+def verdicts(run: Run, noise_ratio: float) -> Iterator[tuple[int, str]]:
     """Yield (slow-down in percent, verdict on it) for every size of such a run; sizes without figures are left out."""
     base, *others = run.info.sweep["backends"]
-    noise = summarise(run).noise_ratios.get("latency", 0.0)
     for size in run.info.sweep["sizes"]:
         first = _latency(run, base, size)
         for percent, other in zip(SLOWDOWNS_PERCENT, others, strict=True):
             second = _latency(run, other, size)
             if first is not None and second is not None:
-                yield percent, compare(ratio(second, first), noise)
+                yield percent, compare(ratio(second, first), noise_ratio)
 
 
 def _latency(run: Run, backend: str, size: int) -> Estimate | None:

@@ -47,7 +47,11 @@ def command(backend: str, pairs: int, rounds: int, form: str) -> int:
 
 
 def _as_text(result: SelfTest) -> str:
-    lines = [f"verdicts on the one-way latency of {result.backend}, 1 reader, {result.rounds} rounds", ""]
+    lines = [
+        f"verdicts on the one-way latency of {result.backend}, 1 reader, {result.rounds} rounds",
+        f"noise: a cell measured twice differs by {result.noise_ratio:.1%}; the less, the more is found",
+        "",
+    ]
     lines.append("slow-down  verdicts  called different  upper bound (95 %)  called slower")
     for one in result.tallies:
         kind = "none (A/A)" if one.percent == 0 else f"{one.percent} %"
@@ -65,4 +69,7 @@ def _as_json(result: SelfTest) -> str:
         for one in result.tallies
         if one.verdicts_count
     ]
-    return json.dumps({"backend": result.backend, "rounds": result.rounds, "tallies": tallies}, indent=2)
+    return json.dumps(
+        {"backend": result.backend, "rounds": result.rounds, "noise_ratio": result.noise_ratio, "tallies": tallies},
+        indent=2,
+    )

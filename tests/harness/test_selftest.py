@@ -14,6 +14,7 @@ def test_it_gives_verdicts_on_every_slow_down(tmp_path, monkeypatch):
     monkeypatch.setattr("ipcbench.selftest.sweep_for", short)
     found = self_test("pipe", 1, 1, keep=tmp_path)
     assert (found.backend, found.rounds) == ("pipe", 1)
+    assert found.noise_ratio >= 0.0
     assert [one.percent for one in found.tallies] == list(SLOWDOWNS_PERCENT)
     assert all(one.verdicts_count == 1 for one in found.tallies)
     assert len(list(tmp_path.iterdir())) == 1

@@ -11,7 +11,7 @@ from ipcbench.clock import now_ns
 from ipcbench.harness.loops import set_phase
 from ipcbench.message import INTENDED, Outgoing, Phase
 from ipcbench.registry import get_backend
-from ipcbench.selftest import SLOWDOWNS_PERCENT, Tally, upper_bound, verdicts
+from ipcbench.selftest import SLOWDOWNS_PERCENT, Tally, noise_of, upper_bound, verdicts
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing.slowed import slowed_name
 from tests.unit.builders import Cell, make_run, sweep_of
@@ -32,7 +32,7 @@ def test_each_size_gives_a_verdict_on_each_slow_down(tmp_path: Path) -> None:
     sweep = sweep_of(backends=names, sizes=(64, 128), readers=1, modes=("paced",), payload="bytes", codec="raw")
     latency = dict(zip(names, (10_000.0, 10_000.0, 10_500.0, 11_000.0, 12_000.0), strict=True))
     run = make_run(tmp_path / "run", {(name, size): Cell(latency[name]) for name in names for size in (64, 128)}, sweep)
-    found = list(verdicts(run))
+    found = list(verdicts(run, noise_of(run)))
     assert [percent for percent, _ in found] == [*SLOWDOWNS_PERCENT, *SLOWDOWNS_PERCENT]
     assert {verdict for percent, verdict in found if percent == 0} == {"no clear difference"}
     assert {verdict for percent, verdict in found if percent >= 10} == {"slower"}
