@@ -64,7 +64,8 @@ def _matrix(
 def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
     always = frozenset.intersection(*(first for one in family if (first := leaders(one, metric))))
     if always:
-        return f"No crossover: {joined(sorted(always))} has the first rank at every size, alone or shared."
+        verb = "has" if len(always) == 1 else "have"
+        return f"No crossover: {joined(sorted(always))} {verb} the first rank at every size, alone or shared."
     return "No clear crossover: ranks overlap from each size to the next."
 
 

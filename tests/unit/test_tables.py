@@ -360,7 +360,7 @@ def test_a_crossover_is_visible(tmp_path: Path) -> None:
     assert [row[1].split()[1:] for row in latency.rows] == [["*"], []]
     assert [row[2].split()[1] for row in latency.rows] == ["=", "="]
     assert latency.rows[1][3].split()[1] == "*"
-    assert throughput.remarks[0].startswith("No crossover: a and b")
+    assert throughput.remarks[0].startswith("No crossover: a and b have the first rank")
 
 
 def test_no_crossover_is_claimed_where_ranks_overlap(tmp_path: Path) -> None:
