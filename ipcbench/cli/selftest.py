@@ -49,18 +49,22 @@ def command(backend: str, pairs: int, rounds: int, form: str) -> int:
 def _as_text(result: SelfTest) -> str:
     lines = [
         f"verdicts on the one-way latency of {result.backend}, 1 reader, {result.rounds} rounds",
-        f"noise: a cell measured twice differs by {result.noise_ratio:.1%}; the less, the more is found",
+        f"noise: a cell measured twice differs by {_percent(result.noise_ratio)}; the less, the more is found",
         "",
     ]
     lines.append("slow-down  verdicts  called different  upper bound (95 %)  called slower")
     for one in result.tallies:
         kind = "none (A/A)" if one.percent == 0 else f"{one.percent} %"
         lines.append(
-            f"{kind:<10} {one.verdicts_count:>8} {one.different_ratio:>17.1%} {one.upper_bound_ratio:>19.1%} "
-            f"{one.found_ratio:>14.1%}"
+            f"{kind:<10} {one.verdicts_count:>8} {_percent(one.different_ratio):>17} "
+            f"{_percent(one.upper_bound_ratio):>19} {_percent(one.found_ratio):>14}"
         )
     lines += ["", "Called different without a slow-down is a false positive; a slow-down not called slower was missed."]
     return "\n".join(lines)
+
+
+def _percent(ratio: float) -> str:
+    return f"{100.0 * ratio:.1f} %"
 
 
 def _as_json(result: SelfTest) -> str:
