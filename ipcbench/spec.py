@@ -108,6 +108,10 @@ PINGPONG_WINDOW_RATIO = 0.6
 AUTO_PACED_MESSAGES = 150
 _AUTO_PACED_MAX_S = 0.4
 
+TURN_S = 0.015
+"""About so long one backend's messages are measured before it is the next one's turn."""
+_MAX_TURNS_WINDOW_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class TrialSpec:
@@ -139,6 +143,8 @@ class TrialSpec:
     """How much of a message a reader looks at, see `SweepSpec.touch`."""
     twin: bool = False
     """Whether this is the second measurement of a cell in its round, see `SweepSpec.control`."""
+    turns: int = 1
+    """In how many parts the window is measured, with the other backends' parts of the same round in between."""
 
     @property
     def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool]:
@@ -243,10 +249,11 @@ class SweepSpec:
         self, backend: str, size: int, payload_bytes: int, mode: Mode, round_index: int, *, twin: bool = False
     ) -> TrialSpec:
         """Return the trial of one cell in one round; `payload_bytes` is the encoded size of that payload."""
-        rate, window_s = 0.0, self.window_s
+        rate, window_s, turns = 0.0, self.window_s, 1
         if mode == "paced":
             rate = self.rate_per_s or min(AUTO_RATE_PER_S, AUTO_RATE_BYTES_PER_S / max(1, payload_bytes))
             window_s = max(window_s, min(AUTO_PACED_MESSAGES / rate, _AUTO_PACED_MAX_S))
+            turns = self._turns(rate, window_s)
         elif mode == "pingpong":
             window_s *= PINGPONG_WINDOW_RATIO
         return TrialSpec(
@@ -267,7 +274,14 @@ class SweepSpec:
             pin=self.pin,
             touch=self.touch,
             twin=twin,
+            turns=turns,
         )
+
+    def _turns(self, rate_per_s: float, window_s: float) -> int:
+        """Return how many turns a paced window has: one if a rate was asked for, which pauses would not sustain."""
+        if self.rate_per_s is not None or self.delivery != "every_message" or window_s > _MAX_TURNS_WINDOW_S:
+            return 1
+        return max(1, min(round(rate_per_s * window_s), round(window_s / TURN_S)))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON and `from_dict`."""

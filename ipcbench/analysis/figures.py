@@ -6,14 +6,14 @@ What does not live here: comparing cells (summary.py). A trial that failed enter
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ipcbench.errors import StoreError
 from ipcbench.measure.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
-from ipcbench.measure.stats import Estimate, FloatArray
+from ipcbench.measure.stats import Estimate, FloatArray, IntArray
 from ipcbench.result import EndpointResult, TrialResult
 from ipcbench.store import Run
 
@@ -22,6 +22,8 @@ SEED = 20_240_229
 
 _BLOCKS_PER_ROUND = 10
 _MIN_SAMPLES_PER_BLOCK = 4
+_MAX_TURNS = 60
+"""Of more turns in a round, neighbours are taken together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,12 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
     paced = [one for one in trials if one.spec.mode == "paced"]
     saturate = [one for one in trials if one.spec.mode == "saturate"]
     rounds, unreadable = _rounds(run, paced, _latency_columns)
-    p50, p99 = _p50_p99(rounds, paced, "latency")
+    p50, p99 = _p50_p99([samples for _, samples in rounds], paced, "latency")
+    if p50 is not None:
+        p50 = replace(p50, turns=dict(_turns(run, rounds)))
     pingpong = [one for one in trials if one.spec.mode == "pingpong"]
     trips, unreadable_trips = _rounds(run, pingpong, _round_trip_columns)
-    trip_p50, trip_p99 = _p50_p99(trips, pingpong, "round trip")
+    trip_p50, trip_p99 = _p50_p99([samples for _, samples in trips], pingpong, "round trip")
     rates = [one.throughput_per_s for one in saturate if one.throughput_per_s]
     readers = [one for trial in saturate for one in trial.readers]
     writers = [one.writer for one in saturate if one.writer is not None]
@@ -78,7 +82,7 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
         latency_p50=p50,
         latency_p99=p99,
         latency_rounds_ns=_medians(rounds),
-        samples_count=sum(one.values.size for one in rounds or trips),
+        samples_count=sum(one.values.size for _, one in rounds or trips),
         round_trip_p50=trip_p50,
         round_trip_p99=trip_p99,
         round_trip_rounds_ns=_medians(trips),
@@ -109,8 +113,17 @@ def _cpu_ns(endpoints: Sequence[EndpointResult]) -> float | None:
     return seconds * 1e9 / messages if messages else None
 
 
-def _medians(rounds: Sequence[RoundSamples]) -> tuple[float, ...]:
-    return tuple(float(np.median(one.values)) for one in rounds)
+def _medians(rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> tuple[float, ...]:
+    return tuple(float(np.median(one.values)) for _, one in rounds)
+
+
+def _turns(run: Run, rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> Iterator[tuple[str, FloatArray]]:
+    """Yield the medians of the turns of each round that has any, as logarithms, by a name that no other run has."""
+    for trial, samples in rounds:
+        if trial.spec.turns > 1:
+            name = f"{run.info.run_id} {trial.spec.size} {trial.spec.round_index}"
+            medians = [np.median(samples.values[samples.blocks == one]) for one in range(samples.blocks.max() + 1)]
+            yield name, np.log(medians)
 
 
 def _p50_p99(
@@ -132,7 +145,7 @@ def _round_trip_columns(trial: TrialResult) -> list[tuple[str, str]]:
 
 def _rounds(
     run: Run, trials: Sequence[TrialResult], columns_of: Callable[[TrialResult], list[tuple[str, str]]]
-) -> tuple[list[RoundSamples], int]:
+) -> tuple[list[tuple[TrialResult, RoundSamples]], int]:
     """Return the samples of each round, all endpoints together, and how many rounds have none that can be used.
 
     Args:
@@ -140,7 +153,7 @@ def _rounds(
         trials: one per round.
         columns_of: names of (durations, their moments), per endpoint; none means that the trial has no such figure.
     """
-    rounds: list[RoundSamples] = []
+    rounds: list[tuple[TrialResult, RoundSamples]] = []
     unreadable = 0
     for trial in trials:
         names = columns_of(trial)
@@ -156,9 +169,20 @@ def _rounds(
         if values.size == 0 or values.size != moments.size or float(np.median(values)) <= 0.0:
             unreadable += 1
             continue
-        blocks = max(2, min(_BLOCKS_PER_ROUND, values.size // len(names) // _MIN_SAMPLES_PER_BLOCK))
-        rounds.append(RoundSamples(values, time_blocks(moments, blocks)))
+        if trial.spec.turns > 1:
+            blocks = np.concatenate([_turn_blocks(trial.spec.turns, len(columns[name])) for name, _ in names])
+        else:
+            count = max(2, min(_BLOCKS_PER_ROUND, values.size // len(names) // _MIN_SAMPLES_PER_BLOCK))
+            blocks = time_blocks(moments, count)
+        rounds.append((trial, RoundSamples(values, blocks)))
     return rounds, unreadable
+
+
+def _turn_blocks(turns: int, count: int) -> IntArray:
+    """Return the number of each message's turn; of very many, several have one number."""
+    each = -(-count // turns)
+    used = -(-count // each)
+    return np.arange(count) // each * min(used, _MAX_TURNS) // used
 
 
 def _throughput(run: Run, trials: Sequence[TrialResult], rates: Sequence[float]) -> Estimate | None:

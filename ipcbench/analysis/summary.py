@@ -18,7 +18,7 @@ from ipcbench.analysis.control import controls
 from ipcbench.analysis.figures import CellFigures, cell_figures
 from ipcbench.analysis.notes import cell_notes, failure_reason, is_sound, placement_ns
 from ipcbench.errors import StoreError
-from ipcbench.measure.stats import Estimate, Interval, noise_floor_ratio, rank_groups, ratio
+from ipcbench.measure.stats import Estimate, Interval, noise_floor_ratio, paired_noise_floor_ratio, rank_groups, ratio
 from ipcbench.result import Floor, RunInfo, TrialResult
 from ipcbench.store import Run
 
@@ -44,7 +44,7 @@ def summarise(run: Run) -> Summary:
         setting: [_cell(run, name, trials) for name, trials in by_backend.items()]
         for setting, by_backend in sorted(groups.items())
     }
-    noise = _noise([cell.figures for one in cells.values() for cell in one])
+    noise = _noise([[cell.figures for cell in one] for one in cells.values()])
     probes = placement_ns(run.trials)
     return Summary(
         info=run.info,
@@ -56,9 +56,12 @@ def summarise(run: Run) -> Summary:
     )
 
 
-def _noise(figures: Sequence[CellFigures]) -> dict[Metric, float]:
+def _noise(settings: Sequence[Sequence[CellFigures]]) -> dict[Metric, float]:
+    figures = [one for setting in settings for one in setting]
+    latencies = [[one.latency_p50 for one in setting if one.latency_p50 is not None] for setting in settings]
+    paired = paired_noise_floor_ratio(latencies)
     found: dict[Metric, float | None] = {
-        "latency": noise_floor_ratio([one.latency_rounds_ns for one in figures]),
+        "latency": noise_floor_ratio([one.latency_rounds_ns for one in figures]) if paired is None else paired,
         "round trip": noise_floor_ratio([one.round_trip_rounds_ns for one in figures]),
         "throughput": noise_floor_ratio([one.throughput_rounds_per_s for one in figures]),
     }

@@ -1,30 +1,29 @@
 """One trial on one group: create, open, probe, go, close, destroy; and the record of it, whatever happened.
 
-What does not live here: the order of trials (sweep.py) and what the endpoints do meanwhile (worker.py).
+What does not live here: the order of trials (sweep.py), trials that take turns (turns.py), and what the endpoints do
+meanwhile (worker.py).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ipcbench.backend import Address, Backend
-from ipcbench.errors import IntegrityError, IpcbenchError
+from ipcbench.errors import IpcbenchError
 from ipcbench.harness.digest import Column, Digest
 from ipcbench.harness.group import Group
+from ipcbench.harness.judge import failed_trial, judge
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.probe import make_probe_file, probe_length
 from ipcbench.harness.scene import Scene
 from ipcbench.measure.machine import ConditionsProbe
 from ipcbench.message import message_bytes
-from ipcbench.result import Conditions, EndpointResult, Status, TrialResult
-from ipcbench.spec import ChannelSpec, TrialSpec
-
-MAX_BACKLOG_RATIO = 0.01
-"""A paced trial whose writer stayed behind its schedule by more than this share of the window has failed."""
+from ipcbench.result import Conditions, TrialResult
+from ipcbench.spec import ChannelSpec
 
 MAX_STEAL_RATIO = 0.02
 """More of the machine's time given to others by the hypervisor than this, and the trial is stamped noisy."""
@@ -49,7 +48,9 @@ class Facts:
 
 
 class TrialRun:
-    """Carries out one trial.
+    """Carries out one trial: `prepare`, `measure`, `complete` and `release`, in that order; then `facts`.
+
+    Every ipcbench error on the way becomes a failed trial with its reason; the steps after it do nothing.
 
     Args:
         scene: the run's folder and the prefix of its names.
@@ -72,65 +73,121 @@ class TrialRun:
         self._inline = backend.capabilities.launcher == "inline"
         self._cores = cores_for(plan.trial.pin, plan.trial.readers + 1, allowed_cores())
         self._oversubscribed = plan.trial.readers + 1 > usable_cores
+        self._addresses: list[Address] = []
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._probes: tuple[float | None, float | None] = (None, None)
+        self._error: IpcbenchError | None = None
+        self._machine = ConditionsProbe()
+        self._started_unix_s = self._started_s = 0.0
 
     def run(self) -> Facts:
-        """Return the trial's record; every ipcbench error becomes a failed trial with its reason."""
-        started, clock = time.time(), time.monotonic()
-        machine = ConditionsProbe()
-        machine.start()
+        """Return the record of a trial that is measured on its own."""
         try:
-            answers, probes = self._measure()
-            sound = True
-            result, samples = self._record(answers)
+            self.prepare()
+            self._try(self._go)
+            self.complete()
+        finally:
+            self.release()
+        return self.facts()
+
+    def prepare(self) -> None:
+        """Open the endpoints."""
+        self._started_unix_s, self._started_s = time.time(), time.monotonic()
+        self._machine.start()
+        self._try(self._open)
+
+    def warm_up(self) -> None:
+        """Have the endpoints do what comes before the window."""
+        self._try(lambda: self._group.ask_all({"do": "warm up"}, self._plan.deadline_s()))
+
+    def begin_turns(self, starts_ns: Sequence[int]) -> None:
+        """Tell the endpoints when their turns are, and do not wait."""
+        question = {"do": "measure", "starts_ns": list(starts_ns)}
+        self._try(lambda: self._group.tell(self._group.to_all(question)))
+
+    def end_turns(self, timeout_s: float) -> None:
+        """Wait until the endpoints have had their turns."""
+        self._try(lambda: self._group.hear(self._group.to_all({"do": "measure"}), timeout_s))
+
+    def finish(self) -> None:
+        """Have the endpoints do what comes after the window."""
+        self._try(lambda: self._hear_out({"do": "finish"}))
+
+    def complete(self) -> None:
+        """Close the endpoints."""
+        self._try(self._close)
+
+    def release(self) -> None:
+        """Remove the channels, whatever happened."""
+        while self._addresses and not self._inline:
+            address = self._addresses.pop()
+            try:
+                self._backend.destroy(address)
+            except IpcbenchError as error:
+                self._error = self._error or error
+
+    def _try(self, step: Callable[[], object]) -> None:
+        if self._error is None:
+            try:
+                step()
+            except IpcbenchError as error:
+                self._error = error
+
+    @property
+    def plan(self) -> Plan:
+        """The trial and its counts."""
+        return self._plan
+
+    def facts(self) -> Facts:
+        """Return the trial's record."""
+        if self._error is None:
+            result, samples = self._record(self._answers)
             if result.status == "failed":
                 samples = {}
-        except IpcbenchError as error:
-            result, samples = failed_trial(self._trial, self._trial_id, str(error), started), {}
-            probes, sound = (None, None), False
-        load, steal, throttled = machine.stop()
+        else:
+            result, samples = failed_trial(self._trial, self._trial_id, str(self._error), self._started_unix_s), {}
+            self._probes = (None, None)
+        load, steal, throttled = self._machine.stop()
         conditions = Conditions(
             load_1min=load,
             steal_ratio=steal,
             throttled_s=throttled,
-            probe_before_ns=probes[0],
-            probe_after_ns=probes[1],
+            probe_before_ns=self._probes[0],
+            probe_after_ns=self._probes[1],
             clock_offset_ns=self._group.clock_offset_ns,
             clock_delay_ns=self._group.clock_delay_ns,
-            clocks_agree=self._clocks_agree(),
+            clocks_agree=self._group.clocks_agree,
         )
         result = replace(
             result,
-            started_unix_s=started,
-            duration_s=time.monotonic() - clock,
+            started_unix_s=self._started_unix_s,
+            duration_s=time.monotonic() - self._started_s,
             conditions=conditions,
             notes=tuple(self._stamps(conditions)) + result.notes,
         )
-        return Facts(result, samples, sound)
+        return Facts(result, samples, self._error is None)
 
-    def _clocks_agree(self) -> bool:
-        return self._group.clock_offset_ns <= self._group.clock_delay_ns / 2
+    def _open(self) -> None:
+        for channel in self._channels():
+            self._addresses.append(self._create(channel))  # each must be known once it exists
+        address, *back = (one.as_dict() for one in self._addresses)
+        request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict()}
+        self._group.ask_all({**request, "cores": self._cores}, _ANSWER_S)
+        self._probes = (self._probe(), None)
 
-    def _measure(self) -> tuple[dict[int, dict[str, Any]], tuple[float | None, float | None]]:
-        addresses: list[Address] = []
-        try:
-            for channel in self._channels():
-                addresses.append(self._create(channel))  # noqa: PERF401 - each must be known once it exists
-            address, *back = (one.as_dict() for one in addresses)
-            request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict()}
-            self._group.ask_all({**request, "cores": self._cores}, _ANSWER_S)
-            before = self._probe()
-            answers = self._group.ask_all({"do": "go"}, self._plan.deadline_s())
-            after = self._probe()
-            self._group.ask_all({"do": "close"}, _ANSWER_S)
-            if self._inline:  # after a failure the process goes, and its channels with it
-                question = {"do": "destroy", "backend": self._trial.backend}
-                for one in addresses:
-                    self._group.ask_one(0, {**question, "address": one.as_dict()}, _ANSWER_S)
-        finally:
-            if not self._inline:
-                for one in addresses:
-                    self._backend.destroy(one)
-        return answers, (before, after)
+    def _go(self) -> None:
+        self._hear_out({"do": "go"})
+
+    def _hear_out(self, question: dict[str, Any]) -> None:
+        self._answers = self._group.ask_all(question, self._plan.deadline_s())
+        self._probes = (self._probes[0], self._probe())
+
+    def _close(self) -> None:
+        self._group.ask_all({"do": "close"}, _ANSWER_S)
+        if self._inline:  # after a failure the process goes, and its channels with it
+            question = {"do": "destroy", "backend": self._trial.backend}
+            for one in self._addresses:
+                self._group.ask_one(0, {**question, "address": one.as_dict()}, _ANSWER_S)
 
     def _create(self, channel: ChannelSpec) -> Address:
         """Make a channel: here, or in the endpoints' own process if it exists nowhere else."""
@@ -187,7 +244,7 @@ class TrialRun:
         cores = self._cores or (None,) * len(answers)
         processes = {index: (self._group.pids[index], cores[index]) for index in answers}
         digest = Digest(
-            self._trial, answers, processes, plan_stride=self._plan.stride, with_latency=self._clocks_agree()
+            self._trial, answers, processes, plan_stride=self._plan.stride, with_latency=self._group.clocks_agree
         )
         endpoints = tuple(digest.endpoint(index) for index in sorted(answers))
         total = answers[0]["facts"]["total_count"]
@@ -212,44 +269,3 @@ class TrialRun:
             has_samples=status == "ok",
         )
         return result, digest.samples()
-
-
-def failed_trial(
-    trial: TrialSpec, trial_id: int, reason: str, started_unix_s: float, status: Status = "failed"
-) -> TrialResult:
-    """Return the record of a trial that yielded no figures."""
-    return TrialResult(trial_id, trial, status, reason, started_unix_s, 0.0)
-
-
-def judge(
-    trial: TrialSpec,
-    endpoints: tuple[EndpointResult, ...],
-    total_count: int,
-    achieved_per_s: float | None,
-    backlog_ns: float,
-) -> tuple[Status, str]:
-    """Return the status of a trial that ran to its end, and why it failed if it did.
-
-    Args:
-        trial: what was asked for.
-        endpoints: what each endpoint found.
-        total_count: messages that the writer says it sent, all phases.
-        achieved_per_s: the writer's real rate; None unless paced.
-        backlog_ns: how far behind its schedule the writer stayed.
-    """
-    for one in endpoints[1:]:
-        found = one.integrity
-        if found.errors_count or (trial.delivery == "every_message" and found.received_count != total_count):
-            error = IntegrityError(
-                f"{one.role} received {found.received_count} of {total_count} messages: {found.lost_count} lost, "
-                f"{found.duplicated_count} duplicated, {found.reordered_count} reordered, {found.torn_count} torn"
-            )
-            return "failed", str(error)
-        if not one.messages_count:
-            return "failed", f"{one.role} saw no message of the measured window"
-    if backlog_ns > MAX_BACKLOG_RATIO * trial.window_s * 1e9:
-        return "failed", (
-            f"the rate was not held: {achieved_per_s or 0:.4g} of {trial.rate_per_s:.4g} messages/s; the writer ended "
-            f"{backlog_ns / 1e6:.3g} ms behind its schedule"
-        )
-    return "ok", ""

@@ -174,22 +174,30 @@ class Digest:
         return (count - 1) / elapsed_s if elapsed_s > 0 else None
 
     def achieved_rate_per_s(self) -> float | None:
-        """Return the rate at which a paced writer really sent, N − 1 intervals; None for a saturated one."""
+        """Return the rate at which a paced writer really sent, N − 1 intervals; None for a saturated one.
+
+        Of a window in turns, the offered rate by as much as the writer took longer, from first to last, than it should.
+        """
         sent = self._columns[0]["sent_ns"]
         if self._trial.mode != "paced" or len(sent) < 2:
             return None
+        if self._trial.turns > 1:
+            due = self._columns[0]["intended_ns"]
+            return float(self._trial.rate_per_s * (due[-1] - due[0]) / (sent[-1] - sent[0]))
         return float((len(sent) - 1) * self._every / ((sent[-1] - sent[0]) / 1e9))
 
     def backlog_ns(self) -> float:
         """Return how far behind its schedule a paced writer stayed: the least send delay of the window's last quarter.
 
-        A single stall, even at the very end, leaves it near zero; a rate that cannot be held makes it grow without end.
+        A single stall, even at the very end, leaves it near zero; a rate that cannot be held makes it grow without end,
+        or to the end of each turn: then it is the median over the turns.
         """
-        if self._trial.mode != "paced":
+        if self._trial.mode != "paced" or not len(self._columns[0]["sent_ns"]):
             return 0.0
         delay = self._columns[0]["sent_ns"] - self._columns[0]["intended_ns"]
-        last = delay[-max(1, len(delay) // 4) :]
-        return float(last.min()) if len(last) else 0.0
+        each = -(-len(delay) // self._trial.turns)
+        ends = [delay[start : start + each][-max(1, each // 4) :] for start in range(0, len(delay), each)]
+        return float(np.median([one.min() for one in ends]))
 
     def samples(self) -> dict[str, Column]:
         """Return the columns to store, named `role.column`, thinned by each endpoint's stride."""

@@ -58,7 +58,7 @@ def _loops_ns() -> tuple[float, float]:
     write_flat_out(nowhere.write, messages, 0, _FOREVER_NS, 1.0, first, second)
     middle = now_ns()
     size = len(messages[0].buffer)
-    read_every(nowhere.read, size, size - TRAILER_BYTES, 0, 1.0, body_matches, first, second, 0)
+    read_every(nowhere.read, size, size - TRAILER_BYTES, 0, 1.0, body_matches, first, second, 0, len(first))
     return (middle - start) / _MESSAGES, (now_ns() - middle) / _MESSAGES
 
 

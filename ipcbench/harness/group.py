@@ -102,27 +102,48 @@ class Group:
                 worst = (abs(best[1]), best[0])
         return worst
 
+    @property
+    def clocks_agree(self) -> bool:
+        """Return whether the workers' clocks and ours are one, as far as can be seen."""
+        return self.clock_offset_ns <= self.clock_delay_ns / 2
+
     def ask_one(self, index: int, question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Ask one worker; see `ask`."""
         return self.ask({index: question}, timeout_s)[index]
 
+    def to_all(self, question: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """Return the same question for every worker."""
+        return dict.fromkeys(range(self.endpoints), question)
+
     def ask_all(self, question: dict[str, Any], timeout_s: float) -> dict[int, dict[str, Any]]:
         """Ask every worker the same; see `ask`."""
-        return self.ask(dict.fromkeys(range(self.endpoints), question), timeout_s)
+        return self.ask(self.to_all(question), timeout_s)
 
     def ask(self, questions: dict[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any]]:
-        """Send each worker its question, then wait for all answers; the first bad one ends the waiting.
+        """Send each worker its question, then wait for all answers; see `tell` and `hear`."""
+        self.tell(questions)
+        return self.hear(questions, timeout_s)
+
+    def tell(self, questions: dict[int, dict[str, Any]]) -> None:
+        """Send each worker its question.
 
         Raises:
-            WorkerCrashed: a worker ended; names its role, exit code and last words.
-            WorkerTimeout: a worker did not answer in time; names its role.
-            TrialError: a worker answered with an error; names its role and the error.
+            WorkerCrashed: a worker has ended; names its role, exit code and last words.
         """
         for index, question in questions.items():
             try:
                 self._channels[index].send(question)
             except TrialError as error:
                 raise WorkerCrashed(self._death_of(index)) from error
+
+    def hear(self, questions: dict[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any]]:
+        """Wait for all answers; the first bad one ends the waiting.
+
+        Raises:
+            WorkerCrashed: a worker ended; names its role, exit code and last words.
+            WorkerTimeout: a worker did not answer in time; names its role.
+            TrialError: a worker answered with an error; names its role and the error.
+        """
         answers: dict[int, dict[str, Any]] = {}
         deadline = deadline_ns(timeout_s)
         waiting = {self._channels[index].fileno(): index for index in questions}

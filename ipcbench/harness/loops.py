@@ -68,6 +68,7 @@ def write_paced(
     sequence: int,
     start_ns: int,
     interval_ns: float,
+    first: int,
     count: int,
     stall_s: float,
     intended: array[int],
@@ -77,12 +78,13 @@ def write_paced(
     """Write `count` messages on a fixed schedule: message i is due at start_ns + i·interval_ns, however late we are.
 
     A writer that falls behind sends at once and never moves the schedule, so a stall shows in the latency of every
-    message that was due during it (no coordinated omission). Arguments and result as `write_flat_out`.
+    message that was due during it (no coordinated omission). The columns are filled from index `first`. Other
+    arguments and result as `write_flat_out`.
     """
     clock, key_sequence, key_intended, key_sent = now_ns, SEQUENCE, INTENDED, SENT
     turns = [(one.buffer, one.head, one.tail) for one in messages] * (2 // len(messages))
-    for index in range(count):
-        due = start_ns + int(index * interval_ns)
+    for index in range(first, first + count):
+        due = start_ns + int((index - first) * interval_ns)
         left = due - clock()
         if left > SPIN_NS:
             select((), (), (), (left - SPIN_NS) / 1e9)
@@ -110,9 +112,10 @@ def read_every(
     body_matches: Callable[[memoryview], bool],
     received: array[int],
     waited: array[int],
-    index: int,
-) -> tuple[int, memoryview, int, int]:
-    """Read messages of the window for as long as each is whole and the very next one.
+    start: int,
+    stop: int,
+) -> tuple[int, memoryview | None, int, int]:
+    """Read messages of the window, up to index `stop`, for as long as each is whole and the very next one.
 
     Args:
         expected_bytes: size of every message.
@@ -120,16 +123,17 @@ def read_every(
         sequence: that of the message before the first.
         stall_s: time-out of a single read.
         body_matches: hashes a message's body and says whether it is right; called for every `HASH_EVERY`-th.
-        received: filled from `index` with the clock after each read.
-        waited: filled from `index` with the duration of each read.
-        index: where to begin in the columns.
+        received: filled from `start` with the clock after each read.
+        waited: filled from `start` with the duration of each read.
+        start: where to begin in the columns.
+        stop: where to end.
 
     Returns:
         (index after the last one stored, the first message that is not the next one of the window, clock before that
-        read, clock after it).
+        read, clock after it); None and zeros for the message if all went well.
     """
     clock, stamp, word, measure, mask = now_ns, unpack_stamp, unpack_word, int(Phase.MEASURE), HASH_EVERY - 1
-    while True:
+    for index in range(start, stop):
         sequence += 1
         before = clock()
         view = read(stall_s)
@@ -143,7 +147,7 @@ def read_every(
             return index, view, before, after
         received[index] = after
         waited[index] = after - before
-        index += 1
+    return stop, None, 0, 0
 
 
 def read_latest(

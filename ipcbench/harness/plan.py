@@ -20,6 +20,11 @@ _MAX_RATE_PER_S = {"saturate": 3_000_000, "pingpong": 1_000_000}
 _DECODE_S = 0.03
 _MIN_DECODES, _MAX_DECODES = 5, 200
 
+GUARD_NS = 2_000_000
+"""Between the last message of a turn, one interval later, and the first of the next one's."""
+
+_PACED_WARMUP_MESSAGES = 5
+
 WARMUP_LIMIT_RATIO = 4
 """The warm-up of a trial that does not settle ends after this many times `warmup_s`."""
 
@@ -57,6 +62,28 @@ class Plan:
     def paced_count(self) -> int:
         """Return how many messages a paced window has."""
         return _paced_count(self.trial)
+
+    def paced_warmup_counts(self) -> tuple[int, int]:
+        """Return how many messages a paced trial warms up with: at once, and then at its own rate."""
+        own = int(self.trial.warmup_s * self.trial.rate_per_s)
+        return _PACED_WARMUP_MESSAGES, max(1, min(self.column_count, own))
+
+    def interval_ns(self) -> float:
+        """Return the time from one message of a paced trial to the next."""
+        return 1e9 / self.trial.rate_per_s
+
+    def turn_count(self) -> int:
+        """Return how many messages a turn has; the last turn may have fewer."""
+        return -(-self.column_count // self.trial.turns)
+
+    def turn_ns(self) -> int:
+        """Return how long a turn takes, the guard after it included."""
+        return int(self.turn_count() * self.interval_ns()) + GUARD_NS
+
+    def turn_starts_ns(self, start_ns: int, period_ns: int) -> list[int]:
+        """Return when each turn begins, given when the first does and how far apart they are."""
+        turns = -(-self.column_count // self.turn_count())
+        return [start_ns + turn * period_ns for turn in range(turns)]
 
     def deadline_s(self) -> float:
         """Return how long the whole trial may take before its group is given up."""

@@ -7,7 +7,9 @@ What does not live here: the loops inside the window (loops.py) and the rules of
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from select import select
 
 from ipcbench.backend import Reader
 from ipcbench.clock import now_ns
@@ -48,6 +50,15 @@ class Received:
     """`latency`, `read`: of a long window, histograms of all messages; else empty."""
 
 
+_Read = tuple[memoryview, int, int]
+"""A message, and the clock before and after its read."""
+
+_FOREVER = 2**62
+_EARLY_NS = 1_000_000
+"""A reader waits in `read` from so long before its turn; it sleeps while others have theirs, since some transports wait
+by polling."""
+
+
 def _anything(_: memoryview) -> bool:
     return True
 
@@ -77,36 +88,64 @@ class ReaderPart:
         self._index = self._count = 0
         self._long = (Tally(), Tally()) if plan.stride > 1 and self._lossless else None
         self._warmup_count = 0
+        self._meter = UsageMeter()
+        self._used = self._meter.stop()
+        self._measuring = False
 
     def run(self) -> Received:
         """Read until the end mark; any TransportError goes to the caller."""
-        meter = UsageMeter()
-        usage, collections = meter.stop()
-        measuring = False
-        pending: tuple[memoryview, int, int] | None = None
-        while True:
+        return self.finish()
+
+    def warm_up(self) -> None:
+        """Read the messages of a paced trial's warm-up."""
+        self._follow(sum(self._plan.paced_warmup_counts()))
+
+    def measure(self, starts_ns: Sequence[int]) -> None:
+        """Read the window in turns that begin at `starts_ns`; sleep in between."""
+        first = sum(self._plan.paced_warmup_counts())
+        for turn, start_ns in enumerate(starts_ns, start=1):
+            left = start_ns - _EARLY_NS - now_ns()
+            if left > 0:
+                select((), (), (), left / 1e9)
+            self._follow(first + min(turn * self._plan.turn_count(), self._plan.column_count))
+        self._stop_measuring()
+
+    def finish(self) -> Received:
+        """Read on until the end mark, and return what was measured."""
+        self._follow(_FOREVER)
+        return self._outcome(*self._used)
+
+    def _follow(self, last: int) -> None:
+        """Read until message number `last` or a later one has come, or the end mark."""
+        pending: _Read | None = None
+        while pending or self._tracker.last < last:
             view, before, after = pending or self._read_one()
             pending = None
             fresh = self._tracker.accept(view, hashing=True)
             phase = unpack_word(view, 8 * FLAGS)[0] if len(view) >= OVERHEAD_BYTES else 0
-            if measuring and phase > Phase.MEASURE:
-                usage, collections = meter.stop()
-                measuring = False
+            if phase > Phase.MEASURE:
+                self._stop_measuring()
             if phase == Phase.WARMUP:
                 self._warmup_count += 1
             elif phase == Phase.MEASURE:
-                if not measuring:
-                    measuring = True
-                    meter.start()
+                if not self._measuring:
+                    self._measuring = True
+                    self._meter.start()
                 if fresh and self._index < self._plan.column_count:
                     self._keep(view, before, after)
-                pending = self._measure() if self._long is None else self._measure_long()
+                if self._tracker.last < last:
+                    pending = self._measure(last) if self._long is None else self._measure_long()
             elif phase == Phase.DECODE and fresh:
                 self._decode(view)
             elif phase == Phase.END:  # even if something is wrong with it: nothing will follow
-                return self._outcome(usage, collections)
+                return
 
-    def _read_one(self) -> tuple[memoryview, int, int]:
+    def _stop_measuring(self) -> None:
+        if self._measuring:
+            self._used = self._meter.stop()
+            self._measuring = False
+
+    def _read_one(self) -> _Read:
         before = now_ns()
         view = self._read(self._plan.stall_s)
         return view, before, now_ns()
@@ -121,7 +160,7 @@ class ReaderPart:
             self._long[0].add(after - unpack_word(view, 8 * INTENDED)[0])
             self._long[1].add(after - before)
 
-    def _measure_long(self) -> tuple[memoryview, int, int]:
+    def _measure_long(self) -> _Read:
         """Run the hot loop of a window of which not every message is kept; as `_measure`."""
         assert self._long is not None  # noqa: S101 - the caller has looked
         last = self._tracker.last
@@ -144,21 +183,31 @@ class ReaderPart:
             self._tracker.advance(fresh, last + fresh, hashed)
         return view, before, after
 
-    def _measure(self) -> tuple[memoryview, int, int]:
-        """Run the hot loop; return the message that it did not understand, and the clock around its read."""
+    def _measure(self, until: int) -> _Read | None:
+        """Run the hot loop, up to message number `until`; return the message that it did not understand, if any."""
         start, last = self._index, self._tracker.last
         read, stall_s, hashing = self._read, self._plan.stall_s, self._plan.trial.touch != "none"
         if self._lossless:
+            stop = min(self._plan.column_count, start + until - last)
+            columns = self._received, self._waited
             end, view, before, after = read_every(
-                read, self._bytes, self._tail, last, stall_s, self._body_matches, self._received, self._waited, start
+                read, self._bytes, self._tail, last, stall_s, self._body_matches, *columns, start, stop
             )
             count = end - start
             self._sequences[start:end] = array("q", range(last + 1, last + 1 + count))
             hashed = ((last + count) // HASH_EVERY - last // HASH_EVERY) * hashing
         else:
-            columns = self._received, self._waited, self._sequences
             end, view, before, after = read_latest(
-                read, self._bytes, self._tail, last, stall_s, self._body_matches, *columns, start
+                read,
+                self._bytes,
+                self._tail,
+                last,
+                stall_s,
+                self._body_matches,
+                self._received,
+                self._waited,
+                self._sequences,
+                start,
             )
             count = end - start
             hashed = (-(-end // HASH_EVERY) - -(-start // HASH_EVERY)) * hashing
@@ -166,7 +215,7 @@ class ReaderPart:
         self._count += count
         if count:
             self._tracker.advance(count, self._sequences[end - 1], hashed)
-        return view, before, after
+        return None if view is None else (view, before, after)
 
     def _decode(self, view: memoryview) -> None:
         payload = payload_of(view)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,15 +18,17 @@ from typing import Literal
 from ipcbench.backend import Backend
 from ipcbench.errors import IpcbenchError
 from ipcbench.harness.control import Switchboard
-from ipcbench.harness.coordinator import TrialRun, failed_trial
+from ipcbench.harness.coordinator import TrialRun
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
+from ipcbench.harness.judge import failed_trial
 from ipcbench.harness.launch import CONTROL_HOST_VARIABLE
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.precision import widest_ratio
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
 from ipcbench.harness.scene import Scene
+from ipcbench.harness.turns import run_all
 from ipcbench.measure.machine import describe_machine, describe_versions, usable_cores
 from ipcbench.result import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.spec import SweepSpec, TrialSpec
@@ -58,6 +60,7 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
+_Cell = tuple[TrialSpec, PreparedPayload]
 
 
 def run_sweep(
@@ -168,18 +171,27 @@ class _Run:
         elapsed_s = time.monotonic() - self.started_s
         return rounds_done == 0 or elapsed_s * (rounds_done + 1) / rounds_done <= self.sweep.budget_s
 
-    def _cells(self, round_index: int) -> list[tuple[TrialSpec, PreparedPayload]]:
-        """Return the round's trials in the order that the seed gives, without those that the store already holds."""
+    def _heats(self, round_index: int) -> list[list[_Cell]]:
+        """Return the round's trials in the order that the seed gives, without those that the store already holds.
+
+        Those of one list differ in their backend alone, and take turns.
+        """
         places = [(name, payload, False) for name in self.backends for payload in self.payloads]
         places += self._twin_places()
-        cells = [
-            (self.sweep.trial(name, payload.size, payload.payload_bytes, mode, round_index, twin=twin), payload)
-            for name, payload, twin in places
-            for mode in self.sweep.modes
-        ]
-        random.Random(f"{self.sweep.seed}/{round_index}").shuffle(cells)  # noqa: S311 - an order, not a secret
-        stored = {one.spec for one in self.finished}
-        return [cell for cell in cells if cell[0] not in stored]
+        stored = {replace(one.spec, turns=1) for one in self.finished}
+        heats: dict[object, list[_Cell]] = {}
+        for name, payload, twin in places:
+            for mode in self.sweep.modes:
+                trial = self.sweep.trial(name, payload.size, payload.payload_bytes, mode, round_index, twin=twin)
+                if replace(trial, turns=1) not in stored:
+                    together = (payload.size, mode) if trial.turns > 1 else trial
+                    heats.setdefault(together, []).append((trial, payload))
+        order = random.Random(f"{self.sweep.seed}/{round_index}")  # noqa: S311 - an order, not a secret
+        for cells in heats.values():
+            order.shuffle(cells)
+        shuffled = list(heats.values())
+        order.shuffle(shuffled)
+        return shuffled
 
     def _twin_places(self) -> list[tuple[str, PreparedPayload, bool]]:
         """Return what is measured a second time in each round: the first spawned backend with the middle payload."""
@@ -190,32 +202,52 @@ class _Run:
 
     def _round(self, round_index: int, scene: Scene, switchboard: Switchboard) -> None:
         """Measure every cell once, on fresh processes: one group for each backend, idle while another is measured."""
-        for trial, payload in self._cells(round_index):
-            result = self._trial(trial, payload, scene, switchboard)
-            self.done += 1
-            warning = f"{_label(trial)} failed: {result.reason}" if result.status == "failed" else ""
-            self._tell(round_index, _label(trial), _estimate(result), warning)
+        for cells in self._heats(round_index):
+            for result in self._measure(cells, scene, switchboard):
+                self.done += 1
+                label = _label(result.spec)
+                warning = f"{label} failed: {result.reason}" if result.status == "failed" else ""
+                self._tell(round_index, label, _estimate(result), warning)
         for group in self.groups.values():
             group.end()
         self.groups.clear()
 
-    def _trial(self, trial: TrialSpec, payload: PreparedPayload, scene: Scene, switchboard: Switchboard) -> TrialResult:
-        trial_id = self.writer.next_trial_id
-        backend = self.backends[trial.backend]
-        started_unix_s = time.time()
-        try:
-            group = self.groups.get((trial.backend, trial.twin)) or self._launch(backend, trial, scene, switchboard)
-        except IpcbenchError as error:
-            result = failed_trial(trial, trial_id, f"the group did not start: {error}", started_unix_s)
-            self.writer.append(result, {})
-            return result
-        plan = Plan.make(trial, payload.decode_ns, self.stall_s)
-        facts = TrialRun(scene, backend, group, plan, trial_id, usable_cores()).run()
-        if not facts.group_is_sound:
-            self.groups.pop((trial.backend, trial.twin)).kill()
-        self.writer.append(facts.result, facts.samples)
-        self.measured.append(facts.result)
-        return facts.result
+    def _measure(self, cells: Sequence[_Cell], scene: Scene, switchboard: Switchboard) -> Iterator[TrialResult]:
+        """Measure cells that take turns, or a single one, and yield their records once they are stored."""
+        ready: list[tuple[_Cell, Group]] = []
+        for trial, payload in cells:
+            started_unix_s = time.time()
+            try:
+                ready.append(((trial, payload), self._group(trial, scene, switchboard)))
+            except IpcbenchError as error:
+                reason = f"the group did not start: {error}"
+                result = failed_trial(trial, self.writer.next_trial_id, reason, started_unix_s)
+                self.writer.append(result, {})
+                yield result
+        runs = [
+            TrialRun(
+                scene,
+                self.backends[trial.backend],
+                group,
+                # without a common clock there is no common time to take turns by
+                Plan.make(trial if group.clocks_agree else replace(trial, turns=1), payload.decode_ns, self.stall_s),
+                self.writer.next_trial_id + number,
+                usable_cores(),
+            )
+            for number, ((trial, payload), group) in enumerate(ready)
+        ]
+        for facts in run_all(runs):
+            spec = facts.result.spec
+            if not facts.group_is_sound:
+                self.groups.pop((spec.backend, spec.twin)).kill()
+            self.writer.append(facts.result, facts.samples)
+            self.measured.append(facts.result)
+            yield facts.result
+
+    def _group(self, trial: TrialSpec, scene: Scene, switchboard: Switchboard) -> Group:
+        """Return the backend's processes of this round, started if they are not there yet."""
+        found = self.groups.get((trial.backend, trial.twin))
+        return found or self._launch(self.backends[trial.backend], trial, scene, switchboard)
 
     def _launch(self, backend: type[Backend], trial: TrialSpec, scene: Scene, switchboard: Switchboard) -> Group:
         self.launches += 1

@@ -29,11 +29,11 @@ from ipcbench.clock import now_ns
 from ipcbench.codec import get_codec
 from ipcbench.errors import IpcbenchError, TrialError
 from ipcbench.harness.control import Channel, connect
-from ipcbench.harness.pingpong import PingPart, PongPart
+from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.probe import ping_pong_ns
-from ipcbench.harness.reading import ReaderPart
-from ipcbench.harness.writing import WriterPart
+from ipcbench.harness.reading import ReaderPart, Received
+from ipcbench.harness.writing import WriterPart, Written
 from ipcbench.message import Outgoing
 from ipcbench.payload import build
 from ipcbench.registry import get_backend
@@ -68,6 +68,9 @@ class Worker:
             "open": self._open,
             "probe": self._probe,
             "go": self._go,
+            "warm up": self._warm_up,
+            "measure": self._measure,
+            "finish": self._finish,
             "call": self._call,
             "close": self._close,
         }
@@ -139,25 +142,58 @@ class Worker:
 
     def _go(self, _: dict[str, Any]) -> dict[str, Any]:
         assert self._part is not None  # noqa: S101 - the coordinator opens before it says go
-        gc.collect()
-        gc.freeze()
-        gc.disable()
+        _stop_collecting()
         try:
-            outcome = self._part.run()
+            return _outcome(self._part.run())
         finally:
-            gc.enable()
-            gc.unfreeze()
-        facts = {name: getattr(outcome, name) for name in outcome.__dataclass_fields__ if name != "columns"}
-        for name in ("usage", "integrity"):
-            if name in facts:
-                facts[name] = asdict(facts[name])
-        return {"facts": facts, "columns": {name: column.tobytes() for name, column in outcome.columns.items()}}
+            _collect_again()
+
+    def _warm_up(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Do the first third of a trial that is measured in turns with others; what fails ends the process."""
+        _stop_collecting()
+        self._turns().warm_up()
+        return {}
+
+    def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Do the second third: the window, in turns whose times the coordinator has set."""
+        self._turns().measure(request["starts_ns"])
+        return {}
+
+    def _finish(self, _: dict[str, Any]) -> dict[str, Any]:
+        outcome = self._turns().finish()
+        _collect_again()
+        return _outcome(outcome)
+
+    def _turns(self) -> WriterPart | ReaderPart:
+        assert isinstance(self._part, WriterPart | ReaderPart)  # noqa: S101 - only one-way trials are measured in turns
+        return self._part
 
     def _close(self, _: dict[str, Any]) -> dict[str, Any]:
         self._part = None
         while self.endpoints:
             self.endpoints.pop().close()
         return {}
+
+
+def _stop_collecting() -> None:
+    """Keep the garbage collector out of what is measured."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def _collect_again() -> None:
+    gc.enable()
+    gc.unfreeze()
+
+
+def _outcome(outcome: Written | Received | Pinged | Ponged) -> dict[str, Any]:
+    """Return what an endpoint has measured as plain values."""
+    facts = {name: getattr(outcome, name) for name in outcome.__dataclass_fields__ if name != "columns"}
+    for name in ("usage", "integrity"):
+        if name in facts:
+            facts[name] = asdict(facts[name])
+    return {"facts": facts, "columns": {name: column.tobytes() for name, column in outcome.columns.items()}}
 
 
 def _place(error: Exception) -> str:

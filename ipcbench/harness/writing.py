@@ -20,7 +20,6 @@ from ipcbench.message import Outgoing, Phase
 from ipcbench.result import Usage
 
 _INTERVAL_NS = 10_000_000
-_PACED_WARMUP_MESSAGES = 5
 _LATEST_DECODE_INTERVAL_NS = 1_000_000.0
 _FOREVER_NS = 2**62
 
@@ -61,24 +60,29 @@ class WriterPart:
         )  # written here, so no page of it is touched for the first time in the window
         self._intended, self._sent, self._written = array("q", column), array("q", column), array("q", column)
         self._writes = Tally() if plan.stride > 1 else None
+        self._steady, self._warmup_count, self._count = True, 0, 0
+        self._used = UsageMeter().stop()
 
     def run(self) -> Written:
         """Carry out all phases; any TransportError goes to the caller."""
-        steady, warmup_count = self._warm_up()
-        meter = UsageMeter()
-        count = self._measure()
-        usage, collections = meter.stop()
+        self.warm_up()
+        self.measure()
+        return self.finish()
+
+    def finish(self) -> Written:
+        """Carry out the phases after the window, and return what was measured in it."""
         self._decode_phase()
         set_phase(self._messages, Phase.END)
         self._flat_out(1)
         intended = self._intended if self._plan.trial.mode == "paced" else self._sent
-        kept = -(-count // self._plan.stride)
+        kept = -(-self._count // self._plan.stride)
+        usage, collections = self._used
         return Written(
             columns={"intended_ns": intended[:kept], "sent_ns": self._sent[:kept], "write_ns": self._written[:kept]},
-            messages_count=count,
+            messages_count=self._count,
             total_count=self._sequence,
-            warmup_count=warmup_count,
-            steady=steady,
+            warmup_count=self._warmup_count,
+            steady=self._steady,
             usage=usage,
             gc_count=collections,
             tallies={} if self._writes is None else {"write": self._writes.facts()},
@@ -93,13 +97,15 @@ class WriterPart:
         self._sequence += done
         return done
 
-    def _paced(self, count: int, interval_ns: float) -> int:
+    def _paced(self, count: int, interval_ns: float, start_ns: int = 0, first: int = 0) -> int:
+        """Write on a schedule that begins at `start_ns` or else one interval from now."""
         done = write_paced(
             self._writer.write,
             self._messages,
             self._sequence,
-            now_ns() + int(interval_ns),
+            start_ns or now_ns() + int(interval_ns),
             interval_ns,
+            first,
             count,
             self._plan.stall_s,
             self._intended,
@@ -128,15 +134,20 @@ class WriterPart:
         self._sequence += count
         return count
 
-    def _warm_up(self) -> tuple[bool, int]:
-        """Return whether the rate of writing settled, and how many messages that took."""
-        trial = self._plan.trial
+    def warm_up(self) -> None:
+        """Write what is thrown away, for as long as it takes to settle."""
         set_phase(self._messages, Phase.WARMUP)
-        if trial.mode == "paced":
-            self._flat_out(_PACED_WARMUP_MESSAGES)
-            interval_ns = 1e9 / trial.rate_per_s
-            self._paced(max(1, min(self._plan.column_count, int(trial.warmup_s * trial.rate_per_s))), interval_ns)
-            return True, self._sequence
+        if self._plan.trial.mode == "paced":
+            at_once, paced = self._plan.paced_warmup_counts()
+            self._flat_out(at_once)
+            self._paced(paced, self._plan.interval_ns())
+        else:
+            self._steady = self._settle()
+        self._warmup_count = self._sequence
+
+    def _settle(self) -> bool:
+        """Write flat out until the rate of writing is steady, or for long enough; return whether it is."""
+        trial = self._plan.trial
         start = now_ns()
         least, limit = start + trial.warmup_s * 1e9, start + WARMUP_LIMIT_RATIO * trial.warmup_s * 1e9
         rates: list[float] = []
@@ -146,18 +157,27 @@ class WriterPart:
             now = now_ns()
             rates.append(done / (now - before))
             if now >= least and is_steady(rates[-MIN_INTERVALS:]):
-                return True, self._sequence
+                return True
             if now >= limit:
-                return False, self._sequence
+                return False
 
-    def _measure(self) -> int:
+    def measure(self, starts_ns: Sequence[int] = (0,)) -> None:
+        """Write the window: at once, or in turns that begin at `starts_ns`."""
         trial = self._plan.trial
         set_phase(self._messages, Phase.MEASURE)
-        if trial.mode == "paced":
-            interval_ns = 1e9 / trial.rate_per_s
-            return (
-                self._paced(self._plan.column_count, interval_ns) if self._writes is None else self._long(interval_ns)
-            )
+        meter = UsageMeter()
+        if trial.mode == "saturate":
+            self._count = self._saturate()
+        elif self._writes is not None:
+            self._count = self._long(self._plan.interval_ns())
+        else:
+            for start_ns in starts_ns:
+                count = min(self._plan.turn_count(), self._plan.column_count - self._count)
+                self._count += self._paced(count, self._plan.interval_ns(), start_ns, self._count)
+        self._used = meter.stop()
+
+    def _saturate(self) -> int:
+        trial = self._plan.trial
         count = write_flat_out(
             self._writer.write,
             self._messages,

@@ -8,8 +8,8 @@ All of it works on logarithms, since times and rates are positive and their erro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -75,6 +75,9 @@ class Estimate:
     degrees: float
     """Degrees of freedom of `log_variance`."""
     rounds_count: int
+    turns: Mapping[str, FloatArray] = field(default_factory=dict)
+    """By round, the logarithms of the medians of its turns, where cells took turns: shape (turns,). Estimates that have
+    rounds in common are compared turn by turn."""
 
     def interval(self) -> Interval:
         """Return the 95 % interval."""
@@ -99,7 +102,16 @@ def student_975(degrees: float) -> float:
 
 
 def ratio(numerator: Estimate, denominator: Estimate) -> Interval:
-    """Return numerator / denominator with its 95 % interval; the two must come from independent draws."""
+    """Return numerator / denominator with its 95 % interval.
+
+    Of two that took turns it is the mean over rounds, on logarithms, of what their turns differ by, and Student's
+    interval of that mean; of others the quotient, and they must come from independent draws.
+    """
+    paired = _paired(numerator, denominator)
+    if paired is not None:
+        half = student_975(paired.degrees) * math.sqrt(paired.variance)
+        low, middle, high = (math.exp(paired.mean + sign * half) for sign in (-1.0, 0.0, 1.0))
+        return Interval(low, middle, high)
     variance = numerator.log_variance + denominator.log_variance
     parts = ((numerator.log_variance, numerator.degrees), (denominator.log_variance, denominator.degrees))
     return _interval(
@@ -108,6 +120,29 @@ def ratio(numerator: Estimate, denominator: Estimate) -> Interval:
         variance,
         satterthwaite(parts),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Paired:
+    """How much longer one time is than another, as a logarithm: its mean over rounds, and how well that is known."""
+
+    mean: float
+    variance: float
+    degrees: float
+
+
+def _paired(a: Estimate, b: Estimate) -> _Paired | None:
+    """Return log(a / b) from the rounds in which both took turns; None if those are too few."""
+    found = round_differences(a, b)
+    if len(found) < MIN_CLAIM_ROUNDS:
+        return None
+    return _Paired(float(np.mean(found)), float(np.var(found, ddof=1)) / len(found), len(found) - 1.0)
+
+
+def round_differences(a: Estimate, b: Estimate) -> FloatArray:
+    """Return log(a / b) of each round in which both took turns, shape (rounds,): the mean over its turns."""
+    common = [one for one in a.turns if one in b.turns and len(a.turns[one]) == len(b.turns[one])]
+    return np.array([np.mean(a.turns[one] - b.turns[one]) for one in common])
 
 
 def compare(times: Interval, noise_floor_ratio: float) -> Verdict:
@@ -145,15 +180,22 @@ def student_p_value(t: float, degrees: float) -> float:
 def p_value(a: Estimate, b: Estimate) -> float | None:
     """Return the two-sided p-value of "both are equal"; None if there are too few rounds to say.
 
-    Welch's test of the logarithms. No variance counts for more degrees of freedom than its rounds give: far out in the
-    tail, where many tests are decided, anything more calls equal figures different (docs/compare.md).
+    Student's test of what the turns differ by, where turns were taken; else Welch's test of the logarithms. There no
+    variance counts for more degrees of freedom than its rounds give: far out in the tail, where many tests are decided,
+    anything more calls equal figures different (docs/compare.md).
     """
     if min(a.rounds_count, b.rounds_count) < MIN_CLAIM_ROUNDS:
         return None
-    difference, variance = abs(math.log(b.value / a.value)), a.log_variance + b.log_variance
+    paired = _paired(a, b)
+    if paired is not None:
+        return _tail(paired.mean, paired.variance, paired.degrees)
+    degrees = satterthwaite([(one.log_variance, min(one.degrees, one.rounds_count - 1.0)) for one in (a, b)])
+    return _tail(math.log(b.value / a.value), a.log_variance + b.log_variance, degrees)
+
+
+def _tail(difference: float, variance: float, degrees: float) -> float:
     if variance <= 0.0:
         return 1.0 if difference == 0.0 else 0.0
-    degrees = satterthwaite([(one.log_variance, min(one.degrees, one.rounds_count - 1.0)) for one in (a, b)])
     return student_p_value(difference / math.sqrt(variance), degrees)
 
 
@@ -192,9 +234,22 @@ def noise_floor_ratio(cells: Sequence[Sequence[float]]) -> float | None:
         exp(m / 0.6745 / √R) − 1, where m is the median of |log(a/b)| over all pairs of rounds of a cell and R the usual
         number of rounds: one standard deviation of the difference of two such cells. None if no cell has two rounds.
     """
-    pairs = [
-        abs(math.log(a / b)) for rounds in cells for i, a in enumerate(rounds) for b in rounds[:i] if a > 0 and b > 0
-    ]
+    return _noise([np.log([value for value in rounds if value > 0]) for rounds in cells])
+
+
+def paired_noise_floor_ratio(settings: Sequence[Sequence[Estimate]]) -> float | None:
+    """As `noise_floor_ratio`, of cells that took turns.
+
+    Args:
+        settings: per setting, the estimates of its cells. What two of them differ by in each round has a standard
+            deviation that is already that of a difference.
+    """
+    found = [round_differences(a, b) / math.sqrt(2.0) for one in settings for i, a in enumerate(one) for b in one[:i]]
+    return _noise(found)
+
+
+def _noise(cells: Sequence[FloatArray]) -> float | None:
+    pairs = [abs(a - b) for rounds in cells for i, a in enumerate(rounds) for b in rounds[:i]]
     if not pairs:
         return None
     usual = float(np.median([len(rounds) for rounds in cells if len(rounds) > 1]))

@@ -77,7 +77,7 @@ def test_the_schedule_never_slips_however_late_the_writer_is(monkeypatch):
 
     intended, sent = columns(8)
     durations = array("q", bytes(64))
-    write_paced(write, pair(), 0, 1_000_000, 1_000_000.0, 8, 1.0, intended, sent, durations)
+    write_paced(write, pair(), 0, 1_000_000, 1_000_000.0, 0, 8, 1.0, intended, sent, durations)
     assert calls == [1_000_000 * (1 + index) for index in range(8)], "latency must count from the intended time"
     assert list(intended) == calls
     late_ns = [actual - due for actual, due in zip(sent, intended, strict=True)]
@@ -89,7 +89,9 @@ def test_the_schedule_never_slips_however_late_the_writer_is(monkeypatch):
 def test_read_every_returns_the_first_message_that_is_not_the_next():
     read, size = stream([5, 6, 7])
     received, waited = columns(10)
-    end, view, before, after = read_every(read, size, size - 8, 4, 1.0, body_matches, received, waited, 0)
+    end, view, before, after = read_every(
+        read, size, size - 8, 4, 1.0, body_matches, received, waited, 0, len(received)
+    )
     assert (end, unpack_stamp(view)[3]) == (3, Phase.END)
     assert before <= after
     assert all(received[:3])
@@ -98,7 +100,7 @@ def test_read_every_returns_the_first_message_that_is_not_the_next():
 @pytest.mark.parametrize("numbers", [[1, 2, 4], [1, 2, 2], [1, 2, 1]])
 def test_read_every_stops_at_a_gap_a_repeat_or_a_step_back(numbers):
     read, size = stream(numbers)
-    end, view, _, _ = read_every(read, size, size - 8, 0, 1.0, body_matches, *columns(10), 0)
+    end, view, _, _ = read_every(read, size, size - 8, 0, 1.0, body_matches, *columns(10), 0, 10)
     assert (end, unpack_stamp(view)[0]) == (2, numbers[2])
 
 
@@ -110,13 +112,15 @@ def test_read_every_hashes_one_body_in_so_many():
         return True
 
     read, size = stream(range(1, 3 * HASH_EVERY))
-    read_every(read, size, size - 8, 0, 1.0, matches, *columns(3 * HASH_EVERY), 0)
+    read_every(read, size, size - 8, 0, 1.0, matches, *columns(3 * HASH_EVERY), 0, 3 * HASH_EVERY)
     assert hashed == [HASH_EVERY, 2 * HASH_EVERY]
 
 
 def test_read_every_stops_at_a_body_that_does_not_match():
     read, size = stream(range(1, 3 * HASH_EVERY))
-    end, _, _, _ = read_every(read, size, size - 8, 0, 1.0, lambda _view: False, *columns(3 * HASH_EVERY), 0)
+    end, _, _, _ = read_every(
+        read, size, size - 8, 0, 1.0, lambda _view: False, *columns(3 * HASH_EVERY), 0, 3 * HASH_EVERY
+    )
     assert end == HASH_EVERY - 1
 
 
