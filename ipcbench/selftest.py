@@ -4,7 +4,7 @@ What does not live here: the verdict itself (ipcbench/measure/stats.py) and the 
 (ipcbench/testing/slowed.py).
 
 A run measures one backend by two names (A/A), and slowed by 5, 10 and 20 %, at several payload sizes. Every size gives
-one verdict on each of the others against the first.
+one verdict on each of the others against the first. All of one size take turns (ipcbench/harness/turns.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -25,10 +25,9 @@ from ipcbench.measure.stats import Estimate, compare, ratio
 from ipcbench.registry import get_backend
 from ipcbench.spec import NAME_PREFIX, SweepSpec
 from ipcbench.store import Run, load_run
-from ipcbench.testing.slowed import slowed_name
+from ipcbench.testing.slowed import slowdown_percent, slowed_name
 
-SLOWDOWNS_PERCENT = (0, 5, 10, 20)
-"""0 is A/A."""
+SLOWDOWNS_PERCENT = (5, 10, 20)
 SIZES_BYTES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 """Of the payloads of one run; each gives a verdict."""
 ROUNDS = 24
@@ -84,11 +83,12 @@ def upper_bound(found: int, count: int) -> float:
     return high
 
 
-def sweep_for(backend: str, seed: int, rounds: int) -> SweepSpec:
-    """Return the run that gives one verdict a size and slow-down."""
+def sweep_for(backend: str, seed: int, rounds: int, slowdowns_percent: Sequence[int] = SLOWDOWNS_PERCENT) -> SweepSpec:
+    """Return the run that gives one verdict a size and slow-down, and a size and A/A pair."""
+    names = (slowed_name(backend, one) for one in (0, *slowdowns_percent))
     return SweepSpec(
         name="selftest",
-        backends=(slowed_name(backend, 0, again=True), *(slowed_name(backend, one) for one in SLOWDOWNS_PERCENT)),
+        backends=(slowed_name(backend, 0, again=True), *names),
         readers=1,
         payload="bytes",
         codec="raw",
@@ -104,6 +104,7 @@ def self_test(
     backend: str = "shm",
     pairs: int = 20,
     rounds: int = ROUNDS,
+    slowdowns_percent: Sequence[int] = SLOWDOWNS_PERCENT,
     *,
     on_progress: Callable[[Progress], None] | None = None,
     keep: Path | None = None,
@@ -114,6 +115,7 @@ def self_test(
         backend: name of the one to slow down; its processes must be its own (not `null`).
         pairs: verdicts wanted, rounded up to whole runs.
         rounds: of each comparison; a small difference needs many.
+        slowdowns_percent: above 0, each once; equal pairs (A/A) are always measured.
         on_progress: called after every trial.
         keep: folder in which the runs stay; without it they are removed.
 
@@ -121,11 +123,11 @@ def self_test(
         UnknownBackend, BackendUnavailable: before anything is measured.
     """
     get_backend(backend).probe()
-    counts = {percent: [0, 0, 0] for percent in SLOWDOWNS_PERCENT}
+    counts = {percent: [0, 0, 0] for percent in (0, *slowdowns_percent)}
     noise: list[float] = []
     with tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}selftest-{os.getpid()}-") as scratch:
         for number in range(-(-pairs // len(SIZES_BYTES))):
-            sweep = sweep_for(backend, number + 1, rounds)
+            sweep = sweep_for(backend, number + 1, rounds, slowdowns_percent)
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))
             noise.append(noise_of(run))
             for percent, verdict in verdicts(run, noise[-1]):
@@ -144,10 +146,10 @@ def verdicts(run: Run, noise_ratio: float) -> Iterator[tuple[int, str]]:
     base, *others = run.info.sweep["backends"]
     for size in run.info.sweep["sizes"]:
         first = _latency(run, base, size)
-        for percent, other in zip(SLOWDOWNS_PERCENT, others, strict=True):
+        for other in others:
             second = _latency(run, other, size)
             if first is not None and second is not None:
-                yield percent, compare(ratio(second, first), noise_ratio)
+                yield slowdown_percent(other), compare(ratio(second, first), noise_ratio)
 
 
 def _latency(run: Run, backend: str, size: int) -> Estimate | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_PAIRS = 10_000
 _MAX_ROUNDS = 1_000
+_MAX_SLOWDOWN_PERCENT = 200
 
 
 @click.command(
@@ -31,8 +32,9 @@ _MAX_ROUNDS = 1_000
 @click.option("--backend", default="shm", metavar="NAME", help="What to measure and to slow down (shm).")
 @click.option("--pairs", default=10, metavar="N", help="Verdicts wanted of each kind (10).")
 @click.option("--rounds", default=24, metavar="N", help="Rounds of each comparison (24).")
+@click.option("--slowdowns", default="5,10,20", metavar="P,…", help="Slow-downs to look for, in percent (5,10,20).")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the result.")
-def command(backend: str, pairs: int, rounds: int, form: str) -> int:
+def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str) -> int:
     """Measure, count, show."""
     from ipcbench.selftest import self_test
 
@@ -40,10 +42,19 @@ def command(backend: str, pairs: int, rounds: int, form: str) -> int:
         raise ConfigError("--pairs", pairs, f"1 to {_MAX_PAIRS:,}")
     if not 1 <= rounds <= _MAX_ROUNDS:
         raise ConfigError("--rounds", rounds, f"1 to {_MAX_ROUNDS:,}")
+    percents = _percents(slowdowns)
     with progress_display() as show:
-        result = self_test(backend, pairs, rounds, on_progress=show)
+        result = self_test(backend, pairs, rounds, percents, on_progress=show)
     click.echo(_as_json(result) if form == "json" else _as_text(result))
     return 0
+
+
+def _percents(text: str) -> tuple[int, ...]:
+    words = [one.strip() for one in text.split(",")]
+    found = tuple(int(one) for one in words if one.isdecimal() and 1 <= int(one) <= _MAX_SLOWDOWN_PERCENT)
+    if len(found) < len(words) or len(set(found)) < len(found):
+        raise ConfigError("--slowdowns", text, f"whole percents from 1 to {_MAX_SLOWDOWN_PERCENT}, each once: 5,10,20")
+    return found
 
 
 def _as_text(result: SelfTest) -> str:

@@ -32,6 +32,14 @@ def slowed_name(backend: str, percent: int, *, again: bool = False) -> str:
     return f"{__name__}:{backend.replace('-', '__')}_{percent}{'_again' if again else ''}"
 
 
+def slowdown_percent(name: str) -> int:
+    """Return by how much the backend of a name that `slowed_name` made is slower."""
+    match = _NAME.fullmatch(name.rpartition(":")[2])
+    if match is None:
+        raise ValueError(f"{name!r} is not the name of a slowed backend")
+    return int(match["percent"])
+
+
 def slowed(backend: str, percent: int) -> type[Backend]:
     """Return the backend of that name, with a one-way latency that is higher by `percent`."""
     share = percent / 100
