@@ -31,6 +31,11 @@ MIN_ROUNDS = 3
 MIN_CLAIM_ROUNDS = 2
 """With one round nothing is known of how rounds differ."""
 
+TRIMMED_RATIO = 0.2
+"""Of the rounds of a comparison turn by turn, so many are left out on either side."""
+_MIN_ROUNDS_TO_TRIM = 8
+"""Of fewer, too few would be left to tell how they differ."""
+
 _NORMAL_975 = 1.959964
 _STUDENT_975 = (
     (1.0, 12.7062),
@@ -104,8 +109,8 @@ def student_975(degrees: float) -> float:
 def ratio(numerator: Estimate, denominator: Estimate) -> Interval:
     """Return numerator / denominator with its 95 % interval.
 
-    Of two that took turns it is the mean over rounds, on logarithms, of what their turns differ by, and Student's
-    interval of that mean; of others the quotient, and they must come from independent draws.
+    Of two that took turns it is the trimmed mean over rounds, on logarithms, of what their turns differ by, and its
+    interval; of others the quotient, and they must come from independent draws.
     """
     paired = _paired(numerator, denominator)
     if paired is not None:
@@ -124,7 +129,7 @@ def ratio(numerator: Estimate, denominator: Estimate) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class _Paired:
-    """How much longer one time is than another, as a logarithm: its mean over rounds, and how well that is known."""
+    """How much longer one time is than another, as a logarithm, and how well that is known."""
 
     mean: float
     variance: float
@@ -132,17 +137,26 @@ class _Paired:
 
 
 def _paired(a: Estimate, b: Estimate) -> _Paired | None:
-    """Return log(a / b) from the rounds in which both took turns; None if those are too few."""
-    found = round_differences(a, b)
-    if len(found) < MIN_CLAIM_ROUNDS:
+    """Return log(a / b) from the rounds in which both took turns; None if those are too few.
+
+    It is the mean without the lowest and highest fifth of the rounds, its variance from the winsorized rounds (Tukey and
+    McLaughlin 1963): a neighbour on a shared machine makes a few rounds differ by several times as much as the rest.
+    """
+    found = np.sort(round_differences(a, b))
+    count = len(found)
+    if count < MIN_CLAIM_ROUNDS:
         return None
-    return _Paired(float(np.mean(found)), float(np.var(found, ddof=1)) / len(found), len(found) - 1.0)
+    cut = int(TRIMMED_RATIO * count) if count >= _MIN_ROUNDS_TO_TRIM else 0
+    kept = count - 2 * cut
+    spread = float(np.var(np.clip(found, found[cut], found[count - 1 - cut]), ddof=1))
+    variance = (count - 1) * spread / (kept * (kept - 1))
+    return _Paired(float(np.mean(found[cut : count - cut])), variance, kept - 1.0)
 
 
 def round_differences(a: Estimate, b: Estimate) -> FloatArray:
-    """Return log(a / b) of each round in which both took turns, shape (rounds,): the mean over its turns."""
+    """Return log(a / b) of each round in which both took turns, shape (rounds,): the median over its turns."""
     common = [one for one in a.turns if one in b.turns and len(a.turns[one]) == len(b.turns[one])]
-    return np.array([np.mean(a.turns[one] - b.turns[one]) for one in common])
+    return np.array([np.median(a.turns[one] - b.turns[one]) for one in common])
 
 
 def compare(times: Interval, noise_floor_ratio: float) -> Verdict:
