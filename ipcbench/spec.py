@@ -111,6 +111,8 @@ _AUTO_PACED_MAX_S = 0.4
 TURN_S = 0.015
 """About so long one backend's messages are measured before it is the next one's turn."""
 _MAX_TURNS_WINDOW_S = 60.0
+_MAX_TURNS_PAYLOAD_BYTES = 2**25
+"""The channels of all backends that take turns are open at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ class SweepSpec:
         if mode == "paced":
             rate = self.rate_per_s or min(AUTO_RATE_PER_S, AUTO_RATE_BYTES_PER_S / max(1, payload_bytes))
             window_s = max(window_s, min(AUTO_PACED_MESSAGES / rate, _AUTO_PACED_MAX_S))
-            turns = self._turns(rate, window_s)
+            turns = self._turns(payload_bytes, rate, window_s)
         elif mode == "pingpong":
             window_s *= PINGPONG_WINDOW_RATIO
         return TrialSpec(
@@ -277,9 +279,10 @@ class SweepSpec:
             turns=turns,
         )
 
-    def _turns(self, rate_per_s: float, window_s: float) -> int:
+    def _turns(self, payload_bytes: int, rate_per_s: float, window_s: float) -> int:
         """Return how many turns a paced window has: one if a rate was asked for, which pauses would not sustain."""
-        if self.rate_per_s is not None or self.delivery != "every_message" or window_s > _MAX_TURNS_WINDOW_S:
+        whole = self.rate_per_s is not None or self.delivery != "every_message"
+        if whole or window_s > _MAX_TURNS_WINDOW_S or payload_bytes > _MAX_TURNS_PAYLOAD_BYTES:
             return 1
         return max(1, min(round(rate_per_s * window_s), round(window_s / TURN_S)))
 

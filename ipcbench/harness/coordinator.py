@@ -132,6 +132,7 @@ class TrialRun:
                 step()
             except IpcbenchError as error:
                 self._error = error
+                self._group.kill()  # at once: what is left of it would disturb those that it takes turns with
 
     @property
     def plan(self) -> Plan:

@@ -30,8 +30,7 @@ def run_all(runs: Sequence[TrialRun]) -> list[Facts]:
 def _run_in_turns(runs: Sequence[TrialRun]) -> list[Facts]:
     """Measure trials of one plan together; what fails in one leaves the others alone."""
     plan = runs[0].plan
-    turn_ns = max(one.plan.turn_ns() for one in runs)
-    period_ns = turn_ns * len(runs)
+    period_ns = len(runs) * plan.turn_ns()
     try:
         for one in runs:
             one.prepare()
@@ -39,7 +38,7 @@ def _run_in_turns(runs: Sequence[TrialRun]) -> list[Facts]:
         endpoints_count = len(runs) * (plan.trial.readers + 1)
         start_ns = now_ns() + _START_NS + endpoints_count * _START_PER_ENDPOINT_NS
         for place, one in enumerate(runs):
-            one.begin_turns(one.plan.turn_starts_ns(start_ns + place * turn_ns, period_ns))
+            one.begin_turns(plan.turn_starts_ns(start_ns + place * plan.turn_ns(), period_ns))
         for one in runs:
             one.end_turns(plan.deadline_s() + plan.trial.turns * period_ns / 1e9)
         for one in runs:

@@ -139,7 +139,7 @@ class _Paired:
 def _paired(a: Estimate, b: Estimate) -> _Paired | None:
     """Return log(a / b) from the rounds in which both took turns; None if those are too few.
 
-    It is the mean without the lowest and highest fifth of the rounds, its variance from the winsorized rounds (Tukey and
+    It is the mean without the lowest and highest fifth of the rounds, its variance from the winsorized ones (Tukey and
     McLaughlin 1963): a neighbour on a shared machine makes a few rounds differ by several times as much as the rest.
     """
     found = np.sort(round_differences(a, b))

@@ -114,6 +114,7 @@ def test_clocks_that_are_apart_leave_no_one_way_latency(tmp_path, monkeypatch):
     for trial in run.trials:
         assert trial.status == "ok", trial.reason
         assert not trial.conditions.clocks_agree
+        assert trial.spec.turns == 1, "without a common clock there is no common time to take turns by"
         assert trial.conditions.clock_offset_ns == pytest.approx(5e6, rel=0.2)
         assert all(reader.latency is None for reader in trial.readers)
         assert "clocks disagree: no one-way latency" in trial.notes

@@ -1,0 +1,85 @@
+"""Paced cells of a round take turns: never two at once, each by the clock, and one that breaks breaks alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ipcbench.harness.plan import GUARD_NS
+from ipcbench.store import Run
+from tests.harness.small_runs import measure, tiny
+
+pytestmark = pytest.mark.usefixtures("broken_on_path")
+
+INTERVAL_NS = 1_000_000
+
+
+def turns_of(run: Run) -> list[tuple[int, int, str]]:
+    """Return (when its first message was due, when its last was, backend) of every turn."""
+    found = []
+    for trial in run.trials:
+        due = run.samples(trial.trial_id, ("writer.intended_ns",))["writer.intended_ns"]
+        for turn in np.split(due, np.flatnonzero(np.diff(due) > 2 * INTERVAL_NS) + 1):
+            assert (np.diff(turn) == INTERVAL_NS).all()
+            found.append((int(turn[0]), int(turn[-1]), trial.spec.backend))
+    return sorted(found)
+
+
+def test_backends_alternate_and_leave_a_gap(tmp_path):
+    backends = ("shm", "pipe", "null")
+    run, _ = measure(tiny(backends=backends, modes=("paced",), window_s=0.15), tmp_path)
+    assert [trial.status for trial in run.trials] == ["ok"] * 3
+    assert {trial.spec.turns for trial in run.trials} == {10}
+    turns = turns_of(run)
+    order = [backend for _, _, backend in turns]
+    assert sorted(order[:3]) == sorted(backends)
+    assert order == order[:3] * 10
+    gaps = [later - (end + INTERVAL_NS) for (_, end, _), (later, _, _) in zip(turns, turns[1:], strict=False)]
+    assert min(gaps) >= GUARD_NS
+
+
+def test_every_message_of_a_window_in_turns_is_validated_and_counted(tmp_path):
+    run, _ = measure(tiny(backends=("shm", "pipe"), modes=("paced",), readers=3, control=True, window_s=0.1), tmp_path)
+    trials = run.trials + run.controls
+    assert len(trials) == 3
+    for trial in trials:
+        assert trial.status == "ok"
+        assert trial.achieved_rate_per_s == pytest.approx(1000.0, rel=0.05)
+        assert [one.messages_count for one in trial.endpoints] == [150] * 4
+        for reader in trial.readers:
+            assert reader.integrity.errors_count == 0
+            assert reader.decode.count >= 5
+
+
+def test_one_backend_alone_is_measured_in_the_same_way(tmp_path):
+    run, _ = measure(tiny(modes=("paced",)), tmp_path)
+    (trial,) = run.trials
+    assert (trial.status, trial.spec.turns) == ("ok", len(turns_of(run)))
+
+
+@pytest.mark.parametrize("changes", [{"rate_per_s": 1000.0}, {"delivery": "latest_value"}])
+def test_a_rate_that_was_asked_for_is_sustained_and_a_newest_value_waits_for_no_turn(changes, tmp_path):
+    run, _ = measure(tiny(backends=("shm", "lmdb"), modes=("paced",), **changes), tmp_path)
+    assert [(trial.status, trial.spec.turns) for trial in run.trials] == [("ok", 1)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("KilledReader", ["reader-", "killed by signal 9"]),
+        ("KilledWriter", ["writer", "killed by signal 9"]),
+        ("RaisingReader", ["reader-", "ValueError: a bug in the backend (broken.py:"]),
+        ("HangingReader", ["reader-0, reader-1 did not answer 'measure'"]),
+        ("DiesAtStart", ["writer", "exit code 1", "no licence for this transport"]),
+        ("LosingWriter", ["1 lost"]),
+        ("DuplicatingWriter", ["1 duplicated"]),
+        ("TearingReader", ["1 torn"]),
+    ],
+)
+def test_what_breaks_in_its_turn_breaks_alone(name, words, tmp_path):
+    run, _ = measure(tiny(backends=("shm", f"broken:{name}", "pipe"), modes=("paced",)), tmp_path, stall_s=1.0)
+    found = {trial.spec.backend: trial for trial in run.trials}
+    assert [(found[one].status, found[one].reason) for one in ("shm", "pipe")] == [("ok", "")] * 2
+    broken = found[f"broken:{name}"]
+    assert broken.status == "failed"
+    assert [word for word in words if word not in broken.reason] == []
