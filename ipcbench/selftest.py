@@ -30,8 +30,8 @@ from ipcbench.testing.slowed import slowdown_percent, slowed_name
 SLOWDOWNS_PERCENT = (5, 10, 20)
 SIZES_BYTES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 """Of the payloads of one run; each gives a verdict."""
-ROUNDS = 16
-"""Two cells of one size take 8 s in so many rounds, of the 105 s that a run has by default."""
+ROUNDS = 20
+"""Two cells of one size take 10 s in so many rounds, of the 105 s that a run has by default."""
 ONE_SIDED_LEVEL = 0.95
 
 
@@ -95,6 +95,7 @@ def sweep_for(backend: str, seed: int, rounds: int, slowdowns_percent: Sequence[
         sizes=SIZES_BYTES,
         modes=("paced",),
         rounds=rounds,
+        control=False,
         budget_s=3600.0,
         seed=seed,
     )
@@ -109,7 +110,7 @@ def self_test(
     on_progress: Callable[[Progress], None] | None = None,
     keep: Path | None = None,
 ) -> SelfTest:
-    """Measure until there are so many verdicts on each slow-down, about three and a half minutes for ten of each.
+    """Measure until there are so many verdicts on each slow-down, about four minutes for ten of each.
 
     Args:
         backend: name of the one to slow down; its processes must be its own (not `null`).

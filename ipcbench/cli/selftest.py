@@ -26,12 +26,12 @@ _MAX_SLOWDOWN_PERCENT = 200
     "selftest",
     short_help="Measure how right the verdicts are here.",
     help="""Measure how right ipcbench's verdicts are on this machine: how often two equal cells are called different
-    (A/A), and how often a known slow-down is found. Ten verdicts of each kind, on 16 rounds each, take
-    about three and a half minutes.""",
+    (A/A), and how often a known slow-down is found. Ten verdicts of each kind, on 20 rounds each, take
+    about four minutes.""",
 )
 @click.option("--backend", default="shm", metavar="NAME", help="What to measure and to slow down (shm).")
 @click.option("--pairs", default=10, metavar="N", help="Verdicts wanted of each kind (10).")
-@click.option("--rounds", default=16, metavar="N", help="Rounds of each comparison (16).")
+@click.option("--rounds", default=20, metavar="N", help="Rounds of each comparison (20).")
 @click.option("--slowdowns", default="5,10,20", metavar="P,…", help="Slow-downs to look for, in percent (5,10,20).")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the result.")
 def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str) -> int:
