@@ -137,7 +137,8 @@ class Group:
                 raise WorkerCrashed(self._death_of(index)) from error
 
     def hear(self, questions: dict[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any]]:
-        """Wait for all answers; the first bad one ends the waiting.
+        """Wait for all answers; the first bad one ends the waiting. Of several, the end of a process comes first: it is
+        what the others complain of.
 
         Raises:
             WorkerCrashed: a worker ended; names its role, exit code and last words.
@@ -153,9 +154,17 @@ class Group:
                 silent = ", ".join(self._roles[index] for index in sorted(waiting.values()))
                 verb = next(iter(questions.values()))["do"]
                 raise WorkerTimeout(f"{silent} did not answer {verb!r} within {timeout_s:.0f} s")
+            error: TrialError | None = None
             for descriptor in ready:
                 index = waiting.pop(cast(int, descriptor))
-                answers[index] = self._answer(index)
+                try:
+                    answers[index] = self._answer(index)
+                except WorkerCrashed:
+                    raise
+                except TrialError as bad:
+                    error = error or bad
+            if error is not None:
+                raise error
         return answers
 
     def _answer(self, index: int) -> dict[str, Any]:
