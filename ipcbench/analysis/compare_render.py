@@ -51,9 +51,10 @@ _SECTIONS: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
     ("Not comparable", ("not comparable",)),
 )
 _DECIDED = (
-    "slower and faster: the 95 % interval of B / A excludes 1, the difference is more than "
-    f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} % and more than the noise of both runs, and the p-value, "
-    "adjusted by Holm's method for all figures tested, is below 5 %. For a throughput, B / A below 1 is slower."
+    "slower and faster: all of the 95 % interval of B / A is more than "
+    f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} % from 1, the difference is more than the noise of both "
+    "runs, and the p-value, adjusted by Holm's method for all figures tested, is below 5 %. For a throughput, B / A "
+    "below 1 is slower."
 )
 
 

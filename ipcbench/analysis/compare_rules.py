@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ipcbench.measure.stats import LEVEL, MIN_DIFFERENCE_RATIO, Interval, compare
+from ipcbench.measure.stats import LEVEL, MIN_DIFFERENCE_RATIO, Interval, compare, may_be_equal
 from ipcbench.units import format_significant
 
 Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]
@@ -42,9 +42,9 @@ def judge(time_ratio: Interval, p_adjusted: float | None, noise_ratio: float, te
     if verdict == "no clear difference":
         if time_ratio.low <= 1.0 <= time_ratio.high:
             return verdict, ""
-        if noise_ratio > MIN_DIFFERENCE_RATIO:
-            return verdict, f"within the noise of the runs, {format_significant(100 * noise_ratio, 2)} %"
-        return verdict, f"within {format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %"
+        if may_be_equal(time_ratio):
+            return verdict, f"may be within {format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %"
+        return verdict, f"within the noise of the runs, {format_significant(100 * noise_ratio, 2)} %"
     if p_adjusted is None:
         return "no clear difference", "one round only: how rounds differ is not known"
     if p_adjusted >= 1.0 - LEVEL:

@@ -95,8 +95,7 @@ def estimate(logs: np.ndarray, run: str = "one") -> Estimate:
 def pair(
     seed: int, rounds: int, *, slower: float = 1.0, own: Draw | None = None, common: float = 0.2
 ) -> tuple[Estimate, Estimate]:
-    """Return two cells on a machine whose speed changes by `common` from turn to turn and from round to round, the second
-    one `slower`."""
+    """Return two cells, the second `slower`, on a machine whose speed changes by `common` with each turn and round."""
     source = np.random.default_rng(seed)
     shape = (rounds, TURNS)
     speed = source.normal(0.0, common, shape) + source.normal(0.0, common, (rounds, 1))

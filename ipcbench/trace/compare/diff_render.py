@@ -25,10 +25,10 @@ _WIDTH = 100
 
 def _decided() -> str:
     return (
-        f"slower and faster: the 95 % interval of B / A excludes 1 and the difference is more than "
-        f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %. Intervals are by a bootstrap of blocks of time within "
-        f"these two traces, each by itself: of 20 figures that are equal, about one is called different; and how one "
-        f"run of the application differs from the next is not in them."
+        "slower and faster: all of the 95 % interval of B / A is more than "
+        f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} % from 1. Intervals are by a bootstrap of blocks of time "
+        "within these two traces, each by itself: of 20 figures that are equal, up to one is called different; and how "
+        "one run of the application differs from the next is not in them."
     )
 
 
