@@ -77,7 +77,7 @@ def test_a_clear_winner(tmp_path: Path) -> None:
     assert found.next_command == ""
     verdict = found.sentence()
     assert verdict.startswith("For 4 KiB to 1 reader: a, with one-way latency p50 10.0 µs [")
-    assert "Next is b, 2.99 [" in verdict
+    assert "Next is b, 2.96 [" in verdict
     assert verdict.endswith("Sureness: high.")
 
 
