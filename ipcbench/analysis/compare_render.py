@@ -17,7 +17,7 @@ from ipcbench.analysis.compare_rules import Verdict
 from ipcbench.analysis.layout import NOT_MEASURED
 from ipcbench.analysis.notes import one_line
 from ipcbench.analysis.wording import plural, ratio_words
-from ipcbench.measure.stats import MIN_DIFFERENCE_RATIO, Interval
+from ipcbench.measure.stats import LEAST_RATIO, MIN_DIFFERENCE_RATIO, Interval
 from ipcbench.units import format_bytes, format_duration_ns, format_significant
 
 JSON_VERSION = 1
@@ -52,9 +52,9 @@ _SECTIONS: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
 )
 _DECIDED = (
     "slower and faster: all of the 95 % interval of B / A is more than "
-    f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} % from 1, the difference is more than the noise of both "
-    "runs, and the p-value, adjusted by Holm's method for all figures tested, is below 5 %. For a throughput, B / A "
-    "below 1 is slower."
+    f"{format_significant(100 * LEAST_RATIO, 1)} % from 1, the difference is more than "
+    f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} % and more than the noise of both runs, and the p-value, "
+    "adjusted by Holm's method for all figures tested, is below 5 %. For a throughput, B / A below 1 is slower."
 )
 
 

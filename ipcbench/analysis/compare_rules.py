@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ipcbench.measure.stats import LEVEL, MIN_DIFFERENCE_RATIO, Interval, compare, may_be_equal
+from ipcbench.measure.stats import LEAST_RATIO, LEVEL, MIN_DIFFERENCE_RATIO, Interval, compare, may_be_equal
 from ipcbench.units import format_significant
 
 Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]
@@ -40,16 +40,22 @@ def judge(time_ratio: Interval, p_adjusted: float | None, noise_ratio: float, te
     """
     verdict: Verdict = compare(time_ratio, noise_ratio)
     if verdict == "no clear difference":
-        if time_ratio.low <= 1.0 <= time_ratio.high:
-            return verdict, ""
-        if may_be_equal(time_ratio):
-            return verdict, f"may be within {format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %"
-        return verdict, f"within the noise of the runs, {format_significant(100 * noise_ratio, 2)} %"
+        return verdict, _why_none(time_ratio, noise_ratio)
     if p_adjusted is None:
         return "no clear difference", "one round only: how rounds differ is not known"
     if p_adjusted >= 1.0 - LEVEL:
         return "no clear difference", f"may be chance among {tests_count} figures: adjusted p = {p_adjusted:.2f}"
     return verdict, ""
+
+
+def _why_none(time_ratio: Interval, noise_ratio: float) -> str:
+    if time_ratio.low <= 1.0 <= time_ratio.high:
+        return ""
+    if may_be_equal(time_ratio):
+        return f"may be within {format_significant(100 * LEAST_RATIO, 1)} %"
+    if noise_ratio > MIN_DIFFERENCE_RATIO:
+        return f"within the noise of the runs, {format_significant(100 * noise_ratio, 2)} %"
+    return f"within {format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %"
 
 
 def gate_result(time_ratio: Interval, verdict: Verdict, gate_ratio: float, *, believed: bool) -> GateResult:

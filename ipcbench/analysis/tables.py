@@ -59,8 +59,8 @@ _LEGEND = {
     "in it. p99 is n/a with fewer than 1,000 samples.",
     "ratio": "× best: how many times as slow as the best, with its 95 % interval; of paced messages turn by turn, "
     "which may differ a little from the quotient of the medians. Equal ranks (1=) cannot be told "
-    "apart: the interval comes to within 1 % of 1, or would if all comparisons of the table were to hold at once, or "
-    "the difference is within this run's noise.",
+    "apart: the interval comes to within 0.5 % of 1, or would if all comparisons of the table were to hold at once, or "
+    "the difference is within 1 % or within this run's noise.",
     "floor": "× floor: one-way p50 as a multiple of what the harness itself costs (its two loops over a transport "
     "that does nothing).",
     "round trip": "trip: round trip, from a send to the last reader's reply; the next follows at once, so all stays "

@@ -25,8 +25,10 @@ LEVEL = 0.95
 MIN_TAIL_COUNT = 10
 """A percentile p of n samples is given only if n·(1 − p) is at least this."""
 MIN_DIFFERENCE_RATIO = 0.01
-"""A difference that may be smaller than this is never called one: where code and data happen to lie in memory can make
-as much (Mytkowicz et al. 2009)."""
+"""No smaller difference is ever called one, however narrow its interval: where code and data happen to lie in memory
+can make as much (Mytkowicz et al. 2009)."""
+LEAST_RATIO = 0.005
+"""What may be smaller than this, and would be 0 % in whole percents, is not called a difference either."""
 MIN_ROUNDS = 3
 """With fewer rounds an interval says little about how rounds differ."""
 MIN_CLAIM_ROUNDS = 2
@@ -163,19 +165,19 @@ def round_differences(a: Estimate, b: Estimate) -> FloatArray:
 def compare(times: Interval, noise_floor_ratio: float) -> Verdict:
     """Return what may be said of a ratio of two times (this / other).
 
-    `faster` or `slower` only if the difference, larger / smaller − 1, is more than the noise floor, and more than 1 %
-    wherever in the interval the truth may be; else `no clear difference`.
+    `faster` or `slower` only if the difference, larger / smaller − 1, is more than 1 % and more than the noise floor,
+    and more than 0.5 % wherever in the interval the truth may be; else `no clear difference`.
     """
     if times.estimate <= 0.0 or may_be_equal(times):
         return "no clear difference"
-    if max(times.estimate, 1.0 / times.estimate) - 1.0 <= noise_floor_ratio:
+    if max(times.estimate, 1.0 / times.estimate) - 1.0 <= max(MIN_DIFFERENCE_RATIO, noise_floor_ratio):
         return "no clear difference"
     return "faster" if times.estimate < 1.0 else "slower"
 
 
 def may_be_equal(times: Interval) -> bool:
-    """Return whether the interval of a ratio comes to within 1 % of 1."""
-    least = 1.0 + MIN_DIFFERENCE_RATIO
+    """Return whether the interval of a ratio comes to within 0.5 % of 1."""
+    least = 1.0 + LEAST_RATIO
     return times.low <= least and times.high >= 1.0 / least
 
 

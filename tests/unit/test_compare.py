@@ -116,7 +116,7 @@ def test_what_is_within_a_percent_is_no_difference_however_sure(tmp_path: Path) 
     found = change(pair(tmp_path, still, replace(still, rate_per_s=99_300.0)), "throughput")
     assert found.ratio is not None
     assert found.ratio.high < 1.0
-    assert (found.verdict, found.reason) == ("no clear difference", "may be within 1 %")
+    assert (found.verdict, found.reason) == ("no clear difference", "within 1 %")
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_what_is_within_a_percent_is_no_difference_however_sure(tmp_path: Path) 
         (Interval(0.5, 0.6, 0.7), 0.01, 0.1, "faster", ""),
         (Interval(0.9, 1.5, 1.9), 0.01, 0.0, "no clear difference", ""),
         (Interval(1.02, 1.04, 1.06), 0.01, 0.05, "no clear difference", "within the noise of the runs, 5.0 %"),
-        (Interval(1.001, 1.005, 1.006), 0.01, 0.0, "no clear difference", "may be within 1 %"),
-        (Interval(1.009, 1.2, 1.3), 0.01, 0.0, "no clear difference", "may be within 1 %"),
+        (Interval(1.006, 1.008, 1.009), 0.01, 0.0, "no clear difference", "within 1 %"),
+        (Interval(1.004, 1.2, 1.3), 0.01, 0.0, "no clear difference", "may be within 0.5 %"),
         (Interval(1.2, 1.5, 1.9), 0.06, 0.0, "no clear difference", "may be chance among 40 figures"),
         (Interval(1.2, 1.5, 1.9), None, 0.0, "no clear difference", "one round only"),
     ],

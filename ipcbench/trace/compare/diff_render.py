@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ipcbench.measure.stats import MIN_DIFFERENCE_RATIO, Interval
+from ipcbench.measure.stats import LEAST_RATIO, MIN_DIFFERENCE_RATIO, Interval
 from ipcbench.trace.compare.diff import Change, Diff, MethodDiff, Verdict, worst_first
 from ipcbench.units import format_duration_ns, format_significant
 
@@ -26,7 +26,8 @@ _WIDTH = 100
 def _decided() -> str:
     return (
         "slower and faster: all of the 95 % interval of B / A is more than "
-        f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} % from 1. Intervals are by a bootstrap of blocks of time "
+        f"{format_significant(100 * LEAST_RATIO, 1)} % from 1, and the difference is more than "
+        f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %. Intervals are by a bootstrap of blocks of time "
         "within these two traces, each by itself: of 20 figures that are equal, up to one is called different; and how "
         "one run of the application differs from the next is not in them."
     )
