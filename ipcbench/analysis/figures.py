@@ -22,6 +22,8 @@ SEED = 20_240_229
 
 _BLOCKS_PER_ROUND = 10
 _MIN_SAMPLES_PER_BLOCK = 4
+_LEAST_NS = 1e-3
+"""For a median of 0, which a coarse clock can give, in place of minus infinity."""
 _MAX_TURNS = 60
 """Of more turns in a round, neighbours are taken together."""
 
@@ -123,7 +125,7 @@ def _turns(run: Run, rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> Iter
         if trial.spec.turns > 1:
             name = f"{run.info.run_id} {trial.spec.size} {trial.spec.round_index}"
             medians = [np.median(samples.values[samples.blocks == one]) for one in range(samples.blocks.max() + 1)]
-            yield name, np.log(medians)
+            yield name, np.log(np.maximum(medians, _LEAST_NS))
 
 
 def _p50_p99(
