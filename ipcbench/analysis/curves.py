@@ -114,6 +114,12 @@ def mixed(low: Estimate, high: Estimate, share: float) -> Estimate:
         log_variance=sum(variance for variance, _ in parts),
         degrees=satterthwaite(parts),
         rounds_count=min(low.rounds_count, high.rounds_count),
+        turns={
+            name: weights[0] * low.turns[name][:count] + weights[1] * high.turns[name][:count]
+            for name in low.turns.keys() & high.turns.keys()
+            # other sizes may have had another number of turns
+            for count in [min(len(low.turns[name]), len(high.turns[name]))]
+        },
     )
 
 

@@ -123,7 +123,7 @@ def _turns(run: Run, rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> Iter
     """Yield the medians of the turns of each round that has any, as logarithms, by a name that no other run has."""
     for trial, samples in rounds:
         if trial.spec.turns > 1:
-            name = f"{run.info.run_id} {trial.spec.size} {trial.spec.round_index}"
+            name = f"{run.info.run_id} {trial.spec.round_index}"
             medians = [np.median(samples.values[samples.blocks == one]) for one in range(samples.blocks.max() + 1)]
             yield name, np.log(np.maximum(medians, _LEAST_NS))
 
