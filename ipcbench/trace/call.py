@@ -1,71 +1,42 @@
-"""One traced call: a context manager whose marks end its stages. Standard library only; this is the hot path.
+"""One traced call: a context manager whose marks end its stages. Standard library only.
 
-What does not live here: which calls are recorded (lane.py), and where (segment.py, tally.py); the server's side of a
-call (served.py).
+What does not live here: the hot path (hot.py); which calls are recorded (lane.py), and where (segment.py, tally.py);
+the server's side of a call (served.py).
 """
 
 from __future__ import annotations
 
 from struct import error as StructError  # noqa: N812 # as an exception is written
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ipcbench.clock import now_ns
 from ipcbench.trace.buffers import describe
 from ipcbench.trace.context import MAGIC, NO_CONTEXT, SAMPLED, VERSION, pack_context
-from ipcbench.trace.layout import CALL, FAILED, KEPT, MARKER, OVERRUN, PACK_HEAD, PACKERS, QUICK_PACKERS
+from ipcbench.trace.hot import HotCall
+from ipcbench.trace.layout import CALL, FAILED, KEPT, MARKER, OVERRUN, PACK_HEAD, PACKERS
 
 if TYPE_CHECKING:
     from ipcbench.trace.context import Context
     from ipcbench.trace.lane import Site
 
-_PACK_RPC = QUICK_PACKERS[4]
-
 _OWN = (0, 0)
 """The trace id of a call that has none of a caller: it follows from its place."""
 
 
-class Call:
+class Call(HotCall):
     """A call under way. It belongs to its `with` block and must not be used after it.
 
     Attributes:
         sent_bytes, recv_bytes: what the call moved; may be set, and are by the marks that take a number of bytes.
     """
 
-    __slots__ = ("__weakref__", "_append", "_begin_ns", "_buffers", "_marks", "_recorded", "_site", "_span", "_trace",
-                 "recv_bytes", "sent_bytes")  # fmt: skip
+    __slots__ = ("__weakref__", "_buffers")
 
-    _begin_ns: int
-    _recorded: bool
+    _site: Site
 
     def __init__(self, site: Site) -> None:
-        self._site = site
-        self._marks: list[int] = []
-        self._append = self._marks.append
-        self._trace: tuple[int, int] | None = None
-        self._span = 0
+        super().__init__(site)
         self._buffers = ""
-        self.sent_bytes = self.recv_bytes = 0
-
-    def mark(self, recv_bytes: int = 0, sent_bytes: int = 0) -> None:
-        """End the current stage; the last one is ended by the end of the block."""
-        self._append(now_ns())
-        if recv_bytes:
-            self.recv_bytes += recv_bytes
-        if sent_bytes:
-            self.sent_bytes += sent_bytes
-
-    def serialized(self, sent_bytes: int) -> None:
-        """RPC: the request is serialized; it has that many bytes."""
-        self.mark(0, sent_bytes)
-
-    def sent(self) -> None:
-        """RPC: the request is handed over."""
-        self.mark()
-
-    def received(self, recv_bytes: int) -> None:
-        """RPC: the reply is here; it has that many bytes."""
-        self.mark(recv_bytes)
 
     def context(self) -> bytes:
         """Return the 40 bytes that are to travel with the request, stamped now; ask for them just before it is sent.
@@ -78,7 +49,7 @@ class Call:
         lane = self._site.lane
         if not self._span:
             self._span = next(lane.spans)
-            if self._trace is None or self._trace == _OWN:
+            if self._trace is None:
                 self._trace = (lane.trace_high, self._span)
         high, low = self._trace or _OWN
         return pack_context(MAGIC, VERSION, SAMPLED, lane.boot, high, low, self._span, now_ns())
@@ -87,13 +58,13 @@ class Call:
         """Say what the request is made of: arrays, other buffers, or texts such as `float32[64,128]`."""
         if self._recorded:
             self._buffers = describe(request) + self._buffers[self._buffers.find(">") :] * (">" in self._buffers)
-            self._trace = self._trace or _OWN
+            self._noted = True
 
     def reply_buffers(self, *reply: object) -> None:
         """Say what the reply is made of."""
         if self._recorded:
             self._buffers = f"{self._buffers.partition('>')[0]}>{describe(reply)}"
-            self._trace = self._trace or _OWN
+            self._noted = True
 
     def follow(self, context: Context | None) -> None:
         """Be of the call that a context is of, recorded if that is, as far as a budget here allows it."""
@@ -105,43 +76,12 @@ class Call:
 
     def forget(self) -> None:
         """There was no call after all, such as when a socket had nothing to give; use it instead of ending the call."""
-        self._marks.clear()
-        self.sent_bytes = self.recv_bytes = self._span = 0
-        self._trace = None
-        self._site.free.append(self)
-
-    def __enter__(self) -> Call:
-        self._begin_ns = now_ns()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        end_ns = now_ns()
-        site = self._site
-        if self._recorded and kind is None and self._trace is None:
-            segment = site.segment
-            offset = next(segment.offsets)
-            if offset < segment.limit:
-                marks = self._marks
-                ends = len(marks) + 1
-                try:
-                    QUICK_PACKERS[ends](segment.buffer, offset, site.heads[ends], self._begin_ns, *marks, end_ns,
-                                        self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
-                except (StructError, ValueError, TypeError, IndexError):
-                    self._leave(end_ns, kind)
-                    return
-                marks.clear()
-                self.sent_bytes = self.recv_bytes = 0
-                if not site.always:
-                    site.slowest_ns = max(site.slowest_ns, end_ns - self._begin_ns)
-                site.free.append(self)
-                return
-        self._leave(end_ns, kind)
+        self._buffers = ""
+        self._end()
 
     def _leave(self, end_ns: int, kind: type[BaseException] | None) -> None:
         """End a call that is not an ordinary recorded one."""
-        site, marks = self._site, self._marks
+        site, marks = self._site, self._stamps()
         flags = 0 if kind is None else FAILED
         if len(marks) > site.last:
             flags |= OVERRUN
@@ -152,110 +92,33 @@ class Call:
             self._recorded = True
         site.slowest_ns = max(total_ns, site.slowest_ns)
         try:
-            if not (self._recorded and self._record(end_ns, flags, kind)):
+            if not (self._recorded and self._record(marks, end_ns, flags, kind)):
                 tally = site.tally or site.lane.tally(site)
                 tally.add(self._begin_ns, marks, end_ns, self.sent_bytes, self.recv_bytes, bool(flags & FAILED))
         except (StructError, ValueError, TypeError):
             site.lane.lost_count += 1
-        marks.clear()
-        self.sent_bytes = self.recv_bytes = 0
-        self._trace = None
-        self._span = 0
         self._buffers = ""
-        site.free.append(self)
+        self._end()
 
-    def _record(self, end_ns: int, flags: int, kind: type[BaseException] | None) -> bool:
+    def _record(self, marks: list[int], end_ns: int, flags: int, kind: type[BaseException] | None) -> bool:
         """Write the record, with whatever it needs beside it; return whether there was room."""
         site, lane = self._site, self._site.lane
         segment = site.segment
         layout_id = lane.name_id(self._buffers) or 0 if self._buffers else 0  # a name is in front of what uses it
-        offset: int | None = next(segment.offsets)
+        offset: int | None = segment.take()
         if offset is None or offset >= segment.limit:
             offset = lane.room(site)
             if offset is None:
                 return False
             segment = site.segment
             layout_id = lane.name_id(self._buffers) or 0 if self._buffers else 0
-        ends = len(self._marks) + 1
+        ends = len(marks) + 1
         if flags or layout_id:
             error_id = 0 if kind is None else lane.name_id(kind.__name__) or 0
             head = PACK_HEAD(CALL, flags, ends, site.schema.role, *site.ids, error_id, layout_id)
         else:
             head = site.heads[ends]
         high, low = self._trace or _OWN
-        PACKERS[ends](segment.buffer, offset, head, high, low, self._span, self._begin_ns, *self._marks, end_ns,
+        PACKERS[ends](segment.buffer, offset, head, high, low, self._span, self._begin_ns, *marks, end_ns,
                       self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
         return True
-
-
-class RpcCall(Call):
-    """A call of the RPC schema: its three marks have places of their own, which is quicker."""
-
-    __slots__ = ("_received_ns", "_sent_ns", "_serialized_ns")
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(site)
-        self._serialized_ns = self._sent_ns = self._received_ns = 0
-
-    def mark(self, recv_bytes: int = 0, sent_bytes: int = 0) -> None:
-        if not self._serialized_ns:
-            self._serialized_ns = now_ns()
-        elif not self._sent_ns:
-            self._sent_ns = now_ns()
-        elif not self._received_ns:
-            self._received_ns = now_ns()
-        else:
-            self._append(now_ns())
-        if recv_bytes:
-            self.recv_bytes += recv_bytes
-        if sent_bytes:
-            self.sent_bytes += sent_bytes
-
-    def serialized(self, sent_bytes: int) -> None:
-        self._serialized_ns = now_ns()
-        self.sent_bytes = sent_bytes
-
-    def sent(self) -> None:
-        self._sent_ns = now_ns()
-
-    def received(self, recv_bytes: int) -> None:
-        self._received_ns = now_ns()
-        self.recv_bytes = recv_bytes
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        end_ns = now_ns()
-        site = self._site
-        if self._serialized_ns and self._sent_ns and self._received_ns and kind is None and self._trace is None:
-            if self._recorded:
-                segment = site.segment
-                offset = next(segment.offsets)
-                if offset < segment.limit:
-                    try:
-                        _PACK_RPC(segment.buffer, offset, site.heads[4], self._begin_ns, self._serialized_ns,
-                                  self._sent_ns, self._received_ns, end_ns, self.sent_bytes, self.recv_bytes,
-                                  offset ^ MARKER)  # fmt: skip
-                    except (StructError, ValueError, TypeError):
-                        site.lane.lost_count += 1
-                    self._received_ns = self._sent_ns = self._serialized_ns = self.sent_bytes = self.recv_bytes = 0
-                    if not site.always:
-                        site.slowest_ns = max(site.slowest_ns, end_ns - self._begin_ns)
-                    site.free.append(self)
-                    return
-            elif end_ns - self._begin_ns <= site.slowest_ns:
-                times_ns = (self._begin_ns, self._serialized_ns, self._sent_ns, self._received_ns, end_ns)
-                try:
-                    (site.tally or site.lane.tally(site)).add_rpc(times_ns, self.sent_bytes, self.recv_bytes)
-                except (StructError, ValueError, TypeError):
-                    site.lane.lost_count += 1
-                self._received_ns = self._sent_ns = self._serialized_ns = self.sent_bytes = self.recv_bytes = 0
-                site.free.append(self)
-                return
-        self._leave_with_stamps(end_ns, kind)
-
-    def _leave_with_stamps(self, end_ns: int, kind: type[BaseException] | None) -> None:
-        stamps = (self._serialized_ns, self._sent_ns, self._received_ns)
-        self._marks[:0] = [stamp for stamp in stamps if stamp]
-        self._received_ns = self._sent_ns = self._serialized_ns = 0
-        self._leave(end_ns, kind)

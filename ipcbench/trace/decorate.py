@@ -85,7 +85,7 @@ class _Turns:
     def finish(self) -> None:
         """Mark the end of the first stage where it would be, had the generator run without a break."""
         if self._call is not NOTHING:
-            self._call._marks.append(self._call._begin_ns + self._run_ns)
+            self._call._stamp(self._call._begin_ns + self._run_ns)
 
 
 def _generator(function: Callable[..., Any], method: str) -> Callable[..., Any]:

@@ -10,17 +10,15 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from itertools import repeat
-from operator import length_hint
-from random import Random
 from typing import TYPE_CHECKING
 
 from ipcbench.clock import now_ns
 from ipcbench.trace.budget import Governor
-from ipcbench.trace.call import Call, RpcCall
+from ipcbench.trace.call import Call
+from ipcbench.trace.hot import HotSite
 from ipcbench.trace.layout import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
-from ipcbench.trace.nothing import NOTHING, Nothing
-from ipcbench.trace.schema import RPC, SERVER, Schema
+from ipcbench.trace.nothing import NOTHING
+from ipcbench.trace.schema import SERVER, Schema
 from ipcbench.trace.segment import FULL, Segment
 from ipcbench.trace.served import ServerCall
 from ipcbench.trace.tally import Tally, TallyFile, in_memory
@@ -33,62 +31,50 @@ MAX_NAMES = 4096
 
 OTHER = "(other names)"
 
-_DECIDE_EVERY_NS = 2_000_000
+_DECIDE_EVERY_NS = 20_000_000
 """How often a budget's decision is looked at again; deciding costs more than a record does."""
+
+_NEVER_NS = 2**63 - 1
 
 _MAX_NAME_TEXT_BYTES = 4096
 
 
-class Site:
+class Site(HotSite):
     """One method with its schema and peer, in one lane.
 
     Attributes:
-        kind: the class of its calls, and `free`, those that are not under way.
-        segment: the one that `ids` and `heads` are of.
-        heads: the beginnings of its ordinary records, by the number of stage ends.
-        always: as the lane's.
-        slowest_ns: the longest call so far.
-        tally: of its calls without a record; None before the first.
-        nothings: NOTHING for each next call that is counted without a look at the clock; taking one from an iterator is
-            quicker than any arithmetic.
-        left: calls behind those until the next recorded one, that one included.
-        blind_count, left_count: what was left of both when the lane last looked.
+        ids: of its names in the segment that its heads are of.
     """
 
-    __slots__ = ("always", "blind_count", "free", "heads", "ids", "key", "kind", "lane", "last", "left", "left_count",
-                 "method", "nothings", "peer", "schema", "segment", "slowest_ns", "tally")  # fmt: skip
+    __slots__ = ("ids", "lane", "method", "peer", "schema")
 
-    def __init__(self, lane: Lane, key: object, method: str, schema: Schema, peer: str) -> None:
+    tally: Tally | None
+
+    def __init__(self, lane: Lane, method: str, schema: Schema, peer: str) -> None:
+        super().__init__(NOTHING, int.from_bytes(os.urandom(8), "little"))
         self.lane = lane
-        self.key = key
         self.method = method
         self.schema = schema
         self.peer = peer
         self.last = len(schema.stages) - 1
-        self.kind: type[Call] = RpcCall if schema is RPC else ServerCall if schema is SERVER else Call
-        self.free: list[Call] = []
+        self.kind = ServerCall if schema is SERVER else Call
         self.segment = FULL
         self.ids = (0, 0, 0)
-        self.heads: tuple[bytes, ...] = ()
+        self.heads = ()
+        self.tally = None
         self.always = lane.always
-        self.slowest_ns = 0
-        self.tally: Tally | None = None
-        self.plan(1, blind=False)
+        self.period, self.blind = lane.period, lane.blind
+        self.look_ns = _NEVER_NS if lane.governor is None else 0
 
-    def plan(self, calls_count: int, blind: bool) -> None:
-        """Record the call of that number, and count those before it, or time them too."""
-        self.blind_count = calls_count - 1 if blind else 0
-        self.left = self.left_count = 1 if blind else calls_count
-        self.nothings = repeat(NOTHING, self.blind_count)
-        self.lane.entries[self.key] = self.nothings if blind else self
+    def plan(self, period: int, blind: bool, look_ns: int) -> None:
+        """From now on record one call in `period`, on average, and count those between, or time them too."""
+        changed = blind != self.blind or not self.period / 2 < period < self.period * 2
+        self.period, self.blind, self.look_ns = period, blind, look_ns
+        if changed:
+            self.draw()
 
-    def passed(self) -> tuple[int, int]:
-        """Return how many calls there were since this was last asked, and how many of them were only counted."""
-        blind_count = length_hint(self.nothings)
-        counted = self.blind_count - blind_count
-        timed = self.left_count - self.left
-        self.blind_count, self.left_count = blind_count, self.left
-        return counted + timed, counted
+    def look(self) -> None:
+        self.lane.decide(self)
 
 
 class Lane:
@@ -96,7 +82,6 @@ class Lane:
 
     Attributes:
         sites: by method alone for RPC without a peer, else by (method, schema, peer).
-        entries: the same, but for a site that has them its `nothings`: most calls then need nothing else.
         always: whether every call is recorded.
         period: of how many calls of a method one is recorded, on average.
         blind: whether the calls between are to be counted without a look at the clock.
@@ -106,24 +91,22 @@ class Lane:
         spans, trace_high: ids of calls to come, and the high half of trace ids that are new.
     """
 
-    __slots__ = ("__weakref__", "_calls_count", "_decide_ns", "_lock", "_name_ids", "_names", "_random",
-                 "_retry_ns", "_rotating", "_store", "always", "blind", "boot", "entries", "files_count", "governor",
+    __slots__ = ("__weakref__", "_decide_ns", "_lock", "_name_ids", "_names",
+                 "_retry_ns", "_rotating", "_store", "always", "blind", "boot", "files_count", "governor",
                  "lost_count", "period", "segment", "served_ns", "sites", "spans", "tally_file",
                  "trace_high")  # fmt: skip
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._random = Random()  # noqa: S311 # which calls are recorded is no secret
         self.governor = Governor(store.costs, store.budget_ratio) if store.budget_ratio else None
         self.period = self.governor.period if self.governor else store.sample
         self.blind = self.governor is not None
         self.always = self.period == 1 and not self.blind
         self.lost_count = 0
-        self._decide_ns = self._calls_count = 0
+        self._decide_ns = 0
         self.boot = store.boot
         self.served_ns = 0
         self.sites: dict[object, Site] = {}
-        self.entries: dict[object, Site | repeat[Nothing]] = {}
         self.renew()
 
     def renew(self) -> None:
@@ -143,36 +126,27 @@ class Lane:
             site.passed()
             site.tally = None
 
-    def draw(self, site: Site) -> None:
-        """Choose after how many calls of a method the next one is recorded; a varying number, so that no rhythm is hit.
-
-        With a budget, its decision may change how the calls of all methods are taken from now on.
-        """
-        every = [site]
-        governor = self.governor
-        if governor is not None:
-            self._calls_count += 1 + self._tell_of(site)
-            at_ns = now_ns()
-            if at_ns >= self._decide_ns:
-                self._decide_ns = at_ns + _DECIDE_EVERY_NS
-                governor.planned_count = self._calls_count + self.tell()
-                self._calls_count = 0
-                before = self.period, self.blind
-                self.period, self.blind = governor.decide(at_ns)
-                if self.blind != before[1] or not before[0] / 2 < self.period < before[0] * 2:
-                    every = list(self.sites.values())
-        for one in every:
-            one.plan(1 + int(self._random.random() * (2 * self.period - 1)), self.blind)
+    def decide(self, site: Site) -> None:
+        """Let the budget decide how calls are taken from now on, if it is time to."""
+        governor, at_ns = self.governor, now_ns()
+        if governor is None or at_ns < self._decide_ns:
+            site.look_ns = self._decide_ns
+            return
+        self._decide_ns = at_ns + _DECIDE_EVERY_NS
+        governor.planned_count = self.tell()
+        self.period, self.blind = governor.decide(at_ns)
+        for one in self.sites.values():
+            one.plan(self.period, self.blind, self._decide_ns)
 
     def tell(self) -> int:
         """Put into the tallies how many calls were not timed; return how many calls there were since the last time."""
-        return sum([self._tell_of(site) for site in self.sites.values()])
-
-    def _tell_of(self, site: Site) -> int:
-        passed_count, counted = site.passed()
-        if counted:
-            (site.tally or self.tally(site)).cells[0] += counted
-        return passed_count
+        calls_count = 0
+        for site in list(self.sites.values()):
+            passed_count, counted = site.passed()
+            calls_count += passed_count
+            if counted:
+                (site.tally or self.tally(site)).add_untimed(counted)
+        return calls_count
 
     def new_site(self, key: object, method: str, schema: Schema, peer: str) -> Site:
         """Return the site of a method that this lane has not met."""
@@ -181,7 +155,7 @@ class Lane:
             key = (method, schema, peer)
             if key in self.sites:
                 return self.sites[key]
-        site = self.sites[key] = Site(self, key, str(method), schema, peer)
+        site = self.sites[key] = Site(self, str(method), schema, peer)
         return site
 
     def room(self, site: Site) -> int | None:
@@ -189,7 +163,7 @@ class Lane:
         with self._lock:
             offset: int | None = None
             if site.segment is self.segment:
-                offset = next(self.segment.offsets)
+                offset = self.segment.take()
                 offset = offset if offset < self.segment.limit else None
             elif self.segment.limit:
                 offset = self._introduce(site)
@@ -199,7 +173,7 @@ class Lane:
         """Write the site's names where they are missing, and return the offset of the slot behind them."""
         segment = self.segment
         ids = [self.name_id(text) for text in (site.method, site.schema.text, site.peer)]
-        offset = next(segment.offsets)
+        offset = segment.take()
         if None in ids or offset >= segment.limit:
             return None
         method_id, schema_id, peer_id = (one or 0 for one in ids)
@@ -227,7 +201,7 @@ class Lane:
         data = text.encode("utf-8", "replace")[:_MAX_NAME_TEXT_BYTES]
         number = next(self._name_ids)  # a signal handler's call between takes another one
         for piece in range(-(-len(data) // NAME_BYTES)):
-            offset = next(segment.offsets)
+            offset = segment.take()
             if offset >= segment.limit:
                 return None
             part = data[piece * NAME_BYTES : (piece + 1) * NAME_BYTES]

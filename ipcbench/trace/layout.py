@@ -50,11 +50,6 @@ PACKERS = tuple(Struct(f"<16sQQQ{ends + 1}q{8 * (MAX_STAGES - ends)}xQQQ").pack_
 marker. A trace id of 0 follows from the file's first ids and the slot's number. A span id of 0 is that of a call whose
 context was never asked for: nothing can be joined to it."""
 
-QUICK_PACKERS = tuple(
-    Struct(f"<16s24x{ends + 1}q{8 * (MAX_STAGES - ends)}xQQQ").pack_into for ends in range(MAX_STAGES + 1)
-)
-"""The same without the ids, which are 0."""
-
 NAME_BYTES = 112
 PACK_NAME = Struct(f"<BBHHH{NAME_BYTES}sQ").pack_into
 """kind, 0, id, number of the piece, bytes of the whole name, piece, marker."""

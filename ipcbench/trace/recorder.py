@@ -10,13 +10,13 @@ import logging
 import os
 import threading
 import weakref
-from itertools import repeat
 from pathlib import Path
 
 from ipcbench.clock import now_ns
 from ipcbench.errors import ConfigError
 from ipcbench.trace.budget import Costs
 from ipcbench.trace.call import Call
+from ipcbench.trace.hot import HotRecorder
 from ipcbench.trace.ids import TraceId, parse_trace_id
 from ipcbench.trace.lane import Lane, Site
 from ipcbench.trace.nothing import NOTHING
@@ -52,7 +52,7 @@ class _Seat:
             self.lane.close()
 
 
-class Recorder:
+class Recorder(HotRecorder):
     """Records calls. `call` may be used from every thread and after a fork; nothing of it raises into the application.
 
     Attributes:
@@ -62,8 +62,8 @@ class Recorder:
     enabled = True
 
     def __init__(self, store: Store) -> None:
+        super().__init__(threading.local(), RPC)
         self._store = store
-        self._local = threading.local()
         self._lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
 
     @property
@@ -71,37 +71,9 @@ class Recorder:
         """Why not everything is recorded; empty while it is."""
         return self._store.problem
 
-    def call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
-        """Begin a call: use it with `with`.
-
-        Args:
-            method: its name; few different ones, without data in them.
-            schema: its stages.
-            peer: the other side, such as an endpoint.
-            trace_id: what this call belongs to: 16 bytes, hexadecimal digits, a `traceparent`, a number; else new.
-        """
-        try:
-            entry = self._local.entries[method if schema is RPC and not peer else (method, schema, peer)]
-        except (AttributeError, KeyError):
-            entry = self._site(method, schema, peer)
-        if entry.__class__ is repeat:
-            nothing: Call | None = next(entry, None)
-            if nothing is not None:
-                return nothing
-            entry = self._site(method, schema, peer)
-        site: Site = entry
-        free = site.free
-        call = free.pop() if free else site.kind(site)
-        if site.always:
-            call._recorded = True
-        else:
-            left = site.left - 1
-            call._recorded = left <= 0
-            if left > 0:
-                site.left = left
-            else:
-                site.lane.draw(site)
-        if trace_id is not None:
+    def _slow_call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
+        call: Call = self._site(method, schema, peer).begin()
+        if trace_id is not None and call is not NOTHING:
             call._trace = parse_trace_id(trace_id)
         return call
 
@@ -117,7 +89,7 @@ class Recorder:
         lane = Lane(self._store)
         self._local.seat = _Seat(lane)
         self._local.lane = lane
-        self._local.entries = lane.entries
+        self._local.entries = lane.sites
         self._lanes.add(lane)
         return lane
 
@@ -131,8 +103,11 @@ class Recorder:
 
     def close(self) -> None:
         """End recording: files are cut to what was used. Calls under way, and later ones, are not recorded."""
+        lanes = list(self._lanes)
+        for lane in lanes:
+            lane.tell()  # what was counted, into files that may have to be made for it
         self._store.closed = True
-        for lane in list(self._lanes):
+        for lane in lanes:
             lane.close()
 
 
@@ -266,18 +241,18 @@ def calibrate() -> Costs:
     """Measure what a four-stage call costs here, in about 3 ms."""
     from ipcbench.trace.segment import Segment
 
-    recorder = Recorder(_Scratch())
     best = [float("inf")] * 3
     for _ in range(_CALIBRATION_ROUNDS):
+        recorder = Recorder(_Scratch())
         lane = recorder._new_lane()
         lane.segment = Segment(Path(), bytearray(2**17), 0)
         best[0] = min(best[0], _cost_ns(recorder))
         site = lane.sites["calibration"]
         site.always = False
-        site.plan(2**60, blind=False)
+        site.plan(2**50, False, 0)
         site.tally = in_memory()
         best[1] = min(best[1], _cost_ns(recorder))
-        site.plan(2**60, blind=True)
+        site.plan(2**50, True, 0)
         best[2] = min(best[2], _cost_ns(recorder))
     return Costs(*(round(one, 1) for one in best))
 

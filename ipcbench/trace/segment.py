@@ -8,34 +8,29 @@ end the process by a signal.
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from ipcbench.trace.hot import Slots
 from ipcbench.trace.layout import HEADER_BYTES, RECORD_BYTES, SEGMENT_MAGIC, pack_header
 
 
-class Segment:
+class Segment(Slots):
     """One file that takes records.
 
     Attributes:
-        offsets: yields the offset of the next free slot, atomically; at `limit` or above there is none.
-        buffer: the mapped file.
-        limit: its size in bytes.
         number: distinguishes the segments of one lane; -1 for the one that is always full.
     """
 
-    __slots__ = ("buffer", "limit", "number", "offsets", "path")
+    __slots__ = ("number", "path")
 
     def __init__(self, path: Path, buffer: mmap.mmap | bytearray, number: int) -> None:
+        super().__init__(buffer)
         self.path = path
-        self.buffer = buffer
-        self.limit = len(buffer)
         self.number = number
-        self.offsets = itertools.count(HEADER_BYTES, RECORD_BYTES)
 
     def close(self) -> None:
         """Unmap the file, and cut off what was never used.
@@ -43,8 +38,8 @@ class Segment:
         Raises:
             OSError: it can no longer be changed; what was recorded is there all the same.
         """
-        used = min(next(self.offsets), self.limit)
-        self.limit = 0
+        used = min(self.take(), self.limit)
+        self.release()
         if isinstance(self.buffer, mmap.mmap):
             self.buffer.close()
             os.truncate(self.path, used)

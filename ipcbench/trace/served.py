@@ -53,13 +53,13 @@ class ServerCall(Call):
 
     def work_on(self) -> None:
         """Go on with the work: the reply could not be handed over yet."""
-        del self._marks[1:]
+        self._cut(1)
 
     def __enter__(self) -> ServerCall:
         begun_ns = now_ns()
         self._begin_ns = self._arrived_ns or begun_ns
         self._arrived_ns = 0
-        self._append(begun_ns)
+        self._stamp(begun_ns)
         return self
 
     def __exit__(

@@ -56,7 +56,9 @@ class Traffic:
         if self.kind == REPLIES:
             self._serving.replying()
             return self._serving
-        return STATE.recorder.call(self.method, EXCHANGE if self.kind == REQUESTS else SEND, self.peer).__enter__()
+        call = STATE.recorder.call(self.method, EXCHANGE if self.kind == REQUESTS else SEND, self.peer)
+        call.__enter__()
+        return call
 
     def context(self, call: Call) -> bytes:
         """Return what is to travel with the message of a call."""

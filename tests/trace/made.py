@@ -39,7 +39,7 @@ class Made:
             data = text.encode()
             self.names[text] = number = len(self.names) + 1
             for piece in range(-(-len(data) // NAME_BYTES)):
-                offset = next(self.segment.offsets)
+                offset = self.segment.take()
                 part = data[piece * NAME_BYTES : (piece + 1) * NAME_BYTES]
                 PACK_NAME(self.segment.buffer, offset, NAME, 0, number, piece, len(data), part, offset ^ MARKER)
         return self.names[text]
@@ -51,7 +51,7 @@ class Made:
         ends = len(stamps) - 1
         head = PACK_HEAD(CALL, FAILED if error else 0, ends, schema.role, *ids, 0)
         high, low = trace or (TRACE if span else (0, 0))
-        offset = next(self.segment.offsets)
+        offset = self.segment.take()
         PACKERS[ends](self.segment.buffer, offset, head, high, low, span, *stamps, sent, recv, offset ^ MARKER)
 
 

@@ -172,7 +172,8 @@ def test_transport_is_reported_as_what_it_is(tmp_path: Path) -> None:
 def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> None:
     """Five milliseconds of work behind one kilobyte: older analyzers call all of it transport.
 
-    While others take the cores, messages are late, and truly so: the share is that of calls that were not disturbed.
+    While others take the cores, messages are late, and truly so: the share is that of calls that were not disturbed,
+    and where it is more than 3 % of them, a stopwatch around the calls finds no less beside the five milliseconds.
     """
     program = [sys.executable, "-m", "tests.trace.server", f"ipc://{tmp_path}/socket", str(tmp_path / "server"), way]
     server = subprocess.Popen(program, cwd=ROOT)
@@ -180,16 +181,18 @@ def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> 
         socket.connect(f"ipc://{tmp_path}/socket")
         socket.send(b"")
         socket.recv()
-        shares: list[float] = []
-        while len(shares) < 5 and min(shares, default=1.0) > 0.03:
-            folder = tmp_path / f"client {len(shares)}"
-            calls_of_five_ms(socket, folder, way)
+        share, by_stopwatch = 1.0, 0.0
+        for attempt in range(5):
+            if share <= max(0.03, by_stopwatch):
+                break
+            folder = tmp_path / f"client {attempt}"
+            by_stopwatch = float(np.percentile(calls_of_five_ms(socket, folder, way), 10))
             undisturbed = [transport_of(one) for one in joined(folder, tmp_path / "server")]
-            shares.append(float(np.percentile(undisturbed, 10)))
+            share = float(np.percentile(undisturbed, 10))
         socket.send(b"end")
         socket.recv()
     assert server.wait(30) == 0
-    assert min(shares) <= 0.03
+    assert share <= max(0.03, by_stopwatch)
     report = make_report(gather([folder, tmp_path / "server"]))  # now that its last record is there, too
     calls = joined(folder, tmp_path / "server")
     client = next(one for one in json.loads(as_json(report))["segments"] if one["segment"] == "client (client)")
@@ -211,21 +214,26 @@ def transport_of(call: dict[str, Any]) -> float:
     return float((call["request"] + call["reply"]) / sum(call[part] for part in PARTS))
 
 
-def calls_of_five_ms(socket: zmq.Socket[bytes], folder: Path, way: str) -> None:
+def calls_of_five_ms(socket: zmq.Socket[bytes], folder: Path, way: str) -> list[float]:
+    """Return what part of each call was not the five milliseconds of work."""
     trace.start(folder, service="client")
     payload = b"x" * 1024
+    shares = []
 
     def exchange(request: dict[str, Any]) -> None:
         socket.send(msgpack.packb({**request, "payload": payload}))
         socket.recv()
 
     for _ in range(40):
+        begin_ns = trace.now_ns()
         if way == "wrap":
             trace.wrap(socket, "Compute", propagate=True).send(payload)
             socket.recv()
         else:
             rpc("Compute", exchange, len(payload))
+        shares.append(1 - WORK_NS / (trace.now_ns() - begin_ns))
     trace.stop()
+    return shares
 
 
 # ------------------------------------------------------------------------------------------------ joining
@@ -386,8 +394,9 @@ def test_two_hosts_have_two_clocks(tmp_path: Path) -> None:
     for request, (received_ns, done_ns) in zip(requests, stamps, strict=True):
         served = trace.serve(request, "Compute", received_ns=received_ns + hour_ns)
         with served:
-            served._marks[0] = received_ns + hour_ns
-            served._marks.append(done_ns + hour_ns)
+            served._cut(0)
+            served._stamp(received_ns + hour_ns)
+            served._stamp(done_ns + hour_ns)
     trace.stop()
     gathered = gather([here, there])
     split = next(one.split for one in gathered.sums.groups if one.segment.role == 1)
@@ -448,8 +457,9 @@ def test_a_stale_trace_id_is_not_kept(tmp_path: Path) -> None:
             call.serialized(1)
             call.sent()
             call.received(1)
-    site = recorder._local.lane.sites["x"]
-    assert all(call._trace is None and call._span == 0 for call in site.free)
+    with recorder.call("x") as call:
+        assert call._trace is None
+        assert call._span == 0
 
 
 def test_without_a_recorder_nothing_happens() -> None:

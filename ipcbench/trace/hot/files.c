@@ -1,0 +1,219 @@
+/* Slots and Sums: what is written into the mapped files. See files.py. */
+
+#include "hot.h"
+
+/* --------------------------------------------------------------------------------------------- slots of a segment */
+
+static int slots_init(Slots *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"buffer", NULL};
+    PyObject *buffer;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &buffer)) return -1;
+    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
+    self->limit = 0;
+    if (PyObject_GetBuffer(buffer, &self->view, PyBUF_WRITABLE) < 0) return -1;
+    Py_XSETREF(self->buffer, Py_NewRef(buffer));
+    self->next = layout.header_bytes;
+    self->limit = self->view.len;
+    return 0;
+}
+
+static PyObject *slots_take(Slots *self, PyObject *Py_UNUSED(none)) {
+    int64_t offset = self->next;
+    self->next += layout.record_bytes;
+    return PyLong_FromLongLong(offset);
+}
+
+static PyObject *slots_release(Slots *self, PyObject *Py_UNUSED(none)) {
+    self->limit = 0;
+    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
+    Py_RETURN_NONE;
+}
+
+static int slots_traverse(Slots *self, visitproc visit, void *arg) {
+    Py_VISIT(self->buffer);
+    Py_VISIT(self->view.obj);
+    return 0;
+}
+
+static int slots_clear(Slots *self) {
+    self->limit = 0;
+    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
+    Py_CLEAR(self->buffer);
+    return 0;
+}
+
+static void slots_dealloc(Slots *self) {
+    PyObject_GC_UnTrack(self);
+    slots_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef slots_methods[] = {
+    {"take", (PyCFunction)slots_take, METH_NOARGS, "Return the offset of the next free slot; at `limit` or above there is none."},
+    {"release", (PyCFunction)slots_release, METH_NOARGS, "Let go of the buffer; there is no free slot any more."},
+    {NULL},
+};
+
+static PyMemberDef slots_members[] = {
+    {"buffer", T_OBJECT, offsetof(Slots, buffer), READONLY, NULL},
+    {"limit", T_LONGLONG, offsetof(Slots, limit), READONLY, NULL},
+    {NULL},
+};
+
+PyTypeObject slots_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.hot._c.Slots",
+    .tp_doc = "The slots of a mapped file, taken one after the other.",
+    .tp_basicsize = sizeof(Slots),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)slots_init,
+    .tp_dealloc = (destructor)slots_dealloc,
+    .tp_traverse = (traverseproc)slots_traverse,
+    .tp_clear = (inquiry)slots_clear,
+    .tp_methods = slots_methods,
+    .tp_members = slots_members,
+};
+
+/* --------------------------------------------------------------------------------------------- the sums of a tally */
+
+enum { PUT_EVERY = 64 };
+
+static inline int64_t bin_of(int64_t value_ns) {
+    int bits = value_ns > 0 ? 64 - __builtin_clzll((uint64_t)value_ns) : 0;
+    int octave = bits > 8 ? bits - 8 : 0;
+    int64_t bin = octave * layout.bins_per_octave + (value_ns >> octave);
+    return bin < layout.bin_count ? bin : layout.bin_count - 1;
+}
+
+static inline uint64_t *sums_cells(Sums *self) { return (uint64_t *)((char *)self->view.buf + layout.header_bytes); }
+
+/* Of the two places only one is being written at any time: see layout.PACK_SUMS. */
+static void sums_write(Sums *self) {
+    self->at_second = !self->at_second;
+    uint64_t *place = sums_cells(self) + (self->at_second ? layout.sum_cells / 2 : 1);
+    for (int i = 0; i < SUMS_COUNT; i++) __atomic_store_n(place + i, self->sums[i], __ATOMIC_RELEASE);
+    __atomic_store_n(place + SUMS_COUNT, self->sums[CALLS], __ATOMIC_RELEASE);
+}
+
+void sums_count(Sums *self, int64_t begin_ns, const int64_t *ends_ns, int ends, uint64_t sent_bytes,
+                uint64_t recv_bytes, bool failed) {
+    uint64_t *sums = self->sums;
+    int64_t total_ns = ends_ns[ends - 1] - begin_ns;
+    sums_cells(self)[layout.sum_cells + bin_of(total_ns)]++;
+    sums[CALLS]++;
+    sums[FAILURES] += failed;
+    sums[SENT_BYTES] += sent_bytes;
+    sums[RECV_BYTES] += recv_bytes;
+    sums[TOTAL_NS] += (uint64_t)total_ns;
+    if ((uint64_t)total_ns > sums[LONGEST_NS]) sums[LONGEST_NS] = (uint64_t)total_ns;
+    for (int i = 0; i < ends; i++) {
+        sums[STAGE_NS + i] += (uint64_t)(ends_ns[i] - begin_ns);
+        begin_ns = ends_ns[i];
+    }
+    if (failed || sums[CALLS] < PUT_EVERY || sums[CALLS] % PUT_EVERY == 0) sums_write(self);
+}
+
+static int sums_init(Sums *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"buffer", NULL};
+    PyObject *buffer;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &buffer)) return -1;
+    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
+    if (PyObject_GetBuffer(buffer, &self->view, PyBUF_WRITABLE) < 0) return -1;
+    if (self->view.len < layout.header_bytes + 8 * (layout.sum_cells + layout.bin_count)) {
+        PyBuffer_Release(&self->view);
+        PyErr_SetString(PyExc_ValueError, "the buffer is too small for a tally");
+        return -1;
+    }
+    Py_XSETREF(self->buffer, Py_NewRef(buffer));
+    return 0;
+}
+
+static bool sums_is_open(Sums *self) {
+    if (self->view.obj != NULL) return true;
+    PyErr_SetString(PyExc_ValueError, "this tally is closed");
+    return false;
+}
+
+static PyObject *sums_add(Sums *self, PyObject *const *args, Py_ssize_t count) {
+    int64_t ends_ns[MAX_STAGES];
+    if (count != 6 || !PyList_Check(args[1]) || PyList_GET_SIZE(args[1]) >= MAX_STAGES) {
+        PyErr_SetString(PyExc_TypeError, "add takes begin, a list of at most 6 ends, end, two numbers of bytes, and failed");
+        return NULL;
+    }
+    int64_t begin_ns = PyLong_AsLongLong(args[0]);
+    int marks = (int)PyList_GET_SIZE(args[1]);
+    for (int i = 0; i < marks; i++) ends_ns[i] = PyLong_AsLongLong(PyList_GET_ITEM(args[1], i));
+    ends_ns[marks] = PyLong_AsLongLong(args[2]);
+    int64_t sent_bytes = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[3]);
+    int64_t recv_bytes = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[4]);
+    bool is_too_much = PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError);
+    if (is_too_much || (!PyErr_Occurred() && (sent_bytes < 0 || recv_bytes < 0)))
+        PyErr_SetString(PyExc_ValueError, "a number of bytes is not possible");
+    if (PyErr_Occurred() || !sums_is_open(self)) return NULL;
+    sums_count(self, begin_ns, ends_ns, marks + 1, (uint64_t)sent_bytes, (uint64_t)recv_bytes, PyObject_IsTrue(args[5]) == 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *sums_add_untimed(Sums *self, PyObject *calls_count) {
+    uint64_t count = PyLong_AsUnsignedLongLong(calls_count);
+    if (PyErr_Occurred() || !sums_is_open(self)) return NULL;
+    sums_cells(self)[0] += count;
+    Py_RETURN_NONE;
+}
+
+static PyObject *sums_put(Sums *self, PyObject *Py_UNUSED(none)) {
+    if (!sums_is_open(self)) return NULL;
+    sums_write(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *sums_release(Sums *self, PyObject *Py_UNUSED(none)) {
+    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
+    Py_RETURN_NONE;
+}
+
+static int sums_traverse(Sums *self, visitproc visit, void *arg) {
+    Py_VISIT(self->buffer);
+    Py_VISIT(self->view.obj);
+    return 0;
+}
+
+static int sums_clear(Sums *self) {
+    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
+    Py_CLEAR(self->buffer);
+    return 0;
+}
+
+static void sums_dealloc(Sums *self) {
+    PyObject_GC_UnTrack(self);
+    sums_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef sums_methods[] = {
+    {"add", AS_METHOD(sums_add), METH_FASTCALL,
+     "Add one call: its begin, the ends of its stages but the last (at most 6), its end, its bytes, and whether it failed."},
+    {"add_untimed", (PyCFunction)sums_add_untimed, METH_O, "Add so many calls that were not timed."},
+    {"put", (PyCFunction)sums_put, METH_NOARGS, "Write the sums."},
+    {"release", (PyCFunction)sums_release, METH_NOARGS, "Let go of the buffer; nothing can be added any more."},
+    {NULL},
+};
+
+static PyMemberDef sums_members[] = {
+    {"buffer", T_OBJECT, offsetof(Sums, buffer), READONLY, NULL},
+    {NULL},
+};
+
+PyTypeObject sums_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.hot._c.Sums",
+    .tp_doc = "The bins and sums of the calls of one method in one thread.",
+    .tp_basicsize = sizeof(Sums),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)sums_init,
+    .tp_dealloc = (destructor)sums_dealloc,
+    .tp_traverse = (traverseproc)sums_traverse,
+    .tp_clear = (inquiry)sums_clear,
+    .tp_methods = sums_methods,
+    .tp_members = sums_members,
+};

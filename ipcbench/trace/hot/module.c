@@ -1,0 +1,63 @@
+/* The module ipcbench.trace.hot._c. */
+
+#include "hot.h"
+
+Layout layout;
+PyObject *zero;
+
+static bool read_layout(void) {
+    const struct { const char *name; int64_t *place; } wanted[] = {
+        {"HEADER_BYTES", &layout.header_bytes}, {"RECORD_BYTES", &layout.record_bytes}, {"MARKER", &layout.marker},
+        {"SUM_CELLS", &layout.sum_cells}, {"BIN_COUNT", &layout.bin_count}, {"BINS_PER_OCTAVE", &layout.bins_per_octave},
+    };
+    PyObject *module = PyImport_ImportModule("ipcbench.trace.layout");
+    for (size_t i = 0; module != NULL && i < sizeof wanted / sizeof *wanted; i++) {
+        PyObject *value = PyObject_GetAttrString(module, wanted[i].name);
+        if (value != NULL) *wanted[i].place = PyLong_AsLongLong(value);
+        Py_XDECREF(value);
+        if (PyErr_Occurred()) Py_CLEAR(module);
+    }
+    Py_XDECREF(module);
+    return module != NULL;
+}
+
+/* Return the reading of the clock that the rest of ipcbench looks at; -1 with an error. */
+static int64_t their_clock_ns(void) {
+    PyObject *module = PyImport_ImportModule("ipcbench.clock");
+    PyObject *value = module == NULL ? NULL : PyObject_CallMethod(module, "now_ns", NULL);
+    int64_t at_ns = value == NULL ? -1 : PyLong_AsLongLong(value);
+    Py_XDECREF(module);
+    Py_XDECREF(value);
+    return at_ns;
+}
+
+static bool is_same_clock(void) {
+    int64_t before_ns = their_clock_ns(), at_ns = now_ns(), after_ns = their_clock_ns();
+    if (PyErr_Occurred()) return false;
+    if (before_ns <= at_ns && at_ns <= after_ns) return true;
+    PyErr_SetString(PyExc_ImportError, "the clock of time.monotonic_ns is another one here");
+    return false;
+}
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "ipcbench.trace.hot._c",
+    .m_doc = "The hot path of a traced call, in C.",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC PyInit__c(void) {
+#if defined(Py_GIL_DISABLED) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    PyErr_SetString(PyExc_ImportError, "it needs the GIL, and little-endian numbers");
+    return NULL;
+#endif
+    if (!read_layout() || !is_same_clock()) return NULL;
+    if ((zero = PyLong_FromLong(0)) == NULL) return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL) return NULL;
+    if (PyModule_AddType(module, &slots_type) < 0 || PyModule_AddType(module, &sums_type) < 0 ||
+        PyModule_AddType(module, &site_type) < 0 || PyModule_AddType(module, &call_type) < 0 ||
+        PyModule_AddType(module, &nothing_type) < 0 || PyModule_AddType(module, &recorder_type) < 0)
+        Py_CLEAR(module);
+    return module;
+}

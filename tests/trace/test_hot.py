@@ -1,0 +1,277 @@
+"""The hot path in C and its twin in Python do the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipcbench.trace import hot
+from ipcbench.trace.hot import call as py_call
+from ipcbench.trace.hot import files as py_files
+from ipcbench.trace.hot import recorder as py_recorder
+from ipcbench.trace.hot import site as py_site
+from ipcbench.trace.layout import BIN_COUNT, CALL, HEADER_BYTES, MARKER, PACK_HEAD, RECORD_BYTES, SUM_CELLS, TALLY_BYTES
+
+ROOT = Path(__file__).parents[2]
+SLOTS_COUNT = 12  # more than calls: a slot that was not finished stays empty
+LAST = 3
+HEADS = tuple(PACK_HEAD(CALL, 0, ends, 1, 1, 2, 3, 0, 0) for ends in range(LAST + 2))
+
+
+class InPython:
+    HotCall = py_call.HotCall
+    HotNothing = py_call.HotNothing
+    HotRecorder = py_recorder.HotRecorder
+    HotSite = py_site.HotSite
+    Slots = py_files.Slots
+    Sums = py_files.Sums
+
+
+def in_c() -> Any:
+    if os.environ.get("IPCBENCH_EXPECT") == "all":
+        import ipcbench.trace.hot._c as built
+    else:
+        built: ModuleType = pytest.importorskip("ipcbench.trace.hot._c", reason="not built: there is no C compiler")
+    return built
+
+
+def both() -> list[Any]:
+    return [InPython, in_c()]
+
+
+class Made:
+    """A site with a segment and a tally in memory, by one of the two; calls that leave are noted."""
+
+    def __init__(self, by: Any, always: bool = True, seed: int = 1) -> None:
+        left: list[tuple[Any, ...]] = []
+        looks: list[int] = []
+
+        class OneCall(by.HotCall):  # type: ignore[misc]
+            __slots__ = ()
+
+            def _leave(self, end_ns: int, kind: type[BaseException] | None) -> None:
+                left.append(
+                    (min(len(self._stamps()), 8), self.sent_bytes, self.recv_bytes, kind, self._trace, self._span)
+                )
+                self._end()
+
+        class OneSite(by.HotSite):  # type: ignore[misc]
+            __slots__ = ()
+
+            def look(self) -> None:
+                looks.append(self.passed()[0])
+                self.look_ns = 2**62
+
+        self.left, self.looks = left, looks
+        self.nothing = by.HotNothing()
+        self.segment = by.Slots(bytearray(HEADER_BYTES + SLOTS_COUNT * RECORD_BYTES))
+        self.tally = by.Sums(bytearray(TALLY_BYTES))
+        self.site = OneSite(self.nothing, seed)
+        self.site.kind = OneCall
+        self.site.segment = self.segment
+        self.site.heads = HEADS
+        self.site.last = LAST
+        self.site.tally = self.tally
+        self.site.always = always
+
+    def records(self) -> list[tuple[Any, ...]]:
+        """What is in the finished slots, but for the times: of these, how many there are."""
+        found = []
+        for offset in range(HEADER_BYTES, len(self.segment.buffer), RECORD_BYTES):
+            data = bytes(self.segment.buffer[offset : offset + RECORD_BYTES])
+            words = np.frombuffer(data, np.uint64)
+            if not words[15]:
+                continue
+            times = words[5:13].tolist()
+            used = [one for one in times if one]
+            assert used == sorted(used)
+            assert times == used + [0] * (8 - len(used))
+            assert int(words[15]) == offset ^ MARKER
+            found.append((data[:16], words[2:5].tolist(), len(used), words[13:15].tolist()))
+        return found
+
+    def sums(self) -> list[int]:
+        self.tally.put()
+        cells = np.frombuffer(self.tally.buffer, np.uint64, offset=HEADER_BYTES)
+        assert len(cells) == SUM_CELLS + BIN_COUNT
+        places = [cells[1:15].tolist(), cells[SUM_CELLS // 2 : SUM_CELLS // 2 + 14].tolist()]
+        calls, failures, sent, recv, total, longest, *stages, again = max(places)
+        assert calls == again == int(cells[SUM_CELLS:].sum())
+        assert sum(stages) == total >= longest
+        return [int(cells[0]), calls, failures, sent, recv, sum(one > 0 for one in stages[LAST + 1 :])]
+
+
+numbers = st.one_of(
+    st.integers(-3, 2**70), st.sampled_from([0, 2**63 - 1, 2**63, 2**64 - 1, 2**64]), st.none(), st.text(max_size=2)
+)
+marks = st.one_of(
+    st.tuples(st.just("mark"), st.lists(st.integers(0, 2**40), max_size=2)),
+    st.tuples(st.just("serialized"), st.tuples(numbers)),
+    st.tuples(st.just("received"), st.tuples(numbers)),
+    st.tuples(st.just("sent"), st.just(())),
+    st.tuples(st.just("_cut"), st.tuples(st.integers(0, 4))),
+)
+calls = st.fixed_dictionaries(
+    {
+        "marks": st.lists(marks, max_size=10),
+        "recorded": st.booleans(),
+        "error": st.sampled_from([None, None, None, ValueError]),
+        "trace": st.one_of(st.none(), st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))),
+        "noted": st.booleans(),
+        "twice": st.booleans(),
+    }
+)
+
+
+@given(some=st.lists(calls, max_size=9))
+def test_the_same_calls_leave_the_same_records(some: list[dict[str, Any]]) -> None:
+    found = []
+    for by in both():
+        made = Made(by)
+        made.site.slowest_ns = 2**40  # none of them is the slowest one so far
+        for one in some:
+            call = made.site.begin()
+            call.__enter__()
+            call._recorded, call._noted = one["recorded"], one["noted"]
+            if one["trace"]:
+                call._trace, call._span = one["trace"], 7
+            for name, arguments in one["marks"]:
+                getattr(call, name)(*arguments)
+            call.__exit__(one["error"], None, None)
+            if one["twice"]:
+                call.__exit__(None, None, None)
+        found.append((made.records(), made.left, made.sums()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("period", "blind"), [(1, False), (2, False), (16, False), (16, True), (1000, True)])
+def test_one_in_so_many_is_recorded_and_none_forgotten(period: int, blind: bool) -> None:
+    for by in both():
+        made = Made(by, always=False)
+        made.site.period, made.site.blind = period, blind
+        count = 3000 * period
+        recorded = seen = 0
+        gaps = []
+        for _ in range(count):
+            call = made.site.begin()
+            if call is not made.nothing:
+                seen += 1
+                call.__enter__()
+                if call._recorded:
+                    gaps.append(recorded)
+                    recorded += 1
+                call._end()
+        assert 0.9 < recorded * period / count < 1.1
+        passed, counted = made.site.passed()
+        assert len(made.looks) == 1  # at once, and not again before it is time
+        assert passed + made.looks[0] == count
+        assert counted == count - seen
+        assert made.site.passed() == (0, 0)
+
+
+def test_sites_of_different_seeds_record_different_calls() -> None:
+    for by in both():
+        rows = set()
+        for seed in range(1, 20):
+            made = Made(by, always=False, seed=seed)
+            made.site.period = 50
+            flags = []
+            for _ in range(200):
+                call = made.site.begin()
+                call.__enter__()
+                flags.append(call._recorded)
+                call._end()
+            rows.add(tuple(flags))
+        assert len(rows) == 19
+
+
+def test_marks_take_their_arguments_by_name_and_refuse_others() -> None:
+    for by in both():
+        made = Made(by)
+        with made.site.begin() as call:
+            call.mark(sent_bytes=3)
+            call.serialized(sent_bytes=4)
+            call.received(recv_bytes=5)
+            for wrong in (
+                lambda: call.mark(1, 2, 3),
+                lambda: call.mark(other=1),
+                lambda: call.mark(1, recv_bytes=1),
+                call.serialized,
+                lambda: call.received(1, 2),
+            ):
+                with pytest.raises(TypeError):
+                    wrong()
+            assert (len(call._stamps()), call.sent_bytes, call.recv_bytes) == (3, 7, 5)
+
+
+def test_calls_at_once_are_different_ones_and_are_used_again() -> None:
+    for by in both():
+        made = Made(by)
+        some = [made.site.begin() for _ in range(5)]
+        assert len({id(one) for one in some}) == 5
+        for one in some:
+            one.__enter__()
+        for one in some:
+            one._end()
+            one._end()
+        again = [made.site.begin() for _ in range(6)]
+        assert len({id(one) for one in again}) == 6
+        assert {id(one) for one in some} < {id(one) for one in again}
+
+
+def test_what_is_released_takes_nothing_more() -> None:
+    for by in both():
+        made = Made(by)
+        made.segment.release()
+        made.tally.release()
+        for recorded in (True, False):
+            call = made.site.begin()
+            call.__enter__()
+            call._recorded = recorded
+            call.__exit__(None, None, None)
+        assert len(made.left) == 2
+        with pytest.raises(ValueError, match=r"released|closed"):
+            made.tally.add(1, [], 2, 0, 0, False)
+
+
+def test_in_c_nothing_is_leaked() -> None:
+    made = Made(in_c())
+
+    def use() -> None:
+        for number in range(2000):
+            with made.site.begin() as call:
+                call.serialized(number * 10**6)
+                call.received(number * 10**6)
+                call._trace, call._span = (number, 2**60 + number), 2**61
+                call._recorded = number % 2 == 0
+        made.left.clear()
+
+    use()
+    before = sys.getallocatedblocks()
+    for _ in range(5):
+        use()
+    assert sys.getallocatedblocks() - before < 200  # of 10,000 calls
+    references = sys.getrefcount(made.site), sys.getrefcount(made.nothing)
+    use()
+    assert (sys.getrefcount(made.site), sys.getrefcount(made.nothing)) == references
+
+
+def test_the_tracer_in_python_passes_its_tests(tmp_path: Path) -> None:
+    if not hot.IS_C:
+        pytest.skip("this is the one in Python already")
+    names = ["recorder", "sides", "wrap", "crash"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'its'}",
+         *(f"tests/trace/test_{name}.py" for name in names)],
+        cwd=ROOT, env={**os.environ, hot.PURE: "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
