@@ -2,8 +2,11 @@
 
 Usage: python benchmarks/trace_overhead.py [--calls 4000] [--turns 5]. Recorders that are not installed are named and
 left out. Modes take turns, so that drift of the machine hits all alike; a figure is the best turn in the loop. In round
-trips plain and traced calls take turns in short blocks, with wrapped sockets and with a budget one by one, since they
-differ by less than what a machine drifts by in a second; there the figure is the difference of the medians.
+trips, and under a budget, plain and traced calls differ by less than what a machine drifts by in a second. There blocks
+of a few milliseconds take turns, and the figure is the median of the differences between neighbouring blocks (of their
+medians in round trips; of their means under a budget, where some calls cost more than others), with its standard error.
+
+With IPCBENCH_PURE=1 in the environment the recorder is the one in Python.
 """
 
 from __future__ import annotations
@@ -22,32 +25,40 @@ import zmq
 
 from ipcbench import trace
 from ipcbench.clock import now_ns
+from ipcbench.trace.hot import IS_C
 from ipcbench.trace.recorder import calibrate
 
-Stages = tuple[Callable[[], bytes], Callable[[bytes], bytes], Callable[[bytes], object]]
-"""What a call consists of: make a request, exchange it, read the answer."""
-Call = Callable[[Callable[[], bytes], Callable[[bytes], bytes], Callable[[bytes], object]], None]
-"""Carries out one four-stage call."""
+Make = Callable[[], bytes]
+Send = Callable[[bytes], object]
+Receive = Callable[[], bytes]
+Read = Callable[[bytes], object]
+Stages = tuple[Make, Send, Receive, Read]
+Call = Callable[[Make, Send, Receive, Read], None]
+"""Carries out a call of four stages."""
 
 PAYLOAD = b"x" * 64
 WARM_UP_CALLS = 200
 BLOCK_TRIPS = 25
+BLOCK_NS = 10_000_000
+"""How long a block of calls under a budget lasts, about."""
 
 to_close: list[Callable[[], object]] = []
 """What ends the recorder of the last turn."""
 
 
-def bare(make: Callable[[], bytes], exchange: Callable[[bytes], bytes], read: Callable[[bytes], object]) -> None:
-    read(exchange(make()))
+def bare(make: Make, send: Send, receive: Receive, read: Read) -> None:
+    send(make())
+    read(receive())
 
 
 def by_recorder(recorder: trace.Recorder) -> Call:
-    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes], read: Callable[[bytes], object]) -> None:
+    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
         with recorder.call("Echo") as call:
             request = make()
             call.serialized(len(request))
+            send(request)
             call.sent()
-            answer = exchange(request)
+            answer = receive()
             call.received(len(answer))
             read(answer)
 
@@ -64,9 +75,9 @@ def by_logging(folder: Path) -> Call:
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(handler)
 
-    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes], read: Callable[[bytes], object]) -> None:
+    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
         begin = now_ns()
-        bare(make, exchange, read)
+        bare(make, send, receive, read)
         logger.info("Echo %d ns", now_ns() - begin)
 
     return one
@@ -85,14 +96,14 @@ def by_opentelemetry() -> Call:
     provider.add_span_processor(BatchSpanProcessor(Forget()))
     tracer = provider.get_tracer("overhead")
 
-    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes], read: Callable[[bytes], object]) -> None:
+    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
         with tracer.start_as_current_span("Echo"):
             with tracer.start_as_current_span("serialize"):
                 request = make()
             with tracer.start_as_current_span("send"):
-                pass
+                send(request)
             with tracer.start_as_current_span("wait"):
-                answer = exchange(request)
+                answer = receive()
             with tracer.start_as_current_span("deserialize"):
                 read(answer)
 
@@ -107,11 +118,13 @@ def by_viztracer() -> Call:
     to_close.append(tracer.stop)
     to_close.append(tracer.clear)
 
-    def one(make: Callable[[], bytes], exchange: Callable[[bytes], bytes], read: Callable[[bytes], object]) -> None:
+    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
         with tracer.log_event("Echo"), tracer.log_event("serialize"):
             request = make()
+        with tracer.log_event("send"):
+            send(request)
         with tracer.log_event("wait"):
-            answer = exchange(request)
+            answer = receive()
         with tracer.log_event("deserialize"):
             read(answer)
 
@@ -136,17 +149,15 @@ def wrap_as(way: str, socket: zmq.Socket[bytes]) -> None:
         trace.wrap(socket, propagate=way == "propagate")
 
 
-def by_turns_ns(
-    calls: dict[str, Callable[[], object]], count: int, middle: Callable[[list[int]], float] = statistics.median
-) -> dict[str, float]:
-    """Return the middle of the times of each kind of call, made one after the other in turn."""
+def by_turns_ns(calls: dict[str, Callable[[], object]], count: int) -> dict[str, float]:
+    """Return the median of the times of each kind of call, made one after the other in turn."""
     times: dict[str, list[int]] = {name: [] for name in calls}
     for _ in range(count):
         for name, call in calls.items():
             begin = now_ns()
             call()
             times[name].append(now_ns() - begin)
-    return {name: middle(some) for name, some in times.items()}
+    return {name: statistics.median(some) for name, some in times.items()}
 
 
 def measure_wrapping(folder: Path, count: int) -> None:
@@ -195,7 +206,7 @@ def measure_budget(folder: Path, count: int) -> None:
     print("\nbudget=0.005, every other call traced (0.01 of those): four stages around work of some length, by turns")
     for wanted_us in (30, 100, 1000):
         numbers = range(1000)
-        while (took := by_turns_ns({"": lambda: sum(numbers)}, 20)[""]) < 1000 * wanted_us:  # noqa: B023 # called here
+        while (took := round(by_turns_ns({"": lambda: sum(numbers)}, 300)[""])) < 1000 * wanted_us:  # noqa: B023 # called here
             numbers = range(max(len(numbers) + 50, round(len(numbers) * 1000 * wanted_us / took)))
 
         def plain(numbers: range = numbers) -> None:
@@ -208,22 +219,39 @@ def measure_budget(folder: Path, count: int) -> None:
                 sum(numbers)
                 call.received(1)
 
-        turns = max(200, 3 * count * 30 // wanted_us)
-        by_turns_ns({"plain": plain, "traced": traced}, turns // 4)  # it finds its period
-        ns = by_turns_ns({"plain": plain, "traced": traced}, turns, trimmed_mean)
-        added = ns["traced"] - ns["plain"]
-        print(f"{ns['plain'] / 1000:16.1f} µs{added:+16.0f} ns{100 * added / ns['plain']:+8.2f} %")
+        pairs_count = max(10, BLOCK_NS // took)
+        blocks_count = count // 20
+        for _ in range(blocks_count // 4):
+            mean_pair_ns(plain, traced, pairs_count)  # it finds its period
+        blocks = [mean_pair_ns(plain, traced, pairs_count) for _ in range(blocks_count)]
+        base_ns = statistics.median(base for base, _ in blocks)
+        added_ns, error_ns = median_and_error([traced_ns - base for base, traced_ns in blocks])
+        print(f"{base_ns / 1000:16.1f} µs{added_ns:+16.0f} ± {error_ns:.0f} ns{100 * added_ns / base_ns:+8.2f} %")
     trace.stop()
 
 
-def trimmed_mean(times: list[int]) -> float:
-    """Return the mean of all but the largest twentieth, which others on the machine have disturbed."""
-    return statistics.fmean(sorted(times)[: len(times) * 19 // 20])
+def mean_pair_ns(plain: Callable[[], object], traced: Callable[[], object], count: int) -> tuple[float, float]:
+    """Return the mean times of two kinds of calls, made in turn."""
+    plain_ns = traced_ns = 0
+    for _ in range(count):
+        begin = now_ns()
+        plain()
+        middle = now_ns()
+        traced()
+        traced_ns += now_ns() - middle
+        plain_ns += middle - begin
+    return plain_ns / count, traced_ns / count
+
+
+def median_and_error(values: list[float]) -> tuple[float, float]:
+    """Return the median and its standard error, from the quartiles as of normal values."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return middle, 1.253 * (high - low) / 1.349 / len(values) ** 0.5
 
 
 def in_loop_ns(call: Call, count: int) -> float:
     """Return the time of one call whose stages do nothing; the first ones, which make a file, are not in it."""
-    stages: Stages = (lambda: PAYLOAD, lambda same: same, lambda same: same)
+    stages: Stages = (lambda: PAYLOAD, len, lambda: PAYLOAD, len)
     for _ in range(WARM_UP_CALLS):
         call(*stages)
     begin = now_ns()
@@ -232,27 +260,38 @@ def in_loop_ns(call: Call, count: int) -> float:
     return (now_ns() - begin) / count
 
 
-def in_round_trips_ns(call: Call, socket: zmq.Socket[bytes], count: int) -> tuple[list[int], list[int]]:
-    """Return the times of plain round trips and of traced ones.
+class Trips:
+    """Round trips of one mode, plain and traced.
 
-    They take turns in blocks of a few ms: short enough that both meet the same machine, and long enough that a traced
-    trip comes after a traced one, as in an application.
+    Attributes:
+        plain_ns, traced_ns: all of them.
+        added_ns: how much longer the median of each traced block is than that of its neighbour.
     """
 
-    def exchange(request: bytes) -> bytes:
-        socket.send(request)
-        return socket.recv()
+    def __init__(self) -> None:
+        self.plain_ns: list[int] = []
+        self.traced_ns: list[int] = []
+        self.added_ns: list[float] = []
 
-    stages: Stages = (lambda: msgpack.packb(PAYLOAD), exchange, msgpack.unpackb)
-    plain_ns: list[int] = []
-    traced_ns: list[int] = []
-    for _ in range(count // BLOCK_TRIPS):
-        for some, times in ((bare, plain_ns), (call, traced_ns)):
-            for _ in range(BLOCK_TRIPS):
-                begin = now_ns()
-                some(*stages)
-                times.append(now_ns() - begin)
-    return plain_ns, traced_ns
+    def make(self, call: Call, socket: zmq.Socket[bytes], count: int) -> None:
+        """Make so many of both, in turn.
+
+        A block is short enough that both meet the same machine, and long enough that a traced trip comes after a traced
+        one, as in an application.
+        """
+        stages: Stages = (lambda: msgpack.packb(PAYLOAD), socket.send, socket.recv, msgpack.unpackb)
+        for number in range(count // BLOCK_TRIPS):
+            medians = {}
+            for is_traced in (number % 2 == 0, number % 2 == 1):
+                some = call if is_traced else bare
+                times = []
+                for _ in range(BLOCK_TRIPS):
+                    begin = now_ns()
+                    some(*stages)
+                    times.append(now_ns() - begin)
+                (self.traced_ns if is_traced else self.plain_ns).extend(times)
+                medians[is_traced] = statistics.median(times)
+            self.added_ns.append(medians[True] - medians[False])
 
 
 def modes(folder: Path) -> dict[str, Callable[[], Call]]:
@@ -268,7 +307,7 @@ def modes(folder: Path) -> dict[str, Callable[[], Call]]:
     }
     for name, module, prepare in (
         ("opentelemetry-sdk, batch, 5 spans", "opentelemetry", by_opentelemetry),
-        ("viztracer, 4 events", "viztracer", by_viztracer),
+        ("viztracer, 5 events", "viztracer", by_viztracer),
     ):
         if find_spec(module) is None:
             print(f"{module} is not installed and left out")
@@ -293,8 +332,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     chosen = parser.parse_args()
     loops: dict[str, list[float]] = {}
-    plain_ns: dict[str, list[int]] = {}
-    traced_ns: dict[str, list[int]] = {}
+    trips: dict[str, Trips] = {}
     with tempfile.TemporaryDirectory(prefix="ipcb-trace-") as name, zmq.Context() as context:
         folder = Path(name)
         address = f"ipc://{folder}/echo"
@@ -307,9 +345,7 @@ def main() -> None:
                 for mode, prepare in every.items():
                     call = prepared(mode, prepare)
                     loops.setdefault(mode, []).append(in_loop_ns(call, chosen.calls))
-                    plain, traced = in_round_trips_ns(call, socket, chosen.calls)
-                    plain_ns.setdefault(mode, []).extend(plain)
-                    traced_ns.setdefault(mode, []).extend(traced)
+                    trips.setdefault(mode, Trips()).make(call, socket, chosen.calls)
             prepared("nothing", every["nothing"])
             socket.send(b"")
             socket.recv()
@@ -317,18 +353,18 @@ def main() -> None:
         measure_wrapping(folder, chosen.calls // 2)
         measure_budget(folder, chosen.calls)
     costs = calibrate()
-    print(f"a four-stage call alone, in ns: recorded {costs.recorded_ns:,.0f}, tallied {costs.timed_ns:,.0f}, "
-          f"counted {costs.counted_ns:,.0f}")  # fmt: skip
-    trip_us = statistics.median(plain_ns["nothing"]) / 1000
+    print(f"a four-stage call alone, in {'C' if IS_C else 'Python'}, in ns: recorded {costs.recorded_ns:,.0f}, "
+          f"tallied {costs.timed_ns:,.0f}, counted {costs.counted_ns:,.0f}")  # fmt: skip
+    trip_us = statistics.median(trips["nothing"].plain_ns) / 1000
     print(f"a round trip of {len(PAYLOAD)} bytes without tracing: p50 {trip_us:.1f} µs")
-    print(f"{'':36}{'in a loop, ns':>16}{'p50 added, µs':>16}{'':>9}{'p99, µs':>10}")
+    print(f"{'':36}{'in a loop, ns':>16}{'p50 added, µs':>20}{'':>9}{'p99, µs':>10}")
     for mode, turns in loops.items():
-        base = statistics.median(plain_ns[mode])
-        added = statistics.median(traced_ns[mode]) - base
-        tail = statistics.quantiles(traced_ns[mode], n=100)[98]
+        base_ns = statistics.median(trips[mode].plain_ns)
+        added_ns, error_ns = median_and_error(trips[mode].added_ns)
+        tail = statistics.quantiles(trips[mode].traced_ns, n=100)[98]
         print(
-            f"{mode:36}{min(turns) - min(loops['nothing']):16,.0f}{added / 1000:16.2f}{100 * added / base:8.1f}%"
-            f"{tail / 1000:10.1f}"
+            f"{mode:36}{min(turns) - min(loops['nothing']):16,.0f}{added_ns / 1000:13.2f} ± {error_ns / 1000:.2f}"
+            f"{100 * added_ns / base_ns:8.1f}%{tail / 1000:10.1f}"
         )
 
 

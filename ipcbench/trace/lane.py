@@ -18,7 +18,7 @@ from ipcbench.trace.call import Call
 from ipcbench.trace.hot import HotSite
 from ipcbench.trace.layout import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
 from ipcbench.trace.nothing import NOTHING
-from ipcbench.trace.schema import SERVER, Schema
+from ipcbench.trace.schema import RPC, SERVER, Schema
 from ipcbench.trace.segment import FULL, Segment
 from ipcbench.trace.served import ServerCall
 from ipcbench.trace.tally import Tally, TallyFile, in_memory
@@ -81,7 +81,8 @@ class Lane:
     """What one thread records into.
 
     Attributes:
-        sites: by method alone for RPC without a peer, else by (method, schema, peer).
+        sites: by (method, schema, peer).
+        entries: the same as the hot path finds them quickly (see hot/recorder.py).
         always: whether every call is recorded.
         period: of how many calls of a method one is recorded, on average.
         blind: whether the calls between are to be counted without a look at the clock.
@@ -92,7 +93,7 @@ class Lane:
     """
 
     __slots__ = ("__weakref__", "_decide_ns", "_lock", "_name_ids", "_names",
-                 "_retry_ns", "_rotating", "_store", "always", "blind", "boot", "files_count", "governor",
+                 "_retry_ns", "_rotating", "_store", "always", "blind", "boot", "entries", "files_count", "governor",
                  "lost_count", "period", "segment", "served_ns", "sites", "spans", "tally_file",
                  "trace_high")  # fmt: skip
 
@@ -106,7 +107,8 @@ class Lane:
         self._decide_ns = 0
         self.boot = store.boot
         self.served_ns = 0
-        self.sites: dict[object, Site] = {}
+        self.sites: dict[tuple[str, Schema, str], Site] = {}
+        self.entries: dict[object, Site] = {}
         self.renew()
 
     def renew(self) -> None:
@@ -148,13 +150,21 @@ class Lane:
                 (site.tally or self.tally(site)).add_untimed(counted)
         return calls_count
 
-    def new_site(self, key: object, method: str, schema: Schema, peer: str) -> Site:
-        """Return the site of a method that this lane has not met."""
-        if len(self.sites) >= MAX_NAMES:
-            method, peer = OTHER, ""
-            key = (method, schema, peer)
-            if key in self.sites:
-                return self.sites[key]
+    def site(self, method: str, schema: Schema, peer: str) -> Site:
+        """Return the site of a method, made if this lane has not met it; from the next call on it has an entry."""
+        key = (method, schema, peer)
+        found = self.sites.get(key)
+        if found is None:
+            if len(self.sites) >= MAX_NAMES:
+                others = (OTHER, schema, "")
+                return self.sites.get(others) or self._new_site(others)
+            found = self._new_site(key)
+        if found.schema is schema:  # not another one that is equal: its id could become that of a third
+            self.entries[method if schema is RPC and not peer else (method, id(schema), peer)] = found
+        return found
+
+    def _new_site(self, key: tuple[str, Schema, str]) -> Site:
+        method, schema, peer = key
         site = self.sites[key] = Site(self, str(method), schema, peer)
         return site
 

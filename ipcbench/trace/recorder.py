@@ -82,14 +82,13 @@ class Recorder(HotRecorder):
             lane: Lane = self._local.lane
         except AttributeError:
             lane = self._new_lane()
-        key = method if schema is RPC and not peer else (method, schema, peer)
-        return lane.sites.get(key) or lane.new_site(key, method, schema, peer)
+        return lane.site(method, schema, peer)
 
     def _new_lane(self) -> Lane:
         lane = Lane(self._store)
         self._local.seat = _Seat(lane)
         self._local.lane = lane
-        self._local.entries = lane.sites
+        self._local.entries = lane.entries
         self._lanes.add(lane)
         return lane
 
@@ -247,7 +246,7 @@ def calibrate() -> Costs:
         lane = recorder._new_lane()
         lane.segment = Segment(Path(), bytearray(2**17), 0)
         best[0] = min(best[0], _cost_ns(recorder))
-        site = lane.sites["calibration"]
+        site = lane.entries["calibration"]
         site.always = False
         site.plan(2**50, False, 0)
         site.tally = in_memory()

@@ -146,8 +146,9 @@ def test_budget_follows_the_time_between_calls() -> None:
         return decided
 
     assert period(5_000_000) == (1, False)
-    assert period(30_000)[1]
-    assert 100 < period(30_000)[0] < 300
+    assert period(60_000)[1]
+    assert 30 < period(60_000)[0] < 60
+    assert period(30_000) == (1024, True)
     assert period(1_000) == (1024, True)
 
 

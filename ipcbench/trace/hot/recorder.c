@@ -35,9 +35,11 @@ static PyObject *recorder_entry(HotRecorder *self, PyObject *const *args, Py_ssi
     if (count == 1 || (args[1] == self->rpc && !has_peer)) {
         key = Py_NewRef(args[0]);
     } else {
-        PyObject *no_peer = PyUnicode_New(0, 0); /* the one empty text */
-        key = PyTuple_Pack(3, args[0], args[1], count > 2 ? args[2] : no_peer);
-        Py_XDECREF(no_peer);
+        PyObject *id = PyLong_FromVoidPtr(args[1]);
+        PyObject *peer = has_peer ? Py_NewRef(args[2]) : PyUnicode_New(0, 0);
+        key = id == NULL || peer == NULL ? NULL : PyTuple_Pack(3, args[0], id, peer);
+        Py_XDECREF(id);
+        Py_XDECREF(peer);
     }
     if (key != NULL) entry = PyDict_GetItemWithError(entries, key);
     Py_XDECREF(key);

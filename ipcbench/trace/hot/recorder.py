@@ -20,7 +20,7 @@ class HotRecorder:
     """Begins calls.
 
     Args:
-        local: has the `entries` of each thread: sites by method, or by method, schema and peer.
+        local: has the `entries` of each thread: sites by method, or by method, id of the schema, and peer.
     """
 
     __slots__ = ("_local", "_rpc")
@@ -39,7 +39,7 @@ class HotRecorder:
             trace_id: what this call belongs to: 16 bytes, hexadecimal digits, a `traceparent`, a number; else new.
         """
         try:
-            site = self._local.entries[method if schema is RPC and not peer else (method, schema, peer)]
+            site = self._local.entries[method if schema is RPC and not peer else (method, id(schema), peer)]
         except (AttributeError, KeyError):
             return self._slow_call(method, schema, peer, trace_id)
         unseen = site._unseen
