@@ -59,6 +59,7 @@ def _facts() -> dict[str, Any]:
     from ipcbench.harness.floor import measure_floor
     from ipcbench.measure.cgroup import read_text
     from ipcbench.measure.machine import describe_machine
+    from ipcbench.trace.hot import IS_C
 
     floor = measure_floor()
     return {
@@ -70,6 +71,7 @@ def _facts() -> dict[str, Any]:
         "swap_used_bytes": _swap_used_bytes(),
         "debug_build": bool(sysconfig.get_config_var("Py_DEBUG")),
         "missing_backends": _missing_backends(),
+        "tracer_in_c": IS_C,
     }
 
 
@@ -147,6 +149,7 @@ def _machine_lines(facts: Mapping[str, Any], versions: Mapping[str, str]) -> Ite
             _with("{:.2f} cores stolen", facts["stolen_cores"]),
             f"longest pause in a busy second {facts['longest_pause_ns'] / 1e6:.2f} ms",
         ),
+        "tracer": ("in C" if facts["tracer_in_c"] else "in Python; installed with a C compiler at hand it is quicker",),
         "versions": tuple(f"{name} {number}" for name, number in versions.items() if name != "commit"),
     }
     for name, values in parts.items():
