@@ -13,7 +13,8 @@ from statistics import fmean, stdev
 
 from ipcbench.analysis.cells import Control, Metric
 from ipcbench.analysis.notes import is_sound
-from ipcbench.measure.stats import MIN_ROUNDS, Interval, student_975
+from ipcbench.measure.stats import MIN_ROUNDS, Interval
+from ipcbench.measure.student import student_975
 from ipcbench.spec import Mode
 from ipcbench.store import Run
 

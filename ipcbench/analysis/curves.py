@@ -16,7 +16,8 @@ from typing import Literal
 
 from ipcbench.analysis.cells import CellSummary, Setting, SettingSummary, Summary
 from ipcbench.analysis.facts import cpu_estimate, cpu_rounds_ns
-from ipcbench.measure.stats import Estimate, FloatArray, noise_floor_ratio, satterthwaite, student_975
+from ipcbench.measure.stats import Estimate, FloatArray, noise_floor_ratio, satterthwaite
+from ipcbench.measure.student import student_975
 
 Axis = Literal["latency", "round trip", "throughput", "cpu"]
 """What a curve shows: one-way latency p50, round trip p50 (ns), time per message (s), CPU time per message (ns)."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.measure.stats import Estimate, FloatArray, IntArray, quantile, student_975
+from ipcbench.measure.stats import Estimate, FloatArray, IntArray, quantile
+from ipcbench.measure.student import student_975
 
 REPLICATES = 1000
 _MAX_BINS = 1024

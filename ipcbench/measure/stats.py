@@ -1,6 +1,7 @@
 """Quantiles, intervals, and what may be said of a ratio: faster, slower, or no clear difference.
 
-What does not live here: the replicates that an interval is made of (bootstrap.py), trials, cells and files.
+What does not live here: the replicates that an interval is made of (bootstrap.py), Student's t (student.py), trials,
+cells and files.
 
 All of it works on logarithms, since times and rates are positive and their errors are ratios.
 """
@@ -10,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from ipcbench.measure.student import NORMAL_975, student_975, student_p_value
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -38,27 +40,6 @@ TRIMMED_RATIO = 0.2
 """Of the rounds of a comparison turn by turn, so many are left out on either side."""
 _MIN_ROUNDS_TO_TRIM = 8
 """Of fewer, too few would be left to tell how they differ."""
-
-_NORMAL_975 = 1.959964
-_STUDENT_975 = (
-    (1.0, 12.7062),
-    (2.0, 4.3027),
-    (3.0, 3.1824),
-    (4.0, 2.7764),
-    (5.0, 2.5706),
-    (6.0, 2.4469),
-    (8.0, 2.3060),
-    (10.0, 2.2281),
-    (15.0, 2.1314),
-    (20.0, 2.0860),
-    (30.0, 2.0423),
-    (60.0, 2.0003),
-    (120.0, 1.9799),
-    (math.inf, _NORMAL_975),
-)
-"""Degrees of freedom → 97.5 % point of Student's t; between them it is nearly linear in 1/degrees."""
-_NORMAL_DEGREES = 1e4
-_NODES_COUNT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +80,6 @@ def quantile(values: npt.ArrayLike, probability: float) -> float | None:
     if array.size * (1.0 - probability) < MIN_TAIL_COUNT - 1e-6:
         return None
     return float(np.quantile(array, probability))
-
-
-def student_975(degrees: float) -> float:
-    """Return the 97.5 % point of Student's t for at least one degree of freedom; within 0.3 %, fractions included."""
-    points = [(1.0 / freedom, value) for freedom, value in reversed(_STUDENT_975)]
-    xs, ys = zip(*points, strict=True)
-    # Near one degree the points are far apart and the curve is steep: interpolate its logarithm.
-    return float(np.exp(np.interp(1.0 / max(1.0, degrees), xs, np.log(ys))))
 
 
 def ratio(numerator: Estimate, denominator: Estimate) -> Interval:
@@ -179,24 +152,6 @@ def may_be_equal(times: Interval) -> bool:
     """Return whether the interval of a ratio comes to within 0.5 % of 1."""
     least = 1.0 + LEAST_RATIO
     return times.low <= least and times.high >= 1.0 / least
-
-
-@cache
-def _quadrature() -> tuple[FloatArray, FloatArray]:
-    """Return Gauss and Legendre's nodes and weights on −1 to 1."""
-    return np.polynomial.legendre.leggauss(_NODES_COUNT)
-
-
-def student_p_value(t: float, degrees: float) -> float:
-    """Return the two-sided p-value of Student's t for at least one degree of freedom, fractions included."""
-    if degrees >= _NORMAL_DEGREES:
-        return math.erfc(abs(t) / math.sqrt(2.0))
-    # With t = √ν · cot φ the density is that of sin^(ν − 1) φ, and the tail beyond t is φ from 0 to acot(t/√ν).
-    end = math.atan2(math.sqrt(degrees), abs(t))
-    nodes, weights = _quadrature()
-    tail = float(weights @ np.sin((nodes + 1.0) * (end / 2.0)) ** (degrees - 1.0)) * end / 2.0
-    log_half = math.lgamma(degrees / 2.0) - math.lgamma((degrees + 1.0) / 2.0) + math.log(math.pi) / 2.0
-    return min(1.0, 2.0 * tail / math.exp(log_half))
 
 
 def p_value(a: Estimate, b: Estimate) -> float | None:
@@ -291,6 +246,6 @@ def _interval(value: float, deviations: FloatArray, log_variance: float, degrees
     spread = float(np.std(deviations, ddof=1))
     low, high = -half, half
     if spread > 0.0:
-        scale = half / (_NORMAL_975 * spread)
+        scale = half / (NORMAL_975 * spread)
         low, high = (scale * float(x) for x in np.quantile(deviations, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)))
     return Interval(value * math.exp(min(low, 0.0)), value, value * math.exp(max(high, 0.0)))

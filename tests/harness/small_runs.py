@@ -8,6 +8,15 @@ from ipcbench.harness.sweep import Progress, run_sweep
 from ipcbench.spec import SweepSpec
 from ipcbench.store import Run, load_run
 
+FATAL = [
+    ("KilledReader", ["reader-", "killed by signal 9"]),
+    ("KilledWriter", ["writer", "killed by signal 9"]),
+    ("RaisingReader", ["reader-", "ValueError: a bug in the backend (broken.py:"]),
+    ("HangingReader", ["writer: TransportTimeout", "reader 0, 1 has not read on"]),
+    ("DiesAtStart", ["writer", "exit code 1", "no licence for this transport"]),
+]
+"""Broken backends of which a process dies or hangs, and words of the reason that their trials give."""
+
 
 def tiny(**changes) -> SweepSpec:
     """Return a sweep that takes about a second."""

@@ -7,7 +7,7 @@ import pytest
 from ipcbench.harness.coordinator import TrialRun
 from ipcbench.harness.scene import Scene
 from ipcbench.leftovers import SHM_FOLDER
-from tests.harness.small_runs import measure, tiny
+from tests.harness.small_runs import FATAL, measure, tiny
 
 pytestmark = pytest.mark.usefixtures("broken_on_path")
 
@@ -22,16 +22,7 @@ def one_broken(name: str, folder, stall_s: float = 1.0, module: str = "broken", 
     return by_backend[f"{module}:{name}"], told
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("KilledReader", ["reader-", "killed by signal 9"]),
-        ("KilledWriter", ["writer", "killed by signal 9"]),
-        ("RaisingReader", ["reader-", "ValueError: a bug in the backend (broken.py:"]),
-        ("HangingReader", ["writer: TransportTimeout", "reader 0, 1 has not read on"]),
-        ("DiesAtStart", ["writer", "exit code 1", "no licence for this transport"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "words"), FATAL)
 def test_a_process_that_dies_or_hangs_fails_its_trial_alone(name, words, tmp_path):
     trial, told = one_broken(name, tmp_path)
     assert trial.status == "failed"

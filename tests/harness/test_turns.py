@@ -9,7 +9,7 @@ import pytest
 
 from ipcbench.harness.plan import GUARD_NS
 from ipcbench.store import Run
-from tests.harness.small_runs import measure, tiny
+from tests.harness.small_runs import FATAL, measure, tiny
 
 pytestmark = pytest.mark.usefixtures("broken_on_path")
 
@@ -68,11 +68,7 @@ def test_a_rate_that_was_asked_for_is_sustained_and_a_newest_value_waits_for_no_
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("KilledReader", ["reader-", "killed by signal 9"]),
-        ("KilledWriter", ["writer", "killed by signal 9"]),
-        ("RaisingReader", ["reader-", "ValueError: a bug in the backend (broken.py:"]),
-        ("HangingReader", ["writer: TransportTimeout", "reader 0, 1 has not read on"]),
-        ("DiesAtStart", ["writer", "exit code 1", "no licence for this transport"]),
+        *FATAL,
         ("LosingWriter", ["1 lost"]),
         ("DuplicatingWriter", ["1 duplicated"]),
         ("TearingReader", ["1 torn"]),

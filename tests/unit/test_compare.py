@@ -17,7 +17,8 @@ from ipcbench.analysis.compare_cells import METRICS, Metric
 from ipcbench.analysis.compare_render import as_json, as_markdown, as_text
 from ipcbench.analysis.compare_rules import gate_result, holm, judge, machine_differences
 from ipcbench.errors import ConfigError
-from ipcbench.measure.stats import Estimate, Interval, p_value, ratio, student_p_value
+from ipcbench.measure.stats import Estimate, Interval, p_value, ratio
+from ipcbench.measure.student import student_p_value
 from ipcbench.result import Integrity, TrialResult
 from ipcbench.spec import SweepSpec
 from ipcbench.store import Run

@@ -23,8 +23,8 @@ from ipcbench.measure.stats import (
     rank_groups,
     ratio,
     satterthwaite,
-    student_975,
 )
+from ipcbench.measure.student import student_975
 
 MEDIAN_NS = 10_000.0
 

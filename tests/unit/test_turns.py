@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ipcbench.analysis.curves import mixed
 from ipcbench.analysis.figures import cell_figures
 from ipcbench.analysis.summary import summarise
 from ipcbench.harness.digest import Digest
@@ -130,7 +131,10 @@ def test_a_known_slow_down_is_found_in_noise_that_hides_it_from_figures_by_thems
         lambda source, size: source.normal(0.0, 0.1, size),
         lambda source, size: 0.05 * source.standard_t(2, size),
         lambda source, size: source.normal(0.0, 0.1, (size[0], 1)) + source.normal(0.0, 0.05, size),
-        lambda source, size: np.where(source.random((size[0], 1)) < 0.2, source.normal(0.0, 0.4), 0.0) + 0 * size[1],
+        lambda source, size: (
+            np.where(source.random((size[0], 1)) < 0.2, source.normal(0.0, 0.4, (size[0], 1)), 0.0)
+            + source.normal(0.0, 0.05, size)
+        ),
     ],
     ids=["normal", "heavy tails", "rounds differ", "a few rounds far off"],
 )
@@ -189,3 +193,29 @@ def test_a_stored_run_is_compared_turn_by_turn(tmp_path: Path) -> None:
     for name in ("a", "b"):
         own = [one for one in whole if one.spec.backend == name]
         assert cell_figures(run, own).latency_p50.turns == {}
+
+
+def test_between_two_sizes_turns_are_interpolated_alike() -> None:
+    """What hits the turns of all cells of a size alike does not hide a difference between its neighbours either."""
+
+    def shaken(one: Estimate, seed: int) -> Estimate:
+        source = np.random.default_rng(seed)
+        return replace(
+            one, turns={name: turns + source.normal(0.0, 0.5, turns.shape) for name, turns in one.turns.items()}
+        )
+
+    sizes = [tuple(shaken(one, seed) for one in pair(seed, 12, slower=1.1)) for seed in (1, 2)]
+    fast, slow = (mixed(sizes[0][which], sizes[1][which], 0.5) for which in (0, 1))
+    assert len(fast.turns) == 12
+    assert ratio(slow, fast).estimate == pytest.approx(1.1, rel=0.03)
+    assert compare(ratio(slow, fast), 0.0) == "slower"
+    assert compare(ratio(replace(slow, turns={}), replace(fast, turns={})), 0.0) == "no clear difference"
+
+
+def test_of_unlike_numbers_of_turns_the_common_ones_are_interpolated() -> None:
+    a, b = pair(1, 5), pair(2, 4)
+    short = replace(b[0], turns={name: turns[:7] for name, turns in b[0].turns.items()})
+    found = mixed(a[0], short, 0.25).turns
+    assert {name: len(turns) for name, turns in found.items()} == dict.fromkeys(short.turns, 7)
+    for name, turns in found.items():
+        assert turns == pytest.approx(0.75 * a[0].turns[name][:7] + 0.25 * short.turns[name])
