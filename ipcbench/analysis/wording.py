@@ -115,18 +115,31 @@ def _leaders_words(what: str, praise: str, ranks: Mapping[str, int | None]) -> s
 def _caveats(one: SettingSummary) -> str:
     """Return what speaks against those that lead by any metric, so that nobody wins without a word of it."""
     measured = [cell for cell in one.cells if cell.status == "ok"]
-    found: dict[str, None] = {}
-    for cell in measured:
-        if 1 not in {cell.rank, cell.round_trip_rank, cell.throughput_rank}:
-            continue
-        noisy, over = (stamped_count(cell.trials, kind) for kind in ("noisy", "oversubscribed"))
-        if cell.failed_count:
-            found[f"failed: {cell.failed_count} of {cell.trials_count} trials of {cell.backend}"] = None
-        if noisy:
-            found[f"noisy: {noisy} of {len(cell.trials)} trials of {cell.backend}"] = None
-        if over and not all(stamped_count(other.trials, "oversubscribed") for other in measured):
-            found[f"oversubscribed: {over} of {len(cell.trials)} trials of {cell.backend}"] = None
+    first = [cell for cell in measured if 1 in {cell.rank, cell.round_trip_rank, cell.throughput_rank}]
+    counts = {"failed": [(cell.failed_count, cell.trials_count) for cell in first]}
+    stamps = ["noisy"]
+    if not all(stamped_count(cell.trials, "oversubscribed") for cell in measured):
+        stamps.append("oversubscribed")
+    for stamp in stamps:
+        counts[stamp] = [(stamped_count(cell.trials, stamp), len(cell.trials)) for cell in first]
+    found = []
+    for kind, shares in counts.items():
+        backends: dict[tuple[int, int], list[str]] = {}
+        for cell, share in zip(first, shares, strict=True):
+            if share[0]:
+                backends.setdefault(share, []).append(cell.backend)
+        if backends:
+            found.append(f"{kind}: {', '.join(_shares(backends))}")
     return f" Beware: {'; '.join(found)}." if found else ""
+
+
+def _shares(shares: Mapping[tuple[int, int], Sequence[str]]) -> Iterator[str]:
+    """Yield `2 of 15 trials of shm`, and the next ones without the word."""
+    word = " trials"
+    for (count, trials_count), backends in shares.items():
+        each = " each" if len(backends) > 1 else ""
+        yield f"{count} of {trials_count}{word}{each} of {joined(backends)}"
+        word = ""
 
 
 def header(summary: Summary) -> tuple[str, ...]:

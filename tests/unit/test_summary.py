@@ -132,6 +132,17 @@ def test_each_metric_has_its_own_ranks(tmp_path: Path) -> None:
     assert verdict(setting).endswith(" Shortest round trip: shm. Highest throughput: shm.")
 
 
+def test_what_speaks_against_the_first_is_said_once_for_all_alike(tmp_path: Path) -> None:
+    noisy = ("noisy: 5% steal",)
+    cells = {(name, 10): Cell(notes=notes) for name, notes in (("shm", noisy), ("lmdb", noisy), ("zmq", ()))}
+    (setting,) = summarise(make_run(tmp_path / "run", cells)).settings
+    assert verdict(setting).endswith(" Beware: noisy: 6 of 6 trials each of shm and lmdb.")
+    cells[("shm", 10)] = Cell(notes=noisy, factors=(1.0, 1.0, 0.0))
+    (setting,) = summarise(make_run(tmp_path / "other", cells)).settings
+    words = " Beware: failed: 2 of 6 trials of shm; noisy: 4 of 4 trials of shm, 6 of 6 of lmdb."
+    assert verdict(setting).endswith(words)
+
+
 def test_failed_trials_never_enter_a_figure(tmp_path: Path) -> None:
     cells = {("shm", 10): Cell(10_000.0, 1e5, factors=(1.0, 0.0, 1.01)), ("zmq", 10): Cell(40_000.0)}
     cell = cell_of(make_run(tmp_path / "run", cells), "shm")
