@@ -1,4 +1,4 @@
-"""Traffic made up for tests, and traces recorded with an invented clock."""
+"""Traffic made up for tests."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 
@@ -12,55 +11,38 @@ from ipcbench import trace
 from ipcbench.errors import StoreError
 from ipcbench.replay.clients import read_traffic
 from ipcbench.trace.readers.batch import UNKNOWN_NS
+from ipcbench.trace.schema import SERVER
 from tests.trace.logs import V1, V3, head, row, v1_row
+from tests.trace.made import Made
 
 
-class Clock:
-    """Says what it is told."""
-
-    def __init__(self) -> None:
-        self.ns = 1_000_000
-
-    def __call__(self) -> int:
-        return self.ns
-
-    def go(self, ns: int) -> None:
-        self.ns += ns
-
-
-@pytest.fixture
-def clock(monkeypatch) -> Clock:
-    made = Clock()
-    for name in ("call", "serve", "served"):
-        monkeypatch.setattr(sys.modules[f"ipcbench.trace.{name}"], "now_ns", made)
-    return made
-
-
-def one_call(recorder, clock: Clock, method: str = "Do", *, server_ns: int = 40, stages=(10, 20, 100, 5)) -> None:
-    """Record a call, and its server's work in the middle of the wait."""
-    serialize, send, wait, deserialize = stages
+def one_call(recorder: trace.Recorder, method: str = "Do") -> None:
+    """Record a call whose server records nothing."""
     with recorder.call(method) as call:
-        clock.go(serialize)
         call.serialized(1000)
-        context = call.context() if server_ns else b""
-        clock.go(send)
         call.sent()
-        clock.go(10)
-        if server_ns:
-            with trace.serve(context, method) as served:
-                clock.go(server_ns)
-                served.replying(2000)
-        clock.go(wait - 10 - server_ns)
         call.received(2000)
-        clock.go(deserialize)
 
 
-def test_a_trace_of_both_sides_has_gaps_and_the_servers_work(tmp_path, clock):
-    recorder = trace.start(tmp_path)
+def write_calls(folder: Path, *calls: tuple[list[int], list[int]]) -> None:
+    """Write calls of a client by begin and ends of their stages, and the same of the work of its server."""
+    client, server = Made(folder, "client", 100), Made(folder, "server", 200)
+    for span, (stamps, served) in enumerate(calls, 1):
+        client.call("Do", stamps, sent=1000, recv=2000, span=span)
+        server.call("Do", served, SERVER, span=span)
+    client.segment.close()
+    server.segment.close()
+
+
+def test_a_trace_of_both_sides_has_gaps_and_the_servers_work(tmp_path):
+    calls = []
+    begin = 1_000_000
     for gap in (0, 7, 8):
-        clock.go(gap)
-        one_call(recorder, clock)
-    trace.stop()
+        begin += gap
+        sent = begin + 30
+        calls.append(([begin, begin + 10, sent, sent + 100, sent + 105], [sent + 10, sent + 10, sent + 50, sent + 50]))
+        begin += 135
+    write_calls(tmp_path, *calls)
     found = read_traffic(tmp_path)
     (lane,) = found.lanes
     assert found.methods == ("Do",)
@@ -76,34 +58,28 @@ def test_a_trace_of_both_sides_has_gaps_and_the_servers_work(tmp_path, clock):
     assert found.remarks == ()
 
 
-def test_without_the_servers_records_its_work_is_unknown(tmp_path, clock):
+def test_without_the_servers_records_its_work_is_unknown(tmp_path):
     recorder = trace.start(tmp_path)
-    one_call(recorder, clock, server_ns=0)
+    one_call(recorder)
     trace.stop()
     found = read_traffic(tmp_path)
     assert not found.server_known
     assert found.lanes[0].server_ns.tolist() == [UNKNOWN_NS]
 
 
-def test_a_server_that_begins_while_its_client_still_sends_is_not_cut(tmp_path, clock):
-    recorder = trace.start(tmp_path)
-    with recorder.call("Do") as call:
-        call.serialized(10)
-        with trace.serve(call.context(), "Do") as served:
-            clock.go(500)
-            served.replying(10)
-        call.sent()
-        clock.go(20)
-        call.received(10)
-    trace.stop()
+def test_a_server_that_begins_while_its_client_still_sends_is_not_cut(tmp_path):
+    begin = 1_000_000
+    write_calls(
+        tmp_path, ([begin, begin, begin + 500, begin + 520, begin + 520], [begin, begin, begin + 500, begin + 500])
+    )
     assert read_traffic(tmp_path).lanes[0].server_ns.tolist() == [500]
 
 
-def test_every_thread_is_a_client_and_failed_calls_are_left_out(tmp_path, clock):
+def test_every_thread_is_a_client_and_failed_calls_are_left_out(tmp_path):
     recorder = trace.start(tmp_path)
 
     def work() -> None:
-        one_call(recorder, clock)
+        one_call(recorder)
         with pytest.raises(ValueError, match="no"), recorder.call("Do"):
             raise ValueError("no")
 
@@ -117,10 +93,10 @@ def test_every_thread_is_a_client_and_failed_calls_are_left_out(tmp_path, clock)
     assert any("2 calls failed" in one for one in found.remarks)
 
 
-def test_calls_without_records_make_gaps_unknown(tmp_path, clock):
+def test_calls_without_records_make_gaps_unknown(tmp_path):
     recorder = trace.start(tmp_path, sample=4)
     for _ in range(40):
-        one_call(recorder, clock, server_ns=0)
+        one_call(recorder)
     trace.stop()
     found = read_traffic(tmp_path)
     assert not found.gaps_known
@@ -165,14 +141,12 @@ def test_a_pipeline_has_no_requests_and_replies(tmp_path):
         read_traffic(tmp_path)
 
 
-def test_of_calls_inside_others_the_outer_ones_are_replayed(tmp_path, clock):
+def test_of_calls_inside_others_the_outer_ones_are_replayed(tmp_path):
     recorder = trace.start(tmp_path)
     with recorder.call("Do") as call:
         call.serialized(10)
         with recorder.call("socket", trace.Schema("exchange", ("send", "wait"), 1)) as inner:
-            clock.go(5)
             inner.mark()
-            clock.go(5)
         call.sent()
         call.received(10)
         call.buffers("float32[5]")
