@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ipcbench.trace.readers.tq_calls import Function, Pairing
-from ipcbench.trace.readers.tq_columns import FOREIGN, GOT, NOTHING, ODD, PART, PUT, START, Columns, columns
+from ipcbench.trace.readers.tq_columns import END, FOREIGN, GOT, NOTHING, ODD, PART, PUT, START, Columns, columns
 from ipcbench.trace.readers.tq_transfers import Transfers
 
 MARKER = "[TQ-"
@@ -25,6 +25,11 @@ _MOST_KNOWN = 10_000
 _LONGEST_KEY_BYTES = 300
 _OTHERS = "(other workers)"
 _PUT_START = b" | stage=TQ_CLIENT_PUT_START | batch_size="
+
+
+def _size_bytes(hundredths: int) -> int:
+    """Return how many bytes so many hundredths of a MiB are."""
+    return round(hundredths * 2**20 / 100)
 
 
 class QuickLines:
@@ -55,44 +60,49 @@ class QuickLines:
     def _hand_on(self, block: bytes, found: Columns) -> Iterator[int]:
         """Hand on what the lines say; yield, at its turn, the number of each that is not as usual."""
         chosen = np.flatnonzero((found.kinds != FOREIGN) & (found.kinds != NOTHING))
+        kinds = found.kinds[chosen]
+        shares = iter((found.hundredths[chosen[kinds == END], ::-1] / 1e4).tolist())
         owners = self._owners
         rows = zip(
-            chosen.tolist(), found.kinds[chosen].tolist(), found.begins[chosen].tolist(),
-            found.workers[chosen].tolist(), found.markers[chosen].tolist(), found.heads[chosen].tolist(),
-            (found.at_us[chosen] * 1000).tolist(), (found.durations_us[chosen] * 1000).tolist(),
-            found.hundredths[chosen, 0].tolist(), strict=True,
+            chosen.tolist(), kinds.tolist(), found.begins[chosen].tolist(), found.workers[chosen].tolist(),
+            found.markers[chosen].tolist(), found.heads[chosen].tolist(), (found.at_us[chosen] * 1000).tolist(),
+            (found.durations_us[chosen] * 1000).tolist(), found.hundredths[chosen, 0].tolist(), strict=True,
         )  # fmt: skip
         for line, kind, begin, worker_end, marker, head_end, at_ns, duration_ns, hundredths in rows:
             if kind == ODD:
                 yield line
             elif kind >= GOT:
-                start = block[begin:worker_end]
-                worker = self._starts.get(start)
-                if worker is None:
-                    worker = self._worker_of(block[begin:marker], start)
-                if not self._transfer(worker, kind, block[marker:head_end], at_ns, duration_ns, hundredths):
+                places = begin, worker_end, marker, head_end
+                if not self._transfer(block, places, kind, at_ns, duration_ns, hundredths):
                     yield line
             else:
                 key = block[begin:worker_end], block[marker:head_end]
                 owner = owners.get(key) or self._owner(key, block[begin:marker])
+                ratios = next(shares) if kind == END else None
                 if owner is None:
                     yield line
-                elif kind >= PART:
-                    owner[0].part(kind - PART, at_ns, duration_ns, owner[1])
+                elif ratios is not None:
+                    owner[0].end(at_ns, duration_ns, owner[1], ratios)
                 elif kind == START:
                     owner[0].begin(at_ns, owner[1])
                 else:
-                    put, compute, get = found.hundredths[line].tolist()
-                    owner[0].end(at_ns, duration_ns, owner[1], (get / 1e4, compute / 1e4, put / 1e4))
+                    owner[0].part(kind - PART, at_ns, duration_ns, owner[1])
 
-    def _transfer(self, worker: str, kind: int, body: bytes, at_ns: int, duration_ns: int, hundredths: int) -> bool:
+    def _transfer(
+        self, block: bytes, places: tuple[int, int, int, int], kind: int, at_ns: int, duration_ns: int, hundredths: int
+    ) -> bool:
         """Take a line with [TQ-DETAIL]; return whether it is as usual."""
+        begin, worker_end, marker, head_end = places
+        start = block[begin:worker_end]
+        worker = self._starts.get(start)
+        if worker is None:
+            worker = self._worker_of(block[begin:marker], start)
         if kind == GOT:
-            self._transfers.got(worker, at_ns, duration_ns, round(hundredths * 2**20 / 100))
+            self._transfers.got(worker, at_ns, duration_ns, _size_bytes(hundredths))
         elif kind == PUT:
             self._transfers.put(worker, at_ns, duration_ns, hundredths / 100)
-        elif _PUT_START in body:
-            self._transfers.size(worker, round(hundredths * 2**20 / 100))
+        elif block.find(_PUT_START, marker, head_end) >= 0:
+            self._transfers.size(worker, _size_bytes(hundredths))
         else:
             return False
         return True

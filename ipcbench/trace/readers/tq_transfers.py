@@ -32,7 +32,9 @@ class Transfers:
 
     def size(self, worker: str, size_bytes: int) -> None:
         """Take note of how much the worker's next put moves."""
-        waiting = self._sizes.setdefault(worker, [])
+        waiting = self._sizes.get(worker)
+        if waiting is None:
+            waiting = self._sizes[worker] = []
         waiting.append(size_bytes)
         if len(waiting) > _MOST_SIZES:
             del waiting[0]
@@ -55,10 +57,11 @@ class Transfers:
         self._add(worker, operation[:_LONGEST_NAME], (UNKNOWN_NS, duration_ns, (duration_ns, 0, 0), 0, 0))
 
     def _add(self, worker: str, name: str, call: TqCall) -> None:
-        key = (worker, name)
-        if key not in self._calls and len(self._calls) >= _MOST_LISTS:
-            key = ("", _OTHERS)
-        self._calls.setdefault(key, []).append(call)
+        calls = self._calls.get((worker, name))
+        if calls is None:
+            key = (worker, name) if len(self._calls) < _MOST_LISTS else ("", _OTHERS)
+            calls = self._calls.setdefault(key, [])
+        calls.append(call)
         self.done_count += 1
 
     def take(self) -> Iterator[tuple[str, str, list[TqCall]]]:
