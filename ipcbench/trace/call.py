@@ -13,14 +13,11 @@ from ipcbench.clock import now_ns
 from ipcbench.trace.buffers import describe
 from ipcbench.trace.context import MAGIC, NO_CONTEXT, SAMPLED, VERSION, pack_context
 from ipcbench.trace.hot import HotCall
-from ipcbench.trace.layout import CALL, FAILED, KEPT, MARKER, OVERRUN, PACK_HEAD, PACKERS
+from ipcbench.trace.layout import CALL, FAILED, KEPT, MARKER, OVERRUN, OWN_TRACE, PACK_HEAD, PACKERS
 
 if TYPE_CHECKING:
     from ipcbench.trace.context import Context
     from ipcbench.trace.lane import Site
-
-_OWN = (0, 0)
-"""The trace id of a call that has none of a caller: it follows from its place."""
 
 
 class Call(HotCall):
@@ -51,7 +48,7 @@ class Call(HotCall):
             self._span = next(lane.spans)
             if self._trace is None:
                 self._trace = (lane.trace_high, self._span)
-        high, low = self._trace or _OWN
+        high, low = self._trace or OWN_TRACE
         return pack_context(MAGIC, VERSION, SAMPLED, lane.boot, high, low, self._span, now_ns())
 
     def buffers(self, *request: object) -> None:
@@ -70,7 +67,7 @@ class Call(HotCall):
         """Be of the call that a context is of, recorded if that is, as far as a budget here allows it."""
         if context is not None:
             if context.sampled is not None:
-                self._recorded = context.sampled and (self._site.lane.governor is None or self._recorded)
+                self._recorded = bool(context.sampled) and (self._site.lane.governor is None or self._recorded)
             if context.span:
                 self._trace, self._span = (context.high, context.low), context.span
 
@@ -118,7 +115,7 @@ class Call(HotCall):
             head = PACK_HEAD(CALL, flags, ends, site.schema.role, *site.ids, error_id, layout_id)
         else:
             head = site.heads[ends]
-        high, low = self._trace or _OWN
+        high, low = self._trace or OWN_TRACE
         PACKERS[ends](segment.buffer, offset, head, high, low, self._span, self._begin_ns, *marks, end_ns,
                       self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
         return True

@@ -123,7 +123,7 @@ class Lane:
         self.trace_high = int.from_bytes(os.urandom(8), "little")
         first = int.from_bytes(os.urandom(8), "little") >> 1 | 1  # counted up from here, it stays below 2⁶⁴
         self.spans = itertools.count(first)
-        for site in self.sites.values():
+        for site in list(self.sites.values()):
             site.segment = FULL
             site.passed()
             site.tally = None
@@ -137,7 +137,7 @@ class Lane:
         self._decide_ns = at_ns + _DECIDE_EVERY_NS
         governor.planned_count = self.tell()
         self.period, self.blind = governor.decide(at_ns)
-        for one in self.sites.values():
+        for one in list(self.sites.values()):
             one.plan(self.period, self.blind, self._decide_ns)
 
     def tell(self) -> int:
@@ -147,7 +147,10 @@ class Lane:
             passed_count, counted = site.passed()
             calls_count += passed_count
             if counted:
-                (site.tally or self.tally(site)).add_untimed(counted)
+                try:
+                    (site.tally or self.tally(site)).add_untimed(counted)
+                except ValueError:  # another thread has just closed it
+                    self.lost_count += counted
         return calls_count
 
     def site(self, method: str, schema: Schema, peer: str) -> Site:
@@ -232,7 +235,7 @@ class Lane:
                 return False
             self._forget_names()
             self.segment = made
-            for site in self.sites.values():
+            for site in list(self.sites.values()):
                 site.segment = FULL
             return True
         finally:
@@ -256,7 +259,7 @@ class Lane:
         with self._lock:
             segment, self.segment = self.segment, FULL
             self._store.finish(segment)
-            for site in self.sites.values():
+            for site in list(self.sites.values()):
                 tally, site.tally = site.tally, in_memory() if site.tally else None
                 if tally is not None:
                     tally.close()

@@ -40,6 +40,9 @@ OVERRUN = 4
 MARKER = 0x5A7C159E3779B00
 """What a slot's offset is combined with (exclusive or) to give its marker."""
 
+OWN_TRACE = (0, 0)
+"""The trace id of a call that has none of a caller: it follows from its place."""
+
 _PREFIX = Struct("<8sHHI")
 
 PACK_HEAD = Struct("<BBBBHHHHI").pack

@@ -5,11 +5,15 @@ What does not live here: the others (call.py).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from ipcbench.trace.call import Call
 from ipcbench.trace.context import NO_CONTEXT
 from ipcbench.trace.hot import HotNothing
+
+if TYPE_CHECKING:
+    from ipcbench.trace.context import Context
 
 
 class Nothing(HotNothing, Call):
@@ -29,6 +33,9 @@ class Nothing(HotNothing, Call):
         """Ignore it."""
 
     def reply_buffers(self, *reply: object) -> None:
+        """Ignore it."""
+
+    def follow(self, context: Context | None) -> None:
         """Ignore it."""
 
     def forget(self) -> None:

@@ -65,6 +65,7 @@ class Recorder(HotRecorder):
         super().__init__(threading.local(), RPC)
         self._store = store
         self._lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
+        self._lock = threading.RLock()  # of the set of lanes
 
     @property
     def problem(self) -> str:
@@ -89,11 +90,13 @@ class Recorder(HotRecorder):
         self._local.seat = _Seat(lane)
         self._local.lane = lane
         self._local.entries = lane.entries
-        self._lanes.add(lane)
+        with self._lock:
+            self._lanes.add(lane)
         return lane
 
     def renew(self) -> None:
         """Go on in the child after a fork, with files of its own."""
+        self._lock = threading.RLock()  # another thread may have held the old one, and is not here
         for lane in list(self._lanes):
             lane.renew()
         seat = self._local.__dict__.get("seat")
@@ -102,7 +105,8 @@ class Recorder(HotRecorder):
 
     def close(self) -> None:
         """End recording: files are cut to what was used. Calls under way, and later ones, are not recorded."""
-        lanes = list(self._lanes)
+        with self._lock:
+            lanes = list(self._lanes)
         for lane in lanes:
             lane.tell()  # what was counted, into files that may have to be made for it
         self._store.closed = True
@@ -143,11 +147,10 @@ DISABLED = _Disabled()
 class _State:
     """The recorder of this process."""
 
-    __slots__ = ("hooked", "recorder")
+    __slots__ = ("recorder",)
 
     def __init__(self) -> None:
         self.recorder: Recorder = _Unresolved()
-        self.hooked = False
 
 
 STATE = _State()
@@ -203,8 +206,8 @@ def start(
         ConfigError: a value is not allowed.
     """
     limit = parse_bytes(max_bytes, "max_bytes") if isinstance(max_bytes, str) else max_bytes
-    if not 1 <= sample <= 1_000_000:
-        raise ConfigError("sample", sample, "1 to 1,000,000")
+    if not isinstance(sample, int) or not 1 <= sample <= 1_000_000:
+        raise ConfigError("sample", sample, "a whole number, 1 to 1,000,000")
     if not 0.0 <= budget < 1.0:
         raise ConfigError("budget", budget, "a share of time: 0 to 1, such as 0.01")
     if not str(folder):
@@ -212,10 +215,6 @@ def start(
     STATE.recorder.close()
     store = Store(Path(folder).absolute(), service[:100], sample, budget, limit, calibrate())
     STATE.recorder = Recorder(store)
-    if not STATE.hooked:
-        STATE.hooked = True
-        os.register_at_fork(after_in_child=_renew)
-        atexit.register(stop)
     return STATE.recorder
 
 
@@ -227,6 +226,11 @@ def stop() -> None:
 
 def _renew() -> None:
     STATE.recorder.renew()
+
+
+# At once, so that what other modules do after a fork, or at the end, is recorded where it belongs.
+os.register_at_fork(after_in_child=_renew)
+atexit.register(stop)
 
 
 class _Scratch(Store):

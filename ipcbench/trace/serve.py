@@ -81,7 +81,7 @@ def serve(
     recorder = STATE.recorder
     if not recorder.enabled:
         return NOT_SERVED
-    received_ns = received_ns or now_ns()
+    received_ns = int(received_ns) or now_ns()
     if isinstance(carrier, Receiving):
         carrier = carrier.arrival
     if isinstance(carrier, Arrival):

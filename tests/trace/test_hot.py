@@ -21,6 +21,7 @@ from ipcbench.trace.hot import files as py_files
 from ipcbench.trace.hot import recorder as py_recorder
 from ipcbench.trace.hot import site as py_site
 from ipcbench.trace.layout import BIN_COUNT, CALL, HEADER_BYTES, MARKER, PACK_HEAD, RECORD_BYTES, SUM_CELLS, TALLY_BYTES
+from ipcbench.trace.schema import RPC
 
 ROOT = Path(__file__).parents[2]
 SLOTS_COUNT = 12  # more than calls: a slot that was not finished stays empty
@@ -107,12 +108,15 @@ class Made:
         places = [cells[1:15].tolist(), cells[SUM_CELLS // 2 : SUM_CELLS // 2 + 14].tolist()]
         calls, failures, sent, recv, total, longest, *stages, again = max(places)
         assert calls == again == int(cells[SUM_CELLS:].sum())
-        assert sum(stages) == total >= longest
+        assert sum(stages) % 2**64 == total >= longest
         return [int(cells[0]), calls, failures, sent, recv, sum(one > 0 for one in stages[LAST + 1 :])]
 
 
 numbers = st.one_of(
-    st.integers(-3, 2**70), st.sampled_from([0, 2**63 - 1, 2**63, 2**64 - 1, 2**64]), st.none(), st.text(max_size=2)
+    st.integers(-3, 2**70),
+    st.sampled_from([0, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 1.5, True, np.int64(7)]),
+    st.none(),
+    st.text(max_size=2),
 )
 marks = st.one_of(
     st.tuples(st.just("mark"), st.lists(st.integers(0, 2**40), max_size=2)),
@@ -128,6 +132,7 @@ calls = st.fixed_dictionaries(
         "error": st.sampled_from([None, None, None, ValueError]),
         "trace": st.one_of(st.none(), st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))),
         "noted": st.booleans(),
+        "reversed": st.sampled_from([False, False, True]),
         "twice": st.booleans(),
     }
 )
@@ -148,6 +153,8 @@ def test_the_same_calls_leave_the_same_records(some: list[dict[str, Any]]) -> No
                 call._trace, call._span = one["trace"], 7
             for name, arguments in one["marks"]:
                 getattr(call, name)(*arguments)
+            if one["reversed"] and not one["recorded"]:
+                call._begin_ns = 2**62
             call.__exit__(one["error"], None, None)
             if one["twice"]:
                 call.__exit__(None, None, None)
@@ -243,6 +250,58 @@ def test_what_is_released_takes_nothing_more() -> None:
         assert len(made.left) == 2
         with pytest.raises(ValueError, match=r"released|closed"):
             made.tally.add(1, [], 2, 0, 0, False)
+
+
+def test_a_tally_refuses_what_no_sum_can_hold_and_stays_whole() -> None:
+    for by in both():
+        made = Made(by)
+        wrong: list[tuple[Any, ...]] = [
+            (5, [], 4, 0, 0), (5, [6], 4, 0, 0),
+            *((1, [], 2, *one) for one in ((-1, 0), (0, 2**63), (1.5, 0), ("a", 0))),
+        ]  # fmt: skip
+        for one in wrong:
+            with pytest.raises((ValueError, TypeError)):
+                made.tally.add(*one, False)
+        for _ in range(3):
+            made.tally.add(1, [3, 2], 4, 2**63 - 1, 0, True)  # in all more than a sum holds, and one stage is negative
+        made.tally.add_untimed(7)
+        assert made.sums()[:3] == [7, 3, 3]
+
+
+def test_an_entry_is_looked_up_anew_where_locals_are_not_those_of_threads() -> None:
+    """As with gevent, where each greenlet has entries of its own in one thread."""
+
+    class Local:
+        entries: dict[object, Any]
+
+    for by in both():
+        local = Local()
+        recorder = by.HotRecorder(local, RPC)
+        first, second = Made(by), Made(by)
+        for made in (first, second, first):
+            local.entries = {"x": made.site, ("x", id(made), "peer"): made.site}
+            assert recorder.call("x")._site is made.site
+            assert recorder.call("x", RPC)._site is made.site
+            assert recorder.call("x", made, "peer")._site is made.site
+
+
+def test_what_is_not_made_whole_does_not_end_the_process() -> None:
+    by = in_c()
+    with pytest.raises(TypeError):
+        by.HotSite(by.HotNothing(), 1).begin()
+    with pytest.raises(TypeError):
+        by.HotSite.__new__(by.HotSite).begin()
+    with pytest.raises(AttributeError):
+        by.HotRecorder.__new__(by.HotRecorder).call("x")
+
+    class Odd(int):
+        def __add__(self, other: object) -> Any:
+            call.sent_bytes = 0
+            return NotImplemented
+
+    with Made(by).site.begin() as call:
+        call.serialized(Odd(3))
+        call.serialized(Odd(4))
 
 
 def test_in_c_nothing_is_leaked() -> None:

@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,6 +101,33 @@ def test_what_cannot_be_stored_does_not_reach_the_application(tmp_path: Path) ->
     rpc(recorder, method="fine")
     trace.stop()
     assert [one.method for one in records(tmp_path)] == ["fine"]
+
+
+@pytest.mark.parametrize("wrong", [1.5, -1, 2**62, 2**70, None, "x"])
+def test_a_number_of_bytes_that_is_none_does_not_spoil_the_sums(tmp_path: Path, wrong: Any) -> None:
+    recorder = trace.start(tmp_path, sample=1000)
+    for _ in range(200):
+        rpc(recorder, sent=wrong)
+        rpc(recorder, method="fine")
+    trace.stop()
+    assert next(one for one in tallies(tmp_path) if one.method == "fine").sent_bytes > 0
+
+
+def test_a_request_that_came_by_another_clock_is_no_danger(tmp_path: Path) -> None:
+    trace.start(tmp_path, sample=2)
+    for _ in range(100):
+        with trace.serve(None, "m", received_ns=time.time_ns()) as call:
+            call.replying(1)
+        with trace.serve(None, "fine", received_ns=time.monotonic() * 1e9) as call:  # type: ignore[arg-type]
+            call.replying(1)
+    trace.stop()
+    assert calls_count(tmp_path) >= 100
+
+
+def test_a_call_that_is_not_timed_follows_nobody() -> None:
+    trace.stop()
+    with trace.call("x") as call:
+        call.follow(trace.extract("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
 
 
 def test_recorded_and_tallied_calls_are_all_calls(tmp_path: Path) -> None:

@@ -28,12 +28,16 @@ static bool is_something(PyObject *one) {
 
 /* Add a number of bytes, of whatever type; what is not a number is found out when the record is written. */
 static void add_bytes(PyObject **place, PyObject *more) {
-    PyObject *sum = is_something(*place) ? PyNumber_Add(*place, more) : Py_NewRef(more);
-    if (sum == NULL) {
-        PyErr_Clear();
-        sum = Py_NewRef(Py_None);
+    PyObject *old = Py_XNewRef(*place); /* what is added may be of a class that looks at this very place */
+    PyObject *sum = PyNumber_Index(more);
+    if (is_something(old)) {
+        PyObject *before = sum == NULL ? NULL : PyNumber_Index(old);
+        Py_XSETREF(sum, before == NULL ? Py_NewRef(Py_None) : PyNumber_Add(before, sum));
+        Py_XDECREF(before);
     }
-    Py_XSETREF(*place, sum);
+    PyErr_Clear();
+    Py_XSETREF(*place, sum != NULL ? sum : Py_NewRef(more));
+    Py_XDECREF(old);
 }
 
 static inline void reset(PyObject **place, PyObject *value) {
@@ -42,13 +46,13 @@ static inline void reset(PyObject **place, PyObject *value) {
 
 /* Make it ready for the next call, and free. */
 static void call_end(HotCall *self) {
-    HotSite *site = self->site;
     self->marks = 0;
     self->noted = 0;
     reset(&self->sent_bytes, zero);
     reset(&self->recv_bytes, zero);
     reset(&self->trace, Py_None);
     reset(&self->span, zero);
+    HotSite *site = self->site;
     if (site == NULL || self->begin_ns == 0) return; /* ended twice, it is free once */
     self->begin_ns = 0;
     if (site->spare == NULL) {
@@ -176,7 +180,7 @@ static bool call_write(HotCall *self, uint64_t sent_bytes, uint64_t recv_bytes) 
     if (offset + layout.record_bytes > slots->limit || !PyBytes_Check(head) || PyBytes_GET_SIZE(head) != HEAD_BYTES)
         return false;
     slots->next = offset + layout.record_bytes;
-    char *record = (char *)slots->view.buf + offset;
+    char *record = (char *)slots->mapped.view.buf + offset;
     memcpy(record, PyBytes_AS_STRING(head), HEAD_BYTES);
     memcpy(record + HEAD_BYTES, ids, sizeof ids);
     int64_t *times = (int64_t *)(record + BEGIN_AT);
@@ -205,7 +209,7 @@ static PyObject *call_exit(HotCall *self, PyObject *const *args, Py_ssize_t coun
         } else {
             Sums *sums = (Sums *)site->tally;
             done = 0 <= total_ns && total_ns <= site->slowest_ns && sums != NULL && sent_bytes <= INT64_MAX &&
-                   recv_bytes <= INT64_MAX && PyObject_TypeCheck((PyObject *)sums, &sums_type) && sums->view.obj != NULL;
+                   recv_bytes <= INT64_MAX && PyObject_TypeCheck((PyObject *)sums, &sums_type) && sums->mapped.view.obj != NULL;
             if (done) sums_count(sums, self->begin_ns, self->ends_ns, self->marks + 1, sent_bytes, recv_bytes, false);
         }
         if (done) {
@@ -293,17 +297,11 @@ static PyObject *nothing_mark(PyObject *self, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-static PyObject *nothing_enter(PyObject *self, PyObject *Py_UNUSED(none)) { return Py_NewRef(self); }
-
-static PyObject *nothing_exit(PyObject *self, PyObject *const *args, Py_ssize_t count) { Py_RETURN_NONE; }
-
 static PyMethodDef nothing_methods[] = {
     {"mark", AS_METHOD(nothing_mark), MARK, "mark($self, /, recv_bytes=0, sent_bytes=0)\n--\n\nIgnore it."},
     {"serialized", AS_METHOD(nothing_mark), MARK, "serialized($self, /, sent_bytes)\n--\n\nIgnore it."},
     {"sent", AS_METHOD(nothing_mark), MARK, "sent($self, /)\n--\n\nIgnore it."},
     {"received", AS_METHOD(nothing_mark), MARK, "received($self, /, recv_bytes)\n--\n\nIgnore it."},
-    {"__enter__", (PyCFunction)nothing_enter, METH_NOARGS, NULL},
-    {"__exit__", AS_METHOD(nothing_exit), METH_FASTCALL, NULL},
     {NULL},
 };
 

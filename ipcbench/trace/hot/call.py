@@ -5,21 +5,19 @@ What does not live here: contexts, notes and failures (trace/call.py). In C: cal
 
 from __future__ import annotations
 
+from operator import index
 from struct import error as StructError  # noqa: N812 # as an exception is written
 from types import TracebackType
 from typing import Any
 
 from ipcbench.clock import now_ns
-from ipcbench.trace.layout import MARKER, PACKERS
-
-_OWN = (0, 0)
-"""The trace id of a call that has none of a caller: it follows from its place."""
+from ipcbench.trace.layout import MARKER, OWN_TRACE, PACKERS
 
 
 def _sum(one: Any, more: Any) -> Any:
     """Return both together; what is not a number is found out when the record is written."""
     try:
-        return one + more
+        return index(one) + index(more)
     except TypeError:
         return None
 
@@ -109,7 +107,7 @@ class HotCall:
                     offset = segment.take()
                     if offset < segment.limit:
                         ends = len(marks) + 1
-                        high, low = self._trace or _OWN
+                        high, low = self._trace or OWN_TRACE
                         PACKERS[ends](segment.buffer, offset, site.heads[ends], high, low, self._span, begin_ns,
                                       *marks, end_ns, self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
                         if end_ns - begin_ns > site.slowest_ns:  # quicker than max
@@ -151,11 +149,3 @@ class HotNothing(HotCall):
 
     def received(self, recv_bytes: int) -> None:
         """Ignore it."""
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End nothing."""

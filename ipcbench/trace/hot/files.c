@@ -2,18 +2,58 @@
 
 #include "hot.h"
 
-/* --------------------------------------------------------------------------------------------- slots of a segment */
+/* --------------------------------------------------------------------------------------------- what is mapped */
 
-static int slots_init(Slots *self, PyObject *args, PyObject *kwargs) {
+static void mapped_let_go(Mapped *self) {
+    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
+}
+
+/* Hold the buffer, which has at least so many bytes. */
+static int mapped_init(Mapped *self, PyObject *args, PyObject *kwargs, int64_t least_bytes) {
     static char *names[] = {"buffer", NULL};
     PyObject *buffer;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &buffer)) return -1;
-    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
-    self->limit = 0;
+    mapped_let_go(self);
     if (PyObject_GetBuffer(buffer, &self->view, PyBUF_WRITABLE) < 0) return -1;
+    if (self->view.len < least_bytes) {
+        mapped_let_go(self);
+        PyErr_SetString(PyExc_ValueError, "the buffer is too small");
+        return -1;
+    }
     Py_XSETREF(self->buffer, Py_NewRef(buffer));
+    return 0;
+}
+
+static int mapped_traverse(Mapped *self, visitproc visit, void *arg) {
+    Py_VISIT(self->buffer);
+    Py_VISIT(self->view.obj);
+    return 0;
+}
+
+static int mapped_clear(Mapped *self) {
+    mapped_let_go(self);
+    Py_CLEAR(self->buffer);
+    return 0;
+}
+
+static void mapped_dealloc(Mapped *self) {
+    PyObject_GC_UnTrack(self);
+    mapped_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMemberDef sums_members[] = {
+    {"buffer", T_OBJECT, offsetof(Mapped, buffer), READONLY, NULL},
+    {NULL},
+};
+
+/* --------------------------------------------------------------------------------------------- slots of a segment */
+
+static int slots_init(Slots *self, PyObject *args, PyObject *kwargs) {
+    self->limit = 0;
+    if (mapped_init(&self->mapped, args, kwargs, 0) < 0) return -1;
     self->next = layout.header_bytes;
-    self->limit = self->view.len;
+    self->limit = self->mapped.view.len;
     return 0;
 }
 
@@ -25,27 +65,13 @@ static PyObject *slots_take(Slots *self, PyObject *Py_UNUSED(none)) {
 
 static PyObject *slots_release(Slots *self, PyObject *Py_UNUSED(none)) {
     self->limit = 0;
-    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
+    mapped_let_go(&self->mapped);
     Py_RETURN_NONE;
-}
-
-static int slots_traverse(Slots *self, visitproc visit, void *arg) {
-    Py_VISIT(self->buffer);
-    Py_VISIT(self->view.obj);
-    return 0;
 }
 
 static int slots_clear(Slots *self) {
     self->limit = 0;
-    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
-    Py_CLEAR(self->buffer);
-    return 0;
-}
-
-static void slots_dealloc(Slots *self) {
-    PyObject_GC_UnTrack(self);
-    slots_clear(self);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    return mapped_clear(&self->mapped);
 }
 
 static PyMethodDef slots_methods[] = {
@@ -55,7 +81,7 @@ static PyMethodDef slots_methods[] = {
 };
 
 static PyMemberDef slots_members[] = {
-    {"buffer", T_OBJECT, offsetof(Slots, buffer), READONLY, NULL},
+    {"buffer", T_OBJECT, offsetof(Mapped, buffer), READONLY, NULL},
     {"limit", T_LONGLONG, offsetof(Slots, limit), READONLY, NULL},
     {NULL},
 };
@@ -67,8 +93,8 @@ PyTypeObject slots_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)slots_init,
-    .tp_dealloc = (destructor)slots_dealloc,
-    .tp_traverse = (traverseproc)slots_traverse,
+    .tp_dealloc = (destructor)mapped_dealloc,
+    .tp_traverse = (traverseproc)mapped_traverse,
     .tp_clear = (inquiry)slots_clear,
     .tp_methods = slots_methods,
     .tp_members = slots_members,
@@ -85,7 +111,7 @@ static inline int64_t bin_of(int64_t value_ns) {
     return bin < layout.bin_count ? bin : layout.bin_count - 1;
 }
 
-static inline uint64_t *sums_cells(Sums *self) { return (uint64_t *)((char *)self->view.buf + layout.header_bytes); }
+static inline uint64_t *sums_cells(Sums *self) { return (uint64_t *)((char *)self->mapped.view.buf + layout.header_bytes); }
 
 /* Of the two places only one is being written at any time: see layout.PACK_SUMS. */
 static void sums_write(Sums *self) {
@@ -114,24 +140,24 @@ void sums_count(Sums *self, int64_t begin_ns, const int64_t *ends_ns, int ends, 
 }
 
 static int sums_init(Sums *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"buffer", NULL};
-    PyObject *buffer;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &buffer)) return -1;
-    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
-    if (PyObject_GetBuffer(buffer, &self->view, PyBUF_WRITABLE) < 0) return -1;
-    if (self->view.len < layout.header_bytes + 8 * (layout.sum_cells + layout.bin_count)) {
-        PyBuffer_Release(&self->view);
-        PyErr_SetString(PyExc_ValueError, "the buffer is too small for a tally");
-        return -1;
-    }
-    Py_XSETREF(self->buffer, Py_NewRef(buffer));
-    return 0;
+    return mapped_init(&self->mapped, args, kwargs, layout.header_bytes + 8 * (layout.sum_cells + layout.bin_count));
 }
 
 static bool sums_is_open(Sums *self) {
-    if (self->view.obj != NULL) return true;
+    if (self->mapped.view.obj != NULL) return true;
     PyErr_SetString(PyExc_ValueError, "this tally is closed");
     return false;
+}
+
+/* Return the number, which must be one of at least 0 that a sum can hold; -1 with an error. */
+static int64_t number_of_bytes(PyObject *one) {
+    int64_t value = PyLong_AsLongLong(one);
+    bool is_too_much = value == -1 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError);
+    if (is_too_much || (value < 0 && !PyErr_Occurred())) {
+        PyErr_SetString(PyExc_ValueError, "a number of bytes is not possible");
+        return -1;
+    }
+    return value;
 }
 
 static PyObject *sums_add(Sums *self, PyObject *const *args, Py_ssize_t count) {
@@ -140,17 +166,25 @@ static PyObject *sums_add(Sums *self, PyObject *const *args, Py_ssize_t count) {
         PyErr_SetString(PyExc_TypeError, "add takes begin, a list of at most 6 ends, end, two numbers of bytes, and failed");
         return NULL;
     }
+    int failed = PyObject_IsTrue(args[5]);
+    int64_t sent_bytes = failed < 0 ? -1 : number_of_bytes(args[3]);
+    int64_t recv_bytes = sent_bytes < 0 ? -1 : number_of_bytes(args[4]);
+    if (recv_bytes < 0) return NULL;
     int64_t begin_ns = PyLong_AsLongLong(args[0]);
-    int marks = (int)PyList_GET_SIZE(args[1]);
-    for (int i = 0; i < marks; i++) ends_ns[i] = PyLong_AsLongLong(PyList_GET_ITEM(args[1], i));
-    ends_ns[marks] = PyLong_AsLongLong(args[2]);
-    int64_t sent_bytes = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[3]);
-    int64_t recv_bytes = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[4]);
-    bool is_too_much = PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError);
-    if (is_too_much || (!PyErr_Occurred() && (sent_bytes < 0 || recv_bytes < 0)))
-        PyErr_SetString(PyExc_ValueError, "a number of bytes is not possible");
-    if (PyErr_Occurred() || !sums_is_open(self)) return NULL;
-    sums_count(self, begin_ns, ends_ns, marks + 1, (uint64_t)sent_bytes, (uint64_t)recv_bytes, PyObject_IsTrue(args[5]) == 1);
+    int marks = 0; /* what is converted might change the list */
+    while (marks < MAX_STAGES - 1 && marks < PyList_GET_SIZE(args[1]) && !PyErr_Occurred()) {
+        PyObject *one = Py_NewRef(PyList_GET_ITEM(args[1], marks));
+        ends_ns[marks++] = PyLong_AsLongLong(one);
+        Py_DECREF(one);
+    }
+    ends_ns[marks] = PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    if (ends_ns[marks] < begin_ns) {
+        PyErr_SetString(PyExc_ValueError, "a call ended before it began");
+        return NULL;
+    }
+    if (!sums_is_open(self)) return NULL;
+    sums_count(self, begin_ns, ends_ns, marks + 1, (uint64_t)sent_bytes, (uint64_t)recv_bytes, failed == 1);
     Py_RETURN_NONE;
 }
 
@@ -168,26 +202,8 @@ static PyObject *sums_put(Sums *self, PyObject *Py_UNUSED(none)) {
 }
 
 static PyObject *sums_release(Sums *self, PyObject *Py_UNUSED(none)) {
-    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
+    mapped_let_go(&self->mapped);
     Py_RETURN_NONE;
-}
-
-static int sums_traverse(Sums *self, visitproc visit, void *arg) {
-    Py_VISIT(self->buffer);
-    Py_VISIT(self->view.obj);
-    return 0;
-}
-
-static int sums_clear(Sums *self) {
-    if (self->view.obj != NULL) PyBuffer_Release(&self->view);
-    Py_CLEAR(self->buffer);
-    return 0;
-}
-
-static void sums_dealloc(Sums *self) {
-    PyObject_GC_UnTrack(self);
-    sums_clear(self);
-    Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyMethodDef sums_methods[] = {
@@ -199,11 +215,6 @@ static PyMethodDef sums_methods[] = {
     {NULL},
 };
 
-static PyMemberDef sums_members[] = {
-    {"buffer", T_OBJECT, offsetof(Sums, buffer), READONLY, NULL},
-    {NULL},
-};
-
 PyTypeObject sums_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.hot._c.Sums",
     .tp_doc = "The bins and sums of the calls of one method in one thread.",
@@ -211,9 +222,9 @@ PyTypeObject sums_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)sums_init,
-    .tp_dealloc = (destructor)sums_dealloc,
-    .tp_traverse = (traverseproc)sums_traverse,
-    .tp_clear = (inquiry)sums_clear,
+    .tp_dealloc = (destructor)mapped_dealloc,
+    .tp_traverse = (traverseproc)mapped_traverse,
+    .tp_clear = (inquiry)mapped_clear,
     .tp_methods = sums_methods,
     .tp_members = sums_members,
 };

@@ -6,6 +6,7 @@ What does not live here: making and closing the files (trace/segment.py, trace/t
 from __future__ import annotations
 
 import itertools
+from operator import index
 from typing import TYPE_CHECKING
 
 from ipcbench.bins import BINS_PER_OCTAVE
@@ -31,6 +32,7 @@ _SUMS_EVERY = 64
 """Calls from one look of the sums at the file to the next; bins, which hold the exact count, are there at once."""
 
 _MOST_BYTES = 2**63
+_LARGEST = 2**64 - 1
 
 
 class Slots:
@@ -72,11 +74,14 @@ class Sums:
         """Add one call: its begin, the ends of its stages but the last (at most 6), its end, and its bytes.
 
         Raises:
-            ValueError, TypeError: numbers of bytes that no sum can hold; nothing is added.
+            ValueError, TypeError: times in the wrong order, or numbers of bytes that no sum can hold; nothing is added.
         """
+        sent_bytes, recv_bytes = index(sent_bytes), index(recv_bytes)
         if not (0 <= sent_bytes < _MOST_BYTES and 0 <= recv_bytes < _MOST_BYTES):
             raise ValueError("a number of bytes is not possible")
         total_ns = end_ns - begin_ns
+        if total_ns < 0:
+            raise ValueError("a call ended before it began")
         octave = total_ns.bit_length() - 8
         if 0 < octave < LAST_OCTAVE:
             self._cells[SUM_CELLS + octave * BINS_PER_OCTAVE + (total_ns >> octave)] += 1
@@ -106,7 +111,8 @@ class Sums:
     def put(self) -> None:
         """Write the sums: those at the place that was not written last time (see layout.PACK_SUMS)."""
         self._sums_at = _SUMS_AT[self._sums_at == _SUMS_AT[0]]
-        PACK_SUMS(self.buffer, self._sums_at, *self._sums, *self._stage_ns, self._sums[0])
+        sums = [one & _LARGEST for one in (*self._sums, *self._stage_ns, self._sums[0])]
+        PACK_SUMS(self.buffer, self._sums_at, *sums)
 
     def release(self) -> None:
         """Let go of the buffer; nothing can be added any more."""

@@ -18,6 +18,9 @@
 #include <string.h>
 #include <time.h>
 
+/* Raised with every change of what C and Python expect of one another; the same as in __init__.py. */
+enum { CONTRACT = 1 };
+
 enum { MAX_STAGES = 7 };
 
 /* What it shares with layout.py, which is asked for it when the module is imported. */
@@ -30,7 +33,11 @@ extern Layout layout;
 typedef struct {
     PyObject_HEAD
     PyObject *buffer;
-    Py_buffer view;
+    Py_buffer view; /* its `obj` is NULL once it is released */
+} Mapped;
+
+typedef struct {
+    Mapped mapped;
     int64_t next, limit;
 } Slots;
 
@@ -38,9 +45,7 @@ typedef struct {
 enum { CALLS, FAILURES, SENT_BYTES, RECV_BYTES, TOTAL_NS, LONGEST_NS, STAGE_NS, SUMS_COUNT = STAGE_NS + MAX_STAGES };
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *buffer;
-    Py_buffer view;
+    Mapped mapped;
     uint64_t sums[SUMS_COUNT];
     bool at_second;
 } Sums;
@@ -76,6 +81,7 @@ typedef struct {
     PyObject *local, *rpc;
     PyObject *latest_entries; /* of the thread that made the latest call, so that most calls need not ask `local` */
     uint64_t latest_thread;   /* its id, which no other thread gets, ever */
+    bool is_per_thread;       /* whether `local` is Python's own; that of gevent is per greenlet */
 } HotRecorder;
 
 extern PyTypeObject slots_type, sums_type, site_type, call_type, nothing_type, recorder_type;

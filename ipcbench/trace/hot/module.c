@@ -18,6 +18,8 @@ static bool read_layout(void) {
         if (PyErr_Occurred()) Py_CLEAR(module);
     }
     Py_XDECREF(module);
+    if (module == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_SetString(PyExc_ImportError, "it was built for another version of ipcbench");
     return module != NULL;
 }
 
@@ -32,7 +34,7 @@ static int64_t their_clock_ns(void) {
 }
 
 static bool is_same_clock(void) {
-    int64_t before_ns = their_clock_ns(), at_ns = now_ns(), after_ns = their_clock_ns();
+    int64_t before_ns = their_clock_ns(), at_ns = now_ns(), after_ns = before_ns < 0 ? -1 : their_clock_ns();
     if (PyErr_Occurred()) return false;
     if (before_ns <= at_ns && at_ns <= after_ns) return true;
     PyErr_SetString(PyExc_ImportError, "the clock of time.monotonic_ns is another one here");
@@ -57,7 +59,8 @@ PyMODINIT_FUNC PyInit__c(void) {
     if (module == NULL) return NULL;
     if (PyModule_AddType(module, &slots_type) < 0 || PyModule_AddType(module, &sums_type) < 0 ||
         PyModule_AddType(module, &site_type) < 0 || PyModule_AddType(module, &call_type) < 0 ||
-        PyModule_AddType(module, &nothing_type) < 0 || PyModule_AddType(module, &recorder_type) < 0)
+        PyModule_AddType(module, &nothing_type) < 0 || PyModule_AddType(module, &recorder_type) < 0 ||
+        PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0)
         Py_CLEAR(module);
     return module;
 }

@@ -7,43 +7,52 @@ static int recorder_init(HotRecorder *self, PyObject *args, PyObject *kwargs) {
     if (!PyArg_ParseTuple(args, "OO", &local, &rpc)) return -1;
     Py_XSETREF(self->local, Py_NewRef(local));
     Py_XSETREF(self->rpc, Py_NewRef(rpc));
+    Py_CLEAR(self->latest_entries);
+    self->is_per_thread = strcmp(Py_TYPE(local)->tp_name, "_thread._local") == 0;
     return 0;
 }
 
-/* Return the entries of this thread, borrowed; NULL without an error if it has none. */
+/* Return the entries of this thread, a new reference; NULL without an error if it has none. */
 static PyObject *recorder_entries(HotRecorder *self) {
     uint64_t thread = PyThreadState_GetID(PyThreadState_Get());
-    if (self->latest_entries == NULL || self->latest_thread != thread) {
-        PyObject *entries = PyObject_GetAttrString(self->local, "entries");
-        if (entries == NULL || !PyDict_Check(entries)) {
-            PyErr_Clear();
-            Py_XDECREF(entries);
-            return NULL;
-        }
-        Py_XSETREF(self->latest_entries, entries);
-        self->latest_thread = thread;
+    if (self->local == NULL) return NULL;
+    if (self->latest_entries != NULL && self->latest_thread == thread) return Py_NewRef(self->latest_entries);
+    PyObject *entries = PyObject_GetAttrString(self->local, "entries");
+    if (entries == NULL || !PyDict_Check(entries)) {
+        PyErr_Clear();
+        Py_XDECREF(entries);
+        return NULL;
     }
-    return self->latest_entries;
+    if (self->is_per_thread) {
+        PyObject *before = self->latest_entries;
+        self->latest_entries = Py_NewRef(entries);
+        self->latest_thread = thread;
+        Py_XDECREF(before);
+    }
+    return entries;
 }
 
-/* Return the entry under which such calls are found, borrowed; NULL without an error if there is none. */
+/* Return the key under which such calls are found, a new reference; NULL if there is none. */
+static PyObject *recorder_key(HotRecorder *self, PyObject *const *args, Py_ssize_t count) {
+    if (count == 1) return Py_NewRef(args[0]);
+    int has_peer = count > 2 ? PyObject_IsTrue(args[2]) : 0;
+    if (args[1] == self->rpc && has_peer == 0) return Py_NewRef(args[0]);
+    PyObject *id = has_peer < 0 ? NULL : PyLong_FromVoidPtr(args[1]);
+    PyObject *peer = count > 2 ? Py_NewRef(args[2]) : PyUnicode_New(0, 0);
+    PyObject *key = id == NULL || peer == NULL ? NULL : PyTuple_Pack(3, args[0], id, peer);
+    Py_XDECREF(id);
+    Py_XDECREF(peer);
+    return key;
+}
+
+/* Return the entry under which such calls are found, a new reference; NULL without an error if there is none. */
 static PyObject *recorder_entry(HotRecorder *self, PyObject *const *args, Py_ssize_t count) {
     PyObject *entries = recorder_entries(self);
-    PyObject *key, *entry = NULL;
-    if (entries == NULL) return NULL;
-    bool has_peer = count > 2 && PyObject_IsTrue(args[2]) != 0;
-    if (count == 1 || (args[1] == self->rpc && !has_peer)) {
-        key = Py_NewRef(args[0]);
-    } else {
-        PyObject *id = PyLong_FromVoidPtr(args[1]);
-        PyObject *peer = has_peer ? Py_NewRef(args[2]) : PyUnicode_New(0, 0);
-        key = id == NULL || peer == NULL ? NULL : PyTuple_Pack(3, args[0], id, peer);
-        Py_XDECREF(id);
-        Py_XDECREF(peer);
-    }
-    if (key != NULL) entry = PyDict_GetItemWithError(entries, key);
+    PyObject *key = entries == NULL ? NULL : recorder_key(self, args, count);
+    PyObject *entry = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(entries, key));
     Py_XDECREF(key);
-    PyErr_Clear();
+    Py_XDECREF(entries);
+    PyErr_Clear(); /* what is wrong with the arguments is found once more on the slow way */
     return entry;
 }
 
@@ -51,7 +60,11 @@ static PyObject *recorder_entry(HotRecorder *self, PyObject *const *args, Py_ssi
 static PyObject *recorder_call(HotRecorder *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
     if (named == NULL && 1 <= count && (count < 4 || (count == 4 && args[3] == Py_None))) {
         PyObject *entry = recorder_entry(self, args, count);
-        if (entry != NULL && PyObject_TypeCheck(entry, &site_type)) return site_begin((HotSite *)entry, NULL);
+        if (entry != NULL) {
+            PyObject *call = PyObject_TypeCheck(entry, &site_type) ? site_begin((HotSite *)entry, NULL) : NULL;
+            Py_DECREF(entry);
+            if (call != NULL || PyErr_Occurred()) return call;
+        }
     }
     PyObject *slow = PyObject_GetAttrString((PyObject *)self, "_slow_call");
     PyObject *call = slow == NULL ? NULL : PyObject_Vectorcall(slow, args, (size_t)count, named);
@@ -81,7 +94,7 @@ static void recorder_dealloc(HotRecorder *self) {
 
 static PyMethodDef recorder_methods[] = {
     {"call", AS_METHOD(recorder_call), METH_FASTCALL | METH_KEYWORDS,
-     "Begin a call: use it with `with`. Arguments: method, schema=RPC, peer=\"\", trace_id=None."},
+     "call($self, method, schema=..., peer='', trace_id=None)\n--\n\nBegin a call: use it with `with`."},
     {NULL},
 };
 

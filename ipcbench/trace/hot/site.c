@@ -15,11 +15,17 @@ static int site_init(HotSite *self, PyObject *args, PyObject *kwargs) {
 
 static HotCall *site_free_call(HotSite *self) {
     HotCall *call = self->spare;
+    if (self->kind == NULL || self->spares == NULL) {
+        PyErr_SetString(PyExc_TypeError, "a site has a kind before its calls begin");
+        return NULL;
+    }
     self->spare = NULL;
     if (call == NULL) {
         Py_ssize_t count = PyList_GET_SIZE(self->spares);
         if (count == 0) {
-            call = (HotCall *)PyObject_CallOneArg(self->kind, (PyObject *)self);
+            PyObject *kind = Py_NewRef(self->kind);
+            call = (HotCall *)PyObject_CallOneArg(kind, (PyObject *)self);
+            Py_DECREF(kind);
             if (call == NULL || PyObject_TypeCheck((PyObject *)call, &call_type)) return call;
             Py_DECREF(call);
             PyErr_SetString(PyExc_TypeError, "the kind of a site is a HotCall");
@@ -50,7 +56,7 @@ static void site_draw(HotSite *self) {
 }
 
 PyObject *site_begin(HotSite *self, PyObject *Py_UNUSED(none)) {
-    if (self->unseen > 0) {
+    if (self->unseen > 0 && self->nothing != NULL) {
         self->unseen--;
         return Py_NewRef(self->nothing);
     }
