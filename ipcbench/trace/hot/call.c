@@ -2,7 +2,7 @@
 
 #include "hot.h"
 
-enum { HEAD_BYTES = 16, BEGIN_AT = 40 }; /* as layout.PACKERS has them */
+enum { BEGIN_AT = 40 }; /* as layout.PACKERS has it */
 
 static inline bool is_none(const PyObject *one) { return one == NULL || one == Py_None; }
 
@@ -28,6 +28,10 @@ static bool is_something(PyObject *one) {
 
 /* Add a number of bytes, of whatever type; what is not a number is found out when the record is written. */
 static void add_bytes(PyObject **place, PyObject *more) {
+    if (*place == zero && PyLong_CheckExact(more)) {
+        Py_SETREF(*place, Py_NewRef(more));
+        return;
+    }
     PyObject *old = Py_XNewRef(*place); /* what is added may be of a class that looks at this very place */
     PyObject *sum = PyNumber_Index(more);
     if (is_something(old)) {
@@ -166,22 +170,19 @@ static inline bool to_uint64(PyObject *number, uint64_t *value) {
 /* Write the record of an ordinary call; false if it is not ordinary, or there is no room. */
 static bool call_write(HotCall *self, uint64_t sent_bytes, uint64_t recv_bytes) {
     HotSite *site = self->site;
-    Slots *slots = (Slots *)site->segment;
+    Slots *slots = site->segment;
     uint64_t ids[3] = {0, 0, 0};
-    if (slots == NULL || !PyObject_TypeCheck((PyObject *)slots, &slots_type)) return false;
     if (!is_none(self->trace) && !(PyTuple_Check(self->trace) && PyTuple_GET_SIZE(self->trace) == 2 &&
                                    to_uint64(PyTuple_GET_ITEM(self->trace, 0), ids) &&
                                    to_uint64(PyTuple_GET_ITEM(self->trace, 1), ids + 1) && to_uint64(self->span, ids + 2)))
         return false;
     int ends = self->marks + 1;
-    if (site->heads == NULL || !PyTuple_Check(site->heads) || ends >= PyTuple_GET_SIZE(site->heads)) return false;
-    PyObject *head = PyTuple_GET_ITEM(site->heads, ends);
+    if (slots == NULL || ends >= site->heads_count) return false;
     int64_t offset = slots->next;
-    if (offset + layout.record_bytes > slots->limit || !PyBytes_Check(head) || PyBytes_GET_SIZE(head) != HEAD_BYTES)
-        return false;
+    if (offset + layout.record_bytes > slots->limit) return false;
     slots->next = offset + layout.record_bytes;
-    char *record = (char *)slots->mapped.view.buf + offset;
-    memcpy(record, PyBytes_AS_STRING(head), HEAD_BYTES);
+    char *record = slots->bytes + offset;
+    memcpy(record, site->heads_bytes[ends], HEAD_BYTES);
     memcpy(record + HEAD_BYTES, ids, sizeof ids);
     int64_t *times = (int64_t *)(record + BEGIN_AT);
     times[0] = self->begin_ns;
@@ -207,9 +208,9 @@ static PyObject *call_exit(HotCall *self, PyObject *const *args, Py_ssize_t coun
             done = call_write(self, sent_bytes, recv_bytes);
             if (done && total_ns > site->slowest_ns) site->slowest_ns = total_ns;
         } else {
-            Sums *sums = (Sums *)site->tally;
-            done = 0 <= total_ns && total_ns <= site->slowest_ns && sums != NULL && sent_bytes <= INT64_MAX &&
-                   recv_bytes <= INT64_MAX && PyObject_TypeCheck((PyObject *)sums, &sums_type) && sums->mapped.view.obj != NULL;
+            Sums *sums = site->tally;
+            done = 0 <= total_ns && total_ns <= site->slowest_ns && sums != NULL && sums->mapped.bytes != NULL &&
+                   sent_bytes <= INT64_MAX && recv_bytes <= INT64_MAX;
             if (done) sums_count(sums, self->begin_ns, self->ends_ns, self->marks + 1, sent_bytes, recv_bytes, false);
         }
         if (done) {

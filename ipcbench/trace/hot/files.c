@@ -5,6 +5,8 @@
 /* --------------------------------------------------------------------------------------------- what is mapped */
 
 static void mapped_let_go(Mapped *self) {
+    self->bytes = NULL;
+    self->limit = 0;
     if (self->view.obj != NULL) PyBuffer_Release(&self->view);
 }
 
@@ -21,7 +23,14 @@ static int mapped_init(Mapped *self, PyObject *args, PyObject *kwargs, int64_t l
         return -1;
     }
     Py_XSETREF(self->buffer, Py_NewRef(buffer));
+    self->bytes = self->view.buf;
+    self->limit = self->view.len;
     return 0;
+}
+
+static PyObject *mapped_release(Mapped *self, PyObject *Py_UNUSED(none)) {
+    mapped_let_go(self);
+    Py_RETURN_NONE;
 }
 
 static int mapped_traverse(Mapped *self, visitproc visit, void *arg) {
@@ -50,11 +59,8 @@ static PyMemberDef sums_members[] = {
 /* --------------------------------------------------------------------------------------------- slots of a segment */
 
 static int slots_init(Slots *self, PyObject *args, PyObject *kwargs) {
-    self->limit = 0;
-    if (mapped_init(&self->mapped, args, kwargs, 0) < 0) return -1;
     self->next = layout.header_bytes;
-    self->limit = self->mapped.view.len;
-    return 0;
+    return mapped_init(self, args, kwargs, 0);
 }
 
 static PyObject *slots_take(Slots *self, PyObject *Py_UNUSED(none)) {
@@ -63,20 +69,9 @@ static PyObject *slots_take(Slots *self, PyObject *Py_UNUSED(none)) {
     return PyLong_FromLongLong(offset);
 }
 
-static PyObject *slots_release(Slots *self, PyObject *Py_UNUSED(none)) {
-    self->limit = 0;
-    mapped_let_go(&self->mapped);
-    Py_RETURN_NONE;
-}
-
-static int slots_clear(Slots *self) {
-    self->limit = 0;
-    return mapped_clear(&self->mapped);
-}
-
 static PyMethodDef slots_methods[] = {
     {"take", (PyCFunction)slots_take, METH_NOARGS, "Return the offset of the next free slot; at `limit` or above there is none."},
-    {"release", (PyCFunction)slots_release, METH_NOARGS, "Let go of the buffer; there is no free slot any more."},
+    {"release", (PyCFunction)mapped_release, METH_NOARGS, "Let go of the buffer; there is no free slot any more."},
     {NULL},
 };
 
@@ -95,7 +90,7 @@ PyTypeObject slots_type = {
     .tp_init = (initproc)slots_init,
     .tp_dealloc = (destructor)mapped_dealloc,
     .tp_traverse = (traverseproc)mapped_traverse,
-    .tp_clear = (inquiry)slots_clear,
+    .tp_clear = (inquiry)mapped_clear,
     .tp_methods = slots_methods,
     .tp_members = slots_members,
 };
@@ -111,7 +106,7 @@ static inline int64_t bin_of(int64_t value_ns) {
     return bin < layout.bin_count ? bin : layout.bin_count - 1;
 }
 
-static inline uint64_t *sums_cells(Sums *self) { return (uint64_t *)((char *)self->mapped.view.buf + layout.header_bytes); }
+static inline uint64_t *sums_cells(Sums *self) { return (uint64_t *)(self->mapped.bytes + layout.header_bytes); }
 
 /* Of the two places only one is being written at any time: see layout.PACK_SUMS. */
 static void sums_write(Sums *self) {
@@ -144,7 +139,7 @@ static int sums_init(Sums *self, PyObject *args, PyObject *kwargs) {
 }
 
 static bool sums_is_open(Sums *self) {
-    if (self->mapped.view.obj != NULL) return true;
+    if (self->mapped.bytes != NULL) return true;
     PyErr_SetString(PyExc_ValueError, "this tally is closed");
     return false;
 }
@@ -201,17 +196,12 @@ static PyObject *sums_put(Sums *self, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-static PyObject *sums_release(Sums *self, PyObject *Py_UNUSED(none)) {
-    mapped_let_go(&self->mapped);
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef sums_methods[] = {
     {"add", AS_METHOD(sums_add), METH_FASTCALL,
      "Add one call: its begin, the ends of its stages but the last (at most 6), its end, its bytes, and whether it failed."},
     {"add_untimed", (PyCFunction)sums_add_untimed, METH_O, "Add so many calls that were not timed."},
     {"put", (PyCFunction)sums_put, METH_NOARGS, "Write the sums."},
-    {"release", (PyCFunction)sums_release, METH_NOARGS, "Let go of the buffer; nothing can be added any more."},
+    {"release", (PyCFunction)mapped_release, METH_NOARGS, "Let go of the buffer; nothing can be added any more."},
     {NULL},
 };
 

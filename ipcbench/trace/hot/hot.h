@@ -21,7 +21,7 @@
 /* Raised with every change of what C and Python expect of one another; the same as in __init__.py. */
 enum { CONTRACT = 1 };
 
-enum { MAX_STAGES = 7 };
+enum { MAX_STAGES = 7, HEAD_BYTES = 16 }; /* as layout.py has them */
 
 /* What it shares with layout.py, which is asked for it when the module is imported. */
 typedef struct {
@@ -30,16 +30,18 @@ typedef struct {
 
 extern Layout layout;
 
-typedef struct {
-    PyObject_HEAD
-    PyObject *buffer;
-    Py_buffer view; /* its `obj` is NULL once it is released */
-} Mapped;
+/* Structures begin with what every call needs: after a system call each line of cache is a wait. */
 
 typedef struct {
-    Mapped mapped;
-    int64_t next, limit;
-} Slots;
+    PyObject_HEAD
+    char *bytes;  /* NULL once it is released */
+    int64_t next; /* of slots: the offset of the first free one */
+    int64_t limit;
+    PyObject *buffer;
+    Py_buffer view;
+} Mapped;
+
+typedef Mapped Slots;
 
 /* The sums in the order of layout.PACK_SUMS, the count at its end excepted. */
 enum { CALLS, FAILURES, SENT_BYTES, RECV_BYTES, TOTAL_NS, LONGEST_NS, STAGE_NS, SUMS_COUNT = STAGE_NS + MAX_STAGES };
@@ -54,26 +56,31 @@ typedef struct HotCall HotCall;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *kind, *segment, *heads, *tally, *nothing;
     HotCall *spare;   /* the one call that is free, in nearly all applications */
-    PyObject *spares; /* a list of further ones */
     int64_t unseen;   /* calls from here that are counted */
-    int64_t left;     /* calls behind those until the next recorded one, that one included */
-    int64_t passed, counted; /* as `passed` says, plus what is left of both */
-    int64_t period, look_ns, slowest_ns;
-    uint64_t random;
+    Slots *segment;
+    int64_t slowest_ns;
+    Sums *tally;
     int last;
     char always, blind;
+    int heads_count;
+    char heads_bytes[MAX_STAGES + 2][HEAD_BYTES];
+    PyObject *heads, *kind, *nothing;
+    PyObject *spares; /* a list of further ones */
+    int64_t left;     /* calls behind those until the next recorded one, that one included */
+    int64_t passed, counted; /* as `passed` says, plus what is left of both */
+    int64_t period, look_ns;
+    uint64_t random;
 } HotSite;
 
 struct HotCall {
     PyObject_HEAD
     HotSite *site;
-    PyObject *trace, *span, *sent_bytes, *recv_bytes;
     int64_t begin_ns; /* 0 while it is not under way */
-    int64_t ends_ns[MAX_STAGES + 1];
     int marks;
     char recorded, noted;
+    PyObject *sent_bytes, *recv_bytes, *trace, *span;
+    int64_t ends_ns[MAX_STAGES + 1];
 };
 
 typedef struct {
@@ -81,6 +88,7 @@ typedef struct {
     PyObject *local, *rpc;
     PyObject *latest_entries; /* of the thread that made the latest call, so that most calls need not ask `local` */
     uint64_t latest_thread;   /* its id, which no other thread gets, ever */
+    PyTypeObject *site_kind;  /* the class of the latest entry, to tell the next one quickly */
     bool is_per_thread;       /* whether `local` is Python's own; that of gevent is per greenlet */
 } HotRecorder;
 

@@ -123,11 +123,62 @@ static PyMethodDef site_methods[] = {
     {NULL},
 };
 
+static PyObject *or_none(void *one) { return Py_NewRef(one == NULL ? Py_None : (PyObject *)one); }
+
+static PyObject *site_get_segment(HotSite *self, void *Py_UNUSED(none)) { return or_none(self->segment); }
+
+static PyObject *site_get_tally(HotSite *self, void *Py_UNUSED(none)) { return or_none(self->tally); }
+
+static PyObject *site_get_heads(HotSite *self, void *Py_UNUSED(none)) { return or_none(self->heads); }
+
+/* Set a place to an object of a class, or to None. */
+static int set_place(PyObject **place, PyObject *value, PyTypeObject *kind) {
+    if (value == Py_None || value == NULL) {
+        Py_CLEAR(*place);
+    } else if (PyObject_TypeCheck(value, kind)) {
+        Py_XSETREF(*place, Py_NewRef(value));
+    } else {
+        PyErr_Format(PyExc_TypeError, "it must be a %s or None", kind->tp_name);
+        return -1;
+    }
+    return 0;
+}
+
+static int site_set_segment(HotSite *self, PyObject *value, void *Py_UNUSED(none)) {
+    return set_place((PyObject **)&self->segment, value, &slots_type);
+}
+
+static int site_set_tally(HotSite *self, PyObject *value, void *Py_UNUSED(none)) {
+    return set_place((PyObject **)&self->tally, value, &sums_type);
+}
+
+static int site_set_heads(HotSite *self, PyObject *value, void *Py_UNUSED(none)) {
+    Py_ssize_t count = value != NULL && PyTuple_Check(value) ? PyTuple_GET_SIZE(value) : -1;
+    bool is_right = 0 <= count && count <= MAX_STAGES + 1;
+    for (Py_ssize_t i = 0; i < count && is_right; i++) {
+        PyObject *one = PyTuple_GET_ITEM(value, i);
+        is_right = PyBytes_Check(one) && PyBytes_GET_SIZE(one) == HEAD_BYTES;
+    }
+    if (!is_right) {
+        PyErr_Format(PyExc_TypeError, "heads are a tuple of at most %d times %d bytes", MAX_STAGES + 1, HEAD_BYTES);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        memcpy(self->heads_bytes[i], PyBytes_AS_STRING(PyTuple_GET_ITEM(value, i)), HEAD_BYTES);
+    self->heads_count = (int)count;
+    Py_XSETREF(self->heads, Py_NewRef(value));
+    return 0;
+}
+
+static PyGetSetDef site_places[] = {
+    {"segment", (getter)site_get_segment, (setter)site_set_segment, NULL, NULL},
+    {"tally", (getter)site_get_tally, (setter)site_set_tally, NULL, NULL},
+    {"heads", (getter)site_get_heads, (setter)site_set_heads, NULL, NULL},
+    {NULL},
+};
+
 static PyMemberDef site_members[] = {
     {"kind", T_OBJECT, offsetof(HotSite, kind), 0, NULL},
-    {"segment", T_OBJECT, offsetof(HotSite, segment), 0, NULL},
-    {"heads", T_OBJECT, offsetof(HotSite, heads), 0, NULL},
-    {"tally", T_OBJECT, offsetof(HotSite, tally), 0, NULL},
     {"period", T_LONGLONG, offsetof(HotSite, period), 0, NULL},
     {"look_ns", T_LONGLONG, offsetof(HotSite, look_ns), 0, NULL},
     {"slowest_ns", T_LONGLONG, offsetof(HotSite, slowest_ns), 0, NULL},
@@ -149,4 +200,5 @@ PyTypeObject site_type = {
     .tp_clear = (inquiry)site_clear,
     .tp_methods = site_methods,
     .tp_members = site_members,
+    .tp_getset = site_places,
 };
