@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ipcbench import trace
 from ipcbench.cli import main
 from ipcbench.errors import StoreError
+from ipcbench.trace.layout import HEADER_BYTES
 from ipcbench.trace.readers.batch import Batch, Notes
 from ipcbench.trace.readers.text import grouped, read_log
 from ipcbench.trace.report.findings import _RULES, _SEED_RULES
@@ -25,6 +26,7 @@ from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import Report, as_csv, as_json, as_markdown, as_text, make_report
 from ipcbench.trace.report.words import WORDS
 from tests.trace.logs import V1, V2, V3, V4, head, row, tq_call, v1_row
+from tests.trace.made import both_sides
 
 
 @pytest.fixture(autouse=True)
@@ -323,3 +325,15 @@ def check(path: Path) -> None:
         assert as_text(made)
         assert as_json(made)
         assert as_csv(made)
+
+
+@pytest.mark.parametrize("cost", ["9" * 400, "-1", "1e300", "NaN", "null", '"x"'])
+def test_a_cost_in_a_header_that_cannot_be_is_not_believed(tmp_path: Path, cost: str) -> None:
+    both_sides(tmp_path)
+    for path in tmp_path.glob("*.ipct"):
+        data = path.read_bytes()
+        header = data[:HEADER_BYTES].rstrip(b"\0").replace(b'"ids"', f'"costs_ns": [{cost}], "ids"'.encode())
+        path.write_bytes(header.ljust(HEADER_BYTES, b"\0") + data[HEADER_BYTES:])
+    report = make_report(gather([tmp_path]))
+    assert report.gathered.sums.groups
+    assert "R11" not in {one.rule for one in report.findings}

@@ -26,6 +26,8 @@ EMPTY_ROUND_TRIP_NS: Final = 30_000.0
 """Assumed for an empty message and its answer between two processes of one host."""
 
 _MIB = 2**20
+_MOST_COST_NS = 1e9
+"""What a header says beyond this is no cost of a call."""
 _TQ_LINE_NS = 10_000.0
 _TQ_LINES_PER_CALL = 8
 
@@ -184,7 +186,9 @@ def _r11_cost(groups: list[GroupSums], notes: Notes) -> Iterator[Finding]:
 
 def _has_costs(facts: dict[str, Any]) -> bool:
     costs = facts.get("costs_ns")
-    return isinstance(costs, list) and bool(costs) and isinstance(costs[0], int | float)
+    return (
+        isinstance(costs, list) and bool(costs) and isinstance(costs[0], int | float) and 0 <= costs[0] < _MOST_COST_NS
+    )
 
 
 def _seed_rpc(group: GroupSums) -> Iterator[Finding]:
