@@ -5,7 +5,9 @@ What does not live here: the formats (ipcbench/trace/readers).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +59,10 @@ def gather(paths: Sequence[Path]) -> Gathered:
             _read_own(path, servers, sums, notes)
         except StoreError as error:
             notes.damaged(path.name, str(error).removeprefix(f"{path}: "))
-    for parts in grouped(texts):
-        for batch in read_log(parts, notes):
-            sums.add(batch)
+    with _no_search_for_cycles():
+        for parts in grouped(texts):
+            for batch in read_log(parts, notes):
+                sums.add(batch)
     if not sums.groups:
         what = ", ".join(str(path) for path in paths)
         raise StoreError(
@@ -67,6 +70,18 @@ def gather(paths: Sequence[Path]) -> Gathered:
             f"folders with {SEGMENT_SUFFIX} files, zmq_performance.log and [TQ-…] lines"
         )
     return Gathered(tuple(paths), sums, notes)
+
+
+@contextmanager
+def _no_search_for_cycles() -> Iterator[None]:
+    """Hold off Python's search for cycles: lines make many objects and no cycle, and it takes a seventh of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _in_folder(folder: Path, texts: list[Path]) -> list[Path]:
