@@ -1,6 +1,6 @@
 """One traced call: a context manager whose marks end its stages. Standard library only.
 
-What does not live here: the hot path (hot.py); which calls are recorded (lane.py), and where (segment.py, tally.py);
+What does not live here: the hot path (hot/); which calls are recorded (lane.py), and where (segment.py, tally.py);
 the server's side of a call (served.py).
 """
 

@@ -1,7 +1,7 @@
 """Tallies: how many calls of one method there were that have no record of their own, how long they took and what they
 moved, in a mapped file. Standard library only.
 
-What does not live here: records (segment.py); adding up (hot.py); reading (readers/own.py).
+What does not live here: records (segment.py); adding up (hot/files.py); reading (readers/own.py).
 
 A call is in a record, or in a tally, never in both: together they hold every call.
 """
