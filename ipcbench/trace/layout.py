@@ -69,6 +69,9 @@ PACK_SUMS = Struct("<14Q").pack_into
 total ns, longest ns, ns of 7 stages, calls again. One that was being written when its process died has two different
 numbers of calls; the other is whole."""
 
+SUMS_EVERY = 64
+"""Calls from one look of the sums at the file to the next; bins, which hold the exact count, are there at once."""
+
 TALLY_BYTES = HEADER_BYTES + (SUM_CELLS + BIN_COUNT) * CELL_BYTES
 
 

@@ -97,8 +97,6 @@ PyTypeObject slots_type = {
 
 /* --------------------------------------------------------------------------------------------- the sums of a tally */
 
-enum { PUT_EVERY = 64 };
-
 static inline int64_t bin_of(int64_t value_ns) {
     int bits = value_ns > 0 ? 64 - __builtin_clzll((uint64_t)value_ns) : 0;
     int octave = bits > 8 ? bits - 8 : 0;
@@ -131,7 +129,7 @@ void sums_count(Sums *self, int64_t begin_ns, const int64_t *ends_ns, int ends, 
         sums[STAGE_NS + i] += (uint64_t)(ends_ns[i] - begin_ns);
         begin_ns = ends_ns[i];
     }
-    if (failed || sums[CALLS] < PUT_EVERY || sums[CALLS] % PUT_EVERY == 0) sums_write(self);
+    if (failed || sums[CALLS] < (uint64_t)layout.sums_every || sums[CALLS] % (uint64_t)layout.sums_every == 0) sums_write(self);
 }
 
 static int sums_init(Sums *self, PyObject *args, PyObject *kwargs) {

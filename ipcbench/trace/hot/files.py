@@ -17,6 +17,7 @@ from ipcbench.trace.layout import (
     PACK_SUMS,
     RECORD_BYTES,
     SUM_CELLS,
+    SUMS_EVERY,
     TALLY_BYTES,
     bin_of,
 )
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _SUMS_AT = (HEADER_BYTES + CELL_BYTES, HEADER_BYTES + SUM_CELLS // 2 * CELL_BYTES)
-
-_SUMS_EVERY = 64
-"""Calls from one look of the sums at the file to the next; bins, which hold the exact count, are there at once."""
 
 _MOST_BYTES = 2**63
 _LARGEST = 2**64 - 1
@@ -100,7 +98,7 @@ class Sums:
             begin_ns = mark
             number += 1  # a counter of one's own is quicker than enumerate
         stages[number] += end_ns - begin_ns
-        if failed or calls_count < _SUMS_EVERY or not calls_count % _SUMS_EVERY:
+        if failed or calls_count < SUMS_EVERY or not calls_count % SUMS_EVERY:
             sums[1] += failed
             self.put()
 

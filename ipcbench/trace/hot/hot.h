@@ -25,7 +25,7 @@ enum { MAX_STAGES = 7, HEAD_BYTES = 16 }; /* as layout.py has them */
 
 /* What it shares with layout.py, which is asked for it when the module is imported. */
 typedef struct {
-    int64_t header_bytes, record_bytes, marker, sum_cells, bin_count, bins_per_octave;
+    int64_t header_bytes, record_bytes, marker, sum_cells, bin_count, bins_per_octave, sums_every;
 } Layout;
 
 extern Layout layout;

@@ -9,6 +9,7 @@ static bool read_layout(void) {
     const struct { const char *name; int64_t *place; } wanted[] = {
         {"HEADER_BYTES", &layout.header_bytes}, {"RECORD_BYTES", &layout.record_bytes}, {"MARKER", &layout.marker},
         {"SUM_CELLS", &layout.sum_cells}, {"BIN_COUNT", &layout.bin_count}, {"BINS_PER_OCTAVE", &layout.bins_per_octave},
+        {"SUMS_EVERY", &layout.sums_every},
     };
     PyObject *module = PyImport_ImportModule("ipcbench.trace.layout");
     for (size_t i = 0; module != NULL && i < sizeof wanted / sizeof *wanted; i++) {
