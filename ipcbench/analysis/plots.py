@@ -127,7 +127,7 @@ def _foot(charts: tuple[Chart, ...], source: str) -> list[str]:
         notes = [*notes[: _MAX_NOTES - 1], f"{len(notes) - _MAX_NOTES + 1} more notes: see the tables."]
     legend = []
     if any(point.low != point.high or point.x_low for chart in charts for one in chart.series for point in one.points):
-        legend.append("Bands and bars: 95 % intervals.")
+        legend.append("Bands and bars: 95 % intervals, each by itself: of cells with different ranks they may overlap.")
     if any(point.noisy for chart in charts for one in chart.series for point in one.points):
         legend.append("Hollow: a trial was noisy or failed.")
     width = 128 if len(charts) == 1 else 180
