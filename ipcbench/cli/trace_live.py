@@ -5,13 +5,14 @@ What does not live here: what is shown (ipcbench/trace/live).
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING
 
 import click
@@ -57,10 +58,32 @@ def top(folder: str, once: bool, interval: str) -> None:
         _show(Meter(watch, _WINDOW_S), watch, stop)
 
 
+class _Interrupt:
+    """What Ctrl-C sets. A `threading.Event` will not do: the thread that is interrupted may hold its lock."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._told, self._tell = os.pipe()
+
+    def set(self) -> None:
+        """Say that it has come; made for signal handlers."""
+        self.is_set = True
+        os.write(self._tell, b"!")
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep for that long, or until it comes."""
+        select.select([self._told], [], [], max(0.0, timeout_s))
+
+    def close(self) -> None:
+        """Close the pipe."""
+        os.close(self._told)
+        os.close(self._tell)
+
+
 @contextmanager
-def _until_interrupted() -> Iterator[Event]:
+def _until_interrupted() -> Iterator[_Interrupt]:
     """Yield what Ctrl-C sets, so that no line is cut in two; a second Ctrl-C interrupts whatever goes on."""
-    stop = Event()
+    stop = _Interrupt()
     before = signal.getsignal(signal.SIGINT)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -72,6 +95,7 @@ def _until_interrupted() -> Iterator[Event]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
+        stop.close()
 
 
 def _watch(watch: Watch) -> Watch:
@@ -86,7 +110,7 @@ def _print_once(meter: Meter, watch: Watch, interval_s: float) -> None:
     from ipcbench.trace.live.screen import draw
 
     meter.look(time.monotonic())
-    Event().wait(interval_s)
+    time.sleep(interval_s)
     now_s = time.monotonic()
     meter.look(now_s)
     console = Console(highlight=False, file=sys.stdout)
@@ -94,7 +118,7 @@ def _print_once(meter: Meter, watch: Watch, interval_s: float) -> None:
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
 
 
-def _show(meter: Meter, watch: Watch, stop: Event) -> None:
+def _show(meter: Meter, watch: Watch, stop: _Interrupt) -> None:
     from rich.console import Console
     from rich.live import Live
 
@@ -105,7 +129,7 @@ def _show(meter: Meter, watch: Watch, stop: Event) -> None:
     meter.look(now_s)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         due_s = now_s
-        while not stop.is_set():
+        while not stop.is_set:
             reading = meter.reading(time.monotonic())
             room = max(1, console.size.height - 6)
             problems = list(watch.problems.values())
@@ -148,22 +172,22 @@ def tail(path: str, follow: bool, form: str) -> None:
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
 
 
-def _print_all(source: Source, lines: Lines, stop: Event) -> None:
+def _print_all(source: Source, lines: Lines, stop: _Interrupt) -> None:
     """Print what is there, until interrupted."""
     for row in source.in_order():
-        if stop.is_set():
+        if stop.is_set:
             return
         sys.stdout.writelines(f"{line}\n" for line in lines.call(row))
     if source.notes.damaged_count:
         click.echo(f"warning: {source.notes.damaged_count:,} damaged: {source.notes.examples[0]}", err=True)
 
 
-def _follow(watch: Watch, lines: Lines, stop: Event) -> None:
+def _follow(watch: Watch, lines: Lines, stop: _Interrupt) -> None:
     """Print what is new, until interrupted."""
     from ipcbench.trace.readers.calls import rows_of
 
     said: set[str] = set()
-    while not stop.is_set():
+    while not stop.is_set:
         rows = [row for calls in watch.new_calls() for row in rows_of(calls)]
         rows.sort(key=lambda row: row.end_ns + (row.process.unix_ns or 0))
         for row in rows:

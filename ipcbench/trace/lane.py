@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ipcbench.clock import now_ns
@@ -21,10 +23,11 @@ from ipcbench.trace.nothing import NOTHING
 from ipcbench.trace.schema import RPC, SERVER, Schema
 from ipcbench.trace.segment import FULL, Segment
 from ipcbench.trace.served import ServerCall
-from ipcbench.trace.tally import Tally, TallyFile, in_memory
+from ipcbench.trace.tally import Late, Tally, TallyFile, in_memory
 
 if TYPE_CHECKING:
     from ipcbench.trace.store import Store
+    from ipcbench.trace.tally import Addition
 
 MAX_NAMES = 4096
 """Different names that a lane keeps apart; later ones are one, so that names made of data cannot fill a disk."""
@@ -92,10 +95,9 @@ class Lane:
         spans, trace_high: ids of calls to come, and the high half of trace ids that are new.
     """
 
-    __slots__ = ("__weakref__", "_decide_ns", "_lock", "_name_ids", "_names",
-                 "_retry_ns", "_rotating", "_store", "always", "blind", "boot", "entries", "files_count", "governor",
-                 "lost_count", "period", "segment", "served_ns", "sites", "spans", "tally_file",
-                 "trace_high")  # fmt: skip
+    __slots__ = ("__weakref__", "_decide_ns", "_late", "_lock", "_making", "_name_ids", "_names", "_retry_ns",
+                 "_rotating", "_store", "always", "blind", "boot", "entries", "files_count", "governor", "lost_count",
+                 "period", "segment", "served_ns", "sites", "spans", "tally_file", "trace_high")  # fmt: skip
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -120,6 +122,8 @@ class Lane:
         self._forget_names()
         self.files_count = 0
         self.tally_file: TallyFile | None = None
+        self._making = False
+        self._late: deque[Addition] = deque()
         self.trace_high = int.from_bytes(os.urandom(8), "little")
         first = int.from_bytes(os.urandom(8), "little") >> 1 | 1  # counted up from here, it stays below 2⁶⁴
         self.spans = itertools.count(first)
@@ -168,8 +172,7 @@ class Lane:
 
     def _new_site(self, key: tuple[str, Schema, str]) -> Site:
         method, schema, peer = key
-        site = self.sites[key] = Site(self, str(method), schema, peer)
-        return site
+        return self.sites.setdefault(key, Site(self, str(method), schema, peer))  # a signal handler may be quicker
 
     def room(self, site: Site) -> int | None:
         """Return the offset of a free slot in `self.segment`, which then holds the site's names; None if none is."""
@@ -245,18 +248,34 @@ class Lane:
         self._names: dict[str, int] = {}
         self._name_ids = itertools.count(1)
 
-    def tally(self, site: Site) -> Tally:
-        """Return the site's tally, made at its first need."""
+    def tally(self, site: Site) -> Tally | Late:
+        """Return the site's tally, made at its first need; amid the making of one, what keeps additions for later."""
         with self._lock:
-            if site.tally is None:
-                made = self._store.new_tally(self, site)
-                site.tally = site.tally or made  # a signal handler may have been quicker
-            return site.tally
+            if self._making:  # this is a signal handler's call
+                return Late(site, self._late)
+            self._making = True
+            try:
+                made = site.tally = site.tally or self._store.new_tally(self, site)
+            finally:
+                self._making = False
+            self._add_late()
+            return made
+
+    def _add_late(self) -> None:
+        """Add what signal handlers' calls left, meanwhile."""
+        with suppress(IndexError):
+            while True:
+                site, way, arguments = self._late.popleft()
+                try:
+                    getattr(site.tally or self.tally(site), way)(*arguments)
+                except (ValueError, TypeError):
+                    self.lost_count += 1
 
     def close(self) -> None:
         """Cut the files to what was used and unmap them; later calls are counted in memory."""
         self.tell()
         with self._lock:
+            self._add_late()
             segment, self.segment = self.segment, FULL
             self._store.finish(segment)
             for site in list(self.sites.values()):

@@ -11,11 +11,16 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipcbench.trace.hot import Sums
 from ipcbench.trace.layout import HEADER_BYTES, TALLY_BYTES, TALLY_MAGIC, pack_header
 from ipcbench.trace.segment import allocate
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from ipcbench.trace.lane import Site
 
 BLOCK_BYTES = -(-TALLY_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
@@ -59,6 +64,31 @@ class Tally(Sums):
         self.release()
         if isinstance(self.buffer, mmap.mmap):
             self.buffer.close()
+
+
+Addition = tuple["Site", str, tuple[Any, ...]]
+"""To which site's tally something is to be added, by which method, and what."""
+
+
+class Late:
+    """Stands for the tally of a site while its thread makes one, and keeps what is to be added to it.
+
+    Only a signal handler's call can come then. If it made a tally itself, the next signal's would amid that, and so on.
+    """
+
+    __slots__ = ("_kept", "_site")
+
+    def __init__(self, site: Site, kept: deque[Addition]) -> None:
+        self._site = site
+        self._kept = kept
+
+    def add(self, *call: Any) -> None:
+        """Keep one call."""
+        self._kept.append((self._site, "add", call))
+
+    def add_untimed(self, calls_count: int) -> None:
+        """Keep so many calls that were not timed."""
+        self._kept.append((self._site, "add_untimed", (calls_count,)))
 
 
 def in_memory() -> Tally:

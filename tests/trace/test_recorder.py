@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ipcbench import trace
 from ipcbench.errors import ConfigError
 from ipcbench.measure.histogram import bin_index
 from ipcbench.trace import segment as segments
+from ipcbench.trace import tally as tally_files
 from ipcbench.trace.budget import Costs, Governor
 from ipcbench.trace.ids import parse_trace_id
 from ipcbench.trace.layout import BIN_COUNT, bin_of
@@ -382,27 +382,75 @@ def test_wrong_arguments_are_refused() -> None:
         trace.Schema("too long", tuple("abcdefgh"))
 
 
-def test_calls_in_a_signal_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ipcbench.trace.store._LARGEST_SEGMENT_BYTES", 16_384)  # most signals come amid a new segment
-    recorder = trace.start(tmp_path)
-    seen = []
+HANDLER = """
+import signal, sys
+from pathlib import Path
+from ipcbench import trace
+from tests.trace.test_recorder import rpc
+trace.store._LARGEST_SEGMENT_BYTES = 16_384 # most signals come amid a new segment, or the making of a tally
+recorder = trace.start(sys.argv[1])
+seen = depth = 0
 
-    def handle(*_: object) -> None:
-        rpc(recorder, "handler", len(seen))
-        seen.append(1)
+def handle(*_):
+    global seen, depth
+    depth += 1
+    if depth < 4: # one handler may be interrupted by the next, but not without end
+        signal.setitimer(signal.ITIMER_REAL, 0.0003)
+    rpc(recorder, "handler", seen)
+    rpc(recorder, f"handler {seen % 50}", seen)
+    seen += 1
+    depth -= 1
+    if not depth:
+        signal.setitimer(signal.ITIMER_REAL, 0.0003)
 
-    before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0005)
-    try:
-        for number in range(20_000):
-            rpc(recorder, "main", number)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    trace.stop()
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.001)
+for number in range(20_000):
+    rpc(recorder, "main", number)
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+trace.stop()
+print(seen)
+"""
+
+
+def test_calls_in_a_signal_handler(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", HANDLER, str(tmp_path)]
+    done = subprocess.run(program, check=True, timeout=60, cwd=ROOT, capture_output=True, text=True)
     found = records(tmp_path)
     assert sorted(one.sent_bytes for one in found if one.method == "main") == list(range(20_000))
-    assert calls_count(tmp_path) == 20_000 + len(seen)  # one amid the making of a segment is tallied
+    assert int(done.stdout) > 0
+    assert calls_count(tmp_path) == 20_000 + 2 * int(done.stdout)  # one amid the making of a segment is tallied
+
+
+def test_calls_amid_the_making_of_a_tally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if signals came at the worst moments of it, and their handlers made calls of the same and of other methods."""
+    recorder = trace.start(tmp_path, sample=1000)
+    calls: Counter[str] = Counter()
+
+    def make_calls() -> None:
+        for method in ("a", "b", "c") * 3:  # not each of them has a record
+            rpc(recorder, method, calls[method])
+            calls[method] += 1
+            assert sum(calls.values()) < 2000, "one call makes the next one necessary, without end"
+
+    def amid(what: Callable[..., Any]) -> Callable[..., Any]:
+        def do(*arguments: Any) -> Any:
+            make_calls()
+            done = what(*arguments)
+            make_calls()
+            return done
+
+        return do
+
+    for name in ("allocate", "pack_header"):
+        monkeypatch.setattr(tally_files, name, amid(getattr(tally_files, name)))
+    for _ in range(30):
+        make_calls()
+    trace.stop()
+    found = Counter(one.method for one in records(tmp_path))
+    for one in tallies(tmp_path):
+        found[one.method] += int(one.counts.sum())
+    assert found == calls
 
 
 @pytest.mark.parametrize(
