@@ -12,9 +12,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.testing.calls import until
@@ -29,6 +31,8 @@ _FADING_S = 3.0
 # when numpy is loaded, which nothing above does, and handed on to the processes that tests start.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+_MEASURING = ("tests/harness/", "tests/replay/")
+
 _TOKEN = secrets.token_hex(3)
 _NUMBERS = itertools.count(1)
 
@@ -39,6 +43,18 @@ def pytest_configure() -> None:
 
 def pytest_sessionfinish() -> None:
     shared_pool().close()
+
+
+class _Scheduler(LoadScopeScheduling):
+    """Each file is one worker's; what measures is one's, all of it: two runs at once would disturb each other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "what measures" if nodeid.startswith(_MEASURING) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Return how tests are dealt out to workers."""
+    return _Scheduler(config, log)
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def _print_once(meter: Meter, watch: Watch, interval_s: float) -> None:
     from ipcbench.trace.live.screen import draw
 
     meter.look(time.monotonic())
-    time.sleep(interval_s)
+    select.select([], [], [], interval_s)
     now_s = time.monotonic()
     meter.look(now_s)
     console = Console(highlight=False, file=sys.stdout)

@@ -24,6 +24,8 @@ _ENDLESS = 2**40
 
 _ENOUGH_READS = 300
 
+_UNREAD_COUNT, _FEW_READS, _ATTEMPTS = 100, 10, 5
+
 
 def _edge_sizes(most: int) -> list[int]:
     """Return 0, 1 and 2^k − 1, 2^k, 2^k + 1 up to `most`, and `most` itself."""
@@ -109,20 +111,28 @@ def each_comes_once(bench: Bench) -> None:
 
 def _newer_and_newer(lab: Lab, duration_s: float) -> None:
     """Overwrite a value at full speed: every read must give a newer one, and the last must come at last. Then overwrite
-    it many times unread: the last must come within a few reads, which a queue would not do.
+    it many times unread: the last must come within a few reads, which a queue would not do. On a busy machine a value
+    may still be on its way when the next read asks; a queue needs as many reads each time.
     """
     for label, tally in _overwrite(lab, duration_s, 64):
         require(not tally["disordered"], f"{label}: values {tally['disordered']} came after newer ones")
         require(not tally["repeated"], f"{label}: values {tally['repeated']} came more than once")
         require(not tally["foreign_count"], f"{label}: got values that were never written")
         require(not tally["ended"], f"{label}: the newest value never came ({tally['ended']})")
-    unread = {"seed": lab.seed, "first": _ENDLESS, "count": 100, "sizes": [64], "timeout_s": PATIENCE_S}
-    lab.writer.play("write_stream", **unread, kinds=["bytes"])
-    for reader in lab.readers:
-        tally = reader.play("read_stream", **unread, extra_s=0)
-        reads = tally["received_count"]
-        require(not tally["ended"], f"{reader.label}: the newest value never came ({tally['ended']})")
-        require(reads < 10, f"{reader.label}: {reads} reads to get the newest of 100 values, all written before")
+    fewest = dict.fromkeys((reader.label for reader in lab.readers), _UNREAD_COUNT)
+    for attempt in range(_ATTEMPTS):
+        first = _ENDLESS + attempt * _UNREAD_COUNT
+        unread = {"seed": lab.seed, "first": first, "count": _UNREAD_COUNT, "sizes": [64], "timeout_s": PATIENCE_S}
+        lab.writer.play("write_stream", **unread, kinds=["bytes"])
+        for reader in lab.readers:
+            tally = reader.play("read_stream", **unread, extra_s=0)
+            require(not tally["ended"], f"{reader.label}: the newest value never came ({tally['ended']})")
+            fewest[reader.label] = min(fewest[reader.label], tally["received_count"])
+        if max(fewest.values()) < _FEW_READS:
+            break
+    for label, reads in fewest.items():
+        enough = reads < _FEW_READS
+        require(enough, f"{label}: {reads} reads to get the newest of {_UNREAD_COUNT} values, all written before")
 
 
 def _overwrite(lab: Lab, duration_s: float, size: int, first: int = 0) -> list[tuple[str, dict[str, Any]]]:

@@ -20,8 +20,10 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path)
+    yield shell
+    shell.end()
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +64,7 @@ def browser() -> Iterator[Any]:
     # A folder of a short name: it makes a socket in there, whose path must be below 108 bytes.
     with sync_playwright() as play, TemporaryDirectory(prefix=f"{NAME_PREFIX}browser-{os.getpid()}-") as folder:
         options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        opened = play.chromium.launch(executable_path=program, args=options, env={**os.environ, "TMPDIR": folder})
+        environment = {**os.environ, "TMPDIR": folder}
+        opened = play.chromium.launch(executable_path=program, args=options, env=environment, timeout=100_000)
         yield opened
         opened.close()

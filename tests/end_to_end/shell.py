@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +23,7 @@ class Shell:
     """A folder in which the command is run."""
 
     folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
         """Return this process's environment, so that the package under test is found from any folder."""
@@ -43,8 +44,8 @@ class Shell:
         )
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start `ipcbench` and return at once; whoever starts it ends it."""
-        return subprocess.Popen(
+        """Start `ipcbench` and return at once; if it still runs when the test has ended, it is killed."""
+        process = subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=self.folder,
             env=self.environment(),
@@ -53,3 +54,11 @@ class Shell:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """Kill what was started and has not ended."""
+        for process in self.started:
+            with process:
+                process.kill()

@@ -44,10 +44,12 @@ def application(shell: Shell) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield process
-        process.kill()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def test_top_prints_one_table_into_a_pipe(shell: Shell, application: subprocess.Popen[str]) -> None:
@@ -90,13 +92,16 @@ def test_top_on_a_terminal_ends_by_ctrl_c_and_gives_the_terminal_back(
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
     ) as process:  # fmt: skip
         os.close(theirs)
-        seen = read_until(ours, b"Matmul")
-        seen += read_until(ours, b"calls/s")
-        process.send_signal(signal.SIGINT)
-        seen += read_until(ours, b"\x1b[?1049l")
-        seen += read_until(ours, b"nothing more")
-        assert process.wait(timeout=30) == 0
-    os.close(ours)
+        try:
+            seen = read_until(ours, b"Matmul")
+            seen += read_until(ours, b"calls/s")
+            process.send_signal(signal.SIGINT)
+            seen += read_until(ours, b"\x1b[?1049l")
+            seen += read_until(ours, b"nothing more")
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+            os.close(ours)
     assert b"\x1b[?1049h" in seen
     assert seen.rfind(b"\x1b[?25h") > seen.rfind(b"\x1b[?25l"), "the cursor is back"
     assert b"Traceback" not in seen

@@ -17,9 +17,8 @@ class KillsMpiexec(MpiBuffer):
     def open_writer(self, address: Address) -> Writer:
         class Killing(PassingWriter):
             def trouble(self, message: Message, timeout_s: float | None) -> None:
-                for parent in psutil.Process().parents():
-                    if "mpiexec" in " ".join(parent.cmdline()):
-                        parent.kill()
+                parents = psutil.Process().parents()
+                next(one for one in parents if "mpiexec" in " ".join(one.cmdline())).kill()
                 self._inner.write(message, timeout_s)
 
         return Killing(super().open_writer(address))

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -25,14 +26,25 @@ LONG_RUN = (
 SHORT_RUN = (*LONG_RUN, "--rounds", "1")
 
 
-def start(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*prefix, sys.executable, "-m", "ipcbench", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.fixture
+def start():
+    """Starts the command; what still runs when the test has ended, is killed."""
+    with ExitStack() as started:
+
+        def begin(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+            process = started.enter_context(
+                subprocess.Popen(
+                    [*prefix, sys.executable, "-m", "ipcbench", *arguments],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+            started.callback(process.kill)
+            return process
+
+        yield begin
 
 
 def wait_for_trials(process: subprocess.Popen[str], count: int) -> None:
@@ -56,7 +68,7 @@ def assert_gone(token: str, members: list[psutil.Process]) -> None:
     assert find(token) == []
 
 
-def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_be_gone_on_with(tmp_path):
+def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_be_gone_on_with(tmp_path, start):
     process = start(*LONG_RUN, "--out", str(tmp_path / "run"))
     wait_for_trials(process, 3)
     token, members = family(process)
@@ -68,7 +80,7 @@ def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_b
     assert run.info.status == "running"
 
 
-def test_a_killed_mpi_run_leaves_nothing_either(tmp_path):
+def test_a_killed_mpi_run_leaves_nothing_either(tmp_path, start):
     pytest.importorskip("mpi4py")
     arguments = [*LONG_RUN]
     arguments[arguments.index("shm,pipe")] = "mpi-buffer"
@@ -80,7 +92,7 @@ def test_a_killed_mpi_run_leaves_nothing_either(tmp_path):
     assert_gone(token, members)
 
 
-def test_an_interrupted_run_keeps_its_trials_says_how_to_go_on_and_can(tmp_path):
+def test_an_interrupted_run_keeps_its_trials_says_how_to_go_on_and_can(tmp_path, start):
     process = start(*LONG_RUN, "--out", str(tmp_path / "run"))
     wait_for_trials(process, 3)
     token, members = family(process)
@@ -93,7 +105,7 @@ def test_an_interrupted_run_keeps_its_trials_says_how_to_go_on_and_can(tmp_path)
     assert load_run(tmp_path / "run").info.status == "interrupted"
 
 
-def test_two_runs_at_once_do_not_meet(tmp_path):
+def test_two_runs_at_once_do_not_meet(tmp_path, start):
     both = [start(*SHORT_RUN, "--out", str(tmp_path / name)) for name in ("a", "b")]
     for process in both:
         _, stderr = process.communicate(timeout=LIMIT_S)
@@ -102,7 +114,7 @@ def test_two_runs_at_once_do_not_meet(tmp_path):
         assert [trial.status for trial in load_run(tmp_path / name).trials] == ["ok"] * 4
 
 
-def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(tmp_path):
+def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(tmp_path, start):
     """In a mount namespace of its own, /dev/shm is made too small for the larger of two messages."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare(1) to give a process a small /dev/shm of its own")
@@ -122,7 +134,7 @@ def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(tmp_path):
     assert "/dev/shm" in status["shm", 2**20][1]
 
 
-def test_trials_are_on_disk_as_they_end(tmp_path):
+def test_trials_are_on_disk_as_they_end(tmp_path, start):
     process = start(*LONG_RUN, "--out", str(tmp_path / "run"))
     wait_for_trials(process, 2)
     lines = Path(tmp_path / "run" / "trials.jsonl").read_text().splitlines()

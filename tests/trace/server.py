@@ -45,6 +45,7 @@ def by_wrapping(socket: zmq.Socket[bytes]) -> None:
 def main(address: str, folder: str, way: str) -> None:
     trace.start(folder, service="server")
     with zmq.Context() as context, context.socket(zmq.REP) as socket:
+        socket.rcvtimeo = 60_000  # a client that is gone sends no end
         socket.bind(address)
         (by_wrapping if way == "wrap" else by_key)(socket)
         socket.send(b"")

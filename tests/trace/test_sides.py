@@ -178,6 +178,7 @@ def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> 
     program = [sys.executable, "-m", "tests.trace.server", f"ipc://{tmp_path}/socket", str(tmp_path / "server"), way]
     server = subprocess.Popen(program, cwd=ROOT)
     with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.linger, socket.rcvtimeo = 0, 60_000  # a server that is gone answers nothing
         socket.connect(f"ipc://{tmp_path}/socket")
         socket.send(b"")
         socket.recv()

@@ -136,11 +136,12 @@ def test_topics_are_untouched(tmp_path: Path, zmq_context: Any) -> None:
     trace.start(tmp_path)
     pub, sub = zmq_context.socket(zmq.XPUB), zmq_context.socket(zmq.SUB)
     plain = zmq_context.socket(zmq.SUB)
+    pub.xpub_verbose = True
     pub.bind("inproc://here")
     for one in (sub, plain):
         one.connect("inproc://here")
         one.subscribe(b"weather")
-    pub.recv()  # a subscription
+        assert pub.recv() == b"\x01weather"  # now it is subscribed
     for one in (pub, sub):
         trace.wrap(one, propagate=True)
     pub.send(b"news no")
