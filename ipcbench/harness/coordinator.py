@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ipcbench.backend import Address, Backend
-from ipcbench.errors import IpcbenchError
+from ipcbench.errors import IpcbenchError, WorkerTimeout
 from ipcbench.harness.digest import Column, Digest
 from ipcbench.harness.group import Group
 from ipcbench.harness.judge import failed_trial, judge
@@ -180,7 +180,13 @@ class TrialRun:
         self._hear_out({"do": "go"})
 
     def _hear_out(self, question: dict[str, Any]) -> None:
-        self._answers = self._group.ask_all(question, self._plan.deadline_s())
+        try:
+            self._answers = self._group.ask_all(question, self._plan.deadline_s())
+        except WorkerTimeout as error:
+            if self._trial.mode == "paced":
+                most = f"{self._trial.rate_per_s:,.0f} messages/s are far too many for it"
+                raise WorkerTimeout(f"{error}: the transport hangs, or {most}") from error
+            raise
         self._probes = (self._probes[0], self._probe())
 
     def _close(self) -> None:

@@ -83,11 +83,18 @@ def test_a_stall_shows_in_p99_as_the_theory_says_and_a_closed_loop_hides_it(tmp_
 
 
 def test_a_rate_that_cannot_be_held_fails_with_the_rate_that_was(tmp_path):
-    run, _ = measure(tiny(modes=("paced",), sizes=(10_000,), rate_per_s=1_000_000.0), tmp_path)
+    run, _ = measure(tiny(modes=("paced",), sizes=(1000,), rate_per_s=400_000.0), tmp_path, stall_s=30.0)
     (trial,) = run.trials
     assert trial.status == "failed"
     assert "rate was not held" in trial.reason
-    assert trial.achieved_rate_per_s < 1_000_000
+    assert trial.achieved_rate_per_s < 400_000
+
+
+def test_a_rate_that_is_far_too_high_is_named(tmp_path):
+    run, _ = measure(tiny(modes=("paced",), sizes=(10_000,), rate_per_s=1_000_000.0), tmp_path, stall_s=1.0)
+    (trial,) = run.trials
+    assert trial.status == "failed"
+    assert "1,000,000 messages/s are far too many for it" in trial.reason
 
 
 def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, monkeypatch):
