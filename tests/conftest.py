@@ -10,6 +10,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,8 @@ def children_besides(agents: set[int]) -> Iterator[psutil.Process]:
     for child in psutil.Process().children():
         if child.pid not in agents:
             yield child
-            yield from child.children(recursive=True)
+            with suppress(psutil.NoSuchProcess):
+                yield from child.children(recursive=True)
 
 
 def describe(process: psutil.Process) -> str:

@@ -62,8 +62,9 @@ def test_deleted_files_are_seen_while_they_are_open_or_mapped(channel_name):
 
 
 def test_a_process_is_seen_by_its_arguments(channel_name):
-    command = [sys.executable, "-c", "input()", f"/run/{channel_name}/control"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+    command = [sys.executable, "-c", "print(); input()", f"/run/{channel_name}/control"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.read(1)  # before it runs, its arguments may not be there yet
         assert kinds(channel_name) == ["process"]
         process.communicate(b"\n")
     assert kinds(channel_name) == []

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -58,7 +58,10 @@ def wait_for_trials(process: subprocess.Popen[str], count: int) -> None:
 def family(process: subprocess.Popen[str]) -> tuple[str, list[psutil.Process]]:
     """Return the token of a run and all its processes but the coordinator."""
     members = psutil.Process(process.pid).children(recursive=True)
-    lines = [" ".join(one.cmdline()) for one in members]
+    lines = []
+    for one in members:
+        with suppress(psutil.NoSuchProcess):  # some end while the run goes on
+            lines.append(" ".join(one.cmdline()))
     return next(found[0] for line in lines if (found := re.search(r"ipcb-[0-9a-f]{8}", line))), members
 
 
