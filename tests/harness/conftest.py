@@ -1,4 +1,4 @@
-"""What the harness tests share: the broken backends, where workers can find them."""
+"""What the harness tests share: the floor, measured once; the broken backends, where workers can find them."""
 
 from __future__ import annotations
 
