@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from ipcbench.backend import Backend
 from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
@@ -43,6 +42,8 @@ class BackendStatus:
 
 def _targets() -> dict[str, str]:
     """Return name → `module:Class`; an entry point may not take a built-in name."""
+    from importlib.metadata import entry_points  # 50 ms that a worker of a built-in backend need not spend
+
     found = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
     return {**found, **_BUILT_IN}
 
@@ -77,10 +78,10 @@ def get_backend(name: str) -> type[Backend]:
     """
     if ":" in name:
         return _load(name, name)
-    targets = _targets()
-    if name not in targets:
+    target = _BUILT_IN.get(name) or _targets().get(name)
+    if target is None:
         raise UnknownBackend(name, names())
-    return _load(name, targets[name])
+    return _load(name, target)
 
 
 def status(name: str) -> BackendStatus:

@@ -15,7 +15,10 @@ import pytest
 from tests.end_to_end.shell import ROOT, Shell
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SHORTER = ("--sizes", "64", "--rounds", "1", "--mode", "saturate", "--window", "50ms", "--warmup", "10ms")
+SHORTER = (
+    *("--sizes", "64", "--rounds", "1", "--mode", "saturate", "--window", "50ms", "--warmup", "10ms"),
+    *("--readers", "1"),
+)
 BEYOND = {"pip install uv", "pytest"}
 """Commands that .ci/run carries out as they stand: making the environment, and these tests."""
 

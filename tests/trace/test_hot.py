@@ -330,10 +330,11 @@ def test_the_tracer_in_python_passes_its_tests() -> None:
     if not hot.IS_C:
         pytest.skip("this is the one in Python already")
     names = ["recorder", "sides", "wrap", "crash"]
+    environment = {**os.environ, hot.PURE: "1", "IPCBENCH_KILLS": "10"}
     with TemporaryDirectory(prefix="ipcb-") as folder:  # a short name: sockets are made below it
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={folder}/t",
              "--timeout=100", "--maxfail=1", *(f"tests/trace/test_{name}.py" for name in names)],
-            cwd=ROOT, env={**os.environ, hot.PURE: "1"}, capture_output=True, text=True, check=False, timeout=250,
+            cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=250,
         )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

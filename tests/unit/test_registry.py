@@ -61,7 +61,8 @@ def test_a_target_that_is_no_backend(target: str, words: str) -> None:
 
 def register(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> None:
     found = [EntryPoint(name, value, registry.ENTRY_POINT_GROUP) for name, value in points]
-    monkeypatch.setattr(registry, "entry_points", lambda group: found if group == registry.ENTRY_POINT_GROUP else [])
+    groups = {registry.ENTRY_POINT_GROUP: found}
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: groups.get(group, []))
 
 
 def test_third_party_backends_come_after_ours_and_cannot_replace_them(monkeypatch: pytest.MonkeyPatch) -> None:
