@@ -42,7 +42,7 @@ class BackendStatus:
 
 def _targets() -> dict[str, str]:
     """Return name → `module:Class`; an entry point may not take a built-in name."""
-    from importlib.metadata import entry_points  # 50 ms that a worker of a built-in backend need not spend
+    from importlib.metadata import entry_points  # slow to load, and no built-in backend needs it
 
     found = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
     return {**found, **_BUILT_IN}

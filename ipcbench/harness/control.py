@@ -10,6 +10,7 @@ The connection and its challenge-response authentication are the standard librar
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
@@ -77,7 +78,7 @@ class Switchboard:
     """
 
     def __init__(self, directory: Path, host: str | None = None) -> None:
-        self._key = os.urandom(32)
+        self._key = secrets.token_bytes(32)
         if host is None:
             self._listener = Listener(str(directory / "control"), family="AF_UNIX", backlog=128, authkey=self._key)
         else:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
+from statistics import median
 
 from ipcbench.clock import now_ns
-from ipcbench.measure.steady import median
 
 PROBE_BYTES = 4096
 _BATCHES, _HOPS = 9, 200
