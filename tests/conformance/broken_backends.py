@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 
 from ipcbench.backend import Address, Capabilities, Reader
 from ipcbench.backends._null import Null
+from ipcbench.backends._pipe import Pipe
 from ipcbench.backends._shm import Shm
 from ipcbench.errors import BackendUnavailable
 from ipcbench.testing.wrapping import BackendAround, ReaderAround
@@ -75,3 +77,12 @@ class OpensAtImport(Around):
 
 Unfindable = OpensAtImport
 del OpensAtImport
+
+
+class Queueing(Pipe):
+    """Says that it offers latest_value, and queues."""
+
+    name = "queueing"
+
+    def create(self, spec):
+        return super().create(replace(spec, delivery="every_message", depth=65_536))

@@ -113,6 +113,12 @@ def test_wrong_questions_are_refused():
         faulty("C99", Null)
 
 
+def test_a_queue_is_no_latest_value():
+    (found,) = check_backend(broken_backends.Queueing, laws=["C3"], readers=(1,), quick=True)
+    assert found.outcome == "failed"
+    assert "100 reads to get the newest of 100 values" in found.reason
+
+
 LONELY = """
 import signal
 from ipcbench.testing.crew import SpawnCrew
