@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadFileScheduling
 
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.testing.calls import until
@@ -46,14 +46,14 @@ def pytest_sessionfinish() -> None:
     shared_pool().close()
 
 
-class _Scheduler(LoadScopeScheduling):
+class _Scheduler(LoadFileScheduling):
     """Each file is one worker's; what measures is one's, all of it: two runs at once would disturb each other."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "what measures" if nodeid.startswith(_MEASURING) else nodeid.partition("::")[0]
+        return "what measures" if nodeid.startswith(_MEASURING) else super()._split_scope(nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
     """Return how tests are dealt out to workers."""
     return _Scheduler(config, log)
 
