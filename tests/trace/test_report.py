@@ -171,6 +171,18 @@ def test_rotated_and_compressed_parts_are_one_log(tmp_path: Path) -> None:
     assert gather([tmp_path]).notes.damaged_count == 1
 
 
+def test_a_compressed_log_is_damaged_only_if_it_is(tmp_path: Path) -> None:
+    text = (head(V1) + v1_row(1) + v1_row(2)).encode()
+    one, other = gzip.compress(text), gzip.compress(v1_row(3).encode())
+    for data, calls_count in ((one, 2), (one + other, 3), (one + b"\0" * 600_000 + other, 3), (one + b"\0" * 512, 2)):
+        batches, notes = read(tmp_path / "x.log.gz", data)
+        assert (len(calls(batches)), notes.damaged_count, list(notes.examples)) == (calls_count, 0, [])
+    for cut in range(2, len(one)):
+        examples = read(tmp_path / "x.log.gz", one[:cut])[1].examples
+        assert examples[0].endswith("the compressed file breaks off"), (cut, examples)
+    assert read(tmp_path / "x.log.gz", one + b"rest")[1].damaged_count == 1
+
+
 def test_the_audit_says_what_does_not_agree(tmp_path: Path) -> None:
     text = head(V1) + v1_row(1) + row(2, "Odd", 1, 2, 6, 1, 5, 1, 1, 99) + row(3, "Bad", -1, 2, 6, 1, 10, 0, 0, 0)
     text += "=" * 120 + "\nSUMMARY\n" + "=" * 120 + "\nTotal RPC Calls: 98\nAverage Send Time: 7.000 ms\n"

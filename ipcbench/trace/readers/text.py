@@ -5,6 +5,7 @@ What does not live here: what the lines mean (zmq_log.py, tq_log.py).
 
 from __future__ import annotations
 
+import gzip
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -76,28 +77,18 @@ def blocks(path: Path, notes: Notes) -> Iterator[bytes]:
 def _pieces(path: Path, notes: Notes) -> Iterator[bytes]:
     """Yield what is in a file, unpacked if it is compressed, at most a block at a time."""
     with as_store_errors(path), path.open("rb") as file:
-        data = file.read(_BLOCK_BYTES)
-        if not data.startswith(_GZIP_MAGIC):
-            while data:
-                yield data
-                data = file.read(_BLOCK_BYTES)
+        if not file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
+            while piece := file.read(_BLOCK_BYTES):
+                yield piece
             return
-        unpacker = zlib.decompressobj(wbits=31)
-        while data:
+        with gzip.GzipFile(fileobj=file) as unpacked:
             try:
-                unpacked = unpacker.decompress(data, _BLOCK_BYTES)
-            except zlib.error as error:
+                while piece := unpacked.read1(_BLOCK_BYTES):
+                    yield piece
+            except EOFError:
+                notes.damaged(str(path), "the compressed file breaks off")
+            except (gzip.BadGzipFile, zlib.error) as error:
                 notes.damaged(str(path), f"the compressed file is damaged: {error}")
-                return
-            if unpacked:
-                yield unpacked
-            data = unpacker.unconsumed_tail
-            if unpacker.eof:
-                data = unpacker.unused_data.lstrip(b"\0")
-                unpacker = zlib.decompressobj(wbits=31)
-            data = data or file.read(_BLOCK_BYTES)
-        if not unpacker.eof and unpacked:
-            notes.damaged(str(path), "the compressed file breaks off")
 
 
 def grouped(paths: Sequence[Path]) -> list[list[Path]]:
