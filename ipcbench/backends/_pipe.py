@@ -61,7 +61,9 @@ class _PipeWriter(Writer):
         self._failure: TransportError | None = None
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        size_bytes = message.nbytes if type(message) is memoryview else len(message)
+        if type(message) is not bytes:
+            message = memoryview(message).cast("B")  # a message is its bytes, whatever its items are
+        size_bytes = len(message)
         if size_bytes > self._limit_bytes and self._failure is None:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
         if not self._room:

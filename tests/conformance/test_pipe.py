@@ -1,7 +1,33 @@
 """Backend `pipe` against the contract."""
 
+from __future__ import annotations
+
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from ipcbench import ChannelSpec, get_backend
+from ipcbench.errors import MessageTooLarge
 from ipcbench.testing import ConformanceSuite
 
 
 class TestPipe(ConformanceSuite):
     backend = "pipe"
+
+
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_an_array_is_its_bytes(count: int) -> None:
+    """The length of an array is its items': a frame of that length would corrupt all that follows."""
+    values = np.arange(count, dtype=np.float64)
+    backend = get_backend("pipe")()
+    address = backend.create(ChannelSpec(f"ipcb-array-{uuid4().hex[:8]}", readers=1, max_message_bytes=values.nbytes))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            for message, expected in ((values, values.tobytes()), (b"next", b"next")):
+                writer.write(message, timeout_s=30.0)
+                assert bytes(reader.read(timeout_s=30.0)) == expected
+            with pytest.raises(MessageTooLarge):
+                writer.write(np.arange(count + 1, dtype=np.float64), timeout_s=30.0)
+    finally:
+        backend.destroy(address)
