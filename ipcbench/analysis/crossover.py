@@ -89,6 +89,9 @@ def crossovers(summary: Summary) -> tuple[Crossover, ...]:
 def lead_changes(family: Sequence[SettingSummary], metric: Metric, noise_ratio: float) -> tuple[Crossover, ...]:
     """Return each change of the lead that is clear: no backend holds first rank on both sides of it.
 
+    A new leader without a figure at a smaller size, or an old one without a figure at the larger size, overtook nobody
+    that was measured there: that change has no entry.
+
     Args:
         family: settings that differ in nothing but the size, by size.
         metric: what the lead is in.
@@ -105,9 +108,10 @@ def lead_changes(family: Sequence[SettingSummary], metric: Metric, noise_ratio: 
         size = one.setting.payload_bytes
         if held and not held & first:
             pair = (_fastest(by_name, held, held_at), _fastest(by_name, first, size))
-            where, between = _lead_crossing(pair, noise_ratio, (held_at, size))
-            words = family_words_of(family)
-            found.append(Crossover(metric, words, tuple(sorted(held)), tuple(sorted(first)), where, between))
+            crossing = _lead_crossing(pair, noise_ratio, (held_at, size))
+            if crossing is not None:
+                words = family_words_of(family)
+                found.append(Crossover(metric, words, tuple(sorted(held)), tuple(sorted(first)), *crossing))
             held = first
         else:
             held = held & first or first
@@ -163,18 +167,24 @@ def _common(a: Curve, b: Curve) -> list[tuple[Point, Point]]:
 def _clear(pairs: Sequence[tuple[Point, Point]], noise_ratio: float) -> Iterator[tuple[int, str]]:
     """Yield the indices at which the first of the pair is clearly faster or slower."""
     for index, (one, other) in enumerate(pairs):
-        verdict = compare(ratio(one.time, other.time), noise_ratio)
-        if verdict != "no clear difference":
-            yield index, verdict
+        found = compare(ratio(one.time, other.time), noise_ratio)
+        if found != "no clear difference":
+            yield index, found
 
 
 def _lead_crossing(
     pair: tuple[Curve, Curve], noise_ratio: float, between: tuple[int, int]
-) -> tuple[Interval, tuple[int, int]]:
-    """Return where the lead passes from one to the other, and the sizes at which each of the two is clearly ahead."""
+) -> tuple[Interval, tuple[int, int]] | None:
+    """Return where the lead passes from one to the other, and the sizes at which each of the two is clearly ahead.
+
+    None if the two do not both have figures at the sizes that this needs: a trial failed, or the run ended early.
+    """
     pairs = [one for one in _common(*pair) if one[0].payload_bytes <= between[1]]
-    ahead = [index for index, verdict in _clear(pairs, noise_ratio) if verdict == "faster"]
-    start = ahead[-1] if ahead else next(i for i, one in enumerate(pairs) if one[0].payload_bytes == between[0])
+    sizes = [one.payload_bytes for one, _ in pairs]
+    ahead = [index for index, found in _clear(pairs, noise_ratio) if found == "faster"]
+    if between[1] not in sizes or not (ahead or between[0] in sizes):
+        return None
+    start = ahead[-1] if ahead else sizes.index(between[0])
     return _where(pairs[start:]), (pairs[start][0].payload_bytes, between[1])
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -188,3 +189,25 @@ def test_mixing_halves_the_variance_of_two_equal_ones() -> None:
     one, other = estimate(10.0, 0.1, generator), estimate(10.0, 0.1, generator)
     assert mixed(one, other, 0.5).log_variance == pytest.approx(0.005)
     assert mixed(one, other, 0.0).value == pytest.approx(one.value)
+
+
+def test_a_leader_without_a_figure_at_the_size_before_makes_no_crossover(tmp_path: Path) -> None:
+    """b takes the lead at the third size and failed at the two before; a failed where b leads."""
+    failed = Cell(10.0, factors=(0.0, 0.0, 0.0))
+    for number, gone in enumerate((("b", SIZES[1]), ("a", SIZES[2]))):
+        cells = {("a", size): Cell(5_000.0) for size in SIZES[:2]} | {("a", size): Cell(90_000.0) for size in SIZES[2:]}
+        cells |= {("b", size): Cell(20_000.0) for size in SIZES}
+        cells |= {("b", SIZES[0]): failed, gone: failed}
+        sweep = sweep_of(backends=("a", "b"), sizes=SIZES, readers=1, payload="bytes", codec="raw", modes=("paced",))
+        summary = summarise(make_run(tmp_path / str(number), cells, sweep))
+        (family,) = families(summary)
+        assert lead_changes(family, "latency", summary.noise_ratios["latency"]) == ()
+
+
+def test_every_interrupted_run_can_be_analyzed(tmp_path: Path) -> None:
+    """Each prefix of a run's trials is what Ctrl-C could have left; the lead changes with the size."""
+    run = run_of(tmp_path, {"a": (5_000.0, 0.5), "b": (20_000.0, 0.0), "c": (90_000.0, -0.5)})
+    for count in range(len(run.trials) + 1):
+        for trials in (run.trials[:count], run.trials[count:]):
+            measured = len({one.spec.size for one in trials})
+            assert len(tables(replace(run, trials=trials)).matrices) == (measured > 1)
