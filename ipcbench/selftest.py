@@ -21,7 +21,7 @@ from ipcbench.analysis.figures import cell_figures
 from ipcbench.analysis.notes import is_sound
 from ipcbench.analysis.summary import summarise
 from ipcbench.harness.sweep import Progress, run_sweep
-from ipcbench.measure.stats import Estimate, compare, ratio
+from ipcbench.measure.stats import Estimate, verdict
 from ipcbench.registry import get_backend
 from ipcbench.spec import NAME_PREFIX, SweepSpec
 from ipcbench.store import Run, load_run
@@ -131,8 +131,8 @@ def self_test(
             sweep = sweep_for(backend, number + 1, rounds, slowdowns_percent)
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))
             noise.append(noise_of(run))
-            for percent, verdict in verdicts(run, noise[-1]):
-                counts[percent][("no clear difference", "slower", "faster").index(verdict)] += 1
+            for percent, found in verdicts(run, noise[-1]):
+                counts[percent][("no clear difference", "slower", "faster").index(found)] += 1
     tallies = (Tally(percent, sum(found), found[1], found[2]) for percent, found in counts.items())
     return SelfTest(backend, rounds, median(noise), tuple(tallies))
 
@@ -150,7 +150,7 @@ def verdicts(run: Run, noise_ratio: float) -> Iterator[tuple[int, str]]:
         for other in others:
             second = _latency(run, other, size)
             if first is not None and second is not None:
-                yield slowdown_percent(other), compare(ratio(second, first), noise_ratio)
+                yield slowdown_percent(other), verdict(second, first, noise_ratio)
 
 
 def _latency(run: Run, backend: str, size: int) -> Estimate | None:

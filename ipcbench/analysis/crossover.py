@@ -19,7 +19,7 @@ import numpy as np
 from ipcbench.analysis.cells import CellSummary, Metric, SettingSummary, Summary
 from ipcbench.analysis.curves import Axis, Curve, Point, curves, families, log_replicates, position
 from ipcbench.analysis.wording import family_words, joined
-from ipcbench.measure.stats import LEVEL, FloatArray, Interval, compare, ratio
+from ipcbench.measure.stats import LEVEL, FloatArray, Interval, verdict
 from ipcbench.units import format_significant
 
 BETTER: Mapping[Axis, str] = {
@@ -167,7 +167,7 @@ def _common(a: Curve, b: Curve) -> list[tuple[Point, Point]]:
 def _clear(pairs: Sequence[tuple[Point, Point]], noise_ratio: float) -> Iterator[tuple[int, str]]:
     """Yield the indices at which the first of the pair is clearly faster or slower."""
     for index, (one, other) in enumerate(pairs):
-        found = compare(ratio(one.time, other.time), noise_ratio)
+        found = verdict(one.time, other.time, noise_ratio)
         if found != "no clear difference":
             yield index, found
 

@@ -40,7 +40,7 @@ from ipcbench.analysis.recommendation_text import figure_words
 from ipcbench.analysis.summary import summarise
 from ipcbench.analysis.wording import joined
 from ipcbench.errors import Unsupported
-from ipcbench.measure.stats import Interval, compare, rank_groups, ratio
+from ipcbench.measure.stats import Interval, rank_groups, ratio, verdict
 from ipcbench.store import Run
 from ipcbench.units import format_significant
 
@@ -253,6 +253,6 @@ def _dropped_needs(field: _Field, chosen: Evidence) -> Iterable[str]:
         other = gather(case.family, field.between, case.question, one.backend, case.axis)
         if isinstance(other, str):
             continue
-        if compare(ratio(other.times[case.axis], chosen.times[case.axis]), case.noise[case.axis]) == "faster":
+        if verdict(other.times[case.axis], chosen.times[case.axis], case.noise[case.axis]) == "faster":
             figure = figure_words(other.expected, case.axis)
             yield f"Needs: without {joined(needs)}, {one.backend} would have {BETTER[case.axis]}, {figure}."

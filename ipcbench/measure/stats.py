@@ -148,6 +148,13 @@ def compare(times: Interval, noise_floor_ratio: float) -> Verdict:
     return "faster" if times.estimate < 1.0 else "slower"
 
 
+def verdict(time: Estimate, other: Estimate, noise_floor_ratio: float) -> Verdict:
+    """Return what may be said of a time beside another one: `compare`, and nothing where either has one round only."""
+    if min(time.rounds_count, other.rounds_count) < MIN_CLAIM_ROUNDS:
+        return "no clear difference"
+    return compare(ratio(time, other), noise_floor_ratio)
+
+
 def may_be_equal(times: Interval) -> bool:
     """Return whether the interval of a ratio comes to within 0.5 % of 1."""
     least = 1.0 + LEAST_RATIO
@@ -181,7 +188,7 @@ def rank_groups(times: Sequence[Estimate], noise_floor_ratio: float) -> tuple[in
 
     The next rank counts everyone before it: 1, 1, 3. A group's best is the first, in order, that is slower than the
     best of the group before: by `compare`, and at 5 % shared out among all comparisons (Bonferroni), so that the ranks
-    hold together. One round tells no ranks apart but by `compare` alone.
+    hold together. Times of one round all share a rank: nothing is known of how rounds differ.
     """
     ranks = [0] * len(times)
     share = (1.0 - LEVEL) / max(1, len(times) - 1)
@@ -195,10 +202,10 @@ def rank_groups(times: Sequence[Estimate], noise_floor_ratio: float) -> tuple[in
 
 
 def _is_slower(one: Estimate, best: Estimate, noise_floor_ratio: float, share: float) -> bool:
-    if compare(ratio(one, best), noise_floor_ratio) != "slower":
+    if verdict(one, best, noise_floor_ratio) != "slower":
         return False
     chance = p_value(one, best)
-    return chance is None or chance < share
+    return chance is not None and chance < share
 
 
 def noise_floor_ratio(cells: Sequence[Sequence[float]]) -> float | None:

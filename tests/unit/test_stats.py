@@ -6,6 +6,7 @@ import math
 import runpy
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from ipcbench.measure.stats import (
     rank_groups,
     ratio,
     satterthwaite,
+    verdict,
 )
 from ipcbench.measure.student import student_975
 
@@ -287,6 +289,14 @@ def test_ranks_of_many_hold_together() -> None:
     two = [fixed(10.0, 0.1), fixed(13.0, 0.1)]
     assert rank_groups(two, 0.0) == (1, 2)
     assert rank_groups([*two, *(fixed(10.0, 0.1) for _ in range(20))], 0.0) == (1,) * 22
+
+
+def test_one_round_claims_nothing() -> None:
+    """Within one round a far placement looks like a slow backend: identical ones were ranked in every second run."""
+    one, other, third = (replace(fixed(value, 0.01), rounds_count=1) for value in (10.0, 540.0, 11.0))
+    assert rank_groups([one, other, third], 0.0) == (1, 1, 1)
+    assert verdict(other, one, 0.0) == "no clear difference"
+    assert verdict(fixed(540.0, 0.01), fixed(10.0, 0.01), 0.0) == "slower"
 
 
 def test_the_noise_floor_is_what_a_cell_differs_from_itself() -> None:
