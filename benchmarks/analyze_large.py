@@ -20,9 +20,18 @@ from pathlib import Path
 import numpy as np
 
 from ipcbench.harness.digest import KEPT_SAMPLES, quantiles
-from ipcbench.result import SCHEMA_VERSION, Conditions, EndpointResult, Floor, Integrity, RunInfo, TrialResult, Usage
+from ipcbench.results.model import (
+    SCHEMA_VERSION,
+    Conditions,
+    EndpointResult,
+    Floor,
+    Integrity,
+    RunInfo,
+    TrialResult,
+    Usage,
+)
+from ipcbench.results.store import RunWriter
 from ipcbench.spec import SweepSpec
-from ipcbench.store import RunWriter
 
 BACKENDS = ("shm", "zmq", "zmq-tcp", "lmdb", "pipe")
 SIZES = tuple(4**power for power in range(3, 13))

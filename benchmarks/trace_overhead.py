@@ -24,9 +24,9 @@ import msgpack
 import zmq
 
 from ipcbench import trace
-from ipcbench.clock import now_ns
-from ipcbench.trace.hot import IS_C
-from ipcbench.trace.recorder import calibrate
+from ipcbench.trace.record.hot import IS_C
+from ipcbench.trace.record.recorder import calibrate
+from ipcbench.util.clock import now_ns
 
 Make = Callable[[], bytes]
 Send = Callable[[bytes], object]

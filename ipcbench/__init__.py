@@ -1,14 +1,11 @@
 """Which transport between Python processes to use, measured on your own machine, and that transport to use.
 
-What does not live here: anything but the public names. Importing this loads none of them, and nothing third-party; each
-is loaded when it is first looked at.
-
-    >>> import ipcbench
-    >>> run = ipcbench.run("small")              # or a SweepSpec, or the path of a sweep file
-    >>> run = ipcbench.load("results/RUN_ID")    # a run measured earlier
-    >>> choice = ipcbench.recommend("1MiB", readers=3, run=run)
-    >>> print(choice.sentence())
-    >>> backend = ipcbench.get_backend("shm")()  # the code that was measured, as a library
+>>> import ipcbench
+>>> run = ipcbench.run("small")              # or a SweepSpec, or the path of a sweep file
+>>> run = ipcbench.load("results/RUN_ID")    # a run measured earlier
+>>> choice = ipcbench.recommend("1MiB", readers=3, run=run)
+>>> print(choice.sentence())
+>>> backend = ipcbench.get_backend("shm")()  # the code that was measured, as a library
 """
 
 from __future__ import annotations
@@ -20,11 +17,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipcbench import errors
-    from ipcbench.analysis.question import Question
-    from ipcbench.analysis.recommendation import Recommendation
+    from ipcbench.analysis.recommend.answer import Recommendation
+    from ipcbench.analysis.recommend.question import Question
     from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
+    from ipcbench.results.store import Run
     from ipcbench.spec import ChannelSpec, SweepSpec
-    from ipcbench.store import Run
 
 __version__ = "0.1.0"
 
@@ -51,9 +48,9 @@ _HOMES = {
     "Backend": "ipcbench.backend",
     "Capabilities": "ipcbench.backend",
     "ChannelSpec": "ipcbench.spec",
-    "Question": "ipcbench.analysis.question",
+    "Question": "ipcbench.analysis.recommend.question",
     "Reader": "ipcbench.backend",
-    "Recommendation": "ipcbench.analysis.recommendation",
+    "Recommendation": "ipcbench.analysis.recommend.answer",
     "SweepSpec": "ipcbench.spec",
     "Writer": "ipcbench.backend",
 }
@@ -92,7 +89,7 @@ def run(sweep: SweepSpec | str | Path, results: str | Path = "results") -> Run:
         UnknownBackend: the sweep names one that is not registered; nothing was started.
     """
     from ipcbench.spec import SweepSpec
-    from ipcbench.sweepfile import load_sweep
+    from ipcbench.sweeps.load import load_sweep
 
     return _measured(sweep if isinstance(sweep, SweepSpec) else load_sweep(str(sweep)), results)
 
@@ -114,7 +111,7 @@ def load(path: str | Path) -> Run:
     """
     from pathlib import Path
 
-    from ipcbench.store import load_run
+    from ipcbench.results.store import load_run
 
     return load_run(Path(path))
 
@@ -145,10 +142,10 @@ def recommend(
         Unsupported: there is no run, and no backend that can do it is worth measuring.
         StoreError: the run cannot be read.
     """
-    from ipcbench.analysis.question import ask, question_sweep
-    from ipcbench.analysis.recommend import recommend as choose
-    from ipcbench.analysis.recommend import require_candidates
-    from ipcbench.store import Run as StoredRun
+    from ipcbench.analysis.recommend.question import ask, question_sweep
+    from ipcbench.analysis.recommend.recommend import recommend as choose
+    from ipcbench.analysis.recommend.recommend import require_candidates
+    from ipcbench.results.store import Run as StoredRun
 
     question = ask(payload, readers, rate, needs, optimise)
     if run is None:

@@ -1,7 +1,4 @@
-"""`python -m ipcbench`: the command, for where its script is not on the path.
-
-What does not live here: anything else (ipcbench/cli).
-"""
+"""`python -m ipcbench`: the command, for where its script is not on the path."""
 
 from __future__ import annotations
 

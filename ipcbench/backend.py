@@ -1,7 +1,4 @@
-"""The contract: what a transport must offer to be measured and used. docs/contract.md states its laws, C1 to C19.
-
-What does not live here: any implementation, any clock, any message format. A backend moves bytes and nothing else.
-"""
+"""The contract: what a transport must offer to be measured and used. docs/contract.md states its laws, C1 to C19."""
 
 from __future__ import annotations
 

@@ -1,24 +1,22 @@
 """Every error that ipcbench raises on purpose.
 
-What does not live here: mapping of a library's own exceptions, which each backend does where it calls the library.
-
-    IpcbenchError
-    ├── ConfigError            a value that was given is wrong: field, value, what is allowed
-    ├── UnknownBackend         no backend of that name: lists the known ones
-    ├── BackendUnavailable     known, but cannot run here: reason and how to install
-    ├── Unsupported            the backend does not have that capability
-    ├── TransportError
-    │   ├── TransportTimeout   the time-out passed; nothing was lost, the call may be repeated
-    │   ├── EndpointClosed     the endpoint was used after its own close
-    │   ├── EndOfStream        the writer has closed and everything was read
-    │   ├── PeerLost           the other side died without closing
-    │   └── MessageTooLarge    nothing was sent, the channel is usable
-    ├── TrialError
-    │   ├── WorkerCrashed      a process of the group ended: role, exit code, last lines of its stderr
-    │   └── WorkerTimeout      a process of the group did not answer by its deadline
-    ├── IntegrityError         messages were lost, duplicated, reordered or torn: the counts
-    └── StoreError             a results folder that cannot be read or written
-        └── SchemaMismatch     written by another version of the format
+IpcbenchError
+├── ConfigError            a value that was given is wrong: field, value, what is allowed
+├── UnknownBackend         no backend of that name: lists the known ones
+├── BackendUnavailable     known, but cannot run here: reason and how to install
+├── Unsupported            the backend does not have that capability
+├── TransportError
+│   ├── TransportTimeout   the time-out passed; nothing was lost, the call may be repeated
+│   ├── EndpointClosed     the endpoint was used after its own close
+│   ├── EndOfStream        the writer has closed and everything was read
+│   ├── PeerLost           the other side died without closing
+│   └── MessageTooLarge    nothing was sent, the channel is usable
+├── TrialError
+│   ├── WorkerCrashed      a process of the group ended: role, exit code, last lines of its stderr
+│   └── WorkerTimeout      a process of the group did not answer by its deadline
+├── IntegrityError         messages were lost, duplicated, reordered or torn: the counts
+└── StoreError             a results folder that cannot be read or written
+└── SchemaMismatch     written by another version of the format
 """
 
 from __future__ import annotations

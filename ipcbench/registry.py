@@ -1,8 +1,4 @@
-"""Backends by name: the built-in table, and third-party ones that register under the entry point `ipcbench.backends`.
-
-What does not live here: any backend. Each is imported when it is asked for, so that `import ipcbench` needs no
-transport.
-"""
+"""Backends by name: built-in ones, and third-party ones from the entry point `ipcbench.backends`."""
 
 from __future__ import annotations
 
@@ -15,16 +11,16 @@ from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
 ENTRY_POINT_GROUP = "ipcbench.backends"
 
 _BUILT_IN = {
-    "zmq": "ipcbench.backends._zmq:ZmqIpc",
-    "zmq-tcp": "ipcbench.backends._zmq:ZmqTcp",
-    "shm": "ipcbench.backends._shm:Shm",
-    "lmdb": "ipcbench.backends._lmdb:Lmdb",
-    "mpi": "ipcbench.backends._mpi:MpiNative",
-    "mpi-pkl5": "ipcbench.backends._mpi:MpiPkl5",
-    "mpi-buffer": "ipcbench.backends._mpi:MpiBuffer",
-    "mpi-p2p": "ipcbench.backends._mpi:MpiP2p",
-    "pipe": "ipcbench.backends._pipe:Pipe",
-    "null": "ipcbench.backends._null:Null",
+    "zmq": "ipcbench.backends.zmq.backend:ZmqIpc",
+    "zmq-tcp": "ipcbench.backends.zmq.backend:ZmqTcp",
+    "shm": "ipcbench.backends.shm.backend:Shm",
+    "lmdb": "ipcbench.backends.lmdb.backend:Lmdb",
+    "mpi": "ipcbench.backends.mpi.backend:MpiNative",
+    "mpi-pkl5": "ipcbench.backends.mpi.backend:MpiPkl5",
+    "mpi-buffer": "ipcbench.backends.mpi.backend:MpiBuffer",
+    "mpi-p2p": "ipcbench.backends.mpi.backend:MpiP2p",
+    "pipe": "ipcbench.backends.pipe.backend:Pipe",
+    "null": "ipcbench.backends.null:Null",
 }
 
 

@@ -1,8 +1,5 @@
 """How right the verdicts are on this machine: equal cells that are called different, known slow-downs that are found.
 
-What does not live here: the verdict itself (ipcbench/measure/stats.py) and the slowed backends
-(ipcbench/testing/slowed.py).
-
 A run measures one backend by two names (A/A), and slowed by 5, 10 and 20 %, at several payload sizes. Every size gives
 one verdict on each of the others against the first. All of one size take turns (ipcbench/harness/turns.py).
 """
@@ -17,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from ipcbench.analysis.figures import cell_figures
-from ipcbench.analysis.notes import is_sound
-from ipcbench.analysis.summary import summarise
+from ipcbench.analysis.summary.figures import cell_figures
+from ipcbench.analysis.summary.notes import is_sound
+from ipcbench.analysis.summary.summary import summarise
 from ipcbench.harness.sweep import Progress, run_sweep
-from ipcbench.measure.stats import Estimate, verdict
 from ipcbench.registry import get_backend
+from ipcbench.results.store import Run, load_run
 from ipcbench.spec import NAME_PREFIX, SweepSpec
-from ipcbench.store import Run, load_run
-from ipcbench.testing.slowed import slowdown_percent, slowed_name
+from ipcbench.stats.decisions import Estimate, verdict
+from ipcbench.testing.faults.slowed import slowdown_percent, slowed_name
 
 SLOWDOWNS_PERCENT = (5, 10, 20)
 SIZES_BYTES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)

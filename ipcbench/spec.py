@@ -1,7 +1,4 @@
-"""The inputs, validated once: what a channel is, what a trial measures, what a sweep holds.
-
-What does not live here: reading a sweep file or the command line (ipcbench/sweepfile.py, ipcbench/cli.py), and results.
-"""
+"""The inputs, validated once: what a channel is, what a trial measures, what a sweep holds."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from ipcbench.spec import NAME_PREFIX
-from ipcbench.testing.calls import until
+from ipcbench.testing.agents.client import until
 from ipcbench.testing.conformance import shared_pool
-from ipcbench.testing.holdings import descriptors
 from ipcbench.testing.leaks import files, traces
+from ipcbench.testing.open_handles import descriptors
 
 _FADING_S = 3.0
 """How long a test's remains may take to go: libraries close in the background, other runs on the host come and go."""

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ipcbench.analysis.tables import tables
+from ipcbench.analysis.report.tables import tables
 from ipcbench.cli import main
-from ipcbench.store import load_run
-from ipcbench.units import format_duration_ns, format_significant
+from ipcbench.results.store import load_run
+from ipcbench.util.units import format_duration_ns, format_significant
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "choose.md",)

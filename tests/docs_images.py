@@ -12,12 +12,11 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from ipcbench.analysis.chart_groups import chart_groups
-from ipcbench.analysis.layout import Tables
-from ipcbench.analysis.plots import plot_files
-from ipcbench.analysis.render import WIDTH, show_on
-from ipcbench.analysis.tables import tables
-from ipcbench.store import load_run
+from ipcbench.analysis.charts.groups import chart_groups
+from ipcbench.analysis.report.render import WIDTH, show_on
+from ipcbench.analysis.report.tables import Tables, tables
+from ipcbench.render.plots import plot_files
+from ipcbench.results.store import load_run
 from tests.docs_blocks import ROOT
 
 REFERENCE = ROOT / "results" / "reference"

@@ -26,9 +26,9 @@ from typing import Any
 import limits
 from _rounds import GroupFailed, Row, compare, print_rows
 
-from ipcbench.clock import now_ns
 from ipcbench.errors import ConfigError
-from ipcbench.units import format_bytes, parse_bytes
+from ipcbench.util.clock import now_ns
+from ipcbench.util.units import format_bytes, parse_bytes
 
 __all__ = [
     "BODY",

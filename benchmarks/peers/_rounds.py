@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import limits
 import psutil
 
-from ipcbench.clock import now_ns
-from ipcbench.units import format_significant
+from ipcbench.util.clock import now_ns
+from ipcbench.util.units import format_significant
 
 SAME_PLACEMENT_RATIO = 1.6
 """Probes of a round that differ by more were taken in different placements; its two figures are not compared."""

@@ -14,8 +14,8 @@ from dataclasses import asdict
 import _common
 
 from ipcbench.harness.floor import measure_floor
-from ipcbench.result import Floor
-from ipcbench.units import format_bytes, format_significant
+from ipcbench.results.model import Floor
+from ipcbench.util.units import format_bytes, format_significant
 
 
 def _line(what: str, unit: str, floors: list[Floor], pick: Callable[[Floor], float]) -> str:

@@ -25,8 +25,8 @@ import _common
 import limits
 from _common import BODY, MARKER, Role
 
-from ipcbench.clock import now_ns
-from ipcbench.units import format_significant
+from ipcbench.util.clock import now_ns
+from ipcbench.util.units import format_significant
 
 _POLLS_BEFORE_YIELD = 200
 _numbers = itertools.count()

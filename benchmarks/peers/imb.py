@@ -26,8 +26,8 @@ from pathlib import Path
 
 import mpi_plain
 
-from ipcbench.backends._mpi import MpiBuffer, start_mpi
-from ipcbench.units import format_bytes, format_significant, parse_bytes
+from ipcbench.backends.mpi.backend import MpiBuffer, start_mpi
+from ipcbench.util.units import format_bytes, format_significant, parse_bytes
 
 SIZES = "16KiB,64KiB,256KiB,1MiB,4MiB"
 AT_LEAST_RATIO = 0.8

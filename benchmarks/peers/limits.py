@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ipcbench.backends._shm_memory import Layout
+from ipcbench.backends.shm.memory import Layout
 from ipcbench.spec import ChannelSpec
-from ipcbench.units import format_bytes
+from ipcbench.util.units import format_bytes
 
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE / "limits.c"

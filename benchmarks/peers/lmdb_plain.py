@@ -23,10 +23,10 @@ import lmdb
 from _common import BODY, MARKER, Role, Row
 
 from ipcbench.backend import Address
-from ipcbench.backends._lmdb import Lmdb
-from ipcbench.backends._lmdb_layout import Layout
-from ipcbench.clock import now_ns
+from ipcbench.backends.lmdb.backend import Lmdb
+from ipcbench.backends.lmdb.layout import Layout
 from ipcbench.spec import ChannelSpec
+from ipcbench.util.clock import now_ns
 
 DEPTH = 64
 AT_LEAST_RATIO = 0.9

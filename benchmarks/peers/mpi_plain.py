@@ -33,11 +33,11 @@ from pathlib import Path
 from typing import Any
 
 from ipcbench.backend import Address, Reader, Writer
-from ipcbench.backends._mpi import start_mpi
-from ipcbench.clock import now_ns
+from ipcbench.backends.mpi.backend import start_mpi
 from ipcbench.registry import get_backend
 from ipcbench.spec import NAME_PREFIX, ChannelSpec
-from ipcbench.units import format_bytes, format_significant, parse_bytes
+from ipcbench.util.clock import now_ns
+from ipcbench.util.units import format_bytes, format_significant, parse_bytes
 
 BACKENDS = ("mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p")
 SIZES = "64,1KiB,16KiB,256KiB,4MiB"

@@ -20,10 +20,10 @@ import limits
 from _common import BODY, MARKER, Role, Row
 
 from ipcbench.backend import Address
-from ipcbench.backends._shm import Shm
-from ipcbench.clock import now_ns
+from ipcbench.backends.shm.backend import Shm
 from ipcbench.errors import TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.util.clock import now_ns
 
 SECTIONS = ("iceoryx2", "ring", "latency", "idle")
 DEPTH = 64

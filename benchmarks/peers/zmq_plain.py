@@ -23,9 +23,9 @@ import zmq
 from _common import BODY, MARKER, Row
 
 from ipcbench.backend import Address
-from ipcbench.backends._zmq import ZmqIpc, ZmqTcp
-from ipcbench.clock import now_ns
+from ipcbench.backends.zmq.backend import ZmqIpc, ZmqTcp
 from ipcbench.spec import ChannelSpec
+from ipcbench.util.clock import now_ns
 
 DEPTH = 64
 AT_LEAST_RATIO = 0.9

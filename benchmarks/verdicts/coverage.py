@@ -19,8 +19,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.measure.bootstrap import RoundSamples, quantile_estimates, time_blocks
-from ipcbench.measure.stats import Estimate, ratio
+from ipcbench.stats.bootstrap import RoundSamples, quantile_estimates, time_blocks
+from ipcbench.stats.decisions import Estimate, ratio
 
 Samples = npt.NDArray[np.float64]
 _BETWEEN = 0.05

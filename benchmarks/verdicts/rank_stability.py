@@ -18,11 +18,11 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-from ipcbench.analysis.cells import Setting, Summary
-from ipcbench.analysis.summary import summarise
+from ipcbench.analysis.summary.cells import Setting, Summary
+from ipcbench.analysis.summary.summary import summarise
 from ipcbench.harness.sweep import run_sweep
-from ipcbench.store import load_run
-from ipcbench.sweepfile import load_sweep
+from ipcbench.results.store import load_run
+from ipcbench.sweeps.load import load_sweep
 
 Claims = dict[tuple[Setting, str], set[tuple[str, str]]]
 """By setting and metric: pairs of which the first is said to be faster."""

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from mmap import mmap
 
 from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
-from ipcbench.board import MAX_READERS, PUBLISHED, ReaderSide, WriterSide, board_bytes, make_doorbells
 from ipcbench.errors import EndOfStream, MessageTooLarge, TransportError
-from ipcbench.seats import channel_directory, make_directory, remove_directory
+from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, ReaderSide, WriterSide, board_bytes, make_doorbells
+from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""Findings: what stands out in a run, each with the figures that it rests on and something to do about it.
-
-What does not live here: the rules with their thresholds (explain_rules.py), and tables.
-"""
+"""Findings: what stands out in a run, each with the figures that it rests on and something to do about it."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ipcbench.analysis.cells import SettingSummary, Summary
-from ipcbench.analysis.curves import families
-from ipcbench.analysis.explain_rules import RULES, Observation, Place, Rule
-from ipcbench.analysis.notes import printable
-from ipcbench.analysis.wording import joined, plural
-from ipcbench.units import format_significant
+from ipcbench.analysis.findings_rules import RULES, Observation, Place, Rule
+from ipcbench.analysis.summary.cells import SettingSummary, Summary
+from ipcbench.analysis.summary.curves import families
+from ipcbench.analysis.summary.notes import printable
+from ipcbench.analysis.summary.wording import joined, plural
+from ipcbench.util.units import format_significant
 
 
 @dataclass(frozen=True, slots=True)

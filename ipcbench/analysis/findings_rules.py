@@ -1,7 +1,5 @@
 """The rules of `explain`: what is looked at, from which value on it is said, how it is said, what to do about it.
 
-What does not live here: applying them (explain.py), and how a fact is measured (facts.py, figures.py).
-
 Every rule looks at one cell and returns an observation, or None where the fact was not measured. Each threshold stands
 once, in `RULES`.
 """
@@ -12,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ipcbench.analysis.cells import CellSummary, SettingSummary, Summary
-from ipcbench.analysis.facts import held_ratio, reader_skew_ratio, waiting_core_ratio
-from ipcbench.analysis.wording import size_words
-from ipcbench.units import format_duration_ns, format_significant
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary
+from ipcbench.analysis.summary.facts import held_ratio, reader_skew_ratio, waiting_core_ratio
+from ipcbench.analysis.summary.wording import size_words
+from ipcbench.util.units import format_duration_ns, format_significant
 
 MIN_COPY_BYTES = 64 * 1024
 """For smaller payloads a call costs more than a copy does."""

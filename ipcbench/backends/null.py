@@ -1,7 +1,5 @@
 """A transport inside one process: queues of `bytes`. It obeys every law, so it is the test double and a harness floor.
 
-What does not live here: anything between processes. Endpoints may be in one thread or in several.
-
 The paths without waiting take no lock: appending to a deque, taking from it and replacing a tuple are atomic in Python.
 Whoever must wait counts itself among the sleepers first and then looks again, and whoever changes something looks for
 sleepers afterwards, so no wake-up is lost.

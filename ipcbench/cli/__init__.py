@@ -1,7 +1,5 @@
 """The command line: parse, validate, call, exit code. The only part of the package that prints or exits.
 
-What does not live here: anything that the library could not do without a terminal; each command is a thin module.
-
 Exit codes: 0 done; 1 a check or a gate failed, or nothing could be measured; 2 what was asked for is not possible, in
 one line on stderr; 3 a gate can claim neither; 130 interrupted. Data goes to stdout, everything else to stderr.
 """

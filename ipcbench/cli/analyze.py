@@ -1,7 +1,4 @@
-"""`ipcbench analyze`: tables, plots and report of stored runs.
-
-What does not live here: what is in them (ipcbench/analysis) and the files (output.py, report_files.py).
-"""
+"""`ipcbench analyze`: tables, plots and report of stored runs."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from ipcbench.errors import StoreError
 @click.option("--no-report", is_flag=True, help="Only print, and write nothing.")
 def command(runs: tuple[str, ...], form: str, out: str | None, *, no_report: bool) -> None:
     """Find the runs, show them, write their files."""
-    from ipcbench.store import latest_run
+    from ipcbench.results.store import latest_run
 
     folders = [Path(one) for one in runs] or [latest_run(RESULTS_ROOT)]
     read = [read_run(folder) for folder in folders]
@@ -65,7 +62,7 @@ def _targets(folders: Sequence[Path], out: str | None) -> list[Path]:
 
 
 def _make_folder(path: Path) -> None:
-    from ipcbench.files import as_store_errors
+    from ipcbench.util.files import as_store_errors
 
     with as_store_errors(path):
         path.mkdir(parents=True, exist_ok=True)

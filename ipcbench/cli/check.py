@@ -1,7 +1,4 @@
-"""`ipcbench check`: the conformance suite on one backend, a line for each law as it is decided.
-
-What does not live here: the laws and how they are checked (ipcbench/testing).
-"""
+"""`ipcbench check`: the conformance suite on one backend, a line for each law as it is decided."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`ipcbench clean`: remove what dead runs left.
-
-What does not live here: what is dead (ipcbench/clean.py).
-"""
+"""`ipcbench clean`: remove what dead runs left."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ import click
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 def command(dry_run: bool) -> int:
     """Remove shared memory, sockets and folders of runs that were killed; what a living process holds stays."""
-    from ipcbench.clean import clean, survey
-    from ipcbench.units import format_bytes
+    from ipcbench.processes.cleanup import clean, survey
+    from ipcbench.util.units import format_bytes
 
     found = survey()
     after = found if dry_run else clean(found)

@@ -1,7 +1,4 @@
-"""`ipcbench compare`: run B against run A, and a gate for continuous integration.
-
-What does not live here: what may be said of two figures (ipcbench/analysis/compare.py) and how it looks.
-"""
+"""`ipcbench compare`: run B against run A, and a gate for continuous integration."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import click
 from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ipcbench.analysis.compare_cells import Metric
+    from ipcbench.analysis.compare.cells import Metric
 
 EXIT_REGRESSED = 1
 EXIT_INCONCLUSIVE = 3
@@ -40,9 +37,9 @@ _MAX_GATE_PERCENT = 1000.0
 @click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", help="Form.")
 def command(a: str, b: str, gate: str | None, metrics: str | None, across_machines: bool, form: str) -> int:
     """Compare, show, and say by the exit code what the gate says."""
-    from ipcbench.analysis import compare_render
-    from ipcbench.analysis.compare import compare_runs
-    from ipcbench.store import load_run
+    from ipcbench.analysis.compare import render as compare_render
+    from ipcbench.analysis.compare.compare import compare_runs
+    from ipcbench.results.store import load_run
 
     gate_ratio, chosen = _gate_ratio(gate), _metrics(metrics)
     comparison = compare_runs(
@@ -66,7 +63,7 @@ def _gate_ratio(text: str | None) -> float | None:
 
 
 def _metrics(text: str | None) -> tuple[Metric, ...]:
-    from ipcbench.analysis.compare_cells import METRICS
+    from ipcbench.analysis.compare.cells import METRICS
 
     if text is None:
         return METRICS

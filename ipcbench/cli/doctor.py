@@ -1,7 +1,4 @@
-"""`ipcbench doctor`: what this machine is, what to change before measuring on it, and what could not be read.
-
-What does not live here: the machine (ipcbench/measure/machine.py) and the advice (ipcbench/measure/advice.py).
-"""
+"""`ipcbench doctor`: what this machine is, what to change before measuring on it, and what could not be read."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ def command(form: str) -> None:
 
     Keeps one core busy for a second, to see who else wants it. Changes nothing.
     """
-    from ipcbench.measure.advice import advise, unknown_facts
-    from ipcbench.measure.machine import describe_versions
+    from ipcbench.machine.advice import advise, unknown_facts
+    from ipcbench.machine.describe import describe_versions
 
     facts, versions = _facts(), describe_versions()
     advice, unknown = advise(facts), unknown_facts(facts)
@@ -57,9 +54,9 @@ def command(form: str) -> None:
 def _facts() -> dict[str, Any]:
     """Return all that advice may rest on; None where the system does not say."""
     from ipcbench.harness.floor import measure_floor
-    from ipcbench.measure.cgroup import read_text
-    from ipcbench.measure.machine import describe_machine
-    from ipcbench.trace.hot import IS_C
+    from ipcbench.machine.cgroup import read_text
+    from ipcbench.machine.describe import describe_machine
+    from ipcbench.trace.record.hot import IS_C
 
     floor = measure_floor()
     return {
@@ -77,8 +74,8 @@ def _facts() -> dict[str, Any]:
 
 def _busy_second() -> dict[str, float | None]:
     """Read the clock for a second without a break: time is stolen only from who wants to run."""
-    from ipcbench.clock import now_ns
-    from ipcbench.measure.machine import ConditionsProbe
+    from ipcbench.machine.describe import ConditionsProbe
+    from ipcbench.util.clock import now_ns
 
     probe = ConditionsProbe()
     probe.start()

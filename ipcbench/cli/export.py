@@ -1,7 +1,4 @@
-"""`ipcbench export`: a stored run in the format of another tool.
-
-What does not live here: the formats (ipcbench/analysis/exporters).
-"""
+"""`ipcbench export`: a stored run in the format of another tool."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, target_file
 @click.option("--out", metavar="FILE", help="Where to write; made or replaced as a whole. Without it, stdout.")
 def command(run: str | None, form: str, out: str | None) -> None:
     """Read the run, write it, say what is missing."""
-    from ipcbench.store import latest_run, load_run
+    from ipcbench.results.store import latest_run, load_run
 
     target = target_file(out)
     stored = load_run(latest_run(RESULTS_ROOT) if run is None else Path(run))
@@ -41,7 +38,7 @@ def command(run: str | None, form: str, out: str | None) -> None:
 
 
 def _write(text: str, target: Path | None) -> None:
-    from ipcbench.files import write_atomically
+    from ipcbench.util.files import write_atomically
 
     if target is not None:
         write_atomically(target, lambda file: file.write(text.encode()))

@@ -1,7 +1,4 @@
-"""`ipcbench list`: every backend, whether it can run here, what it can do.
-
-What does not live here: the probing (ipcbench/registry.py).
-"""
+"""`ipcbench list`: every backend, whether it can run here, what it can do."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ _LAUNCHERS = {"spawn": "", "mpiexec": "needs mpiexec", "inline": "one process"}
 
 def _describe(can: dict[str, Any]) -> str:
     """Return the capabilities in one line, limits first."""
-    from ipcbench.units import format_bytes
+    from ipcbench.util.units import format_bytes
 
     facts = [
         ", ".join(can["deliveries"]),
@@ -76,8 +73,8 @@ def _as_text(rows: list[_Row]) -> str:
 
 def _as_markdown() -> str:
     """Return the table of docs/choose.md: what each registered backend offers of what can be needed, and how much."""
-    from ipcbench.analysis.needs import NEEDS, registered_offers
-    from ipcbench.units import format_bytes
+    from ipcbench.analysis.recommend.needs import NEEDS, registered_offers
+    from ipcbench.util.units import format_bytes
 
     heads = ["transport", *NEEDS, "readers", "message", "waits", "packages"]
     rows = []

@@ -1,7 +1,4 @@
-"""What commands share: a stored run on stdout and as files, a file to write into, formats in a help text.
-
-What does not live here: figures, sentences and forms (ipcbench/analysis), plots and report as files (report_files.py).
-"""
+"""What commands share: a stored run on stdout and as files, a file to write into, formats in a help text."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ import click
 from ipcbench.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from ipcbench.analysis.layout import Tables
-    from ipcbench.store import Run
+    from ipcbench.analysis.report.tables import Tables
+    from ipcbench.results.store import Run
 
 RESULTS_ROOT = Path("results")
 """Where runs are stored and looked for, below the current folder."""
@@ -75,8 +72,8 @@ def read_run(folder: Path) -> tuple[Run, Tables]:
     Raises:
         StoreError: not a folder of results, or one that cannot be read.
     """
-    from ipcbench.analysis.tables import tables
-    from ipcbench.store import load_run
+    from ipcbench.analysis.report.tables import tables
+    from ipcbench.results.store import load_run
 
     run = load_run(folder)
     for problem in run.problems:
@@ -86,7 +83,7 @@ def read_run(folder: Path) -> tuple[Run, Tables]:
 
 def print_tables(found: Sequence[Tables], form: str) -> None:
     """Print the tables of one run or several: as CSV under one head, as JSON one document, in a list if several."""
-    from ipcbench.analysis import export, render
+    from ipcbench.analysis.report import export, render
 
     if form == "text":
         for index, one in enumerate(found):
@@ -109,7 +106,7 @@ def write_tables(found: Tables, folder: Path) -> None:
     Raises:
         StoreError: the disk refuses.
     """
-    from ipcbench.analysis import export, render
+    from ipcbench.analysis.report import export, render
 
     for name, text in ((MARKDOWN_FILE, render.as_markdown(found)), (CSV_FILE, export.as_csv(found))):
         write_file(folder / name, text.encode())
@@ -121,6 +118,6 @@ def write_file(path: Path, data: bytes) -> None:
     Raises:
         StoreError: the disk refuses.
     """
-    from ipcbench.files import write_atomically
+    from ipcbench.util.files import write_atomically
 
     write_atomically(path, lambda file: file.write(data))

@@ -1,7 +1,4 @@
-"""How far a run is: a bar on a terminal, plain lines in a pipe, always on stderr.
-
-What does not live here: what is reported (ipcbench/harness/sweep.py).
-"""
+"""How far a run is: a bar on a terminal, plain lines in a pipe, always on stderr."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`ipcbench recommend`: which transport to use for some traffic, on the evidence of a run.
-
-What does not live here: the decision and its words (ipcbench/analysis/recommend.py).
-"""
+"""`ipcbench recommend`: which transport to use for some traffic, on the evidence of a run."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from ipcbench.cli.output import RESULTS_ROOT
 from ipcbench.cli.progress import progress_display
 
 if TYPE_CHECKING:
-    from ipcbench.analysis.question import Goal, Question
-    from ipcbench.analysis.recommendation import Recommendation
-    from ipcbench.store import Run
+    from ipcbench.analysis.recommend.answer import Recommendation
+    from ipcbench.analysis.recommend.question import Goal, Question
+    from ipcbench.results.store import Run
 
 EXIT_NO_ANSWER = 1
 
@@ -26,7 +23,7 @@ class _Recommend(click.Command):
     """The command, with the needs at the end of its help text."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from ipcbench.analysis.needs import NEEDS
+        from ipcbench.analysis.recommend.needs import NEEDS
 
         with formatter.section("Needs"):
             formatter.write_dl([(name, need.meaning) for name, need in NEEDS.items()])
@@ -69,9 +66,9 @@ def command(
     form: str,
 ) -> int:
     """Find or make the evidence, decide, show."""
-    from ipcbench.analysis.question import ask
-    from ipcbench.analysis.recommend import recommend
-    from ipcbench.store import load_run
+    from ipcbench.analysis.recommend.question import ask
+    from ipcbench.analysis.recommend.recommend import recommend
+    from ipcbench.results.store import load_run
 
     question = ask(payload, readers, rate, needs, optimise, prefix="--")
     stored = load_run(Path(run)) if run is not None else _measure(question, ("ipcbench", *context.obj))
@@ -84,10 +81,10 @@ def command(
 
 
 def _measure(question: Question, command_line: tuple[str, ...]) -> Run:
-    from ipcbench.analysis.question import question_sweep
-    from ipcbench.analysis.recommend import require_candidates
+    from ipcbench.analysis.recommend.question import question_sweep
+    from ipcbench.analysis.recommend.recommend import require_candidates
     from ipcbench.harness.sweep import run_sweep
-    from ipcbench.store import load_run
+    from ipcbench.results.store import load_run
 
     sweep = question_sweep(question, require_candidates(question))
     click.echo(f"no RUN is given: measuring {', '.join(sweep.backends)} for this question", err=True)

@@ -1,7 +1,4 @@
-"""`ipcbench replay`: what recorded calls would take over other transports.
-
-What does not live here: the replay and what follows from it (ipcbench/replay).
-"""
+"""`ipcbench replay`: what recorded calls would take over other transports."""
 
 from __future__ import annotations
 
@@ -67,7 +64,7 @@ def command(
     from ipcbench.replay.clients import read_traffic
     from ipcbench.replay.outcome import conclude
     from ipcbench.replay.run import Request, replay
-    from ipcbench.units import parse_duration_s
+    from ipcbench.util.units import parse_duration_s
 
     request = Request(
         backends=tuple(dict.fromkeys(name.strip() for name in backends.split(",") if name.strip())),

@@ -1,7 +1,4 @@
-"""The files that `analyze` makes of a run: tables, figures, plots and the report; nothing else is ever touched.
-
-What does not live here: what is in them (ipcbench/analysis) and what goes to stdout (output.py).
-"""
+"""The files that `analyze` makes of a run: tables, figures, plots and the report; nothing else is ever touched."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ import click
 from ipcbench.errors import StoreError
 
 if TYPE_CHECKING:
-    from ipcbench.analysis.charts import ChartGroup
-    from ipcbench.analysis.layout import Tables
-    from ipcbench.store import Run
+    from ipcbench.analysis.report.tables import Tables
+    from ipcbench.render.charts import ChartGroup
+    from ipcbench.results.store import Run
 
 REPORT_FILE = "report.html"
 PLOTS_FOLDER = "plots"
@@ -35,7 +32,7 @@ def write_report(run: Run, found: Tables, others: Sequence[tuple[Run, Tables]], 
     Raises:
         StoreError: the disk refuses, or the folder for plots is a link.
     """
-    from ipcbench.analysis.chart_groups import chart_groups
+    from ipcbench.analysis.charts.groups import chart_groups
 
     groups = chart_groups(run, found.summary, [(other, tables.summary) for other, tables in others])
     missing: dict[str, list[str]] = {}
@@ -60,9 +57,9 @@ def _reason(error: ImportError) -> str:
 
 def _write_plots(groups: tuple[ChartGroup, ...], found: Tables, folder: Path) -> int:
     """Write each plot and return how many there are, a PNG and its SVG counted once."""
-    from ipcbench.analysis.plots import plot_files
     from ipcbench.cli.output import write_file
-    from ipcbench.files import as_store_errors
+    from ipcbench.render.plots import plot_files
+    from ipcbench.util.files import as_store_errors
 
     names = set()
     for one in plot_files(groups, " · ".join(found.header[:2])):
@@ -76,8 +73,8 @@ def _write_plots(groups: tuple[ChartGroup, ...], found: Tables, folder: Path) ->
 
 
 def _write_page(groups: tuple[ChartGroup, ...], run: Run, found: Tables, path: Path) -> None:
-    from ipcbench.analysis.page import report_html
-    from ipcbench.analysis.page_words import headline_words
+    from ipcbench.analysis.report.page import report_html
+    from ipcbench.analysis.report.page_words import headline_words
     from ipcbench.cli.output import write_file
 
     write_file(path, report_html(found, groups, headline_words(run, found)).encode())

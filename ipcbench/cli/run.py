@@ -1,7 +1,4 @@
-"""`ipcbench run`: measure a sweep and print its table.
-
-What does not live here: what the options mean (ipcbench/sweepfile.py) and the measuring (ipcbench/harness/sweep.py).
-"""
+"""`ipcbench run`: measure a sweep and print its table."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import click
 from ipcbench.cli.output import FORMATS, RESULTS_ROOT, show_run
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
-from ipcbench.sweepfile import DEFAULT_SWEEP, KEYS, PRESETS, builtin_sweeps, describe_sweep, load_sweep
+from ipcbench.sweeps.load import DEFAULT_SWEEP, KEYS, PRESETS, builtin_sweeps, describe_sweep, load_sweep
 
 if TYPE_CHECKING:
     from ipcbench.spec import SweepSpec
@@ -97,7 +94,7 @@ def _measure(spec: SweepSpec, folder: Path, *, goes_on: bool, command: tuple[str
 
 
 def _new_folder(out: str | None) -> Path:
-    from ipcbench.store import new_run_id
+    from ipcbench.results.store import new_run_id
 
     return RESULTS_ROOT / new_run_id() if out is None else Path(out)
 
@@ -110,8 +107,8 @@ def _require_alone(sweep: str | None, out: str | None, given: dict[str, Any]) ->
 
 
 def _stored_sweep(folder: Path) -> SweepSpec:
+    from ipcbench.results.store import load_run
     from ipcbench.spec import SweepSpec
-    from ipcbench.store import load_run
 
     return SweepSpec.from_dict(load_run(folder).info.sweep)
 

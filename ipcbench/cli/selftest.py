@@ -1,7 +1,4 @@
-"""`ipcbench selftest`: how right the verdicts are on this machine.
-
-What does not live here: the measuring and the counting (ipcbench/selftest.py).
-"""
+"""`ipcbench selftest`: how right the verdicts are on this machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`ipcbench trace`: what a traced application's calls cost.
-
-What does not live here: reading, sums and words (ipcbench/trace).
-"""
+"""`ipcbench trace`: what a traced application's calls cost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`ipcbench trace diff` and `ipcbench trace check`: a trace against another one, and against limits.
-
-What does not live here: figures, statistics and grammar (ipcbench/trace/compare).
-"""
+"""`ipcbench trace diff` and `ipcbench trace check`: a trace against another one, and against limits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`ipcbench trace export` and `ipcbench trace serve-metrics`: a trace for other tools.
-
-What does not live here: the formats (ipcbench/trace/exporters).
-"""
+"""`ipcbench trace export` and `ipcbench trace serve-metrics`: a trace for other tools."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ def export(paths: tuple[str, ...], form: str, out: str | None, endpoint: str | N
 
 def _written(target: Path | None, write: Callable[[IO[bytes]], tuple[str, ...]]) -> tuple[str, ...]:
     """Write into a file, as a whole or not at all, or to stdout; return what `write` returns."""
-    from ipcbench.files import write_atomically
+    from ipcbench.util.files import write_atomically
 
     if target is None:
         said = write(sys.stdout.buffer)

@@ -1,7 +1,4 @@
-"""The file that `ipcbench trace report --html` makes.
-
-What does not live here: what is in it (ipcbench/tracepage).
-"""
+"""The file that `ipcbench trace report --html` makes."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def write_page(report: Report, paths: Sequence[Path], language: Language, target
         StoreError: the disk refuses, or jinja2 is missing.
     """
     from ipcbench.cli.output import write_file
-    from ipcbench.tracepage.page import trace_html
+    from ipcbench.trace.page.page import trace_html
 
     path = Path(target)
     if path.exists() and not path.is_file():

@@ -1,7 +1,4 @@
-"""`ipcbench trace top` and `ipcbench trace tail`: a trace while it is being recorded.
-
-What does not live here: what is shown (ipcbench/trace/live).
-"""
+"""`ipcbench trace top` and `ipcbench trace tail`: a trace while it is being recorded."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ def top(folder: str, once: bool, interval: str) -> None:
     """Look until Ctrl-C."""
     from ipcbench.trace.live.meter import Meter
     from ipcbench.trace.live.watch import Watch
-    from ipcbench.units import parse_duration_s
+    from ipcbench.util.units import parse_duration_s
 
     watch = _watch(Watch(Path(folder)))
     interval_s = parse_duration_s(interval, "--interval")

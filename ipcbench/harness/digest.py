@@ -1,8 +1,4 @@
-"""From the endpoints' columns to the figures of a trial's record: quantiles, throughput, rates, thinned samples.
-
-What does not live here: anything over more than one trial (ipcbench/analysis). The quantiles here are over all
-messages of the window; the columns that are stored may be thinned.
-"""
+"""From the endpoints' columns to the figures of a trial's record: quantiles, throughput, rates, thinned samples."""
 
 from __future__ import annotations
 
@@ -12,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.harness.group import role_of
-from ipcbench.measure.histogram import Histogram
-from ipcbench.result import EndpointResult, Integrity, Quantiles, Usage
+from ipcbench.results.model import EndpointResult, Integrity, Quantiles, Usage
 from ipcbench.spec import TrialSpec
+from ipcbench.stats.histogram import Histogram
 
 KEPT_SAMPLES = 2048
 """A stored column has at most about so many values; a longer one is thinned by an even stride, which is recorded."""

@@ -1,7 +1,5 @@
 """What measuring costs by itself: the same loops over a transport that does nothing, the clock, and the memory's own
 speed.
-
-What does not live here: subtracting any of it from a result. A floor is shown beside the figures, never taken off them.
 """
 
 from __future__ import annotations
@@ -13,10 +11,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 from statistics import median
 
-from ipcbench.clock import now_ns
 from ipcbench.harness.loops import read_every, set_phase, write_flat_out
-from ipcbench.message import FLAGS, SEQUENCE, TRAILER_BYTES, Outgoing, Phase, body_matches
-from ipcbench.result import Floor
+from ipcbench.results.model import Floor
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.message import FLAGS, SEQUENCE, TRAILER_BYTES, Outgoing, Phase, body_matches
 
 _MESSAGES = 20_000
 _REPEATS = 5

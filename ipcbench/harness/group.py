@@ -1,7 +1,4 @@
-"""A worker group as the coordinator sees it: questions to all, answers from all, and what went wrong as one error.
-
-What does not live here: starting processes (launch.py) and the order of a trial (coordinator.py).
-"""
+"""A worker group as the coordinator sees it: questions to all, answers from all, and what went wrong as one error."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ipcbench.backend import Launcher
-from ipcbench.clock import deadline_ns, now_ns, remaining_s
 from ipcbench.errors import TrialError, WorkerCrashed, WorkerTimeout
-from ipcbench.harness.control import Channel, Switchboard
-from ipcbench.harness.launch import Processes, start_group
+from ipcbench.processes.control import Channel, Switchboard
+from ipcbench.processes.launch import Processes, start_group
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 LAUNCH_S = 60.0
 _CLOCK_QUESTIONS = 64

@@ -1,14 +1,10 @@
-"""Was every message delivered as promised? Counts of lost, duplicated, reordered and torn ones.
-
-What does not live here: the fast check of the hot loop (ipcbench/harness/loops.py), which comes here with what it
-doubts.
-"""
+"""Was every message delivered as promised? Counts of lost, duplicated, reordered and torn ones."""
 
 from __future__ import annotations
 
-from ipcbench.message import SEQUENCE, body_matches, is_whole, unpack_word
-from ipcbench.result import Integrity
+from ipcbench.results.model import Integrity
 from ipcbench.spec import Delivery
+from ipcbench.workload.message import SEQUENCE, body_matches, is_whole, unpack_word
 
 _REMEMBERED_GAPS = 100_000
 

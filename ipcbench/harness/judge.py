@@ -1,13 +1,9 @@
-"""Whether a trial counts: it failed if anything was lost, or if the offered rate was not held.
-
-What does not live here: stamps of what happened around a trial (coordinator.py) and the counting of messages
-(ipcbench/measure/integrity.py).
-"""
+"""Whether a trial counts: it failed if anything was lost, or if the offered rate was not held."""
 
 from __future__ import annotations
 
 from ipcbench.errors import IntegrityError
-from ipcbench.result import EndpointResult, Status, TrialResult
+from ipcbench.results.model import EndpointResult, Status, TrialResult
 from ipcbench.spec import TrialSpec
 
 MAX_BACKLOG_RATIO = 0.01

@@ -1,9 +1,6 @@
 """The hot loops of a paced window that is too long to keep every message: a histogram takes them all, columns every so
 many.
 
-What does not live here: the loops of ordinary windows (loops.py) and the bins (ipcbench/bins.py). The loops here repeat
-those there, on purpose: a loop that asked whether to count would cost every ordinary message that question.
-
 Memory is bounded whatever the window. A message costs about 0.3 µs more than in an ordinary loop, on either side,
 between messages and not inside their latency.
 """
@@ -15,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from select import select
 
-from ipcbench.bins import BIN_COUNT, bin_of
-from ipcbench.clock import now_ns
 from ipcbench.harness.loops import HASH_EVERY, SPIN_NS, Read, Write
-from ipcbench.message import INTENDED, SENT, SEQUENCE, Outgoing, Phase, unpack_stamp, unpack_word
+from ipcbench.util.bins import BIN_COUNT, bin_of
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.message import INTENDED, SENT, SEQUENCE, Outgoing, Phase, unpack_stamp, unpack_word
 
 
 @dataclass(slots=True)

@@ -1,9 +1,4 @@
-"""The hot loops: what runs inside the timed window, and nothing else.
-
-What does not live here: phases, integrity counts and anything that may be slow (writing.py, reading.py). In these
-loops there is no allocation that outlives a message, no logging, no attribute look-up; columns are preallocated
-arrays of int64. A loop that meets anything unexpected returns at once and lets slower code find out what it was.
-"""
+"""The hot loops: what runs inside the timed window, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,8 +6,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from select import select
 
-from ipcbench.clock import now_ns
-from ipcbench.message import FLAGS, INTENDED, SENT, SEQUENCE, Outgoing, Phase, unpack_stamp, unpack_word
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.message import FLAGS, INTENDED, SENT, SEQUENCE, Outgoing, Phase, unpack_stamp, unpack_word
 
 SPIN_NS = 150_000
 """A paced writer sleeps until this long before the intended time and polls the clock from there on."""

@@ -1,7 +1,5 @@
 """Round trips: the writer's process sends to all readers and waits for every reply, each on a channel of its own.
 
-What does not live here: one-way modes (writing.py, reading.py) and opening the channels (worker.py).
-
 A reader's process returns the very view it was given. It notes when the message came, so that a round trip splits into
 the way there and the way back; the two add up to the whole by construction.
 """
@@ -13,14 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipcbench.backend import Reader, Writer
-from ipcbench.clock import now_ns
 from ipcbench.errors import IntegrityError
+from ipcbench.harness.integrity import Tracker
 from ipcbench.harness.loops import HASH_EVERY, set_phase
 from ipcbench.harness.placement import touching
 from ipcbench.harness.plan import Plan
-from ipcbench.measure.integrity import Tracker
-from ipcbench.measure.usage import UsageMeter
-from ipcbench.message import (
+from ipcbench.machine.usage import UsageMeter
+from ipcbench.results.model import Integrity, Usage
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.message import (
     INTENDED,
     SENT,
     SEQUENCE,
@@ -31,7 +30,6 @@ from ipcbench.message import (
     message_bytes,
     unpack_stamp,
 )
-from ipcbench.result import Integrity, Usage
 
 _WARMUP_TRIPS = 20
 

@@ -1,7 +1,4 @@
-"""Where endpoints run and how much of a message they look at: the two choices that move every figure.
-
-What does not live here: measuring the effect of a placement (probe.py).
-"""
+"""Where endpoints run and how much of a message they look at: the two choices that move every figure."""
 
 from __future__ import annotations
 

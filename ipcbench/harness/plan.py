@@ -1,7 +1,4 @@
-"""What an endpoint is told about its part in a trial: sizes, counts and time-outs, worked out once by the coordinator.
-
-What does not live here: the trial itself (ipcbench/spec.py).
-"""
+"""What an endpoint is told about its part in a trial: sizes, counts and time-outs."""
 
 from __future__ import annotations
 

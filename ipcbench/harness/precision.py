@@ -1,8 +1,4 @@
-"""How well the medians of a run are known so far: what `--precision` waits for.
-
-What does not live here: the intervals that are shown (ipcbench/analysis/figures.py). These are from one figure a round,
-so that a run can look after every round without reading its samples again; those know the samples too.
-"""
+"""How well the medians of a run are known so far: what `--precision` waits for."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ipcbench.measure.bootstrap import median_estimate
-from ipcbench.result import TrialResult
+from ipcbench.results.model import TrialResult
+from ipcbench.stats.bootstrap import median_estimate
 
 _SEED = 7
 

@@ -1,7 +1,4 @@
-"""Before the first process starts: which backends can take part, and what each payload weighs.
-
-What does not live here: starting or measuring anything (sweep.py).
-"""
+"""Before the first process starts: which backends can take part, and what each payload weighs."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ from statistics import median
 from typing import Any
 
 from ipcbench.backend import Backend
-from ipcbench.clock import now_ns
-from ipcbench.codec import get_codec
 from ipcbench.errors import BackendUnavailable, Unsupported
-from ipcbench.harness.launch import find_mpiexec
-from ipcbench.message import message_bytes
-from ipcbench.payload import build
+from ipcbench.processes.launch import find_mpiexec
 from ipcbench.registry import get_backend
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, SweepSpec
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.codec import get_codec
+from ipcbench.workload.message import message_bytes
+from ipcbench.workload.payload import build
 
 _REPEATS = 5
 

@@ -1,9 +1,4 @@
-"""The placement probe: a spinning ping-pong of two processes on one shared cache line.
-
-What does not live here: what is made of it. Virtual machines move between a near and a far placement of their cores
-within seconds; a trial keeps the probe's figure from just before and just after, so that cells of different regimes
-can be told apart.
-"""
+"""The placement probe: a spinning ping-pong of two processes on one shared cache line."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ import os
 from pathlib import Path
 from statistics import median
 
-from ipcbench.clock import now_ns
+from ipcbench.util.clock import now_ns
 
 PROBE_BYTES = 4096
 _BATCHES, _HOPS = 9, 200

@@ -1,8 +1,4 @@
-"""A reader's part in a trial: follow the writer's phases, keep the window's columns, count what is wrong.
-
-What does not live here: the loops inside the window (loops.py) and the rules of integrity
-(ipcbench/measure/integrity.py).
-"""
+"""A reader's part in a trial: follow the writer's phases, keep the window's columns, count what is wrong."""
 
 from __future__ import annotations
 
@@ -12,15 +8,16 @@ from dataclasses import dataclass
 from select import select
 
 from ipcbench.backend import Reader
-from ipcbench.clock import now_ns
-from ipcbench.codec import Codec
+from ipcbench.harness.integrity import Tracker
 from ipcbench.harness.long_loops import Tally, read_long
 from ipcbench.harness.loops import HASH_EVERY, read_every, read_latest
 from ipcbench.harness.placement import touching
 from ipcbench.harness.plan import Plan
-from ipcbench.measure.integrity import Tracker
-from ipcbench.measure.usage import UsageMeter
-from ipcbench.message import (
+from ipcbench.machine.usage import UsageMeter
+from ipcbench.results.model import Integrity, Usage
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.codec import Codec
+from ipcbench.workload.message import (
     FLAGS,
     INTENDED,
     OVERHEAD_BYTES,
@@ -32,7 +29,6 @@ from ipcbench.message import (
     payload_of,
     unpack_word,
 )
-from ipcbench.result import Integrity, Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """A run: rounds of trials in shuffled order, stored one by one, until all is measured, the budget is spent or
 someone stops it.
-
-What does not live here: a single trial (coordinator.py) and what the figures mean (ipcbench/analysis).
 """
 
 from __future__ import annotations
@@ -17,23 +15,23 @@ from typing import Literal
 
 from ipcbench.backend import Backend
 from ipcbench.errors import IpcbenchError
-from ipcbench.harness.control import Switchboard
-from ipcbench.harness.coordinator import TrialRun
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
 from ipcbench.harness.judge import failed_trial
-from ipcbench.harness.launch import CONTROL_HOST_VARIABLE
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.precision import widest_ratio
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
-from ipcbench.harness.scene import Scene
+from ipcbench.harness.trial import TrialRun
 from ipcbench.harness.turns import run_all
-from ipcbench.measure.machine import describe_machine, describe_versions, usable_cores
-from ipcbench.result import SCHEMA_VERSION, RunInfo, TrialResult
+from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
+from ipcbench.processes.control import Switchboard
+from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
+from ipcbench.processes.run_dir import Scene
+from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
+from ipcbench.results.store import RunWriter, load_run, new_run_id
 from ipcbench.spec import SweepSpec, TrialSpec
-from ipcbench.store import RunWriter, load_run, new_run_id
-from ipcbench.units import format_duration_ns, format_significant
+from ipcbench.util.units import format_duration_ns, format_significant
 
 STALL_S = 10.0
 """Longest wait of a single read or write before a trial is given up."""

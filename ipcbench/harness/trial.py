@@ -1,8 +1,4 @@
-"""One trial on one group: create, open, probe, go, close, destroy; and the record of it, whatever happened.
-
-What does not live here: the order of trials (sweep.py), trials that take turns (turns.py), and what the endpoints do
-meanwhile (worker.py).
-"""
+"""One trial on one group: create, open, probe, go, close, destroy; and the record of it, whatever happened."""
 
 from __future__ import annotations
 
@@ -19,11 +15,11 @@ from ipcbench.harness.judge import failed_trial, judge
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.probe import make_probe_file, probe_length
-from ipcbench.harness.scene import Scene
-from ipcbench.measure.machine import ConditionsProbe
-from ipcbench.message import message_bytes
-from ipcbench.result import Conditions, TrialResult
+from ipcbench.machine.describe import ConditionsProbe
+from ipcbench.processes.run_dir import Scene
+from ipcbench.results.model import Conditions, TrialResult
 from ipcbench.spec import ChannelSpec
+from ipcbench.workload.message import message_bytes
 
 MAX_STEAL_RATIO = 0.02
 """More of the machine's time given to others by the hypervisor than this, and the trial is stamped noisy."""

@@ -1,8 +1,5 @@
 """Trials of several backends measured together, in turns: a part of one's window, then a part of the next one's.
 
-What does not live here: a trial's own steps (coordinator.py), and what the endpoints do in a turn (writing.py,
-reading.py).
-
 How fast a machine is changes from one tenth of a second to the next, and far more on one that is shared. What is
 compared is therefore measured as close in time as can be, though never at once: each writer sends its part by a clock
 that all processes share, and all endpoints sleep while others have their turn.
@@ -12,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipcbench.clock import now_ns
-from ipcbench.harness.coordinator import Facts, TrialRun
+from ipcbench.harness.trial import Facts, TrialRun
+from ipcbench.util.clock import now_ns
 
 _START_NS = 20_000_000
 _START_PER_ENDPOINT_NS = 500_000

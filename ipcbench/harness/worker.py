@@ -1,7 +1,5 @@
 """A worker: one process of a group. Connects back, opens an endpoint when told, runs its part of a trial, reports.
 
-What does not live here: what is measured (writing.py, reading.py) and who starts whom (launch.py).
-
 The protocol is question and answer: `{"do": verb, …}` is answered by `{"ok": true, …}` or `{"ok": false, "error",
 "text"}`. When the coordinator is gone, however it went, the worker ends at once.
 """
@@ -25,19 +23,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ipcbench.backend import Address, Endpoint
-from ipcbench.clock import now_ns
-from ipcbench.codec import get_codec
 from ipcbench.errors import IpcbenchError, TrialError
-from ipcbench.harness.control import Channel, connect
 from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.probe import ping_pong_ns
 from ipcbench.harness.reading import ReaderPart, Received
 from ipcbench.harness.writing import WriterPart, Written
-from ipcbench.message import Outgoing
-from ipcbench.payload import build
+from ipcbench.processes.control import Channel, connect
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.codec import get_codec
+from ipcbench.workload.message import Outgoing
+from ipcbench.workload.payload import build
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MPI_RANKID")
 """Where MPI launchers say which process of the group this is."""

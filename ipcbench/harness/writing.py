@@ -1,7 +1,4 @@
-"""A writer's part in a trial: warm-up until steady, the measured window, the decode phase, the end mark.
-
-What does not live here: the loops inside the window (loops.py) and opening or closing the endpoint (worker.py).
-"""
+"""A writer's part in a trial: warm-up until steady, the measured window, the decode phase, the end mark."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipcbench.backend import Writer
-from ipcbench.clock import now_ns
 from ipcbench.harness.long_loops import Tally, write_long
 from ipcbench.harness.loops import set_phase, write_flat_out, write_paced
 from ipcbench.harness.plan import WARMUP_LIMIT_RATIO, Plan
-from ipcbench.measure.steady import MIN_INTERVALS, is_steady
-from ipcbench.measure.usage import UsageMeter
-from ipcbench.message import Outgoing, Phase
-from ipcbench.result import Usage
+from ipcbench.machine.usage import UsageMeter
+from ipcbench.results.model import Usage
+from ipcbench.stats.steady import MIN_INTERVALS, is_steady
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.message import Outgoing, Phase
 
 _INTERVAL_NS = 10_000_000
 _LATEST_DECODE_INTERVAL_NS = 1_000_000.0

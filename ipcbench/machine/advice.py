@@ -1,8 +1,4 @@
-"""What to change on a machine before figures from it are believed: from facts to advice, the largest effect first.
-
-What does not live here: reading the facts (machine.py, ipcbench/cli/doctor.py), and printing. Nothing here reads or
-changes anything: facts in, advice out. A fact that is unknown gives no advice.
-"""
+"""What to change on a machine before figures from it are believed: from facts to advice, the largest effect first."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ipcbench.units import format_duration_ns, format_significant
+from ipcbench.util.units import format_duration_ns, format_significant
 
 Facts = Mapping[str, Any]
 """What `machine.describe_machine` returns, and as far as they are known:

@@ -1,7 +1,5 @@
 """What the control group of this process may use: CPU quota, memory, and for how long it was stopped. Versions 1 and 2.
 
-What does not live here: the machine itself (machine.py).
-
 Every group on the way to the root can have a limit; the tightest counts. Inside a container the path that the kernel
 names may not exist under the mount, which then shows the container's own group at its root: both are looked at.
 """

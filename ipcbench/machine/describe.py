@@ -1,8 +1,5 @@
 """The machine: what it is, which versions run on it, how many cores may be used, and what it did during a trial.
 
-What does not live here: what one process consumed (usage.py). Nothing here starts a process or imports a transport,
-and only what is named here is recorded: no host name, no user, no environment.
-
 The functions take the root of the file system, so that a test can show them another machine.
 """
 
@@ -18,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipcbench import __version__
-from ipcbench.measure.cgroup import cpu_quota_cores, memory_limit_bytes, read_text, throttled_s
+from ipcbench.machine.cgroup import cpu_quota_cores, memory_limit_bytes, read_text, throttled_s
 
 _ROOT = Path("/")
 _PACKAGES = ("numpy", "pyzmq", "lmdb", "msgpack", "mpi4py", "mpich", "openmpi", "impi-rt")

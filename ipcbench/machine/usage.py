@@ -1,7 +1,5 @@
 """What an endpoint consumes: CPU time, context switches, page faults, garbage collections; as differences of two
 readings.
-
-What does not live here: the machine as a whole (machine.py).
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import resource
 import sys
 import threading
 
-from ipcbench.result import Usage
+from ipcbench.results.model import Usage
 
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 

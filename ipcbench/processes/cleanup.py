@@ -1,7 +1,5 @@
 """What dead runs left behind: finding it, judging that nobody holds it, removing it.
 
-What does not live here: where ours lie (ipcbench/leftovers.py), and the orderly removal of a channel (`destroy`).
-
 Everything that ipcbench makes begins with `ipcb-` and lies in the temporary folder or, for shared memory, in /dev/shm
 under the name of its channel's directory. Two locks tell whether it lives, and the kernel drops both with the process:
 the lock of a run (`<token>-run/run.lock`, where `<token>` begins the names of all its channels) and the seats of a
@@ -21,9 +19,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipcbench import leftovers
-from ipcbench.seats import is_held
+from ipcbench.processes import leftovers
 from ipcbench.spec import NAME_PREFIX
+from ipcbench.sync.locks import is_held
 
 RUN_SUFFIX = "-run"
 RUN_LOCK = "run.lock"

@@ -1,8 +1,5 @@
 """The control channel between coordinator and workers: authenticated, msgpack, every wait with a deadline.
 
-What does not live here: what the messages mean (worker.py, group.py). It never carries what is being measured, and
-is silent inside a timed window.
-
 The connection and its challenge-response authentication are the standard library's; only its `send_bytes` and
 `recv_bytes` are used, so nothing is ever unpickled.
 """
@@ -19,8 +16,8 @@ from typing import Any
 
 import msgpack
 
-from ipcbench.clock import deadline_ns, remaining_s
 from ipcbench.errors import TrialError, WorkerTimeout
+from ipcbench.util.clock import deadline_ns, remaining_s
 
 KEY_VARIABLE = "IPCBENCH_CONTROL_KEY"
 """Environment variable by which a worker gets the key; a command line would show it to other users."""

@@ -1,7 +1,5 @@
 """A small process beside every run: when the run is gone, however it went, it kills what is left and removes it.
 
-What does not live here: leftovers of runs whose janitor was killed too (ipcbench/clean.py, by hand).
-
 It reads process numbers from its standard input, one a line. The end of the input is the end of the run.
 """
 
@@ -12,7 +10,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from ipcbench.leftovers import remove
+from ipcbench.processes.leftovers import remove
 
 _MARK = "ipcbench.harness.worker"
 

@@ -1,8 +1,4 @@
-"""Starting and ending a worker group: plain processes, an MPI launcher, or one process for all endpoints.
-
-What does not live here: what the workers are told (group.py). Which launcher a backend needs is one of its
-capabilities.
-"""
+"""Starting and ending a worker group: plain processes, an MPI launcher, or one process for all endpoints."""
 
 from __future__ import annotations
 

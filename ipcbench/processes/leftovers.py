@@ -1,7 +1,4 @@
-"""What a run leaves on the host, found by name: shared memory segments and folders whose names begin with a prefix.
-
-What does not live here: deciding who is still alive (ipcbench/clean.py) and the names themselves (ipcbench/spec.py).
-"""
+"""What a run leaves on the host, found by name: shared memory segments and folders whose names begin with a prefix."""
 
 from __future__ import annotations
 

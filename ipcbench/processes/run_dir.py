@@ -1,7 +1,4 @@
-"""Where a run happens: its token, its private folder, its lock, and the janitor that cleans up if the run cannot.
-
-What does not live here: results, which are the user's (ipcbench/store.py). Everything here is gone when the run ends.
-"""
+"""Where a run happens: its token, its private folder, its lock, and the janitor that cleans up if the run cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ipcbench.leftovers import remove
+from ipcbench.processes.leftovers import remove
 from ipcbench.spec import NAME_PREFIX
 
 LOCK_NAME = "run.lock"
@@ -44,7 +41,7 @@ class Scene:
         self._lock = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._janitor = subprocess.Popen(
-            [sys.executable, "-m", "ipcbench.harness.janitor", self.token],
+            [sys.executable, "-m", "ipcbench.processes.janitor", self.token],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

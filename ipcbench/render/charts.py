@@ -1,8 +1,4 @@
-"""What a plot is made of: axes with units, series of points with their intervals, words beside them.
-
-What does not live here: which charts a run has (chart_sizes.py, chart_cells.py, chart_fanout.py) and how they are drawn
-(plots.py as files, page.py in the report). Both draw the same numbers.
-"""
+"""What a plot is made of: axes with units, series of points with their intervals, words beside them."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from ipcbench.units import format_significant
+from ipcbench.util.units import format_significant
 
 Marks = Literal["band", "line", "points", "dots", "reference", "stack", "cloud", "spans"]
 """`band`: line, markers and the interval as a band. `line`: a line alone. `points`: markers with names beside

@@ -1,7 +1,4 @@
-"""Charts as plain values for the report's script: series, ranges, ticks, colours; and as JSON that is safe in a page.
-
-What does not live here: the page (page.py) and the script that draws (assets/report.js).
-"""
+"""Charts as JSON for the script of the report page: series, ranges, ticks, colours."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ipcbench.analysis.charts import Axis, Chart, ChartGroup, Series
-from ipcbench.analysis.palette import mark
-from ipcbench.analysis.scales import Span, round_ticks, tick_text, x_span, y_span
+from ipcbench.render.charts import Axis, Chart, ChartGroup, Series
+from ipcbench.render.palette import mark
+from ipcbench.render.scales import Span, round_ticks, tick_text, x_span, y_span
 
 
 def groups_json(groups: Sequence[ChartGroup]) -> str:

@@ -1,7 +1,4 @@
-"""Colours and marks of backends, the same in files and in the report: told apart by colour-blind eyes and in grey.
-
-What does not live here: the drawing (plots.py, page.py).
-"""
+"""Colours and marks of backends, the same in files and in the report: told apart by colour-blind eyes and in grey."""
 
 from __future__ import annotations
 

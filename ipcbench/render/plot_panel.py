@@ -1,7 +1,4 @@
-"""One chart drawn into one pair of matplotlib axes: scales, bands, markers, labels at the lines' ends.
-
-What does not live here: figures and files (plots.py) and what a chart shows (charts.py).
-"""
+"""One chart drawn into one pair of matplotlib axes: scales, bands, markers, labels at the lines' ends."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipcbench.analysis.charts import Axis, Chart, Point, Series
-from ipcbench.analysis.palette import mark
-from ipcbench.analysis.scales import Span, round_ticks, spread_out, tick_text, x_span, y_span
+from ipcbench.render.charts import Axis, Chart, Point, Series
+from ipcbench.render.palette import mark
+from ipcbench.render.scales import Span, round_ticks, spread_out, tick_text, x_span, y_span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

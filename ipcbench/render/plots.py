@@ -1,8 +1,4 @@
-"""Charts as files, PNG and SVG, by matplotlib.
-
-What does not live here: what the charts show (charts.py and its builders), how one is drawn (plot_panel.py), and the
-interactive ones of the report (page.py).
-"""
+"""Charts as files, PNG and SVG, by matplotlib."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from ipcbench.analysis.charts import Chart, ChartGroup
-from ipcbench.analysis.plot_panel import INK, MUTED, draw_panel, turned_names, wrapped
+from ipcbench.render.charts import Chart, ChartGroup
+from ipcbench.render.plot_panel import INK, MUTED, draw_panel, turned_names, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,7 +1,4 @@
-"""What an axis shows: its range, its ticks, places on it; the same for plots in files and in the report.
-
-What does not live here: the drawing (plot_panel.py, page.py).
-"""
+"""What an axis shows: its range, its ticks, places on it; the same for plots in files and in the report."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from ipcbench.analysis.charts import Chart
-from ipcbench.units import format_significant
+from ipcbench.render.charts import Chart
+from ipcbench.util.units import format_significant
 
 _MOST_BAND_FACTOR = 4.0
 """An interval wider than this beyond all estimates leaves the picture; its figures stay in the tables."""

@@ -1,7 +1,5 @@
 """From the files of a trace or a log to traffic: who called what, in which order, and what each call's server did.
 
-What does not live here: the files' formats (ipcbench/trace/readers).
-
 The segments of a log come one after the other: who starts again has ended before. A server's record belongs to the
 call whose trace id and span id it has; a log may say the server's share itself.
 """
@@ -16,15 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from ipcbench.errors import StoreError
-from ipcbench.files import as_store_errors, regular
 from ipcbench.replay.traffic import Lane, Traffic
-from ipcbench.trace.layout import SEGMENT_MAGIC
+from ipcbench.trace.format import SEGMENT_MAGIC
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Notes
 from ipcbench.trace.readers.join import Servers, find_servers
+from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_segment, read_tally
-from ipcbench.trace.readers.text import grouped, read_log
+from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
 from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
-from ipcbench.trace.store import SEGMENT_SUFFIX, TALLY_SUFFIX
+from ipcbench.util.files import as_store_errors, regular
 
 _TRANSPORT_STAGES = frozenset({"send", "wait"})
 _WAITING_STAGE = "wait"

@@ -1,7 +1,5 @@
 """What follows from a replay: predicted end-to-end times, gains, ranks, ties; and per method what was and what is.
 
-What does not live here: measuring (run.py) and words (render.py).
-
 A prediction is what the replay took, plus the recorded server's work if it was not replayed. If the transport of the
 trace was replayed as well, gains are against that replay and not against the single recording, which may have been
 disturbed. Only where the server's work is unknown, and therefore not replayed, is the prediction then the recorded time
@@ -14,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipcbench.measure.bootstrap import median_estimate
-from ipcbench.measure.stats import Estimate, Interval, Verdict, compare, noise_floor_ratio, rank_groups, ratio
 from ipcbench.replay.run import Measured, Replayed
 from ipcbench.replay.traffic import Traffic
+from ipcbench.stats.bootstrap import median_estimate
+from ipcbench.stats.decisions import Estimate, Interval, Verdict, compare, noise_floor_ratio, rank_groups, ratio
 from ipcbench.trace.readers.batch import UNKNOWN_NS
 
 _DOUBTFUL_RATIO = 0.1

@@ -1,7 +1,4 @@
-"""One replayed client over one backend: its two processes, its two channels, and the lists of calls they carry out.
-
-What does not live here: what the processes do (parts.py), and rounds (run.py).
-"""
+"""One replayed client over one backend: its two processes, its two channels, and the lists of calls they carry out."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ipcbench.backend import Address
-from ipcbench.harness.control import Switchboard
 from ipcbench.harness.group import Group
-from ipcbench.harness.scene import Scene
+from ipcbench.processes.control import Switchboard
+from ipcbench.processes.run_dir import Scene
 from ipcbench.registry import get_backend
 from ipcbench.replay.parts import COLUMNS
 from ipcbench.replay.traffic import Lane

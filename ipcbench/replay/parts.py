@@ -1,7 +1,5 @@
 """What the two processes of a replayed client do: one calls, one serves, both after the same list of calls.
 
-What does not live here: starting them and telling them when (pair.py), and what the work is made of (work.py).
-
 The list says for each call: method, gap, work before and after, the server's work, both sizes. A message carries its
 call's number where it has room for it, so that a lost, repeated or mixed-up message ends the replay.
 """
@@ -14,11 +12,11 @@ from struct import Struct
 from typing import Any, Final, TypeAlias
 
 from ipcbench.backend import Address, Reader, Writer
-from ipcbench.clock import now_ns
 from ipcbench.errors import IntegrityError
 from ipcbench.harness.worker import Worker
 from ipcbench.registry import get_backend
 from ipcbench.replay.work import BY_TIME, Work
+from ipcbench.util.clock import now_ns
 
 CLIENT: Final = 0
 SERVER: Final = 1

@@ -1,7 +1,4 @@
-"""A replay's outcome as text, Markdown, JSON and CSV.
-
-What does not live here: figures and what they mean (outcome.py).
-"""
+"""A replay's outcome as text, Markdown, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ipcbench.measure.stats import MIN_ROUNDS, Interval
 from ipcbench.replay.outcome import BackendOutcome, MethodOutcome, Outcome
-from ipcbench.units import format_duration_ns, format_significant
+from ipcbench.stats.decisions import MIN_ROUNDS, Interval
+from ipcbench.util.units import format_duration_ns, format_significant
 
 Rows = tuple[list[str], list[list[str]]]
 

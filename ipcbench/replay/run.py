@@ -1,7 +1,5 @@
 """A replay: rounds in which every backend carries the traffic once, in shuffled order, on fresh processes.
 
-What does not live here: what follows from it (outcome.py).
-
 The backend that the trace was recorded over, where it is known, is replayed too. A first replay over it, the pilot,
 shows how much work is done there in the recorded times; from then on, that much is done over every backend, and takes
 what it takes: a process that was woken works slower, and so does one whose message lies in another core's cache.
@@ -21,10 +19,10 @@ import numpy as np
 
 from ipcbench.backend import Backend
 from ipcbench.errors import ConfigError, IpcbenchError, TrialError
-from ipcbench.harness.control import Switchboard
-from ipcbench.harness.launch import CONTROL_HOST_VARIABLE
 from ipcbench.harness.prepare import usable_backends
-from ipcbench.harness.scene import Scene
+from ipcbench.processes.control import Switchboard
+from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
+from ipcbench.processes.run_dir import Scene
 from ipcbench.registry import get_backend
 from ipcbench.replay.pair import DEPTH, Columns, Pair, back_to_back, by_pieces, columns_of, warm_up
 from ipcbench.replay.table import Table, ladder, make_table

@@ -1,7 +1,5 @@
 """The α + β·bytes table: how long one message takes on a quiet channel, by size, and what a list of calls would take.
 
-What does not live here: measuring the round trips (run.py).
-
 Between two measured sizes the time is a straight line, of its own α and β in each piece; beyond them, the nearest piece
 goes on. The table knows nothing of caches, of cores that slow down or of processes that fell asleep meanwhile: beside a
 replay, it shows how much those matter.
@@ -14,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipcbench.measure.stats import FloatArray
 from ipcbench.replay.traffic import Lane
+from ipcbench.stats.decisions import FloatArray
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
 
 _SIZES = (16, 1024, 8192, 2**16, 2**18, 2**20, 2**22, 2**24)

@@ -1,7 +1,5 @@
 """Traffic: the calls of a trace as each client made them, in its order, with the work before, inside and between them.
 
-What does not live here: reading files (clients.py) and sending anything (run.py).
-
 Of a recorded call, `serialize`, `deserialize` and whatever is in no stage are the client's own work; `send` and `wait`
 hold the transport, and `wait` the server's work as well. Begin times are used only to get the *gap*, the client's work
 between two calls: begin − previous end. They are never replayed, since the recorded transport's delays are in them.

@@ -1,7 +1,5 @@
 """Work in place of the application's own: it touches memory as that did, for as long as that took, or as much of it.
 
-What does not live here: which work is done when (parts.py).
-
 Work is copying pieces to and fro, within as much memory as the call's messages have, so that caches are left as real
 work leaves them; waiting for the clock alone would leave them warm, and the transport would look too good. It is asked
 for by time, or by pieces: so many take longer in a process that has just been woken than in one that has kept its core.
@@ -11,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ipcbench.clock import now_ns
+from ipcbench.util.clock import now_ns
 
 PIECE_BYTES: Final = 4096
 WALK_BYTES: Final = 2**16

@@ -1,7 +1,4 @@
-"""Columns of int64 in one compressed .npz file: written as NumPy does, read without trusting what it says of itself.
-
-What does not live here: what the columns mean (docs/method.md) and where the files are (ipcbench/store.py).
-"""
+"""Columns of int64 in one compressed .npz file: written as NumPy does, read without trusting what it says of itself."""
 
 from __future__ import annotations
 

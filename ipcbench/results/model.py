@@ -1,7 +1,4 @@
-"""The outputs: what a trial found, endpoint by endpoint, and what a run was. Plain, frozen, JSON-ready.
-
-What does not live here: files (ipcbench/store.py), statistics over trials (ipcbench/analysis) or the measuring itself.
-"""
+"""The outputs: what a trial found, endpoint by endpoint, and what a run was. Plain, frozen, JSON-ready."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Runs on disk: each trial is stored durably as it ends, and a stored run is read without changing it.
 
-What does not live here: what a result is (ipcbench/result.py) and everything computed from results (ipcbench/analysis).
-
-    <run>/run.json              RunInfo; replaced as a whole
-          trials.jsonl          one TrialResult a line, appended and synced; a killed run loses nothing that was done
-          samples/<trial>.npz   int64 columns, written before the trial's line
+<run>/run.json              RunInfo; replaced as a whole
+trials.jsonl          one TrialResult a line, appended and synced; a killed run loses nothing that was done
+samples/<trial>.npz   int64 columns, written before the trial's line
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ipcbench.columns import Column, read_columns, write_columns
 from ipcbench.errors import SchemaMismatch, StoreError
-from ipcbench.files import as_store_errors, from_json, path_inside, read_limited, to_json, write_atomically
-from ipcbench.plain import check_types
-from ipcbench.result import SCHEMA_VERSION, RunInfo, TrialResult
+from ipcbench.results.columns import Column, read_columns, write_columns
+from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
+from ipcbench.results.typecheck import check_types
+from ipcbench.util.files import as_store_errors, from_json, path_inside, read_limited, to_json, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,7 +1,4 @@
-"""Do the fields of a dataclass made from somebody's JSON hold what they are declared to hold?
-
-What does not live here: ranges and meanings, which a dataclass checks itself, and reading files.
-"""
+"""Do the fields of a dataclass made from somebody's JSON hold what they are declared to hold?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Estimates by a hierarchical bootstrap: a replicate draws rounds, and inside each drawn round whole time blocks.
 
-What does not live here: what may be concluded from them (stats.py), trials, or a generator; the caller passes one.
-
 Samples inside a round are correlated, so blocks are drawn and not samples; rounds differ by more than their samples
 tell, so rounds are drawn too. Few rounds say little about how rounds differ, and the replicates of three spread too
 little: each estimate therefore carries a variance and its degrees of freedom, to which an interval is scaled
@@ -17,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.measure.stats import Estimate, FloatArray, IntArray, quantile
-from ipcbench.measure.student import student_975
+from ipcbench.stats.decisions import Estimate, FloatArray, IntArray, quantile
+from ipcbench.stats.student import student_975
 
 REPLICATES = 1000
 _MAX_BINS = 1024

@@ -1,8 +1,5 @@
 """Quantiles, intervals, and what may be said of a ratio: faster, slower, or no clear difference.
 
-What does not live here: the replicates that an interval is made of (bootstrap.py), Student's t (student.py), trials,
-cells and files.
-
 All of it works on logarithms, since times and rates are positive and their errors are ratios.
 """
 
@@ -16,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.measure.student import NORMAL_975, student_975, student_p_value
+from ipcbench.stats.student import NORMAL_975, student_975, student_p_value
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

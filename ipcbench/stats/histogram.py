@@ -1,8 +1,4 @@
-"""A log-linear histogram of int64 durations: bounded memory, mergeable, any quantile within 1 %.
-
-What does not live here: the bins themselves (ipcbench/bins.py), file formats (ipcbench/analysis/exporters/hlog.py) and
-intervals of quantiles (bootstrap.py). Counts can be written into an HdrHistogram log as they are.
-"""
+"""A log-linear histogram of int64 durations: bounded memory, mergeable, any quantile within 1 %."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.bins import BIN_COUNT, BINS_PER_OCTAVE, LINEAR_BINS, OCTAVES, bin_bounds
-from ipcbench.measure.stats import IntArray
+from ipcbench.stats.decisions import IntArray
+from ipcbench.util.bins import BIN_COUNT, BINS_PER_OCTAVE, LINEAR_BINS, OCTAVES, bin_bounds
 
 SIGNIFICANT_DIGITS = 2
 """What HdrHistogram calls this resolution."""

@@ -1,7 +1,4 @@
-"""Has a quantity settled? The slope test of fio and a two-half test, on the values of consecutive intervals.
-
-What does not live here: what is done with an unsteady trial (it is kept and marked).
-"""
+"""Has a quantity settled? The slope test of fio and a two-half test, on the values of consecutive intervals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Student's t: the point that an interval of 95 % reaches to, and the p-value of a test.
-
-What does not live here: what is estimated, and what is said of it (stats.py).
-"""
+"""Student's t: the point that an interval of 95 % reaches to, and the p-value of a test."""
 
 from __future__ import annotations
 

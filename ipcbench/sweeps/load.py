@@ -1,7 +1,5 @@
 """Sweeps as people write them: TOML files, built-in names and options, all from one table of keys.
 
-What does not live here: what a sweep means and which values fit together (ipcbench/spec.py), and the command line.
-
 A file holds plain keys, the command the same ones with `--` before them; an option overrides the file. One table parses
 both, so that a mistake reads the same wherever it was made, and says where that was.
 """
@@ -19,7 +17,7 @@ from typing import cast
 
 from ipcbench.errors import ConfigError
 from ipcbench.spec import CODEC_NAMES, DELIVERIES, MODES, PAYLOAD_KINDS, TOUCHES, WAIT_STRATEGIES, SweepSpec
-from ipcbench.units import parse_bytes, parse_duration_s, parse_rate_per_s
+from ipcbench.util.units import parse_bytes, parse_duration_s, parse_rate_per_s
 
 DEFAULT_SWEEP = "default"
 _SUFFIX = ".toml"

@@ -1,8 +1,5 @@
 """The shared words of one channel: how far each endpoint is, who sleeps, who has closed; and the waiting around them.
 
-What does not live here: the messages themselves. A backend keeps those wherever its transport does (a segment, a
-database) and uses a board to know when there is something to read and when there is room to write.
-
 Every word has one writer, so plain stores of eight aligned bytes are enough and no lock is taken. Words that different
 processes write lie on different cache lines. Words (of 8 bytes):
 
@@ -20,12 +17,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from ipcbench.clock import deadline_ns
 from ipcbench.errors import EndpointClosed, PeerLost, TransportError, TransportTimeout
-from ipcbench.memory_order import STRONG_ORDER, make_fence, sleeper_barrier
-from ipcbench.seats import Seat, is_held
 from ipcbench.spec import ChannelSpec
-from ipcbench.wait import Doorbell, Waiter, spin_ns_for
+from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
+from ipcbench.sync.locks import Seat, is_held
+from ipcbench.sync.wait import Doorbell, Waiter, spin_ns_for
+from ipcbench.util.clock import deadline_ns
 
 MAX_READERS = 64
 

@@ -1,7 +1,5 @@
 """Fences for plain loads and stores of shared memory, from pure Python.
 
-What does not live here: any waiting (ipcbench/wait.py) or any layout of shared words (ipcbench/board.py).
-
 Two orders matter. *Publishing*: the payload must be visible before the word that announces it, and a reader must see
 the word before it loads the payload. x86 keeps both orders by itself; elsewhere both sides need a fence a message.
 *Falling asleep*: a waiter stores "I sleep" and then looks for news once more; a waker stores news and then looks for

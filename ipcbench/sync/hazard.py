@@ -1,7 +1,5 @@
 """The newest of several slots for every reader, and none that one still looks at: hazard pointers (Michael 2004).
 
-What does not live here: what a slot is (the backends) and the words that the endpoints share (board.py).
-
 There are `readers + 2` slots. The writer fills one that is neither the newest nor pinned by a reader, then announces it
 in one word. A reader pins the announced slot and looks again; if the word has not changed, the slot was not reused
 before the pin was visible, and it cannot be until the pin is moved.
@@ -9,8 +7,8 @@ before the pin was visible, and it cannot be until the pin is moved.
 
 from __future__ import annotations
 
-from ipcbench.board import ReaderSide, WriterSide, consumed_word
 from ipcbench.errors import EndOfStream
+from ipcbench.sync.cursors import ReaderSide, WriterSide, consumed_word
 
 _ANNOUNCED = 2
 """Word of the board's first line that is not the board's own: version << 16 | slot."""

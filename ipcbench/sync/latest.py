@@ -1,16 +1,12 @@
-"""`latest_value` out of `every_message`: a thread that reads every message and keeps the newest.
-
-What does not live here: any transport. The writer is the transport's own and is held back only by this thread, never by
-the program that reads the values.
-"""
+"""`latest_value` out of `every_message`: a thread that reads every message and keeps the newest."""
 
 from __future__ import annotations
 
 import threading
 
 from ipcbench.backend import Reader
-from ipcbench.clock import deadline_ns, remaining_s
 from ipcbench.errors import EndpointClosed, TransportTimeout
+from ipcbench.util.clock import deadline_ns, remaining_s
 
 _CLOSE_LOOK_S = 0.1
 """How often the thread looks whether it should end."""

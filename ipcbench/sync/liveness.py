@@ -1,8 +1,5 @@
 """Who has taken a place in a channel, who has left it politely, and who has died.
 
-What does not live here: the locks (ipcbench/seats.py), and words shared while messages flow (ipcbench/board.py). This
-is for transports that need no shared memory.
-
 An endpoint that closes leaves a note, `<role>.left`, beside its seat. A free seat without a note is a death.
 """
 
@@ -10,10 +7,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ipcbench.clock import now_ns
 from ipcbench.errors import TransportError
-from ipcbench.seats import Seat, channel_directory, is_held
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.locks import Seat, channel_directory, is_held
+from ipcbench.util.clock import now_ns
 
 LOOK_NS = 100_000_000
 """Time between two looks at the others: how soon a death is noticed is two of these."""

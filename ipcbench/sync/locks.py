@@ -1,7 +1,5 @@
 """A channel's directory and the seats in it: which endpoint is taken, and whether its process still lives.
 
-What does not live here: messages, and whether a seat was left politely (ipcbench/board.py).
-
 A seat is a file lock. The kernel drops it when the process dies, however it dies, so nothing can be stale: no process
 numbers that may be reused, no heartbeat.
 """

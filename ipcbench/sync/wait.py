@@ -1,7 +1,4 @@
-"""Waiting for another process to change shared memory: spin, then yield, then block on a doorbell.
-
-What does not live here: what is waited for (the caller passes a condition) and who sleeps (ipcbench/board.py).
-"""
+"""Waiting for another process to change shared memory: spin, then yield, then block on a doorbell."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from ipcbench.clock import now_ns
 from ipcbench.errors import TransportError
+from ipcbench.util.clock import now_ns
 
 SLICE_NS = 100_000_000
 """Longest single sleep on a doorbell: how soon a lost peer is noticed, and the most that a lost ring could cost."""

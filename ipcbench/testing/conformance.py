@@ -1,8 +1,4 @@
-"""The conformance suite: the table of laws, and a function that checks a backend against them.
-
-What does not live here: how each law is checked (laws_*.py), the class of tests to inherit (suite.py), and the laws in
-prose (docs/contract.md).
-"""
+"""The conformance suite: the table of laws, and a function that checks a backend against them."""
 
 from __future__ import annotations
 
@@ -14,12 +10,16 @@ from functools import cache
 from typing import Literal
 
 from ipcbench.backend import Backend
-from ipcbench.clock import now_ns
 from ipcbench.errors import ConfigError
-from ipcbench.testing import laws_delivery, laws_endpoints, laws_limits, laws_shape, laws_system
-from ipcbench.testing.crew import Pool
+from ipcbench.testing.agents.pool import Pool
 from ipcbench.testing.failure import Failure, LawBroken, LawSkipped
-from ipcbench.testing.lab import Bench, Scope
+from ipcbench.testing.fixture import Bench, Scope
+from ipcbench.testing.laws import delivery as laws_delivery
+from ipcbench.testing.laws import endpoints as laws_endpoints
+from ipcbench.testing.laws import limits as laws_limits
+from ipcbench.testing.laws import shape as laws_shape
+from ipcbench.testing.laws import system as laws_system
+from ipcbench.util.clock import now_ns
 
 _SWITCH_S = 1e-4
 """How long a thread runs before others get their turn: short, so that agents that are threads disturb each other."""

@@ -1,7 +1,4 @@
-"""The socket at which new agents report, and the agents that it lets in.
-
-What does not live here: starting them (crew.py).
-"""
+"""The socket at which new agents report, and the agents that it lets in."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from typing import Any, Self, TypeAlias
 
 import msgpack
 
-from ipcbench.clock import deadline_ns, now_ns
 from ipcbench.errors import TransportError
 from ipcbench.spec import NAME_PREFIX
+from ipcbench.util.clock import deadline_ns, now_ns
 
 ARRIVAL_S = 60.0
 """How long new agents may take to report. An MPI launch on a busy machine takes seconds."""

@@ -1,7 +1,4 @@
-"""How things go wrong in a check: an error described in plain values, and the exceptions that end a law.
-
-What does not live here: the errors of the transports themselves (ipcbench/errors.py).
-"""
+"""How things go wrong in a check: an error described in plain values, and the exceptions that end a law."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where laws are checked: a bench gives labs, a lab is one channel with an agent at each end.
-
-What does not live here: the laws (laws_*.py), how agents run (crew.py) and what they do at an end (scenarios.py).
-"""
+"""Where laws are checked: a bench gives labs, a lab is one channel with an agent at each end."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from typing import Any
 
 from ipcbench.backend import Address, Backend, Capabilities
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, Delivery
-from ipcbench.testing.calls import Agent, Call, ThreadAgent
-from ipcbench.testing.crew import Crew, Pool
-from ipcbench.testing.desk import Role, Target
+from ipcbench.testing.agents.client import Agent, Call, ThreadAgent
+from ipcbench.testing.agents.pool import Crew, Pool
+from ipcbench.testing.agents.verbs import Role, Target
 from ipcbench.testing.failure import AgentError, Failure, LawBroken, LawSkipped, require
 from ipcbench.testing.leaks import remove_files
 

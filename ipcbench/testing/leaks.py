@@ -1,7 +1,5 @@
 """A side door to the operating system: what exists under a channel's name, seen without the backend's own methods.
 
-What does not live here: what the calling process itself holds, name or no name (ipcbench/testing/holdings.py).
-
 Where a system has no /proc, only files are seen. Threads are seen by name in the calling process alone.
 """
 

@@ -1,7 +1,4 @@
-"""What the calling process holds: descriptors and threads; and what importing a module touches.
-
-What does not live here: what lies elsewhere on the host under a channel's name (ipcbench/testing/leaks.py).
-"""
+"""What the calling process holds: descriptors and threads; and what importing a module touches."""
 
 from __future__ import annotations
 

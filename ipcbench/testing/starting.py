@@ -1,7 +1,4 @@
-"""How a process of agents is started: the command, what it can import, and the MPI launcher in front of it.
-
-What does not live here: agents that run (crew.py) and what they do (agent.py).
-"""
+"""How a process of agents is started: the command, what it can import, and the MPI launcher in front of it."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from ipcbench.errors import Unsupported
-from ipcbench.testing.agent import KEY_VARIABLE
+from ipcbench.testing.agents.process import KEY_VARIABLE
 from ipcbench.testing.door import Door
 
 MPIEXEC_VARIABLE = "IPCBENCH_MPIEXEC"
@@ -43,7 +40,7 @@ def mpiexec_command() -> list[str]:
 
 def agent_command(door: Door, number: str) -> list[str]:
     """Return the command that starts the agent of that number."""
-    return [sys.executable, "-m", "ipcbench.testing.agent", str(door.path), number]
+    return [sys.executable, "-m", "ipcbench.testing.agents.process", str(door.path), number]
 
 
 def import_path() -> str:

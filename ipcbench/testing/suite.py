@@ -1,7 +1,4 @@
-"""The conformance suite as a class of tests: inherit it, name a backend, and pytest runs one test a law.
-
-What does not live here: the laws' table and their verdicts (conformance.py). Nothing here needs pytest to be installed.
-"""
+"""The conformance suite as a class of tests: inherit it, name a backend, and pytest runs one test a law."""
 
 from __future__ import annotations
 

@@ -1,31 +1,29 @@
 """Tracing a real application: what its calls between processes cost, stage by stage, cheaply enough to be left on.
 
-What does not live here: anything but the public names. Recording needs the standard library only.
-
-    >>> from ipcbench import trace
-    >>> trace.start("trace/", service="client")          # or IPCBENCH_TRACE=trace/,sample=16 in the environment
-    >>> with trace.call("Matmul") as call:               # stages: serialize, send, wait, deserialize
-    ...     request = pack(matrix)
-    ...     call.serialized(len(request))
-    ...     socket.send(request)
-    ...     call.sent()
-    ...     reply = socket.recv()
-    ...     call.received(len(reply))
-    ...     result = unpack(reply)
+>>> from ipcbench import trace
+>>> trace.start("trace/", service="client")          # or IPCBENCH_TRACE=trace/,sample=16 in the environment
+>>> with trace.call("Matmul") as call:               # stages: serialize, send, wait, deserialize
+...     request = pack(matrix)
+...     call.serialized(len(request))
+...     socket.send(request)
+...     call.sent()
+...     reply = socket.recv()
+...     call.received(len(reply))
+...     result = unpack(reply)
 """
 
 from __future__ import annotations
 
-from ipcbench.clock import now_ns
-from ipcbench.trace.call import Call
-from ipcbench.trace.context import Context, extract
-from ipcbench.trace.decorate import traced
-from ipcbench.trace.ids import TraceId
-from ipcbench.trace.recorder import STATE, Recorder, start, stop
+from ipcbench.trace.adapters.wrap import instrument_zmq, wrap
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.context import Context, extract
+from ipcbench.trace.record.decorate import traced
+from ipcbench.trace.record.ids import TraceId
+from ipcbench.trace.record.recorder import STATE, Recorder, start, stop
+from ipcbench.trace.record.serve import inject, requests, serve
+from ipcbench.trace.record.served import ServerCall
 from ipcbench.trace.schema import FUNCTION, GENERATOR, PIPELINE, RPC, SERVER, Schema
-from ipcbench.trace.serve import inject, requests, serve
-from ipcbench.trace.served import ServerCall
-from ipcbench.trace.wrap import instrument_zmq, wrap
+from ipcbench.util.clock import now_ns
 
 __all__ = [
     "FUNCTION",

@@ -1,7 +1,5 @@
 """The files of a trace, byte by byte: segments of records (.ipct) and tallies of calls (.ipch).
 
-What does not live here: making files (segment.py, tally.py), reading them (readers/own.py). Standard library only.
-
 Everything is little-endian. A record's marker is written last and depends on its place: a slot without its marker was
 never finished, and is not a record.
 """
@@ -12,8 +10,8 @@ import json
 from struct import Struct
 from typing import Any
 
-from ipcbench.bins import BINS_PER_OCTAVE, LINEAR_BINS
 from ipcbench.trace.schema import MAX_STAGES
+from ipcbench.util.bins import BINS_PER_OCTAVE, LINEAR_BINS
 
 SEGMENT_MAGIC = b"IPCT\r\n\x1a\n"
 TALLY_MAGIC = b"IPCH\r\n\x1a\n"
@@ -59,7 +57,7 @@ PACK_NAME = Struct(f"<BBHHH{NAME_BYTES}sQ").pack_into
 
 LAST_OCTAVE = 33
 BIN_COUNT = LINEAR_BINS + LAST_OCTAVE * BINS_PER_OCTAVE
-"""Bins of ipcbench/bins.py, up to 2⁴¹ ns (36 minutes); what is longer is in the last one."""
+"""Bins of ipcbench/util/bins.py, up to 2⁴¹ ns (36 minutes); what is longer is in the last one."""
 
 CELL_BYTES = 8
 SUM_CELLS = 32
@@ -104,6 +102,6 @@ def unpack_header(data: bytes, magic: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def bin_of(value_ns: int) -> int:
-    """Return the bin of a duration ≥ 0, the last one for all that are longer; else as ipcbench.bins, a call quicker."""
+    """Return the bin of a duration ≥ 0, the last one for all that are longer; as ipcbench.util.bins."""
     octave = max(0, value_ns.bit_length() - 8)
     return min(octave * BINS_PER_OCTAVE + (value_ns >> octave), BIN_COUNT - 1)

@@ -1,7 +1,4 @@
-"""Schemas: the stages that a traced call goes through, in their order.
-
-What does not live here: times and bytes of calls (call.py) and their storage (layout.py).
-"""
+"""Schemas: the stages that a traced call goes through, in their order."""
 
 from __future__ import annotations
 

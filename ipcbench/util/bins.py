@@ -1,8 +1,5 @@
 """Log-linear bins of durations: where each begins, and which one holds a value. Standard library only.
 
-What does not live here: counting in bulk (measure/histogram.py), in a hot loop (harness/long_loops.py) and in mapped
-files (trace/tally.py), which all count in these.
-
 Values below 256 have a bin each; above, every power of two is divided into 128 bins of equal width. This is the layout
 of an HdrHistogram of two significant digits with a lowest value of 1.
 """

@@ -1,7 +1,5 @@
 """The one clock of every measurement: CLOCK_MONOTONIC, in integer nanoseconds.
 
-What does not live here: any arithmetic on times, or waiting.
-
 On Linux and macOS this clock is common to all processes of a host, so a stamp taken by the writer and one taken by a
 reader can be subtracted there. It is never comparable between hosts.
 """

@@ -1,7 +1,4 @@
-"""Files handled with care: replaced as a whole or not at all, never followed out of their folder, JSON without NaN.
-
-What does not live here: what the files hold.
-"""
+"""Files handled with care: replaced as a whole or not at all, never followed out of their folder, JSON without NaN."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sizes and times as people write and read them. KiB and MiB are powers of 1024; kB and MB are powers of 1000.
-
-What does not live here: what a size or a time is used for.
-"""
+"""Sizes and times as people write and read them. KiB and MiB are powers of 1024; kB and MB are powers of 1000."""
 
 from __future__ import annotations
 

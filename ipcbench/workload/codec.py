@@ -1,7 +1,4 @@
-"""Objects to bytes and back: pickle, pickle5 (out-of-band buffers in one contiguous message), msgpack, raw.
-
-What does not live here: when coding happens. The harness encodes before its timed window and times decoding by itself.
-"""
+"""Objects to bytes and back: pickle, pickle5 (out-of-band buffers in one contiguous message), msgpack, raw."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The message that the harness sends: a 64-byte header, the payload, an 8-byte trailer. Packed in place, verified
 whole.
 
-What does not live here: how the payload was encoded (ipcbench/codec.py) and how a message travels (the backends).
-
     offset  0  sequence       from 1, one up per message of a channel
             8  intended_ns    when the schedule wanted it sent
            16  sent_ns        when it was handed to the transport

@@ -1,7 +1,4 @@
-"""The objects that are sent, by kind and size; the same for every backend, process and run.
-
-What does not live here: turning them into bytes (ipcbench/codec.py).
-"""
+"""The objects that are sent, by kind and size; the same for every backend, process and run."""
 
 from __future__ import annotations
 

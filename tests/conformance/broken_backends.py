@@ -7,11 +7,11 @@ import threading
 from dataclasses import replace
 
 from ipcbench.backend import Address, Capabilities, Reader
-from ipcbench.backends._null import Null
-from ipcbench.backends._pipe import Pipe
-from ipcbench.backends._shm import Shm
+from ipcbench.backends.null import Null
+from ipcbench.backends.pipe.backend import Pipe
+from ipcbench.backends.shm.backend import Shm
 from ipcbench.errors import BackendUnavailable
-from ipcbench.testing.wrapping import BackendAround, ReaderAround
+from ipcbench.testing.faults.wrapping import BackendAround, ReaderAround
 
 
 class StuckReader(ReaderAround):

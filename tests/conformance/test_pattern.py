@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipcbench.testing.pattern import KINDS, Tally, is_message, is_plain_view, make_as, make_message, read_header
+from ipcbench.testing.agents.pattern import KINDS, Tally, is_message, is_plain_view, make_as, make_message, read_header
 
 SIZES = [64, 16, 100]
 

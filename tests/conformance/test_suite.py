@@ -11,16 +11,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ipcbench.backends._null import Null
-from ipcbench.backends._shm import Shm
+from ipcbench.backends.null import Null
+from ipcbench.backends.shm.backend import Shm
 from ipcbench.errors import ConfigError
 from ipcbench.registry import get_backend, names
 from ipcbench.testing import LAWS, ConformanceSuite, check_backend, faulty
-from ipcbench.testing.calls import until
+from ipcbench.testing.agents.client import until
 from ipcbench.testing.conformance import shared_pool
 from ipcbench.testing.failure import AgentHung
 from ipcbench.testing.faults import FAULTS
-from ipcbench.testing.lab import Bench, Scope
+from ipcbench.testing.fixture import Bench, Scope
 from tests.conformance import broken_backends
 
 
@@ -121,7 +121,7 @@ def test_a_queue_is_no_latest_value():
 
 LONELY = """
 import signal
-from ipcbench.testing.crew import SpawnCrew
+from ipcbench.testing.agents.pool import SpawnCrew
 if __name__ == "__main__":
     crew = SpawnCrew()
     print(*(agent.pid for agent in crew.muster(2)), flush=True)

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ipcbench.analysis.cells import CellSummary, Summary
-from ipcbench.measure.stats import Interval
+from ipcbench.analysis.summary.cells import CellSummary, Summary
+from ipcbench.stats.decisions import Interval
 
 Figures = dict[tuple[int, str], dict[str, float]]
 INTERVALS = {

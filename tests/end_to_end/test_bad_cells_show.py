@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 
 import ipcbench
-from ipcbench.analysis.chart_groups import chart_groups
-from ipcbench.analysis.compare import compare_runs
-from ipcbench.analysis.compare_render import as_markdown as compare_markdown
-from ipcbench.analysis.compare_render import as_text as compare_text
-from ipcbench.analysis.export import as_csv, as_json
+from ipcbench.analysis.charts.groups import chart_groups
+from ipcbench.analysis.compare.compare import compare_runs
+from ipcbench.analysis.compare.render import as_markdown as compare_markdown
+from ipcbench.analysis.compare.render import as_text as compare_text
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.analysis.layout import Tables
-from ipcbench.analysis.render import as_markdown, as_text
-from ipcbench.analysis.tables import tables
-from ipcbench.store import Run
+from ipcbench.analysis.report.export import as_csv, as_json
+from ipcbench.analysis.report.render import as_markdown, as_text
+from ipcbench.analysis.report.tables import Tables, tables
+from ipcbench.results.store import Run
 from tests.end_to_end.shell import Shell
 from tests.unit.builders import MACHINE, Cell, make_run, sweep_of
 

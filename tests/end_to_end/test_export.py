@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.store import load_run
+from ipcbench.results.store import load_run
 from tests.end_to_end.shell import Shell
 from tests.unit.builders import Cell, make_run, sweep_of
 from tests.unit.test_exporters import GITHUB_SCHEMA

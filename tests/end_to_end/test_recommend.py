@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ipcbench
-from ipcbench.analysis import question
+from ipcbench.analysis.recommend import question
 from ipcbench.cli import main
 from tests.end_to_end.shell import Shell
 from tests.unit.builders import Cell, make_run, sweep_of

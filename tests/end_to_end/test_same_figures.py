@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import ipcbench
-from ipcbench.analysis.cells import Summary
-from ipcbench.analysis.compare import compare_runs
-from ipcbench.analysis.export import as_csv, as_json
+from ipcbench.analysis.compare.compare import compare_runs
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.analysis.question import Question
-from ipcbench.analysis.recommend import recommend
-from ipcbench.analysis.tables import tables
-from ipcbench.store import Run
+from ipcbench.analysis.recommend.question import Question
+from ipcbench.analysis.recommend.recommend import recommend
+from ipcbench.analysis.report.export import as_csv, as_json
+from ipcbench.analysis.report.tables import tables
+from ipcbench.analysis.summary.cells import Summary
+from ipcbench.results.store import Run
 from tests.end_to_end import outputs
 from tests.end_to_end.outputs import Figures
 from tests.end_to_end.shell import ROOT, Shell

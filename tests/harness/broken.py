@@ -11,8 +11,8 @@ import signal
 from typing import ClassVar
 
 from ipcbench.backend import Address, Message, Reader, Writer
-from ipcbench.backends._shm import Shm
-from ipcbench.message import FLAGS, HEADER_BYTES, Phase, unpack_stamp, unpack_word
+from ipcbench.backends.shm.backend import Shm
+from ipcbench.workload.message import FLAGS, HEADER_BYTES, Phase, unpack_stamp, unpack_word
 
 AT = 20
 """Which message of the window brings the trouble."""

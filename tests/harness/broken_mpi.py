@@ -6,7 +6,7 @@ import psutil
 from broken import PassingWriter
 
 from ipcbench.backend import Address, Message, Writer
-from ipcbench.backends._mpi import MpiBuffer
+from ipcbench.backends.mpi.backend import MpiBuffer
 
 
 class KillsMpiexec(MpiBuffer):

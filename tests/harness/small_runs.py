@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ipcbench.harness.sweep import Progress, run_sweep
+from ipcbench.results.store import Run, load_run
 from ipcbench.spec import SweepSpec
-from ipcbench.store import Run, load_run
 
 FATAL = [
     ("KilledReader", ["reader-", "killed by signal 9"]),

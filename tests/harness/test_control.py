@@ -11,7 +11,7 @@ from multiprocessing.connection import Client
 import pytest
 
 from ipcbench.errors import TrialError, WorkerTimeout
-from ipcbench.harness.control import KEY_VARIABLE, Channel, Switchboard, connect
+from ipcbench.processes.control import KEY_VARIABLE, Channel, Switchboard, connect
 
 
 @pytest.fixture(params=["unix", "tcp"])

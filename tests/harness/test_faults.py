@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ipcbench.harness.coordinator import TrialRun
-from ipcbench.harness.scene import Scene
-from ipcbench.leftovers import SHM_FOLDER
+from ipcbench.harness.trial import TrialRun
+from ipcbench.processes.leftovers import SHM_FOLDER
+from ipcbench.processes.run_dir import Scene
 from tests.harness.small_runs import FATAL, measure, tiny
 
 pytestmark = pytest.mark.usefixtures("broken_on_path")
@@ -31,7 +31,7 @@ def test_a_process_that_dies_or_hangs_fails_its_trial_alone(name, words, tmp_pat
 
 
 def test_a_backend_that_hangs_on_opening_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("ipcbench.harness.coordinator._ANSWER_S", 3.0)
+    monkeypatch.setattr("ipcbench.harness.trial._ANSWER_S", 3.0)
     trial, _ = one_broken("HangsOnOpen", tmp_path)
     assert trial.status == "failed"
     assert "did not answer 'open' within 3 s" in trial.reason

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import ipcbench
-from ipcbench.measure.stats import Interval, compare, noise_floor_ratio
-from ipcbench.store import Run
+from ipcbench.results.store import Run
+from ipcbench.stats.decisions import Interval, compare, noise_floor_ratio
 from tests.harness.small_runs import measure, tiny
 
 SECRET = "a-token-that-nobody-may-see"

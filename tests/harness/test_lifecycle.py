@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ipcbench.leftovers import find
-from ipcbench.store import load_run
+from ipcbench.processes.leftovers import find
+from ipcbench.results.store import load_run
 
 LIMIT_S = 60
 LONG_RUN = (

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from ipcbench.clock import now_ns
 from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.loops import HASH_EVERY
 from ipcbench.harness.sweep import run_sweep
-from ipcbench.measure.histogram import bin_index
-from ipcbench.store import load_run
+from ipcbench.results.store import load_run
+from ipcbench.stats.histogram import bin_index
+from ipcbench.util.clock import now_ns
 from tests.harness.small_runs import measure, tiny
 
 

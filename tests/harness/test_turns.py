@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ipcbench.harness.plan import GUARD_NS
-from ipcbench.store import Run
+from ipcbench.results.store import Run
 from tests.harness.small_runs import FATAL, measure, tiny
 
 pytestmark = pytest.mark.usefixtures("broken_on_path")

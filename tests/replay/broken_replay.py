@@ -10,7 +10,7 @@ import select
 import signal
 
 from ipcbench.backend import Address, Reader
-from ipcbench.backends._shm import Shm
+from ipcbench.backends.shm.backend import Shm
 
 AT = 15
 """Which read brings the trouble."""

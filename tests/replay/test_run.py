@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ipcbench.errors import BackendUnavailable, ConfigError, TrialError, UnknownBackend
-from ipcbench.harness.scene import Scene
-from ipcbench.leftovers import find
-from ipcbench.measure.stats import Interval
+from ipcbench.processes.leftovers import find
+from ipcbench.processes.run_dir import Scene
 from ipcbench.replay import render
 from ipcbench.replay.outcome import Outcome, conclude
 from ipcbench.replay.run import Measured, Replayed, Request, replay
 from ipcbench.replay.table import ladder
+from ipcbench.stats.decisions import Interval
 from tests.replay.made import lane, traffic
 
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_replayed_is_refused_before_anything_is_started(tokens, m
         Request(("shm",), rounds=0)
     with pytest.raises(ConfigError, match="one or more names"):
         Request(())
-    monkeypatch.setattr("ipcbench.backends._shm.Shm.probe", refuse)
+    monkeypatch.setattr("ipcbench.backends.shm.backend.Shm.probe", refuse)
     with pytest.raises(BackendUnavailable, match="no shared memory"):
         replay(traffic(), Request(("shm",)))
     assert tokens == []

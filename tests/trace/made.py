@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ipcbench.trace.layout import CALL, FAILED, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME, PACKERS
+from ipcbench.trace.format import CALL, FAILED, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME, PACKERS
+from ipcbench.trace.record.segment import Segment, new_segment
 from ipcbench.trace.schema import RPC, SERVER, Schema
-from ipcbench.trace.segment import Segment, new_segment
 
 UNIX_NS = 1_700_000_000_000_000_000
 TRACE = (0x0123456789ABCDEF, 0xFEDCBA9876543210)

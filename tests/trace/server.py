@@ -11,7 +11,7 @@ import msgpack
 import zmq
 
 from ipcbench import trace
-from ipcbench.clock import now_ns
+from ipcbench.util.clock import now_ns
 
 WORK_NS = 5_000_000
 

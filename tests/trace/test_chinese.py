@@ -96,7 +96,7 @@ def test_reports_on_own_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_everything_that_is_counted_has_words() -> None:
     counted = {
         what
-        for path in (PACKAGE / "readers").glob("*.py")
+        for path in (PACKAGE / "readers").rglob("*.py")
         for what in re.findall(r'counts\[\s*"([^"]+)"', path.read_text(encoding="utf-8"))
     }
     assert counted - {"TQ lines", "rows with a printed throughput"} == set(COUNTS)

@@ -106,7 +106,7 @@ def test_an_end_without_tidying_up(tmp_path: Path, end: str) -> None:
 
 def test_threads_at_once_through_many_segments(tmp_path: Path) -> None:
     program = """
-import ipcbench.trace.store as store
+import ipcbench.trace.record.files as store
 store._FIRST_SEGMENT_BYTES = store._LARGEST_SEGMENT_BYTES = 32_768
 sys.setswitchinterval(1e-5)
 trace.start(folder)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from ipcbench import trace
 from ipcbench.cli import main
-from ipcbench.trace.layout import HEADER_BYTES, MARKER, NAME, PACK_NAME, RECORD_BYTES
+from ipcbench.trace.format import HEADER_BYTES, MARKER, NAME, PACK_NAME, RECORD_BYTES
 from tests.trace.logs import V1, V3, V4, head, row, tq_call, v1_row
 
 EXAMPLES = int(os.environ.get("IPCBENCH_FUZZ", "320"))

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipcbench.trace import hot
-from ipcbench.trace.hot import call as py_call
-from ipcbench.trace.hot import files as py_files
-from ipcbench.trace.hot import recorder as py_recorder
-from ipcbench.trace.hot import site as py_site
-from ipcbench.trace.layout import BIN_COUNT, CALL, HEADER_BYTES, MARKER, PACK_HEAD, RECORD_BYTES, SUM_CELLS, TALLY_BYTES
+from ipcbench.trace.format import BIN_COUNT, CALL, HEADER_BYTES, MARKER, PACK_HEAD, RECORD_BYTES, SUM_CELLS, TALLY_BYTES
+from ipcbench.trace.record import hot
+from ipcbench.trace.record.hot import call as py_call
+from ipcbench.trace.record.hot import call_site as py_site
+from ipcbench.trace.record.hot import files as py_files
+from ipcbench.trace.record.hot import recorder as py_recorder
 from ipcbench.trace.schema import RPC
 
 ROOT = Path(__file__).parents[2]
@@ -40,9 +40,11 @@ class InPython:
 
 def in_c() -> Any:
     if os.environ.get("IPCBENCH_EXPECT") == "all":
-        import ipcbench.trace.hot._c as built
+        import ipcbench.trace.record.hot._c as built
     else:
-        built: ModuleType = pytest.importorskip("ipcbench.trace.hot._c", reason="not built: there is no C compiler")
+        built: ModuleType = pytest.importorskip(
+            "ipcbench.trace.record.hot._c", reason="not built: there is no C compiler"
+        )
     return built
 
 

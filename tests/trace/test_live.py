@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ipcbench import trace
 from ipcbench.errors import StoreError
-from ipcbench.trace.layout import CALL, MARKER, PACK_HEAD, PACKERS
+from ipcbench.trace.format import CALL, MARKER, PACK_HEAD, PACKERS
 from ipcbench.trace.live.lines import JsonLines, Lines, TqLines, ZmqLines
 from ipcbench.trace.live.meter import Meter
 from ipcbench.trace.live.screen import bar_cells, draw
@@ -22,8 +22,8 @@ from ipcbench.trace.live.watch import Watch
 from ipcbench.trace.readers.batch import Batch, Notes
 from ipcbench.trace.readers.calls import rows_of
 from ipcbench.trace.readers.everything import find
-from ipcbench.trace.readers.text import read_log
-from ipcbench.trace.recorder import Recorder
+from ipcbench.trace.readers.logs.text import read_log
+from ipcbench.trace.record.recorder import Recorder
 from tests.trace.made import HOSTILE, Made, both_sides
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ipcbench import trace
-from ipcbench.analysis.page_data import groups_json
 from ipcbench.errors import StoreError
+from ipcbench.render.page_data import groups_json
 from ipcbench.trace.compare.diff import diff
 from ipcbench.trace.compare.diff_render import as_json, as_text
 from ipcbench.trace.compare.methods import read_methods
@@ -23,9 +23,9 @@ from ipcbench.trace.live.lines import FORMATS
 from ipcbench.trace.live.meter import Meter
 from ipcbench.trace.live.screen import draw as draw_screen
 from ipcbench.trace.live.watch import Watch
+from ipcbench.trace.page.charts import chart_groups
+from ipcbench.trace.page.sample import draw
 from ipcbench.trace.readers.everything import find
-from ipcbench.tracepage.charts import chart_groups
-from ipcbench.tracepage.sample import draw
 from tests.trace.made import both_sides
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from ipcbench import trace
-from ipcbench.analysis.page_data import groups_json
+from ipcbench.render.page_data import groups_json
+from ipcbench.trace.page.charts import chart_groups
+from ipcbench.trace.page.page import trace_html
+from ipcbench.trace.page.sample import POINTS_COUNT, WINDOW_CALLS, draw
+from ipcbench.trace.page.words import _WORDS
 from ipcbench.trace.readers.everything import find
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import make_report
-from ipcbench.tracepage.charts import chart_groups
-from ipcbench.tracepage.page import trace_html
-from ipcbench.tracepage.sample import POINTS_COUNT, WINDOW_CALLS, draw
-from ipcbench.tracepage.words import _WORDS
 from tests.trace.logs import V1, V3, head, row, tq_call, v1_row
 from tests.trace.made import HOSTILE, Made, both_sides
 

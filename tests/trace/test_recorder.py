@@ -19,13 +19,13 @@ import pytest
 
 from ipcbench import trace
 from ipcbench.errors import ConfigError
-from ipcbench.measure.histogram import bin_index
-from ipcbench.trace import segment as segments
-from ipcbench.trace import tally as tally_files
-from ipcbench.trace.budget import Costs, Governor
-from ipcbench.trace.ids import parse_trace_id
-from ipcbench.trace.layout import BIN_COUNT, bin_of
-from ipcbench.trace.recorder import STATE, _Unresolved
+from ipcbench.stats.histogram import bin_index
+from ipcbench.trace.format import BIN_COUNT, bin_of
+from ipcbench.trace.record import counts as tally_files
+from ipcbench.trace.record import segment as segments
+from ipcbench.trace.record.budget import Costs, Governor
+from ipcbench.trace.record.ids import parse_trace_id
+from ipcbench.trace.record.recorder import STATE, _Unresolved
 from tests.trace.reading import calls_count, records, tallies
 
 ROOT = Path(__file__).parents[2]
@@ -290,8 +290,8 @@ def test_names_made_of_data_do_not_fill_the_disk(tmp_path: Path) -> None:
 
 
 def test_segments_rotate_and_each_names_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ipcbench.trace.store._FIRST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr("ipcbench.trace.store._LARGEST_SEGMENT_BYTES", 8192)
+    monkeypatch.setattr("ipcbench.trace.record.files._FIRST_SEGMENT_BYTES", 8192)
+    monkeypatch.setattr("ipcbench.trace.record.files._LARGEST_SEGMENT_BYTES", 8192)
     recorder = trace.start(tmp_path)
     for number in range(500):
         rpc(recorder, "a name of more than a hundred bytes " * 5 + str(number % 5), number)
@@ -315,7 +315,7 @@ def test_a_full_disk_ends_recording_and_not_the_application(tmp_path: Path, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(segments, "allocate", no_space)
-    monkeypatch.setattr("ipcbench.trace.tally.allocate", no_space)
+    monkeypatch.setattr("ipcbench.trace.record.counts.allocate", no_space)
     recorder = trace.start(tmp_path)
     for _ in range(10):
         rpc(recorder)
@@ -387,7 +387,7 @@ import signal, sys
 from pathlib import Path
 from ipcbench import trace
 from tests.trace.test_recorder import rpc
-trace.store._LARGEST_SEGMENT_BYTES = 16_384 # most signals come amid a new segment, or the making of a tally
+trace.record.files._LARGEST_SEGMENT_BYTES = 16_384 # most signals come amid a new segment, or the making of a tally
 recorder = trace.start(sys.argv[1])
 seen = depth = 0
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from ipcbench import trace
 from ipcbench.cli import main
 from ipcbench.errors import StoreError
-from ipcbench.trace.layout import HEADER_BYTES
+from ipcbench.trace.format import HEADER_BYTES
 from ipcbench.trace.readers.batch import Batch, Notes
-from ipcbench.trace.readers.text import grouped, read_log
+from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.report.findings import _RULES, _SEED_RULES
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import Report, as_csv, as_json, as_markdown, as_text, make_report

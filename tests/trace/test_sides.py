@@ -21,17 +21,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipcbench import trace
-from ipcbench.clock import now_ns
-from ipcbench.trace.buffers import describe, parse_buffers, wide_bytes
-from ipcbench.trace.context import CONTEXT_BYTES, Context, parse_traceparent, unpack_context
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Notes, Segment
 from ipcbench.trace.readers.join import find_servers
 from ipcbench.trace.readers.own import read_segment
-from ipcbench.trace.recorder import STATE
+from ipcbench.trace.record.buffers import describe, parse_buffers, wide_bytes
+from ipcbench.trace.record.context import CONTEXT_BYTES, Context, parse_traceparent, unpack_context
+from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import as_csv, as_json, as_markdown, as_text, make_report
 from ipcbench.trace.report.split import Split
 from ipcbench.trace.schema import SERVER
+from ipcbench.util.clock import now_ns
 from tests.trace.made import Made
 from tests.trace.reading import calls_count
 from tests.trace.server import WORK_NS, work

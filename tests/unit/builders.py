@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ipcbench.result import (
+from ipcbench.results.model import (
     SCHEMA_VERSION,
     Conditions,
     EndpointResult,
@@ -20,8 +20,8 @@ from ipcbench.result import (
     TrialResult,
     Usage,
 )
+from ipcbench.results.store import Run, RunWriter, load_run
 from ipcbench.spec import Mode, SweepSpec
-from ipcbench.store import Run, RunWriter, load_run
 
 MACHINE = {
     "cpu_model": "Example CPU",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ipcbench.measure import advice
-from ipcbench.measure.advice import advise, unknown_facts
+from ipcbench.machine import advice
+from ipcbench.machine.advice import advise, unknown_facts
 
 FINE: dict[str, Any] = {
     "cpu_model": "Example CPU",

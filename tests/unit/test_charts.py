@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipcbench.analysis.chart_cells import distributions, pareto_front
-from ipcbench.analysis.chart_groups import chart_groups
-from ipcbench.analysis.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
-from ipcbench.analysis.layout import Tables
-from ipcbench.analysis.palette import mark
-from ipcbench.analysis.scales import Span, round_ticks, spread_out, tick_text, x_span, y_span
-from ipcbench.analysis.tables import tables
-from ipcbench.result import TrialResult
+from ipcbench.analysis.charts.cells import distributions, pareto_front
+from ipcbench.analysis.charts.groups import chart_groups
+from ipcbench.analysis.report.tables import Tables, tables
+from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
+from ipcbench.render.palette import mark
+from ipcbench.render.scales import Span, round_ticks, spread_out, tick_text, x_span, y_span
+from ipcbench.results.model import TrialResult
+from ipcbench.results.store import Run
 from ipcbench.spec import SweepSpec
-from ipcbench.store import Run
 from tests.unit.builders import Cell, make_run
 
 CELLS = {

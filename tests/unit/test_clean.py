@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench import clean as cleaning
-from ipcbench import leftovers
-from ipcbench.clean import GRACE_S, RUN_LOCK, RUN_SUFFIX, clean, survey
-from ipcbench.harness.scene import LOCK_NAME, Scene
-from ipcbench.seats import Seat
+from ipcbench.processes import cleanup as cleaning
+from ipcbench.processes import leftovers
+from ipcbench.processes.cleanup import GRACE_S, RUN_LOCK, RUN_SUFFIX, clean, survey
+from ipcbench.processes.run_dir import LOCK_NAME, Scene
+from ipcbench.sync.locks import Seat
 
 
 @pytest.fixture

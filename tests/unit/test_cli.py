@@ -16,7 +16,7 @@ from ipcbench.cli import main
 from ipcbench.cli.progress import progress_display
 from ipcbench.cli.run import command as run_command
 from ipcbench.harness.sweep import Progress
-from ipcbench.sweepfile import KEYS, builtin_sweeps
+from ipcbench.sweeps.load import KEYS, builtin_sweeps
 
 
 @pytest.fixture(autouse=True)

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipcbench.analysis.compare import Change, Comparison, compare_runs
-from ipcbench.analysis.compare_cells import METRICS, Metric
-from ipcbench.analysis.compare_render import as_json, as_markdown, as_text
-from ipcbench.analysis.compare_rules import gate_result, holm, judge, machine_differences
+from ipcbench.analysis.compare.cells import METRICS, Metric
+from ipcbench.analysis.compare.compare import Change, Comparison, compare_runs
+from ipcbench.analysis.compare.render import as_json, as_markdown, as_text
+from ipcbench.analysis.compare.rules import gate_result, holm, judge, machine_differences
 from ipcbench.errors import ConfigError
-from ipcbench.measure.stats import Estimate, Interval, p_value, ratio
-from ipcbench.measure.student import student_p_value
-from ipcbench.result import Integrity, TrialResult
+from ipcbench.results.model import Integrity, TrialResult
+from ipcbench.results.store import Run
 from ipcbench.spec import SweepSpec
-from ipcbench.store import Run
+from ipcbench.stats.decisions import Estimate, Interval, p_value, ratio
+from ipcbench.stats.student import student_p_value
 from tests.unit.builders import MACHINE, Cell, conditions, make_run, quantiles, sweep_of
 
 FIVE = (1.0, 1.01, 0.99, 1.005, 0.995)
@@ -162,7 +162,7 @@ def test_both_runs_are_drawn_independently(tmp_path: Path, monkeypatch: pytest.M
         correlations.append(float(np.corrcoef(numerator.deviations, denominator.deviations)[0, 1]))
         return ratio(numerator, denominator)
 
-    monkeypatch.setattr("ipcbench.analysis.compare.ratio", watch)
+    monkeypatch.setattr("ipcbench.analysis.compare.compare.ratio", watch)
     pair(tmp_path, metrics=("latency-p50", "latency-p99", "throughput"))
     assert len(correlations) == 3
     assert max(map(abs, correlations)) < 0.2

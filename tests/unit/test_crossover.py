@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipcbench.analysis.crossover import Crossover, crossovers, lead_changes, pair_crossovers
-from ipcbench.analysis.curves import Curve, Point, curves, families, mixed, neighbours, share_of
-from ipcbench.analysis.summary import summarise
-from ipcbench.analysis.tables import tables
-from ipcbench.measure.stats import Estimate
-from ipcbench.store import Run
+from ipcbench.analysis.report.tables import tables
+from ipcbench.analysis.summary.crossover import Crossover, crossovers, lead_changes, pair_crossovers
+from ipcbench.analysis.summary.curves import Curve, Point, curves, families, mixed, neighbours, share_of
+from ipcbench.analysis.summary.summary import summarise
+from ipcbench.results.store import Run
+from ipcbench.stats.decisions import Estimate
 from tests.unit.builders import Cell, make_run, sweep_of
 
 SIZES = (1024, 4096, 65_536, 262_144)

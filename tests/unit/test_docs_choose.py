@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 import pytest
 
-from ipcbench.analysis.tables import tables
+from ipcbench.analysis.report.tables import tables
 from ipcbench.cli.output import read_run, write_tables
 from ipcbench.cli.recommend import command as recommend_command
 from ipcbench.registry import get_backend, names
-from ipcbench.store import load_run
-from ipcbench.sweepfile import load_sweep
+from ipcbench.results.store import load_run
+from ipcbench.sweeps.load import load_sweep
 from tests.docs_blocks import PAGES, ROOT, blocks, output_of
 from tests.docs_images import IMAGES, REFERENCE, table_svg
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.explain import Finding, explain
-from ipcbench.analysis.explain_rules import RULES
-from ipcbench.analysis.layout import Tables
-from ipcbench.analysis.render import FINDINGS_TITLE, as_markdown, as_text
-from ipcbench.analysis.summary import summarise
-from ipcbench.analysis.tables import tables
-from ipcbench.result import EndpointResult, Floor, TrialResult
-from ipcbench.store import Run
+from ipcbench.analysis.findings import Finding, explain
+from ipcbench.analysis.findings_rules import RULES
+from ipcbench.analysis.report.render import FINDINGS_TITLE, as_markdown, as_text
+from ipcbench.analysis.report.tables import Tables, tables
+from ipcbench.analysis.summary.summary import summarise
+from ipcbench.results.model import EndpointResult, Floor, TrialResult
+from ipcbench.results.store import Run
 from tests.unit.builders import MACHINE, Cell, make_run, quantiles, sweep_of, usage
 
 SIZE = 2**20
@@ -154,7 +153,7 @@ def test_the_documented_thresholds_are_those_of_the_rules() -> None:
 
 
 def test_every_finding_of_the_reference_run_holds_figures() -> None:
-    from ipcbench.store import load_run
+    from ipcbench.results.store import load_run
 
     findings = explain(summarise(load_run(Path(__file__).parents[2] / "results" / "reference")))
     assert {"oversubscription", "decoding dominates"} <= {one.rule for one in findings}

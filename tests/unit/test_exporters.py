@@ -14,9 +14,9 @@ import pytest
 
 from ipcbench.analysis.exporters import EXPORTERS
 from ipcbench.errors import StoreError
-from ipcbench.result import TrialResult
+from ipcbench.results.model import TrialResult
+from ipcbench.results.store import Run, RunWriter, load_run
 from ipcbench.spec import SweepSpec
-from ipcbench.store import Run, RunWriter, load_run
 from tests.unit.builders import Cell, make_run, run_info
 
 ALL_MODES = SweepSpec(backends=("shm", "zmq"), sizes=(10, 1000), readers=2, modes=("paced", "pingpong", "saturate"))

@@ -15,8 +15,8 @@ import pytest
 from ipcbench.analysis.exporters import EXPORTERS
 from ipcbench.analysis.exporters.common import received_at
 from ipcbench.analysis.exporters.hlog import encode
-from ipcbench.measure.histogram import Histogram
-from ipcbench.store import Run
+from ipcbench.results.store import Run
+from ipcbench.stats.histogram import Histogram
 from tests.unit.builders import START_NS, make_run, paced, saturate, trial
 from tests.unit.test_exporters import ALL_MODES, CELLS, store, text_of
 

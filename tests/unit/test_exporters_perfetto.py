@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from ipcbench.errors import StoreError
-from ipcbench.store import Run
+from ipcbench.results.store import Run
 from tests.unit.builders import make_run, paced, trial
 from tests.unit.test_exporters import ALL_MODES, CELLS, store, text_of
 

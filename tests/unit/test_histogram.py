@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipcbench.bins import BIN_COUNT, bin_bounds
-from ipcbench.measure.histogram import Histogram, bin_index
+from ipcbench.stats.histogram import Histogram, bin_index
+from ipcbench.util.bins import BIN_COUNT, bin_bounds
 
 LARGEST = 2**63 - 1
 durations = st.one_of(

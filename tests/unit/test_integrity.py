@@ -2,9 +2,9 @@
 
 import pytest
 
-from ipcbench.measure.integrity import Tracker
-from ipcbench.message import HEADER_BYTES, SEQUENCE, Outgoing
-from ipcbench.result import Integrity
+from ipcbench.harness.integrity import Tracker
+from ipcbench.results.model import Integrity
+from ipcbench.workload.message import HEADER_BYTES, SEQUENCE, Outgoing
 
 SIZE = len(Outgoing(bytes(32)).buffer)
 

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipcbench.bins import BIN_COUNT
 from ipcbench.harness.digest import tally_quantiles
 from ipcbench.harness.long_loops import Tally
-from ipcbench.measure.histogram import bin_index
+from ipcbench.stats.histogram import bin_index
+from ipcbench.util.bins import BIN_COUNT
 
 
 @given(st.lists(st.integers(min_value=0, max_value=2**62), min_size=1, max_size=50))

@@ -6,7 +6,7 @@ import pytest
 
 from ipcbench.harness import loops
 from ipcbench.harness.loops import HASH_EVERY, read_every, read_latest, set_phase, write_flat_out, write_paced
-from ipcbench.message import FLAGS, SEQUENCE, Outgoing, Phase, body_matches, unpack_stamp
+from ipcbench.workload.message import FLAGS, SEQUENCE, Outgoing, Phase, body_matches, unpack_stamp
 
 FOREVER = 2**62
 

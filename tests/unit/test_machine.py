@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import ipcbench
-from ipcbench.measure import machine
-from ipcbench.measure.cgroup import cpu_quota_cores, memory_limit_bytes, throttled_s
-from ipcbench.measure.machine import ConditionsProbe, describe_machine, describe_versions, usable_cores
+from ipcbench.machine import describe as machine
+from ipcbench.machine.cgroup import cpu_quota_cores, memory_limit_bytes, throttled_s
+from ipcbench.machine.describe import ConditionsProbe, describe_machine, describe_versions, usable_cores
 
 CPUINFO = "processor\t: 0\nmodel name\t: Example CPU @ 3 GHz\nflags\t\t: fpu hypervisor sse\n"
 STAT = "cpu  {user} 0 100 900 0 0 0 {steal} 7 7\ncpu0 1 2 3\n"

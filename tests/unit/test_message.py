@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipcbench.message import (
+from ipcbench.workload.message import (
     FLAGS,
     HEADER_BYTES,
     INTENDED,

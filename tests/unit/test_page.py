@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.chart_groups import chart_groups
-from ipcbench.analysis.page import report_html
-from ipcbench.analysis.page_words import FindingLine, PageWords, VerdictLine, headline_words
-from ipcbench.analysis.tables import tables
+from ipcbench.analysis.charts.groups import chart_groups
+from ipcbench.analysis.report.page import report_html
+from ipcbench.analysis.report.page_words import FindingLine, PageWords, VerdictLine, headline_words
+from ipcbench.analysis.report.tables import tables
+from ipcbench.results.store import Run
 from ipcbench.spec import SweepSpec
-from ipcbench.store import Run
 from tests.unit.builders import MACHINE, Cell, make_run
 
 pytest.importorskip("jinja2")
@@ -212,6 +212,6 @@ def test_a_run_without_any_figure_has_a_page(tmp_path: Path) -> None:
 
 
 def test_the_library_in_the_page_is_the_one_named() -> None:
-    assets = Path(__file__).parents[2] / "ipcbench" / "analysis" / "assets"
+    assets = Path(__file__).parents[2] / "ipcbench" / "render" / "assets"
     assert "plotly.js (basic - minified) v4.1.1" in (assets / "plotly-basic.min.js").read_text(encoding="utf-8")[:200]
     assert "MIT" in (assets / "plotly-LICENSE").read_text(encoding="utf-8")

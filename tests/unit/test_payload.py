@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ipcbench.codec import get_codec
 from ipcbench.errors import ConfigError
-from ipcbench.payload import build
+from ipcbench.workload.codec import get_codec
+from ipcbench.workload.payload import build
 
 
 @pytest.mark.parametrize(("entries", "size_bytes"), [(10, 521), (100, 5_105), (1000, 55_039), (10_000, 577_129)])

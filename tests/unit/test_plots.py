@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.chart_groups import chart_groups
-from ipcbench.analysis.plots import plot_files
-from ipcbench.analysis.tables import tables
-from ipcbench.store import Run
+from ipcbench.analysis.charts.groups import chart_groups
+from ipcbench.analysis.report.tables import tables
+from ipcbench.render.plots import plot_files
+from ipcbench.results.store import Run
 from tests.unit.builders import Cell, make_run
 
 pytest.importorskip("matplotlib")

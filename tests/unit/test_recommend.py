@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.needs import NEEDS, Offer, offer_of, registered_offers, required_packages
-from ipcbench.analysis.question import Question, ask, question_sweep
-from ipcbench.analysis.recommend import recommend, require_candidates
-from ipcbench.analysis.recommendation import Recommendation
+from ipcbench.analysis.recommend.answer import Recommendation
+from ipcbench.analysis.recommend.needs import NEEDS, Offer, offer_of, registered_offers, required_packages
+from ipcbench.analysis.recommend.question import Question, ask, question_sweep
+from ipcbench.analysis.recommend.recommend import recommend, require_candidates
 from ipcbench.backend import Capabilities
 from ipcbench.errors import ConfigError, Unsupported
 from ipcbench.registry import get_backend
-from ipcbench.result import TrialResult
+from ipcbench.results.model import TrialResult
 from ipcbench.spec import SweepSpec
-from ipcbench.sweepfile import load_sweep
+from ipcbench.sweeps.load import load_sweep
 from tests.unit.builders import MACHINE, Cell, make_run
 from tests.unit.builders import sweep_of as plain_sweep
 

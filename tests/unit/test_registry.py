@@ -42,14 +42,14 @@ def test_unknown_name_lists_the_known() -> None:
 
 
 def test_module_and_class() -> None:
-    assert registry.get_backend("ipcbench.backends._shm:Shm") is registry.get_backend("shm")
+    assert registry.get_backend("ipcbench.backends.shm.backend:Shm") is registry.get_backend("shm")
 
 
 @pytest.mark.parametrize(
     ("target", "words"),
     [
         ("no_such_module_at_all:Thing", "can be imported"),
-        ("ipcbench.backends._shm:Nothing", "a class that exists"),
+        ("ipcbench.backends.shm.backend:Nothing", "a class that exists"),
         ("ipcbench.spec:SweepSpec", "a subclass"),
         ("ipcbench.spec:NAME_PREFIX", "a subclass"),
     ],
@@ -67,7 +67,9 @@ def register(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> None:
 
 def test_third_party_backends_come_after_ours_and_cannot_replace_them(monkeypatch: pytest.MonkeyPatch) -> None:
     shm = registry.get_backend("shm")
-    register(monkeypatch, ("zeta", "ipcbench.backends._shm:Shm"), ("alpha", "x:Y"), ("shm", "ipcbench.spec:SweepSpec"))
+    register(
+        monkeypatch, ("zeta", "ipcbench.backends.shm.backend:Shm"), ("alpha", "x:Y"), ("shm", "ipcbench.spec:SweepSpec")
+    )
     assert registry.names()[-2:] == ("alpha", "zeta")
     assert registry.names().count("shm") == 1
     assert registry.get_backend("zeta") is shm

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from ipcbench.backend import Address
-from ipcbench.clock import now_ns
 from ipcbench.harness.loops import set_phase
-from ipcbench.message import INTENDED, Outgoing, Phase
 from ipcbench.registry import get_backend
 from ipcbench.selftest import SLOWDOWNS_PERCENT, Tally, noise_of, upper_bound, verdicts
 from ipcbench.spec import ChannelSpec
-from ipcbench.testing.slowed import slowed_name
+from ipcbench.testing.faults.slowed import slowed_name
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.message import INTENDED, Outgoing, Phase
 from tests.unit.builders import Cell, make_run, sweep_of
 
 
@@ -54,7 +54,7 @@ def test_a_slowed_read_returns_when_the_message_is_older_by_its_share() -> None:
 
 
 def test_other_names_are_no_backends() -> None:
-    import ipcbench.testing.slowed as module
+    import ipcbench.testing.faults.slowed as module
 
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         module.nothing  # noqa: B018

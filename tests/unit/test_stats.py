@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipcbench.measure.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
-from ipcbench.measure.stats import (
+from ipcbench.stats.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
+from ipcbench.stats.decisions import (
     Estimate,
     Interval,
     compare,
@@ -26,7 +26,7 @@ from ipcbench.measure.stats import (
     satterthwaite,
     verdict,
 )
-from ipcbench.measure.student import student_975
+from ipcbench.stats.student import student_975
 
 MEDIAN_NS = 10_000.0
 

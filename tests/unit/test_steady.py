@@ -2,7 +2,7 @@
 
 import pytest
 
-from ipcbench.measure.steady import is_steady
+from ipcbench.stats.steady import is_steady
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipcbench import store
 from ipcbench.errors import SchemaMismatch, StoreError
-from ipcbench.result import SCHEMA_VERSION, TrialResult
+from ipcbench.results import store
+from ipcbench.results.model import SCHEMA_VERSION, TrialResult
+from ipcbench.results.store import RunWriter, latest_run, load_run, new_run_id
 from ipcbench.spec import SweepSpec
-from ipcbench.store import RunWriter, latest_run, load_run, new_run_id
 from tests.unit.builders import Cell, make_run, run_info, saturate, sweep_of, trial
 
 SWEEP = sweep_of(backends=("shm",), sizes=(10,), readers=1)
@@ -373,7 +373,7 @@ def test_samples_that_lie_about_themselves_are_refused(tmp_path: Path, member: b
 
 
 def test_samples_that_unpack_to_absurd_sizes_are_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("ipcbench.columns._MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr("ipcbench.results.columns._MAX_FILE_BYTES", 1000)
     path = stored(tmp_path / "run")
     with zipfile.ZipFile(path / "samples" / "1.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("writer.sent_ns.npy", bytes(100_000))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.cells import CellSummary, SettingSummary
-from ipcbench.analysis.notes import one_line
-from ipcbench.analysis.summary import summarise
-from ipcbench.analysis.wording import verdict
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
+from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.summary.summary import summarise
+from ipcbench.analysis.summary.wording import verdict
 from ipcbench.errors import StoreError
-from ipcbench.result import Integrity, TrialResult
-from ipcbench.store import Run, RunWriter, load_run
+from ipcbench.results.model import Integrity, TrialResult
+from ipcbench.results.store import Run, RunWriter, load_run
 from tests.unit.builders import Cell, conditions, endpoint, make_run, run_info, sweep_of, trial
 
 STEADY = (1.0, 1.01, 0.99)

@@ -10,7 +10,7 @@ import pytest
 from ipcbench.errors import ConfigError
 from ipcbench.registry import get_backend
 from ipcbench.spec import SweepSpec
-from ipcbench.sweepfile import KEYS, builtin_sweeps, describe_sweep, load_sweep
+from ipcbench.sweeps.load import KEYS, builtin_sweeps, describe_sweep, load_sweep
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.toml"))
 

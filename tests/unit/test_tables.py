@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.export import as_csv, as_json
-from ipcbench.analysis.layout import Tables
-from ipcbench.analysis.render import as_markdown, as_text, show
-from ipcbench.analysis.tables import tables
-from ipcbench.result import TrialResult
+from ipcbench.analysis.report.export import as_csv, as_json
+from ipcbench.analysis.report.render import as_markdown, as_text, show
+from ipcbench.analysis.report.tables import Tables, tables
+from ipcbench.results.model import TrialResult
 from ipcbench.spec import SweepSpec
-from ipcbench.units import format_significant
+from ipcbench.util.units import format_significant
 from tests.unit.builders import MACHINE, Cell, make_run, sweep_of
 
 CELLS = {
@@ -380,7 +379,7 @@ def test_a_single_size_needs_no_matrix(tmp_path: Path) -> None:
 
 def test_a_run_without_trials_has_a_header_and_no_table(tmp_path: Path) -> None:
     make_run(tmp_path / "run", {("shm", 10): Cell(factors=())} | {("zmq", 10): Cell(factors=())})
-    from ipcbench.store import load_run
+    from ipcbench.results.store import load_run
 
     found = tables(load_run(tmp_path / "run"))
     assert found.payload_tables == ()

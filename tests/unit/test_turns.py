@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipcbench.analysis.curves import mixed
-from ipcbench.analysis.figures import cell_figures
-from ipcbench.analysis.summary import summarise
+from ipcbench.analysis.summary.curves import mixed
+from ipcbench.analysis.summary.figures import cell_figures
+from ipcbench.analysis.summary.summary import summarise
 from ipcbench.harness.digest import Digest
 from ipcbench.harness.plan import GUARD_NS, Plan
-from ipcbench.measure.stats import (
+from ipcbench.spec import SweepSpec
+from ipcbench.stats.decisions import (
     Estimate,
     compare,
     p_value,
@@ -24,7 +25,6 @@ from ipcbench.measure.stats import (
     ratio,
     round_differences,
 )
-from ipcbench.spec import SweepSpec
 from tests.unit.builders import Cell, make_run, sweep_of
 
 TURNS = 10

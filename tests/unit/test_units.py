@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipcbench.errors import ConfigError
-from ipcbench.units import (
+from ipcbench.util.units import (
     format_bytes,
     format_duration_ns,
     format_significant,

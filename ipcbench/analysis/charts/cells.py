@@ -1,7 +1,4 @@
-"""Charts of single settings: latencies by percentile, CPU time against latency, medians over the rounds.
-
-What does not live here: charts against the payload's size (chart_sizes.py) and the drawing.
-"""
+"""Charts of single settings: latencies by percentile, CPU time against latency, medians over the rounds."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ipcbench.analysis.cells import CellSummary, Setting, SettingSummary, Summary, setting_of
-from ipcbench.analysis.chart_sizes import (
+from ipcbench.analysis.charts.sizes import (
     color_numbers,
     common_notes,
     family_of,
@@ -22,13 +18,14 @@ from ipcbench.analysis.chart_sizes import (
     payload_line,
     setting_line,
 )
-from ipcbench.analysis.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
-from ipcbench.analysis.notes import is_sound
-from ipcbench.analysis.wording import setting_title
+from ipcbench.analysis.summary.cells import CellSummary, Setting, SettingSummary, Summary, setting_of
+from ipcbench.analysis.summary.notes import is_sound
+from ipcbench.analysis.summary.wording import setting_title
 from ipcbench.errors import StoreError
-from ipcbench.measure.stats import MIN_TAIL_COUNT
-from ipcbench.store import Run
-from ipcbench.units import format_significant
+from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
+from ipcbench.results.store import Run
+from ipcbench.stats.decisions import MIN_TAIL_COUNT
+from ipcbench.util.units import format_significant
 
 _Kind = Literal["latency", "round trip"]
 

@@ -1,19 +1,16 @@
-"""Charts against the number of readers, from the runs that were named together.
-
-What does not live here: charts of one run (chart_sizes.py, chart_cells.py) and the drawing.
-"""
+"""Charts against the number of readers, from the runs that were named together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
-from ipcbench.analysis.cells import CellSummary, Setting, Summary
-from ipcbench.analysis.chart_cells import ReaderSpread
-from ipcbench.analysis.chart_sizes import color_numbers, family_of, gaps, is_noisy, payload_line
-from ipcbench.analysis.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
-from ipcbench.analysis.wording import plural, size_words
-from ipcbench.units import format_significant
+from ipcbench.analysis.charts.cells import ReaderSpread
+from ipcbench.analysis.charts.sizes import color_numbers, family_of, gaps, is_noisy, payload_line
+from ipcbench.analysis.summary.cells import CellSummary, Setting, Summary
+from ipcbench.analysis.summary.wording import plural, size_words
+from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
+from ipcbench.util.units import format_significant
 
 
 @dataclass(frozen=True, slots=True)

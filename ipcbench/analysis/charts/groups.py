@@ -1,19 +1,15 @@
-"""All charts of a run, in the order in which they are read.
-
-What does not live here: the charts (chart_sizes.py, chart_cells.py, chart_fanout.py) and the drawing
-(plots.py, page.py).
-"""
+"""All charts of a run, in the order in which they are read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipcbench.analysis.cells import Summary
-from ipcbench.analysis.chart_cells import cell_groups, distributions, reader_spreads
-from ipcbench.analysis.chart_fanout import FanOutRun, fan_out_groups
-from ipcbench.analysis.chart_sizes import size_groups
-from ipcbench.analysis.charts import ChartGroup
-from ipcbench.store import Run
+from ipcbench.analysis.charts.cells import cell_groups, distributions, reader_spreads
+from ipcbench.analysis.charts.fanout import FanOutRun, fan_out_groups
+from ipcbench.analysis.charts.sizes import size_groups
+from ipcbench.analysis.summary.cells import Summary
+from ipcbench.render.charts import ChartGroup
+from ipcbench.results.store import Run
 
 _ORDER = ("latency", "round-trip", "throughput", "percentiles", "memory-share", "decode-share", "cpu", "reader-skew")
 

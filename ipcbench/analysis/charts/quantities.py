@@ -1,17 +1,14 @@
-"""What is drawn against the payload's size: each quantity with its unit, how it is read, and where it comes from.
-
-What does not live here: the charts (chart_sizes.py).
-"""
+"""What is drawn against the payload's size: each quantity with its unit, how it is read, and where it comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ipcbench.analysis.cells import CellSummary, Setting
-from ipcbench.analysis.charts import Axis, Marks
-from ipcbench.measure.stats import Interval
-from ipcbench.units import format_significant
+from ipcbench.analysis.summary.cells import CellSummary, Setting
+from ipcbench.render.charts import Axis, Marks
+from ipcbench.stats.decisions import Interval
+from ipcbench.util.units import format_significant
 
 
 @dataclass(frozen=True, slots=True)

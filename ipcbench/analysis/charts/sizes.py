@@ -1,7 +1,4 @@
-"""Charts against the payload's size: latency, throughput, share of memory bandwidth, share of decoding, reader skew.
-
-What does not live here: charts of single settings (chart_cells.py), of several runs (chart_fanout.py), and the drawing.
-"""
+"""Charts against the payload's size: latency, throughput, share of memory bandwidth, share of decoding, reader skew."""
 
 from __future__ import annotations
 
@@ -9,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from itertools import groupby
 
-from ipcbench.analysis.cells import CellSummary, Setting, SettingSummary, Summary
-from ipcbench.analysis.chart_quantities import QUANTITIES, Quantity, further_lines, skew_quantity
-from ipcbench.analysis.charts import (
+from ipcbench.analysis.charts.quantities import QUANTITIES, Quantity, further_lines, skew_quantity
+from ipcbench.analysis.summary.cells import CellSummary, Setting, SettingSummary, Summary
+from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.summary.wording import family_words, joined, setting_title, size_words
+from ipcbench.render.charts import (
     Axis,
     Chart,
     ChartGroup,
@@ -21,10 +20,8 @@ from ipcbench.analysis.charts import (
     shown_name,
     spread_ticks,
 )
-from ipcbench.analysis.notes import one_line
-from ipcbench.analysis.wording import family_words, joined, setting_title, size_words
-from ipcbench.measure.stats import Interval
-from ipcbench.units import format_significant
+from ipcbench.stats.decisions import Interval
+from ipcbench.util.units import format_significant
 
 _MAX_MISSING = 6
 

@@ -1,7 +1,4 @@
-"""The cells of a run as they are matched with another run's: what each measures, and the figures that are compared.
-
-What does not live here: how a figure comes about (figures.py), and what may be said of two of them (compare.py).
-"""
+"""The cells of a run as they are matched with another run's: what each measures, and the figures that are compared."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 
-from ipcbench.analysis.cells import CellStatus
-from ipcbench.analysis.figures import SEED, cell_figures
-from ipcbench.analysis.notes import cell_notes, failure_reason, is_sound, one_line, placement_ns
-from ipcbench.measure.bootstrap import median_estimate
-from ipcbench.measure.stats import Estimate, noise_floor_ratio
-from ipcbench.result import RunInfo, TrialResult
+from ipcbench.analysis.summary.cells import CellStatus
+from ipcbench.analysis.summary.figures import SEED, cell_figures
+from ipcbench.analysis.summary.notes import cell_notes, failure_reason, is_sound, one_line, placement_ns
+from ipcbench.results.model import RunInfo, TrialResult
+from ipcbench.results.store import Run
 from ipcbench.spec import CodecName, Delivery, Mode, PayloadKind, Touch, TrialSpec, WaitStrategy
-from ipcbench.store import Run
+from ipcbench.stats.bootstrap import median_estimate
+from ipcbench.stats.decisions import Estimate, noise_floor_ratio
 
 Metric = Literal["latency-p50", "latency-p99", "round-trip-p50", "round-trip-p99", "throughput", "decode-p50"]
 METRICS: tuple[Metric, ...] = get_args(Metric)

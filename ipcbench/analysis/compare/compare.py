@@ -1,7 +1,5 @@
 """Two runs, cell by cell: the ratio B / A of each figure with its interval, and what may be said of it; the gate.
 
-What does not live here: matching and figures (compare_cells.py), rules (compare_rules.py) and text (compare_render.py).
-
 Many figures are tested at once, and of many equal ones some look different by chance: the p-values are therefore
 adjusted by Holm's method over all that is tested, and a difference is called one only if its adjusted p-value is below
 5 %, besides what `measure.stats.compare` asks for. docs/compare.md has the rule and what it was checked with.
@@ -13,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ipcbench.analysis.compare_cells import (
+from ipcbench.analysis.compare.cells import (
     METRICS,
     METRICS_OF,
     CellKey,
@@ -23,7 +21,7 @@ from ipcbench.analysis.compare_cells import (
     noise_ratios,
     run_cells,
 )
-from ipcbench.analysis.compare_rules import (
+from ipcbench.analysis.compare.rules import (
     GateResult,
     Verdict,
     differences,
@@ -32,11 +30,11 @@ from ipcbench.analysis.compare_rules import (
     judge,
     machine_differences,
 )
-from ipcbench.analysis.notes import one_line
+from ipcbench.analysis.summary.notes import one_line
 from ipcbench.errors import ConfigError
-from ipcbench.measure.stats import Estimate, Interval, p_value, ratio
+from ipcbench.results.store import Run
 from ipcbench.spec import require_choice, require_range
-from ipcbench.store import Run
+from ipcbench.stats.decisions import Estimate, Interval, p_value, ratio
 
 MAX_GATE_RATIO = 10.0
 _MIN_GATE_RATIO = 1e-4

@@ -1,7 +1,4 @@
-"""A comparison as text: aligned for a terminal, as Markdown for a pull request, as JSON for other programs.
-
-What does not live here: what is compared and how it is judged (compare.py).
-"""
+"""A comparison as text: aligned for a terminal, as Markdown for a pull request, as JSON for other programs."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.compare import Change, Comparison
-from ipcbench.analysis.compare_cells import CellKey, Metric
-from ipcbench.analysis.compare_rules import Verdict
-from ipcbench.analysis.layout import NOT_MEASURED
-from ipcbench.analysis.notes import one_line
-from ipcbench.analysis.wording import plural, ratio_words
-from ipcbench.measure.stats import LEAST_RATIO, MIN_DIFFERENCE_RATIO, Interval
-from ipcbench.units import format_bytes, format_duration_ns, format_significant
+from ipcbench.analysis.compare.cells import CellKey, Metric
+from ipcbench.analysis.compare.compare import Change, Comparison
+from ipcbench.analysis.compare.rules import Verdict
+from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.summary.wording import plural, ratio_words
+from ipcbench.render.table import NOT_MEASURED
+from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO, Interval
+from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 JSON_VERSION = 1
 WIDTH = 100

@@ -1,7 +1,4 @@
-"""What may be said of a figure in two runs: p-values adjusted for many tests, verdict, gate; and of two machines.
-
-What does not live here: the figures (compare_cells.py) and who is compared with whom (compare.py). All of it is pure.
-"""
+"""What may be said of a figure in two runs: p-values adjusted for many tests, verdict, gate; and of two machines."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ipcbench.measure.stats import LEAST_RATIO, LEVEL, MIN_DIFFERENCE_RATIO, Interval, compare, may_be_equal
-from ipcbench.units import format_significant
+from ipcbench.stats.decisions import LEAST_RATIO, LEVEL, MIN_DIFFERENCE_RATIO, Interval, compare, may_be_equal
+from ipcbench.util.units import format_significant
 
 Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]
 GateResult = Literal["passed", "regressed", "inconclusive"]

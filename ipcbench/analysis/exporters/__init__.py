@@ -1,8 +1,4 @@
-"""A stored run in the formats of other tools: a table from a format's name to the function that writes it.
-
-What does not live here: the project's own tables as text, CSV and JSON (ipcbench/analysis/export.py and render.py).
-Each format is a module; it is imported when it is used.
-"""
+"""A stored run in the formats of other tools: a table from a format's name to the function that writes it."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ipcbench.analysis.exporters.common import Export
-    from ipcbench.store import Run
+    from ipcbench.results.store import Run
 
 
 @dataclass(frozen=True, slots=True)

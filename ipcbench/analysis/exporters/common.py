@@ -1,7 +1,4 @@
-"""What all formats share: which trials may be used, what a series is called, whatever had to be left out.
-
-What does not live here: any format.
-"""
+"""What all formats share: which trials may be used, what a series is called, whatever had to be left out."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ipcbench.analysis.cells import Setting, setting_of
-from ipcbench.analysis.notes import failure_reason, is_sound, one_line
-from ipcbench.analysis.wording import size_words
+from ipcbench.analysis.summary.cells import Setting, setting_of
+from ipcbench.analysis.summary.notes import failure_reason, is_sound, one_line
+from ipcbench.analysis.summary.wording import size_words
 from ipcbench.errors import StoreError
-from ipcbench.measure.stats import IntArray
-from ipcbench.result import TrialResult
+from ipcbench.results.model import TrialResult
+from ipcbench.results.store import Run
 from ipcbench.spec import Mode
-from ipcbench.store import Run
+from ipcbench.stats.decisions import IntArray
 
 # What a name leaves unsaid. Not taken from the defaults of a sweep: if one of those changes, a series must not go on
 # under its old name with another meaning.

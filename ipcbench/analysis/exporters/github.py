@@ -1,7 +1,5 @@
 """JSON for github-action-benchmark: customSmallerIsBetter (latency) and customBiggerIsBetter (throughput).
 
-What does not live here: the figures and their intervals (ipcbench/analysis/summary.py).
-
 A name identifies a series over years of commits, so neither host nor version is in it. The action only compares with
 the point before and knows no interval, so `range` is for the eye; `alert-threshold` must be wider than it.
 """
@@ -12,13 +10,13 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ipcbench.analysis.cells import CellSummary, SettingSummary
 from ipcbench.analysis.exporters.common import Export, select, series_name
-from ipcbench.analysis.summary import summarise
-from ipcbench.analysis.wording import plural
-from ipcbench.measure.stats import Interval
-from ipcbench.store import Run
-from ipcbench.units import format_significant
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
+from ipcbench.analysis.summary.summary import summarise
+from ipcbench.analysis.summary.wording import plural
+from ipcbench.results.store import Run
+from ipcbench.stats.decisions import Interval
+from ipcbench.util.units import format_significant
 
 
 class _Point(NamedTuple):

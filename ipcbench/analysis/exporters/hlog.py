@@ -1,7 +1,5 @@
 """HdrHistogram log, version 1.3: a tag per series, a line per trial; written here, so that no library is needed.
 
-What does not live here: the histogram (ipcbench/measure/histogram.py).
-
     #[Histogram log format version 1.3]
     #[StartTime: 1700000000.000 (seconds since epoch), 2023-11-14T22:13:20Z]
     #[BaseTime: 1700000000.000 (seconds since epoch)]
@@ -23,14 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipcbench.analysis.cells import setting_of
 from ipcbench.analysis.exporters.common import Export, Selection, cell_parts, rate_of, received_at, select
-from ipcbench.analysis.notes import one_line
-from ipcbench.bins import BIN_COUNT
-from ipcbench.measure.histogram import SIGNIFICANT_DIGITS, Histogram, bin_index
-from ipcbench.measure.stats import IntArray
-from ipcbench.result import EndpointResult, TrialResult
-from ipcbench.store import Run
+from ipcbench.analysis.summary.cells import setting_of
+from ipcbench.analysis.summary.notes import one_line
+from ipcbench.results.model import EndpointResult, TrialResult
+from ipcbench.results.store import Run
+from ipcbench.stats.decisions import IntArray
+from ipcbench.stats.histogram import SIGNIFICANT_DIGITS, Histogram, bin_index
+from ipcbench.util.bins import BIN_COUNT
 
 _ENCODING_COOKIE = 0x1C849303 | 0x10
 _COMPRESSION_COOKIE = 0x1C849304 | 0x10

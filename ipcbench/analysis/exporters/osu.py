@@ -1,7 +1,5 @@
 """Text in the form of the OSU micro-benchmarks: a latency and a bandwidth table per backend, sizes in payload bytes.
 
-What does not live here: the figures (ipcbench/analysis/summary.py).
-
 OSU's latency is half a round trip between two processes. Here a table of one-way latency is what was timed one way, and
 half a round trip is a table of its own that says so; the two are never one column.
 """
@@ -11,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ipcbench.analysis.cells import CellSummary, Setting
 from ipcbench.analysis.exporters.common import Export, select
-from ipcbench.analysis.notes import printable
-from ipcbench.analysis.summary import summarise
-from ipcbench.analysis.wording import family_words
-from ipcbench.store import Run
+from ipcbench.analysis.summary.cells import CellSummary, Setting
+from ipcbench.analysis.summary.notes import printable
+from ipcbench.analysis.summary.summary import summarise
+from ipcbench.analysis.summary.wording import family_words
+from ipcbench.results.store import Run
 
 _SIZE_WIDTH = 10
 _FIELD_WIDTH = 20

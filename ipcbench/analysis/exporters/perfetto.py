@@ -1,7 +1,5 @@
 """Chrome trace JSON of what surrounded the worst messages of each paced trial, for ui.perfetto.dev.
 
-What does not live here: a trace of a whole run; the samples of a trial are stored, not everything that happened.
-
 Each window is a process of its own, with its writer and readers as threads and its own zero of time: a slice for each
 write and for each read up to the receipt, an arrow from the send to each receipt, a mark where the schedule wanted the
 message sent. Slices of a track follow one another and never overlap.
@@ -17,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ipcbench.analysis.cells import setting_of
 from ipcbench.analysis.exporters.common import Export, Rows, Selection, received_at, select
-from ipcbench.analysis.notes import one_line
-from ipcbench.analysis.wording import size_words
-from ipcbench.measure.stats import IntArray
-from ipcbench.result import TrialResult
-from ipcbench.store import Run
-from ipcbench.units import format_duration_ns
+from ipcbench.analysis.summary.cells import setting_of
+from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.summary.wording import size_words
+from ipcbench.results.model import TrialResult
+from ipcbench.results.store import Run
+from ipcbench.stats.decisions import IntArray
+from ipcbench.util.units import format_duration_ns
 
 WORST_COUNT = 3
 """Windows per trial."""

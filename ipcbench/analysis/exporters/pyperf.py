@@ -1,7 +1,5 @@
 """pyperf JSON 1.0: a benchmark per backend, payload, readers and metric; a run per round; seconds.
 
-What does not live here: pyperf, which is not needed to write it.
-
 A pyperf run is a process, and so is a round: each started fresh ones. Its one value is the round's own figure. More
 values per run would be easy to give and wrong to use: pyperf's test takes all values for independent of one another,
 and those of one process are not. It also needs equally many values on both sides, so what has fewer rounds is noted.
@@ -16,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ipcbench.analysis.cells import setting_of
 from ipcbench.analysis.exporters.common import Export, Selection, rate_of, select, series_name
-from ipcbench.analysis.notes import one_line
-from ipcbench.measure.stats import quantile
-from ipcbench.result import RunInfo, TrialResult
+from ipcbench.analysis.summary.cells import setting_of
+from ipcbench.analysis.summary.notes import one_line
+from ipcbench.results.model import RunInfo, TrialResult
+from ipcbench.results.store import Run
 from ipcbench.spec import Mode
-from ipcbench.store import Run
+from ipcbench.stats.decisions import quantile
 
 FORMAT_VERSION = "1.0"
 

@@ -1,7 +1,4 @@
-"""The answer of `recommend`: what was chosen and on what evidence, as data, and the chosen transport to use.
-
-What does not live here: how the choice is made (recommend.py) and its wording (recommendation_text.py).
-"""
+"""The answer of `recommend`: what was chosen and on what evidence, as data, and the chosen transport to use."""
 
 from __future__ import annotations
 
@@ -10,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from ipcbench.analysis import recommendation_text
-from ipcbench.analysis.crossover import Crossover
-from ipcbench.analysis.curves import Axis
-from ipcbench.analysis.evidence import Doubt, Expected, Sureness
-from ipcbench.analysis.question import Question
+from ipcbench.analysis.recommend import answer_text as recommendation_text
+from ipcbench.analysis.recommend.evidence import Doubt, Expected, Sureness
+from ipcbench.analysis.recommend.question import Question
+from ipcbench.analysis.summary.crossover import Crossover
+from ipcbench.analysis.summary.curves import Axis
 from ipcbench.backend import Address, Backend, Reader, Writer
 from ipcbench.errors import Unsupported
-from ipcbench.measure.stats import Interval
 from ipcbench.registry import get_backend
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, WaitStrategy
+from ipcbench.stats.decisions import Interval
 
 DOCUMENT_VERSION = 1
 

@@ -1,22 +1,19 @@
-"""A recommendation in words: the verdict in one sentence, the whole answer as text and as Markdown.
-
-What does not live here: any decision (recommend.py).
-"""
+"""A recommendation in words: the verdict in one sentence, the whole answer as text and as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ipcbench.analysis.notes import one_line, printable
-from ipcbench.analysis.wording import joined, plural, ratio_words
-from ipcbench.measure.stats import Interval
-from ipcbench.units import format_duration_ns, format_significant
+from ipcbench.analysis.summary.notes import one_line, printable
+from ipcbench.analysis.summary.wording import joined, plural, ratio_words
+from ipcbench.stats.decisions import Interval
+from ipcbench.util.units import format_duration_ns, format_significant
 
 if TYPE_CHECKING:
-    from ipcbench.analysis.curves import Axis
-    from ipcbench.analysis.evidence import Doubt, Expected
-    from ipcbench.analysis.recommendation import Candidate, Recommendation
+    from ipcbench.analysis.recommend.answer import Candidate, Recommendation
+    from ipcbench.analysis.recommend.evidence import Doubt, Expected
+    from ipcbench.analysis.summary.curves import Axis
 
 _AXIS_WORDS = {
     "latency": "one-way latency p50",

@@ -1,21 +1,18 @@
-"""A question put to a run: who can do it, which settings it is about, and the answer where there is no evidence.
-
-What does not live here: the choice among those that can do it and were measured (recommend.py).
-"""
+"""A question put to a run: who can do it, which settings it is about, and the answer where there is no evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.cells import SettingSummary, Summary
-from ipcbench.analysis.curves import Axis, estimate_of, families, noise_ratios
-from ipcbench.analysis.evidence import covered_sizes, measured_around
-from ipcbench.analysis.needs import NEEDS, Offer, refusals
-from ipcbench.analysis.question import Question, sweep_command
-from ipcbench.analysis.recommendation import Exclusion, Outcome, Recommendation
-from ipcbench.analysis.wording import joined, plural
-from ipcbench.store import Run
+from ipcbench.analysis.recommend.answer import Exclusion, Outcome, Recommendation
+from ipcbench.analysis.recommend.evidence import covered_sizes, measured_around
+from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals
+from ipcbench.analysis.recommend.question import Question, sweep_command
+from ipcbench.analysis.summary.cells import SettingSummary, Summary
+from ipcbench.analysis.summary.curves import Axis, estimate_of, families, noise_ratios
+from ipcbench.analysis.summary.wording import joined, plural
+from ipcbench.results.store import Run
 
 _NOT_REGISTERED = "not registered here, so what it can do is not known"
 

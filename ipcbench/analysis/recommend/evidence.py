@@ -1,7 +1,4 @@
-"""What a run says about one backend at one question: figures, what stands beside them, how far they can be trusted.
-
-What does not live here: which backend is chosen (recommend.py).
-"""
+"""What a run says about one backend at one question: figures, what stands beside them, how far they can be trusted."""
 
 from __future__ import annotations
 
@@ -9,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ipcbench.analysis.cells import CellSummary, SettingSummary
-from ipcbench.analysis.curves import Axis, estimate_of, mixed, neighbours, share_of
-from ipcbench.analysis.facts import stamped_count, unsteady_count
-from ipcbench.analysis.notes import PLACEMENT_NOTE, one_line
-from ipcbench.analysis.question import Question
-from ipcbench.measure.stats import MIN_ROUNDS, Estimate, Interval
-from ipcbench.units import format_significant
+from ipcbench.analysis.recommend.question import Question
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
+from ipcbench.analysis.summary.curves import Axis, estimate_of, mixed, neighbours, share_of
+from ipcbench.analysis.summary.facts import stamped_count, unsteady_count
+from ipcbench.analysis.summary.notes import PLACEMENT_NOTE, one_line
+from ipcbench.stats.decisions import MIN_ROUNDS, Estimate, Interval
+from ipcbench.util.units import format_significant
 
 Sureness = Literal["high", "moderate", "low", "none"]
 LEVELS: tuple[Sureness, ...] = get_args(Sureness)

@@ -1,7 +1,4 @@
-"""What one can need of a transport, and which backends do not offer it: capabilities decide, never a name.
-
-What does not live here: measured figures (recommend.py).
-"""
+"""What one can need of a transport, and which backends do not offer it: capabilities decide, never a name."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from pathlib import Path
 
 from ipcbench.backend import Backend, Capabilities
 from ipcbench.errors import IpcbenchError
-from ipcbench.message import OVERHEAD_BYTES
 from ipcbench.registry import get_backend, names
 from ipcbench.spec import Delivery
-from ipcbench.units import format_bytes
+from ipcbench.util.units import format_bytes
+from ipcbench.workload.message import OVERHEAD_BYTES
 
 _OWN = __name__.partition(".")[0]
 

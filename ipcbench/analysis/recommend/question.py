@@ -1,7 +1,4 @@
-"""What is asked of `recommend`: payload, readers, rate, needs, and what counts; and the run that would answer it.
-
-What does not live here: the answer (recommend.py), and running anything.
-"""
+"""What is asked of `recommend`: payload, readers, rate, needs, and what counts; and the run that would answer it."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from ipcbench.analysis.needs import NEEDS
+from ipcbench.analysis.recommend.needs import NEEDS
 from ipcbench.errors import ConfigError
 from ipcbench.spec import Delivery, SweepSpec, require_choice, require_range
-from ipcbench.units import format_bytes, format_significant, parse_bytes, parse_rate_per_s
+from ipcbench.util.units import format_bytes, format_significant, parse_bytes, parse_rate_per_s
 
 Goal = Literal["latency", "throughput", "cpu"]
 GOALS: tuple[Goal, ...] = get_args(Goal)

@@ -1,18 +1,23 @@
-"""Which backend to take: capabilities exclude, measured evidence ranks, and every reason is kept.
-
-What does not live here: who is able and what the question is about (recommend_case.py), the figures of one candidate
-(evidence.py), the wording (recommendation_text.py), and measuring: this reads a stored run.
-"""
+"""Which backend to take: capabilities exclude, measured evidence ranks, and every reason is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.cells import Summary
-from ipcbench.analysis.crossover import BETTER, Crossover, family_words_of, pair_crossovers
-from ipcbench.analysis.curves import Axis, curves
-from ipcbench.analysis.evidence import (
+from ipcbench.analysis.recommend.answer import Candidate, Exclusion, Outcome, Recommendation
+from ipcbench.analysis.recommend.answer_text import figure_words
+from ipcbench.analysis.recommend.case import (
+    Case,
+    blank,
+    command_for,
+    gap_words,
+    make_case,
+    refusal,
+    refused,
+    unable_words,
+)
+from ipcbench.analysis.recommend.evidence import (
     LEVELS,
     NOT_MEASURED,
     Doubt,
@@ -23,26 +28,17 @@ from ipcbench.analysis.evidence import (
     measured_around,
     offered_rate,
 )
-from ipcbench.analysis.needs import Offer, registered_offers
-from ipcbench.analysis.question import Question
-from ipcbench.analysis.recommend_case import (
-    Case,
-    blank,
-    command_for,
-    gap_words,
-    make_case,
-    refusal,
-    refused,
-    unable_words,
-)
-from ipcbench.analysis.recommendation import Candidate, Exclusion, Outcome, Recommendation
-from ipcbench.analysis.recommendation_text import figure_words
-from ipcbench.analysis.summary import summarise
-from ipcbench.analysis.wording import joined
+from ipcbench.analysis.recommend.needs import Offer, registered_offers
+from ipcbench.analysis.recommend.question import Question
+from ipcbench.analysis.summary.cells import Summary
+from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers
+from ipcbench.analysis.summary.curves import Axis, curves
+from ipcbench.analysis.summary.summary import summarise
+from ipcbench.analysis.summary.wording import joined
 from ipcbench.errors import Unsupported
-from ipcbench.measure.stats import Interval, rank_groups, ratio, verdict
-from ipcbench.store import Run
-from ipcbench.units import format_significant
+from ipcbench.results.store import Run
+from ipcbench.stats.decisions import Interval, rank_groups, ratio, verdict
+from ipcbench.util.units import format_significant
 
 _CLOSE_RATIO = 1.1
 """A lead that may be smaller than this is not a sure one."""

@@ -1,7 +1,4 @@
-"""Figures for other programs: CSV with one row per cell, and JSON. Units are in the names; nothing is rounded.
-
-What does not live here: text for people (render.py).
-"""
+"""Figures for other programs: CSV with one row per cell, and JSON. Units are in the names; nothing is rounded."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ipcbench.analysis.cells import CellSummary, SettingSummary
-from ipcbench.analysis.layout import Tables
-from ipcbench.analysis.notes import printable
-from ipcbench.analysis.wording import setting_title, verdict
-from ipcbench.measure.stats import Interval
+from ipcbench.analysis.report.tables import Tables
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
+from ipcbench.analysis.summary.notes import printable
+from ipcbench.analysis.summary.wording import setting_title, verdict
+from ipcbench.stats.decisions import Interval
 
 JSON_VERSION = 1
 

@@ -1,17 +1,14 @@
-"""Backend × payload size: how latency and throughput go with the size, who leads where, and where that changes.
-
-What does not live here: the tables of single payloads (tables.py), and where the lead changes (crossover.py).
-"""
+"""Backend × payload size: how latency and throughput go with the size, who leads where, and where that changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ipcbench.analysis.cells import CellSummary, Metric, SettingSummary, Summary
-from ipcbench.analysis.crossover import lead_changes, leaders
-from ipcbench.analysis.curves import families
-from ipcbench.analysis.layout import NOT_MEASURED, Column, Table, number
-from ipcbench.analysis.wording import family_words, joined, size_words
+from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary
+from ipcbench.analysis.summary.crossover import lead_changes, leaders
+from ipcbench.analysis.summary.curves import families
+from ipcbench.analysis.summary.wording import family_words, joined, size_words
+from ipcbench.render.table import NOT_MEASURED, Column, Table, number
 
 BEST_MARK = "*"
 SHARED_MARK = "="

@@ -1,12 +1,7 @@
-"""report.html: one file that holds everything, opens offline, asks nobody for anything and executes nothing from data.
-
-What does not live here: the sentences (page_words.py), the charts (charts.py), the layout (assets/).
-"""
+"""report.html: one file that opens offline, fetches nothing and executes nothing from data."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,16 +9,15 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
-from ipcbench.analysis.cells import Summary
-from ipcbench.analysis.charts import ChartGroup
-from ipcbench.analysis.layout import Tables
-from ipcbench.analysis.notes import one_line
-from ipcbench.analysis.page_data import groups_json
-from ipcbench.analysis.page_words import PageWords, badges, failure_rows, noise_rows
-from ipcbench.units import format_duration_ns, format_significant
+from ipcbench.analysis.report.page_words import PageWords, badges, failure_rows, noise_rows
+from ipcbench.analysis.report.tables import Tables
+from ipcbench.analysis.summary.cells import Summary
+from ipcbench.analysis.summary.notes import one_line
+from ipcbench.render.charts import ChartGroup
+from ipcbench.render.page import render_page
+from ipcbench.util.units import format_duration_ns, format_significant
 
-_ASSETS = files("ipcbench.analysis") / "assets"
-_SCRIPTS = ("plotly-basic.min.js", "report.js")
+_TEMPLATE = files("ipcbench.analysis.report") / "assets" / "report.html.j2"
 _MAX_YEAR_S = 2e11
 
 
@@ -40,7 +34,7 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
     """
     summary = tables.summary
     return render_page(
-        _asset("report.html.j2"),
+        _TEMPLATE.read_text(encoding="utf-8"),
         groups,
         info=summary.info,
         started=_date(summary.info.started_unix_s),
@@ -57,35 +51,6 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
     )
 
 
-def render_page(template: str, groups: Sequence[ChartGroup], **values: Any) -> str:
-    """Return a page of one file: a template with its charts, the style, the scripts and a policy that lets in no other.
-
-    Args:
-        template: in which all values are escaped; it may include other files of assets/.
-        groups: of charts, in the template too.
-        values: what the template needs besides.
-
-    Raises:
-        ImportError: there is no jinja2.
-    """
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    scripts = [_asset(name) for name in _SCRIPTS]
-    page = environment.from_string(template).render(
-        policy=_policy(scripts),
-        style=Markup(_asset("report.css")),  # noqa: S704 # ours, as are the scripts
-        scripts=[Markup(one) for one in scripts],  # noqa: S704
-        charts=Markup(groups_json(groups)),  # noqa: S704 # JSON without a single `<`
-        groups=groups,
-        **values,
-    )
-    return page.lstrip().encode(errors="replace").decode()  # half a surrogate pair in a name cannot be written
-
-
 def reproduce(summary: Summary) -> str:
     """Return the command that reproduces the run; of a run made by a program, the call."""
     info = summary.info
@@ -93,24 +58,6 @@ def reproduce(summary: Summary) -> str:
         return shlex.join(info.command)
     sweep = json.dumps(json.dumps(info.sweep, ensure_ascii=True, default=str))
     return f"import json\nfrom ipcbench import SweepSpec, run\n\nrun(SweepSpec.from_dict(json.loads({sweep})))"
-
-
-def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Return a content security policy under which only these scripts run and nothing is fetched."""
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in scripts)
-    rules = {
-        "default-src": "'none'",
-        "script-src": hashes,
-        "style-src": "'unsafe-inline'",
-        "img-src": "data: blob:",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-    }
-    return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
 def _date(unix_s: float) -> str:

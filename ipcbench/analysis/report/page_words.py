@@ -1,7 +1,4 @@
-"""What the report says before any table: verdicts, crossovers, findings, warnings; and what failed or was left out.
-
-What does not live here: the page (page.py), and the rules behind a sentence.
-"""
+"""What the report says before any table: verdicts, crossovers, findings, warnings; and what failed or was left out."""
 
 from __future__ import annotations
 
@@ -9,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ipcbench.analysis.cells import SettingSummary, Summary
-from ipcbench.analysis.chart_sizes import payload_line
-from ipcbench.analysis.explain import Finding, explain
-from ipcbench.analysis.layout import Tables
-from ipcbench.analysis.notes import one_line
-from ipcbench.analysis.question import Question
-from ipcbench.analysis.recommend import recommend
-from ipcbench.analysis.wording import family_words, joined, plural, setting_title, verdict
+from ipcbench.analysis.charts.sizes import payload_line
+from ipcbench.analysis.findings import Finding, explain
+from ipcbench.analysis.recommend.question import Question
+from ipcbench.analysis.recommend.recommend import recommend
+from ipcbench.analysis.report.tables import Tables
+from ipcbench.analysis.summary.cells import SettingSummary, Summary
+from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.summary.wording import family_words, joined, plural, setting_title, verdict
 from ipcbench.errors import IpcbenchError
-from ipcbench.store import Run
-from ipcbench.units import format_significant
+from ipcbench.results.store import Run
+from ipcbench.util.units import format_significant
 
 _MOST_PROOFS = 5
 

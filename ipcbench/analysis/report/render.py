@@ -1,7 +1,4 @@
-"""Tables as text: for a terminal, for a pipe, as Markdown. The same strings in each, at most 100 columns where aligned.
-
-What does not live here: what the tables say (tables.py), and data for other programs (export.py).
-"""
+"""Tables of a run as text: for a terminal, for a pipe, as Markdown. The same strings in each."""
 
 from __future__ import annotations
 
@@ -10,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from ipcbench.analysis.explain import Finding
-from ipcbench.analysis.layout import Column, Table, Tables
+from ipcbench.analysis.findings import Finding
+from ipcbench.analysis.report.tables import Tables
+from ipcbench.render.table import Column, Table
 
 if TYPE_CHECKING:
     from rich.console import Console

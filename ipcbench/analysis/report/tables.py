@@ -1,24 +1,37 @@
-"""A run as tables: one per payload, then backend × payload; strings in rows, the same for every format.
-
-What does not live here: figures (summary.py), sentences (wording.py) and formats (render.py, export.py).
-"""
+"""A run as tables: one per payload, then backend × payload; strings in rows, the same for every format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.cells import CellSummary, SettingSummary, Summary
-from ipcbench.analysis.explain import explain
-from ipcbench.analysis.layout import NOT_MEASURED, Column, Table, Tables, number, rank_text
-from ipcbench.analysis.matrix import matrices
-from ipcbench.analysis.notes import one_line, printable
-from ipcbench.analysis.summary import summarise
-from ipcbench.analysis.wording import header, ratio_words, setting_title, verdict
-from ipcbench.measure.stats import Interval
-from ipcbench.store import Run
+from ipcbench.analysis.findings import Finding, explain
+from ipcbench.analysis.report.matrix import matrices
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary
+from ipcbench.analysis.summary.notes import one_line, printable
+from ipcbench.analysis.summary.summary import summarise
+from ipcbench.analysis.summary.wording import header, ratio_words, setting_title, verdict
+from ipcbench.render.table import NOT_MEASURED, Column, Table, number
+from ipcbench.results.store import Run
+from ipcbench.stats.decisions import Interval
 
 _TOO_FEW = "n/a"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Everything that is said of a run, ready for any format."""
+
+    header: tuple[str, ...]
+    payload_tables: tuple[Table, ...]
+    """One per setting."""
+    matrices: tuple[Table, ...]
+    """Latency and throughput over the sizes, for each payload kind of several sizes."""
+    findings: tuple[Finding, ...]
+    """What stands out; often nothing."""
+    legend: tuple[str, ...]
+    """What each column is; only of those that are shown."""
+    summary: Summary
 
 
 def tables(run: Run) -> Tables:
@@ -32,6 +45,13 @@ def tables(run: Run) -> Tables:
         legend=_legend(summary),
         summary=summary,
     )
+
+
+def rank_text(rank: int | None, ranks: Iterable[int | None]) -> str:
+    """Return a rank, with `=` behind it if others of `ranks` share it."""
+    if rank is None:
+        return NOT_MEASURED
+    return f"{rank}=" if sum(one == rank for one in ranks) > 1 else str(rank)
 
 
 def _printable(table: Table) -> Table:

@@ -1,7 +1,4 @@
-"""What a summary is made of: settings, cells with their figures, the whole run.
-
-What does not live here: how the figures come about (figures.py) and how cells are ranked (summary.py).
-"""
+"""What a summary is made of: settings, cells with their figures, the whole run."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ipcbench.analysis.figures import CellFigures
-from ipcbench.measure.stats import Interval
-from ipcbench.result import RunInfo, TrialResult
+from ipcbench.analysis.summary.figures import CellFigures
+from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.spec import CodecName, Delivery, PayloadKind, Touch, WaitStrategy
+from ipcbench.stats.decisions import Interval
 
 CellStatus = Literal["ok", "failed", "skipped"]
 Metric = Literal["latency", "round trip", "throughput"]

@@ -1,8 +1,4 @@
-"""The control of a run: one cell measured twice in every round, by other processes (A/A). Its two figures should agree.
-
-What does not live here: measuring it (ipcbench/harness/sweep.py), and the noise floor, which every cell of a run tells
-better than one cell can (ipcbench/measure/stats.py).
-"""
+"""The A/A control of a run: one cell measured twice in every round, by other processes."""
 
 from __future__ import annotations
 
@@ -11,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean, stdev
 
-from ipcbench.analysis.cells import Control, Metric
-from ipcbench.analysis.notes import is_sound
-from ipcbench.measure.stats import MIN_ROUNDS, Interval
-from ipcbench.measure.student import student_975
+from ipcbench.analysis.summary.cells import Control, Metric
+from ipcbench.analysis.summary.notes import is_sound
+from ipcbench.results.store import Run
 from ipcbench.spec import Mode
-from ipcbench.store import Run
+from ipcbench.stats.decisions import MIN_ROUNDS, Interval
+from ipcbench.stats.student import student_975
 
 _METRICS: dict[Mode, Metric] = {"paced": "latency", "pingpong": "round trip", "saturate": "throughput"}
 

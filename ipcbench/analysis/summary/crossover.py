@@ -1,7 +1,5 @@
 """Crossovers: the payload size at which one backend overtakes another, with its interval.
 
-What does not live here: values at a given size (curves.py), and tables (matrix.py), which show these sentences.
-
 A crossover is claimed only where one backend is clearly ahead at a smaller size and the other clearly ahead at a larger
 one. Between those two sizes the logarithm of the ratio of their times is interpolated over the logarithm of the size;
 its zero is the estimate, and the zeros of the bootstrap's replicates give the interval.
@@ -16,11 +14,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ipcbench.analysis.cells import CellSummary, Metric, SettingSummary, Summary
-from ipcbench.analysis.curves import Axis, Curve, Point, curves, families, log_replicates, position
-from ipcbench.analysis.wording import family_words, joined
-from ipcbench.measure.stats import LEVEL, FloatArray, Interval, verdict
-from ipcbench.units import format_significant
+from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary
+from ipcbench.analysis.summary.curves import Axis, Curve, Point, curves, families, log_replicates, position
+from ipcbench.analysis.summary.wording import family_words, joined
+from ipcbench.stats.decisions import LEVEL, FloatArray, Interval, verdict
+from ipcbench.util.units import format_significant
 
 BETTER: Mapping[Axis, str] = {
     "latency": "the lower one-way latency",

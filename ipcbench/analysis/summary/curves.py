@@ -1,7 +1,5 @@
 """A figure of one backend over payload sizes, and its value between two of them.
 
-What does not live here: where two curves cross (crossover.py) and which backend to take (recommend.py).
-
 Every metric is a time, so that less is better: a throughput is taken as the time per message. Between two sizes both
 the time and the size are interpolated on logarithmic axes.
 """
@@ -14,10 +12,10 @@ from dataclasses import astuple, dataclass, replace
 from itertools import groupby
 from typing import Literal
 
-from ipcbench.analysis.cells import CellSummary, Setting, SettingSummary, Summary
-from ipcbench.analysis.facts import cpu_estimate, cpu_rounds_ns
-from ipcbench.measure.stats import Estimate, FloatArray, noise_floor_ratio, satterthwaite
-from ipcbench.measure.student import student_975
+from ipcbench.analysis.summary.cells import CellSummary, Setting, SettingSummary, Summary
+from ipcbench.analysis.summary.facts import cpu_estimate, cpu_rounds_ns
+from ipcbench.stats.decisions import Estimate, FloatArray, noise_floor_ratio, satterthwaite
+from ipcbench.stats.student import student_975
 
 Axis = Literal["latency", "round trip", "throughput", "cpu"]
 """What a curve shows: one-way latency p50, round trip p50 (ns), time per message (s), CPU time per message (ns)."""

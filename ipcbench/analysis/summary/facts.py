@@ -1,8 +1,4 @@
-"""Facts of one cell's trials that no table has a column for: all CPU time, cores used while waiting, slow readers.
-
-What does not live here: the figures of the tables (figures.py), and what is concluded from a fact (explain.py,
-recommend.py). All functions take the sound trials of one cell.
-"""
+"""Facts of one cell's trials that no table has a column for: all CPU time, cores used while waiting, slow readers."""
 
 from __future__ import annotations
 
@@ -12,11 +8,11 @@ from statistics import fmean, median
 
 import numpy as np
 
-from ipcbench.analysis.figures import SEED
-from ipcbench.measure.bootstrap import REPLICATES
-from ipcbench.measure.stats import Estimate, FloatArray
-from ipcbench.result import EndpointResult, TrialResult
+from ipcbench.analysis.summary.figures import SEED
+from ipcbench.results.model import EndpointResult, TrialResult
 from ipcbench.spec import Mode
+from ipcbench.stats.bootstrap import REPLICATES
+from ipcbench.stats.decisions import Estimate, FloatArray
 
 
 def cpu_rounds_ns(trials: Sequence[TrialResult]) -> tuple[float, ...]:

@@ -1,7 +1,4 @@
-"""From the trials of one cell to its figures: latency, throughput, time inside calls, CPU, each over all its rounds.
-
-What does not live here: comparing cells (summary.py). A trial that failed enters no figure.
-"""
+"""From the trials of one cell to its figures: latency, throughput, time inside calls, CPU, each over all its rounds."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ipcbench.errors import StoreError
-from ipcbench.measure.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
-from ipcbench.measure.stats import Estimate, FloatArray, IntArray
-from ipcbench.result import EndpointResult, TrialResult
-from ipcbench.store import Run
+from ipcbench.results.model import EndpointResult, TrialResult
+from ipcbench.results.store import Run
+from ipcbench.stats.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
+from ipcbench.stats.decisions import Estimate, FloatArray, IntArray
 
 SEED = 20_240_229
 """Of every bootstrap: the same run always gives the same intervals."""

@@ -1,7 +1,4 @@
-"""What must stand beside a cell's figures: stamps of its trials, failures, rates that were not held, moving cores.
-
-What does not live here: the figures (figures.py).
-"""
+"""What must stand beside a cell's figures: stamps of its trials, failures, rates that were not held, moving cores."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from ipcbench.measure.stats import MIN_ROUNDS
-from ipcbench.result import TrialResult
-from ipcbench.units import format_significant
+from ipcbench.results.model import TrialResult
+from ipcbench.stats.decisions import MIN_ROUNDS
+from ipcbench.util.units import format_significant
 
 _MAX_PLACEMENT_RATIO = 1.6
 _MAX_REASON = 300

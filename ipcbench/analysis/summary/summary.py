@@ -1,7 +1,5 @@
 """A run in figures: per setting (payload, readers, delivery …) its cells, ranked where they can be told apart.
 
-What does not live here: how a cell's own figures come about (figures.py), and how any of it looks (tables.py).
-
 Cells are only ever compared inside one setting, and the delivery is part of it: what is lossless is never ranked
 against what overwrites.
 """
@@ -13,14 +11,22 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import get_args
 
-from ipcbench.analysis.cells import CellStatus, CellSummary, Metric, Setting, SettingSummary, Summary, setting_of
-from ipcbench.analysis.control import controls
-from ipcbench.analysis.figures import CellFigures, cell_figures
-from ipcbench.analysis.notes import cell_notes, failure_reason, is_sound, placement_ns
+from ipcbench.analysis.summary.cells import (
+    CellStatus,
+    CellSummary,
+    Metric,
+    Setting,
+    SettingSummary,
+    Summary,
+    setting_of,
+)
+from ipcbench.analysis.summary.control import controls
+from ipcbench.analysis.summary.figures import CellFigures, cell_figures
+from ipcbench.analysis.summary.notes import cell_notes, failure_reason, is_sound, placement_ns
 from ipcbench.errors import StoreError
-from ipcbench.measure.stats import Estimate, Interval, noise_floor_ratio, paired_noise_floor_ratio, rank_groups, ratio
-from ipcbench.result import Floor, RunInfo, TrialResult
-from ipcbench.store import Run
+from ipcbench.results.model import Floor, RunInfo, TrialResult
+from ipcbench.results.store import Run
+from ipcbench.stats.decisions import Estimate, Interval, noise_floor_ratio, paired_noise_floor_ratio, rank_groups, ratio
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,14 @@
-"""A run in sentences: titles, verdicts, the header block and the legend; the same in every format.
-
-What does not live here: tables of numbers (tables.py, matrix.py) and how a format shows any of it (render.py).
-"""
+"""A run in sentences: titles, verdicts, the header block and the legend; the same in every format."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ipcbench.analysis.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
-from ipcbench.analysis.facts import stamped_count
-from ipcbench.measure.stats import MIN_DIFFERENCE_RATIO, Interval
-from ipcbench.units import format_bytes, format_duration_ns, format_significant
+from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
+from ipcbench.analysis.summary.facts import stamped_count
+from ipcbench.stats.decisions import MIN_DIFFERENCE_RATIO, Interval
+from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 _LEAST_BOUND, _MOST_BOUND = 0.01, 99.0
 

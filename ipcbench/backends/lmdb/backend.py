@@ -1,14 +1,11 @@
 """LMDB: a memory-mapped database; one write transaction a message, reads show the database's own pages.
 
-What does not live here: how much fits (_lmdb_layout.py), files and transactions (_lmdb_store.py), and the words that
-the endpoints share, with the waiting around them (ipcbench/board.py).
-
 every_message: message n is the value of key n modulo `depth`. A reader keeps a read transaction, a snapshot, until it
 has read all that the snapshot holds and asks for more. LMDB writes nothing in place that a snapshot shows, so a view
 stays as it is while the writer goes on. Large messages are deleted when all are done with them, so that the pages in
 use fit in the cache.
 
-latest_value: `readers + 2` keys; ipcbench/pins.py says which one is free and which the newest. A kept snapshot would
+latest_value: `readers + 2` keys; the hazard slots say which one is free and which the newest. A kept snapshot would
 pin every page that is freed while a slow reader looks at one value. A pinned key keeps just that value: LMDB moves or
 frees the pages of a large value only when its own key is written. A small value shares its page with others and is
 copied.
@@ -25,13 +22,13 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
-from ipcbench.backends._lmdb_layout import Layout
-from ipcbench.backends._lmdb_store import Store, absence, make_files
-from ipcbench.board import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderSide, WriterSide
+from ipcbench.backends.lmdb.layout import Layout
+from ipcbench.backends.lmdb.store import Store, absence, make_files
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
-from ipcbench.pins import SlotReader, SlotWriter
-from ipcbench.seats import channel_directory, remove_directory
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderSide, WriterSide
+from ipcbench.sync.hazard import SlotReader, SlotWriter
+from ipcbench.sync.locks import channel_directory, remove_directory
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """What a closed reader looks at: nothing arrives there and nobody sleeps, so it ends in asking whether it is open."""

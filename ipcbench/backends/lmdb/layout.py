@@ -1,7 +1,4 @@
-"""How much of what the database of one LMDB channel holds, and under which keys.
-
-What does not live here: the database itself (_lmdb_store.py), and who may write or read a key when (_lmdb.py).
-"""
+"""How much of what the database of one LMDB channel holds, and under which keys."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """The files under the LMDB backend: a channel's database, opened once in a process however many endpoints use it, and
 its board.
-
-What does not live here: what the database holds under which keys (_lmdb_layout.py), and who may write or read it when
-(_lmdb.py).
 """
 
 from __future__ import annotations
@@ -18,13 +15,13 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from ipcbench.backend import Message
-from ipcbench.board import MAX_READERS, board_bytes, make_doorbells
-from ipcbench.clock import deadline_ns
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
-from ipcbench.seats import channel_directory, make_directory, remove_directory
 from ipcbench.spec import ChannelSpec
-from ipcbench.units import format_bytes
-from ipcbench.wait import Waiter
+from ipcbench.sync.cursors import MAX_READERS, board_bytes, make_doorbells
+from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.sync.wait import Waiter
+from ipcbench.util.clock import deadline_ns
+from ipcbench.util.units import format_bytes
 
 try:
     import lmdb

@@ -1,7 +1,5 @@
 """MPI: `bcast` of a pickled object, the same by pickle protocol 5, `Bcast` of a buffer, `Isend`/`Recv` to each reader.
 
-What does not live here: when an endpoint may enter a call (ipcbench/backends/_mpi_flow.py).
-
 All data goes through the MPI call that a backend is named for. The words by which the endpoints agree on it lie in a
 file of shared memory, so all processes of a channel run on one host. MPI starts when a process opens its first
 endpoint, and MPI's own start waits for all processes of the launch.
@@ -19,11 +17,13 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, unavailable
-from ipcbench.backends._mpi_calls import Bcast, Call, Pickle5Bcast, PickledBcast, PointToPoint
-from ipcbench.backends._mpi_flow import MOST_AHEAD, RUN_WORDS, Link
-from ipcbench.backends._mpi_reader import MpiReader
-from ipcbench.backends._mpi_writer import MpiWriter
-from ipcbench.board import (
+from ipcbench.backends.mpi.calls import Bcast, Call, Pickle5Bcast, PickledBcast, PointToPoint
+from ipcbench.backends.mpi.flow import MOST_AHEAD, RUN_WORDS, Link
+from ipcbench.backends.mpi.reader import MpiReader
+from ipcbench.backends.mpi.writer import MpiWriter
+from ipcbench.errors import BackendUnavailable, TransportError, TransportTimeout
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.cursors import (
     CLOSED,
     MAX_READERS,
     NEW,
@@ -34,11 +34,9 @@ from ipcbench.board import (
     consumed_word,
     make_doorbells,
 )
-from ipcbench.clock import deadline_ns
-from ipcbench.errors import BackendUnavailable, TransportError, TransportTimeout
-from ipcbench.seats import channel_directory, make_directory, remove_directory
-from ipcbench.spec import ChannelSpec
-from ipcbench.wait import Waiter
+from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.sync.wait import Waiter
+from ipcbench.util.clock import deadline_ns
 
 _HINT = "pip install 'ipcbench[mpi]'"
 _OPEN_S = 60.0

@@ -1,7 +1,4 @@
-"""The MPI calls that move the messages, one class each.
-
-What does not live here: when an endpoint may enter a call (_mpi_flow.py).
-"""
+"""The MPI calls that move the messages, one class each."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from abc import abstractmethod
 from typing import Any
 
 from ipcbench.backend import Message
-from ipcbench.backends._mpi_flow import Link
+from ipcbench.backends.mpi.flow import Link
 from ipcbench.spec import ChannelSpec
 
 _SMALL = {"MPICH": (8000, 48), "Intel MPI": (2000, 48), "Open MPI": (128, 16)}

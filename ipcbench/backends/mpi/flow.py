@@ -1,10 +1,7 @@
 """When an endpoint of an MPI channel may enter the MPI call, so that the call is certain to return.
 
-What does not live here: MPI (ipcbench/backends/_mpi_calls.py), and the two ends that do this (_mpi_writer.py,
-_mpi_reader.py).
-
 A blocking collective has no time-out. So the endpoints first agree, in shared words that carry no data, that all
-will take part; waiting for that has a deadline. Besides the words of ipcbench/board.py there are, for message k
+will take part; waiting for that has a deadline. Besides the words of ipcbench/sync/cursors.py there are, for message k
 (from 0):
 
 - *announced* = k + 1: the writer means to send message k, unless it takes that back. Then *published* = k + 1: it
@@ -28,8 +25,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ipcbench.backend import Message
-from ipcbench.board import MAX_READERS, ReaderSide, WriterSide, board_bytes
-from ipcbench.clock import now_ns
+from ipcbench.sync.cursors import MAX_READERS, ReaderSide, WriterSide, board_bytes
+from ipcbench.util.clock import now_ns
 
 MOST_AHEAD = 64
 """No window is larger, in messages."""
@@ -44,7 +41,7 @@ MOST_LOOKS = 100
 """How often a waiting endpoint looks before anything else."""
 
 _OFFERING_NS = 40_000
-"""How long it then offers its core to others after each look, before it waits in the way of ipcbench/wait.py: much as
+"""How long it then offers its core to others after each look, before it waits as `ipcbench.sync.wait` does: much as
 MPI itself waits, so that processes on one core pass it on at once. Going on for as long as the copy of a large message
 takes would halve the rate of four processes on two cores: who only yields keeps being scheduled beside who copies."""
 

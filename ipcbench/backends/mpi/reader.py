@@ -1,7 +1,4 @@
-"""A reader of an MPI channel: it asks for a message, waits until the call for it is certain to return, and enters it.
-
-What does not live here: what it and the writer agree on, and why that is safe (_mpi_flow.py).
-"""
+"""A reader of an MPI channel: it asks for a message, waits until the call for it must return, and enters it."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from ipcbench.backend import Reader
-from ipcbench.backends._mpi_flow import (
+from ipcbench.backends.mpi.flow import (
     ABSENT,
     ALL_ASKED,
     ANNOUNCED,
@@ -27,12 +24,12 @@ from ipcbench.backends._mpi_flow import (
     Link,
     offer_core,
 )
-from ipcbench.board import CLOSED, GONE, OPEN, PUBLISHED, READER_SLEEPS, WRITER_SLEEPS, ReaderSide, consumed_word
-from ipcbench.clock import deadline_ns, remaining_s
 from ipcbench.errors import EndOfStream, PeerLost, TransportError, TransportTimeout
-from ipcbench.memory_order import sleeper_barrier
-from ipcbench.seats import channel_directory, is_held
-from ipcbench.wait import Waiter
+from ipcbench.sync.cursors import CLOSED, GONE, OPEN, PUBLISHED, READER_SLEEPS, WRITER_SLEEPS, ReaderSide, consumed_word
+from ipcbench.sync.fences import sleeper_barrier
+from ipcbench.sync.locks import channel_directory, is_held
+from ipcbench.sync.wait import Waiter
+from ipcbench.util.clock import deadline_ns, remaining_s
 
 _LOOKS_PER_YIELD = 32
 _CLOSE_S = 5.0

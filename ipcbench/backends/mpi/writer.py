@@ -1,7 +1,4 @@
-"""The writer of an MPI channel: it publishes a message and enters the call that sends it.
-
-What does not live here: what it and the readers agree on, and why that is safe (_mpi_flow.py).
-"""
+"""The writer of an MPI channel: it publishes a message and enters the call that sends it."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from ipcbench.backend import Message, Writer
-from ipcbench.backends._mpi_flow import (
+from ipcbench.backends.mpi.flow import (
     ABSENT,
     ALL_ASKED,
     ANNOUNCED,
@@ -24,9 +21,9 @@ from ipcbench.backends._mpi_flow import (
     Link,
     offer_core,
 )
-from ipcbench.board import PUBLISHED, READER_SLEEPS, WriterSide, consumed_word
-from ipcbench.clock import deadline_ns, remaining_s
 from ipcbench.errors import MessageTooLarge, TransportError
+from ipcbench.sync.cursors import PUBLISHED, READER_SLEEPS, WriterSide, consumed_word
+from ipcbench.util.clock import deadline_ns, remaining_s
 
 
 class MpiWriter(Writer):

@@ -1,7 +1,5 @@
 """The standard library's own transport: a Unix stream socket for each reader, as under `multiprocessing.Pipe`.
 
-What does not live here: the reader (_pipe_reader.py), one connection of the writer and its thread (_pipe_lane.py).
-
 Each reader listens in the channel's directory as soon as it opens, and the writer connects to all before its first
 message, so the order of opening does not matter and the kernel keeps what a reader has not asked for yet. A message is
 its size in eight bytes and then its bytes; the end of the stream is a size that no message has.
@@ -22,15 +20,15 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
-from ipcbench.backends._pipe_lane import Lane, Pump
-from ipcbench.backends._pipe_reader import END, SIZE, PipeReader, credit, doorbell_path, wait_ready
-from ipcbench.clock import deadline_ns, now_ns
+from ipcbench.backends.pipe.connection import Lane, Pump
+from ipcbench.backends.pipe.reader import END, SIZE, PipeReader, credit, doorbell_path, wait_ready
 from ipcbench.errors import EndpointClosed, MessageTooLarge, PeerLost, TransportError, TransportTimeout
-from ipcbench.newest import NewestReader
-from ipcbench.presence import LOOK_NS, Presence, reader_roles
-from ipcbench.seats import channel_directory, make_directory, remove_directory
 from ipcbench.spec import ChannelSpec
-from ipcbench.wait import Doorbell
+from ipcbench.sync.latest import NewestReader
+from ipcbench.sync.liveness import LOOK_NS, Presence, reader_roles
+from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.sync.wait import Doorbell
+from ipcbench.util.clock import deadline_ns, now_ns
 
 _JOIN_BYTES = 2**14
 """Up to this size, a message is joined to its size: cheaper than sending two pieces."""

@@ -1,7 +1,4 @@
-"""The writer's connection to one reader, and the thread that sends later what the kernel did not take at once.
-
-What does not live here: framing, credit and the end of a stream (ipcbench/backends/_pipe.py).
-"""
+"""The writer's connection to one reader, and the thread that sends later what the kernel did not take at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The reading end of a Unix stream socket, and what both ends agree on: framing, credit, and where the writer sleeps.
-
-What does not live here: the writer (ipcbench/backends/_pipe.py).
-"""
+"""The reading end of a Unix stream socket, and what both ends agree on: framing, credit, wake-ups."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from pathlib import Path
 from struct import Struct
 
 from ipcbench.backend import Address, Reader
-from ipcbench.clock import deadline_ns, now_ns, remaining_s
 from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportError, TransportTimeout
-from ipcbench.presence import LOOK_NS, Presence, reader_role
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.wait import Doorbell
+from ipcbench.sync.liveness import LOOK_NS, Presence, reader_role
+from ipcbench.sync.wait import Doorbell
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 SIZE = Struct("<Q")
 """What comes before a message: its size."""

@@ -1,8 +1,5 @@
 """Shared memory: a ring of slots for every_message, spare buffers for latest_value; reads copy nothing.
 
-What does not live here: waiting, wake-ups and the words that the endpoints share (ipcbench/board.py), and which slot of
-latest_value is free and which the newest (ipcbench/pins.py).
-
 Ring: slot k of `depth` holds `[sequence + 1][size][payload …]`. The writer fills a slot, then stores its first word; a
 reader that finds the number it expects there may read the slot until it says it is done with it, at its next read.
 """
@@ -13,13 +10,13 @@ import sys
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
-from ipcbench.backends._shm_memory import Layout, Mapping, Segment
-from ipcbench.board import MAX_READERS, WRITER_SLEEPS, ReaderSide, WriterSide, make_doorbells
+from ipcbench.backends.shm.memory import Layout, Mapping, Segment
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
-from ipcbench.pins import SlotReader, SlotWriter
-from ipcbench.seats import channel_directory, make_directory, remove_directory
 from ipcbench.spec import ChannelSpec
-from ipcbench.units import format_bytes
+from ipcbench.sync.cursors import MAX_READERS, WRITER_SLEEPS, ReaderSide, WriterSide, make_doorbells
+from ipcbench.sync.hazard import SlotReader, SlotWriter
+from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.util.units import format_bytes
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """What a closed endpoint looks at: nothing arrives there and nobody sleeps, so its fast path ends in the slow one."""

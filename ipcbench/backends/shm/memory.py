@@ -1,7 +1,5 @@
 """The memory under the shared memory backend: a segment nobody else unlinks, and where the slots of a channel lie in
 it.
-
-What does not live here: who may write or read a slot when (_shm.py).
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from multiprocessing import resource_tracker, shared_memory
 
-from ipcbench.board import board_bytes
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.cursors import board_bytes
 
 RING_BYTES = 2**22
 """A ring holds as many of its `depth` slots as fit in this, and at least `_MIN_SLOTS`: one that stays in the

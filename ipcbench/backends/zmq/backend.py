@@ -1,7 +1,5 @@
 """ZeroMQ: lossless broadcast over Unix sockets (`zmq`) or loopback TCP (`zmq-tcp`).
 
-What does not live here: any message format but ZeroMQ's own frames, and any spinning (libzmq's threads always sleep).
-
 Messages go from an XPUB socket to a SUB socket a reader. A reader subscribes to everything and to its own name. XPUB
 reports a topic when it comes and when it goes, so the writer knows without a sleep that all are there, and notices who
 has gone. XPUB_VERBOSE is not needed, since no two names are equal.
@@ -28,13 +26,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
-from ipcbench.backends._zmq_link import SEPARATOR, TRY_S, Link, absence, credit
-from ipcbench.clock import deadline_ns
+from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, Link, absence, credit
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
-from ipcbench.newest import NewestReader
-from ipcbench.presence import reader_role, reader_roles
-from ipcbench.seats import channel_directory, make_directory, remove_directory
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.latest import NewestReader
+from ipcbench.sync.liveness import reader_role, reader_roles
+from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.util.clock import deadline_ns
 
 if absence is None:
     import zmq

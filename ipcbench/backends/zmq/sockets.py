@@ -1,7 +1,4 @@
-"""One ZeroMQ socket and its endpoint's place in the channel: made, tuned, waited on, and closed without a loss.
-
-What does not live here: what is sent and received, and when a stream ends (ipcbench/backends/_zmq.py).
-"""
+"""One ZeroMQ socket and its endpoint's place in the channel: made, tuned, waited on, and closed without a loss."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ipcbench.backend import Address
-from ipcbench.clock import now_ns
 from ipcbench.errors import TransportError, TransportTimeout
-from ipcbench.presence import Presence
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.liveness import Presence
+from ipcbench.util.clock import now_ns
 
 try:
     import zmq

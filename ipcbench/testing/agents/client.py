@@ -1,7 +1,4 @@
-"""One agent as the suite sees it: asked by name of a verb, waited for with a deadline, killed.
-
-What does not live here: how agents are started (crew.py) and what they do (desk.py).
-"""
+"""One agent as the suite sees it: asked by name of a verb, waited for with a deadline, killed."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ from typing import IO, Any
 
 import msgpack
 
-from ipcbench.clock import deadline_ns, now_ns, remaining_s
-from ipcbench.testing.agent import LEAVE
-from ipcbench.testing.desk import Desk
+from ipcbench.testing.agents.process import LEAVE
+from ipcbench.testing.agents.verbs import Desk
 from ipcbench.testing.failure import AgentError, AgentHung, AgentLost, Failure
 from ipcbench.testing.leaks import shared_memory_of
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 _LAST_BYTES = 4000
 _DYING_S = 20.0

@@ -1,8 +1,4 @@
-"""Messages that prove themselves: each can be made again from its seed, sequence and size, and compared byte by byte.
-
-What does not live here: any endpoint. The harness has messages of its own (ipcbench/message.py); these depend on
-nothing, so that a fault in one is not hidden by the same fault in the other.
-"""
+"""Messages that prove themselves: each is made again from seed, sequence and size, and compared."""
 
 from __future__ import annotations
 

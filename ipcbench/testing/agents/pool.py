@@ -1,8 +1,5 @@
 """Crews of agents: started when they are needed, kept for the next check, replaced when killed.
 
-What does not live here: what an agent does (desk.py, scenarios.py), how it is asked (calls.py), what a channel is
-(lab.py).
-
 There is one kind of crew for each launcher. `spawn`: one process an agent, replaced one by one. `mpiexec`: all agents
 are ranks of one launch, replaced as a whole. `inline`: an agent is a thread of this process; to kill it means that the
 thread ends while its endpoint is neither closed nor ever used again, which is all that the others could see of a killed
@@ -22,8 +19,8 @@ from typing import IO
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import TransportError
-from ipcbench.testing.agent import BOUND, LEAVE
-from ipcbench.testing.calls import Agent, ProcessAgent, ThreadAgent
+from ipcbench.testing.agents.client import Agent, ProcessAgent, ThreadAgent
+from ipcbench.testing.agents.process import BOUND, LEAVE
 from ipcbench.testing.door import Door
 from ipcbench.testing.failure import LawBroken
 from ipcbench.testing.starting import agent_command, import_path, mpiexec_command, start

@@ -1,6 +1,4 @@
-"""A process that opens endpoints and plays scenarios for the conformance suite: `python -m ipcbench.testing.agent`.
-
-What does not live here: what it can do (desk.py, scenarios.py) and who starts it (crew.py).
+"""An endpoint process of the conformance suite: `python -m ipcbench.testing.agents.process`.
 
 Arguments: path of the suite's socket; number of the agent, or `-` under an MPI launcher, where the rank is the number;
 and `bound` if the agent shall also be killed when the thread that started it ends. The key of the control channel is in
@@ -22,7 +20,7 @@ from typing import Any
 
 import msgpack
 
-from ipcbench.testing.desk import Desk
+from ipcbench.testing.agents.verbs import Desk
 
 KEY_VARIABLE = "IPCBENCH_AGENT_KEY"
 """Environment variable with the control channel's key, in hexadecimal."""

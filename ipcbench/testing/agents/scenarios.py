@@ -1,8 +1,4 @@
-"""What an agent does at one endpoint of a channel: the scenarios that the laws are checked with, by name.
-
-What does not live here: any verdict. A scenario returns counts and times in plain values; the law that asked for it
-judges them, in another process. Payloads never leave the agent: they are made and verified here.
-"""
+"""What an agent does at one endpoint of a channel: the scenarios that the laws are checked with, by name."""
 
 from __future__ import annotations
 
@@ -12,10 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipcbench.backend import Reader, Writer
-from ipcbench.clock import now_ns
 from ipcbench.errors import TransportTimeout
-from ipcbench.testing.failure import Failure
-from ipcbench.testing.pattern import (
+from ipcbench.testing.agents.pattern import (
     Tally,
     is_message,
     is_plain_view,
@@ -23,6 +17,8 @@ from ipcbench.testing.pattern import (
     make_message,
     read_header,
 )
+from ipcbench.testing.failure import Failure
+from ipcbench.util.clock import now_ns
 
 _MOST_EXTRA = 64
 

@@ -1,7 +1,4 @@
-"""An agent's desk: the endpoints it has open, by handle, and the verbs that it answers requests with.
-
-What does not live here: how a request comes and an answer goes (agent.py for a process, crew.py for a thread).
-"""
+"""An agent's desk: the endpoints it has open, by handle, and the verbs that it answers requests with."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from typing import Any, Literal
 from ipcbench.backend import Address, Backend
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
+from ipcbench.testing.agents.scenarios import SCENARIOS, Place
 from ipcbench.testing.failure import Failure
-from ipcbench.testing.holdings import counts, touched_by_import
-from ipcbench.testing.scenarios import SCENARIOS, Place
+from ipcbench.testing.open_handles import counts, touched_by_import
 
 Role = Literal["writer", "reader"]
 

@@ -1,8 +1,5 @@
 """Backends that break one law each: a wrapper a law, to be put around any backend, to show that the suite notices.
 
-What does not live here: the wrappers (faults_messages.py, faults_life.py) and the proof that the suite turns red on
-exactly their law (tests/conformance/test_suite.py).
-
 Each fault is small, the same at every run, and lies where only the check of its own law looks: a message is lost,
 doubled or swapped only after some hundred others, a byte is flipped at one odd size, and so on. What a wrapper must
 know of other endpoints it keeps in files that carry the channel's name, so that it works across processes too.
@@ -15,8 +12,9 @@ from functools import cache
 from ipcbench.backend import Backend
 from ipcbench.errors import ConfigError
 from ipcbench.registry import get_backend
-from ipcbench.testing import faults_life, faults_messages
-from ipcbench.testing.wrapping import BackendAround
+from ipcbench.testing.faults import life as faults_life
+from ipcbench.testing.faults import messages as faults_messages
+from ipcbench.testing.faults.wrapping import BackendAround
 
 FAULTS: dict[str, type[BackendAround]] = {
     "C1": faults_messages.FlipsAByte,

@@ -1,7 +1,4 @@
-"""Faults of laws C9 to C15 and C17 to C19: what a wrapper does around views, buffers, endpoints and channels.
-
-What does not live here: the choice of a fault by its law (faults.py).
-"""
+"""Faults of laws C9 to C15 and C17 to C19: what a wrapper does around views, buffers, endpoints and channels."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import NoReturn
 from ipcbench.backend import Address, Message, Reader, Writer
 from ipcbench.errors import EndOfStream, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
-from ipcbench.testing.wrapping import BackendAround, ReaderAround, WriterAround
+from ipcbench.testing.faults.wrapping import BackendAround, ReaderAround, WriterAround
 
 
 def _file(address: Address, what: str) -> Path:

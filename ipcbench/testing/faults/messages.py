@@ -1,13 +1,10 @@
-"""Faults of laws C1 to C8 and C16: what a wrapper does to the messages that go through it.
-
-What does not live here: the choice of a fault by its law (faults.py).
-"""
+"""Faults of laws C1 to C8 and C16: what a wrapper does to the messages that go through it."""
 
 from __future__ import annotations
 
 from ipcbench.backend import Address, Message, Reader, Writer
 from ipcbench.errors import TransportTimeout
-from ipcbench.testing.wrapping import BackendAround, ReaderAround, WriterAround
+from ipcbench.testing.faults.wrapping import BackendAround, ReaderAround, WriterAround
 
 ODD_BYTES = 4_097
 """The size at which C1's fault flips a byte."""

@@ -1,6 +1,4 @@
-"""Backends that are another one, slower by a known share: `ipcbench.testing.slowed:shm_10` takes 10 % longer.
-
-What does not live here: what is found of it (ipcbench/selftest.py).
+"""Backends that are another one, slower by a known share: `ipcbench.testing.faults.slowed:shm_10` takes 10 % longer.
 
 A read of such a backend returns a message of the measured window when it is older than it was by half, and then by that
 share: its one-way latency, counted from the intended send time that it carries, is multiplied, message by message, by
@@ -15,10 +13,10 @@ from __future__ import annotations
 import re
 
 from ipcbench.backend import Backend
-from ipcbench.clock import now_ns
-from ipcbench.message import Phase, unpack_stamp
 from ipcbench.registry import get_backend
-from ipcbench.testing.wrapping import BackendAround, ReaderAround
+from ipcbench.testing.faults.wrapping import BackendAround, ReaderAround
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.message import Phase, unpack_stamp
 
 _NAME = re.compile(r"(?P<backend>[a-z0-9_]+?)_(?P<percent>\d+)(?P<again>_again)?")
 

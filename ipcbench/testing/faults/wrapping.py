@@ -1,7 +1,4 @@
-"""A backend around another one that changes nothing: the ground on which faults.py stands.
-
-What does not live here: any fault.
-"""
+"""A backend around another one that changes nothing: the ground on which faults.py stands."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Laws C1 to C6: what is written arrives, whole, once, in order, at every reader, from the first message on.
 
-What does not live here: limits and time-outs (laws_limits.py), the life of an endpoint (laws_endpoints.py), what
-happens around the processes (laws_system.py).
-
 C2, C3 and C4 look at the same kind of stream, but each only at what its own law says, so that a broken backend is told
 which law it breaks.
 """
@@ -13,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
+from ipcbench.testing.agents.pattern import KINDS
 from ipcbench.testing.failure import AgentError, LawSkipped, require
-from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, Lab
-from ipcbench.testing.pattern import KINDS
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, Lab
 
 _MIXED_SIZES = [64, 16, 1_000, 200, 3_000, 17]
 _LARGEST_BYTES = 2**26

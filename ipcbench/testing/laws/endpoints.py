@@ -1,14 +1,11 @@
-"""Laws C9 to C12 and C17: the life of a view, a buffer and an endpoint; the end of a stream; the order of opening.
-
-What does not live here: endpoints that die instead of closing (laws_system.py).
-"""
+"""Laws C9 to C12 and C17: the life of a view, a buffer and an endpoint; the end of a stream; the order of opening."""
 
 from __future__ import annotations
 
 from ipcbench.spec import Delivery
 from ipcbench.testing.failure import LawBroken, require
-from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, Lab
-from ipcbench.testing.laws_limits import expect_failure, fill
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, Lab
+from ipcbench.testing.laws.limits import expect_failure, fill
 
 _VIEW_BYTES = 50_000
 _SMALL_BYTES = 500

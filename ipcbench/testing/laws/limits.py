@@ -1,14 +1,11 @@
-"""Laws C7, C8 and C16: what a channel does when it is empty, when it is full, and when a message is too large.
-
-What does not live here: a channel whose other side has closed (laws_endpoints.py) or died (laws_system.py).
-"""
+"""Laws C7, C8 and C16: what a channel does when it is empty, when it is full, and when a message is too large."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ipcbench.testing.failure import AgentError, Failure, require
-from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
 
 SLACK_BYTES = 2**24
 """What a transport may hold beyond `depth`, in buffers of the operating system, before it must hold the writer."""

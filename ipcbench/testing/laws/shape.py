@@ -1,7 +1,4 @@
-"""Laws C18 and C19: importing and pickling, and the kind of every error.
-
-What does not live here: whether an error comes when it should, which is the matter of the law that asks for it.
-"""
+"""Laws C18 and C19: importing and pickling, and the kind of every error."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from typing import Any
 
 from ipcbench.backend import Address
 from ipcbench.spec import DELIVERIES, WAIT_STRATEGIES
-from ipcbench.testing.crew import SpawnCrew
+from ipcbench.testing.agents.pool import SpawnCrew
 from ipcbench.testing.failure import AgentError, Failure, LawBroken, require
-from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
-from ipcbench.testing.laws_limits import fill
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
+from ipcbench.testing.laws.limits import fill
 
 _MOST_READERS_ASKED = 1024
 _MOST_BYTES_ASKED = 2**40

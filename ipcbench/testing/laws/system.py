@@ -1,7 +1,4 @@
-"""Laws C13 to C15: processes that are killed, what a channel leaves behind, and channels side by side.
-
-What does not live here: what an orderly close does (laws_endpoints.py).
-"""
+"""Laws C13 to C15: processes that are killed, what a channel leaves behind, and channels side by side."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ import os
 from functools import partial
 from typing import Any
 
-from ipcbench.testing.calls import Agent, ProcessAgent, until
+from ipcbench.testing.agents.client import Agent, ProcessAgent, until
 from ipcbench.testing.failure import AgentError, LawBroken, LawSkipped, require
-from ipcbench.testing.lab import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
-from ipcbench.testing.laws_limits import BULKY_BYTES, fill
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
+from ipcbench.testing.laws.limits import BULKY_BYTES, fill
 from ipcbench.testing.leaks import files, traces
 
 _QUIET_S = 0.3

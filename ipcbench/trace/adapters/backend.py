@@ -1,7 +1,5 @@
 """A Backend of ipcbench whose messages carry a context and are recorded.
 
-What does not live here: any backend; the contract is ipcbench/backend.py.
-
 A backend takes a message as one buffer, so the 40 bytes and the payload are put together: one copy of the payload,
 unless it is written in the place that `reserve` returns. Reading copies nothing.
 """
@@ -13,12 +11,12 @@ from functools import cache
 from typing import Any, ClassVar, Self
 
 from ipcbench.backend import Address, Backend, Message, Reader, Writer
-from ipcbench.clock import now_ns
 from ipcbench.spec import ChannelSpec
-from ipcbench.trace.call import Call
-from ipcbench.trace.context import CONTEXT_BYTES, unpack_context
-from ipcbench.trace.serve import Receiving
-from ipcbench.trace.traffic import Traffic
+from ipcbench.trace.adapters.messages import Traffic
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.context import CONTEXT_BYTES, unpack_context
+from ipcbench.trace.record.serve import Receiving
+from ipcbench.util.clock import now_ns
 
 
 class TracedWriter(Writer):

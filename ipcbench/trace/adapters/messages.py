@@ -1,21 +1,17 @@
-"""What a wrapped socket, connection, queue or channel does with each message: one record, and its context.
-
-What does not live here: the libraries (wrap_*.py), each of which says when a message goes and comes. Standard library
-only.
-"""
+"""What a wrapped socket, connection, queue or channel does with each message: one record, and its context."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from ipcbench.clock import now_ns
-from ipcbench.trace.call import Call
-from ipcbench.trace.context import NO_DECISION, Context
-from ipcbench.trace.nothing import NOTHING
-from ipcbench.trace.recorder import STATE
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.context import NO_DECISION, Context
+from ipcbench.trace.record.no_op import NOTHING
+from ipcbench.trace.record.recorder import STATE
+from ipcbench.trace.record.serve import Arrival, serve
+from ipcbench.trace.record.served import NOT_SERVED, ServerCall
 from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND
-from ipcbench.trace.serve import Arrival, serve
-from ipcbench.trace.served import NOT_SERVED, ServerCall
+from ipcbench.util.clock import now_ns
 
 ONE_WAY: Final = 0
 REQUESTS: Final = 1

@@ -1,7 +1,5 @@
 """Connections and queues of multiprocessing, recorded.
 
-What does not live here: other kinds of things (wrap.py). Standard library only.
-
 They keep their identity: their class becomes one that records. A connection that is handed to another process arrives
 there as a plain one, a queue as a recorded one.
 """
@@ -16,11 +14,11 @@ from pickle import loads
 from queue import Full
 from typing import Any, NamedTuple, Self
 
-from ipcbench.clock import now_ns
-from ipcbench.trace.call import Call
-from ipcbench.trace.context import CONTEXT_BYTES, Context, unpack_context
-from ipcbench.trace.serve import Receiving
-from ipcbench.trace.traffic import Traffic
+from ipcbench.trace.adapters.messages import Traffic
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.context import CONTEXT_BYTES, Context, unpack_context
+from ipcbench.trace.record.serve import Receiving
+from ipcbench.util.clock import now_ns
 
 
 class _Carrier(Receiving):

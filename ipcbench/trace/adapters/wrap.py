@@ -1,7 +1,4 @@
-"""`wrap`: what sends and receives messages, recorded from now on. Each kind of thing has a module of its own.
-
-What does not live here: what is done with a message (traffic.py). No library is loaded that its object has not loaded.
-"""
+"""`wrap`: what sends and receives messages, recorded from now on. Each kind of thing has a module of its own."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from typing import Any, TypeVar
 _One = TypeVar("_One")
 
 _HOMES = {
-    ("ipcbench.backend", "Backend"): ("wrap_backend", "wrap_backend"),
-    ("ipcbench.backend", "Writer"): ("wrap_backend", "wrap_writer"),
-    ("ipcbench.backend", "Reader"): ("wrap_backend", "wrap_reader"),
-    ("zmq.asyncio", "Socket"): ("wrap_zmq_async", "wrap_socket"),
-    ("zmq.sugar.socket", "Socket"): ("wrap_zmq", "wrap_socket"),
-    ("multiprocessing.connection", "_ConnectionBase"): ("wrap_multiprocessing", "wrap_connection"),
-    ("multiprocessing.queues", "Queue"): ("wrap_multiprocessing", "wrap_queue"),
-    ("multiprocessing.queues", "SimpleQueue"): ("wrap_multiprocessing", "wrap_queue"),
+    ("ipcbench.backend", "Backend"): ("backend", "wrap_backend"),
+    ("ipcbench.backend", "Writer"): ("backend", "wrap_writer"),
+    ("ipcbench.backend", "Reader"): ("backend", "wrap_reader"),
+    ("zmq.asyncio", "Socket"): ("zmq_async", "wrap_socket"),
+    ("zmq.sugar.socket", "Socket"): ("zmq_", "wrap_socket"),
+    ("multiprocessing.connection", "_ConnectionBase"): ("multiprocessing_", "wrap_connection"),
+    ("multiprocessing.queues", "Queue"): ("multiprocessing_", "wrap_queue"),
+    ("multiprocessing.queues", "SimpleQueue"): ("multiprocessing_", "wrap_queue"),
 }
 
 
@@ -45,7 +42,7 @@ def wrap(one: _One, name: str = "", propagate: bool = False) -> _One:
         home = _HOMES.get((kind.__module__, kind.__name__))
         if home is not None:
             module, function = home
-            made: Callable[..., Any] = getattr(import_module(f"ipcbench.trace.{module}"), function)
+            made: Callable[..., Any] = getattr(import_module(f"ipcbench.trace.adapters.{module}"), function)
             done: _One = made(one, name, propagate)
             return done
     raise TypeError(
@@ -63,5 +60,5 @@ def instrument_zmq(propagate: bool = False) -> Callable[[], None]:
     Raises:
         ModuleNotFoundError: pyzmq is not installed.
     """
-    made: Callable[[bool], Callable[[], None]] = import_module("ipcbench.trace.wrap_zmq_async").instrument
+    made: Callable[[bool], Callable[[], None]] = import_module("ipcbench.trace.adapters.zmq_async").instrument
     return made(propagate)

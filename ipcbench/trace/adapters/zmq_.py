@@ -1,7 +1,5 @@
 """ZeroMQ sockets, recorded: one record a message, whatever the number of its frames.
 
-What does not live here: sockets of zmq.asyncio (wrap_zmq_async.py); what a record holds (traffic.py).
-
 A socket keeps its identity: its class becomes one that records, so pollers and options go on working. What it sends is
 the same, unless `propagate` is set: then each message sent, but a REP's reply, has one frame of 40 bytes more at
 its end, which is taken off where it is received. Looking at a socket that has nothing (zmq.Again) is no call.
@@ -14,12 +12,12 @@ from typing import Any, Self
 import zmq
 import zmq.backend
 
-from ipcbench.clock import now_ns
 from ipcbench.errors import ConfigError
-from ipcbench.trace.call import Call
-from ipcbench.trace.context import CONTEXT_BYTES, Context, unpack_context
-from ipcbench.trace.serve import Receiving
-from ipcbench.trace.traffic import ONE_WAY, REPLIES, REQUESTS, Traffic
+from ipcbench.trace.adapters.messages import ONE_WAY, REPLIES, REQUESTS, Traffic
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.context import CONTEXT_BYTES, Context, unpack_context
+from ipcbench.trace.record.serve import Receiving
+from ipcbench.util.clock import now_ns
 
 _SNDMORE = int(zmq.SNDMORE)
 

@@ -1,7 +1,5 @@
 """ZeroMQ sockets of zmq.asyncio, recorded, and contexts whose sockets all are.
 
-What does not live here: the recording itself (wrap_zmq.py).
-
 Such a socket moves its messages through a plain one under it, at the moment when they really go and come. That one is
 made to record; a future that is cancelled, or waits, is no call.
 """
@@ -14,10 +12,10 @@ from typing import Any, Self
 import zmq
 import zmq.asyncio
 
-from ipcbench.trace.call import Call
-from ipcbench.trace.serve import Arrival, Receiving
-from ipcbench.trace.wrap_zmq import TracedSocket
-from ipcbench.trace.wrap_zmq import wrap_socket as wrap_plain
+from ipcbench.trace.adapters.zmq_ import TracedSocket
+from ipcbench.trace.adapters.zmq_ import wrap_socket as wrap_plain
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.serve import Arrival, Receiving
 
 
 class TracedAsyncSocket(zmq.asyncio.Socket, Receiving):

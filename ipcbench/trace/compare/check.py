@@ -1,7 +1,4 @@
-"""Conditions on a trace, for continuous integration: `Matmul.p99_ms>5`.
-
-What does not live here: exit codes (ipcbench/cli).
-"""
+"""Conditions on a trace, for continuous integration: `Matmul.p99_ms>5`."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Final
 
 from ipcbench.errors import ConfigError
 from ipcbench.trace.compare.methods import Method, Methods
-from ipcbench.units import format_significant
+from ipcbench.util.units import format_significant
 
 EVERY: Final = "*"
 """Stands for all methods."""

@@ -1,7 +1,5 @@
 """What changed from one trace to another, by method: mean, p50 and p99 as ratios with intervals, and verdicts.
 
-What does not live here: how it looks (diff_render.py), and the statistics themselves (ipcbench/measure).
-
 Calls near each other in time resemble each other, so an interval comes from drawing whole blocks of time. It is about
 these two traces: how one run of an application differs from the next is not in it.
 """
@@ -14,8 +12,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from ipcbench.measure.bootstrap import REPLICATES, RoundSamples, quantile_estimates, time_blocks
-from ipcbench.measure.stats import Estimate, FloatArray, Interval, compare, ratio
+from ipcbench.stats.bootstrap import REPLICATES, RoundSamples, quantile_estimates, time_blocks
+from ipcbench.stats.decisions import Estimate, FloatArray, Interval, compare, ratio
 from ipcbench.trace.compare.methods import Method, Methods
 
 Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]

@@ -1,7 +1,4 @@
-"""A difference of two traces as text, Markdown and JSON.
-
-What does not live here: what is compared and how it is judged (diff.py).
-"""
+"""A difference of two traces as text, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ipcbench.measure.stats import LEAST_RATIO, MIN_DIFFERENCE_RATIO, Interval
+from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO, Interval
 from ipcbench.trace.compare.diff import Change, Diff, MethodDiff, Verdict, worst_first
-from ipcbench.units import format_duration_ns, format_significant
+from ipcbench.util.units import format_duration_ns, format_significant
 
 _HEAD = ("method", "calls A", "calls B", "figure", "A", "B", "B / A [95 %]", "verdict")
 _LEFT = {0, 3, 7}

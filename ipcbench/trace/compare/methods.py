@@ -1,7 +1,4 @@
-"""Everything under some paths by method and side: sums of all calls, and the times of those with records.
-
-What does not live here: what is concluded (diff.py, check.py).
-"""
+"""Everything under some paths by method and side: sums of all calls, and the times of those with records."""
 
 from __future__ import annotations
 

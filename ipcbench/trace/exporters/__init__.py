@@ -1,8 +1,4 @@
-"""A trace in the formats of other tools: a table from a format's name to the function that writes it.
-
-What does not live here: the project's own reports (ipcbench/trace/report). Each format is a module; it is imported
-when it is used.
-"""
+"""A trace in the formats of other tools: a table from a format's name to the function that writes it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Chrome trace JSON: a slice a call with its stages inside it, an arrow from each client to its server.
-
-What does not live here: Perfetto's own format (perfetto.py), which is smaller and keeps ns exactly.
-"""
+"""Chrome trace JSON: a slice a call with its stages inside it, an arrow from each client to its server."""
 
 from __future__ import annotations
 

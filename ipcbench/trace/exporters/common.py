@@ -1,7 +1,4 @@
-"""What several formats need: what must be left out, time since 1970, which calls have both sides, lanes.
-
-What does not live here: any format.
-"""
+"""What several formats need: what must be left out, time since 1970, which calls have both sides, lanes."""
 
 from __future__ import annotations
 

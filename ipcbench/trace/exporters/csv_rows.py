@@ -1,7 +1,4 @@
-"""Comma-separated values, a row a call: first the columns of zmq_performance.log by their old names, then the others.
-
-What does not live here: figures by method (`ipcbench trace report --format csv`).
-"""
+"""Calls as CSV, one row a call: the columns of zmq_performance.log by their old names, then the others."""
 
 from __future__ import annotations
 

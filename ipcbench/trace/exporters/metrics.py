@@ -1,7 +1,4 @@
-"""An HTTP server that answers /metrics with the sums of a folder that may still grow.
-
-What does not live here: the text (prometheus.py). A traced application pays nothing for a scrape.
-"""
+"""An HTTP server that answers /metrics with the sums of a folder that may still grow."""
 
 from __future__ import annotations
 

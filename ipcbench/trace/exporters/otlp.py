@@ -1,7 +1,5 @@
 """OpenTelemetry spans as OTLP JSON: a span a call and a child a stage, at their original times; as a file or by HTTP.
 
-What does not live here: an OpenTelemetry SDK; nothing of it is needed.
-
 A call's server side has the same trace id and span id as its client side; here it becomes a child of it.
 """
 

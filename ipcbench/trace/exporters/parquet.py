@@ -1,7 +1,4 @@
-"""Apache Parquet: a row a call, a column a stage; by pyarrow, which is optional.
-
-What does not live here: anything that can be had without pyarrow.
-"""
+"""Apache Parquet: a row a call, a column a stage; by pyarrow, which is optional."""
 
 from __future__ import annotations
 

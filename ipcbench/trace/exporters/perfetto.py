@@ -1,7 +1,4 @@
-"""Perfetto's protobuf trace: a track a lane, a slice a call with its stages inside it, flows from client to server.
-
-What does not live here: Chrome's JSON (chrome.py). The few messages are encoded by hand: no library is needed.
-"""
+"""Perfetto's protobuf trace: a track a lane, a slice a call with its stages inside it, flows from client to server."""
 
 from __future__ import annotations
 

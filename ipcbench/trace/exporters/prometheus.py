@@ -1,7 +1,5 @@
 """Prometheus text: how long the calls of each method took, as histograms, and counters beside them.
 
-What does not live here: answering a scraper (metrics.py).
-
 All calls are in it, those without a record of their own too. The limits of the buckets are limits of the tallies' bins,
 one ns below the powers of two, so that counts are exact.
 """
@@ -13,7 +11,7 @@ from typing import IO, Final
 
 import numpy as np
 
-from ipcbench.measure.histogram import bin_index
+from ipcbench.stats.histogram import bin_index
 from ipcbench.trace.exporters.common import require
 from ipcbench.trace.live.watch import Growth
 from ipcbench.trace.readers.batch import Bulk, Segment

@@ -1,4 +1,1 @@
-"""Looking at a trace while it is being recorded: what is new, how fast it goes, and the same as lines of text.
-
-What does not live here: the terminal (ipcbench/cli), and reading files (ipcbench/trace/readers).
-"""
+"""Looking at a trace while it is being recorded: what is new, how fast it goes, and the same as lines of text."""

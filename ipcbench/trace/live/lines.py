@@ -1,7 +1,5 @@
 """Calls as lines of the older tools, which read them on, and as JSON: what `ipcbench trace tail` prints.
 
-What does not live here: reading such lines back (ipcbench/trace/readers), and following files (watch.py).
-
 Characters that would make a name into something else than a name are replaced in the two older formats.
 """
 

@@ -1,7 +1,4 @@
-"""Rates, percentiles and shares of the last moments, by method.
-
-What does not live here: where the calls come from (watch.py), and the screen (screen.py).
-"""
+"""Rates, percentiles and shares of the last moments, by method."""
 
 from __future__ import annotations
 

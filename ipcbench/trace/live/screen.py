@@ -1,7 +1,4 @@
-"""The table of `ipcbench trace top`: rates, percentiles and where the time goes, as something that rich can draw.
-
-What does not live here: the figures (meter.py), and the terminal itself (ipcbench/cli).
-"""
+"""The table of `ipcbench trace top`: rates, percentiles and where the time goes, as something that rich can draw."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING
 from ipcbench.trace.live.meter import Reading
 from ipcbench.trace.readers.by_method import Sums
 from ipcbench.trace.readers.calls import FAR_SIDES, method_name
-from ipcbench.units import format_duration_ns, format_significant
+from ipcbench.util.units import format_duration_ns, format_significant
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -1,7 +1,5 @@
 """What is new in a folder of a trace since the last look: calls with records, and how the tallies grew.
 
-What does not live here: what is made of it (meter.py, lines.py, ipcbench/trace/exporters/prometheus.py).
-
 Files are read, not mapped: one that its process closes meanwhile is cut, and a map of what was cut off ends the
 reader by a signal.
 """
@@ -15,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from ipcbench.errors import StoreError
-from ipcbench.files import as_store_errors
 from ipcbench.trace.readers.batch import Bulk, Ints, Notes, Segment
 from ipcbench.trace.readers.calls import Calls, Clocks
 from ipcbench.trace.readers.growing import SegmentFile
 from ipcbench.trace.readers.own import read_tally
-from ipcbench.trace.store import SEGMENT_SUFFIX, TALLY_SUFFIX
+from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
+from ipcbench.util.files import as_store_errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,17 @@
-"""The plots of a trace: shares of stages by method, time against size, timeline.
-
-What does not live here: what they are drawn from (sample.py), and how they are drawn (ipcbench/analysis).
-"""
+"""The plots of a trace: shares of stages by method, time against size, timeline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ipcbench.analysis.charts import Axis, Chart, ChartGroup, Point, Series, shown_name, spread_ticks
+from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, shown_name, spread_ticks
 from ipcbench.trace.exporters.chrome import lane_name
 from ipcbench.trace.exporters.common import Lane, at_ns
+from ipcbench.trace.page.sample import MethodSample, Sample, Window
+from ipcbench.trace.page.words import word
 from ipcbench.trace.readers.calls import FAR_SIDES, ROLES, Row
 from ipcbench.trace.report.words import Language
-from ipcbench.tracepage.sample import MethodSample, Sample, Window
-from ipcbench.tracepage.words import word
-from ipcbench.units import format_bytes, format_duration_ns, format_significant
+from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 _MOST_BARS = 12
 _MOST_CLOUDS = 8

@@ -1,8 +1,4 @@
-"""The page of a trace: its report, its plots, and nothing that is fetched or executed from data.
-
-What does not live here: the sentences and tables (ipcbench/trace/report), the plots (charts.py), and the machinery of
-pages (ipcbench/analysis/page.py).
-"""
+"""The page of a trace: its report, its plots, and nothing that is fetched or executed from data."""
 
 from __future__ import annotations
 
@@ -12,17 +8,17 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from ipcbench.analysis.page import render_page
+from ipcbench.render.page import render_page
+from ipcbench.trace.page.charts import chart_groups
+from ipcbench.trace.page.sample import draw
+from ipcbench.trace.page.words import word
 from ipcbench.trace.readers.everything import find
 from ipcbench.trace.report import render
 from ipcbench.trace.report.render import Report
 from ipcbench.trace.report.words import Language
 from ipcbench.trace.report.words import word as report_word
-from ipcbench.tracepage.charts import chart_groups
-from ipcbench.tracepage.sample import draw
-from ipcbench.tracepage.words import word
 
-_TEMPLATE = files("ipcbench.tracepage") / "assets" / "trace.html.j2"
+_TEMPLATE = files("ipcbench.trace.page") / "assets" / "trace.html.j2"
 _NAMES = ("method", "stage")
 
 

@@ -1,7 +1,4 @@
-"""What plots of a trace are drawn from: sums by method, some calls chosen at random, and the calls of a few moments.
-
-What does not live here: the plots (charts.py), and the report's own sums (ipcbench/trace/report).
-"""
+"""What plots of a trace are drawn from: sums by method, some calls chosen at random, and the calls of a few moments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The words of a trace's page, in English and Chinese.
-
-What does not live here: the words of the report itself (ipcbench/trace/report/words.py).
-"""
+"""The words of a trace's page, in English and Chinese."""
 
 from __future__ import annotations
 

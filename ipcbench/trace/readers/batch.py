@@ -1,7 +1,4 @@
-"""Batches: calls as columns, whatever they were read from, and what a reader notices beside them.
-
-What does not live here: the formats (own.py, zmq_log.py, tq_log.py).
-"""
+"""Batches: calls as columns, whatever they were read from, and what a reader notices beside them."""
 
 from __future__ import annotations
 
@@ -70,7 +67,7 @@ class Batch:
             nobody answers, and its wait for the receiver, behind the call's own time.
         key: made of trace id and span id, the same at both sides; 0 for a call without; None if no call has one.
         boot: which clock `begin_ns` is of.
-        layouts: texts of buffers (ipcbench/trace/buffers.py), into which `layout` points; "" for unknown.
+        layouts: texts of buffers (ipcbench/trace/record/buffers.py), into which `layout` points; "" for unknown.
         layout: None if no call's buffers are known.
         offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
     """
@@ -103,7 +100,7 @@ class Bulk:
     """Calls of one method without records: a histogram and sums.
 
     Attributes:
-        counts: shape (bins,), by bin of ipcbench/bins.py.
+        counts: shape (bins,), by bin of ipcbench/util/bins.py.
         summed_count: the calls that the sums hold, at most as many as the histogram's.
         untimed_count: calls of which nothing is known but that they were.
         stage_ns: sums.

@@ -1,7 +1,4 @@
-"""Sums over the calls of one method, those with records and those in tallies.
-
-What does not live here: the sums of reports, by segment and with single calls (ipcbench/trace/report/sums.py).
-"""
+"""Sums over the calls of one method, those with records and those in tallies."""
 
 from __future__ import annotations
 
@@ -13,11 +10,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from ipcbench.bins import BIN_COUNT, bin_bounds
-from ipcbench.measure.histogram import bin_index
-from ipcbench.measure.stats import FloatArray
+from ipcbench.stats.decisions import FloatArray
+from ipcbench.stats.histogram import bin_index
 from ipcbench.trace.readers.batch import Ints
 from ipcbench.trace.readers.calls import Calls
+from ipcbench.util.bins import BIN_COUNT, bin_bounds
 
 MOST_METHODS: Final = 1000
 """More are not kept apart: names made of data must not fill the memory."""
@@ -51,7 +48,7 @@ class Sums:
     """Calls of one method; times below 0, which damaged logs have, count as 0.
 
     Attributes:
-        counts: of timed calls by bin of ipcbench/bins.py, shape (BIN_COUNT,).
+        counts: of timed calls by bin of ipcbench/util/bins.py, shape (BIN_COUNT,).
         untimed_count: further calls that were only counted.
         longest_ns: exact for calls with records.
         staged_ns: the time of those calls whose bytes and stages are in the sums; those of a tally may lag behind.

@@ -1,7 +1,4 @@
-"""Calls with all that is known of them, as rows: ids, the other side, errors, process and clock.
-
-What does not live here: reading them (growing.py, everything.py), and sums (ipcbench/trace/report).
-"""
+"""Calls with all that is known of them, as rows: ids, the other side, errors, process and clock."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.trace.ids import format_trace_id
 from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch
+from ipcbench.trace.record.ids import format_trace_id
 from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
 
 Unsigned = npt.NDArray[np.uint64]

@@ -1,7 +1,4 @@
-"""All calls under some paths, whatever they were read from: this package's own files, or logs.
-
-What does not live here: the formats (growing.py, own.py, text.py), and sums (ipcbench/trace/report).
-"""
+"""All calls under some paths, whatever they were read from: this package's own files, or logs."""
 
 from __future__ import annotations
 
@@ -11,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ipcbench.errors import StoreError
-from ipcbench.files import as_store_errors, regular
-from ipcbench.trace.layout import SEGMENT_MAGIC, TALLY_MAGIC
+from ipcbench.trace.format import SEGMENT_MAGIC, TALLY_MAGIC
 from ipcbench.trace.readers.batch import Bulk, Notes
 from ipcbench.trace.readers.calls import Calls, Clocks, Row, log_calls, rows_of
 from ipcbench.trace.readers.growing import SegmentFile
 from ipcbench.trace.readers.join import Servers, find_servers
+from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_tally
-from ipcbench.trace.readers.text import grouped, read_log
-from ipcbench.trace.store import SEGMENT_SUFFIX, TALLY_SUFFIX
+from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
+from ipcbench.util.files import as_store_errors, regular
 
 
 @dataclass(slots=True)

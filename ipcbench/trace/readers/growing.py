@@ -1,7 +1,4 @@
-"""Reads a segment (.ipct) piece by piece while its process may go on writing it, with the ids of its calls.
-
-What does not live here: the layout (ipcbench/trace/layout.py), and which files there are (everything.py, live/).
-"""
+"""Reads a segment (.ipct) piece by piece while its process may go on writing it, with the ids of its calls."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.errors import ConfigError, StoreError
-from ipcbench.files import as_store_errors
-from ipcbench.trace.layout import (
+from ipcbench.trace.format import (
     CALL,
     FAILED,
     HEADER_BYTES,
@@ -30,6 +26,7 @@ from ipcbench.trace.readers.batch import Batch, Ints
 from ipcbench.trace.readers.calls import Calls, Clocks, Process, Unsigned
 from ipcbench.trace.readers.own import RECORD, keys_of, segment_of
 from ipcbench.trace.schema import MAX_STAGES, Schema, parse_schema
+from ipcbench.util.files import as_store_errors
 
 _NAME = np.dtype([
     ("kind", "u1"), ("spare", "u1"), ("id", "<u2"), ("piece", "<u2"), ("length", "<u2"), ("text", f"V{NAME_BYTES}"),

@@ -1,8 +1,5 @@
 """Joins the records of the two sides of a call, so that the client's wait is split into its four parts.
 
-What does not live here: the context that both sides share (ipcbench/trace/context.py), sums over the parts
-(ipcbench/trace/report/split.py).
-
 On one host both sides read one clock. Between two, the server's clock is set by what NTP's formula says of the calls
 themselves: offset = ((T2 − T1) + (T3 − T4)) / 2, from the call of each minute whose way there and back was shortest,
 for it can be wrong by half of that way at most.
@@ -19,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.errors import StoreError
-from ipcbench.files import as_store_errors
-from ipcbench.trace.layout import CALL, HEADER_BYTES, MARKER, RECORD_BYTES, SEGMENT_MAGIC, unpack_header
+from ipcbench.trace.format import CALL, HEADER_BYTES, MARKER, RECORD_BYTES, SEGMENT_MAGIC, unpack_header
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Keys, Notes
 from ipcbench.trace.readers.own import RECORD, keys_of, read_segment
 from ipcbench.trace.schema import CLIENT, RECEIVER, SERVER_SIDE
+from ipcbench.util.files import as_store_errors
 
 _CHUNK_RECORDS = 8_192
 _MINUTE_NS = 60_000_000_000

@@ -1,7 +1,4 @@
-"""Reads the package's own files: segments (.ipct) and tallies (.ipch), of finished, running and killed processes alike.
-
-What does not live here: their layout (ipcbench/trace/layout.py).
-"""
+"""Readers of our own trace files: segments (.ipct) and histograms (.ipch), also of killed processes."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.errors import ConfigError, StoreError
-from ipcbench.files import as_store_errors
-from ipcbench.trace.layout import (
+from ipcbench.trace.format import (
     BIN_COUNT,
     CALL,
     FAILED,
@@ -33,6 +29,7 @@ from ipcbench.trace.layout import (
 )
 from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Keys, Notes, Segment, printable
 from ipcbench.trace.schema import CLIENT, MAX_STAGES, RECEIVER, SERVER_SIDE, Schema, parse_schema
+from ipcbench.util.files import as_store_errors
 
 _ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)", RECEIVER: " (receiver)"}
 

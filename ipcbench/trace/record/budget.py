@@ -1,7 +1,4 @@
-"""How often to record so that tracing costs no more than a given share of a thread's time. Standard library only.
-
-What does not live here: what a call costs on this machine (store.py measures it).
-"""
+"""How often to record so that tracing costs no more than a given share of a thread's time. Standard library only."""
 
 from __future__ import annotations
 

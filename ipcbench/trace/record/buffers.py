@@ -1,7 +1,4 @@
-"""What a call moves, as text: `float32[64,128]+uint8[10]`, and `float32[64]>float32[8]` for a request and its reply.
-
-What does not live here: storage (layout.py, as names). Standard library only.
-"""
+"""What a call moves, as text: `float32[64,128]+uint8[10]`, and `float32[64]>float32[8]` for a request and its reply."""
 
 from __future__ import annotations
 

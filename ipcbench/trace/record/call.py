@@ -1,23 +1,19 @@
-"""One traced call: a context manager whose marks end its stages. Standard library only.
-
-What does not live here: the hot path (hot/); which calls are recorded (lane.py), and where (segment.py, tally.py);
-the server's side of a call (served.py).
-"""
+"""One traced call: a context manager whose marks end its stages. Standard library only."""
 
 from __future__ import annotations
 
 from struct import error as StructError  # noqa: N812 # as an exception is written
 from typing import TYPE_CHECKING
 
-from ipcbench.clock import now_ns
-from ipcbench.trace.buffers import describe
-from ipcbench.trace.context import MAGIC, NO_CONTEXT, SAMPLED, VERSION, pack_context
-from ipcbench.trace.hot import HotCall
-from ipcbench.trace.layout import CALL, FAILED, KEPT, MARKER, OVERRUN, OWN_TRACE, PACK_HEAD, PACKERS
+from ipcbench.trace.format import CALL, FAILED, KEPT, MARKER, OVERRUN, OWN_TRACE, PACK_HEAD, PACKERS
+from ipcbench.trace.record.buffers import describe
+from ipcbench.trace.record.context import MAGIC, NO_CONTEXT, SAMPLED, VERSION, pack_context
+from ipcbench.trace.record.hot import HotCall
+from ipcbench.util.clock import now_ns
 
 if TYPE_CHECKING:
-    from ipcbench.trace.context import Context
-    from ipcbench.trace.lane import Site
+    from ipcbench.trace.record.context import Context
+    from ipcbench.trace.record.thread_recorder import Site
 
 
 class Call(HotCall):

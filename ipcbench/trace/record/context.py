@@ -1,7 +1,5 @@
 """The context of a call: 40 bytes that travel with its request, so that the other side's record can be joined to it.
 
-What does not live here: which calls have one (call.py) and how it travels (wrap_*.py). Standard library only.
-
     offset  0  magic      two bytes
             2  version
             3  flags      1: the caller records this call; 2: it records nothing at all, so the server decides

@@ -1,8 +1,6 @@
 """Tallies: how many calls of one method there were that have no record of their own, how long they took and what they
 moved, in a mapped file. Standard library only.
 
-What does not live here: records (segment.py); adding up (hot/files.py); reading (readers/own.py).
-
 A call is in a record, or in a tally, never in both: together they hold every call.
 """
 
@@ -13,14 +11,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipcbench.trace.hot import Sums
-from ipcbench.trace.layout import HEADER_BYTES, TALLY_BYTES, TALLY_MAGIC, pack_header
-from ipcbench.trace.segment import allocate
+from ipcbench.trace.format import HEADER_BYTES, TALLY_BYTES, TALLY_MAGIC, pack_header
+from ipcbench.trace.record.hot import Sums
+from ipcbench.trace.record.segment import allocate
 
 if TYPE_CHECKING:
     from collections import deque
 
-    from ipcbench.trace.lane import Site
+    from ipcbench.trace.record.thread_recorder import Site
 
 BLOCK_BYTES = -(-TALLY_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 

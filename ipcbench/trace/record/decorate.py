@@ -1,7 +1,4 @@
-"""The decorator: functions, coroutines, generators and asynchronous generators. Standard library only.
-
-What does not live here: calls with stages (call.py).
-"""
+"""The decorator: functions, coroutines, generators and asynchronous generators. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ipcbench.clock import now_ns
-from ipcbench.trace.call import Call
-from ipcbench.trace.nothing import NOTHING
-from ipcbench.trace.recorder import STATE
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.no_op import NOTHING
+from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.schema import FUNCTION, GENERATOR
+from ipcbench.util.clock import now_ns
 
 _Any = TypeVar("_Any", bound=Callable[..., Any])
 

@@ -1,7 +1,5 @@
 """What the lanes of one process share: the folder, the limits, the names of files, and what tracing costs here.
 
-What does not live here: which calls are recorded (lane.py). Standard library only.
-
 A folder that cannot be written, or a full one, ends recording and is said once in the log; calls go on being counted.
 """
 
@@ -19,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
-from ipcbench.clock import now_ns
-from ipcbench.trace.budget import Costs
-from ipcbench.trace.layout import HEADER_BYTES
-from ipcbench.trace.segment import Segment, new_segment
-from ipcbench.trace.tally import Tally, TallyFile, in_memory
+from ipcbench.trace.format import HEADER_BYTES
+from ipcbench.trace.record.budget import Costs
+from ipcbench.trace.record.counts import Tally, TallyFile, in_memory
+from ipcbench.trace.record.segment import Segment, new_segment
+from ipcbench.util.clock import now_ns
 
 if TYPE_CHECKING:
-    from ipcbench.trace.lane import Lane, Site
+    from ipcbench.trace.record.thread_recorder import Lane, Site
 
 SEGMENT_SUFFIX = ".ipct"
 TALLY_SUFFIX = ".ipch"

@@ -1,7 +1,4 @@
-"""Trace ids as callers have them: numbers, bytes, hexadecimal digits, W3C `traceparent`. Standard library only.
-
-What does not live here: making new ones (store.py).
-"""
+"""Trace ids as callers have them: numbers, bytes, hexadecimal digits, W3C `traceparent`. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,19 +1,16 @@
-"""The call that is not timed. Standard library only; with sampling or a budget, most calls are this one.
-
-What does not live here: the others (call.py).
-"""
+"""The call that is not timed. Standard library only; with sampling or a budget, most calls are this one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from ipcbench.trace.call import Call
-from ipcbench.trace.context import NO_CONTEXT
-from ipcbench.trace.hot import HotNothing
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.context import NO_CONTEXT
+from ipcbench.trace.record.hot import HotNothing
 
 if TYPE_CHECKING:
-    from ipcbench.trace.context import Context
+    from ipcbench.trace.record.context import Context
 
 
 class Nothing(HotNothing, Call):

@@ -1,7 +1,4 @@
-"""The recorder of a process: starting and stopping it, and beginning calls. Standard library only.
-
-What does not live here: the calls themselves (call.py), decorators (decorate.py), the public names (__init__.py).
-"""
+"""The recorder of a process: starting and stopping it, and beginning calls. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,18 +9,18 @@ import threading
 import weakref
 from pathlib import Path
 
-from ipcbench.clock import now_ns
 from ipcbench.errors import ConfigError
-from ipcbench.trace.budget import Costs
-from ipcbench.trace.call import Call
-from ipcbench.trace.hot import HotRecorder
-from ipcbench.trace.ids import TraceId, parse_trace_id
-from ipcbench.trace.lane import Lane, Site
-from ipcbench.trace.nothing import NOTHING
+from ipcbench.trace.record.budget import Costs
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.counts import in_memory
+from ipcbench.trace.record.files import Store
+from ipcbench.trace.record.hot import HotRecorder
+from ipcbench.trace.record.ids import TraceId, parse_trace_id
+from ipcbench.trace.record.no_op import NOTHING
+from ipcbench.trace.record.thread_recorder import Lane, Site
 from ipcbench.trace.schema import RPC, Schema
-from ipcbench.trace.store import Store
-from ipcbench.trace.tally import in_memory
-from ipcbench.units import parse_bytes
+from ipcbench.util.clock import now_ns
+from ipcbench.util.units import parse_bytes
 
 VARIABLE = "IPCBENCH_TRACE"
 """Environment variable that starts tracing at the first traced call: `dir,sample=16,budget=0.01,max_bytes=1GiB`."""
@@ -242,7 +239,7 @@ class _Scratch(Store):
 
 def calibrate() -> Costs:
     """Measure what a four-stage call costs here, in about 2 ms; 6 in Python."""
-    from ipcbench.trace.segment import Segment
+    from ipcbench.trace.record.segment import Segment
 
     best = [float("inf")] * 3
     for _ in range(_CALIBRATION_ROUNDS):

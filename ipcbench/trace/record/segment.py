@@ -1,7 +1,5 @@
 """Segments: preallocated, memory-mapped files into which one thread puts records. Standard library only.
 
-What does not live here: what a record means (layout.py), and when a new segment is begun (lane.py).
-
 A file is allocated in full before it is mapped: writing through a mapping can then never meet a full disk, which would
 end the process by a signal.
 """
@@ -14,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ipcbench.trace.hot import Slots
-from ipcbench.trace.layout import HEADER_BYTES, RECORD_BYTES, SEGMENT_MAGIC, pack_header
+from ipcbench.trace.format import HEADER_BYTES, RECORD_BYTES, SEGMENT_MAGIC, pack_header
+from ipcbench.trace.record.hot import Slots
 
 
 class Segment(Slots):

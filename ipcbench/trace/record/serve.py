@@ -1,21 +1,17 @@
-"""The server's side: calls that are received, queued, worked on and answered, joined to the clients' by the context.
-
-What does not live here: the call itself (served.py); sockets and channels that do this by themselves (wrap.py).
-Standard library only.
-"""
+"""The server's side: calls that are received, queued, worked on and answered, joined to the clients' by the context."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, NamedTuple, cast
 
-from ipcbench.clock import now_ns
-from ipcbench.trace.call import Call
-from ipcbench.trace.context import KEY, TRACEPARENT, Context, extract, unpack_context
-from ipcbench.trace.nothing import NOTHING
-from ipcbench.trace.recorder import STATE
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.context import KEY, TRACEPARENT, Context, extract, unpack_context
+from ipcbench.trace.record.no_op import NOTHING
+from ipcbench.trace.record.recorder import STATE
+from ipcbench.trace.record.served import NOT_SERVED, NotServed, ServerCall
 from ipcbench.trace.schema import SERVER
-from ipcbench.trace.served import NOT_SERVED, NotServed, ServerCall
+from ipcbench.util.clock import now_ns
 
 
 class Arrival(NamedTuple):

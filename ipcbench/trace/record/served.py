@@ -1,20 +1,17 @@
-"""One call as its server sees it: queued, worked on, answered. Standard library only.
-
-What does not live here: how a request comes to be served (serve.py) and what all calls have in common (call.py).
-"""
+"""One call as its server sees it: queued, worked on, answered. Standard library only."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ipcbench.clock import now_ns
-from ipcbench.trace.call import Call
-from ipcbench.trace.nothing import Nothing
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.no_op import Nothing
+from ipcbench.util.clock import now_ns
 
 if TYPE_CHECKING:
-    from ipcbench.trace.context import Context
-    from ipcbench.trace.lane import Site
+    from ipcbench.trace.record.context import Context
+    from ipcbench.trace.record.thread_recorder import Site
 
 
 class ServerCall(Call):

@@ -1,7 +1,5 @@
 """A lane: where the calls of one thread go, and whether the next one is recorded. Standard library only.
 
-What does not live here: the calls (call.py), their files (segment.py, tally.py), and what all lanes share (store.py).
-
 Nothing here raises into the application: what cannot be stored is counted.
 """
 
@@ -14,20 +12,20 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ipcbench.clock import now_ns
-from ipcbench.trace.budget import Governor
-from ipcbench.trace.call import Call
-from ipcbench.trace.hot import HotSite
-from ipcbench.trace.layout import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
-from ipcbench.trace.nothing import NOTHING
+from ipcbench.trace.format import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
+from ipcbench.trace.record.budget import Governor
+from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.counts import Late, Tally, TallyFile, in_memory
+from ipcbench.trace.record.hot import HotSite
+from ipcbench.trace.record.no_op import NOTHING
+from ipcbench.trace.record.segment import FULL, Segment
+from ipcbench.trace.record.served import ServerCall
 from ipcbench.trace.schema import RPC, SERVER, Schema
-from ipcbench.trace.segment import FULL, Segment
-from ipcbench.trace.served import ServerCall
-from ipcbench.trace.tally import Late, Tally, TallyFile, in_memory
+from ipcbench.util.clock import now_ns
 
 if TYPE_CHECKING:
-    from ipcbench.trace.store import Store
-    from ipcbench.trace.tally import Addition
+    from ipcbench.trace.record.counts import Addition
+    from ipcbench.trace.record.files import Store
 
 MAX_NAMES = 4096
 """Different names that a lane keeps apart; later ones are one, so that names made of data cannot fill a disk."""

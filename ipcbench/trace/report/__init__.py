@@ -1,4 +1,1 @@
-"""Reports on traces: sums and percentiles, findings, and an audit of what logs say of themselves.
-
-What does not live here: reading (ipcbench/trace/readers).
-"""
+"""Reports on traces: sums and percentiles, findings, and an audit of what logs say of themselves."""

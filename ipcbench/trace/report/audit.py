@@ -1,7 +1,4 @@
-"""The audit: does a log agree with itself? Its summary against its rows, times that cannot be, damaged lines.
-
-What does not live here: what the times mean (findings.py).
-"""
+"""The audit: does a log agree with itself? Its summary against its rows, times that cannot be, damaged lines."""
 
 from __future__ import annotations
 

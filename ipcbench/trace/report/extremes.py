@@ -1,7 +1,4 @@
-"""The few calls of a report that are shown by themselves: the slowest and the largest.
-
-What does not live here: sums over all calls (sums.py).
-"""
+"""The few calls of a report that are shown by themselves: the slowest and the largest."""
 
 from __future__ import annotations
 

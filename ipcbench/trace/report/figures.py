@@ -1,7 +1,4 @@
-"""Figures as reports write them.
-
-What does not live here: tables and sentences (render.py).
-"""
+"""Figures as reports write them."""
 
 from __future__ import annotations
 

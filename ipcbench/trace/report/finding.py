@@ -1,7 +1,4 @@
-"""One finding, and what rules ask before they look closer.
-
-What does not live here: the rules (findings.py, two_sides.py) and the words (words.py).
-"""
+"""One finding, and what rules ask before they look closer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Findings: rules with a condition, its evidence, an upper bound of what a change can gain, and the threshold.
-
-What does not live here: the words (words.py), and the rules that need the server's side (two_sides.py).
-"""
+"""Findings: rules with a condition, its evidence, an upper bound of what a change can gain, and the threshold."""
 
 from __future__ import annotations
 

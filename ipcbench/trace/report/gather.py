@@ -1,7 +1,4 @@
-"""From paths to sums: which files there are, what each is, all of it read once.
-
-What does not live here: the formats (ipcbench/trace/readers).
-"""
+"""From paths to sums: which files there are, what each is, all of it read once."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipcbench.errors import StoreError
-from ipcbench.files import as_store_errors, regular
-from ipcbench.trace.layout import SEGMENT_MAGIC, TALLY_MAGIC
+from ipcbench.trace.format import SEGMENT_MAGIC, TALLY_MAGIC
 from ipcbench.trace.readers.batch import Notes
 from ipcbench.trace.readers.join import Servers, find_servers
+from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_segment, read_tally
-from ipcbench.trace.readers.text import grouped, read_log
+from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
 from ipcbench.trace.report.sums import Sums
-from ipcbench.trace.store import SEGMENT_SUFFIX, TALLY_SUFFIX
+from ipcbench.util.files import as_store_errors, regular
 
 _OWN_SUFFIXES = (SEGMENT_SUFFIX, TALLY_SUFFIX)
 

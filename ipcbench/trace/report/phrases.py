@@ -1,7 +1,4 @@
-"""What readers say of files, in the reports' other language: it reaches a report as English text among names.
-
-What does not live here: the words of the report itself (words.py).
-"""
+"""What readers say of files, in the reports' other language: it reaches a report as English text among names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reports as text, Markdown, JSON and CSV.
-
-What does not live here: what they say (sums.py, findings.py, audit.py) and the words (words.py).
-"""
+"""Reports as text, Markdown, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ipcbench.files import to_json
 from ipcbench.trace.readers.batch import printable
 from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.extremes import Extreme
@@ -24,7 +20,8 @@ from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.split import as_figures, split_rows, split_text
 from ipcbench.trace.report.sums import GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
-from ipcbench.units import format_bytes, format_duration_ns
+from ipcbench.util.files import to_json
+from ipcbench.util.units import format_bytes, format_duration_ns
 
 _MIB = 2**20
 _LEAST_BEYOND = 10

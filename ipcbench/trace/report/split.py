@@ -1,7 +1,4 @@
-"""Sums over calls whose two sides are known: the way there, the server's queue, its work, the way back.
-
-What does not live here: the joining (ipcbench/trace/readers/join.py), sums over all calls (sums.py).
-"""
+"""Sums over calls whose two sides are known: the way there, the server's queue, its work, the way back."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.trace.buffers import wide_bytes
 from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch, Ints
+from ipcbench.trace.record.buffers import wide_bytes
 from ipcbench.trace.report.figures import ms, percent
 from ipcbench.trace.report.words import Language, word
-from ipcbench.units import format_duration_ns
+from ipcbench.util.units import format_duration_ns
 
 
 @dataclass(slots=True)

@@ -1,7 +1,4 @@
-"""Sums over batches of calls, in bounded memory: by segment and method, with histograms and the few extreme calls.
-
-What does not live here: what the sums mean (findings.py) and how they look (render.py).
-"""
+"""Sums over batches of calls, in bounded memory: by segment and method, with histograms and the few extreme calls."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.bins import bin_bounds
-from ipcbench.measure.histogram import Histogram
+from ipcbench.stats.histogram import Histogram
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Bulk, Ints, Segment, printable
 from ipcbench.trace.report.extremes import Extreme, add_extremes
 from ipcbench.trace.report.split import Split
+from ipcbench.util.bins import bin_bounds
 
 _FIRST_COUNT = 5
 _PAIRS_COUNT = 2000

@@ -1,7 +1,5 @@
 """The rules that need the server's side of the calls: R2, R3, R7, R14.
 
-What does not live here: the other rules (findings.py) and the words (words.py).
-
 Their shares are of the joined calls alone, which are a fair sample; what can be gained is scaled to all.
 """
 

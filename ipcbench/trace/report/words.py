@@ -1,7 +1,4 @@
-"""The words of reports, in English and Chinese.
-
-What does not live here: numbers and layout (render.py).
-"""
+"""The words of reports, in English and Chinese."""
 
 from __future__ import annotations
 

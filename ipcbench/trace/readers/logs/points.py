@@ -1,7 +1,5 @@
 """Rows of fixed-point numbers, thousands at once: each number is found by its decimal point.
 
-What does not live here: rows of any other form (rows.py), and what the columns are (zmq_log.py).
-
 All is done on the bytes of a block by NumPy. Whatever is not exactly an id, a name and so many numbers, each with as
 many decimals as in the first row and without a sign, is not read here but refused.
 """
@@ -14,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.trace.readers.batch import Ints
-from ipcbench.trace.readers.rows import Floats, Rows
+from ipcbench.trace.readers.logs.rows import Floats, Rows
 
 _Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 

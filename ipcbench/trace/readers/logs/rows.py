@@ -1,7 +1,4 @@
-"""Rows of a log as numbers: many at once by NumPy's reader, or one by one where something is odd.
-
-What does not live here: the quick way for ordinary rows (points.py), and what the columns are (zmq_log.py).
-"""
+"""Rows of a log as numbers: many at once by NumPy's reader, or one by one where something is odd."""
 
 from __future__ import annotations
 

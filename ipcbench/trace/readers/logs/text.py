@@ -1,7 +1,4 @@
-"""Text logs as blocks of lines: rotated and compressed ones too, in bounded memory whatever the file holds.
-
-What does not live here: what the lines mean (zmq_log.py, tq_log.py).
-"""
+"""Text logs as blocks of lines: rotated and compressed ones too, in bounded memory whatever the file holds."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ipcbench.files import as_store_errors
 from ipcbench.trace.readers.batch import Batch, Notes
-from ipcbench.trace.readers.tq_log import TqLog
-from ipcbench.trace.readers.zmq_log import ZmqLog
+from ipcbench.trace.readers.logs.tq_log import TqLog
+from ipcbench.trace.readers.logs.zmq_log import ZmqLog
+from ipcbench.util.files import as_store_errors
 
 _BLOCK_BYTES = 2**19
 _LONGEST_LINE_BYTES = 2**16

@@ -1,7 +1,4 @@
-"""Pairs the starts, parts and ends of one function's [TQ-TRACE] lines, also when many of its calls run at once.
-
-What does not live here: lines and their fields (tq_log.py).
-"""
+"""Pairs the starts, parts and ends of one function's [TQ-TRACE] lines, also when many of its calls run at once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Ordinary [TQ-TRACE] and [TQ-DETAIL] lines of a block as columns: what each says, found from its end backwards.
 
-What does not live here: lines of any other form (tq_log.py), whose they are (tq_quick.py), and the pairing
-(tq_calls.py).
-
 All is done on the bytes of a block by NumPy. A line is ordinary if it has one marker and ends as the tracer writes it,
 to the byte: its stage, its numbers with six and two decimals, its timestamp.
 """

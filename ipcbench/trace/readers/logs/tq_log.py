@@ -1,7 +1,5 @@
 """Reads [TQ-TRACE], [TQ-DETAIL] and [TQ-LOG] lines wherever they stand in a noisy log, and pairs them into calls.
 
-What does not live here: files and lines (text.py); the pairing itself (tq_calls.py).
-
 A trace id groups calls and does not tell them apart: `N/A` never does, and many calls may share one. What tells them
 apart is the clock: an end's timestamp less its duration is its start's timestamp.
 """
@@ -14,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ipcbench.trace.readers.batch import Batch, Ints, Notes, Segment
-from ipcbench.trace.readers.tq_calls import Pairing, TqCall
-from ipcbench.trace.readers.tq_quick import LONGEST_TRACE_ID, MARKER, QuickLines
-from ipcbench.trace.readers.tq_transfers import Transfers
+from ipcbench.trace.readers.logs.tq_calls import Pairing, TqCall
+from ipcbench.trace.readers.logs.tq_quick import LONGEST_TRACE_ID, MARKER, QuickLines
+from ipcbench.trace.readers.logs.tq_transfers import Transfers
 from ipcbench.trace.schema import PIPELINE
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")

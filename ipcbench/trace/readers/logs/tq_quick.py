@@ -1,8 +1,4 @@
-"""The quick way for ordinary [TQ-TRACE] and [TQ-DETAIL] lines: whose each is, and handing on what they say, in order.
-
-What does not live here: what makes a line ordinary (tq_columns.py), lines of any other form (tq_log.py), and what
-becomes of them (tq_calls.py, tq_transfers.py).
-"""
+"""The quick way for ordinary [TQ-TRACE] and [TQ-DETAIL] lines."""
 
 from __future__ import annotations
 
@@ -11,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ipcbench.trace.readers.tq_calls import Function, Pairing
-from ipcbench.trace.readers.tq_columns import END, FOREIGN, GOT, NOTHING, ODD, PART, PUT, START, Columns, columns
-from ipcbench.trace.readers.tq_transfers import Transfers
+from ipcbench.trace.readers.logs.tq_calls import Function, Pairing
+from ipcbench.trace.readers.logs.tq_columns import END, FOREIGN, GOT, NOTHING, ODD, PART, PUT, START, Columns, columns
+from ipcbench.trace.readers.logs.tq_transfers import Transfers
 
 MARKER = "[TQ-"
 

@@ -1,14 +1,11 @@
-"""Transfers of one log's [TQ-DETAIL] and [TQ-LOG] lines, by worker.
-
-What does not live here: lines and their fields (tq_log.py, tq_quick.py), and calls of functions (tq_calls.py).
-"""
+"""Transfers of one log's [TQ-DETAIL] and [TQ-LOG] lines, by worker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ipcbench.trace.readers.batch import UNKNOWN_NS
-from ipcbench.trace.readers.tq_calls import TqCall
+from ipcbench.trace.readers.logs.tq_calls import TqCall
 
 _MOST_SIZES = 1024
 _LONGEST_NAME = 300

@@ -1,7 +1,4 @@
-"""Reads zmq_performance.log in all its sets of columns, which are found by their names and units.
-
-What does not live here: files and lines (text.py), and checks of what a log says of itself (ipcbench/trace/report).
-"""
+"""Reads zmq_performance.log in all its sets of columns, which are found by their names and units."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Ints, Notes, Segment, printable
-from ipcbench.trace.readers.points import rows_by_points
-from ipcbench.trace.readers.rows import Floats, Rows, numbers, rows_at_once, rows_one_by_one
+from ipcbench.trace.readers.logs.points import rows_by_points
+from ipcbench.trace.readers.logs.rows import Floats, Rows, numbers, rows_at_once, rows_one_by_one
 from ipcbench.trace.schema import CLIENT, RPC
 
 _Line: TypeAlias = tuple[int, str]

@@ -1,9 +1,4 @@
-"""The hot path of a traced call: in C where that was built, else in Python, with the same results.
-
-What does not live here: anything that is not needed at every call. What is out of the ordinary goes to the methods of
-the subclasses: Segment (segment.py), Tally (tally.py), Site (lane.py), Call (call.py) and Recorder (recorder.py).
-Standard library only.
-"""
+"""The hot path of a traced call: in C where that was built, else in Python, with the same results."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ def _in_c() -> ModuleType | None:
     if os.environ.get(PURE):
         return None
     try:
-        module = importlib.import_module("ipcbench.trace.hot._c")
+        module = importlib.import_module("ipcbench.trace.record.hot._c")
     except ImportError:
         return None
     return module if getattr(module, "CONTRACT", None) == CONTRACT else None
@@ -36,10 +31,10 @@ IS_C = _built is not None
 """Whether it is the one in C."""
 
 if TYPE_CHECKING or _built is None:
-    from ipcbench.trace.hot.call import HotCall, HotNothing
-    from ipcbench.trace.hot.files import Slots, Sums
-    from ipcbench.trace.hot.recorder import HotRecorder
-    from ipcbench.trace.hot.site import HotSite
+    from ipcbench.trace.record.hot.call import HotCall, HotNothing
+    from ipcbench.trace.record.hot.call_site import HotSite
+    from ipcbench.trace.record.hot.files import Slots, Sums
+    from ipcbench.trace.record.hot.recorder import HotRecorder
 else:
     HotCall, HotNothing, HotRecorder = _built.HotCall, _built.HotNothing, _built.HotRecorder
     HotSite, Slots, Sums = _built.HotSite, _built.Slots, _built.Sums

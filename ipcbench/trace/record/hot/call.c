@@ -277,7 +277,7 @@ static PyMemberDef call_members[] = {
 };
 
 PyTypeObject call_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.hot._c.HotCall",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.record.hot._c.HotCall",
     .tp_doc = "The part of a call that every call goes through.",
     .tp_basicsize = sizeof(HotCall),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
@@ -307,7 +307,7 @@ static PyMethodDef nothing_methods[] = {
 };
 
 PyTypeObject nothing_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.hot._c.HotNothing",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.record.hot._c.HotNothing",
     .tp_doc = "A call that is not timed: every mark is accepted, nothing happens.",
     .tp_base = &call_type,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,

@@ -1,7 +1,4 @@
-"""The stages of a call, and its record if nothing is out of the ordinary. Standard library only.
-
-What does not live here: contexts, notes and failures (trace/call.py). In C: call.c.
-"""
+"""The stages of a call, and its record if nothing is out of the ordinary. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from struct import error as StructError  # noqa: N812 # as an exception is writt
 from types import TracebackType
 from typing import Any
 
-from ipcbench.clock import now_ns
-from ipcbench.trace.layout import MARKER, OWN_TRACE, PACKERS
+from ipcbench.trace.format import MARKER, OWN_TRACE, PACKERS
+from ipcbench.util.clock import now_ns
 
 
 def _sum(one: Any, more: Any) -> Any:

@@ -189,7 +189,7 @@ static PyMemberDef site_members[] = {
 };
 
 PyTypeObject site_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.hot._c.HotSite",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.record.hot._c.HotSite",
     .tp_doc = "One method in one thread: what its calls need at once.",
     .tp_basicsize = sizeof(HotSite),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,

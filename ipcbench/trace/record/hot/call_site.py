@@ -1,19 +1,16 @@
-"""One method in one thread, and which of its calls are recorded. Standard library only.
-
-What does not live here: names, files and budgets (trace/lane.py). In C: site.c.
-"""
+"""One method in one thread, and which of its calls are recorded. Standard library only."""
 
 from __future__ import annotations
 
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ipcbench.clock import now_ns
+from ipcbench.util.clock import now_ns
 
 if TYPE_CHECKING:
-    from ipcbench.trace.call import Call
-    from ipcbench.trace.hot.call import HotCall
-    from ipcbench.trace.hot.files import Slots, Sums
+    from ipcbench.trace.record.call import Call
+    from ipcbench.trace.record.hot.call import HotCall
+    from ipcbench.trace.record.hot.files import Slots, Sums
 
 
 class HotSite:

@@ -82,7 +82,7 @@ static PyMemberDef slots_members[] = {
 };
 
 PyTypeObject slots_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.hot._c.Slots",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.record.hot._c.Slots",
     .tp_doc = "The slots of a mapped file, taken one after the other.",
     .tp_basicsize = sizeof(Slots),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
@@ -204,7 +204,7 @@ static PyMethodDef sums_methods[] = {
 };
 
 PyTypeObject sums_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.hot._c.Sums",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.record.hot._c.Sums",
     .tp_doc = "The bins and sums of the calls of one method in one thread.",
     .tp_basicsize = sizeof(Sums),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,

@@ -1,7 +1,4 @@
-"""What is written into the mapped files: slots of segments, and the sums of tallies. Standard library only.
-
-What does not live here: making and closing the files (trace/segment.py, trace/tally.py). In C: files.c.
-"""
+"""What is written into the mapped files: slots of segments, and the sums of tallies. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ import itertools
 from operator import index
 from typing import TYPE_CHECKING
 
-from ipcbench.bins import BINS_PER_OCTAVE
-from ipcbench.trace.layout import (
+from ipcbench.trace.format import (
     CELL_BYTES,
     HEADER_BYTES,
     LAST_OCTAVE,
@@ -22,6 +18,7 @@ from ipcbench.trace.layout import (
     bin_of,
 )
 from ipcbench.trace.schema import MAX_STAGES
+from ipcbench.util.bins import BINS_PER_OCTAVE
 
 if TYPE_CHECKING:
     import mmap

@@ -1,4 +1,4 @@
-/* The module ipcbench.trace.hot._c. */
+/* The module ipcbench.trace.record.hot._c. */
 
 #include "hot.h"
 
@@ -11,7 +11,7 @@ static bool read_layout(void) {
         {"SUM_CELLS", &layout.sum_cells}, {"BIN_COUNT", &layout.bin_count}, {"BINS_PER_OCTAVE", &layout.bins_per_octave},
         {"SUMS_EVERY", &layout.sums_every},
     };
-    PyObject *module = PyImport_ImportModule("ipcbench.trace.layout");
+    PyObject *module = PyImport_ImportModule("ipcbench.trace.format");
     for (size_t i = 0; module != NULL && i < sizeof wanted / sizeof *wanted; i++) {
         PyObject *value = PyObject_GetAttrString(module, wanted[i].name);
         if (value != NULL) *wanted[i].place = PyLong_AsLongLong(value);
@@ -26,7 +26,7 @@ static bool read_layout(void) {
 
 /* Return the reading of the clock that the rest of ipcbench looks at; -1 with an error. */
 static int64_t their_clock_ns(void) {
-    PyObject *module = PyImport_ImportModule("ipcbench.clock");
+    PyObject *module = PyImport_ImportModule("ipcbench.util.clock");
     PyObject *value = module == NULL ? NULL : PyObject_CallMethod(module, "now_ns", NULL);
     int64_t at_ns = value == NULL ? -1 : PyLong_AsLongLong(value);
     Py_XDECREF(module);
@@ -44,7 +44,7 @@ static bool is_same_clock(void) {
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "ipcbench.trace.hot._c",
+    .m_name = "ipcbench.trace.record.hot._c",
     .m_doc = "The hot path of a traced call, in C.",
     .m_size = -1,
 };

@@ -109,7 +109,7 @@ static PyMemberDef recorder_members[] = {
 };
 
 PyTypeObject recorder_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.hot._c.HotRecorder",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.record.hot._c.HotRecorder",
     .tp_doc = "Begins calls.",
     .tp_basicsize = sizeof(HotRecorder),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,

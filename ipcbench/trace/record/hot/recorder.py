@@ -1,8 +1,4 @@
-"""Beginning a call. Standard library only.
-
-What does not live here: methods that are met for the first time, and ids of callers (trace/recorder.py). In C:
-recorder.c.
-"""
+"""Beginning a call. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ from typing import TYPE_CHECKING
 from ipcbench.trace.schema import RPC, Schema
 
 if TYPE_CHECKING:
-    from ipcbench.trace.call import Call
-    from ipcbench.trace.ids import TraceId
+    from ipcbench.trace.record.call import Call
+    from ipcbench.trace.record.ids import TraceId
 
 
 class HotRecorder:

@@ -1,0 +1,1 @@
+"""The tables, exports and page of a run."""

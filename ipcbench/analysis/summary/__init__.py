@@ -1,0 +1,1 @@
+"""The figures of a run: cells, settings, ranks, crossovers, and the notes that qualify them."""

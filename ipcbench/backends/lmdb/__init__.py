@@ -1,0 +1,1 @@
+"""Transport over an LMDB database: one key a message."""

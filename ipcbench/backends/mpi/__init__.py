@@ -1,0 +1,1 @@
+"""Transports over MPI: lowercase bcast, pkl5, uppercase Bcast, and point to point."""

@@ -1,0 +1,1 @@
+"""Transport over Unix sockets, standard library only."""

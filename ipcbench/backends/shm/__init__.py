@@ -1,0 +1,1 @@
+"""Transport over a ring in POSIX shared memory."""

@@ -1,0 +1,1 @@
+"""Transports over ZeroMQ XPUB/SUB: Unix sockets, and TCP."""

@@ -1,0 +1,1 @@
+"""What this machine is, how busy it is, and how well it measures."""

@@ -1,0 +1,1 @@
+"""Supervision of processes: control channel, launchers, worker shell, run directory, janitor, clean-up."""

@@ -1,0 +1,1 @@
+"""Quantiles, bootstrap intervals and decisions. Pure functions of numbers."""

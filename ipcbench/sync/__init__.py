@@ -1,0 +1,1 @@
+"""The kit of transport authors: cursors, hazard slots, latest value, liveness, endpoint locks, waiting, fences."""

@@ -1,0 +1,1 @@
+"""The laws of the contract as checks, one function a law."""

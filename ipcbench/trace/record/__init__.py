@@ -1,0 +1,1 @@
+"""Recording calls in the traced process: recorder, calls, contexts, and the files they write."""

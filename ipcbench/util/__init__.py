@@ -1,0 +1,1 @@
+"""Clock, units, files and bins: what has no better home."""

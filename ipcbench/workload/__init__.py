@@ -1,0 +1,1 @@
+"""What is sent: payloads, codecs, and the message format around them."""
