@@ -40,6 +40,8 @@ _NUMBERS = itertools.count(1)
 
 def pytest_configure() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    # A shell's background job ignores Ctrl-C, and so would every process that the tests start and then interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionfinish() -> None:
