@@ -134,7 +134,8 @@ def outputs(checkouts: tuple[Path, Path], inputs: Sequence[Path]) -> int:
             before, after = (printed(checkout, words) for checkout in checkouts)
             difference = next(differences(before, after, exact), "")
             different_count += bool(difference)
-            print(f"{'DIFFERENT' if difference else 'same':10}{' '.join(command)}  {difference}", flush=True)
+            word = "DIFFERENT" if difference else "same" if before[0] == 0 else f"exit {before[0]}"
+            print(f"{word:10}{' '.join(command)}  {difference}", flush=True)
     return different_count
 
 
