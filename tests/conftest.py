@@ -21,7 +21,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.testing.agents.client import until
-from ipcbench.testing.conformance import shared_pool
+from ipcbench.testing.conformance import shared_pools
 from ipcbench.testing.leaks import files, traces
 from ipcbench.testing.open_handles import descriptors
 
@@ -43,7 +43,7 @@ def pytest_configure() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    shared_pool().close()
+    shared_pools().close()
 
 
 class _Scheduler(LoadFileScheduling):
@@ -75,7 +75,7 @@ class Belongings:
 
     @classmethod
     def now(cls) -> Belongings:
-        pool = shared_pool()
+        pool = shared_pools()
         gc.collect()
         kept, agents = pool.filenos(), pool.pids()
         return cls(

@@ -129,7 +129,6 @@ class _Run:
     groups: dict[tuple[str, bool], Group] = field(default_factory=dict)
     """By backend, and whether it is the twin's."""
     measured: list[TrialResult] = field(default_factory=list)
-    launches: int = 0
 
     def carry_out(self) -> None:
         """Measure round after round; leave the store with the right status."""
@@ -248,14 +247,7 @@ class _Run:
         return found or self._launch(self.backends[trial.backend], trial, scene, switchboard)
 
     def _launch(self, backend: type[Backend], trial: TrialSpec, scene: Scene, switchboard: Switchboard) -> Group:
-        self.launches += 1
-        group = Group(
-            backend.capabilities.launcher,
-            self.sweep.readers,
-            switchboard,
-            scene.directory,
-            f"group-{self.launches}",
-        )
+        group = Group(backend.capabilities.launcher, self.sweep.readers, switchboard)
         for pid in group.all_pids():
             scene.watch(pid)
         self.groups[trial.backend, trial.twin] = group

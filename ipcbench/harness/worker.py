@@ -1,20 +1,12 @@
-"""A worker: one process of a group. Connects back, opens an endpoint when told, runs its part of a trial, reports.
+"""The verbs of a worker of the harness: open an endpoint, carry out its part of a trial, report.
 
-The protocol is question and answer: `{"do": verb, …}` is answered by `{"ok": true, …}` or `{"ok": false, "error",
-"text"}`. When the coordinator is gone, however it went, the worker ends at once.
+A request `{"do": verb, …}` is answered by `{"ok": true, …}` or `{"ok": false, "error", "text"}`.
 """
 
 from __future__ import annotations
 
-import argparse
-import ctypes
-import faulthandler
 import gc
 import os
-import select
-import signal
-import sys
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
@@ -23,13 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ipcbench.backend import Address, Endpoint
-from ipcbench.errors import IpcbenchError, TrialError
+from ipcbench.errors import IpcbenchError
 from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.probe import ping_pong_ns
 from ipcbench.harness.reading import ReaderPart, Received
 from ipcbench.harness.writing import WriterPart, Written
-from ipcbench.processes.control import Channel, connect
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
 from ipcbench.util.clock import now_ns
@@ -37,25 +28,18 @@ from ipcbench.workload.codec import get_codec
 from ipcbench.workload.message import Outgoing
 from ipcbench.workload.payload import build
 
-RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MPI_RANKID")
-"""Where MPI launchers say which process of the group this is."""
-
 AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
-
-_PR_SET_PDEATHSIG = 1
-_ORPHANED = 3
 
 
 class Worker:
-    """Serves one coordinator as process number `index` of its group: 0 writes, i + 1 is reader i.
+    """Process number `index` of a group: 0 writes, i + 1 is reader i.
 
     Attributes:
         index: which process of the group this is.
         endpoints: what is open, in the order of opening.
     """
 
-    def __init__(self, channel: Channel, index: int) -> None:
-        self._channel = channel
+    def __init__(self, index: int) -> None:
         self.index = index
         self.endpoints: list[Endpoint] = []
         self._part: WriterPart | ReaderPart | PingPart | PongPart | None = None
@@ -73,23 +57,14 @@ class Worker:
             "close": self._close,
         }
 
-    def serve(self) -> None:
-        """Answer until told to exit or until the coordinator is gone."""
-        self._channel.send({"index": self.index, "pid": os.getpid()})
-        while True:
-            try:
-                request = self._channel.receive(None)
-            except TrialError:
-                return
-            if request["do"] == "exit":
-                return
-            try:
-                answer = {"ok": True, **self._verbs[request["do"]](request)}
-            except IpcbenchError as error:
-                answer = {"ok": False, "error": type(error).__name__, "text": str(error)}
-            except Exception as error:  # whatever a backend raises fails its trial, and says where
-                answer = {"ok": False, "error": type(error).__name__, "text": f"{error} ({_place(error)})"}
-            self._channel.send(answer)
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one request and return its answer."""
+        try:
+            return {"ok": True, **self._verbs[request["do"]](request)}
+        except IpcbenchError as error:
+            return {"ok": False, "error": type(error).__name__, "text": str(error)}
+        except Exception as error:  # whatever a backend raises fails its trial, and says where
+            return {"ok": False, "error": type(error).__name__, "text": f"{error} ({_place(error)})"}
 
     def _create(self, request: dict[str, Any]) -> dict[str, Any]:
         """Make a channel of a backend whose channels exist in one process only."""
@@ -198,63 +173,3 @@ def _place(error: Exception) -> str:
     """Return the file and line that raised."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to end this process when the one that started it ends (Linux; elsewhere the lifeline does)."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _watch_lifeline(descriptor: int) -> None:
-    """End this process when the coordinator's end of the control channel goes; costs nothing while it waits."""
-
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLHUP | select.POLLRDHUP if sys.platform.startswith("linux") else 0)
-        poll.poll()
-        os._exit(_ORPHANED)
-
-    threading.Thread(target=watch, name="lifeline", daemon=True).start()
-
-
-def _rank() -> int:
-    for name in RANK_VARIABLES:
-        if name in os.environ:
-            return int(os.environ[name])
-    raise SystemExit(f"no rank: none of {', '.join(RANK_VARIABLES)} is set by the launcher")
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the process's endpoints: one, or with `--together N` all N in threads of this process."""
-    parser = argparse.ArgumentParser(prog="ipcbench.harness.worker")
-    parser.add_argument("--control", required=True)
-    parser.add_argument("--index", type=int, help="number in the group; without it, the MPI launcher's rank")
-    parser.add_argument("--together", type=int, default=0)
-    options = parser.parse_args(arguments)
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    _die_with_parent()
-    if options.together:
-        _serve_together(options.control, options.together)
-        return
-    channel = connect(options.control)
-    _watch_lifeline(channel.fileno())
-    Worker(channel, _rank() if options.index is None else options.index).serve()
-
-
-def _serve_together(control: str, count: int) -> None:
-    """Serve as `count` workers; each is a thread with a connection of its own, served as soon as it is made."""
-    threads = []
-    for index in range(count):
-        channel = connect(control)
-        if not index:
-            _watch_lifeline(channel.fileno())
-        worker = Worker(channel, index)
-        threads.append(threading.Thread(target=worker.serve, name=f"endpoint-{index}", daemon=True))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-
-
-if __name__ == "__main__":
-    main()

@@ -7,12 +7,12 @@ The connection and its challenge-response authentication are the standard librar
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgpack
 
@@ -21,6 +21,9 @@ from ipcbench.util.clock import deadline_ns, remaining_s
 
 KEY_VARIABLE = "IPCBENCH_CONTROL_KEY"
 """Environment variable by which a worker gets the key; a command line would show it to other users."""
+
+EXIT = {"do": "exit"}
+"""The request that ends a worker as a program ends, with all its clean-up; it is not answered."""
 
 
 class Channel:
@@ -75,7 +78,7 @@ class Switchboard:
     """
 
     def __init__(self, directory: Path, host: str | None = None) -> None:
-        self._key = secrets.token_bytes(32)
+        self._key = os.urandom(32)
         if host is None:
             self._listener = Listener(str(directory / "control"), family="AF_UNIX", backlog=128, authkey=self._key)
         else:
@@ -109,6 +112,14 @@ class Switchboard:
     def close(self) -> None:
         """Stop listening and remove the socket; twice is fine."""
         self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def connect(address: str) -> Channel:

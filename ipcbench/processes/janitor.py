@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from ipcbench.processes.leftovers import remove
 
-_MARK = "ipcbench.harness.worker"
+_MARK = "ipcbench.processes.worker"
 
 
 def _is_worker(pid: int, token: str) -> bool:

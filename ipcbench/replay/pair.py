@@ -34,7 +34,6 @@ class Pair:
         backend: the transport's registered name, or `module:Class`.
         scene: the run's folder and the prefix of its names.
         switchboard: where the processes connect to.
-        name: unique within the run.
         largest_bytes: of the messages.
         stall_s: longest wait of a single read or write.
 
@@ -48,7 +47,6 @@ class Pair:
         backend: str,
         scene: Scene,
         switchboard: Switchboard,
-        name: str,
         largest_bytes: int,
         stall_s: float,
     ) -> None:
@@ -59,7 +57,7 @@ class Pair:
         self._stall_s = stall_s
         self._addresses: list[Address] = []
         launcher = self._backend.capabilities.launcher
-        self._group = Group(launcher, 1, switchboard, scene.directory, name, roles=_ROLES)
+        self._group = Group(launcher, 1, switchboard, roles=_ROLES)
         for pid in self._group.all_pids():
             scene.watch(pid)
 

@@ -159,7 +159,6 @@ class _Replay:
         self._say = say
         traffic = result.traffic if result.request.think else result.traffic.without_think()
         self._lists = [columns_of(lane) for lane in traffic.lanes]
-        self._launches = 0
 
     def carry_out(self) -> None:
         """Replay round after round while the budget lasts; the first round always is."""
@@ -221,8 +220,7 @@ class _Replay:
         with ExitStack() as stack:
             pairs: list[Pair] = []
             for _ in self._lists:
-                self._launches += 1
-                pairs.append(Pair(name, scene, switchboard, f"replay-{self._launches}", largest, stall_s))
+                pairs.append(Pair(name, scene, switchboard, largest, stall_s))
                 stack.callback(pairs[-1].drop)
             for pair in pairs:
                 pair.open()

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ipcbench.backend import Backend
 from ipcbench.errors import ConfigError
-from ipcbench.testing.agents.pool import Pool
+from ipcbench.testing.agents.pool import Pools
 from ipcbench.testing.failure import Failure, LawBroken, LawSkipped
 from ipcbench.testing.fixture import Bench, Scope
 from ipcbench.testing.laws import delivery as laws_delivery
@@ -79,11 +79,11 @@ class LawResult:
 
 
 @cache
-def shared_pool() -> Pool:
+def shared_pools() -> Pools:
     """Return the agents that all checks of this process share; they end with the process, or by the pool's `close`."""
-    pool = Pool()
-    atexit.register(pool.close)
-    return pool
+    pools = Pools()
+    atexit.register(pools.close)
+    return pools
 
 
 def check_backend(
@@ -118,7 +118,7 @@ def check_backend(
 
 
 def _check(law: Law, backend_class: type[Backend], scope: Scope) -> LawResult:
-    bench = Bench(backend_class, shared_pool(), scope)
+    bench = Bench(backend_class, shared_pools(), scope)
     start = now_ns()
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)

@@ -13,7 +13,7 @@ from typing import Any
 from ipcbench.backend import Address, Backend, Capabilities
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, Delivery
 from ipcbench.testing.agents.client import Agent, Call, ThreadAgent
-from ipcbench.testing.agents.pool import Crew, Pool
+from ipcbench.testing.agents.pool import Pool, Pools
 from ipcbench.testing.agents.verbs import Role, Target
 from ipcbench.testing.failure import AgentError, Failure, LawBroken, LawSkipped, require
 from ipcbench.testing.leaks import remove_files
@@ -190,14 +190,14 @@ class Bench:
 
     Args:
         backend: the class under test.
-        pool: where agents come from.
+        pools: where agents come from.
         scope: how much to check.
     """
 
     _numbers = itertools.count(1)
     _token = f"{os.getpid()}-{secrets.token_hex(3)}"
 
-    def __init__(self, backend: type[Backend], pool: Pool, scope: Scope) -> None:
+    def __init__(self, backend: type[Backend], pools: Pools, scope: Scope) -> None:
         self.backend = backend
         self.can: Capabilities = backend.capabilities
         self.inline = self.can.launcher == "inline"
@@ -205,8 +205,7 @@ class Bench:
         self.quick = scope.quick
         self.readers = [count for count in scope.readers if count <= self.can.max_readers]
         self.most_readers = max(self.readers)
-        self.crew: Crew = pool.crew(self.can.launcher)
-        self.spawn_crew: Crew = pool.crew("spawn")
+        self.pool: Pool = pools.pool(self.can.launcher)
         self.clerk = ThreadAgent(-1)
 
     @classmethod
@@ -253,7 +252,7 @@ class Bench:
         """
         channel = self.channel(**wanted, processes=tuple(seats or ()))
         numbers = channel.process_numbers()
-        agents = self.crew.muster(max(numbers) + 1)
+        agents = self.pool.acquire(max(numbers) + 1)
         lab = Lab(self, self.create(channel), [agents[number] for number in numbers])
         try:
             if opened:
@@ -265,7 +264,7 @@ class Bench:
             if not lab.destroyed:
                 lab.destroy()
         except BaseException:
-            self.crew.discard()
+            self.pool.discard()
             if not lab.destroyed:
                 with suppress(LawBroken):  # the verdict is what has happened before
                     lab.destroy()
@@ -277,4 +276,4 @@ class Bench:
         """Let threads go, now that the law is decided, and agents too if they may be left in any state."""
         self.clerk.dismiss()
         if failed or self.inline:
-            self.crew.discard()
+            self.pool.discard()

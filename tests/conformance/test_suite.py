@@ -17,7 +17,7 @@ from ipcbench.errors import ConfigError
 from ipcbench.registry import get_backend, names
 from ipcbench.testing import LAWS, ConformanceSuite, check_backend, faulty
 from ipcbench.testing.agents.client import until
-from ipcbench.testing.conformance import shared_pool
+from ipcbench.testing.conformance import shared_pools
 from ipcbench.testing.failure import AgentHung
 from ipcbench.testing.faults import FAULTS
 from ipcbench.testing.fixture import Bench, Scope
@@ -69,7 +69,7 @@ def test_faults_work_across_processes(law):
 
 @pytest.mark.parametrize("backend", [broken_backends.Hangs, broken_backends.HangsInline])
 def test_a_hang_is_a_verdict_with_a_stack(backend):
-    bench = Bench(backend, shared_pool(), Scope((1,), quick=True))
+    bench = Bench(backend, shared_pools(), Scope((1,), quick=True))
     with pytest.raises(AgentHung, match=r"(?s)reader 0.*did not return within 0.5 s.*hang_here"):  # noqa: SIM117
         with bench.lab(settled=False) as lab:
             lab.readers[0].start("read", timeout_s=0.0).result(0.5)
@@ -121,10 +121,10 @@ def test_a_queue_is_no_latest_value():
 
 LONELY = """
 import signal
-from ipcbench.testing.agents.pool import SpawnCrew
+from ipcbench.testing.agents.pool import SpawnPool
 if __name__ == "__main__":
-    crew = SpawnCrew()
-    print(*(agent.pid for agent in crew.muster(2)), flush=True)
+    pool = SpawnPool()
+    print(*(agent.pid for agent in pool.acquire(2)), flush=True)
     signal.pause()
 """
 

@@ -11,16 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from subprocess import Popen
-from typing import IO, Any
+from typing import Any
 
 import msgpack
 
-from ipcbench.testing.agents.process import LEAVE
-from ipcbench.testing.agents.verbs import Desk
+from ipcbench.errors import TrialError, WorkerTimeout
+from ipcbench.processes.control import EXIT, Channel
+from ipcbench.processes.launch import Launch
+from ipcbench.testing.agents.verbs import Dispatcher
 from ipcbench.testing.failure import AgentError, AgentHung, AgentLost, Failure
 from ipcbench.testing.leaks import shared_memory_of
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
@@ -79,26 +79,25 @@ class Agent(ABC):
     def start(self, verb: str, label: str = "", **arguments: Any) -> Call:
         """Ask for something; the answer is collected from the call."""
         self._requests += 1
-        self._send([self._requests, verb, arguments])
+        self._send({"do": verb, "number": self._requests, "arguments": arguments})
         return Call(self, self._requests, label or f"agent {self.number}, {verb}")
 
     def collect(self, call: Call, within_s: float) -> Answer:
         """Return the call's answer; what comes for other calls in between is kept for them."""
         deadline = deadline_ns(within_s)
         while call.number not in self._early:
-            found = self._receive(remaining_s(deadline) or 0.0)
-            if found is None:
+            answer = self._receive(remaining_s(deadline) or 0.0)
+            if answer is None:
                 raise AgentHung(f"{call.label} did not return within {within_s:g} s\n{self.stacks()}")
-            number, done, value = found
-            self._early[number] = (done, value)
+            self._early[answer["number"]] = (answer["done"], answer["value"])
         return self._early.pop(call.number)
 
     @abstractmethod
-    def _send(self, request: list[Any]) -> None:
+    def _send(self, request: dict[str, Any]) -> None:
         """Hand a request over."""
 
     @abstractmethod
-    def _receive(self, timeout_s: float) -> tuple[int, bool, Any] | None:
+    def _receive(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the next answer, or None if there is none by then."""
 
     @abstractmethod
@@ -123,26 +122,25 @@ class ThreadAgent(Agent):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self._desk = Desk()
-        self._inbox: SimpleQueue[list[Any] | None] = SimpleQueue()
+        self._dispatcher = Dispatcher(number)
+        self._inbox: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self._outbox: SimpleQueue[bytes] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f"agent-{number}", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
         while (request := self._inbox.get()) is not None:
-            number, verb, arguments = request
-            self._outbox.put(msgpack.packb([number, *self._desk.answer(verb, arguments)]))
+            self._outbox.put(msgpack.packb(self._dispatcher.answer(request)))
 
-    def _send(self, request: list[Any]) -> None:
+    def _send(self, request: dict[str, Any]) -> None:
         self._inbox.put(request)
 
-    def _receive(self, timeout_s: float) -> tuple[int, bool, Any] | None:
+    def _receive(self, timeout_s: float) -> dict[str, Any] | None:
         try:
-            number, done, value = msgpack.unpackb(self._outbox.get(timeout=timeout_s))
+            answer: dict[str, Any] = msgpack.unpackb(self._outbox.get(timeout=timeout_s))
         except Empty:
             return None
-        return number, done, value
+        return answer
 
     def stacks(self) -> str:
         frame = sys._current_frames().get(self._thread.ident or 0)
@@ -162,55 +160,46 @@ class ThreadAgent(Agent):
 
 
 class ProcessAgent(Agent):
-    """An agent in a process of its own, over a connection that carries msgpack.
+    """An agent in a process of its own.
 
     Args:
         number: which agent it is.
         pid: its process.
-        connection: its control channel.
-        process: as its parent sees it; None if somebody else is its parent (an MPI launcher).
-        errors: the file that its stderr goes to.
+        channel: its control channel.
+        launch: what started it; it ends with the agent if there are no others in it.
     """
 
-    def __init__(
-        self, number: int, pid: int, connection: Connection[Any, Any], process: Popen[bytes] | None, errors: IO[bytes]
-    ) -> None:
+    def __init__(self, number: int, pid: int, channel: Channel, launch: Launch) -> None:
         super().__init__(number)
         self.pid = pid
         self.shared_memory: set[Path] = set()
         """What it had mapped there when it was killed."""
-        self._connection = connection
-        self._process = process
-        self._errors = errors
+        self._channel = channel
+        self._launch = launch
 
-    def _send(self, request: list[Any]) -> None:
+    def _send(self, request: dict[str, Any]) -> None:
         try:
-            self._connection.send_bytes(msgpack.packb(request))
-        except OSError as error:
+            self._channel.send(request)
+        except TrialError as error:
             raise self._lost() from error
 
-    def _receive(self, timeout_s: float) -> tuple[int, bool, Any] | None:
+    def _receive(self, timeout_s: float) -> dict[str, Any] | None:
         try:
-            if not self._connection.poll(timeout_s):
-                return None
-            number, done, value = msgpack.unpackb(self._connection.recv_bytes())
-        except (EOFError, OSError) as error:
+            return self._channel.receive(timeout_s)
+        except WorkerTimeout:
+            return None
+        except TrialError as error:
             raise self._lost() from error
-        return number, done, value
 
     def _lost(self) -> AgentLost:
-        code = self._process.wait(_DYING_S) if self._process else "unknown"
-        said = self._said(max(0, os.fstat(self._errors.fileno()).st_size - _LAST_BYTES))
-        return AgentLost(f"agent {self.number} ended by itself (exit code {code})\n{said}")
-
-    def _said(self, offset: int) -> str:
-        return os.pread(self._errors.fileno(), _LAST_BYTES, offset).decode(errors="replace").strip()
+        how, last = self._launch.how_it_ended(self.number), self._launch.tail(_LAST_BYTES)
+        return AgentLost(f"agent {self.number} {how}\n{last}")
 
     def stacks(self) -> str:
-        before = os.fstat(self._errors.fileno()).st_size
+        before = self._launch.output_size()
         os.kill(self.pid, signal.SIGUSR1)
-        until(lambda: "_run_module_as_main" in self._said(before), _STACKS_S)
-        return self._said(before) or "(it did not say where it is)"
+        until(lambda: "_run_module_as_main" in self._launch.tail(_LAST_BYTES, before), _STACKS_S)
+        return self._launch.tail(_LAST_BYTES, before) or "(it did not say where it is)"
 
     def kill(self) -> None:
         self._strike()
@@ -219,11 +208,15 @@ class ProcessAgent(Agent):
         self._release()
 
     def leave(self) -> None:
-        self.start(LEAVE).result(_DYING_S)
+        self.tell_to_leave()
         if not self.has_ended(_DYING_S):
             raise AgentHung(f"agent {self.number} did not end within {_DYING_S:g} s\n{self.stacks()}")
         self.killed = True
         self._release()
+
+    def tell_to_leave(self) -> None:
+        """Tell the agent to end as a program ends, once it has answered what it was asked."""
+        self._send(EXIT)
 
     def dismiss(self) -> None:
         if not self.killed:
@@ -239,19 +232,20 @@ class ProcessAgent(Agent):
     def has_ended(self, within_s: float) -> bool:
         """Wait for the control channel's end, which comes with the process's; return whether it came by then."""
         deadline = deadline_ns(within_s)
-        with suppress(EOFError, OSError):
-            while self._connection.poll(remaining_s(deadline)):
-                self._connection.recv_bytes()
+        try:
+            while True:
+                self._channel.receive(remaining_s(deadline))
+        except WorkerTimeout:
             return False
-        return True
+        except TrialError:
+            return True
 
     def _release(self) -> None:
-        """Close the control channel; reap a child of ours, which has ended, and close its file."""
-        self._connection.close()
-        if self._process is not None:
-            self._process.wait(_DYING_S)
-            self._errors.close()
+        """Close the control channel; collect a process that was launched by itself, which has ended."""
+        self._channel.close()
+        if self._launch.launcher == "spawn":
+            self._launch.end(_DYING_S)
 
     def filenos(self) -> set[int]:
         """Return the descriptors that the suite holds for this agent."""
-        return set() if self.killed else {self._connection.fileno(), self._errors.fileno()}
+        return set() if self.killed else {self._channel.fileno(), self._launch.output.fileno()}

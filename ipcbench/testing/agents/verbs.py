@@ -1,4 +1,4 @@
-"""An agent's desk: the endpoints it has open, by handle, and the verbs that it answers requests with."""
+"""The verbs of a conformance agent, and the endpoints that it has open, by handle."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def resolve(target: Target) -> type[Backend]:
     return get_backend(target) if isinstance(target, str) else target
 
 
-class Desk:
-    """What one agent holds. All calls come from one thread, one after the other."""
+class Dispatcher:
+    """What one agent holds and does. All calls come from one thread, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, _index: int) -> None:
         self._places: dict[int, Place] = {}
         self._verbs: dict[str, Callable[..., Any]] = {
             "open": self._open,
@@ -38,12 +38,15 @@ class Desk:
             "touched_by_import": touched_by_import,
         }
 
-    def answer(self, verb: str, arguments: Mapping[str, Any]) -> tuple[bool, Any]:
-        """Carry out one request; return (True, its value) or (False, a described failure)."""
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request, `{"do": verb, "number", "arguments"}`; return its number, whether it was done, and its
+        value or a described failure.
+        """
         try:
-            return True, self._verbs[verb](**arguments)
+            done, value = True, self._verbs[request["do"]](**request["arguments"])
         except Exception as error:  # whatever leaves a backend is reported, and the law judges it
-            return False, Failure.of(error).as_dict()
+            done, value = False, Failure.of(error).as_dict()
+        return {"number": request["number"], "done": done, "value": value}
 
     def _open(self, *, target: Target, address: Mapping[str, Any], role: Role, index: int, handle: int) -> None:
         backend, where = resolve(target)(), Address.from_dict(address)

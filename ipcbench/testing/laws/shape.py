@@ -9,7 +9,7 @@ from typing import Any
 
 from ipcbench.backend import Address
 from ipcbench.spec import DELIVERIES, WAIT_STRATEGIES
-from ipcbench.testing.agents.pool import SpawnCrew
+from ipcbench.testing.agents.pool import SpawnPool
 from ipcbench.testing.failure import AgentError, Failure, LawBroken, require
 from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
 from ipcbench.testing.laws.limits import fill
@@ -20,12 +20,12 @@ _MOST_BYTES_ASKED = 2**40
 
 def importing_is_pure(bench: Bench) -> None:
     """C18."""
-    crew = SpawnCrew()
+    pool = SpawnPool()
     try:
-        (agent,) = crew.muster(1)
+        (agent,) = pool.acquire(1)
         touched = agent.start("touched_by_import", "import", module=bench.backend.__module__).result(DEADLINE_S)
     finally:
-        crew.discard()
+        pool.discard()
     require(not touched, f"importing {bench.backend.__module__} touched {'; '.join(touched)}")
     backend = bench.backend()
     with bench.lab(opened=False) as lab:

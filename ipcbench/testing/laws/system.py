@@ -167,7 +167,7 @@ def _require_no_traces(lab: Lab, when: str) -> None:
 
 def _nothing_piles_up(bench: Bench) -> None:
     """Make, use and remove channels: the agents must not hold more and more descriptors or threads."""
-    agents = bench.crew.muster(2)
+    agents = bench.pool.acquire(2)
 
     def cycle() -> None:
         with bench.lab() as lab:
