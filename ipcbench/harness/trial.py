@@ -16,7 +16,7 @@ from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.probe import make_probe_file, probe_length
 from ipcbench.machine.describe import ConditionsProbe
-from ipcbench.processes.run_dir import Scene
+from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import Conditions, TrialResult
 from ipcbench.spec import ChannelSpec
 from ipcbench.workload.message import message_bytes
@@ -49,7 +49,7 @@ class TrialRun:
     Every ipcbench error on the way becomes a failed trial with its reason; the steps after it do nothing.
 
     Args:
-        scene: the run's folder and the prefix of its names.
+        run_dir: the run's folder and the prefix of its names.
         backend: the transport.
         group: its processes.
         plan: the trial and its counts.
@@ -58,9 +58,15 @@ class TrialRun:
     """
 
     def __init__(
-        self, scene: Scene, backend: type[Backend], group: Group, plan: Plan, trial_id: int, usable_cores: float
+        self,
+        run_dir: RunDir,
+        backend: type[Backend],
+        group: Group,
+        plan: Plan,
+        trial_id: int,
+        usable_cores: float,
     ) -> None:
-        self._scene = scene
+        self._run_dir = run_dir
         self._backend = backend()
         self._group = group
         self._plan = plan
@@ -202,7 +208,7 @@ class TrialRun:
     def _channels(self) -> Iterable[ChannelSpec]:
         """Yield the channel to all readers; for round trips, then each reader's own channel back."""
         there = ChannelSpec(
-            name=self._scene.channel_name(),
+            name=self._run_dir.channel_name(),
             readers=self._trial.readers,
             max_message_bytes=message_bytes(self._trial.payload_bytes),
             delivery=self._trial.delivery,
@@ -212,22 +218,22 @@ class TrialRun:
         yield there
         if self._trial.mode == "pingpong":
             for index in range(self._trial.readers):
-                yield replace(there, name=self._scene.channel_name(), readers=1, processes=(index + 1, 0))
+                yield replace(there, name=self._run_dir.channel_name(), readers=1, processes=(index + 1, 0))
 
     def _probe(self) -> float | None:
         """Return the placement probe between writer and reader 0; None where they are threads of one process."""
         if self._inline:
             return None
-        path = self._scene.directory / "probe"
-        if not self._scene.probe_count:
+        path = self._run_dir.path / "probe"
+        if not self._run_dir.probe_count:
             make_probe_file(path)
-        base = self._scene.probe_count
-        self._scene.probe_count += probe_length()
+        base = self._run_dir.probe_count
+        self._run_dir.probe_count += probe_length()
         question = {"do": "probe", "path": str(path), "base": base, "timeout_s": _PROBE_S}
         answers = self._group.ask({0: question, 1: question}, _ANSWER_S)
         half_ns: float | None = answers[0]["half_ns"]
         if half_ns is None:  # one side gave up: start the counter anew, on both sides
-            self._scene.probe_count = 0
+            self._run_dir.probe_count = 0
         return half_ns
 
     def _stamps(self, conditions: Conditions) -> Iterable[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ipcbench.harness.trial import TrialRun
-from ipcbench.processes.leftovers import SHM_FOLDER
-from ipcbench.processes.run_dir import Scene
+from ipcbench.processes.cleanup import SHM_FOLDER
+from ipcbench.processes.run_dir import RunDir
 from tests.harness.small_runs import FATAL, measure, tiny
 
 pytestmark = pytest.mark.usefixtures("broken_on_path")
@@ -98,12 +98,12 @@ def test_a_rate_that_is_far_too_high_is_named(tmp_path):
 
 
 def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, monkeypatch):
-    monkeypatch.setattr(Scene, "channel_name", lambda scene: f"{scene.token}-stale")
+    monkeypatch.setattr(RunDir, "channel_name", lambda scene: f"{scene.token}-stale")
     stale = []
     run_trial = TrialRun.run
 
     def run_with_stale_segment(trial_run):
-        path = SHM_FOLDER / trial_run._scene.channel_name()
+        path = SHM_FOLDER / trial_run._run_dir.channel_name()
         if not stale:
             path.write_bytes(bytes(64))
             stale.append(path)

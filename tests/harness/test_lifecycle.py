@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ipcbench.processes.leftovers import find
+from ipcbench.processes.cleanup import find
 from ipcbench.results.store import load_run
 
 LIMIT_S = 60
