@@ -1,6 +1,6 @@
 """Backends that break in one way each, in the middle of a trial: shared memory with something wrong on top.
 
-Workers load them as `broken:Name`; the tests put this folder on PYTHONPATH.
+Workers import them as `broken:Name`; the tests put this folder on `sys.path`, which workers inherit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What the harness tests share: the floor, measured once; the broken backends, where workers can find them."""
+"""What the harness tests share: the floor, measured once; the broken backends, which workers can import."""
 
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,4 @@ def one_floor(monkeypatch):
 
 @pytest.fixture
 def broken_on_path(monkeypatch):
-    folder = str(Path(__file__).parent)
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(Path(__file__).parent)
