@@ -1,4 +1,4 @@
-"""A worker group as the coordinator sees it: questions to all, answers from all, and what went wrong as one error."""
+"""A group of workers as the coordinator sees it: questions to all, answers from all, and one error for what failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLOCK_QUESTIONS = 64
 
 
 def role_of(index: int) -> str:
-    """Return the name of process number `index` of a group."""
+    """Return the name of worker `index` of a group."""
     return "writer" if index == 0 else f"reader-{index - 1}"
 
 
@@ -28,7 +28,7 @@ class Group:
         readers: N.
         switchboard: where they connect to.
         launch_s: how long they may take to connect.
-        roles: what the processes are called where something goes wrong; without it, writer and reader-0, reader-1 …
+        roles: names of the processes in errors; by default writer, reader-0, reader-1 …
 
     Raises:
         WorkerCrashed: one ended before it connected.
@@ -76,7 +76,7 @@ class Group:
 
     @property
     def clocks_agree(self) -> bool:
-        """Return whether the workers' clocks and ours are one, as far as can be seen."""
+        """Return whether the workers' clocks and ours are one, as far as the questions can tell."""
         return self.clock_offset_ns <= self.clock_delay_ns / 2
 
     def ask_one(self, index: int, question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -109,12 +109,12 @@ class Group:
                 raise self._crash_of(index) from error
 
     def hear(self, questions: dict[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any]]:
-        """Wait for all answers; the first bad one ends the waiting. Of several, the end of a process comes first: it is
-        what the others complain of.
+        """Wait for all answers, until the first error. If several arrive at once, the end of a process is raised first:
+        it is what the others complain of.
 
         Raises:
             WorkerCrashed: a worker ended; names its role, exit code and last words.
-            WorkerTimeout: a worker did not answer in time; names its role.
+            WorkerTimeout: a worker did not answer in time; names all such roles.
             TrialError: a worker answered with an error; names its role and the error.
         """
         answers: dict[int, dict[str, Any]] = {}
@@ -133,8 +133,8 @@ class Group:
                     answers[index] = self._answer(index)
                 except WorkerCrashed:
                     raise
-                except TrialError as bad:
-                    error = error or bad
+                except TrialError as answered:
+                    error = error or answered
             if error is not None:
                 raise error
         return answers
@@ -155,7 +155,7 @@ class Group:
         return WorkerCrashed(f"{self._roles[index]} {how}{words}")
 
     def all_pids(self) -> set[int]:
-        """Return the numbers of all processes of this host that belong to the group, a launcher included."""
+        """Return the numbers of all of the group's processes on this host, a launcher included."""
         return {*self.pids.values(), *(process.pid for process in self._launch.started)}
 
     def end(self) -> None:
@@ -163,7 +163,7 @@ class Group:
         for channel in self._channels.values():
             try:
                 channel.send(EXIT)
-            except TrialError:  # it has ended already
+            except TrialError:  # the worker has ended already
                 continue
         self._launch.end()
         self._close()

@@ -22,7 +22,7 @@ from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.precision import widest_ratio
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
-from ipcbench.harness.trial import TrialRun
+from ipcbench.harness.trial import Trial
 from ipcbench.harness.turns import run_all
 from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
 from ipcbench.processes.control import Switchboard
@@ -222,7 +222,7 @@ class _Run:
                 self.writer.append(result, {})
                 yield result
         runs = [
-            TrialRun(
+            Trial(
                 run_dir,
                 self.backends[trial.backend],
                 group,

@@ -63,11 +63,11 @@ class Worker:
             return {"ok": True, **self._verbs[request["do"]](request)}
         except IpcbenchError as error:
             return {"ok": False, "error": type(error).__name__, "text": str(error)}
-        except Exception as error:  # whatever a backend raises fails its trial, and says where
+        except Exception as error:  # a bug in a backend fails its trial, with the place
             return {"ok": False, "error": type(error).__name__, "text": f"{error} ({_place(error)})"}
 
     def _create(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Make a channel of a backend whose channels exist in one process only."""
+        """Create a channel of a backend whose channels exist only within one process."""
         backend = get_backend(request["backend"])()
         return {"address": backend.create(ChannelSpec.from_dict(request["channel"])).as_dict()}
 
@@ -76,13 +76,13 @@ class Worker:
         return {}
 
     def _open(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Open the endpoints and get everything ready, so that `go` finds nothing left to allocate."""
+        """Open the endpoints and allocate everything, so that `go` allocates nothing."""
         plan = Plan.from_dict(request["plan"])
         trial = plan.trial
         if request["cores"] is not None:
             os.sched_setaffinity(0, {request["cores"][self.index]})
         address = Address.from_dict(request["address"])
-        back = [Address.from_dict(one) for one in request["back"]]
+        back = [Address.from_dict(values) for values in request["back"]]
         backend, codec = get_backend(trial.backend)(), get_codec(trial.codec)
         if self.index:
             reader = self.hold(backend.open_reader(address, self.index - 1))
@@ -92,14 +92,14 @@ class Worker:
                 self._part = ReaderPart(reader, codec, plan)
             return {}
         writer = self.hold(backend.open_writer(address))
-        replies = [self.hold(backend.open_reader(one, 0)) for one in back]
+        replies = [self.hold(backend.open_reader(channel, 0)) for channel in back]
         payloads = [codec.encode(build(trial.payload, trial.size, variant)) for variant in (0, 1)]
-        messages = [Outgoing(one) for one in payloads if len(one) == len(payloads[0])]
+        messages = [Outgoing(payload) for payload in payloads if len(payload) == len(payloads[0])]
         self._part = PingPart(writer, replies, messages, plan) if back else WriterPart(writer, messages, plan)
         return {}
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Hand the request to a function of a layer above, named as `module:function`; it gets this worker, too."""
+        """Call a function of a layer above, named as `module:function`, with this worker and the request."""
         module_name, _, name = request["function"].partition(":")
         answer: dict[str, Any] = getattr(import_module(module_name), name)(self, request)
         return answer
@@ -122,13 +122,13 @@ class Worker:
             _collect_again()
 
     def _warm_up(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Do the first third of a trial that is measured in turns with others; what fails ends the process."""
+        """Carry out the warm-up of a trial that takes turns with others; an error ends the group."""
         _stop_collecting()
         self._turns().warm_up()
         return {}
 
     def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do the second third: the window, in turns whose times the coordinator has set."""
+        """Carry out the window, in turns whose times the coordinator has set."""
         self._turns().measure(request["starts_ns"])
         return {}
 
@@ -161,7 +161,7 @@ def _collect_again() -> None:
 
 
 def _outcome(outcome: Written | Received | Pinged | Ponged) -> dict[str, Any]:
-    """Return what an endpoint has measured as plain values."""
+    """Return an endpoint's measurements as plain values."""
     facts = {name: getattr(outcome, name) for name in outcome.__dataclass_fields__ if name != "columns"}
     for name in ("usage", "integrity"):
         if name in facts:

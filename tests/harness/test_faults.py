@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipcbench.harness.trial import TrialRun
+from ipcbench.harness.trial import Trial
 from ipcbench.processes.cleanup import SHM_FOLDER
 from ipcbench.processes.run_dir import RunDir
 from tests.harness.small_runs import FATAL, measure, tiny
@@ -100,7 +100,7 @@ def test_a_rate_that_is_far_too_high_is_named(tmp_path):
 def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, monkeypatch):
     monkeypatch.setattr(RunDir, "channel_name", lambda scene: f"{scene.token}-stale")
     stale = []
-    run_trial = TrialRun.run
+    run_trial = Trial.run
 
     def run_with_stale_segment(trial_run):
         path = SHM_FOLDER / trial_run._run_dir.channel_name()
@@ -111,7 +111,7 @@ def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, 
         path.unlink(missing_ok=True)
         return facts
 
-    monkeypatch.setattr(TrialRun, "run", run_with_stale_segment)
+    monkeypatch.setattr(Trial, "run", run_with_stale_segment)
     run, _ = measure(tiny(sizes=(10, 20)), tmp_path)
     assert sorted(trial.status for trial in run.trials) == ["failed", "ok"]
     assert any("exists already" in trial.reason for trial in run.trials)
