@@ -22,8 +22,7 @@ from xdist.scheduler import LoadFileScheduling
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.testing.agents.client import until
 from ipcbench.testing.conformance import shared_pools
-from ipcbench.testing.leaks import files, traces
-from ipcbench.testing.open_handles import descriptors
+from ipcbench.testing.leaks import descriptors, files, traces
 
 _FADING_S = 3.0
 """How long a test's remains may take to go: libraries close in the background, other runs on the host come and go."""

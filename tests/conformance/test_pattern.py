@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from ipcbench.testing.agents.pattern import KINDS, Tally, is_message, is_plain_view, make_as, make_message, read_header
+from ipcbench.testing.agents.pattern import (
+    KINDS,
+    StreamCounts,
+    is_message,
+    is_plain_view,
+    make_as,
+    make_message,
+    read_header,
+)
 
 SIZES = [64, 16, 100]
 
 
 def tally_of(sequences, count=10, seed=7, spoil=()):
-    tally = Tally(0, count)
+    tally = StreamCounts(0, count)
     for place, sequence in enumerate(sequences):
         message = bytearray(make_message(seed, sequence, SIZES[sequence % len(SIZES)]))
         if place in spoil:
@@ -69,7 +77,7 @@ def test_damage_and_strangers_are_counted_apart():
 
 
 def test_a_flood_is_noticed():
-    tally = Tally(0, 10)
+    tally = StreamCounts(0, 10)
     again = memoryview(make_message(7, 0, SIZES[0]))
     adds = 0
     while not tally.is_flood():

@@ -20,7 +20,7 @@ from ipcbench.testing.agents.client import until
 from ipcbench.testing.conformance import shared_pools
 from ipcbench.testing.failure import AgentHung
 from ipcbench.testing.faults import FAULTS
-from ipcbench.testing.fixture import Bench, Scope
+from ipcbench.testing.fixture import Fixture, Scope
 from tests.conformance import broken_backends
 
 
@@ -69,11 +69,11 @@ def test_faults_work_across_processes(law):
 
 @pytest.mark.parametrize("backend", [broken_backends.Hangs, broken_backends.HangsInline])
 def test_a_hang_is_a_verdict_with_a_stack(backend):
-    bench = Bench(backend, shared_pools(), Scope((1,), quick=True))
+    fixture = Fixture(backend, shared_pools(), Scope((1,), quick=True))
     with pytest.raises(AgentHung, match=r"(?s)reader 0.*did not return within 0.5 s.*hang_here"):  # noqa: SIM117
-        with bench.lab(settled=False) as lab:
-            lab.readers[0].start("read", timeout_s=0.0).result(0.5)
-    bench.end(failed=True)
+        with fixture.channel(settled=False) as channel:
+            channel.readers[0].start("read", timeout_s=0.0).result(0.5)
+    fixture.end(failed=True)
 
 
 def test_a_crash_is_a_verdict_with_the_last_words_and_hides_no_other_law():

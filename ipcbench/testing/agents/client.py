@@ -45,7 +45,7 @@ def until(ready: Callable[[], bool], within_s: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PendingCall:
     """A request that an agent is busy with."""
 
     agent: Agent
@@ -76,13 +76,13 @@ class Agent(ABC):
         self._requests = 0
         self._early: dict[int, Answer] = {}
 
-    def start(self, verb: str, label: str = "", **arguments: Any) -> Call:
+    def start(self, verb: str, label: str = "", **arguments: Any) -> PendingCall:
         """Ask for something; the answer is collected from the call."""
         self._requests += 1
         self._send({"do": verb, "number": self._requests, "arguments": arguments})
-        return Call(self, self._requests, label or f"agent {self.number}, {verb}")
+        return PendingCall(self, self._requests, label or f"agent {self.number}, {verb}")
 
-    def collect(self, call: Call, within_s: float) -> Answer:
+    def collect(self, call: PendingCall, within_s: float) -> Answer:
         """Return the call's answer; what comes for other calls in between is kept for them."""
         deadline = deadline_ns(within_s)
         while call.number not in self._early:
