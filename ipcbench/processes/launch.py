@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
@@ -29,7 +29,7 @@ CONTROL_HOST_VARIABLE = "IPCBENCH_CONTROL_HOST"
 """Interface on which the coordinator listens for workers on other hosts; unset: a Unix socket."""
 
 LAUNCH_S = 60.0
-"""How long workers may take to connect. An MPI launch on a busy machine takes seconds."""
+"""How long workers may take to connect; an MPI launch on a busy machine takes seconds."""
 
 _LAST_LINES = 4
 _LAST_BYTES = 20_000
@@ -41,7 +41,7 @@ _END_S = 5.0
 def find_mpiexec() -> list[str]:
     """Return the MPI launcher as the beginning of a command line.
 
-    The one beside the Python interpreter comes before those on PATH: a launcher must be of the same MPI as mpi4py uses.
+    The one beside the Python interpreter is preferred to PATH: the launcher must belong to the MPI that mpi4py uses.
 
     Raises:
         BackendUnavailable: there is none.
@@ -85,7 +85,7 @@ class Launch:
         return next(dead, None)
 
     def how_it_ended(self, index: int) -> str:
-        """Say how a worker's process ended; its exit status may take a moment to be there."""
+        """Return how a worker's process ended; waits a moment for its exit status."""
         process = self.started[min(self.indices.index(index), len(self.started) - 1)]
         with suppress(subprocess.TimeoutExpired):
             process.wait(_DEATH_NOTICE_S)
@@ -110,14 +110,14 @@ class Launch:
         return f"; last words: {text}" if text else ""
 
     def end(self, timeout_s: float = _END_S) -> None:
-        """Wait a moment for processes that were told to exit; kill those that do not."""
+        """Wait for processes that were told to exit; kill those that have not by then."""
         for process in self.started:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout_s)
         self.kill()
 
     def kill(self) -> None:
-        """Kill every process of the launch, and what they started, and collect our children; twice is fine."""
+        """Kill and reap every process of the launch, with what they started; twice is fine."""
         for process in self.started:
             if process.poll() is None:
                 with suppress(ProcessLookupError):
@@ -193,37 +193,25 @@ def gather(
         WorkerTimeout: not all have connected in time.
     """
     workers: dict[int, tuple[int, Channel]] = {}
-    try:
-        _accept_all(switchboard, launches, names, timeout_s, workers)
-    except BaseException:
-        for _, channel in workers.values():
-            channel.close()
-        for group in launches:
-            group.kill()
-        raise
-    return workers
-
-
-def _accept_all(
-    switchboard: Switchboard,
-    launches: Sequence[Launch],
-    names: Mapping[int, str],
-    timeout_s: float,
-    workers: dict[int, tuple[int, Channel]],
-) -> None:
     deadline = deadline_ns(timeout_s)
-    while len(workers) < len(names):
-        channel = switchboard.accept(min(_LOOK_S, remaining_s(deadline) or 0.0))
-        if channel is not None:
-            with suppress(TrialError):  # one that has died since shows below
-                index, pid = itemgetter("index", "pid")(channel.receive(remaining_s(deadline)))
-                workers[index] = (pid, channel)
-                next(group for group in launches if index in group.indices).worker_pids.add(pid)
-            continue
+    with ExitStack() as on_failure:
         for group in launches:
-            if (dead := group.first_dead()) is not None:
-                raise WorkerCrashed(f"{names[dead]} {group.how_it_ended(dead)}{group.last_words()}")
-        if not remaining_s(deadline):
-            missing = ", ".join(name for index, name in names.items() if index not in workers)
-            words = "".join(group.last_words() for group in launches)
-            raise WorkerTimeout(f"{missing} did not start within {timeout_s:.0f} s{words}")
+            on_failure.callback(group.kill)
+        while len(workers) < len(names):
+            channel = switchboard.accept(min(_LOOK_S, remaining_s(deadline) or 0.0))
+            if channel is not None:
+                on_failure.callback(channel.close)
+                with suppress(TrialError):  # a worker that has died since shows below
+                    index, pid = itemgetter("index", "pid")(channel.receive(remaining_s(deadline)))
+                    workers[index] = (pid, channel)
+                    next(group for group in launches if index in group.indices).worker_pids.add(pid)
+                continue
+            for group in launches:
+                if (dead := group.first_dead()) is not None:
+                    raise WorkerCrashed(f"{names[dead]} {group.how_it_ended(dead)}{group.last_words()}")
+            if not remaining_s(deadline):
+                missing = ", ".join(name for index, name in names.items() if index not in workers)
+                words = "".join(group.last_words() for group in launches)
+                raise WorkerTimeout(f"{missing} did not start within {timeout_s:.0f} s{words}")
+        on_failure.pop_all()
+    return workers

@@ -20,16 +20,9 @@ from pathlib import Path
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only searched
 _PROC = Path("/proc")
 _OUTWARD_EVENTS = (
-    "os.fork",
-    "os.forkpty",
-    "os.mkdir",
-    "os.posix_spawn",
-    "os.symlink",
-    "os.system",
-    "socket.bind",
-    "socket.connect",
+    "os.fork", "os.forkpty", "os.mkdir", "os.posix_spawn", "os.symlink", "os.system", "socket.bind", "socket.connect",
     "subprocess.Popen",
-)
+)  # fmt: skip
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 

@@ -1,4 +1,4 @@
-"""One agent as the suite sees it: asked by name of a verb, waited for with a deadline, killed."""
+"""An agent as the suite sees it: it is asked by verb, waited for with a deadline, and killed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,9 @@ _DYING_S = 20.0
 _STACKS_S = 3.0
 _LOOK_AGAIN_S = 0.002
 
-Answer = tuple[bool, Any]
-
 
 def until(ready: Callable[[], bool], within_s: float) -> bool:
-    """Look every few milliseconds until `ready()`; return whether it became true by then."""
+    """Poll every few milliseconds until `ready()`; return whether it became true in time."""
     stop = now_ns() + int(within_s * 1e9)
     pause = threading.Event()
     while not ready():
@@ -46,12 +44,12 @@ def until(ready: Callable[[], bool], within_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PendingCall:
-    """A request that an agent is busy with."""
+    """A request that an agent has not answered yet."""
 
     agent: Agent
     number: int
     label: str
-    """Who was asked and for what, to be read in a verdict."""
+    """Who was asked for what, as a verdict says it."""
 
     def result(self, within_s: float) -> Any:
         """Wait for the call's value.
@@ -61,10 +59,10 @@ class PendingCall:
             AgentHung: it has not returned by then.
             AgentLost: the agent ended.
         """
-        done, value = self.agent.collect(self, within_s)
-        if not done:
-            raise AgentError(self.label, Failure.from_dict(value))
-        return value
+        answer = self.agent.collect(self, within_s)
+        if not answer["done"]:
+            raise AgentError(self.label, Failure.from_dict(answer["value"]))
+        return answer["value"]
 
 
 class Agent(ABC):
@@ -74,47 +72,47 @@ class Agent(ABC):
         self.number = number
         self.killed = False
         self._requests = 0
-        self._early: dict[int, Answer] = {}
+        self._answers: dict[int, dict[str, Any]] = {}
 
     def start(self, verb: str, label: str = "", **arguments: Any) -> PendingCall:
-        """Ask for something; the answer is collected from the call."""
+        """Send a request; the call gives its answer."""
         self._requests += 1
         self._send({"do": verb, "number": self._requests, "arguments": arguments})
         return PendingCall(self, self._requests, label or f"agent {self.number}, {verb}")
 
-    def collect(self, call: PendingCall, within_s: float) -> Answer:
-        """Return the call's answer; what comes for other calls in between is kept for them."""
+    def collect(self, call: PendingCall, within_s: float) -> dict[str, Any]:
+        """Return the call's answer; answers to other calls that come in between are kept for them."""
         deadline = deadline_ns(within_s)
-        while call.number not in self._early:
+        while call.number not in self._answers:
             answer = self._receive(remaining_s(deadline) or 0.0)
             if answer is None:
                 raise AgentHung(f"{call.label} did not return within {within_s:g} s\n{self.stacks()}")
-            self._early[answer["number"]] = (answer["done"], answer["value"])
-        return self._early.pop(call.number)
+            self._answers[answer["number"]] = answer
+        return self._answers.pop(call.number)
 
     @abstractmethod
     def _send(self, request: dict[str, Any]) -> None:
-        """Hand a request over."""
+        """Pass a request to the agent."""
 
     @abstractmethod
     def _receive(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the next answer, or None if there is none by then."""
+        """Return the next answer, or None if none comes in time."""
 
     @abstractmethod
     def stacks(self) -> str:
-        """Return the stacks of the agent's threads, now."""
+        """Return the current stacks of the agent's threads."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End the agent without any clean-up; return when it has ended."""
+        """End the agent without any clean-up, and wait until it has ended."""
 
     @abstractmethod
     def leave(self) -> None:
-        """End the agent as a program ends that has run to its end; return when it has ended."""
+        """Have the agent end as a program that is finished, and wait until it has ended."""
 
     @abstractmethod
     def dismiss(self) -> None:
-        """End the agent, whatever it is busy with: the suite is done with it."""
+        """End the agent, whatever it is busy with; the suite needs it no longer."""
 
 
 class ThreadAgent(Agent):
@@ -166,14 +164,14 @@ class ProcessAgent(Agent):
         number: which agent it is.
         pid: its process.
         channel: its control channel.
-        launch: what started it; it ends with the agent if there are no others in it.
+        launch: what started it; a spawned agent has its own, the ranks of an MPI launch share theirs.
     """
 
     def __init__(self, number: int, pid: int, channel: Channel, launch: Launch) -> None:
         super().__init__(number)
         self.pid = pid
         self.shared_memory: set[Path] = set()
-        """What it had mapped there when it was killed."""
+        """Shared memory that it had mapped when it was killed."""
         self._channel = channel
         self._launch = launch
 
@@ -215,7 +213,7 @@ class ProcessAgent(Agent):
         self._release()
 
     def tell_to_leave(self) -> None:
-        """Tell the agent to end as a program ends, once it has answered what it was asked."""
+        """Tell the agent to end once it has answered what it was asked."""
         self._send(EXIT)
 
     def dismiss(self) -> None:
@@ -230,7 +228,7 @@ class ProcessAgent(Agent):
             os.kill(self.pid, signal.SIGKILL)
 
     def has_ended(self, within_s: float) -> bool:
-        """Wait for the control channel's end, which comes with the process's; return whether it came by then."""
+        """Wait until the control channel closes, which it does with the process; return whether it did in time."""
         deadline = deadline_ns(within_s)
         try:
             while True:
@@ -241,11 +239,11 @@ class ProcessAgent(Agent):
             return True
 
     def _release(self) -> None:
-        """Close the control channel; collect a process that was launched by itself, which has ended."""
+        """Close the control channel, and reap a process that has a launch to itself."""
         self._channel.close()
         if self._launch.launcher == "spawn":
             self._launch.end(_DYING_S)
 
     def filenos(self) -> set[int]:
-        """Return the descriptors that the suite holds for this agent."""
+        """Return the descriptors that the suite has open for this agent."""
         return set() if self.killed else {self._channel.fileno(), self._launch.output.fileno()}

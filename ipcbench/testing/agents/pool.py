@@ -1,9 +1,8 @@
 """Pools of agents: started when they are needed, kept for the next check, replaced when killed.
 
-There is one kind of pool for each launcher. `spawn`: each agent is a process, replaced by itself. `mpiexec`: all agents
-are ranks of one launch, replaced as a whole. `inline`: an agent is a thread of this process; to kill it means that the
-thread ends while its endpoint is neither closed nor ever used again, which is all that the others could see of a killed
-process.
+There is one kind of pool for each launcher. `spawn`: each agent is a process, replaced by itself. `mpiexec`: the agents
+are the ranks of one launch, replaced as a whole. `inline`: an agent is a thread of this process; to kill it is to end
+the thread while its endpoint is neither closed nor ever used again, which is all that others see of a killed process.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Pool(ABC):
         """End all agents, whatever they are busy with; the next `acquire` starts new ones."""
 
     def close(self) -> None:
-        """End all agents, which have nothing to do."""
+        """End all agents, which are idle."""
         self.discard()
 
 
@@ -64,8 +63,8 @@ class ThreadPool(Pool):
 
 
 class ProcessPool(Pool):
-    """Agents that are processes, and what the suite holds for them. They can import what the suite could import when
-    they were started; if that has changed, `acquire` starts new ones.
+    """Agents that are processes. They can import what the suite could import when they were started; if that has
+    changed, `acquire` starts new ones.
     """
 
     def __init__(self) -> None:
@@ -85,7 +84,7 @@ class ProcessPool(Pool):
         return {agent.pid for agent in self.agents()}
 
     def filenos(self) -> set[int]:
-        """Return all descriptors that the suite holds for the pool."""
+        """Return all descriptors that the suite has open for the pool."""
         return {fileno for agent in self.agents() for fileno in agent.filenos()}
 
 

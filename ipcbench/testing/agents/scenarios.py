@@ -9,14 +9,7 @@ from typing import Any
 
 from ipcbench.backend import Reader, Writer
 from ipcbench.errors import TransportTimeout
-from ipcbench.testing.agents.pattern import (
-    StreamCounts,
-    is_message,
-    is_plain_view,
-    make_as,
-    make_message,
-    read_header,
-)
+from ipcbench.testing.agents.pattern import StreamCounts, is_message, is_plain_view, make_as, make_message, read_header
 from ipcbench.testing.failure import Failure
 from ipcbench.util.clock import now_ns
 
@@ -64,17 +57,15 @@ def write(
     slot: Slot, *, seed: int, sequence: int, size: int, timeout_s: float | None, kind: str = "bytes"
 ) -> dict[str, Any]:
     """Write one message; return how long it took and the failure, if any."""
-    message = make_as(kind, seed, sequence, size)
-    writer = slot.writer
-    failure: Failure | None = None
+    message, writer, failure = make_as(kind, seed, sequence, size), slot.writer, None
     start = now_ns()
     try:
         writer.write(message, timeout_s)
         took_ns = now_ns() - start
     except Exception as error:
         took_ns = now_ns() - start
-        failure = Failure.of(error)
-    return {"took_ns": took_ns, "failure": failure and failure.as_dict()}
+        failure = Failure.of(error).as_dict()
+    return {"took_ns": took_ns, "failure": failure}
 
 
 def write_stream(
@@ -213,23 +204,9 @@ def use_in_block(slot: Slot) -> str:
         return "" if entered is slot.endpoint else repr(entered)
 
 
-SCENARIOS: dict[str, Callable[..., Any]] = {
-    scenario.__name__: scenario
-    for scenario in (
-        close,
-        close_holding,
-        fill,
-        hold,
-        is_held_whole,
-        look_until,
-        read,
-        read_stream,
-        read_until,
-        use_in_block,
-        write,
-        write_for,
-        write_reusing,
-        write_stream,
-    )
-}
+_ALL: tuple[Callable[..., Any], ...] = (
+    close, close_holding, fill, hold, is_held_whole, look_until, read, read_stream, read_until, use_in_block, write,
+    write_for, write_reusing, write_stream,
+)  # fmt: skip
+SCENARIOS = {scenario.__name__: scenario for scenario in _ALL}
 """Name → scenario: all that an agent can be asked to do with an endpoint."""
