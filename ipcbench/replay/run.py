@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -163,7 +163,8 @@ class _Replay:
     def carry_out(self) -> None:
         """Replay round after round while the budget lasts; the first round always is."""
         started_s = time.monotonic()
-        with RunDir() as run_dir, _switchboard(run_dir) as switchboard:
+        host = os.environ.get(CONTROL_HOST_VARIABLE)
+        with RunDir() as run_dir, Switchboard(run_dir.path, host) as switchboard:
             if self._request.source in self._backends:
                 self._pilot(run_dir, switchboard)
             for index in range(self._request.rounds):
@@ -246,12 +247,3 @@ def _at_once(pairs: Sequence[Pair], lists: Sequence[Columns], limit_s: float) ->
             for pair in pairs:
                 pair.kill()  # so that no thread waits for it any longer
             raise
-
-
-@contextmanager
-def _switchboard(run_dir: RunDir) -> Iterator[Switchboard]:
-    switchboard = Switchboard(run_dir.path, os.environ.get(CONTROL_HOST_VARIABLE))
-    try:
-        yield switchboard
-    finally:
-        switchboard.close()
