@@ -106,7 +106,7 @@ class Group:
             try:
                 self._channels[index].send(question)
             except TrialError as error:
-                raise self._crash_of(index) from error
+                raise self._launch.crashed(index, self._roles[index]) from error
 
     def hear(self, questions: dict[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any]]:
         """Wait for all answers, until the first error. If several arrive at once, the end of a process is raised first:
@@ -145,14 +145,10 @@ class Group:
         except WorkerTimeout:
             raise
         except TrialError as error:
-            raise self._crash_of(index) from error
+            raise self._launch.crashed(index, self._roles[index]) from error
         if not answer["ok"]:
             raise TrialError(f"{self._roles[index]}: {answer['error']}: {answer['text']}")
         return answer
-
-    def _crash_of(self, index: int) -> WorkerCrashed:
-        how, words = self._launch.how_it_ended(index), self._launch.last_words()
-        return WorkerCrashed(f"{self._roles[index]} {how}{words}")
 
     def all_pids(self) -> set[int]:
         """Return the numbers of all of the group's processes on this host, a launcher included."""

@@ -87,7 +87,7 @@ class Trial:
         """Measure the trial on its own and return its outcome."""
         try:
             self.prepare()
-            self._try(self._go)
+            self._try(lambda: self._hear_out({"do": "go"}))
             self.complete()
         finally:
             self.release()
@@ -178,9 +178,6 @@ class Trial:
         request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict()}
         self._group.ask_all({**request, "cores": self._cores}, _ANSWER_S)
         self._probes = (self._probe(), None)
-
-    def _go(self) -> None:
-        self._hear_out({"do": "go"})
 
     def _hear_out(self, question: dict[str, Any]) -> None:
         try:

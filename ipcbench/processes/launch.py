@@ -84,6 +84,10 @@ class Launch:
         dead = (self.indices[i] for i, process in enumerate(self.started) if process.poll() is not None)
         return next(dead, None)
 
+    def crashed(self, index: int, name: str) -> WorkerCrashed:
+        """Return the error that says how a worker's process ended, and its last words."""
+        return WorkerCrashed(f"{name} {self.how_it_ended(index)}{self.last_words()}")
+
     def how_it_ended(self, index: int) -> str:
         """Return how a worker's process ended; waits a moment for its exit status."""
         process = self.started[min(self.indices.index(index), len(self.started) - 1)]
@@ -208,7 +212,7 @@ def gather(
                 continue
             for group in launches:
                 if (dead := group.first_dead()) is not None:
-                    raise WorkerCrashed(f"{names[dead]} {group.how_it_ended(dead)}{group.last_words()}")
+                    raise group.crashed(dead, names[dead])
             if not remaining_s(deadline):
                 missing = ", ".join(name for index, name in names.items() if index not in workers)
                 words = "".join(group.last_words() for group in launches)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ipcbench.processes.cleanup import RUN_LOCK, RUN_SUFFIX, remove
@@ -57,9 +56,7 @@ class RunDir:
             self._janitor.stdin.write(f"{pid}\n".encode())
             self._janitor.stdin.flush()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._lock)
         try:  # the janitor cleans up, whether the run ends by itself or is killed
             self._janitor.communicate(timeout=_JANITOR_S)

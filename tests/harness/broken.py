@@ -15,7 +15,7 @@ from ipcbench.backends.shm.backend import Shm
 from ipcbench.workload.message import FLAGS, HEADER_BYTES, Phase, unpack_stamp, unpack_word
 
 AT = 20
-"""Which message of the window brings the trouble."""
+"""Number of the window's message that goes wrong."""
 
 
 def _in_window(message: Message) -> bool:

@@ -1,4 +1,4 @@
-"""What the harness tests share: the floor, measured once; the broken backends, which workers can import."""
+"""What the harness tests share: a floor measured once, and broken backends that workers can import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _floor_of = functools.cache(measure_floor)
 
 @pytest.fixture(autouse=True)
 def one_floor(monkeypatch):
-    """The floor of this machine is measured once for all runs; measuring it takes half a second."""
+    """Measure the floor of this machine once for all runs; it takes half a second."""
     monkeypatch.setattr("ipcbench.harness.sweep.measure_floor", lambda sizes: _floor_of(tuple(sorted(set(sizes)))))
 
 

@@ -1,4 +1,4 @@
-"""Whatever breaks in the middle of a trial: that trial fails with its reason, the rest is measured, nothing is left."""
+"""Whatever breaks during a trial: that trial fails with its reason, the rest is measured, and nothing is left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("broken_on_path")
 
 
 def one_broken(name: str, folder, stall_s: float = 1.0, module: str = "broken", **changes):
-    """Measure a broken backend between sound ones; return its one trial after checking that the others are sound."""
+    """Measure a broken backend beside a sound one; return its trial after checking that the other is ok."""
     run, told = measure(tiny(backends=("shm", f"{module}:{name}"), **changes), folder, stall_s)
     by_backend = {trial.spec.backend: trial for trial in run.trials}
     assert len(run.trials) == 2
@@ -27,7 +27,7 @@ def test_a_process_that_dies_or_hangs_fails_its_trial_alone(name, words, tmp_pat
     trial, told = one_broken(name, tmp_path)
     assert trial.status == "failed"
     assert [word for word in words if word not in trial.reason] == []
-    assert any(trial.reason in one.warning for one in told)
+    assert any(trial.reason in progress.warning for progress in told)
 
 
 def test_a_backend_that_hangs_on_opening_is_given_up(tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_a_stall_shows_in_p99_as_the_theory_says_and_a_closed_loop_hides_it(tmp_
         ),
         tmp_path,
     )
-    paced, pingpong = sorted(run.trials, key=lambda one: one.spec.mode)
+    paced, pingpong = sorted(run.trials, key=lambda trial: trial.spec.mode)
     assert (paced.status, pingpong.status) == ("ok", "ok")
     expected_ns = stall_s * (1 - 0.01 * window_s / stall_s) * 1e9
     (reader,) = paced.readers

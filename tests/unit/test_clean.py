@@ -41,7 +41,7 @@ def make_run(temporary: Path, token: str) -> Path:
 
 
 def reasons() -> dict[str, str]:
-    return {one.path.name: one.kept_because for one in survey()}
+    return {resource.path.name: resource.kept_because for resource in survey()}
 
 
 def test_a_run_of_the_harness_is_known_to_live(host: tuple[Path, Path]) -> None:
@@ -60,14 +60,14 @@ def test_a_dead_run_goes_whole_whatever_its_age(host: tuple[Path, Path]) -> None
     make_run(temporary, "ipcb-a")
     (temporary / "ipcb-a-1").mkdir()
     (shared / "ipcb-a-1").write_bytes(bytes(1000))
-    found = survey()
-    assert [one.path.name for one in found] == ["ipcb-a-1", "ipcb-a-1", "ipcb-a-run"]
-    assert [one.kept_because for one in found] == ["", "", ""]
-    assert sum(one.size_bytes for one in found) == 1000
+    resources = survey()
+    assert [resource.path.name for resource in resources] == ["ipcb-a-1", "ipcb-a-1", "ipcb-a-run"]
+    assert [resource.kept_because for resource in resources] == ["", "", ""]
+    assert sum(resource.size_bytes for resource in resources) == 1000
     assert list(temporary.iterdir()) != []  # surveying removes nothing
-    assert clean(found) == found
+    assert clean(resources) == resources
     assert [*temporary.iterdir(), *shared.iterdir()] == []
-    assert clean(found) == found  # gone already: fine
+    assert clean(resources) == resources  # gone already: fine
 
 
 def test_a_living_run_stays_whole(host: tuple[Path, Path]) -> None:
@@ -126,7 +126,7 @@ def test_a_segment_that_is_mapped_stays_though_its_locks_are_elsewhere(host: tup
         assert reasons() == {"ipcb-far": "a process has its segment mapped"}
         (host[0] / "ipcb-far").mkdir()
         age(host[0] / "ipcb-far")
-        assert [one.kept_because for one in survey()] == ["a process has its segment mapped"] * 2
+        assert [resource.kept_because for resource in survey()] == ["a process has its segment mapped"] * 2
     assert reasons() == {"ipcb-far": ""}
 
 
@@ -154,4 +154,4 @@ def test_what_cannot_be_removed_is_said(host: tuple[Path, Path], monkeypatch: py
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(cleanup.shutil, "rmtree", refuse)
-    assert [one.kept_because for one in clean(survey())] == ["cannot be removed: Permission denied"]
+    assert [resource.kept_because for resource in clean(survey())] == ["cannot be removed: Permission denied"]

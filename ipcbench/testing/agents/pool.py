@@ -176,8 +176,7 @@ class MpiPool(ProcessPool):
         with suppress(LawBroken):  # one that has gone already need not leave
             for agent in agents:
                 agent.tell_to_leave()
-            for agent in agents:
-                agent.has_ended(_ENDING_S)
+            all(agent.has_ended(_ENDING_S) for agent in agents)
         self.discard()
 
 
