@@ -1,7 +1,7 @@
-"""How right the verdicts are on this machine: equal cells that are called different, known slow-downs that are found.
+"""How often verdicts on this machine are right: equal cells called different, known slow-downs called slower.
 
-A run measures one backend by two names (A/A), and slowed by 5, 10 and 20 %, at several payload sizes. Every size gives
-one verdict on each of the others against the first. All of one size take turns (ipcbench/harness/turns.py).
+A run measures one backend under two names (A/A), and slowed by 5, 10 and 20 %, at several payload sizes. At each size,
+every other cell is compared with the first. All cells of one size take turns.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ipcbench.testing.faults.slowed import slowdown_percent, slowed_name
 
 SLOWDOWNS_PERCENT = (5, 10, 20)
 SIZES_BYTES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-"""Of the payloads of one run; each gives a verdict."""
+"""Payload sizes of one run; each gives a verdict."""
 ROUNDS = 20
-"""Two cells of one size take 10 s in so many rounds, of the 105 s that a run has by default."""
+"""Rounds of a run by default: two cells of one size then take 10 s, of the 105 s that a run has by default."""
 ONE_SIDED_LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """What the verdicts on one slow-down were."""
+class VerdictCounts:
+    """How many verdicts on one slow-down there were of each kind."""
 
     percent: int
     verdicts_count: int
@@ -43,7 +43,7 @@ class Tally:
 
     @property
     def different_ratio(self) -> float:
-        """Return the share that was called slower or faster; for A/A the rate of false positives."""
+        """Return the share that was called slower or faster; for A/A, the rate of false positives."""
         return (self.slower_count + self.faster_count) / self.verdicts_count if self.verdicts_count else math.nan
 
     @property
@@ -59,30 +59,31 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """The tallies of all runs, A/A first."""
+    """The verdicts of all runs, counted."""
 
     backend: str
     rounds: int
     noise_ratio: float
-    """By how much a cell measured twice differed: the middle of the runs' noise floors."""
-    tallies: tuple[Tally, ...]
+    """By how much a cell measured twice differed: the median of the runs' noise floors."""
+    tallies: tuple[VerdictCounts, ...]
+    """Counts of each slow-down, A/A first."""
 
 
-def upper_bound(found: int, count: int) -> float:
-    """Return the exact (Clopper-Pearson) one-sided 95 % upper bound of a rate of which `found` of `count` were seen."""
-    if found >= count:
+def upper_bound(hits: int, count: int) -> float:
+    """Return the exact (Clopper-Pearson) one-sided 95 % upper bound of a rate that gave `hits` out of `count`."""
+    if hits >= count:
         return 1.0
-    low, high = found / count, 1.0
+    low, high = hits / count, 1.0
     while high - low > 1e-6:
         middle = (low + high) / 2
-        seen = sum(math.comb(count, k) * middle**k * (1 - middle) ** (count - k) for k in range(found + 1))
-        low, high = (middle, high) if seen > 1 - ONE_SIDED_LEVEL else (low, middle)
+        at_most_hits = sum(math.comb(count, k) * middle**k * (1 - middle) ** (count - k) for k in range(hits + 1))
+        low, high = (middle, high) if at_most_hits > 1 - ONE_SIDED_LEVEL else (low, middle)
     return high
 
 
 def sweep_for(backend: str, seed: int, rounds: int, slowdowns_percent: Sequence[int] = SLOWDOWNS_PERCENT) -> SweepSpec:
-    """Return the run that gives one verdict a size and slow-down, and a size and A/A pair."""
-    names = (slowed_name(backend, one) for one in (0, *slowdowns_percent))
+    """Return the sweep that gives one verdict for each size and slow-down, and for each size and A/A pair."""
+    names = (slowed_name(backend, percent) for percent in (0, *slowdowns_percent))
     return SweepSpec(
         name="selftest",
         backends=(slowed_name(backend, 0, again=True), *names),
@@ -107,15 +108,15 @@ def self_test(
     on_progress: Callable[[Progress], None] | None = None,
     keep: Path | None = None,
 ) -> SelfTest:
-    """Measure until there are so many verdicts on each slow-down, about four minutes for ten of each.
+    """Measure until there are `pairs` verdicts on each slow-down; ten of each take about four minutes.
 
     Args:
-        backend: name of the one to slow down; its processes must be its own (not `null`).
+        backend: name of the backend to slow down; its endpoints must be processes (not `null`).
         pairs: verdicts wanted, rounded up to whole runs.
-        rounds: of each comparison; a small difference needs many.
+        rounds: rounds of each comparison; a small difference needs many.
         slowdowns_percent: above 0, each once; equal pairs (A/A) are always measured.
         on_progress: called after every trial.
-        keep: folder in which the runs stay; without it they are removed.
+        keep: folder in which to keep the runs; without it they are removed.
 
     Raises:
         UnknownBackend, BackendUnavailable: before anything is measured.
@@ -128,19 +129,19 @@ def self_test(
             sweep = sweep_for(backend, number + 1, rounds, slowdowns_percent)
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))
             noise.append(noise_of(run))
-            for percent, found in verdicts(run, noise[-1]):
-                counts[percent][("no clear difference", "slower", "faster").index(found)] += 1
-    tallies = (Tally(percent, sum(found), found[1], found[2]) for percent, found in counts.items())
+            for percent, word in verdicts(run, noise[-1]):
+                counts[percent][("no clear difference", "slower", "faster").index(word)] += 1
+    tallies = (VerdictCounts(percent, sum(kinds), kinds[1], kinds[2]) for percent, kinds in counts.items())
     return SelfTest(backend, rounds, median(noise), tuple(tallies))
 
 
 def noise_of(run: Run) -> float:
-    """Return the noise floor of its latencies."""
+    """Return the noise floor of a run's latencies."""
     return summarise(run).noise_ratios.get("latency", 0.0)
 
 
 def verdicts(run: Run, noise_ratio: float) -> Iterator[tuple[int, str]]:
-    """Yield (slow-down in percent, verdict on it) for every size of such a run; sizes without figures are left out."""
+    """Yield (slow-down in percent, verdict on it) for every size of the run; sizes without figures are left out."""
     base, *others = run.info.sweep["backends"]
     for size in run.info.sweep["sizes"]:
         first = _latency(run, base, size)
@@ -151,5 +152,7 @@ def verdicts(run: Run, noise_ratio: float) -> Iterator[tuple[int, str]]:
 
 
 def _latency(run: Run, backend: str, size: int) -> Estimate | None:
-    trials = [one for one in run.trials if one.spec.backend == backend and one.spec.size == size and is_sound(one)]
+    trials = [
+        trial for trial in run.trials if trial.spec.backend == backend and trial.spec.size == size and is_sound(trial)
+    ]
     return cell_figures(run, trials).latency_p50 if trials else None

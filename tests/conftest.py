@@ -21,9 +21,8 @@ from xdist.scheduler import LoadFileScheduling
 
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.testing.agents.client import until
-from ipcbench.testing.conformance import shared_pool
-from ipcbench.testing.leaks import files, traces
-from ipcbench.testing.open_handles import descriptors
+from ipcbench.testing.conformance import shared_pools
+from ipcbench.testing.leaks import descriptors, files, traces
 
 _FADING_S = 3.0
 """How long a test's remains may take to go: libraries close in the background, other runs on the host come and go."""
@@ -45,7 +44,7 @@ def pytest_configure() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    shared_pool().close()
+    shared_pools().close()
 
 
 class _Scheduler(LoadFileScheduling):
@@ -77,7 +76,7 @@ class Belongings:
 
     @classmethod
     def now(cls) -> Belongings:
-        pool = shared_pool()
+        pool = shared_pools()
         gc.collect()
         kept, agents = pool.filenos(), pool.pids()
         return cls(

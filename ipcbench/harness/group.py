@@ -1,26 +1,22 @@
-"""A worker group as the coordinator sees it: questions to all, answers from all, and what went wrong as one error."""
+"""A group of workers as the coordinator sees it: questions to all, answers from all, and one error for what failed."""
 
 from __future__ import annotations
 
-import subprocess
-from contextlib import suppress
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any, cast
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import TrialError, WorkerCrashed, WorkerTimeout
-from ipcbench.processes.control import Channel, Switchboard
-from ipcbench.processes.launch import Processes, start_group
+from ipcbench.processes.control import EXIT, Switchboard
+from ipcbench.processes.launch import LAUNCH_S, gather, launch
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
-LAUNCH_S = 60.0
+_VERBS = "ipcbench.harness.worker:Worker"
 _CLOCK_QUESTIONS = 64
-_DEATH_NOTICE_S = 1.0
 
 
 def role_of(index: int) -> str:
-    """Return the name of process number `index` of a group."""
+    """Return the name of worker `index` of a group."""
     return "writer" if index == 0 else f"reader-{index - 1}"
 
 
@@ -31,10 +27,8 @@ class Group:
         launcher: how to start them.
         readers: N.
         switchboard: where they connect to.
-        directory: the run's own folder, for what the group writes to stderr.
-        name: unique within the run.
         launch_s: how long they may take to connect.
-        roles: what the processes are called where something goes wrong; without it, writer and reader-0, reader-1 …
+        roles: names of the processes in errors; by default writer, reader-0, reader-1 …
 
     Raises:
         WorkerCrashed: one ended before it connected.
@@ -47,39 +41,20 @@ class Group:
         launcher: Launcher,
         readers: int,
         switchboard: Switchboard,
-        directory: Path,
-        name: str,
         launch_s: float = LAUNCH_S,
         roles: tuple[str, ...] = (),
     ) -> None:
         self.endpoints = readers + 1
         self._roles = roles or tuple(map(role_of, range(readers + 1)))
-        self._channels: dict[int, Channel] = {}
-        self.pids: dict[int, int] = {}
-        self._processes: Processes = start_group(
-            launcher, self.endpoints, switchboard.address, switchboard.environment(), directory / f"{name}.stderr"
-        )
+        self._launch = launch(launcher, range(self.endpoints), switchboard, _VERBS)
+        workers = gather(switchboard, [self._launch], dict(enumerate(self._roles)), launch_s)
+        self.pids = {index: pid for index, (pid, _) in workers.items()}
+        self._channels = {index: channel for index, (_, channel) in workers.items()}
         try:
-            self._gather(switchboard, launch_s)
             self.clock_offset_ns, self.clock_delay_ns = self._compare_clocks()
         except BaseException:
             self.kill()
             raise
-
-    def _gather(self, switchboard: Switchboard, launch_s: float) -> None:
-        deadline = deadline_ns(launch_s)
-        while len(self._channels) < self.endpoints:
-            channel = switchboard.accept(min(0.2, remaining_s(deadline) or 0.0))
-            if channel is not None:
-                hello = channel.receive(remaining_s(deadline))
-                self._channels[hello["index"]] = channel
-                self.pids[hello["index"]] = hello["pid"]
-                self._processes.worker_pids.append(hello["pid"])
-            elif dead := self._processes.dead():
-                raise WorkerCrashed(self._obituary(dead[0][0], dead[0][1]))
-            elif not remaining_s(deadline):
-                missing = ", ".join(self._roles[i] for i in range(self.endpoints) if i not in self._channels)
-                raise WorkerTimeout(f"{missing} did not start within {launch_s:.0f} s{self._quote()}")
 
     def _compare_clocks(self) -> tuple[float, float]:
         """Return the largest |offset| of a worker's clock to ours and the least delay seen with that worker, in ns.
@@ -101,7 +76,7 @@ class Group:
 
     @property
     def clocks_agree(self) -> bool:
-        """Return whether the workers' clocks and ours are one, as far as can be seen."""
+        """Return whether the workers' clocks and ours are one, as far as the questions can tell."""
         return self.clock_offset_ns <= self.clock_delay_ns / 2
 
     def ask_one(self, index: int, question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -131,15 +106,15 @@ class Group:
             try:
                 self._channels[index].send(question)
             except TrialError as error:
-                raise WorkerCrashed(self._death_of(index)) from error
+                raise self._launch.crashed(index, self._roles[index]) from error
 
     def hear(self, questions: dict[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any]]:
-        """Wait for all answers; the first bad one ends the waiting. Of several, the end of a process comes first: it is
-        what the others complain of.
+        """Wait for all answers, until the first error. If several arrive at once, the end of a process is raised first:
+        it is what the others complain of.
 
         Raises:
             WorkerCrashed: a worker ended; names its role, exit code and last words.
-            WorkerTimeout: a worker did not answer in time; names its role.
+            WorkerTimeout: a worker did not answer in time; names all such roles.
             TrialError: a worker answered with an error; names its role and the error.
         """
         answers: dict[int, dict[str, Any]] = {}
@@ -158,8 +133,8 @@ class Group:
                     answers[index] = self._answer(index)
                 except WorkerCrashed:
                     raise
-                except TrialError as bad:
-                    error = error or bad
+                except TrialError as answered:
+                    error = error or answered
             if error is not None:
                 raise error
         return answers
@@ -170,46 +145,28 @@ class Group:
         except WorkerTimeout:
             raise
         except TrialError as error:
-            raise WorkerCrashed(self._death_of(index)) from error
+            raise self._launch.crashed(index, self._roles[index]) from error
         if not answer["ok"]:
             raise TrialError(f"{self._roles[index]}: {answer['error']}: {answer['text']}")
         return answer
 
-    def _death_of(self, index: int) -> str:
-        """Return what is known of the death of worker `index`; its exit status may take a moment to be there."""
-        own = self._processes.started[min(index, len(self._processes.started) - 1)]
-        with suppress(subprocess.TimeoutExpired):
-            own.wait(_DEATH_NOTICE_S)
-        return self._obituary(index, own.returncode)
-
-    def _obituary(self, index: int, code: int | None) -> str:
-        if code is None:
-            how = "ended"
-        else:
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return f"{self._roles[index]} {how}{self._quote()}"
-
-    def _quote(self) -> str:
-        words = self._processes.last_words()
-        return f"; last words: {words}" if words else ""
-
     def all_pids(self) -> set[int]:
-        """Return the numbers of all processes of this host that belong to the group, a launcher included."""
-        return {*self.pids.values(), *(one.pid for one in self._processes.started)}
+        """Return the numbers of all of the group's processes on this host, a launcher included."""
+        return {*self.pids.values(), *(process.pid for process in self._launch.started)}
 
     def end(self) -> None:
         """Tell all workers to exit and wait for them; those that do not are killed."""
         for channel in self._channels.values():
             try:
-                channel.send({"do": "exit"})
-            except TrialError:  # it has ended already
+                channel.send(EXIT)
+            except TrialError:  # the worker has ended already
                 continue
-        self._processes.wait()
+        self._launch.end()
         self._close()
 
     def kill(self) -> None:
         """End the group at once."""
-        self._processes.kill()
+        self._launch.kill()
         self._close()
 
     def _close(self) -> None:

@@ -22,12 +22,12 @@ from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.precision import widest_ratio
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
-from ipcbench.harness.trial import TrialRun
+from ipcbench.harness.trial import Trial
 from ipcbench.harness.turns import run_all
 from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
 from ipcbench.processes.control import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
-from ipcbench.processes.run_dir import Scene
+from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.store import RunWriter, load_run, new_run_id
 from ipcbench.spec import SweepSpec, TrialSpec
@@ -129,7 +129,6 @@ class _Run:
     groups: dict[tuple[str, bool], Group] = field(default_factory=dict)
     """By backend, and whether it is the twin's."""
     measured: list[TrialResult] = field(default_factory=list)
-    launches: int = 0
 
     def carry_out(self) -> None:
         """Measure round after round; leave the store with the right status."""
@@ -140,17 +139,17 @@ class _Run:
         for name, reason in self.writer.info.skipped.items():
             self._tell(0, name, "left out", f"{name} is left out: {reason}")
         try:
-            with Scene() as scene, self._switchboard(scene) as switchboard:
+            with RunDir() as run_dir, self._switchboard(run_dir) as switchboard:
                 while not (complete := self._is_complete(rounds_done)) and self._within_budget(rounds_done):
-                    self._round(rounds_done, scene, switchboard)
+                    self._round(rounds_done, run_dir, switchboard)
                     rounds_done += 1
                 status = "complete" if complete else "out of budget"
         finally:
             self.writer.update(replace(self.writer.info, status=status, rounds_done=rounds_done))
 
     @contextmanager
-    def _switchboard(self, scene: Scene) -> Iterator[Switchboard]:
-        switchboard = Switchboard(scene.directory, os.environ.get(CONTROL_HOST_VARIABLE))
+    def _switchboard(self, run_dir: RunDir) -> Iterator[Switchboard]:
+        switchboard = Switchboard(run_dir.path, os.environ.get(CONTROL_HOST_VARIABLE))
         try:
             yield switchboard
         finally:
@@ -198,10 +197,10 @@ class _Run:
         names = [name for name, backend in self.backends.items() if backend.capabilities.launcher != "inline"]
         return [(name, self.payloads[len(self.payloads) // 2], True) for name in names[:1]]
 
-    def _round(self, round_index: int, scene: Scene, switchboard: Switchboard) -> None:
+    def _round(self, round_index: int, run_dir: RunDir, switchboard: Switchboard) -> None:
         """Measure every cell once, on fresh processes: one group for each backend, idle while another is measured."""
         for cells in self._heats(round_index):
-            for result in self._measure(cells, scene, switchboard):
+            for result in self._measure(cells, run_dir, switchboard):
                 self.done += 1
                 label = _label(result.spec)
                 warning = f"{label} failed: {result.reason}" if result.status == "failed" else ""
@@ -210,21 +209,21 @@ class _Run:
             group.end()
         self.groups.clear()
 
-    def _measure(self, cells: Sequence[_Cell], scene: Scene, switchboard: Switchboard) -> Iterator[TrialResult]:
+    def _measure(self, cells: Sequence[_Cell], run_dir: RunDir, switchboard: Switchboard) -> Iterator[TrialResult]:
         """Measure cells that take turns, or a single one, and yield their records once they are stored."""
         ready: list[tuple[_Cell, Group]] = []
         for trial, payload in cells:
             started_unix_s = time.time()
             try:
-                ready.append(((trial, payload), self._group(trial, scene, switchboard)))
+                ready.append(((trial, payload), self._group(trial, run_dir, switchboard)))
             except IpcbenchError as error:
                 reason = f"the group did not start: {error}"
                 result = failed_trial(trial, self.writer.next_trial_id, reason, started_unix_s)
                 self.writer.append(result, {})
                 yield result
         runs = [
-            TrialRun(
-                scene,
+            Trial(
+                run_dir,
                 self.backends[trial.backend],
                 group,
                 # without a common clock there is no common time to take turns by
@@ -242,22 +241,15 @@ class _Run:
             self.measured.append(facts.result)
             yield facts.result
 
-    def _group(self, trial: TrialSpec, scene: Scene, switchboard: Switchboard) -> Group:
+    def _group(self, trial: TrialSpec, run_dir: RunDir, switchboard: Switchboard) -> Group:
         """Return the backend's processes of this round, started if they are not there yet."""
         found = self.groups.get((trial.backend, trial.twin))
-        return found or self._launch(self.backends[trial.backend], trial, scene, switchboard)
+        return found or self._launch(self.backends[trial.backend], trial, run_dir, switchboard)
 
-    def _launch(self, backend: type[Backend], trial: TrialSpec, scene: Scene, switchboard: Switchboard) -> Group:
-        self.launches += 1
-        group = Group(
-            backend.capabilities.launcher,
-            self.sweep.readers,
-            switchboard,
-            scene.directory,
-            f"group-{self.launches}",
-        )
+    def _launch(self, backend: type[Backend], trial: TrialSpec, run_dir: RunDir, switchboard: Switchboard) -> Group:
+        group = Group(backend.capabilities.launcher, self.sweep.readers, switchboard)
         for pid in group.all_pids():
-            scene.watch(pid)
+            run_dir.watch(pid)
         self.groups[trial.backend, trial.twin] = group
         return group
 

@@ -1,4 +1,4 @@
-"""One trial on one group: create, open, probe, go, close, destroy; and the record of it, whatever happened."""
+"""One trial on one group of processes, from creating its channels to its record, whatever happens."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.probe import make_probe_file, probe_length
 from ipcbench.machine.describe import ConditionsProbe
-from ipcbench.processes.run_dir import Scene
+from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import Conditions, TrialResult
 from ipcbench.spec import ChannelSpec
 from ipcbench.workload.message import message_bytes
 
 MAX_STEAL_RATIO = 0.02
-"""More of the machine's time given to others by the hypervisor than this, and the trial is stamped noisy."""
+"""A trial during which the hypervisor gave others more of the machine's time than this is stamped noisy."""
 
 MAX_PROBE_CHANGE_RATIO = 1.6
-"""A placement probe that changes by more than this during a trial stamps it noisy: the cores moved."""
+"""A trial during which the placement probe changes by more than this is stamped noisy: the cores moved."""
 
 MAX_FAULTS_PER_MESSAGE = 0.01
 _ANSWER_S = 30.0
@@ -33,34 +33,41 @@ _PROBE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a trial yields besides its record."""
+class TrialOutcome:
+    """What a trial yields."""
 
     result: TrialResult
     samples: dict[str, Column]
-    """Columns by `role.column`, thinned to `keep` messages each; empty for a failed trial."""
+    """Columns by `role.column`, thinned; empty for a failed trial."""
     group_is_sound: bool
     """False if the group must be replaced before the next trial."""
 
 
-class TrialRun:
-    """Carries out one trial: `prepare`, `measure`, `complete` and `release`, in that order; then `facts`.
+class Trial:
+    """Carries out one trial: by `run`, or step by step where it takes turns with others.
 
-    Every ipcbench error on the way becomes a failed trial with its reason; the steps after it do nothing.
+    The steps are `prepare`, `warm_up`, `begin_turns`, `end_turns`, `finish`, `complete` and `release`; then `outcome`.
+    Every ipcbench error on the way becomes a failed trial with its reason, and the steps after it do nothing.
 
     Args:
-        scene: the run's folder and the prefix of its names.
+        run_dir: names the channels.
         backend: the transport.
         group: its processes.
         plan: the trial and its counts.
         trial_id: number of the trial in the run.
-        usable_cores: how many processes can really run at once.
+        usable_cores: how many processes can run at once.
     """
 
     def __init__(
-        self, scene: Scene, backend: type[Backend], group: Group, plan: Plan, trial_id: int, usable_cores: float
+        self,
+        run_dir: RunDir,
+        backend: type[Backend],
+        group: Group,
+        plan: Plan,
+        trial_id: int,
+        usable_cores: float,
     ) -> None:
-        self._scene = scene
+        self._run_dir = run_dir
         self._backend = backend()
         self._group = group
         self._plan = plan
@@ -76,15 +83,15 @@ class TrialRun:
         self._machine = ConditionsProbe()
         self._started_unix_s = self._started_s = 0.0
 
-    def run(self) -> Facts:
-        """Return the record of a trial that is measured on its own."""
+    def run(self) -> TrialOutcome:
+        """Measure the trial on its own and return its outcome."""
         try:
             self.prepare()
-            self._try(self._go)
+            self._try(lambda: self._hear_out({"do": "go"}))
             self.complete()
         finally:
             self.release()
-        return self.facts()
+        return self.outcome()
 
     def prepare(self) -> None:
         """Open the endpoints."""
@@ -93,11 +100,11 @@ class TrialRun:
         self._try(self._open)
 
     def warm_up(self) -> None:
-        """Have the endpoints do what comes before the window."""
+        """Have the endpoints do their work before the window."""
         self._try(lambda: self._group.ask_all({"do": "warm up"}, self._plan.deadline_s()))
 
     def begin_turns(self, starts_ns: Sequence[int]) -> None:
-        """Tell the endpoints when their turns are, and do not wait."""
+        """Tell the endpoints when their turns start, without waiting."""
         question = {"do": "measure", "starts_ns": list(starts_ns)}
         self._try(lambda: self._group.tell(self._group.to_all(question)))
 
@@ -106,7 +113,7 @@ class TrialRun:
         self._try(lambda: self._group.hear(self._group.to_all({"do": "measure"}), timeout_s))
 
     def finish(self) -> None:
-        """Have the endpoints do what comes after the window."""
+        """Have the endpoints do their work after the window."""
         self._try(lambda: self._hear_out({"do": "finish"}))
 
     def complete(self) -> None:
@@ -114,7 +121,7 @@ class TrialRun:
         self._try(self._close)
 
     def release(self) -> None:
-        """Remove the channels, whatever happened."""
+        """Remove the channels, whatever has happened."""
         while self._addresses and not self._inline:
             address = self._addresses.pop()
             try:
@@ -128,15 +135,15 @@ class TrialRun:
                 step()
             except IpcbenchError as error:
                 self._error = error
-                self._group.kill()  # at once: what is left of it would disturb those that it takes turns with
+                self._group.kill()  # at once: what is left of it would disturb the trials that it takes turns with
 
     @property
     def plan(self) -> Plan:
         """The trial and its counts."""
         return self._plan
 
-    def facts(self) -> Facts:
-        """Return the trial's record."""
+    def outcome(self) -> TrialOutcome:
+        """Return what the trial yields."""
         if self._error is None:
             result, samples = self._record(self._answers)
             if result.status == "failed":
@@ -162,47 +169,44 @@ class TrialRun:
             conditions=conditions,
             notes=tuple(self._stamps(conditions)) + result.notes,
         )
-        return Facts(result, samples, self._error is None)
+        return TrialOutcome(result, samples, self._error is None)
 
     def _open(self) -> None:
         for channel in self._channels():
-            self._addresses.append(self._create(channel))  # each must be known once it exists
-        address, *back = (one.as_dict() for one in self._addresses)
+            self._addresses.append(self._create(channel))  # one by one: `release` must know each that exists
+        address, *back = (each.as_dict() for each in self._addresses)
         request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict()}
         self._group.ask_all({**request, "cores": self._cores}, _ANSWER_S)
         self._probes = (self._probe(), None)
-
-    def _go(self) -> None:
-        self._hear_out({"do": "go"})
 
     def _hear_out(self, question: dict[str, Any]) -> None:
         try:
             self._answers = self._group.ask_all(question, self._plan.deadline_s())
         except WorkerTimeout as error:
             if self._trial.mode == "paced":
-                most = f"{self._trial.rate_per_s:,.0f} messages/s are far too many for it"
-                raise WorkerTimeout(f"{error}: the transport hangs, or {most}") from error
+                rate = f"{self._trial.rate_per_s:,.0f} messages/s are far too many for it"
+                raise WorkerTimeout(f"{error}: the transport hangs, or {rate}") from error
             raise
         self._probes = (self._probes[0], self._probe())
 
     def _close(self) -> None:
         self._group.ask_all({"do": "close"}, _ANSWER_S)
-        if self._inline:  # after a failure the process goes, and its channels with it
+        if self._inline:  # after a failure the process ends, and its channels with it
             question = {"do": "destroy", "backend": self._trial.backend}
-            for one in self._addresses:
-                self._group.ask_one(0, {**question, "address": one.as_dict()}, _ANSWER_S)
+            for address in self._addresses:
+                self._group.ask_one(0, {**question, "address": address.as_dict()}, _ANSWER_S)
 
     def _create(self, channel: ChannelSpec) -> Address:
-        """Make a channel: here, or in the endpoints' own process if it exists nowhere else."""
+        """Create a channel: here, or in the endpoints' process if it exists only there."""
         if not self._inline:
             return self._backend.create(channel)
         question = {"do": "create", "backend": self._trial.backend, "channel": channel.as_dict()}
         return Address.from_dict(self._group.ask_one(0, question, _ANSWER_S)["address"])
 
     def _channels(self) -> Iterable[ChannelSpec]:
-        """Yield the channel to all readers; for round trips, then each reader's own channel back."""
+        """Yield the channel to all readers; for round trips, then the channel back from each reader."""
         there = ChannelSpec(
-            name=self._scene.channel_name(),
+            name=self._run_dir.channel_name(),
             readers=self._trial.readers,
             max_message_bytes=message_bytes(self._trial.payload_bytes),
             delivery=self._trial.delivery,
@@ -212,22 +216,22 @@ class TrialRun:
         yield there
         if self._trial.mode == "pingpong":
             for index in range(self._trial.readers):
-                yield replace(there, name=self._scene.channel_name(), readers=1, processes=(index + 1, 0))
+                yield replace(there, name=self._run_dir.channel_name(), readers=1, processes=(index + 1, 0))
 
     def _probe(self) -> float | None:
-        """Return the placement probe between writer and reader 0; None where they are threads of one process."""
+        """Return the placement probe between writer and reader 0; None if they are threads of one process."""
         if self._inline:
             return None
-        path = self._scene.directory / "probe"
-        if not self._scene.probe_count:
+        path = self._run_dir.path / "probe"
+        if not self._run_dir.probe_count:
             make_probe_file(path)
-        base = self._scene.probe_count
-        self._scene.probe_count += probe_length()
+        base = self._run_dir.probe_count
+        self._run_dir.probe_count += probe_length()
         question = {"do": "probe", "path": str(path), "base": base, "timeout_s": _PROBE_S}
         answers = self._group.ask({0: question, 1: question}, _ANSWER_S)
         half_ns: float | None = answers[0]["half_ns"]
-        if half_ns is None:  # one side gave up: start the counter anew, on both sides
-            self._scene.probe_count = 0
+        if half_ns is None:  # one side gave up: both restart the counter
+            self._run_dir.probe_count = 0
         return half_ns
 
     def _stamps(self, conditions: Conditions) -> Iterable[str]:
@@ -253,9 +257,9 @@ class TrialRun:
         total = answers[0]["facts"]["total_count"]
         status, reason = judge(self._trial, endpoints, total, digest.achieved_rate_per_s(), digest.backlog_ns())
         notes = []
-        if not (answers[0]["facts"]["steady"] and all(one.steady for one in endpoints)):
+        if not (answers[0]["facts"]["steady"] and all(endpoint.steady for endpoint in endpoints)):
             notes.append("unsteady")
-        faults = max(one.usage.minor_faults_count / max(1, one.messages_count) for one in endpoints)
+        faults = max(end.usage.minor_faults_count / max(1, end.messages_count) for end in endpoints)
         if faults > MAX_FAULTS_PER_MESSAGE and self._trial.mode == "saturate":
             notes.append(f"{faults:.2g} page faults per message")
         result = TrialResult(

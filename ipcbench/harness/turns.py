@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipcbench.harness.trial import Facts, TrialRun
+from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.util.clock import now_ns
 
 _START_NS = 20_000_000
@@ -17,14 +17,14 @@ _START_PER_ENDPOINT_NS = 500_000
 """The first turn begins so long after the first endpoint is told: all must know by then."""
 
 
-def run_all(runs: Sequence[TrialRun]) -> list[Facts]:
+def run_all(runs: Sequence[Trial]) -> list[TrialOutcome]:
     """Return the records of trials on as many groups, in their order: in turns where that is planned."""
     together = [one for one in runs if one.plan.trial.turns > 1]
     found = dict(zip(together, _run_in_turns(together), strict=True)) if together else {}
     return [found[one] if one in found else one.run() for one in runs]
 
 
-def _run_in_turns(runs: Sequence[TrialRun]) -> list[Facts]:
+def _run_in_turns(runs: Sequence[Trial]) -> list[TrialOutcome]:
     """Measure trials of one plan together; what fails in one leaves the others alone."""
     plan = runs[0].plan
     period_ns = len(runs) * plan.turn_ns()
@@ -44,4 +44,4 @@ def _run_in_turns(runs: Sequence[TrialRun]) -> list[Facts]:
     finally:
         for one in runs:
             one.release()
-    return [one.facts() for one in runs]
+    return [one.outcome() for one in runs]

@@ -1,1 +1,1 @@
-"""Supervision of processes: control channel, launchers, worker shell, run directory, janitor, clean-up."""
+"""Supervision of processes: control channel, launchers, worker shell, run directory, janitor and clean-up."""

@@ -1,80 +1,99 @@
-"""What dead runs left behind: finding it, judging that nobody holds it, removing it.
+"""What runs leave on the host, found by name, and the removal of what no living process holds.
 
 Everything that ipcbench makes begins with `ipcb-` and lies in the temporary folder or, for shared memory, in /dev/shm
-under the name of its channel's directory. Two locks tell whether it lives, and the kernel drops both with the process:
-the lock of a run (`<token>-run/run.lock`, where `<token>` begins the names of all its channels) and the seats of a
-channel. Locks of a program with another temporary folder cannot be seen, but that it has a segment mapped can. What was
-made moments ago and never had a seat, outside any run, may be about to be opened: it stays.
-Where shared memory cannot be listed (macOS), only the temporary folder is looked at.
+under the name of its channel's directory. Two kinds of lock tell whether it is in use, and the kernel releases both
+with the process: the lock of a run (`<token>-run/run.lock`, where `<token>` begins the names of all its channels) and
+the locks of a channel's endpoints. A program with another temporary folder has locks that cannot be seen; its mapped
+segments can. A channel outside any run that was made moments ago and was never opened may be about to be: it stays.
+Where shared memory cannot be listed (macOS), only the temporary folder is searched.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import stat
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipcbench.processes import leftovers
 from ipcbench.spec import NAME_PREFIX
-from ipcbench.sync.locks import is_held
+from ipcbench.sync.locks import is_locked
+
+SHM_FOLDER = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory
 
 RUN_SUFFIX = "-run"
+"""What the name of a run's directory ends with, after the run's token."""
+
 RUN_LOCK = "run.lock"
+"""File in a run's directory that is locked as long as the run lives."""
 
 GRACE_S = 60.0
 """How long a channel that was never opened, and belongs to no run, may wait for its first endpoint."""
 
 
+def find(prefix: str) -> list[Path]:
+    """Return every segment and every entry of the temporary folder whose name begins with `prefix`, sorted."""
+    folders = {SHM_FOLDER, Path(tempfile.gettempdir())}
+    return sorted(path for folder in folders if folder.is_dir() for path in folder.glob(f"{prefix}*"))
+
+
+def remove(prefix: str) -> None:
+    """Remove what `find` finds; an entry that disappears meanwhile is fine."""
+    for path in find(prefix):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
 @dataclass(frozen=True, slots=True)
-class Leftover:
-    """One entry whose name begins as ours do."""
+class Resource:
+    """A file, folder or segment whose name begins with our prefix."""
 
     path: Path
     size_bytes: int
     """Apparent size of all its files."""
     kept_because: str
-    """Why it must stay; empty if nothing living holds it."""
+    """Why it must stay; empty if it is stale: no living process holds it."""
 
 
-def survey() -> tuple[Leftover, ...]:
-    """Return every entry of ours on this host, in the order in which to remove them; changes nothing."""
-    entries = leftovers.find(NAME_PREFIX)
+def survey() -> tuple[Resource, ...]:
+    """Return all our resources on this host, in the order in which to remove them; changes nothing."""
+    entries = find(NAME_PREFIX)
     runs = {path.name.removesuffix(RUN_SUFFIX): path for path in entries if path.name.endswith(RUN_SUFFIX)}
     judge = _Judge(
-        living_runs=tuple(token for token, path in runs.items() if _is_locked(path / RUN_LOCK)),
+        living_runs=tuple(token for token, path in runs.items() if _is_in_use(path / RUN_LOCK)),
         ended_runs=tuple(token for token, path in runs.items() if (path / RUN_LOCK).is_file()),
-        open_channels=tuple(path.name for path in entries if _has_open_seat(path)),
+        open_channels=tuple(path.name for path in entries if any(map(_is_in_use, path.glob("*.seat")))),
         closed_channels=tuple(path.name for path in entries if any(path.glob("*.seat"))),
-        mapped=_mapped_segments() if any(one.parent == leftovers.SHM_FOLDER for one in entries) else (),
+        mapped=_mapped_segments() if any(path.parent == SHM_FOLDER for path in entries) else (),
         now_s=time.time(),
     )
-    # Runs last: whatever stops the removal, what marks the rest as dead is still there.
+    # Runs last: if the removal is stopped, what marks the rest as dead is still there.
     ordered = [*(path for path in entries if path not in runs.values()), *runs.values()]
-    return tuple(Leftover(path, _size_bytes(path), judge.kept_because(path)) for path in ordered)
+    return tuple(Resource(path, _size_bytes(path), judge.kept_because(path)) for path in ordered)
 
 
-def clean(leftovers: tuple[Leftover, ...]) -> tuple[Leftover, ...]:
-    """Remove those that nothing holds; return all of them again, with the reason for any that could not be removed."""
-    return tuple(one if one.kept_because else _removed(one) for one in leftovers)
+def clean(resources: tuple[Resource, ...]) -> tuple[Resource, ...]:
+    """Remove the stale resources; return all resources, with the reason for each that could not be removed."""
+    return tuple(resource if resource.kept_because else _removed(resource) for resource in resources)
 
 
-def _removed(leftover: Leftover) -> Leftover:
-    path = leftover.path
+def _removed(resource: Resource) -> Resource:
+    path = resource.path
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
     except FileNotFoundError:
-        return leftover  # somebody else has removed it: that is what was wanted
+        return resource  # another process has removed it: that is what was wanted
     except OSError as error:
-        return Leftover(path, leftover.size_bytes, f"cannot be removed: {error.strerror}")
-    return leftover
+        return Resource(path, resource.size_bytes, f"cannot be removed: {error.strerror}")
+    return resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +102,16 @@ class _Judge:
 
     living_runs: tuple[str, ...]
     ended_runs: tuple[str, ...]
-    """Tokens of all runs that once had their lock; those still living are asked about first."""
+    """Tokens of all runs that once had their lock; the living ones among them are asked about first."""
     open_channels: tuple[str, ...]
     closed_channels: tuple[str, ...]
-    """Names of all channels that once had a seat; those still open are asked about first."""
+    """Names of all channels that were once opened; the open ones among them are asked about first."""
     mapped: tuple[str, ...]
-    """Names of the segments that some process has in its memory."""
+    """Names of the segments that some process has mapped."""
     now_s: float
 
     def kept_because(self, path: Path) -> str:
-        """Return why the entry must stay, or an empty text. What is named as a living one, and longer, stays too."""
+        """Return why the entry must stay, or an empty text. A name that begins with that of a living one stays too."""
         try:
             status = path.lstat()
         except FileNotFoundError:
@@ -110,48 +129,35 @@ class _Judge:
         return next((reason for applies, reason in reasons if applies), "")
 
     def _runs_with_open_channels(self) -> set[str]:
-        return {f"{one}{RUN_SUFFIX}" for one in self.ended_runs if any(c.startswith(one) for c in self.open_channels)}
+        tokens = (token for token in self.ended_runs if any(name.startswith(token) for name in self.open_channels))
+        return {f"{token}{RUN_SUFFIX}" for token in tokens}
 
 
-def _has_open_seat(directory: Path) -> bool:
+def _is_in_use(lock: Path) -> bool:
     try:
-        return any(is_held(directory, seat.stem) for seat in directory.glob("*.seat"))
-    except PermissionError:
-        return False  # another user's, which stays for that reason
+        return is_locked(lock)
+    except OSError:
+        return False  # another user's, whose resources stay for that reason
 
 
 def _mapped_segments() -> tuple[str, ...]:
     """Return the names of our segments that any process has mapped, as far as this user may see (Linux)."""
-    pattern = re.compile(rf"{re.escape(str(leftovers.SHM_FOLDER))}/({NAME_PREFIX}\S+)")
-    found: set[str] = set()
+    pattern = re.compile(rf"{re.escape(str(SHM_FOLDER))}/({NAME_PREFIX}\S+)")
+    names: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:
-            found.update(pattern.findall(maps.read_text(errors="replace")))
+            names.update(pattern.findall(maps.read_text(errors="replace")))
         except OSError:
-            continue  # it has ended, or is another user's
-    return tuple(found)
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+            continue  # the process has ended, or is another user's
+    return tuple(names)
 
 
 def _size_bytes(path: Path) -> int:
-    """Return the size of a file, or of all files in a folder; what vanishes meanwhile counts nothing."""
+    """Return the size of a file, or of all files in a folder; files that disappear meanwhile do not count."""
     total_bytes = 0
-    for one in (path, *path.rglob("*")):
+    for entry in (path, *path.rglob("*")):
         try:
-            status = one.lstat()
+            status = entry.lstat()
         except OSError:
             continue
         total_bytes += status.st_size if stat.S_ISREG(status.st_mode) else 0

@@ -7,12 +7,11 @@ The connection and its challenge-response authentication are the standard librar
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgpack
 
@@ -20,7 +19,10 @@ from ipcbench.errors import TrialError, WorkerTimeout
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 KEY_VARIABLE = "IPCBENCH_CONTROL_KEY"
-"""Environment variable by which a worker gets the key; a command line would show it to other users."""
+"""Environment variable that passes the key to workers; a command line would show it to other users."""
+
+EXIT = {"do": "exit"}
+"""The request that ends a worker with all its clean-up; it is not answered."""
 
 
 class Channel:
@@ -44,8 +46,8 @@ class Channel:
         """Return the next message.
 
         Raises:
-            WorkerTimeout: none by then.
-            TrialError: the other side is gone, or what it sent is not msgpack.
+            WorkerTimeout: none came in time.
+            TrialError: the other side is gone, or sent something that is not msgpack.
         """
         try:
             if not self._connection.poll(timeout_s):
@@ -54,7 +56,7 @@ class Channel:
         except (EOFError, OSError) as error:
             raise TrialError("the other side of the control channel is gone") from error
         except (msgpack.UnpackException, ValueError) as error:
-            raise TrialError(f"what came on the control channel is not a message: {error}") from error
+            raise TrialError(f"the control channel carried something that is not a message: {error}") from error
         return message
 
     def fileno(self) -> int:
@@ -62,20 +64,20 @@ class Channel:
         return self._connection.fileno()
 
     def close(self) -> None:
-        """Close; twice is fine."""
+        """Close the connection; twice is fine."""
         self._connection.close()
 
 
 class Switchboard:
-    """The coordinator's listening end.
+    """The coordinator's listening end; a context manager.
 
     Args:
-        directory: where the Unix socket is made.
+        directory: where to create the Unix socket.
         host: listen on this interface by TCP instead, for workers on other hosts.
     """
 
     def __init__(self, directory: Path, host: str | None = None) -> None:
-        self._key = secrets.token_bytes(32)
+        self._key = os.urandom(32)
         if host is None:
             self._listener = Listener(str(directory / "control"), family="AF_UNIX", backlog=128, authkey=self._key)
         else:
@@ -90,11 +92,11 @@ class Switchboard:
         return address if isinstance(address, str) else f"{address[0]}:{address[1]}"
 
     def environment(self) -> dict[str, str]:
-        """Return what a worker's environment needs besides the coordinator's own."""
+        """Return the variables that a worker's environment needs."""
         return {KEY_VARIABLE: self._key.hex()}
 
     def accept(self, timeout_s: float) -> Channel | None:
-        """Return the next worker's channel, or None if none came in time; a stranger without the key is ignored."""
+        """Return the next worker's channel, or None if none comes in time; callers without the key are ignored."""
         deadline = deadline_ns(timeout_s)
         while (left_s := remaining_s(deadline)) and left_s > 0:
             self._socket.settimeout(left_s)
@@ -110,12 +112,18 @@ class Switchboard:
         """Stop listening and remove the socket; twice is fine."""
         self._listener.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def connect(address: str) -> Channel:
     """Connect a worker to its coordinator, with the key from the environment.
 
     Raises:
-        TrialError: nobody listens there, or the key is wrong.
+        TrialError: no coordinator listens there, or the key is wrong.
     """
     key = bytes.fromhex(os.environ.get(KEY_VARIABLE, ""))
     target: str | tuple[str, int] = address

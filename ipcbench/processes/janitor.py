@@ -1,4 +1,4 @@
-"""A small process beside every run: when the run is gone, however it went, it kills what is left and removes it.
+"""A small process beside every run: when the run has ended, however it did, it kills what is left and removes it.
 
 It reads process numbers from its standard input, one a line. The end of the input is the end of the run.
 """
@@ -10,13 +10,13 @@ import signal
 import sys
 from contextlib import suppress
 
-from ipcbench.processes.leftovers import remove
+from ipcbench.processes.cleanup import remove
 
-_MARK = "ipcbench.harness.worker"
+_MARK = "ipcbench.processes.worker"
 
 
 def _is_worker(pid: int, token: str) -> bool:
-    """Return whether that number still belongs to a worker of the run, and not to a process that got it later."""
+    """Return whether the number still belongs to a worker of the run, and not to a later process."""
     import psutil
 
     try:
@@ -29,7 +29,7 @@ def _is_worker(pid: int, token: str) -> bool:
 def main() -> None:
     """Wait for the run's end; then kill its workers and remove everything that has its name."""
     token = sys.argv[1]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run; its end is what counts here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run; the janitor waits for its end
     pids = [int(line) for line in sys.stdin if line.strip().isdigit()]
     for pid in pids:
         if _is_worker(pid, token):

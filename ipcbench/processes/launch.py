@@ -1,4 +1,4 @@
-"""Starting and ending a worker group: plain processes, an MPI launcher, or one process for all endpoints."""
+"""Starting worker processes, directly or by an MPI launcher; waiting until they have connected; ending them."""
 
 from __future__ import annotations
 
@@ -8,115 +8,214 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cache
+from operator import itemgetter
 from pathlib import Path
+from typing import IO
 
 from ipcbench.backend import Launcher
-from ipcbench.errors import BackendUnavailable
+from ipcbench.errors import BackendUnavailable, TrialError, WorkerCrashed, WorkerTimeout
+from ipcbench.processes.control import Channel, Switchboard
+from ipcbench.util.clock import deadline_ns, remaining_s
 
 MPIEXEC_VARIABLE = "IPCBENCH_MPIEXEC"
-"""A launcher command of the user's own, such as `srun` or `mpiexec -hosts a,b`; `-n COUNT PROGRAM` is appended."""
+"""The user's own launcher command, such as `srun` or `mpiexec -hosts a,b`; `-n COUNT PROGRAM` is appended."""
 
 CONTROL_HOST_VARIABLE = "IPCBENCH_CONTROL_HOST"
 """Interface on which the coordinator listens for workers on other hosts; unset: a Unix socket."""
 
-_STDERR_LINES = 4
-_STDERR_BYTES = 20_000
+LAUNCH_S = 60.0
+"""How long workers may take to connect; an MPI launch on a busy machine takes seconds."""
+
+_LAST_LINES = 4
+_LAST_BYTES = 20_000
+_LOOK_S = 0.2
+_DEATH_NOTICE_S = 1.0
 _END_S = 5.0
 
 
 def find_mpiexec() -> list[str]:
     """Return the MPI launcher as the beginning of a command line.
 
-    The one beside the Python interpreter comes before those on PATH: a launcher must be of the same MPI as mpi4py uses.
+    The one beside the Python interpreter is preferred to PATH: the launcher must belong to the MPI that mpi4py uses.
 
     Raises:
         BackendUnavailable: there is none.
     """
-    own = os.environ.get(MPIEXEC_VARIABLE)
+    own = shlex.split(os.environ.get(MPIEXEC_VARIABLE, ""))
     if own:
-        return shlex.split(own)
+        return own
     beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if path is None:
         raise BackendUnavailable("mpi", "no mpiexec found", "pip install 'ipcbench[mpi]'")
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
-    return [found, "--oversubscribe"] if "Open MPI" in version or "OpenRTE" in version else [found]
+    return [path, "--oversubscribe"] if _is_open_mpi(path) else [path]
+
+
+@cache
+def _is_open_mpi(mpiexec: str) -> bool:
+    version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+    return "Open MPI" in version or "OpenRTE" in version
+
+
+def import_path() -> str:
+    """Return what this process can import, as PYTHONPATH."""
+    return os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
 
 
 @dataclass(slots=True)
-class Processes:
-    """The processes that were started for one group, and the file with what they wrote to stderr."""
+class Launch:
+    """The processes of one launch, and the unnamed file that holds what they wrote to stdout and stderr."""
 
     launcher: Launcher
+    indices: Sequence[int]
+    """Numbers of its workers, in the order of `started` if each is a process that we started."""
     started: list[subprocess.Popen[bytes]]
-    stderr_path: Path
-    worker_pids: list[int] = field(default_factory=list)
-    """Process numbers that the workers of this host gave; under `mpiexec` they are not our children."""
+    output: IO[bytes]
+    worker_pids: set[int] = field(default_factory=set)
+    """Process numbers that the workers reported; under `mpiexec` they are not our children."""
 
-    def dead(self) -> list[tuple[int, int]]:
-        """Return (index of the process, exit code) of those that have ended."""
-        return [(i, one.returncode) for i, one in enumerate(self.started) if one.poll() is not None]
+    def first_dead(self) -> int | None:
+        """Return the number of a worker whose process has ended, or of rank 0 if the MPI launcher has; else None."""
+        dead = (self.indices[i] for i, process in enumerate(self.started) if process.poll() is not None)
+        return next(dead, None)
+
+    def crashed(self, index: int, name: str) -> WorkerCrashed:
+        """Return the error that says how a worker's process ended, and its last words."""
+        return WorkerCrashed(f"{name} {self.how_it_ended(index)}{self.last_words()}")
+
+    def how_it_ended(self, index: int) -> str:
+        """Return how a worker's process ended; waits a moment for its exit status."""
+        process = self.started[min(self.indices.index(index), len(self.started) - 1)]
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_DEATH_NOTICE_S)
+        code = process.returncode
+        if code is None:
+            return "ended"
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+    def output_size(self) -> int:
+        """Return how many bytes the processes have written so far."""
+        return os.fstat(self.output.fileno()).st_size
+
+    def tail(self, max_bytes: int, offset: int = 0) -> str:
+        """Return the last bytes that the processes wrote after `offset`."""
+        start = max(offset, self.output_size() - max_bytes)
+        return os.pread(self.output.fileno(), max_bytes, start).decode(errors="replace").strip()
 
     def last_words(self) -> str:
-        """Return the last lines of the group's stderr, as one line; empty if it said nothing."""
-        try:
-            raw = self.stderr_path.read_bytes()[-_STDERR_BYTES:]
-        except OSError:
-            return ""
-        lines = [line.strip() for line in raw.decode(errors="replace").splitlines() if line.strip()]
-        return " | ".join(lines[-_STDERR_LINES:])
+        """Return the last lines that the processes wrote, as the end of an error's line; empty if there are none."""
+        lines = [] if self.output.closed else [line.strip() for line in self.tail(_LAST_BYTES).splitlines()]
+        text = " | ".join([line for line in lines if line][-_LAST_LINES:])
+        return f"; last words: {text}" if text else ""
 
-    def wait(self) -> None:
-        """Wait a moment for processes that were told to exit; kill those that do not."""
-        for one in self.started:
+    def end(self, timeout_s: float = _END_S) -> None:
+        """Wait for processes that were told to exit; kill those that have not by then."""
+        for process in self.started:
             with suppress(subprocess.TimeoutExpired):
-                one.wait(_END_S)
+                process.wait(timeout_s)
         self.kill()
 
     def kill(self) -> None:
-        """Kill every process of the group, and what they started, and collect our children."""
-        for one in self.started:
-            if one.poll() is None:
+        """Kill and reap every process of the launch, with what they started; twice is fine."""
+        for process in self.started:
+            if process.poll() is None:
                 with suppress(ProcessLookupError):
-                    os.killpg(one.pid, signal.SIGKILL)
+                    os.killpg(process.pid, signal.SIGKILL)
         if self.launcher == "mpiexec":
             for pid in self.worker_pids:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-        for one in self.started:
-            one.wait()
+        for process in self.started:
+            process.wait()
         self.worker_pids.clear()
+        self.output.close()
 
 
-def start_group(launcher: Launcher, count: int, control: str, extra: dict[str, str], stderr_path: Path) -> Processes:
-    """Start `count` workers that will connect to `control`.
+def launch(
+    launcher: Launcher,
+    indices: Sequence[int],
+    switchboard: Switchboard,
+    verbs: str,
+    *,
+    bound: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> Launch:
+    """Start workers that will connect to the switchboard; they can import what this process can import.
 
     Args:
-        launcher: how.
-        count: endpoints: the writer and the readers.
-        control: the switchboard's address.
-        extra: environment variables besides our own.
-        stderr_path: file that takes the group's stdout and stderr.
+        launcher: how; all but `spawn` number the workers themselves, from 0.
+        indices: numbers of the workers.
+        switchboard: where they connect to.
+        verbs: `module:factory` of what they can do; see ipcbench/processes/worker.py.
+        bound: whether they also end with the thread that calls this.
+        environment: variables besides our own.
 
     Raises:
         BackendUnavailable: the launcher is missing.
     """
-    worker = [sys.executable, "-m", "ipcbench.harness.worker", "--control", control]
+    worker = [sys.executable, "-m", "ipcbench.processes.worker", "--verbs", verbs, "--control", switchboard.address]
+    worker += ["--bound"] if bound else []
     commands = {
-        "spawn": lambda: [[*worker, "--index", str(index)] for index in range(count)],
-        "inline": lambda: [[*worker, "--together", str(count)]],
-        "mpiexec": lambda: [[*find_mpiexec(), "-n", str(count), *worker]],
+        "spawn": lambda: [[*worker, "--index", str(index)] for index in indices],
+        "inline": lambda: [[*worker, "--together", str(len(indices))]],
+        "mpiexec": lambda: [[*find_mpiexec(), "-n", str(len(indices)), *worker]],
     }[launcher]()
-    environment = {**os.environ, **extra}
+    variables = {**os.environ, **switchboard.environment(), "PYTHONPATH": import_path(), **(environment or {})}
     if launcher == "mpiexec" and os.geteuid() == 0:  # Open MPI refuses to run as root unless told twice
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    with stderr_path.open("ab") as log:
-        started = [
-            subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
-            for command in commands
-        ]
-    return Processes(launcher, started, stderr_path)
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `kill`
+    started = [
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables, start_new_session=True
+        )
+        for command in commands
+    ]
+    return Launch(launcher, indices, started, output)
+
+
+def gather(
+    switchboard: Switchboard, launches: Sequence[Launch], names: Mapping[int, str], timeout_s: float = LAUNCH_S
+) -> dict[int, tuple[int, Channel]]:
+    """Wait until all workers of the launches have connected; kill them all if they do not.
+
+    Args:
+        switchboard: where they connect to.
+        launches: all that was started for these workers.
+        names: what each worker is called if something goes wrong.
+        timeout_s: how long they may take.
+
+    Returns:
+        Process number and control channel of each worker, by its index.
+
+    Raises:
+        WorkerCrashed: one ended before it connected.
+        WorkerTimeout: not all have connected in time.
+    """
+    workers: dict[int, tuple[int, Channel]] = {}
+    deadline = deadline_ns(timeout_s)
+    with ExitStack() as on_failure:
+        for group in launches:
+            on_failure.callback(group.kill)
+        while len(workers) < len(names):
+            channel = switchboard.accept(min(_LOOK_S, remaining_s(deadline) or 0.0))
+            if channel is not None:
+                on_failure.callback(channel.close)
+                with suppress(TrialError):  # a worker that has died since shows below
+                    index, pid = itemgetter("index", "pid")(channel.receive(remaining_s(deadline)))
+                    workers[index] = (pid, channel)
+                    next(group for group in launches if index in group.indices).worker_pids.add(pid)
+                continue
+            for group in launches:
+                if (dead := group.first_dead()) is not None:
+                    raise group.crashed(dead, names[dead])
+            if not remaining_s(deadline):
+                missing = ", ".join(name for index, name in names.items() if index not in workers)
+                words = "".join(group.last_words() for group in launches)
+                raise WorkerTimeout(f"{missing} did not start within {timeout_s:.0f} s{words}")
+        on_failure.pop_all()
+    return workers

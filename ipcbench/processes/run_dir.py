@@ -1,4 +1,4 @@
-"""Where a run happens: its token, its private folder, its lock, and the janitor that cleans up if the run cannot."""
+"""The directory of a run on this host, its lock, and the janitor that cleans up if the run cannot."""
 
 from __future__ import annotations
 
@@ -9,36 +9,32 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from ipcbench.processes.leftovers import remove
+from ipcbench.processes.cleanup import RUN_LOCK, RUN_SUFFIX, remove
 from ipcbench.spec import NAME_PREFIX
-
-LOCK_NAME = "run.lock"
-"""File in a run's folder that is locked as long as the run lives."""
 
 _JANITOR_S = 10.0
 
 
-class Scene:
-    """A run's place on the host; a context manager that leaves nothing behind.
+class RunDir:
+    """A run's private directory and its token; a context manager that leaves nothing behind.
 
     Attributes:
         token: what every name of this run begins with, `ipcb-` and eight random digits.
-        directory: the run's private folder.
+        path: the directory.
         probe_count: how far the placement probe's counter has got.
     """
 
     def __init__(self) -> None:
         self.token = f"{NAME_PREFIX}{secrets.token_hex(4)}"
-        self.directory = Path(tempfile.gettempdir()) / f"{self.token}-run"
+        self.path = Path(tempfile.gettempdir()) / f"{self.token}{RUN_SUFFIX}"
         self.probe_count = 0
         self._channels = 0
 
     def __enter__(self) -> Self:
-        self.directory.mkdir(mode=0o700)
-        self._lock = os.open(self.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.path.mkdir(mode=0o700)
+        self._lock = os.open(self.path / RUN_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._janitor = subprocess.Popen(
             [sys.executable, "-m", "ipcbench.processes.janitor", self.token],
@@ -60,11 +56,9 @@ class Scene:
             self._janitor.stdin.write(f"{pid}\n".encode())
             self._janitor.stdin.flush()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._lock)
-        try:  # the janitor does the one clean-up there is, whether the run ends or is ended
+        try:  # the janitor cleans up, whether the run ends by itself or is killed
             self._janitor.communicate(timeout=_JANITOR_S)
         except subprocess.TimeoutExpired:
             self._janitor.kill()

@@ -9,7 +9,7 @@ import numpy as np
 from ipcbench.backend import Address
 from ipcbench.harness.group import Group
 from ipcbench.processes.control import Switchboard
-from ipcbench.processes.run_dir import Scene
+from ipcbench.processes.run_dir import RunDir
 from ipcbench.registry import get_backend
 from ipcbench.replay.parts import COLUMNS
 from ipcbench.replay.traffic import Lane
@@ -32,9 +32,8 @@ class Pair:
 
     Args:
         backend: the transport's registered name, or `module:Class`.
-        scene: the run's folder and the prefix of its names.
+        run_dir: the run's folder and the prefix of its names.
         switchboard: where the processes connect to.
-        name: unique within the run.
         largest_bytes: of the messages.
         stall_s: longest wait of a single read or write.
 
@@ -46,22 +45,21 @@ class Pair:
     def __init__(
         self,
         backend: str,
-        scene: Scene,
+        run_dir: RunDir,
         switchboard: Switchboard,
-        name: str,
         largest_bytes: int,
         stall_s: float,
     ) -> None:
         self._name = backend
         self._backend = get_backend(backend)()
-        self._scene = scene
+        self._run_dir = run_dir
         self._largest_bytes = largest_bytes
         self._stall_s = stall_s
         self._addresses: list[Address] = []
         launcher = self._backend.capabilities.launcher
-        self._group = Group(launcher, 1, switchboard, scene.directory, name, roles=_ROLES)
+        self._group = Group(launcher, 1, switchboard, roles=_ROLES)
         for pid in self._group.all_pids():
-            scene.watch(pid)
+            run_dir.watch(pid)
 
     def open(self) -> None:
         """Make the channels, and open their ends.
@@ -71,7 +69,7 @@ class Pair:
         """
         for processes in ((0, 1), (1, 0)):
             channel = ChannelSpec(
-                name=self._scene.channel_name(),
+                name=self._run_dir.channel_name(),
                 max_message_bytes=self._largest_bytes,
                 depth=DEPTH,
                 processes=processes,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,7 @@ from ipcbench.errors import ConfigError, IpcbenchError, TrialError
 from ipcbench.harness.prepare import usable_backends
 from ipcbench.processes.control import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
-from ipcbench.processes.run_dir import Scene
+from ipcbench.processes.run_dir import RunDir
 from ipcbench.registry import get_backend
 from ipcbench.replay.pair import DEPTH, Columns, Pair, back_to_back, by_pieces, columns_of, warm_up
 from ipcbench.replay.table import Table, ladder, make_table
@@ -159,28 +159,28 @@ class _Replay:
         self._say = say
         traffic = result.traffic if result.request.think else result.traffic.without_think()
         self._lists = [columns_of(lane) for lane in traffic.lanes]
-        self._launches = 0
 
     def carry_out(self) -> None:
         """Replay round after round while the budget lasts; the first round always is."""
         started_s = time.monotonic()
-        with Scene() as scene, _switchboard(scene) as switchboard:
+        host = os.environ.get(CONTROL_HOST_VARIABLE)
+        with RunDir() as run_dir, Switchboard(run_dir.path, host) as switchboard:
             if self._request.source in self._backends:
-                self._pilot(scene, switchboard)
+                self._pilot(run_dir, switchboard)
             for index in range(self._request.rounds):
                 elapsed_s = time.monotonic() - started_s
                 if index and elapsed_s * (index + 1) / index > self._request.budget_s:
                     self._say(f"the budget is spent after {index} of {self._request.rounds} rounds")
                     return
-                self._round(index, scene, switchboard)
+                self._round(index, run_dir, switchboard)
 
-    def _round(self, index: int, scene: Scene, switchboard: Switchboard) -> None:
+    def _round(self, index: int, run_dir: RunDir, switchboard: Switchboard) -> None:
         names = [name for name in self._backends if not self._result.measured[name].failure]
         random.Random(f"{self._request.seed}/{index}").shuffle(names)  # noqa: S311 - an order, not a secret
         for name in names:
             measured = self._result.measured[name]
             try:
-                clients, _, trips = self._once(name, scene, switchboard)
+                clients, _, trips = self._once(name, run_dir, switchboard)
             except IpcbenchError as error:
                 measured.failure = str(error)
                 self._say(f"warning: {name} failed: {error}")
@@ -199,10 +199,10 @@ class _Replay:
             np.add.at(sums, lane.method, client["total_ns"])
         return sums
 
-    def _pilot(self, scene: Scene, switchboard: Switchboard) -> None:
+    def _pilot(self, run_dir: RunDir, switchboard: Switchboard) -> None:
         """Replay over the source by time, to know the recorded work by its pieces."""
         try:
-            clients, servers, _ = self._once(self._request.source, scene, switchboard)
+            clients, servers, _ = self._once(self._request.source, run_dir, switchboard)
         except IpcbenchError as error:
             self._result.measured[self._request.source].failure = str(error)
             self._say(f"warning: {self._request.source} failed: {error}")
@@ -213,7 +213,7 @@ class _Replay:
             for lane, columns, client, server in zip(lanes, self._lists, clients, servers, strict=True)
         ]
 
-    def _once(self, name: str, scene: Scene, switchboard: Switchboard) -> tuple[list[Columns], list[Columns], Ints]:
+    def _once(self, name: str, run_dir: RunDir, switchboard: Switchboard) -> tuple[list[Columns], list[Columns], Ints]:
         """Carry the traffic over a backend once; return what the clients and servers measured, and the calibration."""
         largest = self._result.traffic.largest_bytes
         recorded_s = self._result.traffic.recorded_ns / 1e9
@@ -221,8 +221,7 @@ class _Replay:
         with ExitStack() as stack:
             pairs: list[Pair] = []
             for _ in self._lists:
-                self._launches += 1
-                pairs.append(Pair(name, scene, switchboard, f"replay-{self._launches}", largest, stall_s))
+                pairs.append(Pair(name, run_dir, switchboard, largest, stall_s))
                 stack.callback(pairs[-1].drop)
             for pair in pairs:
                 pair.open()
@@ -248,12 +247,3 @@ def _at_once(pairs: Sequence[Pair], lists: Sequence[Columns], limit_s: float) ->
             for pair in pairs:
                 pair.kill()  # so that no thread waits for it any longer
             raise
-
-
-@contextmanager
-def _switchboard(scene: Scene) -> Iterator[Switchboard]:
-    switchboard = Switchboard(scene.directory, os.environ.get(CONTROL_HOST_VARIABLE))
-    try:
-        yield switchboard
-    finally:
-        switchboard.close()

@@ -74,8 +74,13 @@ def is_held(directory: Path, role: str) -> bool:
     """Return whether a living process holds the seat. Ask only about seats that were taken once: the question itself
     takes the lock for a moment.
     """
+    return is_locked(directory / f"{role}.seat")
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a living process holds the lock on a file; one that does not exist is not locked."""
     try:
-        fd = os.open(directory / f"{role}.seat", os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

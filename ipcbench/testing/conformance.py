@@ -11,9 +11,9 @@ from typing import Literal
 
 from ipcbench.backend import Backend
 from ipcbench.errors import ConfigError
-from ipcbench.testing.agents.pool import Pool
+from ipcbench.testing.agents.pool import Pools
 from ipcbench.testing.failure import Failure, LawBroken, LawSkipped
-from ipcbench.testing.fixture import Bench, Scope
+from ipcbench.testing.fixture import Fixture, Scope
 from ipcbench.testing.laws import delivery as laws_delivery
 from ipcbench.testing.laws import endpoints as laws_endpoints
 from ipcbench.testing.laws import limits as laws_limits
@@ -33,7 +33,7 @@ class Law:
 
     number: str
     title: str
-    check: Callable[[Bench], None]
+    check: Callable[[Fixture], None]
     """Returns if the law is kept; raises LawBroken, or LawSkipped if the capabilities say that it does not apply."""
 
 
@@ -79,11 +79,11 @@ class LawResult:
 
 
 @cache
-def shared_pool() -> Pool:
-    """Return the agents that all checks of this process share; they end with the process, or by the pool's `close`."""
-    pool = Pool()
-    atexit.register(pool.close)
-    return pool
+def shared_pools() -> Pools:
+    """Return the agents that all checks of this process share; they end with the process, or by their `close`."""
+    pools = Pools()
+    atexit.register(pools.close)
+    return pools
 
 
 def check_backend(
@@ -118,21 +118,21 @@ def check_backend(
 
 
 def _check(law: Law, backend_class: type[Backend], scope: Scope) -> LawResult:
-    bench = Bench(backend_class, shared_pool(), scope)
+    fixture = Fixture(backend_class, shared_pools(), scope)
     start = now_ns()
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
-        outcome, reason = _verdict(law, bench)
+        outcome, reason = _verdict(law, fixture)
     finally:
         sys.setswitchinterval(switch_s)
-    bench.end(failed=outcome == "failed")
+    fixture.end(failed=outcome == "failed")
     return LawResult(law.number, law.title, outcome, reason, (now_ns() - start) / 1e9)
 
 
-def _verdict(law: Law, bench: Bench) -> tuple[Outcome, str]:
+def _verdict(law: Law, fixture: Fixture) -> tuple[Outcome, str]:
     try:
-        law.check(bench)
+        law.check(fixture)
     except LawSkipped as skipped:
         return "skipped", str(skipped)
     except LawBroken as broken:

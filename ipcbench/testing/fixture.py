@@ -1,4 +1,4 @@
-"""Where laws are checked: a bench gives labs, a lab is one channel with an agent at each end."""
+"""What a law is checked on: a fixture opens channels under test, each with an agent at every end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 from ipcbench.backend import Address, Backend, Capabilities
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, Delivery
-from ipcbench.testing.agents.client import Agent, Call, ThreadAgent
-from ipcbench.testing.agents.pool import Crew, Pool
+from ipcbench.testing.agents.client import Agent, PendingCall, ThreadAgent
+from ipcbench.testing.agents.pool import Pool, Pools
 from ipcbench.testing.agents.verbs import Role, Target
 from ipcbench.testing.failure import AgentError, Failure, LawBroken, LawSkipped, require
 from ipcbench.testing.leaks import remove_files
 
 PATIENCE_S = 10.0
-"""Time-out given to a call that should succeed. Long, since the machine may be busy; costs nothing if the call does."""
+"""Time-out given to a call that should succeed: long, since the machine may be busy."""
 
 DEADLINE_S = 30.0
 """How long an agent may take over one request before it counts as hung."""
@@ -34,24 +34,23 @@ _MOST_HELLOS = 16
 
 
 class End:
-    """One end of a lab's channel: an agent, and the endpoint that it has open or will open."""
+    """One end of a channel under test: an agent, and the endpoint that it has open or will open."""
 
-    def __init__(self, lab: Lab, role: Role, index: int, agent: Agent) -> None:
-        self._lab = lab
+    def __init__(self, channel: ChannelUnderTest, role: Role, index: int, agent: Agent) -> None:
+        self._channel = channel
         self.role = role
         self.index = index
         self.agent = agent
-        self.handle = lab.bench.next_number()
+        self.handle = channel.fixture.next_number()
         self.label = role if role == "writer" else f"reader {index}"
 
-    def start_open(self) -> Call:
+    def start_open(self) -> PendingCall:
         """Begin to open the endpoint."""
-        lab = self._lab
         return self.agent.start(
             "open",
             f"opening {self.label}",
-            target=lab.bench.target,
-            address=lab.address.as_dict(),
+            target=self._channel.fixture.target,
+            address=self._channel.address.as_dict(),
             role=self.role,
             index=self.index,
             handle=self.handle,
@@ -61,7 +60,7 @@ class End:
         """Open the endpoint."""
         self.start_open().result(DEADLINE_S)
 
-    def start(self, scenario: str, **arguments: Any) -> Call:
+    def start(self, scenario: str, **arguments: Any) -> PendingCall:
         """Begin a scenario of scenarios.py."""
         size = f" {arguments['size']} bytes" if arguments.get("size") else ""
         label = f"{self.label} ({scenario.replace('_', ' ')}{size})"
@@ -72,27 +71,27 @@ class End:
         return self.start(scenario, **arguments).result(DEADLINE_S)
 
     def write(self, sequence: int, size: int = 64, kind: str = "bytes", timeout_s: float | None = PATIENCE_S) -> None:
-        """Write one message of the lab's stream."""
-        seed = self._lab.seed
-        found = self.play("write", seed=seed, sequence=sequence, size=size, timeout_s=timeout_s, kind=kind)
-        if found["failure"]:
-            raise AgentError(self.label, Failure.from_dict(found["failure"]))
+        """Write one message of the channel's stream."""
+        seed = self._channel.seed
+        outcome = self.play("write", seed=seed, sequence=sequence, size=size, timeout_s=timeout_s, kind=kind)
+        if outcome["failure"]:
+            raise AgentError(self.label, Failure.from_dict(outcome["failure"]))
 
-    def start_read(self, sequence: int, size: int = 64, timeout_s: float | None = PATIENCE_S) -> Call:
-        """Begin to read what should be that message of the lab's stream; `check_read` judges the result."""
-        return self.start("read", timeout_s=timeout_s, seed=self._lab.seed, sequence=sequence, size=size)
+    def start_read(self, sequence: int, size: int = 64, timeout_s: float | None = PATIENCE_S) -> PendingCall:
+        """Begin to read what should be that message of the channel's stream; `check_read` judges the result."""
+        return self.start("read", timeout_s=timeout_s, seed=self._channel.seed, sequence=sequence, size=size)
 
-    def check_read(self, call: Call, sequence: int, size: int = 64) -> None:
+    def check_read(self, call: PendingCall, sequence: int, size: int = 64) -> None:
         """Wait for a `start_read` and require that it was that message."""
-        found = call.result(DEADLINE_S)
+        outcome = call.result(DEADLINE_S)
         what = f"{self.label}, message {sequence} of {size} bytes"
-        if found["failure"]:
-            raise AgentError(what, Failure.from_dict(found["failure"]))
-        require(found["plain"], f"{what}: read returned {found['kind']}, not a one-dimensional memoryview of bytes")
-        require(found["same"], f"{what}: got {found['size']} bytes that are not those of the message")
+        if outcome["failure"]:
+            raise AgentError(what, Failure.from_dict(outcome["failure"]))
+        require(outcome["plain"], f"{what}: read returned {outcome['kind']}, not a one-dimensional memoryview of bytes")
+        require(outcome["same"], f"{what}: got {outcome['size']} bytes that are not those of the message")
 
     def read(self, sequence: int, size: int = 64) -> None:
-        """Read one message and require that it is that one of the lab's stream."""
+        """Read one message and require that it is that message of the channel's stream."""
         self.check_read(self.start_read(sequence, size), sequence, size)
 
     def close(self) -> None:
@@ -104,30 +103,30 @@ class End:
         self.agent.kill()
 
 
-class Lab:
-    """One channel, its writer's end and its readers' ends; opened, closed and removed by whoever asked for it.
+class ChannelUnderTest:
+    """One channel, its writer's end and its readers' ends; whoever asked for it opens, closes and removes it.
 
     Args:
-        bench: what the lab stands on.
+        fixture: what the channel belongs to.
         address: the channel, which exists.
-        agents: who takes the writer's end and those of reader 0, 1 …
+        agents: the agents of the writer and of reader 0, 1 …
     """
 
-    def __init__(self, bench: Bench, address: Address, agents: Sequence[Agent]) -> None:
-        self.bench = bench
+    def __init__(self, fixture: Fixture, address: Address, agents: Sequence[Agent]) -> None:
+        self.fixture = fixture
         self.address = address
-        self.seed = bench.next_number()
+        self.seed = fixture.next_number()
         self.writer = End(self, "writer", 0, agents[0])
         self.readers = [End(self, "reader", index, agent) for index, agent in enumerate(agents[1:])]
         self.ends = [self.writer, *self.readers]
         self.destroyed = False
 
     def open(self, order: Sequence[int] | None = None) -> None:
-        """Open all ends, one after the other: the writer first, or in `order`, in which 0 is the writer and i + 1 is
+        """Open all ends one after the other: the writer first, or in `order`, where 0 is the writer and i + 1 is
         reader i. Under an MPI launcher the calls begin in that order, and then all are waited for.
         """
         ends = self.ends if order is None else [self.ends[number] for number in order]
-        if self.bench.can.launcher == "mpiexec":
+        if self.fixture.can.launcher == "mpiexec":
             for call in [end.start_open() for end in ends]:
                 call.result(DEADLINE_S)
         else:
@@ -135,14 +134,14 @@ class Lab:
                 end.open()
 
     def settle(self) -> None:
-        """Send a greeting until all readers have got the same one, so that a fault at the start of the stream, which is
-        law C5's matter, does not show in every other law.
+        """Send a greeting until all readers have got the same one, so that a fault at the start of the stream, which
+        is law C5's matter, does not show in every other law.
         """
         wait_s = _FIRST_HELLO_S
         for number in range(_MOST_HELLOS):
-            found = self.writer.play("write", seed=_HELLO_SEED, sequence=number, size=16, timeout_s=PATIENCE_S)
-            if found["failure"]:
-                raise AgentError("writer, first message", Failure.from_dict(found["failure"]))
+            outcome = self.writer.play("write", seed=_HELLO_SEED, sequence=number, size=16, timeout_s=PATIENCE_S)
+            if outcome["failure"]:
+                raise AgentError("writer, first message", Failure.from_dict(outcome["failure"]))
             hello = {"seed": _HELLO_SEED, "sequence": number, "timeout_s": wait_s}
             reads = [reader.start("read_until", **hello) for reader in self.readers]
             arrived = [call.result(DEADLINE_S) for call in reads]
@@ -159,7 +158,7 @@ class Lab:
             reader.check_read(call, sequence, size)
 
     def close(self) -> None:
-        """Close this lab's endpoints, those of all agents at the same time; the channel stays."""
+        """Close the channel's endpoints, those of all agents at the same time; the channel stays."""
         handles: dict[Agent, list[int]] = {}
         for end in self.ends:
             if not end.agent.killed:
@@ -170,9 +169,7 @@ class Lab:
     def destroy(self) -> None:
         """Remove the channel."""
         self.destroyed = True
-        self.bench.clerk.start("destroy", "destroy", target=self.bench.backend, address=self.address.as_dict()).result(
-            DEADLINE_S
-        )
+        self.fixture.call("destroy", address=self.address.as_dict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,24 +177,27 @@ class Scope:
     """How much is checked."""
 
     readers: tuple[int, ...] = (1, 3)
-    """Numbers of readers that each law is checked with, as far as it depends on them."""
+    """Numbers of readers with which each law is checked, as far as it depends on them."""
     quick: bool = False
     """Fewer, smaller and shorter: for the suite's own tests and a first look."""
 
 
-class Bench:
-    """What a law is checked on: the backend, its agents, and labs for the asking. One bench serves one law.
+class Fixture:
+    """The backend under test, its agents, and channels on demand. Each law has its own.
 
     Args:
         backend: the class under test.
-        pool: where agents come from.
+        pools: where agents come from.
         scope: how much to check.
+
+    Raises:
+        BackendUnavailable: the backend's launcher is missing.
     """
 
     _numbers = itertools.count(1)
     _token = f"{os.getpid()}-{secrets.token_hex(3)}"
 
-    def __init__(self, backend: type[Backend], pool: Pool, scope: Scope) -> None:
+    def __init__(self, backend: type[Backend], pools: Pools, scope: Scope) -> None:
         self.backend = backend
         self.can: Capabilities = backend.capabilities
         self.inline = self.can.launcher == "inline"
@@ -205,13 +205,13 @@ class Bench:
         self.quick = scope.quick
         self.readers = [count for count in scope.readers if count <= self.can.max_readers]
         self.most_readers = max(self.readers)
-        self.crew: Crew = pool.crew(self.can.launcher)
-        self.spawn_crew: Crew = pool.crew("spawn")
-        self.clerk = ThreadAgent(-1)
+        self.pool: Pool = pools.pool(self.can.launcher)
+        self._owner = ThreadAgent(-1)
+        """Creates and removes the channels; a thread, so that a backend that hangs there is noticed."""
 
     @classmethod
     def next_number(cls) -> int:
-        """Return a number that nobody else has in this process: for handles, seeds and names."""
+        """Return a number that is unique in this process: for handles, seeds and names."""
         return next(cls._numbers)
 
     @property
@@ -225,56 +225,56 @@ class Bench:
             raise LawSkipped(f"capabilities.deliveries has no {delivery}")
 
     def new_name(self) -> str:
-        """Return a channel name that nobody else has."""
+        """Return an unused channel name."""
         return f"{NAME_PREFIX}law-{self._token}-{self.next_number():05}"
 
-    def channel(self, **wanted: Any) -> ChannelSpec:
-        """Return a channel with small defaults in place of what is not `wanted`."""
+    def spec(self, **wanted: Any) -> ChannelSpec:
+        """Return a channel's spec: the `wanted` fields, and small defaults."""
         size = min(2**16, self.can.max_message_bytes)
         defaults = {"name": self.new_name(), "delivery": self.deliveries[0], "max_message_bytes": size, "depth": 8}
         return ChannelSpec(**{**defaults, **wanted})
 
-    def create(self, channel: ChannelSpec) -> Address:
-        """Make the channel."""
-        call = self.clerk.start("create", "create", target=self.backend, channel=channel.as_dict())
-        return Address.from_dict(call.result(DEADLINE_S))
+    def call(self, verb: str, **arguments: Any) -> Any:
+        """Have the backend create or destroy a channel."""
+        return self._owner.start(verb, verb, target=self.backend, **arguments).result(DEADLINE_S)
+
+    def create(self, spec: ChannelSpec) -> Address:
+        """Create the channel."""
+        return Address.from_dict(self.call("create", channel=spec.as_dict()))
 
     @contextmanager
-    def lab(
-        self, *, opened: bool = True, settled: bool = True, seats: Sequence[int] | None = None, **wanted: Any
-    ) -> Iterator[Lab]:
-        """Give a lab for the block; after it, close what is open and remove the channel.
+    def channel(self, *, opened: bool = True, settled: bool = True, **wanted: Any) -> Iterator[ChannelUnderTest]:
+        """Provide a channel for the block; after it, close what is open and remove the channel.
 
         Args:
             opened: whether all ends are open, the writer's first.
             settled: whether a first message has gone through.
-            seats: numbers of the agents that take the writer's end and those of the readers; 0, 1, 2 … by default.
-            wanted: fields of the channel.
+            wanted: fields of the channel's spec. Its `processes` are the numbers of the agents.
         """
-        channel = self.channel(**wanted, processes=tuple(seats or ()))
-        numbers = channel.process_numbers()
-        agents = self.crew.muster(max(numbers) + 1)
-        lab = Lab(self, self.create(channel), [agents[number] for number in numbers])
+        spec = self.spec(**wanted)
+        numbers = spec.process_numbers()
+        agents = self.pool.acquire(max(numbers) + 1)
+        channel = ChannelUnderTest(self, self.create(spec), [agents[number] for number in numbers])
         try:
             if opened:
-                lab.open()
+                channel.open()
                 if settled:
-                    lab.settle()
-            yield lab
-            lab.close()
-            if not lab.destroyed:
-                lab.destroy()
+                    channel.settle()
+            yield channel
+            channel.close()
+            if not channel.destroyed:
+                channel.destroy()
         except BaseException:
-            self.crew.discard()
-            if not lab.destroyed:
+            self.pool.discard()
+            if not channel.destroyed:
                 with suppress(LawBroken):  # the verdict is what has happened before
-                    lab.destroy()
+                    channel.destroy()
             raise
         finally:
-            remove_files(channel.name)
+            remove_files(spec.name)
 
     def end(self, *, failed: bool) -> None:
-        """Let threads go, now that the law is decided, and agents too if they may be left in any state."""
-        self.clerk.dismiss()
+        """Let the threads end now that the law is decided, and the agents too if their state is unknown."""
+        self._owner.dismiss()
         if failed or self.inline:
-            self.crew.discard()
+            self.pool.discard()

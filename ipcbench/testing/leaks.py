@@ -1,20 +1,29 @@
-"""A side door to the operating system: what exists under a channel's name, seen without the backend's own methods.
+"""What is open or left over, as the operating system sees it, without the backend's own methods.
 
-Where a system has no /proc, only files are seen. Threads are seen by name in the calling process alone.
+`traces` looks for everything that carries a channel's name; `counts` and `touched_by_import` look at the calling
+process. Where a system has no /proc, `traces` sees only files; it sees threads of the calling process only.
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the folder itself is what is looked at
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only searched
 _PROC = Path("/proc")
+_OUTWARD_EVENTS = (
+    "os.fork", "os.forkpty", "os.mkdir", "os.posix_spawn", "os.symlink", "os.system", "socket.bind", "socket.connect",
+    "subprocess.Popen",
+)  # fmt: skip
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,18 +43,20 @@ def traces(prefix: str, pids: Iterable[int] = ()) -> list[Trace]:
 
     Args:
         prefix: the channel's name, or the beginning of several.
-        pids: processes whose descriptors and mappings are looked at too, deleted files included. A process that has
+        pids: processes whose descriptors and mappings are searched too, deleted files included. A process that has
             ended has none.
     """
-    found = {*files(prefix), *_sockets(prefix), *_processes(prefix), *_threads(prefix)}
+    every = {*files(prefix), *_sockets(prefix), *_processes(prefix)}
+    every.update(Trace("thread", thread.name) for thread in threading.enumerate() if thread.name.startswith(prefix))
     for pid in pids:
-        found.update(_descriptors(prefix, pid))
-        found.update(_mappings(prefix, pid))
-    return sorted(found)
+        every.update(_descriptors(prefix, pid))
+        targets = (line.partition("/")[2] for line in _maps(pid))
+        every.update(Trace("mapping", f"/{path} of process {pid}") for path in targets if _carries(path, prefix))
+    return sorted(every)
 
 
 def remove_files(prefix: str) -> None:
-    """Remove all files and folders whose name begins with `prefix`, so that a broken backend leaves no rubbish."""
+    """Remove all files and folders whose name begins with `prefix`, so that a broken backend leaves nothing."""
     for path in _paths(prefix):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -57,7 +68,7 @@ def _paths(prefix: str) -> Iterator[Path]:
     for folder in dict.fromkeys((SHARED_MEMORY, Path(tempfile.gettempdir()))):
         if folder.is_dir():
             # POSIX semaphores are files too, with a prefix of the system's own.
-            yield from (p for p in folder.iterdir() if p.name.removeprefix("sem.").startswith(prefix))
+            yield from (path for path in folder.iterdir() if path.name.removeprefix("sem.").startswith(prefix))
 
 
 def files(prefix: str) -> Iterator[Trace]:
@@ -83,28 +94,31 @@ def _processes(prefix: str) -> Iterator[Trace]:
             continue
         try:
             words = entry.read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
         if any(_carries(word, prefix) for word in words):
             yield Trace("process", f"{entry.parent.name}: {' '.join(words).strip()}")
 
 
-def _threads(prefix: str) -> Iterator[Trace]:
-    yield from (Trace("thread", t.name) for t in threading.enumerate() if t.name.startswith(prefix))
-
-
 def shared_memory_of(pid: int) -> set[Path]:
     """Return the shared memory that a process has mapped and that still has a name."""
-    try:
-        lines = (_PROC / str(pid) / "maps").read_text(errors="replace").splitlines()
-    except OSError:  # the process has ended
-        return set()
-    paths = {Path(f"/{line.partition('/')[2]}") for line in lines}
+    paths = {Path(f"/{line.partition('/')[2]}") for line in _maps(pid)}
     return {path for path in paths if path.parent == SHARED_MEMORY and path.exists()}
 
 
+def _maps(pid: int) -> list[str]:
+    try:
+        return (_PROC / str(pid) / "maps").read_text(errors="replace").splitlines()
+    except OSError:  # the process has ended
+        return []
+
+
 def _descriptors(prefix: str, pid: int) -> Iterator[Trace]:
-    for entry in _listing(_PROC / str(pid) / "fd"):
+    try:
+        entries = list((_PROC / str(pid) / "fd").iterdir())
+    except OSError:  # the process has ended
+        return
+    for entry in entries:
         try:
             target = os.readlink(entry)
         except OSError:  # closed meanwhile
@@ -113,24 +127,53 @@ def _descriptors(prefix: str, pid: int) -> Iterator[Trace]:
             yield Trace("descriptor", f"{target} of process {pid}")
 
 
-def _mappings(prefix: str, pid: int) -> Iterator[Trace]:
-    try:
-        lines = (_PROC / str(pid) / "maps").read_text(errors="replace").splitlines()
-    except OSError:  # the process has ended
-        return
-    for line in lines:
-        target = line.partition("/")[2]
-        if _carries(target, prefix):
-            yield Trace("mapping", f"/{target} of process {pid}")
-
-
-def _listing(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:  # the process has ended
-        return []
-
-
 def _carries(target: str, prefix: str) -> bool:
     """Return whether some part of the path begins with the prefix."""
     return any(part.startswith(prefix) for part in target.split("/"))
+
+
+def descriptors() -> dict[int, str]:
+    """Return each open descriptor of this process and what it refers to, as far as the system tells."""
+    targets: dict[int, str] = {}
+    for entry in os.listdir("/dev/fd"):
+        try:
+            os.fstat(int(entry))
+        except OSError:  # the descriptor that listed the folder
+            continue
+        try:
+            targets[int(entry)] = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:
+            targets[int(entry)] = "unknown"
+    return targets
+
+
+def counts() -> dict[str, int]:
+    """Return how many descriptors and Python threads this process has, once garbage is collected."""
+    gc.collect()
+    return {"descriptors": len(descriptors()), "threads": threading.active_count()}
+
+
+def touched_by_import(module: str) -> list[str]:
+    """Import `module` for the first time in this process and return what that touched: files opened for writing,
+    folders, sockets, processes; and descriptors and threads that remain. The audit hook cannot be removed: call this
+    in a process that ends afterwards.
+    """
+    touched: list[str] = []
+    watching = True
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if not watching:
+            return
+        flags = arguments[2] if event == "open" else None
+        writes = isinstance(flags, int) and flags & _WRITING and arguments[0] != os.devnull
+        if writes or event in _OUTWARD_EVENTS:
+            touched.append(f"{event} {arguments[0]!r}")
+
+    sys.dont_write_bytecode = True
+    before, threads = descriptors(), set(threading.enumerate())
+    sys.addaudithook(watch)
+    importlib.import_module(module)
+    watching = False
+    touched += [f"descriptor of {what}" for fd, what in descriptors().items() if before.get(fd) != what]
+    touched += [f"thread {thread.name}" for thread in threading.enumerate() if thread not in threads]
+    return touched

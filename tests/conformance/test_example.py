@@ -39,9 +39,9 @@ class TestExample(ConformanceSuite):
 
 def test_its_own_tests_bind_the_suite(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)
-    found: dict[str, object] = {}
-    exec((EXAMPLE / "test_ipcbench_file.py").read_text(encoding="utf-8"), found)
-    (bound,) = (one for name, one in found.items() if name.startswith("Test"))
+    namespace: dict[str, object] = {}
+    exec((EXAMPLE / "test_ipcbench_file.py").read_text(encoding="utf-8"), namespace)
+    (bound,) = (value for name, value in namespace.items() if name.startswith("Test"))
     assert isinstance(bound, type)
     assert issubclass(bound, ConformanceSuite)
     assert get_backend(bound.backend) is get_backend("file")  # type: ignore[arg-type]
@@ -58,7 +58,7 @@ def test_an_entry_point_is_all_it_takes(installed: Path, tmp_path: Path, monkeyp
     done = shell("run", "--backends", "file,shm", *TINY, "--out", "run", "--format", "json")
     assert done.returncode == 0, done.stderr
     (setting,) = json.loads(done.stdout)["settings"]
-    cells = {one["backend"]: one for one in setting["cells"]}
+    cells = {cell["backend"]: cell for cell in setting["cells"]}
     assert {name: one["status"] for name, one in cells.items()} == {"file": "ok", "shm": "ok"}
     assert cells["file"]["throughput_messages_per_s"] > 0
     answer = shell("recommend", "--payload", str(setting["payload_bytes"]), "--needs", "persistent,no-deps", "run")
@@ -76,9 +76,9 @@ def test_the_page_shows_this_very_code() -> None:
 def test_it_is_as_short_as_is_said() -> None:
     """Statements inside functions; what only describes the transport is not counted."""
     count = 0
-    for function in (one for one in ast.walk(ast.parse(SOURCE)) if isinstance(one, ast.FunctionDef)):
-        inside = [one for part in function.body for one in ast.walk(part) if isinstance(one, ast.stmt)]
-        count += sum(not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)) for one in inside)
+    for function in (node for node in ast.walk(ast.parse(SOURCE)) if isinstance(node, ast.FunctionDef)):
+        inside = [node for part in function.body for node in ast.walk(part) if isinstance(node, ast.stmt)]
+        count += sum(not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in inside)
     assert count == STATEMENTS
     for page in (PAGE, (DOCS.parent / "README.md").read_text(encoding="utf-8")):
         assert f"{count} statements" in page

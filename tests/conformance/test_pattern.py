@@ -1,22 +1,30 @@
-"""The messages of the suite prove themselves, and its tally says of a stream what was wrong with it."""
+"""The suite can verify each of its messages, and its counts say what is wrong with a stream."""
 
 from __future__ import annotations
 
 import pytest
 
-from ipcbench.testing.agents.pattern import KINDS, Tally, is_message, is_plain_view, make_as, make_message, read_header
+from ipcbench.testing.agents.pattern import (
+    KINDS,
+    StreamCounts,
+    is_message,
+    is_plain_view,
+    make_as,
+    make_message,
+    read_header,
+)
 
 SIZES = [64, 16, 100]
 
 
-def tally_of(sequences, count=10, seed=7, spoil=()):
-    tally = Tally(0, count)
+def counts_of(sequences, count=10, seed=7, spoil=()):
+    counts = StreamCounts(0, count)
     for place, sequence in enumerate(sequences):
         message = bytearray(make_message(seed, sequence, SIZES[sequence % len(SIZES)]))
         if place in spoil:
             message[-1] ^= 1
-        tally.add(memoryview(message), 7, SIZES)
-    return tally.as_dict()
+        counts.add(memoryview(message), 7, SIZES)
+    return counts.as_dict()
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 65_521, 65_537, 65_538, 200_000])
@@ -42,10 +50,10 @@ def test_each_kind_holds_the_same_bytes(kind):
 
 
 def test_a_whole_stream_has_nothing_to_say():
-    found = tally_of(range(10))
-    assert found["received_count"] == 10
-    assert not any(found[what] for what in ("gaps", "missing_count", "repeated", "disordered", "ended"))
-    assert not found["damaged_count"] + found["foreign_count"]
+    counts = counts_of(range(10))
+    assert counts["received_count"] == 10
+    assert not any(counts[what] for what in ("gaps", "missing_count", "repeated", "disordered", "ended"))
+    assert not counts["damaged_count"] + counts["foreign_count"]
 
 
 @pytest.mark.parametrize(
@@ -60,19 +68,19 @@ def test_a_whole_stream_has_nothing_to_say():
     ],
 )
 def test_what_is_wrong_is_named(sequences, field, value):
-    assert tally_of(sequences)[field] == value
+    assert counts_of(sequences)[field] == value
 
 
 def test_damage_and_strangers_are_counted_apart():
-    assert tally_of([0, 1, 2], spoil={2})["damaged_count"] == 1
-    assert tally_of([0, 1, 2], seed=8)["foreign_count"] == 3
+    assert counts_of([0, 1, 2], spoil={2})["damaged_count"] == 1
+    assert counts_of([0, 1, 2], seed=8)["foreign_count"] == 3
 
 
 def test_a_flood_is_noticed():
-    tally = Tally(0, 10)
+    counts = StreamCounts(0, 10)
     again = memoryview(make_message(7, 0, SIZES[0]))
     adds = 0
-    while not tally.is_flood():
-        tally.add(again, 7, SIZES)
+    while not counts.is_flood():
+        counts.add(again, 7, SIZES)
         adds += 1
     assert adds < 100

@@ -1,4 +1,4 @@
-"""The suite itself: it turns red on exactly the law that is broken, and nothing that a backend does breaks it."""
+"""The suite itself: it fails exactly the law that is broken, whatever a backend does."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ipcbench.errors import ConfigError
 from ipcbench.registry import get_backend, names
 from ipcbench.testing import LAWS, ConformanceSuite, check_backend, faulty
 from ipcbench.testing.agents.client import until
-from ipcbench.testing.conformance import shared_pool
+from ipcbench.testing.conformance import shared_pools
 from ipcbench.testing.failure import AgentHung
 from ipcbench.testing.faults import FAULTS
-from ipcbench.testing.fixture import Bench, Scope
+from ipcbench.testing.fixture import Fixture, Scope
 from tests.conformance import broken_backends
 
 
@@ -30,13 +30,13 @@ def red(results):
 
 def bound_backends():
     """Return the `backend` of each class in this folder that inherits the suite."""
-    found = set()
+    backends = set()
     for path in Path(__file__).parent.glob("test_*.py"):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and [ast.unparse(base) for base in node.bases] == ["ConformanceSuite"]:
                 assigned = [line for line in node.body if isinstance(line, ast.Assign)]
-                found |= {ast.literal_eval(a.value) for a in assigned if ast.unparse(a.targets[0]) == "backend"}
-    return found
+                backends |= {ast.literal_eval(a.value) for a in assigned if ast.unparse(a.targets[0]) == "backend"}
+    return backends
 
 
 def test_every_registered_backend_is_bound():
@@ -69,11 +69,11 @@ def test_faults_work_across_processes(law):
 
 @pytest.mark.parametrize("backend", [broken_backends.Hangs, broken_backends.HangsInline])
 def test_a_hang_is_a_verdict_with_a_stack(backend):
-    bench = Bench(backend, shared_pool(), Scope((1,), quick=True))
+    fixture = Fixture(backend, shared_pools(), Scope((1,), quick=True))
     with pytest.raises(AgentHung, match=r"(?s)reader 0.*did not return within 0.5 s.*hang_here"):  # noqa: SIM117
-        with bench.lab(settled=False) as lab:
-            lab.readers[0].start("read", timeout_s=0.0).result(0.5)
-    bench.end(failed=True)
+        with fixture.channel(settled=False) as channel:
+            channel.readers[0].start("read", timeout_s=0.0).result(0.5)
+    fixture.end(failed=True)
 
 
 def test_a_crash_is_a_verdict_with_the_last_words_and_hides_no_other_law():
@@ -114,17 +114,17 @@ def test_wrong_questions_are_refused():
 
 
 def test_a_queue_is_no_latest_value():
-    (found,) = check_backend(broken_backends.Queueing, laws=["C3"], readers=(1,), quick=True)
-    assert found.outcome == "failed"
-    assert "100 reads to get the newest of 100 values" in found.reason
+    (result,) = check_backend(broken_backends.Queueing, laws=["C3"], readers=(1,), quick=True)
+    assert result.outcome == "failed"
+    assert "100 reads to get the newest of 100 values" in result.reason
 
 
 LONELY = """
 import signal
-from ipcbench.testing.agents.pool import SpawnCrew
+from ipcbench.testing.agents.pool import SpawnPool
 if __name__ == "__main__":
-    crew = SpawnCrew()
-    print(*(agent.pid for agent in crew.muster(2)), flush=True)
+    pool = SpawnPool()
+    print(*(agent.pid for agent in pool.acquire(2)), flush=True)
     signal.pause()
 """
 

@@ -1,7 +1,11 @@
-"""Backend `zmq` against the contract."""
+"""The ZeroMQ backends against the contract."""
 
 from ipcbench.testing import ConformanceSuite
 
 
 class TestZmq(ConformanceSuite):
     backend = "zmq"
+
+
+class TestZmqTcp(ConformanceSuite):
+    backend = "zmq-tcp"

@@ -60,6 +60,6 @@ def test_what_a_killed_process_left_goes_and_what_lives_stays(shell: Shell) -> N
 
 
 def entries(name: str) -> list[Path]:
-    from ipcbench.processes.leftovers import find
+    from ipcbench.processes.cleanup import find
 
     return find(name)

@@ -1,6 +1,6 @@
 """Backends that break in one way each, in the middle of a trial: shared memory with something wrong on top.
 
-Workers load them as `broken:Name`; the tests put this folder on PYTHONPATH.
+Workers import them as `broken:Name`; the tests put this folder on `sys.path`, which workers inherit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ipcbench.backends.shm.backend import Shm
 from ipcbench.workload.message import FLAGS, HEADER_BYTES, Phase, unpack_stamp, unpack_word
 
 AT = 20
-"""Which message of the window brings the trouble."""
+"""Number of the window's message that goes wrong."""
 
 
 def _in_window(message: Message) -> bool:

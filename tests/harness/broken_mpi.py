@@ -18,7 +18,7 @@ class KillsMpiexec(MpiBuffer):
         class Killing(PassingWriter):
             def trouble(self, message: Message, timeout_s: float | None) -> None:
                 parents = psutil.Process().parents()
-                next(one for one in parents if "mpiexec" in " ".join(one.cmdline())).kill()
+                next(parent for parent in parents if "mpiexec" in " ".join(parent.cmdline())).kill()
                 self._inner.write(message, timeout_s)
 
         return Killing(super().open_writer(address))

@@ -1,9 +1,8 @@
-"""What the harness tests share: the floor, measured once; the broken backends, where workers can find them."""
+"""What the harness tests share: a floor measured once, and broken backends that workers can import."""
 
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,10 @@ _floor_of = functools.cache(measure_floor)
 
 @pytest.fixture(autouse=True)
 def one_floor(monkeypatch):
-    """The floor of this machine is measured once for all runs; measuring it takes half a second."""
+    """Measure the floor of this machine once for all runs; it takes half a second."""
     monkeypatch.setattr("ipcbench.harness.sweep.measure_floor", lambda sizes: _floor_of(tuple(sorted(set(sizes)))))
 
 
 @pytest.fixture
 def broken_on_path(monkeypatch):
-    folder = str(Path(__file__).parent)
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(Path(__file__).parent)

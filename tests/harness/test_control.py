@@ -1,4 +1,4 @@
-"""The control channel lets nobody in without the key, never unpickles, and never waits for ever."""
+"""The control channel admits nobody without the key, never unpickles, and never waits without a deadline."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ from ipcbench.processes.control import KEY_VARIABLE, Channel, Switchboard, conne
 
 @pytest.fixture(params=["unix", "tcp"])
 def switchboard(request, tmp_path, monkeypatch):
-    board = Switchboard(tmp_path, None if request.param == "unix" else "127.0.0.1")
-    for name, value in board.environment().items():
-        monkeypatch.setenv(name, value)
-    yield board
-    board.close()
+    with Switchboard(tmp_path, None if request.param == "unix" else "127.0.0.1") as board:
+        for name, value in board.environment().items():
+            monkeypatch.setenv(name, value)
+        yield board
+
+
+def target_of(switchboard: Switchboard) -> str | tuple[str, int]:
+    """Return the address as the standard library takes it."""
+    host, _, port = switchboard.address.rpartition(":")
+    return (host, int(port)) if host else switchboard.address
 
 
 def accepted(switchboard: Switchboard, connecting) -> Channel | None:
@@ -60,14 +65,10 @@ def test_a_stranger_without_the_key_is_not_let_in(switchboard, monkeypatch):
 
 
 def test_a_caller_that_hangs_up_at_once_does_not_disturb(switchboard):
-    address = switchboard.address
-    family, target = (socket.AF_UNIX, address) if address.startswith("/") else (socket.AF_INET, None)
-    if target is None:
-        host, _, port = address.rpartition(":")
-        target = (host, int(port))
-    with socket.socket(family, socket.SOCK_STREAM) as caller:
+    target = target_of(switchboard)
+    with socket.socket(socket.AF_UNIX if isinstance(target, str) else socket.AF_INET) as caller:
         caller.connect(target)
-    assert accepted(switchboard, lambda: connect(address).close()) is not None
+    assert accepted(switchboard, lambda: connect(switchboard.address).close()) is not None
 
 
 def test_a_pickle_is_never_loaded(switchboard):
@@ -76,9 +77,7 @@ def test_a_pickle_is_never_loaded(switchboard):
             return pytest.fail, ("a pickle was loaded",)
 
     def sender():
-        address, key = switchboard.address, bytes.fromhex(os.environ[KEY_VARIABLE])
-        target = address if address.startswith("/") else (address.rpartition(":")[0], int(address.rpartition(":")[2]))
-        with Client(target, authkey=key) as client:
+        with Client(target_of(switchboard), authkey=bytes.fromhex(os.environ[KEY_VARIABLE])) as client:
             client.send_bytes(pickle.dumps(Trap()))
 
     channel = accepted(switchboard, sender)

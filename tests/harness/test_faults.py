@@ -1,19 +1,19 @@
-"""Whatever breaks in the middle of a trial: that trial fails with its reason, the rest is measured, nothing is left."""
+"""Whatever breaks during a trial: that trial fails with its reason, the rest is measured, and nothing is left."""
 
 from __future__ import annotations
 
 import pytest
 
-from ipcbench.harness.trial import TrialRun
-from ipcbench.processes.leftovers import SHM_FOLDER
-from ipcbench.processes.run_dir import Scene
+from ipcbench.harness.trial import Trial
+from ipcbench.processes.cleanup import SHM_FOLDER
+from ipcbench.processes.run_dir import RunDir
 from tests.harness.small_runs import FATAL, measure, tiny
 
 pytestmark = pytest.mark.usefixtures("broken_on_path")
 
 
 def one_broken(name: str, folder, stall_s: float = 1.0, module: str = "broken", **changes):
-    """Measure a broken backend between sound ones; return its one trial after checking that the others are sound."""
+    """Measure a broken backend beside a sound one; return its trial after checking that the other is ok."""
     run, told = measure(tiny(backends=("shm", f"{module}:{name}"), **changes), folder, stall_s)
     by_backend = {trial.spec.backend: trial for trial in run.trials}
     assert len(run.trials) == 2
@@ -27,7 +27,7 @@ def test_a_process_that_dies_or_hangs_fails_its_trial_alone(name, words, tmp_pat
     trial, told = one_broken(name, tmp_path)
     assert trial.status == "failed"
     assert [word for word in words if word not in trial.reason] == []
-    assert any(trial.reason in one.warning for one in told)
+    assert any(trial.reason in progress.warning for progress in told)
 
 
 def test_a_backend_that_hangs_on_opening_is_given_up(tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_a_stall_shows_in_p99_as_the_theory_says_and_a_closed_loop_hides_it(tmp_
         ),
         tmp_path,
     )
-    paced, pingpong = sorted(run.trials, key=lambda one: one.spec.mode)
+    paced, pingpong = sorted(run.trials, key=lambda trial: trial.spec.mode)
     assert (paced.status, pingpong.status) == ("ok", "ok")
     expected_ns = stall_s * (1 - 0.01 * window_s / stall_s) * 1e9
     (reader,) = paced.readers
@@ -98,12 +98,12 @@ def test_a_rate_that_is_far_too_high_is_named(tmp_path):
 
 
 def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, monkeypatch):
-    monkeypatch.setattr(Scene, "channel_name", lambda scene: f"{scene.token}-stale")
+    monkeypatch.setattr(RunDir, "channel_name", lambda scene: f"{scene.token}-stale")
     stale = []
-    run_trial = TrialRun.run
+    run_trial = Trial.run
 
     def run_with_stale_segment(trial_run):
-        path = SHM_FOLDER / trial_run._scene.channel_name()
+        path = SHM_FOLDER / trial_run._run_dir.channel_name()
         if not stale:
             path.write_bytes(bytes(64))
             stale.append(path)
@@ -111,7 +111,7 @@ def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, 
         path.unlink(missing_ok=True)
         return facts
 
-    monkeypatch.setattr(TrialRun, "run", run_with_stale_segment)
+    monkeypatch.setattr(Trial, "run", run_with_stale_segment)
     run, _ = measure(tiny(sizes=(10, 20)), tmp_path)
     assert sorted(trial.status for trial in run.trials) == ["failed", "ok"]
     assert any("exists already" in trial.reason for trial in run.trials)

@@ -1,4 +1,4 @@
-"""The run itself is killed, interrupted, crowded or starved: what is measured is kept, nothing is left on the host."""
+"""A run is killed, interrupted, crowded or starved: it keeps what it measured and leaves nothing on the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ipcbench.processes.leftovers import find
+from ipcbench.processes.cleanup import find
 from ipcbench.results.store import load_run
 
 LIMIT_S = 60
@@ -28,7 +28,7 @@ SHORT_RUN = (*LONG_RUN, "--rounds", "1")
 
 @pytest.fixture
 def start():
-    """Starts the command; what still runs when the test has ended, is killed."""
+    """Start the command; at the end of the test, kill what still runs."""
     with ExitStack() as started:
 
         def begin(*arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
@@ -48,7 +48,7 @@ def start():
 
 
 def wait_for_trials(process: subprocess.Popen[str], count: int) -> None:
-    """Read the run's progress until so many trials have ended."""
+    """Read the run's progress until `count` trials have ended."""
     while count:
         line = process.stderr.readline()
         assert line, "the run ended before it had measured that much"
@@ -59,10 +59,10 @@ def family(process: subprocess.Popen[str]) -> tuple[str, list[psutil.Process]]:
     """Return the token of a run and all its processes but the coordinator."""
     members = psutil.Process(process.pid).children(recursive=True)
     lines = []
-    for one in members:
+    for member in members:
         with suppress(psutil.NoSuchProcess):  # some end while the run goes on
-            lines.append(" ".join(one.cmdline()))
-    return next(found[0] for line in lines if (found := re.search(r"ipcb-[0-9a-f]{8}", line))), members
+            lines.append(" ".join(member.cmdline()))
+    return re.search(r"ipcb-[0-9a-f]{8}", " ".join(lines))[0], members
 
 
 def assert_gone(token: str, members: list[psutil.Process]) -> None:
@@ -71,8 +71,11 @@ def assert_gone(token: str, members: list[psutil.Process]) -> None:
     assert find(token) == []
 
 
-def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_be_gone_on_with(tmp_path, start):
-    process = start(*LONG_RUN, "--out", str(tmp_path / "run"))
+@pytest.mark.parametrize("backends", ["shm,pipe", "mpi-buffer"])
+def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_be_resumed(backends, tmp_path, start):
+    if "mpi" in backends:
+        pytest.importorskip("mpi4py")
+    process = start(*LONG_RUN, "--backends", backends, "--out", str(tmp_path / "run"))
     wait_for_trials(process, 3)
     token, members = family(process)
     process.kill()
@@ -83,19 +86,7 @@ def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_b
     assert run.info.status == "running"
 
 
-def test_a_killed_mpi_run_leaves_nothing_either(tmp_path, start):
-    pytest.importorskip("mpi4py")
-    arguments = [*LONG_RUN]
-    arguments[arguments.index("shm,pipe")] = "mpi-buffer"
-    process = start(*arguments, "--out", str(tmp_path / "run"))
-    wait_for_trials(process, 2)
-    token, members = family(process)
-    process.kill()
-    process.communicate(timeout=LIMIT_S)
-    assert_gone(token, members)
-
-
-def test_an_interrupted_run_keeps_its_trials_says_how_to_go_on_and_can(tmp_path, start):
+def test_an_interrupted_run_keeps_its_trials_and_says_how_to_resume(tmp_path, start):
     process = start(*LONG_RUN, "--out", str(tmp_path / "run"))
     wait_for_trials(process, 3)
     token, members = family(process)
@@ -131,10 +122,11 @@ def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(tmp_path, sta
     process = start(*sweep, "--out", str(tmp_path / "run"), prefix=prefix)
     _, stderr = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, stderr
-    status = {(one.spec.backend, one.spec.size): (one.status, one.reason) for one in load_run(tmp_path / "run").trials}
-    assert status["shm", 64][0] == status["pipe", 64][0] == status["pipe", 2**20][0] == "ok"
-    assert status["shm", 2**20][0] == "failed"
-    assert "/dev/shm" in status["shm", 2**20][1]
+    trials = {(trial.spec.backend, trial.spec.size): trial for trial in load_run(tmp_path / "run").trials}
+    full = trials.pop(("shm", 2**20))
+    assert [trial.status for trial in trials.values()] == ["ok"] * 3
+    assert full.status == "failed"
+    assert "/dev/shm" in full.reason
 
 
 def test_trials_are_on_disk_as_they_end(tmp_path, start):

@@ -12,9 +12,9 @@ def test_it_gives_verdicts_on_every_slow_down(tmp_path, monkeypatch):
         return replace(sweep_for(*arguments), sizes=(64,), window_s=0.03, warmup_s=0.01)
 
     monkeypatch.setattr("ipcbench.selftest.sweep_for", short)
-    found = self_test("pipe", 1, 1, keep=tmp_path)
-    assert (found.backend, found.rounds) == ("pipe", 1)
-    assert found.noise_ratio >= 0.0
-    assert [one.percent for one in found.tallies] == [0, *SLOWDOWNS_PERCENT]
-    assert all(one.verdicts_count == 1 for one in found.tallies)
+    result = self_test("pipe", 1, 1, keep=tmp_path)
+    assert (result.backend, result.rounds) == ("pipe", 1)
+    assert result.noise_ratio >= 0.0
+    assert [counts.percent for counts in result.tallies] == [0, *SLOWDOWNS_PERCENT]
+    assert all(counts.verdicts_count == 1 for counts in result.tallies)
     assert len(list(tmp_path.iterdir())) == 1

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ipcbench.errors import BackendUnavailable, ConfigError, TrialError, UnknownBackend
-from ipcbench.processes.leftovers import find
-from ipcbench.processes.run_dir import Scene
+from ipcbench.processes.cleanup import find
+from ipcbench.processes.run_dir import RunDir
 from ipcbench.replay import render
 from ipcbench.replay.outcome import Outcome, conclude
 from ipcbench.replay.run import Measured, Replayed, Request, replay
@@ -22,13 +22,13 @@ from tests.replay.made import lane, traffic
 def tokens(monkeypatch) -> list[str]:
     """The names of the runs that were made."""
     made: list[str] = []
-    original = Scene.__init__
+    original = RunDir.__init__
 
-    def noting(self: Scene) -> None:
+    def noting(self: RunDir) -> None:
         original(self)
         made.append(self.token)
 
-    monkeypatch.setattr(Scene, "__init__", noting)
+    monkeypatch.setattr(RunDir, "__init__", noting)
     return made
 
 

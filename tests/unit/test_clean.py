@@ -1,4 +1,4 @@
-"""Leftovers: what is dead goes, what lives stays, and what cannot be known yet stays for a while."""
+"""Clean-up: what is dead goes, what lives stays, and what cannot be known yet stays for a while."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.processes import cleanup as cleaning
-from ipcbench.processes import leftovers
+from ipcbench.processes import cleanup
 from ipcbench.processes.cleanup import GRACE_S, RUN_LOCK, RUN_SUFFIX, clean, survey
-from ipcbench.processes.run_dir import LOCK_NAME, Scene
+from ipcbench.processes.run_dir import RunDir
 from ipcbench.sync.locks import Seat
 
 
@@ -24,7 +23,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     temporary.mkdir()
     shared.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(leftovers, "SHM_FOLDER", shared)
+    monkeypatch.setattr(cleanup, "SHM_FOLDER", shared)
     return temporary, shared
 
 
@@ -42,13 +41,13 @@ def make_run(temporary: Path, token: str) -> Path:
 
 
 def reasons() -> dict[str, str]:
-    return {one.path.name: one.kept_because for one in survey()}
+    return {resource.path.name: resource.kept_because for resource in survey()}
 
 
-def test_names_agree_with_the_harness(host: tuple[Path, Path]) -> None:
-    scene = Scene()
-    assert scene.directory.name == scene.token + RUN_SUFFIX
-    assert LOCK_NAME == RUN_LOCK
+def test_a_run_of_the_harness_is_known_to_live(host: tuple[Path, Path]) -> None:
+    with RunDir() as run_dir:
+        assert reasons() == {run_dir.token + RUN_SUFFIX: "its run is alive"}
+    assert reasons() == {}
 
 
 def test_nothing_to_find(host: tuple[Path, Path]) -> None:
@@ -61,14 +60,14 @@ def test_a_dead_run_goes_whole_whatever_its_age(host: tuple[Path, Path]) -> None
     make_run(temporary, "ipcb-a")
     (temporary / "ipcb-a-1").mkdir()
     (shared / "ipcb-a-1").write_bytes(bytes(1000))
-    found = survey()
-    assert [one.path.name for one in found] == ["ipcb-a-1", "ipcb-a-1", "ipcb-a-run"]
-    assert [one.kept_because for one in found] == ["", "", ""]
-    assert sum(one.size_bytes for one in found) == 1000
+    resources = survey()
+    assert [resource.path.name for resource in resources] == ["ipcb-a-1", "ipcb-a-1", "ipcb-a-run"]
+    assert [resource.kept_because for resource in resources] == ["", "", ""]
+    assert sum(resource.size_bytes for resource in resources) == 1000
     assert list(temporary.iterdir()) != []  # surveying removes nothing
-    assert clean(found) == found
+    assert clean(resources) == resources
     assert [*temporary.iterdir(), *shared.iterdir()] == []
-    assert clean(found) == found  # gone already: fine
+    assert clean(resources) == resources  # gone already: fine
 
 
 def test_a_living_run_stays_whole(host: tuple[Path, Path]) -> None:
@@ -127,7 +126,7 @@ def test_a_segment_that_is_mapped_stays_though_its_locks_are_elsewhere(host: tup
         assert reasons() == {"ipcb-far": "a process has its segment mapped"}
         (host[0] / "ipcb-far").mkdir()
         age(host[0] / "ipcb-far")
-        assert [one.kept_because for one in survey()] == ["a process has its segment mapped"] * 2
+        assert [resource.kept_because for resource in survey()] == ["a process has its segment mapped"] * 2
     assert reasons() == {"ipcb-far": ""}
 
 
@@ -144,7 +143,7 @@ def test_a_link_is_removed_and_not_followed(host: tuple[Path, Path], tmp_path: P
 
 def test_what_belongs_to_another_user_stays(host: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(host[0], "ipcb-a")
-    monkeypatch.setattr(cleaning.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(cleanup.os, "geteuid", lambda: os.getuid() + 1)
     assert reasons() == {"ipcb-a-run": "it belongs to another user"}
 
 
@@ -154,5 +153,5 @@ def test_what_cannot_be_removed_is_said(host: tuple[Path, Path], monkeypatch: py
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(cleaning.shutil, "rmtree", refuse)
-    assert [one.kept_because for one in clean(survey())] == ["cannot be removed: Permission denied"]
+    monkeypatch.setattr(cleanup.shutil, "rmtree", refuse)
+    assert [resource.kept_because for resource in clean(survey())] == ["cannot be removed: Permission denied"]

@@ -1,4 +1,4 @@
-"""The cell that is measured twice: what its two figures are said to tell."""
+"""The A/A control: one cell measured twice, and what is concluded from it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def with_control(path: Path, factors: tuple[float, ...]) -> Run:
     sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",), rounds=len(factors))
     run = make_run(path, {("shm", 10): Cell(factors=(1.0,) * len(factors))}, sweep)
     twins = tuple(
-        replace(one, spec=replace(one.spec, twin=True), throughput_per_s=one.throughput_per_s * factor)
-        for one, factor in zip(run.trials, factors, strict=True)
+        replace(trial, spec=replace(trial.spec, twin=True), throughput_per_s=trial.throughput_per_s * factor)
+        for trial, factor in zip(run.trials, factors, strict=True)
     )
     return replace(run, controls=twins)
 
@@ -30,7 +30,7 @@ def test_a_control_that_agrees_is_said_to(tmp_path: Path) -> None:
     (control,) = controls(run)
     assert (control.metric, control.backend, control.payload_bytes, control.agrees) == ("throughput", "shm", 521, True)
     assert control.ratio.estimate == pytest.approx(1.0, abs=0.01)
-    (line,) = [one for one in header(summarise(run)) if one.startswith("control: ")]
+    (line,) = [line for line in header(summarise(run)) if line.startswith("control: ")]
     assert "shm at 521 B, twice a round" in line
     assert "doubt" not in line
 
@@ -38,7 +38,7 @@ def test_a_control_that_agrees_is_said_to(tmp_path: Path) -> None:
 def test_a_control_that_differs_from_itself_is_a_warning(tmp_path: Path) -> None:
     run = with_control(tmp_path / "run", (1.2, 1.21, 1.19, 1.2))
     assert not controls(run)[0].agrees
-    assert any("doubt small differences in throughput" in one for one in header(summarise(run)))
+    assert any("doubt small differences in throughput" in line for line in header(summarise(run)))
 
 
 def test_too_few_rounds_are_no_control(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from ipcbench.backend import Address
 from ipcbench.harness.loops import set_phase
 from ipcbench.registry import get_backend
-from ipcbench.selftest import SLOWDOWNS_PERCENT, Tally, noise_of, upper_bound, verdicts
+from ipcbench.selftest import SLOWDOWNS_PERCENT, VerdictCounts, noise_of, upper_bound, verdicts
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing.faults.slowed import slowed_name
 from ipcbench.util.clock import now_ns
@@ -17,18 +17,18 @@ from ipcbench.workload.message import INTENDED, Outgoing, Phase
 from tests.unit.builders import Cell, make_run, sweep_of
 
 
-@pytest.mark.parametrize(("found", "count", "expected"), [(0, 59, 0.0495), (10, 200, 0.0832), (1, 1, 1.0)])
-def test_the_upper_bound_is_the_exact_one(found: int, count: int, expected: float) -> None:
-    assert upper_bound(found, count) == pytest.approx(expected, abs=2e-4)
+@pytest.mark.parametrize(("hits", "count", "expected"), [(0, 59, 0.0495), (10, 200, 0.0832), (1, 1, 1.0)])
+def test_the_upper_bound_is_the_exact_one(hits: int, count: int, expected: float) -> None:
+    assert upper_bound(hits, count) == pytest.approx(expected, abs=2e-4)
 
 
-def test_a_tally_counts_both_directions_as_false() -> None:
-    tally = Tally(percent=0, verdicts_count=20, slower_count=1, faster_count=2)
-    assert (tally.different_ratio, tally.found_ratio) == (0.15, 0.05)
+def test_both_directions_count_as_false() -> None:
+    counts = VerdictCounts(percent=0, verdicts_count=20, slower_count=1, faster_count=2)
+    assert (counts.different_ratio, counts.found_ratio) == (0.15, 0.05)
 
 
 def test_each_size_gives_a_verdict_on_each_slow_down(tmp_path: Path) -> None:
-    names = (slowed_name("shm", 0, again=True), *(slowed_name("shm", one) for one in (0, *SLOWDOWNS_PERCENT)))
+    names = (slowed_name("shm", 0, again=True), *(slowed_name("shm", percent) for percent in (0, *SLOWDOWNS_PERCENT)))
     sweep = sweep_of(backends=names, sizes=(64, 128), readers=1, modes=("paced",), payload="bytes", codec="raw")
     latency = dict(zip(names, (10_000.0, 10_000.0, 10_500.0, 11_000.0, 12_000.0), strict=True))
     run = make_run(tmp_path / "run", {(name, size): Cell(latency[name]) for name in names for size in (64, 128)}, sweep)

@@ -1,4 +1,4 @@
-"""One agent as the suite sees it: asked by name of a verb, waited for with a deadline, killed."""
+"""An agent as the suite sees it: it is asked by verb, waited for with a deadline, and killed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from subprocess import Popen
-from typing import IO, Any
+from typing import Any
 
 import msgpack
 
-from ipcbench.testing.agents.process import LEAVE
-from ipcbench.testing.agents.verbs import Desk
+from ipcbench.errors import TrialError, WorkerTimeout
+from ipcbench.processes.control import EXIT, Channel
+from ipcbench.processes.launch import Launch
+from ipcbench.testing.agents.verbs import Dispatcher
 from ipcbench.testing.failure import AgentError, AgentHung, AgentLost, Failure
 from ipcbench.testing.leaks import shared_memory_of
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
@@ -30,11 +30,9 @@ _DYING_S = 20.0
 _STACKS_S = 3.0
 _LOOK_AGAIN_S = 0.002
 
-Answer = tuple[bool, Any]
-
 
 def until(ready: Callable[[], bool], within_s: float) -> bool:
-    """Look every few milliseconds until `ready()`; return whether it became true by then."""
+    """Poll every few milliseconds until `ready()`; return whether it became true in time."""
     stop = now_ns() + int(within_s * 1e9)
     pause = threading.Event()
     while not ready():
@@ -45,13 +43,13 @@ def until(ready: Callable[[], bool], within_s: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A request that an agent is busy with."""
+class PendingCall:
+    """A request that an agent has not answered yet."""
 
     agent: Agent
     number: int
     label: str
-    """Who was asked and for what, to be read in a verdict."""
+    """Who was asked for what, as a verdict says it."""
 
     def result(self, within_s: float) -> Any:
         """Wait for the call's value.
@@ -61,10 +59,10 @@ class Call:
             AgentHung: it has not returned by then.
             AgentLost: the agent ended.
         """
-        done, value = self.agent.collect(self, within_s)
-        if not done:
-            raise AgentError(self.label, Failure.from_dict(value))
-        return value
+        answer = self.agent.collect(self, within_s)
+        if not answer["done"]:
+            raise AgentError(self.label, Failure.from_dict(answer["value"]))
+        return answer["value"]
 
 
 class Agent(ABC):
@@ -74,48 +72,47 @@ class Agent(ABC):
         self.number = number
         self.killed = False
         self._requests = 0
-        self._early: dict[int, Answer] = {}
+        self._answers: dict[int, dict[str, Any]] = {}
 
-    def start(self, verb: str, label: str = "", **arguments: Any) -> Call:
-        """Ask for something; the answer is collected from the call."""
+    def start(self, verb: str, label: str = "", **arguments: Any) -> PendingCall:
+        """Send a request; the call gives its answer."""
         self._requests += 1
-        self._send([self._requests, verb, arguments])
-        return Call(self, self._requests, label or f"agent {self.number}, {verb}")
+        self._send({"do": verb, "number": self._requests, "arguments": arguments})
+        return PendingCall(self, self._requests, label or f"agent {self.number}, {verb}")
 
-    def collect(self, call: Call, within_s: float) -> Answer:
-        """Return the call's answer; what comes for other calls in between is kept for them."""
+    def collect(self, call: PendingCall, within_s: float) -> dict[str, Any]:
+        """Return the call's answer; answers to other calls that come in between are kept for them."""
         deadline = deadline_ns(within_s)
-        while call.number not in self._early:
-            found = self._receive(remaining_s(deadline) or 0.0)
-            if found is None:
+        while call.number not in self._answers:
+            answer = self._receive(remaining_s(deadline) or 0.0)
+            if answer is None:
                 raise AgentHung(f"{call.label} did not return within {within_s:g} s\n{self.stacks()}")
-            number, done, value = found
-            self._early[number] = (done, value)
-        return self._early.pop(call.number)
+            self._answers[answer["number"]] = answer
+        return self._answers.pop(call.number)
 
     @abstractmethod
-    def _send(self, request: list[Any]) -> None:
-        """Hand a request over."""
+    def _send(self, request: dict[str, Any]) -> None:
+        """Pass a request to the agent."""
 
     @abstractmethod
-    def _receive(self, timeout_s: float) -> tuple[int, bool, Any] | None:
-        """Return the next answer, or None if there is none by then."""
+    def _receive(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the next answer, or None if none comes in time."""
 
     @abstractmethod
     def stacks(self) -> str:
-        """Return the stacks of the agent's threads, now."""
+        """Return the current stacks of the agent's threads."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End the agent without any clean-up; return when it has ended."""
+        """End the agent without any clean-up, and wait until it has ended."""
 
     @abstractmethod
     def leave(self) -> None:
-        """End the agent as a program ends that has run to its end; return when it has ended."""
+        """Have the agent end as a program that is finished, and wait until it has ended."""
 
     @abstractmethod
     def dismiss(self) -> None:
-        """End the agent, whatever it is busy with: the suite is done with it."""
+        """End the agent, whatever it is busy with; the suite needs it no longer."""
 
 
 class ThreadAgent(Agent):
@@ -123,26 +120,25 @@ class ThreadAgent(Agent):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self._desk = Desk()
-        self._inbox: SimpleQueue[list[Any] | None] = SimpleQueue()
+        self._dispatcher = Dispatcher(number)
+        self._inbox: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self._outbox: SimpleQueue[bytes] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f"agent-{number}", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
         while (request := self._inbox.get()) is not None:
-            number, verb, arguments = request
-            self._outbox.put(msgpack.packb([number, *self._desk.answer(verb, arguments)]))
+            self._outbox.put(msgpack.packb(self._dispatcher.answer(request)))
 
-    def _send(self, request: list[Any]) -> None:
+    def _send(self, request: dict[str, Any]) -> None:
         self._inbox.put(request)
 
-    def _receive(self, timeout_s: float) -> tuple[int, bool, Any] | None:
+    def _receive(self, timeout_s: float) -> dict[str, Any] | None:
         try:
-            number, done, value = msgpack.unpackb(self._outbox.get(timeout=timeout_s))
+            answer: dict[str, Any] = msgpack.unpackb(self._outbox.get(timeout=timeout_s))
         except Empty:
             return None
-        return number, done, value
+        return answer
 
     def stacks(self) -> str:
         frame = sys._current_frames().get(self._thread.ident or 0)
@@ -162,55 +158,46 @@ class ThreadAgent(Agent):
 
 
 class ProcessAgent(Agent):
-    """An agent in a process of its own, over a connection that carries msgpack.
+    """An agent in a process of its own.
 
     Args:
         number: which agent it is.
         pid: its process.
-        connection: its control channel.
-        process: as its parent sees it; None if somebody else is its parent (an MPI launcher).
-        errors: the file that its stderr goes to.
+        channel: its control channel.
+        launch: what started it; a spawned agent has its own, the ranks of an MPI launch share theirs.
     """
 
-    def __init__(
-        self, number: int, pid: int, connection: Connection[Any, Any], process: Popen[bytes] | None, errors: IO[bytes]
-    ) -> None:
+    def __init__(self, number: int, pid: int, channel: Channel, launch: Launch) -> None:
         super().__init__(number)
         self.pid = pid
         self.shared_memory: set[Path] = set()
-        """What it had mapped there when it was killed."""
-        self._connection = connection
-        self._process = process
-        self._errors = errors
+        """Shared memory that it had mapped when it was killed."""
+        self._channel = channel
+        self._launch = launch
 
-    def _send(self, request: list[Any]) -> None:
+    def _send(self, request: dict[str, Any]) -> None:
         try:
-            self._connection.send_bytes(msgpack.packb(request))
-        except OSError as error:
+            self._channel.send(request)
+        except TrialError as error:
             raise self._lost() from error
 
-    def _receive(self, timeout_s: float) -> tuple[int, bool, Any] | None:
+    def _receive(self, timeout_s: float) -> dict[str, Any] | None:
         try:
-            if not self._connection.poll(timeout_s):
-                return None
-            number, done, value = msgpack.unpackb(self._connection.recv_bytes())
-        except (EOFError, OSError) as error:
+            return self._channel.receive(timeout_s)
+        except WorkerTimeout:
+            return None
+        except TrialError as error:
             raise self._lost() from error
-        return number, done, value
 
     def _lost(self) -> AgentLost:
-        code = self._process.wait(_DYING_S) if self._process else "unknown"
-        said = self._said(max(0, os.fstat(self._errors.fileno()).st_size - _LAST_BYTES))
-        return AgentLost(f"agent {self.number} ended by itself (exit code {code})\n{said}")
-
-    def _said(self, offset: int) -> str:
-        return os.pread(self._errors.fileno(), _LAST_BYTES, offset).decode(errors="replace").strip()
+        how, last = self._launch.how_it_ended(self.number), self._launch.tail(_LAST_BYTES)
+        return AgentLost(f"agent {self.number} {how}\n{last}")
 
     def stacks(self) -> str:
-        before = os.fstat(self._errors.fileno()).st_size
+        before = self._launch.output_size()
         os.kill(self.pid, signal.SIGUSR1)
-        until(lambda: "_run_module_as_main" in self._said(before), _STACKS_S)
-        return self._said(before) or "(it did not say where it is)"
+        until(lambda: "_run_module_as_main" in self._launch.tail(_LAST_BYTES, before), _STACKS_S)
+        return self._launch.tail(_LAST_BYTES, before) or "(it did not say where it is)"
 
     def kill(self) -> None:
         self._strike()
@@ -219,11 +206,15 @@ class ProcessAgent(Agent):
         self._release()
 
     def leave(self) -> None:
-        self.start(LEAVE).result(_DYING_S)
+        self.tell_to_leave()
         if not self.has_ended(_DYING_S):
             raise AgentHung(f"agent {self.number} did not end within {_DYING_S:g} s\n{self.stacks()}")
         self.killed = True
         self._release()
+
+    def tell_to_leave(self) -> None:
+        """Tell the agent to end once it has answered what it was asked."""
+        self._send(EXIT)
 
     def dismiss(self) -> None:
         if not self.killed:
@@ -237,21 +228,22 @@ class ProcessAgent(Agent):
             os.kill(self.pid, signal.SIGKILL)
 
     def has_ended(self, within_s: float) -> bool:
-        """Wait for the control channel's end, which comes with the process's; return whether it came by then."""
+        """Wait until the control channel closes, which it does with the process; return whether it did in time."""
         deadline = deadline_ns(within_s)
-        with suppress(EOFError, OSError):
-            while self._connection.poll(remaining_s(deadline)):
-                self._connection.recv_bytes()
+        try:
+            while True:
+                self._channel.receive(remaining_s(deadline))
+        except WorkerTimeout:
             return False
-        return True
+        except TrialError:
+            return True
 
     def _release(self) -> None:
-        """Close the control channel; reap a child of ours, which has ended, and close its file."""
-        self._connection.close()
-        if self._process is not None:
-            self._process.wait(_DYING_S)
-            self._errors.close()
+        """Close the control channel, and reap a process that has a launch to itself."""
+        self._channel.close()
+        if self._launch.launcher == "spawn":
+            self._launch.end(_DYING_S)
 
     def filenos(self) -> set[int]:
-        """Return the descriptors that the suite holds for this agent."""
-        return set() if self.killed else {self._connection.fileno(), self._errors.fileno()}
+        """Return the descriptors that the suite has open for this agent."""
+        return set() if self.killed else {self._channel.fileno(), self._launch.output.fileno()}

@@ -1,4 +1,4 @@
-"""Messages that prove themselves: each is made again from seed, sequence and size, and compared."""
+"""Messages that can be verified: each is a function of seed, sequence and size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ipcbench.backend import Message
 
 HEADER_BYTES = 16
-"""A message of at least this size begins with its sequence and seed; a shorter one is known by its content alone."""
+"""Messages of at least this size begin with their sequence and seed."""
 
 _HEADER = struct.Struct("<QQ")
 _BLOCK_BYTES = 65_521
@@ -23,12 +23,12 @@ _MOST_SURPLUS = 16
 
 @lru_cache(maxsize=16)
 def _doubled_block(seed: int) -> bytes:
-    """Return a block of noise twice over. Its length is prime, so that a part moved by a power of two shows."""
+    """Return a block of noise twice over. Its length is prime, so that a shift by a power of two shows."""
     return random.Random(seed).randbytes(_BLOCK_BYTES) * 2  # noqa: S311 - a test pattern, not a secret
 
 
 def make_message(seed: int, sequence: int, size: int) -> bytes:
-    """Return message `sequence` of stream `seed`, of `size` bytes; all bytes depend on all three and on their place."""
+    """Return message `sequence` of stream `seed`, of `size` bytes; every byte depends on these and on its position."""
     header = _HEADER.pack(sequence, seed) if size >= HEADER_BYTES else b""
     start = (sequence * _STRIDE + size) % _BLOCK_BYTES
     needed = size - len(header)
@@ -41,11 +41,11 @@ def make_message(seed: int, sequence: int, size: int) -> bytes:
 
 
 KINDS = ("bytes", "bytearray", "view", "read-only view")
-"""In what forms a message is handed to `write`."""
+"""Forms in which a message is passed to `write`."""
 
 
 def make_as(kind: str, seed: int, sequence: int, size: int) -> Message:
-    """Return the message as one of `KINDS`; the views are of the middle of a larger buffer."""
+    """Return the message as one of `KINDS`; views are of the middle of a larger buffer."""
     message = make_message(seed, sequence, size)
     if kind == "bytes":
         return message
@@ -71,14 +71,14 @@ def is_plain_view(view: object) -> bool:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What one reader saw of a stream of `count` messages, of which the first has the sequence `first`."""
+class StreamCounts:
+    """What one reader received of a stream of `count` messages that starts at sequence `first`."""
 
     first: int
     count: int
     received_count: int = 0
     damaged_count: int = 0
-    """Messages of the right stream that do not equal what was written."""
+    """Messages of the stream that do not equal what was written."""
     foreign_count: int = 0
     """Messages of another stream, of an unknown sequence, or too short to tell."""
     repeated: list[int] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Tally:
         self.newest = max(self.newest, sequence)
 
     def is_flood(self) -> bool:
-        """Return whether so much has come that was never written, or was written once, that more would tell nothing."""
+        """Return whether so many foreign or repeated messages have come that more would tell nothing."""
         return self.received_count - len(self.seen) > _MOST_SURPLUS
 
     def at_end(self) -> bool:
@@ -125,13 +125,13 @@ class Tally:
             start = sequence + 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, with the first few `gaps` in place of the set of what was seen."""
+        """Return plain values, with the first few `gaps` instead of all that was seen."""
         values = asdict(self)
         del values["seen"]
         gaps = list(self.gaps())
         return {**values, "gaps": gaps[:_MOST_LISTED], "missing_count": sum(b - a + 1 for a, b in gaps)}
 
     @staticmethod
-    def _note(where: list[int], sequence: int) -> None:
-        if len(where) < _MOST_LISTED:
-            where.append(sequence)
+    def _note(sequences: list[int], sequence: int) -> None:
+        if len(sequences) < _MOST_LISTED:
+            sequences.append(sequence)

@@ -1,56 +1,54 @@
-"""Crews of agents: started when they are needed, kept for the next check, replaced when killed.
+"""Pools of agents: started when they are needed, kept for the next check, replaced when killed.
 
-There is one kind of crew for each launcher. `spawn`: one process an agent, replaced one by one. `mpiexec`: all agents
-are ranks of one launch, replaced as a whole. `inline`: an agent is a thread of this process; to kill it means that the
-thread ends while its endpoint is neither closed nor ever used again, which is all that the others could see of a killed
-process.
+There is one kind of pool for each launcher. `spawn`: each agent is a process, replaced by itself. `mpiexec`: the agents
+are the ranks of one launch, replaced as a whole. `inline`: an agent is a thread of this process; to kill it is to end
+the thread while its endpoint is neither closed nor ever used again, which is all that others see of a killed process.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import IO
+from pathlib import Path
 
 from ipcbench.backend import Launcher
-from ipcbench.errors import TransportError
+from ipcbench.processes.control import Switchboard
+from ipcbench.processes.launch import Launch, find_mpiexec, gather, import_path, launch
+from ipcbench.spec import NAME_PREFIX
 from ipcbench.testing.agents.client import Agent, ProcessAgent, ThreadAgent
-from ipcbench.testing.agents.process import BOUND, LEAVE
-from ipcbench.testing.door import Door
 from ipcbench.testing.failure import LawBroken
-from ipcbench.testing.starting import agent_command, import_path, mpiexec_command, start
 
+_VERBS = "ipcbench.testing.agents.verbs:Dispatcher"
 _ENDING_S = 20.0
 
 
-class Crew(ABC):
+class Pool(ABC):
     """Agents numbered from 0."""
 
     @abstractmethod
-    def muster(self, count: int) -> Sequence[Agent]:
+    def acquire(self, count: int) -> Sequence[Agent]:
         """Return `count` living agents; start those that are missing."""
 
     @abstractmethod
     def discard(self) -> None:
-        """End all agents, whatever they are busy with; the next `muster` starts new ones."""
+        """End all agents, whatever they are busy with; the next `acquire` starts new ones."""
 
     def close(self) -> None:
-        """End all agents, which have nothing to do."""
+        """End all agents, which are idle."""
         self.discard()
 
 
-class ThreadCrew(Crew):
+class ThreadPool(Pool):
     """Agents that are threads of this process."""
 
     def __init__(self) -> None:
         self._agents: list[ThreadAgent] = []
 
-    def muster(self, count: int) -> Sequence[Agent]:
+    def acquire(self, count: int) -> Sequence[Agent]:
         for number in range(count):
             if number == len(self._agents):
                 self._agents.append(ThreadAgent(number))
@@ -64,9 +62,9 @@ class ThreadCrew(Crew):
         self._agents.clear()
 
 
-class ProcessCrew(Crew):
-    """Agents that are processes, and what the suite holds for them. They can import what the suite could import when
-    they were started; if that has changed, `muster` starts new ones.
+class ProcessPool(Pool):
+    """Agents that are processes. They can import what the suite could import when they were started; if that has
+    changed, `acquire` starts new ones.
     """
 
     def __init__(self) -> None:
@@ -81,63 +79,51 @@ class ProcessCrew(Crew):
     def agents(self) -> Sequence[ProcessAgent]:
         """Return the agents that were not killed."""
 
-    @abstractmethod
-    def launcher_pids(self) -> set[int]:
-        """Return the processes between the suite and its agents."""
-
     def pids(self) -> set[int]:
-        """Return all processes of the crew."""
-        return {agent.pid for agent in self.agents()} | self.launcher_pids()
+        """Return all processes of the pool."""
+        return {agent.pid for agent in self.agents()}
 
     def filenos(self) -> set[int]:
-        """Return all descriptors that the suite holds for the crew."""
+        """Return all descriptors that the suite has open for the pool."""
         return {fileno for agent in self.agents() for fileno in agent.filenos()}
 
 
-class SpawnCrew(ProcessCrew):
+def _start(
+    launcher: Launcher, groups: Sequence[Sequence[int]], *, bound: bool
+) -> tuple[list[Launch], list[ProcessAgent]]:
+    """Start agents, each group of numbers by a launch of its own; return the launches and the agents, in order.
+
+    Raises:
+        BackendUnavailable: the launcher is missing.
+        TrialError: the agents have not all reported.
+    """
+    folder = tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}agents-{os.getpid()}-")
+    with folder, Switchboard(Path(folder.name)) as switchboard:
+        variables = {"PYTHONFAULTHANDLER": "1"}
+        launches = [
+            launch(launcher, numbers, switchboard, _VERBS, bound=bound, environment=variables) for numbers in groups
+        ]
+        workers = gather(switchboard, launches, {number: f"agent {number}" for group in groups for number in group})
+    return launches, [ProcessAgent(n, *workers[n], group) for group in launches for n in group.indices]
+
+
+class SpawnPool(ProcessPool):
     """Agents that are processes of their own."""
 
     def __init__(self) -> None:
         super().__init__()
         self._agents: dict[int, ProcessAgent] = {}
 
-    def muster(self, count: int) -> Sequence[Agent]:
+    def acquire(self, count: int) -> Sequence[Agent]:
         self._refresh()
-        missing = [n for n in range(count) if n not in self._agents or self._agents[n].killed]
+        missing = [[n] for n in range(count) if n not in self._agents or self._agents[n].killed]
         if missing:
-            self._start(missing)
+            bound = threading.current_thread() is threading.main_thread()
+            self._agents.update((agent.number, agent) for agent in _start("spawn", missing, bound=bound)[1])
         return [self._agents[number] for number in range(count)]
-
-    def _start(self, numbers: Sequence[int]) -> None:
-        bound = [BOUND] if threading.current_thread() is threading.main_thread() else []
-        started: dict[int, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
-        with Door() as door:
-            for number in numbers:
-                errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - the agent closes it when it ends
-                started[number] = (start(agent_command(door, str(number)) + bound, door, errors), errors)
-
-            def check() -> None:
-                for process, errors in started.values():
-                    if process.poll() is not None:
-                        said = os.pread(errors.fileno(), 4000, 0).decode(errors="replace")
-                        raise TransportError(f"an agent ended at its start with exit code {process.returncode}: {said}")
-
-            try:
-                arrived = door.admit(len(numbers), check)
-            except TransportError:
-                for process, errors in started.values():
-                    process.kill()
-                    process.wait(_ENDING_S)
-                    errors.close()
-                raise
-        for number, (pid, connection) in arrived.items():
-            self._agents[number] = ProcessAgent(number, pid, connection, *started[number])
 
     def agents(self) -> Sequence[ProcessAgent]:
         return [agent for agent in self._agents.values() if not agent.killed]
-
-    def launcher_pids(self) -> set[int]:
-        return set()
 
     def discard(self) -> None:
         for agent in self.agents():
@@ -145,112 +131,80 @@ class SpawnCrew(ProcessCrew):
         self._agents.clear()
 
 
-class _Launch:
-    """One MPI launch: its launcher, its agents, and the file that they all write their stderr to."""
-
-    def __init__(self, count: int) -> None:
-        """Start `count` agents; rank r is agent r.
-
-        Raises:
-            TransportError: they have not reported.
-        """
-        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
-        self.agents: list[ProcessAgent] = []
-        with Door() as door:
-            command = [*mpiexec_command(), "-n", str(count), *agent_command(door, "-")]
-            self.process = start(command, door, self.errors)
-            try:
-                arrived = door.admit(count, self._check)
-            except TransportError:
-                self.process.kill()
-                self.end()
-                raise
-        self.agents = [ProcessAgent(n, *arrived[n], None, self.errors) for n in range(count)]
-
-    def _check(self) -> None:
-        if self.process.poll() is not None:
-            said = os.pread(self.errors.fileno(), 4000, 0).decode(errors="replace")
-            raise TransportError(f"the MPI launcher ended at once with exit code {self.process.returncode}: {said}")
-
-    def is_whole(self) -> bool:
-        """Return whether no agent was killed; with one, the launcher has ended them all."""
-        return not any(agent.killed for agent in self.agents)
-
-    def end(self) -> None:
-        """End all agents, whatever they are busy with, and the launcher; remove what MPI leaves when it is killed."""
-        for agent in self.agents:
-            agent.dismiss()
-        try:
-            self.process.wait(_ENDING_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(_ENDING_S)
-        for path in {path for agent in self.agents for path in agent.shared_memory}:
-            path.unlink(missing_ok=True)
-        self.errors.close()
-
-
-class MpiCrew(ProcessCrew):
+class MpiPool(ProcessPool):
     """Agents that are ranks. MPI begins and ends in all ranks of a launch together, so there is one launch for each
     number of agents, and none of its agents is left out.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._launches: dict[int, _Launch] = {}
+        self._launches: dict[int, tuple[Launch, list[ProcessAgent]]] = {}
 
-    def muster(self, count: int) -> Sequence[Agent]:
+    def acquire(self, count: int) -> Sequence[Agent]:
         self._refresh()
-        launch = self._launches.get(count)
-        if launch is not None and not launch.is_whole():
-            self._launches.pop(count).end()
-            launch = None
-        if launch is None:
-            launch = self._launches[count] = _Launch(count)
-        return launch.agents
+        if count in self._launches and any(agent.killed for agent in self._launches[count][1]):
+            self._end(count)  # with one agent killed, the launcher has ended them all
+        if count not in self._launches:
+            (group,), agents = _start("mpiexec", [range(count)], bound=False)
+            self._launches[count] = (group, agents)
+        return self._launches[count][1]
+
+    def _end(self, count: int) -> None:
+        """End all agents of a launch, whatever they are busy with; remove what MPI leaves when it is killed."""
+        group, agents = self._launches.pop(count)
+        for agent in agents:
+            agent.dismiss()
+        group.end(_ENDING_S)
+        for path in {path for agent in agents for path in agent.shared_memory}:
+            path.unlink(missing_ok=True)
 
     def agents(self) -> Sequence[ProcessAgent]:
-        return [agent for launch in self._launches.values() for agent in launch.agents if not agent.killed]
+        return [agent for _, agents in self._launches.values() for agent in agents if not agent.killed]
 
-    def launcher_pids(self) -> set[int]:
-        return {launch.process.pid for launch in self._launches.values()}
+    def pids(self) -> set[int]:
+        return super().pids() | {process.pid for group, _ in self._launches.values() for process in group.started}
 
     def filenos(self) -> set[int]:
-        return super().filenos() | {launch.errors.fileno() for launch in self._launches.values()}
+        return super().filenos() | {group.output.fileno() for group, _ in self._launches.values()}
 
     def discard(self) -> None:
-        while self._launches:
-            self._launches.popitem()[1].end()
+        for count in tuple(self._launches):
+            self._end(count)
 
     def close(self) -> None:
         agents = self.agents()
         with suppress(LawBroken):  # one that has gone already need not leave
-            for call in [agent.start(LEAVE) for agent in agents]:
-                call.result(_ENDING_S)
             for agent in agents:
-                agent.has_ended(_ENDING_S)
+                agent.tell_to_leave()
+            all(agent.has_ended(_ENDING_S) for agent in agents)
         self.discard()
 
 
-class Pool:
-    """The crews of a suite's run, shared by all backends: agents take any backend, so few processes serve many."""
+class Pools:
+    """The pools of a suite's run, shared by all backends: agents take any backend, so few processes serve many."""
 
     def __init__(self) -> None:
-        self._crews: dict[Launcher, ProcessCrew] = {"spawn": SpawnCrew(), "mpiexec": MpiCrew()}
+        self._pools: dict[Launcher, ProcessPool] = {"spawn": SpawnPool(), "mpiexec": MpiPool()}
 
-    def crew(self, launcher: Launcher) -> Crew:
-        """Return the crew of that launcher; threads are not shared, they cost nothing."""
-        return self._crews[launcher] if launcher != "inline" else ThreadCrew()
+    def pool(self, launcher: Launcher) -> Pool:
+        """Return the pool of that launcher; threads are not shared, they cost nothing.
+
+        Raises:
+            BackendUnavailable: the launcher is missing.
+        """
+        if launcher == "mpiexec":
+            find_mpiexec()
+        return self._pools[launcher] if launcher != "inline" else ThreadPool()
 
     def pids(self) -> set[int]:
-        """Return all processes that the pool keeps."""
-        return {pid for crew in self._crews.values() for pid in crew.pids()}
+        """Return all processes of the pools."""
+        return {pid for pool in self._pools.values() for pid in pool.pids()}
 
     def filenos(self) -> set[int]:
-        """Return all descriptors of this process that belong to the pool."""
-        return {fileno for crew in self._crews.values() for fileno in crew.filenos()}
+        """Return all descriptors of this process that belong to the pools."""
+        return {fileno for pool in self._pools.values() for fileno in pool.filenos()}
 
     def close(self) -> None:
-        """End all agents; twice is fine, and a pool that is used again starts new ones."""
-        for crew in self._crews.values():
-            crew.close()
+        """End all agents; twice is fine, and pools that are used again start new ones."""
+        for pool in self._pools.values():
+            pool.close()

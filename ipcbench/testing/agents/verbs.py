@@ -1,4 +1,4 @@
-"""An agent's desk: the endpoints it has open, by handle, and the verbs that it answers requests with."""
+"""The verbs of a conformance agent, and the endpoints that it has open, by handle."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Literal
 from ipcbench.backend import Address, Backend
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
-from ipcbench.testing.agents.scenarios import SCENARIOS, Place
+from ipcbench.testing.agents.scenarios import SCENARIOS, Slot
 from ipcbench.testing.failure import Failure
-from ipcbench.testing.open_handles import counts, touched_by_import
+from ipcbench.testing.leaks import counts, touched_by_import
 
 Role = Literal["writer", "reader"]
 
 Target = str | type[Backend]
-"""A backend as an agent takes it: `module:Class`, or the class itself where agent and suite share a process."""
+"""A backend: `module:Class`, or the class itself if agent and suite share a process."""
 
 
 def resolve(target: Target) -> type[Backend]:
@@ -23,11 +23,11 @@ def resolve(target: Target) -> type[Backend]:
     return get_backend(target) if isinstance(target, str) else target
 
 
-class Desk:
-    """What one agent holds. All calls come from one thread, one after the other."""
+class Dispatcher:
+    """What one agent holds and does. All calls come from one thread, one after the other."""
 
-    def __init__(self) -> None:
-        self._places: dict[int, Place] = {}
+    def __init__(self, _index: int) -> None:
+        self._slots: dict[int, Slot] = {}
         self._verbs: dict[str, Callable[..., Any]] = {
             "open": self._open,
             "play": self._play,
@@ -38,28 +38,31 @@ class Desk:
             "touched_by_import": touched_by_import,
         }
 
-    def answer(self, verb: str, arguments: Mapping[str, Any]) -> tuple[bool, Any]:
-        """Carry out one request; return (True, its value) or (False, a described failure)."""
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request, `{"do": verb, "number", "arguments"}`; return its number, whether it was done, and its
+        value or a described failure.
+        """
         try:
-            return True, self._verbs[verb](**arguments)
+            done, value = True, self._verbs[request["do"]](**request["arguments"])
         except Exception as error:  # whatever leaves a backend is reported, and the law judges it
-            return False, Failure.of(error).as_dict()
+            done, value = False, Failure.of(error).as_dict()
+        return {"number": request["number"], "done": done, "value": value}
 
     def _open(self, *, target: Target, address: Mapping[str, Any], role: Role, index: int, handle: int) -> None:
         backend, where = resolve(target)(), Address.from_dict(address)
         endpoint = backend.open_writer(where) if role == "writer" else backend.open_reader(where, index)
-        self._places[handle] = Place(endpoint)
+        self._slots[handle] = Slot(endpoint)
 
     def _play(self, *, scenario: str, handle: int, arguments: Mapping[str, Any]) -> Any:
-        return SCENARIOS[scenario](self._places[handle], **arguments)
+        return SCENARIOS[scenario](self._slots[handle], **arguments)
 
     def _close(self, *, handles: list[int]) -> None:
-        """Close those endpoints that are open and that no scenario has closed; forget them all."""
+        """Close the endpoints that are open and that no scenario has closed; forget them all."""
         for handle in handles:
-            place = self._places.pop(handle, None)
-            if place is not None and not place.closed:
-                place.held = None
-                place.endpoint.close()
+            slot = self._slots.pop(handle, None)
+            if slot is not None and not slot.closed:
+                slot.held = None
+                slot.endpoint.close()
 
     def _create(self, *, target: Target, channel: Mapping[str, Any]) -> dict[str, Any]:
         return resolve(target)().create(ChannelSpec.from_dict(channel)).as_dict()

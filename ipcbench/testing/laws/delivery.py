@@ -12,7 +12,7 @@ from typing import Any
 
 from ipcbench.testing.agents.pattern import KINDS
 from ipcbench.testing.failure import AgentError, LawSkipped, require
-from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, Lab
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, Fixture
 
 _MIXED_SIZES = [64, 16, 1_000, 200, 3_000, 17]
 _LARGEST_BYTES = 2**26
@@ -31,97 +31,101 @@ def _edge_sizes(most: int) -> list[int]:
     return sorted(size for size in sizes if size <= most)
 
 
-def _stream(lab: Lab, count: int, sizes: list[int], extra_s: float = SHORT_S) -> Iterator[tuple[str, dict[str, Any]]]:
+def _stream(
+    channel: ChannelUnderTest, count: int, sizes: list[int], extra_s: float = SHORT_S
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Send `count` messages as fast as they are taken; yield each reader's name and tally."""
     reads = [
-        r.start("read_stream", seed=lab.seed, first=0, count=count, sizes=sizes, timeout_s=PATIENCE_S, extra_s=extra_s)
-        for r in lab.readers
+        r.start(
+            "read_stream", seed=channel.seed, first=0, count=count, sizes=sizes, timeout_s=PATIENCE_S, extra_s=extra_s
+        )
+        for r in channel.readers
     ]
-    writing = lab.writer.start(
-        "write_stream", seed=lab.seed, first=0, count=count, sizes=sizes, kinds=["bytes"], timeout_s=PATIENCE_S
+    writing = channel.writer.start(
+        "write_stream", seed=channel.seed, first=0, count=count, sizes=sizes, kinds=["bytes"], timeout_s=PATIENCE_S
     )
     writing.result(DEADLINE_S)
-    for reader, call in zip(lab.readers, reads, strict=True):
+    for reader, call in zip(channel.readers, reads, strict=True):
         yield reader.label, call.result(DEADLINE_S)
 
 
-def _streams(bench: Bench, reader_counts: list[int]) -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]:
+def _streams(fixture: Fixture, reader_counts: list[int]) -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]:
     """Yield the tallies of one stream for each number of readers."""
-    bench.need("every_message")
+    fixture.need("every_message")
     for readers in reader_counts:
-        with bench.lab(readers=readers, delivery="every_message") as lab:
-            yield f"{readers} readers", list(_stream(lab, 800 if bench.quick else 3_000, _MIXED_SIZES))
+        with fixture.channel(readers=readers, delivery="every_message") as channel:
+            yield f"{readers} readers", list(_stream(channel, 800 if fixture.quick else 3_000, _MIXED_SIZES))
 
 
-def bytes_arrive_unchanged(bench: Bench) -> None:
+def bytes_arrive_unchanged(fixture: Fixture) -> None:
     """C1."""
-    for delivery in bench.deliveries:
-        for readers in bench.readers:
-            most = min(2**14 + 1 if bench.quick else 2**20 + 1, bench.can.max_message_bytes)
-            with bench.lab(readers=readers, delivery=delivery, max_message_bytes=most) as lab:
-                _one_by_one(lab, _edge_sizes(most), KINDS)
-    if "every_message" not in bench.can.deliveries:
+    for delivery in fixture.deliveries:
+        for readers in fixture.readers:
+            most = min(2**14 + 1 if fixture.quick else 2**20 + 1, fixture.can.max_message_bytes)
+            with fixture.channel(readers=readers, delivery=delivery, max_message_bytes=most) as channel:
+                _one_by_one(channel, _edge_sizes(most), KINDS)
+    if "every_message" not in fixture.can.deliveries:
         return
-    with bench.lab(readers=bench.most_readers, delivery="every_message") as lab:
-        for label, tally in _stream(lab, 200 if bench.quick else 2_000, [16, 5_000, 17, 65_536, 300]):
+    with fixture.channel(readers=fixture.most_readers, delivery="every_message") as channel:
+        for label, tally in _stream(channel, 200 if fixture.quick else 2_000, [16, 5_000, 17, 65_536, 300]):
             damaged, foreign = tally["damaged_count"], tally["foreign_count"]
             require(not damaged + foreign, f"{label}: {damaged} messages changed, {foreign} were never written")
-    largest = min(_LARGEST_BYTES, bench.can.max_message_bytes)
-    if not bench.quick:
-        with bench.lab(delivery="every_message", max_message_bytes=largest, depth=2) as lab:
+    largest = min(_LARGEST_BYTES, fixture.can.max_message_bytes)
+    if not fixture.quick:
+        with fixture.channel(delivery="every_message", max_message_bytes=largest, depth=2) as channel:
             sizes = [size for size in (2**22 - 1, 2**22 + 1, 2**24) if size < largest]
             for kind, size in zip(cycle(KINDS), [*sizes, largest], strict=False):
-                _one_by_one(lab, [size], [kind])
+                _one_by_one(channel, [size], [kind])
 
 
-def _one_by_one(lab: Lab, sizes: list[int], kinds: Sequence[str]) -> None:
+def _one_by_one(channel: ChannelUnderTest, sizes: list[int], kinds: Sequence[str]) -> None:
     """Send one message of each size and kind; each is read before the next is written."""
     sequence = 0
     for size in sizes:
         for kind in kinds:
-            lab.exchange(sequence, size, kind)
+            channel.exchange(sequence, size, kind)
             sequence += 1
 
 
-def order_is_kept(bench: Bench) -> None:
+def order_is_kept(fixture: Fixture) -> None:
     """C2."""
-    for case, tallies in _streams(bench, bench.readers):
+    for case, tallies in _streams(fixture, fixture.readers):
         for label, tally in tallies:
             late = tally["disordered"]
             require(not late, f"{case}, {label}: messages {late} came after later ones")
 
 
-def each_comes_once(bench: Bench) -> None:
+def each_comes_once(fixture: Fixture) -> None:
     """C3."""
-    if "every_message" in bench.can.deliveries:
-        for case, tallies in _streams(bench, bench.readers):
+    if "every_message" in fixture.can.deliveries:
+        for case, tallies in _streams(fixture, fixture.readers):
             for label, tally in tallies:
                 require(not tally["repeated"], f"{case}, {label}: messages {tally['repeated']} came more than once")
                 require(not tally["foreign_count"], f"{case}, {label}: got messages that were never written")
             common = [gap for gap in tallies[0][1]["gaps"] if all(gap in t["gaps"] for _, t in tallies) and gap[0]]
             require(not common, f"{case}: messages {common} came to no reader")
-    if "latest_value" in bench.can.deliveries:
-        for readers in bench.readers:
-            with bench.lab(readers=readers, delivery="latest_value") as lab:
-                _newer_and_newer(lab, 0.05 if bench.quick else 0.2)
+    if "latest_value" in fixture.can.deliveries:
+        for readers in fixture.readers:
+            with fixture.channel(readers=readers, delivery="latest_value") as channel:
+                _newer_and_newer(channel, 0.05 if fixture.quick else 0.2)
 
 
-def _newer_and_newer(lab: Lab, duration_s: float) -> None:
+def _newer_and_newer(channel: ChannelUnderTest, duration_s: float) -> None:
     """Overwrite a value at full speed: every read must give a newer one, and the last must come at last. Then overwrite
     it many times unread: the last must come within a few reads, which a queue would not do. On a busy machine a value
     may still be on its way when the next read asks; a queue needs as many reads each time.
     """
-    for label, tally in _overwrite(lab, duration_s, 64):
+    for label, tally in _overwrite(channel, duration_s, 64):
         require(not tally["disordered"], f"{label}: values {tally['disordered']} came after newer ones")
         require(not tally["repeated"], f"{label}: values {tally['repeated']} came more than once")
         require(not tally["foreign_count"], f"{label}: got values that were never written")
         require(not tally["ended"], f"{label}: the newest value never came ({tally['ended']})")
-    fewest = dict.fromkeys((reader.label for reader in lab.readers), _UNREAD_COUNT)
+    fewest = dict.fromkeys((reader.label for reader in channel.readers), _UNREAD_COUNT)
     for attempt in range(_ATTEMPTS):
         first = _ENDLESS + attempt * _UNREAD_COUNT
-        unread = {"seed": lab.seed, "first": first, "count": _UNREAD_COUNT, "sizes": [64], "timeout_s": PATIENCE_S}
-        lab.writer.play("write_stream", **unread, kinds=["bytes"])
-        for reader in lab.readers:
+        unread = {"seed": channel.seed, "first": first, "count": _UNREAD_COUNT, "sizes": [64], "timeout_s": PATIENCE_S}
+        channel.writer.play("write_stream", **unread, kinds=["bytes"])
+        for reader in channel.readers:
             tally = reader.play("read_stream", **unread, extra_s=0)
             require(not tally["ended"], f"{reader.label}: the newest value never came ({tally['ended']})")
             fewest[reader.label] = min(fewest[reader.label], tally["received_count"])
@@ -132,47 +136,51 @@ def _newer_and_newer(lab: Lab, duration_s: float) -> None:
         require(enough, f"{label}: {reads} reads to get the newest of {_UNREAD_COUNT} values, all written before")
 
 
-def _overwrite(lab: Lab, duration_s: float, size: int, first: int = 0) -> list[tuple[str, dict[str, Any]]]:
+def _overwrite(
+    channel: ChannelUnderTest, duration_s: float, size: int, first: int = 0
+) -> list[tuple[str, dict[str, Any]]]:
     """Write values as fast as possible while all readers read, until the value numbered `first + _ENDLESS - 1`; return
     the readers' names and tallies.
     """
-    stream = {"seed": lab.seed, "first": first, "count": _ENDLESS, "sizes": [size], "timeout_s": PATIENCE_S}
-    reads = [(reader.label, reader.start("read_stream", **stream, extra_s=0)) for reader in lab.readers]
-    lab.writer.play("write_for", seed=lab.seed, first=first, size=size, duration_s=duration_s, timeout_s=PATIENCE_S)
-    lab.writer.write(first + _ENDLESS - 1, size)
+    stream = {"seed": channel.seed, "first": first, "count": _ENDLESS, "sizes": [size], "timeout_s": PATIENCE_S}
+    reads = [(reader.label, reader.start("read_stream", **stream, extra_s=0)) for reader in channel.readers]
+    channel.writer.play(
+        "write_for", seed=channel.seed, first=first, size=size, duration_s=duration_s, timeout_s=PATIENCE_S
+    )
+    channel.writer.write(first + _ENDLESS - 1, size)
     return [(f"{label}, latest_value of {size} bytes", call.result(DEADLINE_S)) for label, call in reads]
 
 
-def every_reader_gets_it(bench: Bench) -> None:
+def every_reader_gets_it(fixture: Fixture) -> None:
     """C4."""
-    if bench.can.max_readers == 1:
+    if fixture.can.max_readers == 1:
         raise LawSkipped("capabilities.max_readers is 1: there is no other reader")
-    for case, tallies in _streams(bench, [max(2, bench.most_readers)]):
+    for case, tallies in _streams(fixture, [max(2, fixture.most_readers)]):
         for label, tally in tallies:
             missed = [gap for gap in tally["gaps"] if gap[0] and any(gap not in other["gaps"] for _, other in tallies)]
             require(not missed, f"{case}, {label}: did not get messages {missed}, which others got")
 
 
-def nothing_is_missed_at_the_start(bench: Bench) -> None:
+def nothing_is_missed_at_the_start(fixture: Fixture) -> None:
     """C5."""
-    for delivery in bench.deliveries:
-        for readers in bench.readers:
-            for turn in range(2 if bench.quick else 4):
-                with bench.lab(readers=readers, delivery=delivery, opened=False) as lab:
-                    if not _opens(lab, writer_first=turn % 2 == 0):
+    for delivery in fixture.deliveries:
+        for readers in fixture.readers:
+            for turn in range(2 if fixture.quick else 4):
+                with fixture.channel(readers=readers, delivery=delivery, opened=False) as channel:
+                    if not _opens(channel, writer_first=turn % 2 == 0):
                         continue
-                    lab.writer.write(0)
+                    channel.writer.write(0)
                     if delivery == "every_message":
-                        lab.writer.write(1)  # so that a lost first message is seen at once, not by a time-out
-                    _first_is_read(lab)
-    if "every_message" in bench.can.deliveries and bench.can.launcher != "mpiexec":
-        _writing_before_all_are_open(bench)
+                        channel.writer.write(1)  # so that a lost first message is seen at once, not by a time-out
+                    _first_is_read(channel)
+    if "every_message" in fixture.can.deliveries and fixture.can.launcher != "mpiexec":
+        _writing_before_all_are_open(fixture)
 
 
-def _opens(lab: Lab, *, writer_first: bool) -> bool:
+def _opens(channel: ChannelUnderTest, *, writer_first: bool) -> bool:
     """Open all ends; return whether that order was allowed, which is law C17's matter."""
     try:
-        lab.open(None if writer_first else [*range(1, len(lab.ends)), 0])
+        channel.open(None if writer_first else [*range(1, len(channel.ends)), 0])
     except AgentError:
         if writer_first:
             raise
@@ -180,46 +188,46 @@ def _opens(lab: Lab, *, writer_first: bool) -> bool:
     return True
 
 
-def _writing_before_all_are_open(bench: Bench) -> None:
+def _writing_before_all_are_open(fixture: Fixture) -> None:
     """Begin to write before any reader is open: nobody may miss it, and the call may wait for them."""
-    with bench.lab(readers=bench.most_readers, delivery="every_message", opened=False) as lab:
-        lab.writer.open()
-        writing = lab.writer.start("write", seed=lab.seed, sequence=0, size=64, timeout_s=PATIENCE_S)
-        for reader in lab.readers:
+    with fixture.channel(readers=fixture.most_readers, delivery="every_message", opened=False) as channel:
+        channel.writer.open()
+        writing = channel.writer.start("write", seed=channel.seed, sequence=0, size=64, timeout_s=PATIENCE_S)
+        for reader in channel.readers:
             reader.open()
         failure = writing.result(DEADLINE_S)["failure"]
         require(failure is None, f"a write that began before the readers opened failed: {failure}")
-        _first_is_read(lab)
+        _first_is_read(channel)
 
 
-def _first_is_read(lab: Lab) -> None:
-    for reader in lab.readers:
+def _first_is_read(channel: ChannelUnderTest) -> None:
+    for reader in channel.readers:
         found = reader.start_read(0).result(DEADLINE_S)
-        require(found["same"], f"{reader.label} missed the first message ({lab.address.channel.delivery})")
+        require(found["same"], f"{reader.label} missed the first message ({channel.address.channel.delivery})")
 
 
-def values_are_never_torn(bench: Bench) -> None:
+def values_are_never_torn(fixture: Fixture) -> None:
     """C6."""
-    bench.need("latest_value")
-    for readers in bench.readers:
+    fixture.need("latest_value")
+    for readers in fixture.readers:
         for wished in (4_096, 2**18):
-            size = min(wished, bench.can.max_message_bytes)
-            with bench.lab(readers=readers, delivery="latest_value", max_message_bytes=size) as lab:
+            size = min(wished, fixture.can.max_message_bytes)
+            with fixture.channel(readers=readers, delivery="latest_value", max_message_bytes=size) as channel:
                 _race(
-                    lab,
+                    channel,
                     size,
-                    rounds=1 if bench.quick else 4,
-                    round_s=0.06 if bench.quick else 0.1 if bench.inline else 0.25,
+                    rounds=1 if fixture.quick else 4,
+                    round_s=0.06 if fixture.quick else 0.1 if fixture.inline else 0.25,
                 )
 
 
-def _race(lab: Lab, size: int, rounds: int, round_s: float) -> None:
+def _race(channel: ChannelUnderTest, size: int, rounds: int, round_s: float) -> None:
     """Let the writer overwrite and the readers read, until every reader has read often enough or the rounds are over:
     on a busy machine they may hardly meet in one.
     """
     fewest = 0
     for number in range(rounds):
-        tallies = _overwrite(lab, round_s, size, first=number * _ENDLESS)
+        tallies = _overwrite(channel, round_s, size, first=number * _ENDLESS)
         for label, tally in tallies:
             torn = tally["damaged_count"] + tally["foreign_count"]
             require(not torn, f"{label}: {torn} of {tally['received_count']} reads gave a torn value")

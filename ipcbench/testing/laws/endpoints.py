@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipcbench.spec import Delivery
 from ipcbench.testing.failure import LawBroken, require
-from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, Lab
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, Fixture
 from ipcbench.testing.laws.limits import expect_failure, fill
 
 _VIEW_BYTES = 50_000
@@ -12,112 +12,112 @@ _SMALL_BYTES = 500
 """Size of messages of which every channel holds as many as its depth says."""
 
 
-def views_stay(bench: Bench) -> None:
+def views_stay(fixture: Fixture) -> None:
     """C9."""
-    size = min(_VIEW_BYTES, bench.can.max_message_bytes)
-    for delivery in bench.deliveries:
-        readers = bench.most_readers
+    size = min(_VIEW_BYTES, fixture.can.max_message_bytes)
+    for delivery in fixture.deliveries:
+        readers = fixture.most_readers
         with (
-            bench.lab(readers=readers, delivery=delivery, depth=4) as lab,
-            bench.lab(readers=readers, delivery=delivery) as other,
+            fixture.channel(readers=readers, delivery=delivery, depth=4) as channel,
+            fixture.channel(readers=readers, delivery=delivery) as other,
         ):
-            holds = [reader.start("hold", timeout_s=PATIENCE_S) for reader in lab.readers]
-            lab.writer.write(0, size)
+            holds = [reader.start("hold", timeout_s=PATIENCE_S) for reader in channel.readers]
+            channel.writer.write(0, size)
             for call in holds:
                 call.result(DEADLINE_S)
-            _still_whole(lab, size, "right after the read")
-            fill(lab, 1, SHORT_S, size, most=12)
-            _still_whole(lab, size, "after the writer went on for a whole turn of the channel")
+            _still_whole(channel, size, "right after the read")
+            fill(channel, 1, SHORT_S, size, most=12)
+            _still_whole(channel, size, "after the writer went on for a whole turn of the channel")
             other.exchange(0, size)
-            _still_whole(lab, size, "after another reader of the process read from another channel")
+            _still_whole(channel, size, "after another reader of the process read from another channel")
 
 
-def _still_whole(lab: Lab, size: int, when: str) -> None:
-    for reader in lab.readers:
-        whole = reader.play("is_held_whole", seed=lab.seed, sequence=0, size=size)
+def _still_whole(channel: ChannelUnderTest, size: int, when: str) -> None:
+    for reader in channel.readers:
+        whole = reader.play("is_held_whole", seed=channel.seed, sequence=0, size=size)
         require(whole, f"{reader.label}: a view that is still valid had changed {when}")
 
 
-def buffers_are_free(bench: Bench) -> None:
+def buffers_are_free(fixture: Fixture) -> None:
     """C10."""
-    for delivery in bench.deliveries:
-        for readers in bench.readers:
-            with bench.lab(readers=readers, delivery=delivery, depth=8) as lab:
+    for delivery in fixture.deliveries:
+        for readers in fixture.readers:
+            with fixture.channel(readers=readers, delivery=delivery, depth=8) as channel:
                 is_stream = delivery == "every_message"
-                _buffer_is_reused(lab, 7 if is_stream else 1, _SMALL_BYTES, unread=True)
-            with bench.lab(readers=readers, delivery=delivery, depth=8) as lab:
-                size = min(_VIEW_BYTES, bench.can.max_message_bytes)
-                _buffer_is_reused(lab, 40 if is_stream else 1, size, unread=False)
+                _buffer_is_reused(channel, 7 if is_stream else 1, _SMALL_BYTES, unread=True)
+            with fixture.channel(readers=readers, delivery=delivery, depth=8) as channel:
+                size = min(_VIEW_BYTES, fixture.can.max_message_bytes)
+                _buffer_is_reused(channel, 40 if is_stream else 1, size, unread=False)
 
 
-def _buffer_is_reused(lab: Lab, count: int, size: int, *, unread: bool) -> None:
+def _buffer_is_reused(channel: ChannelUnderTest, count: int, size: int, *, unread: bool) -> None:
     """Write `count` messages from one buffer that is spoilt after each; readers read meanwhile, or only afterwards."""
-    stream = {"seed": lab.seed, "first": 0, "count": count, "timeout_s": PATIENCE_S}
-    writing = lab.writer.start("write_reusing", **stream, size=size)
+    stream = {"seed": channel.seed, "first": 0, "count": count, "timeout_s": PATIENCE_S}
+    writing = channel.writer.start("write_reusing", **stream, size=size)
     refused = writing.result(DEADLINE_S) if unread else ""
-    reads = [reader.start("read_stream", **stream, sizes=[size], extra_s=0) for reader in lab.readers]
+    reads = [reader.start("read_stream", **stream, sizes=[size], extra_s=0) for reader in channel.readers]
     refused = refused if unread else writing.result(DEADLINE_S)
     require(not refused, f"the writer's buffer is still referred to after write returned: {refused}")
-    for reader, call in zip(lab.readers, reads, strict=True):
+    for reader, call in zip(channel.readers, reads, strict=True):
         tally = call.result(DEADLINE_S)
         damaged = tally["damaged_count"] + tally["foreign_count"]
         require(not damaged, f"{reader.label}: {damaged} messages changed with the writer's buffer")
 
 
-def closing_is_final(bench: Bench) -> None:
+def closing_is_final(fixture: Fixture) -> None:
     """C11."""
-    for delivery in bench.deliveries:
+    for delivery in fixture.deliveries:
         for scenario in ("close", "use_in_block"):
-            with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
-                for call in [end.start(scenario) for end in lab.ends]:
+            with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
+                for call in [end.start(scenario) for end in channel.ends]:
                     other = call.result(DEADLINE_S)
                     require(not other, f"entering an endpoint's block gave another object: {other}")
-                for call in [end.start("close") for end in lab.ends]:
+                for call in [end.start("close") for end in channel.ends]:
                     call.result(DEADLINE_S)
-                _closed_for_good(lab)
-        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
-            lab.writer.write(0)
-            for reader in lab.readers:
+                _closed_for_good(channel)
+        with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
+            channel.writer.write(0)
+            for reader in channel.readers:
                 reader.play("hold", timeout_s=PATIENCE_S)
-            for call in [lab.writer.start("close"), *(reader.start("close_holding") for reader in lab.readers)]:
+            for call in [channel.writer.start("close"), *(reader.start("close_holding") for reader in channel.readers)]:
                 call.result(DEADLINE_S)
 
 
-def _closed_for_good(lab: Lab) -> None:
-    found = lab.writer.play("write", seed=lab.seed, sequence=0, size=64, timeout_s=SHORT_S)
-    expect_failure(lab.writer, found, "EndpointClosed", "write after close")
-    for reader in lab.readers:
+def _closed_for_good(channel: ChannelUnderTest) -> None:
+    found = channel.writer.play("write", seed=channel.seed, sequence=0, size=64, timeout_s=SHORT_S)
+    expect_failure(channel.writer, found, "EndpointClosed", "write after close")
+    for reader in channel.readers:
         expect_failure(reader, reader.play("read", timeout_s=SHORT_S), "EndpointClosed", "read after close")
 
 
-def streams_end(bench: Bench) -> None:
+def streams_end(fixture: Fixture) -> None:
     """C12."""
-    for delivery in bench.deliveries:
-        for readers in bench.readers:
-            with bench.lab(readers=readers, delivery=delivery) as lab:
-                _drained_to_the_end(lab, delivery, leave=False)
-            with bench.lab(readers=readers, delivery=delivery, settled=False) as lab:
-                reads = [reader.start_read(0) for reader in lab.readers]
-                closing = lab.writer.start("close")
-                for reader, call in zip(lab.readers, reads, strict=True):
+    for delivery in fixture.deliveries:
+        for readers in fixture.readers:
+            with fixture.channel(readers=readers, delivery=delivery) as channel:
+                _drained_to_the_end(channel, delivery, leave=False)
+            with fixture.channel(readers=readers, delivery=delivery, settled=False) as channel:
+                reads = [reader.start_read(0) for reader in channel.readers]
+                closing = channel.writer.start("close")
+                for reader, call in zip(channel.readers, reads, strict=True):
                     found = call.result(DEADLINE_S)
                     expect_failure(reader, found, "EndOfStream", "a read that waited when the writer closed")
                 closing.result(DEADLINE_S)
-        if bench.can.launcher != "mpiexec":  # there, a process that has left waits for the others to leave
-            with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
-                _drained_to_the_end(lab, delivery, leave=True)
+        if fixture.can.launcher != "mpiexec":  # there, a process that has left waits for the others to leave
+            with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
+                _drained_to_the_end(channel, delivery, leave=True)
 
 
-def _drained_to_the_end(lab: Lab, delivery: Delivery, *, leave: bool) -> None:
+def _drained_to_the_end(channel: ChannelUnderTest, delivery: Delivery, *, leave: bool) -> None:
     """Write some, close, perhaps end the writer's process, and only then read: all of it comes, then the end, twice."""
     count = 7
-    stream = {"seed": lab.seed, "first": 0, "count": count, "sizes": [_SMALL_BYTES], "timeout_s": PATIENCE_S}
-    lab.writer.play("write_stream", **stream, kinds=["bytes"])
-    closing = lab.writer.start("close")
+    stream = {"seed": channel.seed, "first": 0, "count": count, "sizes": [_SMALL_BYTES], "timeout_s": PATIENCE_S}
+    channel.writer.play("write_stream", **stream, kinds=["bytes"])
+    closing = channel.writer.start("close")
     if leave:
         closing.result(DEADLINE_S)
-        lab.writer.agent.leave()
-    for reader in lab.readers:
+        channel.writer.agent.leave()
+    for reader in channel.readers:
         tally = reader.play("read_stream", **stream, extra_s=PATIENCE_S)
         what = f"{reader.label}, {delivery}, after the writer closed{' and its process ended' if leave else ''}"
         if delivery == "every_message":
@@ -129,36 +129,36 @@ def _drained_to_the_end(lab: Lab, delivery: Delivery, *, leave: bool) -> None:
         closing.result(DEADLINE_S)
 
 
-def any_order_opens(bench: Bench) -> None:
+def any_order_opens(fixture: Fixture) -> None:
     """C17."""
-    for delivery in bench.deliveries:
-        for readers in bench.readers:
+    for delivery in fixture.deliveries:
+        for readers in fixture.readers:
             last = list(range(1, readers + 1))
             for order in ([0, *last], [*last, 0], [*reversed(last), 0], [*last[1:], 0, last[0]]):
-                with bench.lab(readers=readers, delivery=delivery, opened=False) as lab:
-                    _open_and_use(lab, order)
-    if bench.can.launcher != "mpiexec":  # there, all ends open together
-        for delivery in bench.deliveries:
-            with bench.lab(readers=bench.most_readers, delivery=delivery, opened=False) as lab:
-                _reading_before_the_writer_opens(lab)
+                with fixture.channel(readers=readers, delivery=delivery, opened=False) as channel:
+                    _open_and_use(channel, order)
+    if fixture.can.launcher != "mpiexec":  # there, all ends open together
+        for delivery in fixture.deliveries:
+            with fixture.channel(readers=fixture.most_readers, delivery=delivery, opened=False) as channel:
+                _reading_before_the_writer_opens(channel)
 
 
-def _open_and_use(lab: Lab, order: list[int]) -> None:
+def _open_and_use(channel: ChannelUnderTest, order: list[int]) -> None:
     names = ", ".join("writer" if number == 0 else f"reader {number - 1}" for number in order)
     try:
-        lab.open(order)
-        lab.settle()
+        channel.open(order)
+        channel.settle()
     except LawBroken as broken:
         raise LawBroken(f"opened in the order {names}: {broken}") from broken
 
 
-def _reading_before_the_writer_opens(lab: Lab) -> None:
-    for reader in lab.readers:
+def _reading_before_the_writer_opens(channel: ChannelUnderTest) -> None:
+    for reader in channel.readers:
         reader.open()
-    wait = {"seed": lab.seed, "sequence": 1, "timeout_s": PATIENCE_S}
-    reads = [(reader.label, reader.start("read_until", **wait)) for reader in lab.readers]
-    lab.writer.open()
-    lab.writer.write(0)
-    lab.writer.write(1)
+    wait = {"seed": channel.seed, "sequence": 1, "timeout_s": PATIENCE_S}
+    reads = [(reader.label, reader.start("read_until", **wait)) for reader in channel.readers]
+    channel.writer.open()
+    channel.writer.write(0)
+    channel.writer.write(1)
     for label, call in reads:
         require(call.result(DEADLINE_S), f"{label}, which was reading before the writer opened, got nothing")

@@ -9,28 +9,28 @@ from typing import Any
 
 from ipcbench.backend import Address
 from ipcbench.spec import DELIVERIES, WAIT_STRATEGIES
-from ipcbench.testing.agents.pool import SpawnCrew
+from ipcbench.testing.agents.pool import SpawnPool
 from ipcbench.testing.failure import AgentError, Failure, LawBroken, require
-from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, End, Fixture
 from ipcbench.testing.laws.limits import fill
 
 _MOST_READERS_ASKED = 1024
 _MOST_BYTES_ASKED = 2**40
 
 
-def importing_is_pure(bench: Bench) -> None:
+def importing_is_pure(fixture: Fixture) -> None:
     """C18."""
-    crew = SpawnCrew()
+    pool = SpawnPool()
     try:
-        (agent,) = crew.muster(1)
-        touched = agent.start("touched_by_import", "import", module=bench.backend.__module__).result(DEADLINE_S)
+        (agent,) = pool.acquire(1)
+        touched = agent.start("touched_by_import", "import", module=fixture.backend.__module__).result(DEADLINE_S)
     finally:
-        crew.discard()
-    require(not touched, f"importing {bench.backend.__module__} touched {'; '.join(touched)}")
-    backend = bench.backend()
-    with bench.lab(opened=False) as lab:
-        lab.destroy()
-        address = backend.create(lab.address.channel)
+        pool.discard()
+    require(not touched, f"importing {fixture.backend.__module__} touched {'; '.join(touched)}")
+    backend = fixture.backend()
+    with fixture.channel(opened=False) as channel:
+        channel.destroy()
+        address = backend.create(channel.address.channel)
         try:
             for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
                 _survives_pickling(address, backend, protocol)
@@ -49,32 +49,32 @@ def _survives_pickling(address: Address, backend: object, protocol: int) -> None
     require(type(again) is type(backend), f"a backend that went through pickle is a {type(again).__name__}")
 
 
-def errors_are_ours(bench: Bench) -> None:
+def errors_are_ours(fixture: Fixture) -> None:
     """C19."""
-    for what, failure in _provoked(bench):
+    for what, failure in _provoked(fixture):
         kind = failure.kind
         require(bool(failure.kinds), f"{what} raised {failure}, which is not an IpcbenchError\n{failure.trace}")
         require(not failure.hidden, f"{what} raised {kind} in place of {failure.hidden}, which is not its __cause__")
 
 
-def _provoked(bench: Bench) -> Iterator[tuple[str, Failure]]:
+def _provoked(fixture: Fixture) -> Iterator[tuple[str, Failure]]:
     """Provoke errors of every kind; yield what was done and what it raised, if anything."""
-    yield from _unsupported(bench)
-    for delivery in bench.deliveries:
-        with bench.lab(delivery=delivery, max_message_bytes=1_000, depth=2) as lab:
-            yield from _at_open_ends(lab)
-            yield from _at_closed_ends(lab)
-    alone = bench.can.launcher != "mpiexec"  # there, opening waits for all ends
-    if alone and not bench.can.remote:
-        with bench.lab(opened=False) as lab:
-            lab.destroy()
-            for end in lab.ends:
+    yield from _unsupported(fixture)
+    for delivery in fixture.deliveries:
+        with fixture.channel(delivery=delivery, max_message_bytes=1_000, depth=2) as channel:
+            yield from _at_open_ends(channel)
+            yield from _at_closed_ends(channel)
+    alone = fixture.can.launcher != "mpiexec"  # there, opening waits for all ends
+    if alone and not fixture.can.remote:
+        with fixture.channel(opened=False) as channel:
+            channel.destroy()
+            for end in channel.ends:
                 yield from _raised(f"opening a {end.role} of a channel that was destroyed", end)
 
 
-def _unsupported(bench: Bench) -> Iterator[tuple[str, Failure]]:
+def _unsupported(fixture: Fixture) -> Iterator[tuple[str, Failure]]:
     """Ask for channels beyond the capabilities."""
-    can, wish = bench.can, bench.channel()
+    can, wish = fixture.can, fixture.spec()
     wishes = [replace(wish, delivery=d) for d in DELIVERIES if d not in can.deliveries]
     wishes += [replace(wish, wait=w) for w in WAIT_STRATEGIES if w not in can.waits and w != "auto"]
     if can.max_readers < _MOST_READERS_ASKED:
@@ -83,7 +83,7 @@ def _unsupported(bench: Bench) -> Iterator[tuple[str, Failure]]:
         wishes.append(replace(wish, max_message_bytes=can.max_message_bytes + 1))
     for wished in wishes:
         try:
-            bench.create(wished)
+            fixture.create(wished)
         except AgentError as error:
             yield f"create({wished})", error.failure
         else:
@@ -102,28 +102,28 @@ def _found(what: str, found: dict[str, Any]) -> Iterator[tuple[str, Failure]]:
         yield what, Failure.from_dict(found["failure"])
 
 
-def _at_open_ends(lab: Lab) -> Iterator[tuple[str, Failure]]:
-    writer, reader = lab.ends
+def _at_open_ends(channel: ChannelUnderTest) -> Iterator[tuple[str, Failure]]:
+    writer, reader = channel.ends
     yield from _found("read of an empty channel", reader.play("read", timeout_s=SHORT_S))
     yield from _found("read(0) of an empty channel", reader.play("read", timeout_s=0.0))
-    large = writer.play("write", seed=lab.seed, sequence=0, size=1_001, timeout_s=SHORT_S)
+    large = writer.play("write", seed=channel.seed, sequence=0, size=1_001, timeout_s=SHORT_S)
     yield from _found("write of too many bytes", large)
-    yield from _raised("opening a second writer", End(lab, "writer", 0, reader.agent))
-    yield from _raised("opening a reader a second time", End(lab, "reader", 0, writer.agent))
-    yield from _raised("opening a reader beyond the last", End(lab, "reader", 1, writer.agent))
-    if lab.address.channel.delivery == "every_message":
-        yield from _found("write to a full channel", fill(lab, 0, SHORT_S, size=1_000))
+    yield from _raised("opening a second writer", End(channel, "writer", 0, reader.agent))
+    yield from _raised("opening a reader a second time", End(channel, "reader", 0, writer.agent))
+    yield from _raised("opening a reader beyond the last", End(channel, "reader", 1, writer.agent))
+    if channel.address.channel.delivery == "every_message":
+        yield from _found("write to a full channel", fill(channel, 0, SHORT_S, size=1_000))
 
 
-def _at_closed_ends(lab: Lab) -> Iterator[tuple[str, Failure]]:
+def _at_closed_ends(channel: ChannelUnderTest) -> Iterator[tuple[str, Failure]]:
     """Close the writer, read to the end and beyond; then use both ends after their close."""
-    writer, reader = lab.ends
+    writer, reader = channel.ends
     closing = writer.start("close")
-    stream = {"seed": lab.seed, "first": 0, "count": 2**40, "sizes": [1_000]}
+    stream = {"seed": channel.seed, "first": 0, "count": 2**40, "sizes": [1_000]}
     reader.play("read_stream", **stream, timeout_s=PATIENCE_S, extra_s=0)
     closing.result(DEADLINE_S)
     yield from _found("read after the end of the stream", reader.play("read", timeout_s=SHORT_S))
     reader.close()
     yield from _found("read after close", reader.play("read", timeout_s=SHORT_S))
-    closed = writer.play("write", seed=lab.seed, sequence=0, size=64, timeout_s=SHORT_S)
+    closed = writer.play("write", seed=channel.seed, sequence=0, size=64, timeout_s=SHORT_S)
     yield from _found("write after close", closed)

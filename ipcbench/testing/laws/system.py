@@ -8,7 +8,7 @@ from typing import Any
 
 from ipcbench.testing.agents.client import Agent, ProcessAgent, until
 from ipcbench.testing.failure import AgentError, LawBroken, LawSkipped, require
-from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, Bench, End, Lab
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, End, Fixture
 from ipcbench.testing.laws.limits import BULKY_BYTES, fill
 from ipcbench.testing.leaks import files, traces
 
@@ -19,159 +19,161 @@ _ENDLESS = 2**40
 _CYCLES = 6
 
 
-def killed_peers(bench: Bench) -> None:
+def killed_peers(fixture: Fixture) -> None:
     """C13."""
-    for delivery in bench.deliveries:
-        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
-            _writer_killed(lab)
-    for readers in bench.readers if "every_message" in bench.can.deliveries else []:
-        with bench.lab(readers=readers, delivery="every_message") as lab:
-            _reader_killed(lab)
-    if "latest_value" in bench.can.deliveries:
-        with bench.lab(readers=bench.most_readers, delivery="latest_value") as lab:
-            _kill(lab, lab.readers[0])
-            fill(lab, 0, PATIENCE_S, size=64, most=100)
+    for delivery in fixture.deliveries:
+        with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
+            _writer_killed(channel)
+    for readers in fixture.readers if "every_message" in fixture.can.deliveries else []:
+        with fixture.channel(readers=readers, delivery="every_message") as channel:
+            _reader_killed(channel)
+    if "latest_value" in fixture.can.deliveries:
+        with fixture.channel(readers=fixture.most_readers, delivery="latest_value") as channel:
+            _kill(channel, channel.readers[0])
+            fill(channel, 0, PATIENCE_S, size=64, most=100)
 
 
-def _kill(lab: Lab, victim: End) -> None:
+def _kill(channel: ChannelUnderTest, victim: End) -> None:
     """Kill an end's agent.
 
     Raises:
         LawSkipped: the MPI launcher has ended all the others for it, so that nobody is left to see anything.
     """
     victim.kill()
-    if lab.bench.can.launcher == "mpiexec":
-        others = [end.agent for end in lab.ends if end is not victim]
+    if channel.fixture.can.launcher == "mpiexec":
+        others = [end.agent for end in channel.ends if end is not victim]
         if all(isinstance(agent, ProcessAgent) and agent.has_ended(DEADLINE_S) for agent in others):
             raise LawSkipped("capabilities.launcher is mpiexec, which ended all processes when one was killed")
 
 
-def _writer_killed(lab: Lab) -> None:
+def _writer_killed(channel: ChannelUnderTest) -> None:
     """Kill the writer, in the middle of writing if it is a process. Readers get an unbroken part of the stream, then an
     error or a time-out, and never anything else if they ask again.
     """
-    size = min(BULKY_BYTES, lab.bench.can.max_message_bytes)
-    stream = {"seed": lab.seed, "first": 0, "timeout_s": PATIENCE_S}
-    if lab.bench.inline:
-        lab.writer.play("write_stream", **stream, count=5, sizes=[size], kinds=["bytes"])
+    size = min(BULKY_BYTES, channel.fixture.can.max_message_bytes)
+    stream = {"seed": channel.seed, "first": 0, "timeout_s": PATIENCE_S}
+    if channel.fixture.inline:
+        channel.writer.play("write_stream", **stream, count=5, sizes=[size], kinds=["bytes"])
     else:
-        lab.writer.start("write_for", **stream, size=size, duration_s=DEADLINE_S)
-    for call in [reader.start("hold", timeout_s=PATIENCE_S) for reader in lab.readers]:
+        channel.writer.start("write_for", **stream, size=size, duration_s=DEADLINE_S)
+    for call in [reader.start("hold", timeout_s=PATIENCE_S) for reader in channel.readers]:
         call.result(DEADLINE_S)
-    stream["timeout_s"] = PATIENCE_S if lab.bench.can.detects_peer_exit else _quiet_s(lab.bench)
-    reads = [r.start("read_stream", **stream, count=_ENDLESS, sizes=[size], extra_s=0) for r in lab.readers]
-    _kill(lab, lab.writer)
-    for reader, call in zip(lab.readers, reads, strict=True):
-        what = f"{reader.label}, {lab.address.channel.delivery}, after the writer was killed"
+    stream["timeout_s"] = PATIENCE_S if channel.fixture.can.detects_peer_exit else _quiet_s(channel.fixture)
+    reads = [r.start("read_stream", **stream, count=_ENDLESS, sizes=[size], extra_s=0) for r in channel.readers]
+    _kill(channel, channel.writer)
+    for reader, call in zip(channel.readers, reads, strict=True):
+        what = f"{reader.label}, {channel.address.channel.delivery}, after the writer was killed"
         tally = call.result(DEADLINE_S)
-        _nothing_invented(lab, tally, what)
-        _lost_or_late(lab, tally["ended"], what)
-    again = [(reader, reader.start("read", timeout_s=SHORT_S)) for reader in lab.readers]
+        _nothing_invented(channel, tally, what)
+        _lost_or_late(channel, tally["ended"], what)
+    again = [(reader, reader.start("read", timeout_s=SHORT_S)) for reader in channel.readers]
     for reader, call in again:
         found, what = call.result(DEADLINE_S), f"{reader.label}, after the writer was killed"
         require(found["failure"] is not None, f"{what}: a further read returned a message")
-        _lost_or_late(lab, found["failure"]["kind"], f"{what}, at a further read", may_be_late=True)
+        _lost_or_late(channel, found["failure"]["kind"], f"{what}, at a further read", may_be_late=True)
 
 
-def _quiet_s(bench: Bench) -> float:
+def _quiet_s(fixture: Fixture) -> float:
     """Return how long a call waits where nothing may tell it that the other side is gone."""
-    return _QUIET_INLINE_S if bench.inline else _QUIET_S
+    return _QUIET_INLINE_S if fixture.inline else _QUIET_S
 
 
-def _nothing_invented(lab: Lab, tally: dict[str, Any], what: str) -> None:
+def _nothing_invented(channel: ChannelUnderTest, tally: dict[str, Any], what: str) -> None:
     """Require that all was whole, in order, came once, and, of a lossless stream, without a hole in it."""
     require(not tally["damaged_count"], f"{what}: {tally['damaged_count']} messages were not whole")
     require(not tally["foreign_count"], f"{what}: {tally['foreign_count']} messages were never written")
     require(not tally["repeated"], f"{what}: messages {tally['repeated']} came more than once")
     require(not tally["disordered"], f"{what}: messages {tally['disordered']} came after later ones")
     holes = [gap for gap in tally["gaps"] if gap[0] > 0 and gap[1] < tally["newest"]]
-    if lab.address.channel.delivery == "every_message":
+    if channel.address.channel.delivery == "every_message":
         require(not holes, f"{what}: messages {holes} are missing in the middle")
 
 
-def _lost_or_late(lab: Lab, kind: str, what: str, *, may_be_late: bool = False) -> None:
+def _lost_or_late(channel: ChannelUnderTest, kind: str, what: str, *, may_be_late: bool = False) -> None:
     """Require that an error's name is that of a lost peer or, if the backend does not notice one, of a time-out."""
-    if lab.bench.can.detects_peer_exit and not may_be_late:
+    if channel.fixture.can.detects_peer_exit and not may_be_late:
         require(kind == "PeerLost", f"{what}: got {kind}, not PeerLost, although detects_peer_exit")
     require(kind in {"PeerLost", "TransportTimeout"}, f"{what}: got {kind}, neither PeerLost nor TransportTimeout")
 
 
-def _reader_killed(lab: Lab) -> None:
+def _reader_killed(channel: ChannelUnderTest) -> None:
     """Kill a reader, in the middle of reading if it is a process, while the others go on. The writer is told or held
     after a bounded number of messages.
     """
-    victim, survivors = lab.readers[0], lab.readers[1:]
-    size = min(BULKY_BYTES, lab.bench.can.max_message_bytes)
-    stream = {"seed": lab.seed, "first": 0, "sizes": [size], "count": _ENDLESS, "extra_s": 0}
-    reads = [(reader, reader.start("read_stream", **stream, timeout_s=2 * _quiet_s(lab.bench))) for reader in survivors]
-    if not lab.bench.inline:
+    victim, survivors = channel.readers[0], channel.readers[1:]
+    size = min(BULKY_BYTES, channel.fixture.can.max_message_bytes)
+    stream = {"seed": channel.seed, "first": 0, "sizes": [size], "count": _ENDLESS, "extra_s": 0}
+    reads = [
+        (reader, reader.start("read_stream", **stream, timeout_s=2 * _quiet_s(channel.fixture))) for reader in survivors
+    ]
+    if not channel.fixture.inline:
         victim.start("read_stream", **stream, timeout_s=PATIENCE_S)
-    fill(lab, 0, PATIENCE_S, size, most=5)
-    _kill(lab, victim)
-    found = fill(lab, 5, PATIENCE_S if lab.bench.can.detects_peer_exit else _quiet_s(lab.bench), size)
-    what = f"writer, after {victim.label} of {len(lab.readers)} was killed"
+    fill(channel, 0, PATIENCE_S, size, most=5)
+    _kill(channel, victim)
+    found = fill(channel, 5, PATIENCE_S if channel.fixture.can.detects_peer_exit else _quiet_s(channel.fixture), size)
+    what = f"writer, after {victim.label} of {len(channel.readers)} was killed"
     require(found["failure"] is not None, f"{what}: {found['taken']} messages were taken, as if nothing had happened")
-    _lost_or_late(lab, found["failure"]["kind"], what)
+    _lost_or_late(channel, found["failure"]["kind"], what)
     for reader, call in reads:
-        _nothing_invented(lab, call.result(DEADLINE_S), f"{reader.label}, after {victim.label} was killed")
+        _nothing_invented(channel, call.result(DEADLINE_S), f"{reader.label}, after {victim.label} was killed")
 
 
-def nothing_remains(bench: Bench) -> None:
+def nothing_remains(fixture: Fixture) -> None:
     """C14."""
-    for delivery in bench.deliveries:
-        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
-            _use(lab, 0)
-            lab.close()
-            lab.destroy()
-            _require_no_traces(lab, "after close and destroy")
-            lab.destroy()
-            for agent in {end.agent for end in lab.ends}:
-                target, address = bench.target, lab.address.as_dict()
+    for delivery in fixture.deliveries:
+        with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
+            _use(channel, 0)
+            channel.close()
+            channel.destroy()
+            _require_no_traces(channel, "after close and destroy")
+            channel.destroy()
+            for agent in {end.agent for end in channel.ends}:
+                target, address = fixture.target, channel.address.as_dict()
                 agent.start("destroy", "a further destroy", target=target, address=address).result(DEADLINE_S)
-        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
-            lab.writer.write(0)
-            lab.destroy()
-            lab.close()
-            _require_no_traces(lab, "after destroy and then close")
-        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
-            lab.writer.write(0)
-            if not bench.inline:
-                for reader in lab.readers:
+        with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
+            channel.writer.write(0)
+            channel.destroy()
+            channel.close()
+            _require_no_traces(channel, "after destroy and then close")
+        with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
+            channel.writer.write(0)
+            if not fixture.inline:
+                for reader in channel.readers:
                     reader.start("hold", timeout_s=PATIENCE_S)
-            for end in lab.ends:
+            for end in channel.ends:
                 end.kill()
-            lab.destroy()
-            _require_no_traces(lab, "after all processes were killed and the channel destroyed")
-    _nothing_piles_up(bench)
+            channel.destroy()
+            _require_no_traces(channel, "after all processes were killed and the channel destroyed")
+    _nothing_piles_up(fixture)
 
 
-def _use(lab: Lab, sequence: int) -> None:
+def _use(channel: ChannelUnderTest, sequence: int) -> None:
     """Send one message to all readers."""
-    lab.writer.write(sequence)
-    for reader in lab.readers:
+    channel.writer.write(sequence)
+    for reader in channel.readers:
         reader.read(sequence)
 
 
-def _require_no_traces(lab: Lab, when: str) -> None:
+def _require_no_traces(channel: ChannelUnderTest, when: str) -> None:
     """Look through the side door: no file may carry the channel's name, and soon nothing else: libraries may close
     descriptors and end threads in the background.
     """
-    name = lab.address.channel.name
+    name = channel.address.channel.name
     here = [str(trace) for trace in files(name)]
     require(not here, f"{when}, these are left: {'; '.join(here)}")
-    agents = {end.agent for end in lab.ends if not end.agent.killed}
+    agents = {end.agent for end in channel.ends if not end.agent.killed}
     pids = {os.getpid(), *(agent.pid for agent in agents if isinstance(agent, ProcessAgent))}
     if not until(lambda: not traces(name, pids), _LEAVING_S):
         raise LawBroken(f"{when}, these are left: {'; '.join(str(trace) for trace in traces(name, pids))}")
 
 
-def _nothing_piles_up(bench: Bench) -> None:
+def _nothing_piles_up(fixture: Fixture) -> None:
     """Make, use and remove channels: the agents must not hold more and more descriptors or threads."""
-    agents = bench.crew.muster(2)
+    agents = fixture.pool.acquire(2)
 
     def cycle() -> None:
-        with bench.lab() as lab:
-            _use(lab, 0)
+        with fixture.channel() as channel:
+            _use(channel, 0)
 
     def held(agent: Agent) -> dict[str, int]:
         counts: dict[str, int] = agent.start("counts").result(DEADLINE_S)
@@ -190,13 +192,13 @@ def _nothing_piles_up(bench: Bench) -> None:
         require(steady, f"agent {agent.number} had {had}, and after {_CYCLES} more channels {held(agent)}")
 
 
-def channels_do_not_meet(bench: Bench) -> None:
+def channels_do_not_meet(fixture: Fixture) -> None:
     """C15."""
-    for delivery in bench.deliveries:
-        name = bench.new_name()
+    for delivery in fixture.deliveries:
+        name = fixture.new_name()
         with (
-            bench.lab(name=name, delivery=delivery, seats=[0, 1]) as there,
-            bench.lab(name=f"{name}x", delivery=delivery, seats=[1, 0]) as back,
+            fixture.channel(name=name, delivery=delivery, processes=(0, 1)) as there,
+            fixture.channel(name=f"{name}x", delivery=delivery, processes=(1, 0)) as back,
         ):
             for sequence in range(5):
                 there.writer.write(sequence)
@@ -209,17 +211,17 @@ def channels_do_not_meet(bench: Bench) -> None:
             gone = set(before) - set(traces(back.address.channel.name))
             require(not gone, f"destroying channel {name} removed {gone} of channel {name}x")
             _use(back, 5)
-        with bench.lab(readers=bench.most_readers, delivery=delivery) as lab:
-            _seats_are_taken(lab)
-        with bench.lab(delivery=delivery, opened=False) as lab:
-            _name_is_taken(lab)
+        with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
+            _seats_are_taken(channel)
+        with fixture.channel(delivery=delivery, opened=False) as channel:
+            _name_is_taken(channel)
 
 
-def _seats_are_taken(lab: Lab) -> None:
+def _seats_are_taken(channel: ChannelUnderTest) -> None:
     """Open the writer and a reader a second time, in the same process and in another: both are refused, to no harm."""
-    for agent in (lab.writer.agent, lab.readers[-1].agent):
+    for agent in (channel.writer.agent, channel.readers[-1].agent):
         for role in ("writer", "reader"):
-            second = End(lab, "writer" if role == "writer" else "reader", 0, agent)
+            second = End(channel, "writer" if role == "writer" else "reader", 0, agent)
             what = f"opening the {role} a second time, in agent {agent.number}"
             try:
                 second.open()
@@ -228,22 +230,22 @@ def _seats_are_taken(lab: Lab) -> None:
                     raise
             else:
                 raise LawBroken(f"{what}, was not refused")
-    _use(lab, 0)
+    _use(channel, 0)
 
 
-def _name_is_taken(lab: Lab) -> None:
+def _name_is_taken(channel: ChannelUnderTest) -> None:
     """Make a channel of the same name a second time: refused, or at least without harm to the first one."""
-    alone = lab.bench.can.launcher != "mpiexec"
+    alone = channel.fixture.can.launcher != "mpiexec"
     if alone:
-        lab.writer.open()
+        channel.writer.open()
     else:
-        lab.open()
+        channel.open()
     try:
-        lab.bench.create(lab.address.channel)
+        channel.fixture.create(channel.address.channel)
     except AgentError as error:
         if not error.failure.is_a("TransportError"):
             raise
     if alone:
-        lab.readers[0].open()
-    lab.settle()
-    _use(lab, 0)
+        channel.readers[0].open()
+    channel.settle()
+    _use(channel, 0)

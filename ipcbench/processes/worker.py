@@ -1,0 +1,121 @@
+"""The worker shell: a process that connects to its coordinator and answers requests until it is told to exit.
+
+    python -m ipcbench.processes.worker --verbs MODULE:FACTORY --control ADDRESS [--index N | --together N] [--bound]
+
+The layer above brings the verbs: `FACTORY(index)` returns the `Dispatcher` of one worker. When the coordinator is gone,
+however it went, the process ends at once, whatever its main thread is busy with. SIGUSR1 makes it write the stacks of
+all its threads to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Protocol
+
+from ipcbench.errors import TrialError
+from ipcbench.processes.control import EXIT, Channel, connect
+
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MPI_RANKID")
+"""Where MPI launchers say which process of the group this is, in the order of looking."""
+
+ORPHANED = 3
+"""Exit code of a worker whose coordinator is gone."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Dispatcher(Protocol):
+    """The verbs of one worker."""
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a request, `{"do": verb, …}`, and return what to send back; errors are part of that."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve as one worker, or with `--together N` as N workers, each a thread with its own connection."""
+    parser = argparse.ArgumentParser(prog="ipcbench.processes.worker")
+    parser.add_argument("--verbs", required=True, help="MODULE:FACTORY of the dispatcher")
+    parser.add_argument("--control", required=True, help="the coordinator's address")
+    parser.add_argument("--index", type=int, help="number in the group; without it, the MPI launcher's rank")
+    parser.add_argument("--together", type=int, default=0, help="how many workers share this process")
+    parser.add_argument("--bound", action="store_true", help="end also when the thread that started this process ends")
+    options = parser.parse_args(arguments)
+    index = 0 if options.together else _rank() if options.index is None else options.index
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    if options.bound:
+        _die_with_parent()
+    module, _, name = options.verbs.partition(":")
+    make: Callable[[int], Dispatcher] = getattr(import_module(module), name)
+    try:
+        channel = connect(options.control)
+        _watch_lifeline(channel)
+        if options.together:
+            _serve_together(options.control, options.together, channel, make)
+        else:
+            _serve(channel, index, make(index))
+    except TrialError as error:
+        raise SystemExit(str(error)) from error
+
+
+def _serve(channel: Channel, index: int, dispatcher: Dispatcher) -> None:
+    """Report to the coordinator, then answer its requests in order until it says exit."""
+    channel.send({"index": index, "pid": os.getpid()})
+    while True:
+        try:
+            request = channel.receive(None)
+        except TrialError:
+            os._exit(ORPHANED)
+        if request == EXIT:
+            return
+        channel.send(dispatcher.answer(request))
+
+
+def _serve_together(address: str, count: int, first: Channel, make: Callable[[int], Dispatcher]) -> None:
+    """Serve as `count` workers; each begins as soon as it is connected."""
+    threads = []
+    for index in range(count):
+        channel = connect(address) if index else first
+        name = f"endpoint-{index}"
+        threads.append(threading.Thread(target=_serve, args=(channel, index, make(index)), name=name, daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+
+
+def _rank() -> int:
+    for name in RANK_VARIABLES:
+        if name in os.environ:
+            return int(os.environ[name])
+    raise SystemExit(f"no rank: the launcher sets none of {', '.join(RANK_VARIABLES)}; pass --index without a launcher")
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends, even while a library hangs (Linux)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _watch_lifeline(channel: Channel) -> None:
+    """End this process when the coordinator's end of the channel closes; costs nothing while it waits."""
+
+    def watch() -> None:
+        poll = select.poll()
+        hung_up = select.POLLHUP | select.POLLRDHUP if sys.platform.startswith("linux") else 0
+        poll.register(channel.fileno(), hung_up)  # the thread keeps the channel open until the process has ended
+        poll.poll()
+        os._exit(ORPHANED)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()
