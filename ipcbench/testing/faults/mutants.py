@@ -1,4 +1,9 @@
-"""Faults of laws C9 to C15 and C17 to C19: what a wrapper does around views, buffers, endpoints and channels."""
+"""The mutants, one a law: wrappers of a reader, a writer or a whole backend that break just that law.
+
+Each fault is small, deterministic, and placed where only the check of its own law looks: a message is lost, repeated or
+swapped only after several hundred others, a byte is flipped at one odd size, and so on. A mutant that must know about
+other endpoints keeps that in files that carry the channel's name, so that it also works across processes.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +17,137 @@ from typing import NoReturn
 from ipcbench.backend import Address, Message, Reader, Writer
 from ipcbench.errors import EndOfStream, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
-from ipcbench.testing.faults.wrapping import BackendAround, ReaderAround, WriterAround
+from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper, WriterWrapper
+
+_ODD_BYTES = 4_097
+_LATE_READ = 500
+"""The mutants of C2, C3 and C4 show at this read of a channel."""
+_TEAR_EVERY = 10
 
 
 def _file(address: Address, what: str) -> Path:
     return Path(tempfile.gettempdir()) / f"{address.channel.name}.{what}"
 
 
-class _C9Reader(ReaderAround):
+class FlipsAByte(ReaderWrapper):
+    """C1: the last byte of messages of one odd size is flipped."""
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        view = self.inner.read(timeout_s)
+        if len(view) != _ODD_BYTES:
+            return view
+        flipped = bytearray(view)
+        flipped[-1] ^= 1
+        return memoryview(flipped)
+
+
+class _LateFault(ReaderWrapper):
+    """Counts reads; the fault is due at read `_LATE_READ` of an every_message channel."""
+
+    def __init__(self, inner: Reader, address: Address, index: int) -> None:
+        super().__init__(inner, address, index)
+        self._read_count = 0
+        self._pending: bytes | None = None
+
+    def _is_due(self) -> bool:
+        self._read_count += 1
+        return self.address.channel.delivery == "every_message" and self._read_count == _LATE_READ
+
+    def _take_pending(self) -> memoryview | None:
+        pending, self._pending = self._pending, None
+        return None if pending is None else memoryview(pending)
+
+
+class SwapsTwo(_LateFault):
+    """C2: a message overtakes the one before it."""
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        pending = self._take_pending()
+        if pending is not None:
+            return pending
+        view = self.inner.read(timeout_s)
+        if self._is_due():
+            self._pending = bytes(view)
+            view = self.inner.read(timeout_s)
+        return view
+
+
+class RepeatsOne(_LateFault):
+    """C3: a message comes twice."""
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        pending = self._take_pending()
+        if pending is not None:
+            return pending
+        view = self.inner.read(timeout_s)
+        if self._is_due():
+            self._pending = bytes(view)
+        return view
+
+
+class ForgetsReaderOne(_LateFault):
+    """C4: reader 1 does not get a message that the others get."""
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        view = self.inner.read(timeout_s)
+        return self.inner.read(timeout_s) if self._is_due() and self.index == 1 else view
+
+
+class LosesTheFirst(WriterWrapper):
+    """C5: the first message reaches no reader, as if the readers had joined too slowly."""
+
+    def __init__(self, inner: Writer, address: Address) -> None:
+        super().__init__(inner, address)
+        self._lose = address.channel.delivery == "every_message"
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        if self._lose:
+            self._lose = False
+        else:
+            self.inner.write(message, timeout_s)
+
+
+class TearsAValue(ReaderWrapper):
+    """C6: among many values of one size, some are half new and half old."""
+
+    _before = b""
+    _same_size_count = 0
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        view = self.inner.read(timeout_s)
+        if self.address.channel.delivery == "every_message":
+            return view
+        self._same_size_count = self._same_size_count + 1 if len(view) == len(self._before) else 0
+        before, self._before = self._before, bytes(view)
+        half = len(view) // 2
+        is_torn = self._same_size_count and self._same_size_count % _TEAR_EVERY == 0
+        return memoryview(self._before[:half] + before[half:]) if is_torn else view
+
+
+class GivesUpEarly(ReaderWrapper):
+    """C7: `read` waits for only half of its time-out."""
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        return self.inner.read(None if timeout_s is None else timeout_s / 2)
+
+
+class DropsWhenFull(WriterWrapper):
+    """C8: the first message that a full channel cannot take is dropped, and the writer is not told."""
+
+    _dropped = False
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        try:
+            self.inner.write(message, timeout_s)
+        except TransportTimeout:
+            if self._dropped:
+                raise
+            self._dropped = True
+
+
+class SharesItsBuffer(ReaderWrapper):
+    """C9: all readers of a thread receive into one buffer, so a read on one channel changes the view of another."""
+
     _shared = threading.local()
 
     def read(self, timeout_s: float | None = None) -> memoryview:
@@ -32,25 +160,17 @@ class _C9Reader(ReaderAround):
         return mine
 
 
-class SharesItsBuffer(BackendAround):
-    """C9: all readers of one thread receive into the same buffer, so that one's view changes when another reads."""
+class KeepsTheBuffer(WriterWrapper):
+    """C10: after `write` has returned, the writer still refers to the caller's buffer."""
 
-    reader_class = _C9Reader
-
-
-class _C10Writer(WriterAround):
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         self._kept = memoryview(message)
         self.inner.write(message, timeout_s)
 
 
-class KeepsTheBuffer(BackendAround):
-    """C10: after `write` has returned, the writer still refers to the caller's buffer."""
+class ClosesOnce(WriterWrapper):
+    """C11: a second `close` of a writer raises."""
 
-    writer_class = _C10Writer
-
-
-class _C11Writer(WriterAround):
     _closed = False
 
     def close(self) -> None:
@@ -60,13 +180,9 @@ class _C11Writer(WriterAround):
         self.inner.close()
 
 
-class ClosesOnce(BackendAround):
-    """C11: a second `close` of a writer raises."""
+class NeverEnds(ReaderWrapper):
+    """C12: after the writer has closed, every read times out."""
 
-    writer_class = _C11Writer
-
-
-class _C12Reader(ReaderAround):
     def read(self, timeout_s: float | None = None) -> memoryview:
         try:
             return self.inner.read(timeout_s)
@@ -74,13 +190,7 @@ class _C12Reader(ReaderAround):
             raise TransportTimeout("nothing has come") from error
 
 
-class NeverEnds(BackendAround):
-    """C12: after the writer has closed, readers time out for ever."""
-
-    reader_class = _C12Reader
-
-
-class _C13Writer(WriterAround):
+class _RecordsItsThread(WriterWrapper):
     def __init__(self, inner: Writer, address: Address) -> None:
         super().__init__(inner, address)
         _file(address, "writer").write_text(f"{os.getpid()} {threading.get_ident()}")
@@ -90,7 +200,7 @@ class _C13Writer(WriterAround):
         self.inner.close()
 
 
-class _C13Reader(ReaderAround):
+class _RepeatsForTheDead(ReaderWrapper):
     _last = b""
 
     def read(self, timeout_s: float | None = None) -> memoryview:
@@ -117,20 +227,20 @@ class _C13Reader(ReaderAround):
         return False
 
 
-class InventsMessages(BackendAround):
-    """C13: once the writer was killed, its last message comes again and again. Of an inline backend, a writer counts as
+class InventsMessages(BackendWrapper):
+    """C13: once the writer was killed, its last message comes again and again. An inline backend's writer counts as
     killed when the thread that opened it has ended.
     """
 
-    writer_class = _C13Writer
-    reader_class = _C13Reader
+    writer_class = _RecordsItsThread
+    reader_class = _RepeatsForTheDead
 
     def destroy(self, address: Address) -> None:
         super().destroy(address)
         _file(address, "writer").unlink(missing_ok=True)
 
 
-class LeavesAFile(BackendAround):
+class LeavesAFile(BackendWrapper):
     """C14: `destroy` leaves a file with the channel's name."""
 
     def destroy(self, address: Address) -> None:
@@ -138,34 +248,38 @@ class LeavesAFile(BackendAround):
         _file(address, "log").touch()
 
 
-class _C15Writer(Writer):
+class _DiscardingWriter(Writer):
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        """Take it and send it nowhere."""
+        """Accept the message and send it nowhere."""
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-class AdmitsASecondWriter(BackendAround):
-    """C15: opening a second writer works, though it leads nowhere."""
+class AdmitsASecondWriter(BackendWrapper):
+    """C15: opening a second writer succeeds, although it leads nowhere."""
 
     def open_writer(self, address: Address) -> Writer:
         try:
             return super().open_writer(address)
         except TransportError:
-            return _C15Writer()
+            return _DiscardingWriter()
 
 
-class _C17Writer(WriterAround):
-    def __init__(self, inner: Writer, address: Address) -> None:
-        super().__init__(inner, address)
-        _file(address, "writer").touch()
+class Truncates(WriterWrapper):
+    """C16: of a message that is too large, as much is sent as fits."""
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        self.inner.write(memoryview(message)[: self.address.channel.max_message_bytes], timeout_s)
 
 
-class NeedsTheWriterFirst(BackendAround):
+class NeedsTheWriterFirst(BackendWrapper):
     """C17: a reader that opens before the writer is refused."""
 
-    writer_class = _C17Writer
+    def open_writer(self, address: Address) -> Writer:
+        writer = super().open_writer(address)
+        _file(address, "writer").touch()
+        return writer
 
     def open_reader(self, address: Address, index: int) -> Reader:
         if not _file(address, "writer").exists():
@@ -177,23 +291,47 @@ class NeedsTheWriterFirst(BackendAround):
         _file(address, "writer").unlink(missing_ok=True)
 
 
-class _C18Address(Address):
+class _UnpicklableAddress(Address):
     def __reduce__(self) -> NoReturn:
         raise TypeError("cannot pickle an address that holds a socket")
 
 
-class CannotBePickled(BackendAround):
+class CannotBePickled(BackendWrapper):
     """C18: an address does not survive pickling."""
 
     def create(self, channel: ChannelSpec) -> Address:
         address = super().create(channel)
-        return _C18Address(address.backend, address.channel, address.location)
+        return _UnpicklableAddress(address.backend, address.channel, address.location)
 
 
-class RaisesRawErrors(BackendAround):
-    """C19: opening a reader that does not exist raises what the operating system says."""
+class RaisesRawErrors(BackendWrapper):
+    """C19: opening a reader that does not exist raises the operating system's error."""
 
     def open_reader(self, address: Address, index: int) -> Reader:
         if not 0 <= index < address.channel.readers:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return super().open_reader(address, index)
+
+
+FAULTS: dict[str, type[ReaderWrapper] | type[WriterWrapper] | type[BackendWrapper]] = {
+    "C1": FlipsAByte,
+    "C2": SwapsTwo,
+    "C3": RepeatsOne,
+    "C4": ForgetsReaderOne,
+    "C5": LosesTheFirst,
+    "C6": TearsAValue,
+    "C7": GivesUpEarly,
+    "C8": DropsWhenFull,
+    "C9": SharesItsBuffer,
+    "C10": KeepsTheBuffer,
+    "C11": ClosesOnce,
+    "C12": NeverEnds,
+    "C13": InventsMessages,
+    "C14": LeavesAFile,
+    "C15": AdmitsASecondWriter,
+    "C16": Truncates,
+    "C17": NeedsTheWriterFirst,
+    "C18": CannotBePickled,
+    "C19": RaisesRawErrors,
+}
+"""Law → the wrapper that breaks it."""
