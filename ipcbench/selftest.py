@@ -1,7 +1,7 @@
 """How right the verdicts are on this machine: equal cells that are called different, known slow-downs that are found.
 
 A run measures one backend by two names (A/A), and slowed by 5, 10 and 20 %, at several payload sizes. Every size gives
-one verdict on each of the others against the first. All of one size take turns (ipcbench/harness/turns.py).
+one verdict on each of the others against the first. All of one size take turns (docs/method.md).
 """
 
 from __future__ import annotations
