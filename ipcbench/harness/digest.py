@@ -138,12 +138,8 @@ class Digest:
             core=self._processes[index][1],
         )
 
-    def _totals(self, index: int, name: str) -> dict[str, Any] | None:
-        totals: dict[str, Any] | None = self._answers[index]["facts"].get("totals", {}).get(name)
-        return totals
-
     def _of_totals(self, index: int, name: str) -> Quantiles | None:
-        totals = self._totals(index, name)
+        totals = self._answers[index]["facts"].get("totals", {}).get(name)
         return totals_quantiles(totals) if totals is not None else None
 
     def _moments(self, index: int) -> Column:
@@ -214,7 +210,7 @@ class Digest:
             latency = self._latency.get(index)
             if latency is not None and self._trial.mode != "saturate":
                 kept[f"{role_of(index)}.latency_ns"] = latency[::stride]
-                totals = self._totals(index, "latency")
+                totals = self._answers[index]["facts"].get("totals", {}).get("latency")
                 if totals is not None:
                     kept[f"{role_of(index)}.latency_bins"] = np.frombuffer(totals["counts"], dtype=np.int64)
         return kept

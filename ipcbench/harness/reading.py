@@ -70,8 +70,9 @@ class ReaderPart:
         self._codec = codec
         self._plan = plan
         self._bytes = message_bytes(plan.trial.payload_bytes)
-        self._tail = 8 * SEQUENCE if plan.trial.touch == "none" else self._bytes - TRAILER_BYTES
-        self._body_matches = _unchecked if plan.trial.touch == "none" else body_matches
+        self._hashing = plan.trial.touch != "none"
+        self._tail = self._bytes - TRAILER_BYTES if self._hashing else 8 * SEQUENCE
+        self._body_matches = body_matches if self._hashing else _unchecked
         self._lossless = plan.trial.delivery == "every_message"
         self._tracker = Tracker(plan.trial.delivery, self._bytes)
         column = bytes(8 * (plan.column_count + 1))
@@ -172,42 +173,27 @@ class ReaderPart:
         fresh, self._count = count - self._count, count
         self._index = -(-count // self._plan.stride)
         if fresh:
-            hashed = ((last + fresh) // HASH_EVERY - last // HASH_EVERY) * (self._plan.trial.touch != "none")
-            self._tracker.advance(fresh, last + fresh, hashed)
+            hashed = (last + fresh) // HASH_EVERY - last // HASH_EVERY
+            self._tracker.advance(fresh, last + fresh, hashed * self._hashing)
         return view, before, after
 
     def _measure(self, until: int) -> _Read | None:
         """Run the hot loop up to message number `until`; return the message at which it stopped early, if any."""
-        start, last = self._index, self._tracker.last
-        read, stall_s, hashing = self._read, self._plan.stall_s, self._plan.trial.touch != "none"
+        start, last, stall_s = self._index, self._tracker.last, self._plan.stall_s
+        common = self._read, self._bytes, self._tail, last, stall_s, self._body_matches, self._received, self._waited
         if self._lossless:
             stop = min(self._plan.column_count, start + until - last)
-            columns = self._received, self._waited
-            end, view, before, after = read_every(
-                read, self._bytes, self._tail, last, stall_s, self._body_matches, *columns, start, stop
-            )
-            count = end - start
-            self._sequences[start:end] = array("q", range(last + 1, last + 1 + count))
-            hashed = ((last + count) // HASH_EVERY - last // HASH_EVERY) * hashing
+            end, view, before, after = read_every(*common, start, stop)
+            self._sequences[start:end] = array("q", range(last + 1, last + 1 + end - start))
+            hashed = (last + end - start) // HASH_EVERY - last // HASH_EVERY
         else:
-            end, view, before, after = read_latest(
-                read,
-                self._bytes,
-                self._tail,
-                last,
-                stall_s,
-                self._body_matches,
-                self._received,
-                self._waited,
-                self._sequences,
-                start,
-            )
-            count = end - start
-            hashed = (-(-end // HASH_EVERY) - -(-start // HASH_EVERY)) * hashing
+            end, view, before, after = read_latest(*common, self._sequences, start)
+            hashed = -(-end // HASH_EVERY) - -(-start // HASH_EVERY)
+        count = end - start
         self._index = end
         self._count += count
         if count:
-            self._tracker.advance(count, self._sequences[end - 1], hashed)
+            self._tracker.advance(count, self._sequences[end - 1], hashed * self._hashing)
         return None if view is None else (view, before, after)
 
     def _decode(self, view: memoryview) -> None:

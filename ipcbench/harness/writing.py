@@ -67,7 +67,7 @@ class WriterPart:
         """Carry out the phases after the window, and return what was measured in it."""
         self._decode_phase()
         set_phase(self._messages, Phase.END)
-        self._flat_out(1)
+        self._unmeasured(1)
         intended = self._intended if self._plan.trial.mode == "paced" else self._sent
         kept = -(-self._count // self._plan.stride)
         usage, collections = self._used
@@ -82,14 +82,16 @@ class WriterPart:
             totals={} if self._writes is None else {"write": self._writes.as_dict()},
         )
 
-    def _flat_out(self, count: int, stop_ns: int = _FOREVER_NS) -> int:
-        """Write up to `count` messages outside the window, without keeping their times."""
-        sent, written = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+    def _flat_out(self, stop_ns: int, sent: array[int], written: array[int]) -> int:
         done = write_flat_out(
             self._writer.write, self._messages, self._sequence, stop_ns, self._plan.stall_s, sent, written
         )
         self._sequence += done
         return done
+
+    def _unmeasured(self, count: int, stop_ns: int = _FOREVER_NS) -> int:
+        """Write up to `count` messages flat out, outside the window, without keeping their times."""
+        return self._flat_out(stop_ns, array("q", bytes(8 * count)), array("q", bytes(8 * count)))
 
     def _paced(self, count: int, interval_ns: float, start_ns: int = 0, first: int = 0) -> int:
         """Write on a schedule that begins at `start_ns`, or if that is 0, one interval from now."""
@@ -133,7 +135,7 @@ class WriterPart:
         set_phase(self._messages, Phase.WARMUP)
         if self._plan.trial.mode == "paced":
             flat_out, paced = self._plan.paced_warmup_counts()
-            self._flat_out(flat_out)
+            self._unmeasured(flat_out)
             self._paced(paced, self._plan.interval_ns())
         else:
             self._steady = self._settle()
@@ -147,7 +149,7 @@ class WriterPart:
         rates: list[float] = []
         while True:
             before = now_ns()
-            done = self._flat_out(2**16, before + _INTERVAL_NS)
+            done = self._unmeasured(2**16, before + _INTERVAL_NS)
             now = now_ns()
             rates.append(done / (now - before))
             if now >= least and is_steady(rates[-MIN_INTERVALS:]):
@@ -161,7 +163,7 @@ class WriterPart:
         set_phase(self._messages, Phase.MEASURE)
         meter = UsageMeter()
         if trial.mode == "saturate":
-            self._count = self._saturate()
+            self._count = self._flat_out(now_ns() + int(trial.window_s * 1e9), self._sent, self._written)
         elif self._writes is not None:
             self._count = self._long(self._plan.interval_ns())
         else:
@@ -170,27 +172,13 @@ class WriterPart:
                 self._count += self._paced(count, self._plan.interval_ns(), start_ns, self._count)
         self._used = meter.stop()
 
-    def _saturate(self) -> int:
-        trial = self._plan.trial
-        count = write_flat_out(
-            self._writer.write,
-            self._messages,
-            self._sequence,
-            now_ns() + int(trial.window_s * 1e9),
-            self._plan.stall_s,
-            self._sent,
-            self._written,
-        )
-        self._sequence += count
-        return count
-
     def _decode_phase(self) -> None:
         count = self._plan.decode_count
         if not count:
             return
         set_phase(self._messages, Phase.DECODE)
         if self._plan.trial.delivery == "every_message":
-            self._flat_out(count)
+            self._unmeasured(count)
             return
         kept = self._intended[:], self._sent[:], self._written[:]
         self._paced(min(count, self._plan.column_count), _LATEST_DECODE_INTERVAL_NS)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import unittest
+from collections.abc import Callable
 from typing import ClassVar
 
 from ipcbench.backend import Backend
 from ipcbench.errors import BackendUnavailable
 from ipcbench.registry import get_backend
-from ipcbench.testing.conformance import check_backend
+from ipcbench.testing.conformance import LAWS, Law, check_backend
 
 EXPECT_VARIABLE = "IPCBENCH_EXPECT"
 """Environment variable: with the value `all`, tests of an unavailable backend fail instead of being skipped."""
 
 
 class ConformanceSuite:
-    """Checks a backend against all laws. To bind one, in a file that pytest collects:
+    """Checks a backend, with a test per law: `test_c01_bytes_arrive_unchanged` and so on.
+
+    To bind a backend, in a file that pytest collects:
 
     class TestMine(ConformanceSuite):
         backend = "mine"
@@ -43,59 +46,15 @@ class ConformanceSuite:
         if result.outcome == "skipped":
             raise unittest.SkipTest(f"{law}: {result.reason}")
 
-    def test_c01_bytes_arrive_unchanged(self) -> None:
-        self.check("C1")
 
-    def test_c02_order_is_kept(self) -> None:
-        self.check("C2")
+def _test_of(law: Law) -> Callable[[ConformanceSuite], None]:
+    def test(self: ConformanceSuite) -> None:
+        self.check(law.number)
 
-    def test_c03_each_comes_once(self) -> None:
-        self.check("C3")
+    test.__name__ = f"test_c{int(law.number[1:]):02}_{law.check.__name__}"
+    test.__doc__ = f"{law.number}: {law.title}."
+    return test
 
-    def test_c04_every_reader_gets_it(self) -> None:
-        self.check("C4")
 
-    def test_c05_nothing_is_missed_at_the_start(self) -> None:
-        self.check("C5")
-
-    def test_c06_values_are_never_torn(self) -> None:
-        self.check("C6")
-
-    def test_c07_reading_waits(self) -> None:
-        self.check("C7")
-
-    def test_c08_full_channel(self) -> None:
-        self.check("C8")
-
-    def test_c09_views_stay(self) -> None:
-        self.check("C9")
-
-    def test_c10_buffers_are_free(self) -> None:
-        self.check("C10")
-
-    def test_c11_closing_is_final(self) -> None:
-        self.check("C11")
-
-    def test_c12_streams_end(self) -> None:
-        self.check("C12")
-
-    def test_c13_killed_peers(self) -> None:
-        self.check("C13")
-
-    def test_c14_nothing_remains(self) -> None:
-        self.check("C14")
-
-    def test_c15_channels_do_not_meet(self) -> None:
-        self.check("C15")
-
-    def test_c16_too_large_is_refused(self) -> None:
-        self.check("C16")
-
-    def test_c17_any_order_opens(self) -> None:
-        self.check("C17")
-
-    def test_c18_importing_is_pure(self) -> None:
-        self.check("C18")
-
-    def test_c19_errors_are_ours(self) -> None:
-        self.check("C19")
+for _test in map(_test_of, LAWS.values()):  # pytest and unittest collect the methods of a class by their names
+    setattr(ConformanceSuite, _test.__name__, _test)

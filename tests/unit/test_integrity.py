@@ -40,8 +40,11 @@ def test_every_message_requires_each_number_once_and_in_order(sequences, counts)
     assert track(sequences) == expected
 
 
-def test_messages_missing_at_the_end_are_lost():
+def test_messages_missing_at_the_end_are_lost_and_a_short_one_is_torn():
     assert track([1, 2], total=5).lost_count == 3
+    tracker = Tracker("every_message", SIZE)
+    assert not tracker.accept(message(1)[:-1], hashing=False)
+    assert tracker.result(1).torn_count == 1
 
 
 def test_latest_value_skips_without_error_but_may_not_go_back_or_repeat():
@@ -58,12 +61,6 @@ def test_a_torn_message_is_not_counted_as_lost_too():
     views = (message(1), memoryview(bad), message(3))
     assert [tracker.accept(view, hashing=True) for view in views] == [True, False, True]
     assert tracker.result(3) == Integrity(expected_count=3, received_count=3, torn_count=1, hashed_count=3)
-
-
-def test_a_short_message_is_torn():
-    tracker = Tracker("every_message", SIZE)
-    assert not tracker.accept(message(1)[:-1], hashing=False)
-    assert tracker.result(1).torn_count == 1
 
 
 def test_messages_that_the_hot_loop_has_checked_are_counted():

@@ -20,11 +20,8 @@ def trials(*rates: float, backend: str = "shm"):
     ]
 
 
-def test_a_single_round_has_no_precision() -> None:
+def test_a_single_round_has_no_precision_and_without_figures_more_rounds_do_not_help() -> None:
     assert math.isinf(widest_ratio(trials(1000.0)))
-
-
-def test_without_figures_more_rounds_do_not_help() -> None:
     assert widest_ratio([replace(result, status="failed") for result in trials(1000.0, 1000.0)]) == 0.0
 
 

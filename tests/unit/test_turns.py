@@ -68,19 +68,16 @@ def digest_of(delays_ns: list[int]) -> Digest:
     return Digest(trial, {0: answer}, {0: (1, None)}, plan_stride=1, with_latency=True)
 
 
-def test_a_rate_that_is_not_held_shows_at_the_end_of_each_turn() -> None:
+def test_a_rate_that_is_not_held_shows_at_the_end_of_each_turn_and_a_stall_in_one_does_not() -> None:
     assert digest_of([300_000 * index for _ in range(TURNS) for index in range(15)]).backlog_ns() == 12 * 300_000
-    assert digest_of([0] * 150).backlog_ns() == 0.0
-
-
-def test_a_stall_in_one_turn_is_no_backlog() -> None:
     delays = [0] * 150
     delays[40:45] = [20_000_000 - index * 1_000_000 for index in range(5)]
     assert digest_of(delays).backlog_ns() == 0.0
 
 
-def test_the_rate_of_a_window_in_turns_leaves_the_pauses_out() -> None:
-    assert digest_of([0] * 150).achieved_rate_per_s() == pytest.approx(1000.0)
+def test_pauses_between_turns_are_in_neither_backlog_nor_rate() -> None:
+    on_time = digest_of([0] * 150)
+    assert (on_time.backlog_ns(), on_time.achieved_rate_per_s()) == (0.0, pytest.approx(1000.0))
 
 
 def estimate(logs: np.ndarray, run: str = "one") -> Estimate:

@@ -42,55 +42,48 @@ class FlipsAByte(ReaderWrapper):
 
 
 class _LateFault(ReaderWrapper):
-    """Counts reads; the fault is due at read `_LATE_READ` of an every_message channel."""
+    """Calls `late` at read `_LATE_READ` of an every_message channel; a message put into `pending` is read next."""
 
     def __init__(self, inner: Reader, address: Address, index: int) -> None:
         super().__init__(inner, address, index)
+        self.pending: bytes | None = None
         self._read_count = 0
-        self._pending: bytes | None = None
 
-    def _is_due(self) -> bool:
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        if self.pending is not None:
+            view, self.pending = memoryview(self.pending), None
+            return view
+        view = self.inner.read(timeout_s)
         self._read_count += 1
-        return self.address.channel.delivery == "every_message" and self._read_count == _LATE_READ
+        is_late = self.address.channel.delivery == "every_message" and self._read_count == _LATE_READ
+        return self.late(view, timeout_s) if is_late else view
 
-    def _take_pending(self) -> memoryview | None:
-        pending, self._pending = self._pending, None
-        return None if pending is None else memoryview(pending)
+    def late(self, view: memoryview, timeout_s: float | None) -> memoryview:
+        """Return what the late read returns, given the message that has come."""
+        raise NotImplementedError
 
 
 class SwapsTwo(_LateFault):
     """C2: a message overtakes the one before it."""
 
-    def read(self, timeout_s: float | None = None) -> memoryview:
-        pending = self._take_pending()
-        if pending is not None:
-            return pending
-        view = self.inner.read(timeout_s)
-        if self._is_due():
-            self._pending = bytes(view)
-            view = self.inner.read(timeout_s)
-        return view
+    def late(self, view: memoryview, timeout_s: float | None) -> memoryview:
+        self.pending = bytes(view)
+        return self.inner.read(timeout_s)
 
 
 class RepeatsOne(_LateFault):
     """C3: a message comes twice."""
 
-    def read(self, timeout_s: float | None = None) -> memoryview:
-        pending = self._take_pending()
-        if pending is not None:
-            return pending
-        view = self.inner.read(timeout_s)
-        if self._is_due():
-            self._pending = bytes(view)
+    def late(self, view: memoryview, timeout_s: float | None) -> memoryview:
+        self.pending = bytes(view)
         return view
 
 
 class ForgetsReaderOne(_LateFault):
     """C4: reader 1 does not get a message that the others get."""
 
-    def read(self, timeout_s: float | None = None) -> memoryview:
-        view = self.inner.read(timeout_s)
-        return self.inner.read(timeout_s) if self._is_due() and self.index == 1 else view
+    def late(self, view: memoryview, timeout_s: float | None) -> memoryview:
+        return self.inner.read(timeout_s) if self.index == 1 else view
 
 
 class LosesTheFirst(WriterWrapper):
