@@ -37,7 +37,7 @@ def set_phase(messages: Sequence[Outgoing], phase: Phase) -> None:
 
 
 def alternating(messages: Sequence[Outgoing]) -> list[tuple[bytearray, memoryview, memoryview]]:
-    """Return (buffer, head, tail) of one or two messages, twice over if it is one, for index & 1 to choose from."""
+    """Return two (buffer, head, tail), to be indexed by `index & 1`; a single message is in both."""
     return [(message.buffer, message.head, message.tail) for message in messages] * (2 // len(messages))
 
 
@@ -155,7 +155,7 @@ def read_every(
     start: int,
     stop: int,
 ) -> tuple[int, memoryview | None, int, int]:
-    """Read messages of the window into the columns, from index `start` to `stop`, while each is whole and the next one.
+    """Read messages of the window, for columns `start` to `stop`, as long as each is whole and next in sequence.
 
     Args:
         expected_bytes: size of every message.
@@ -170,8 +170,8 @@ def read_every(
         stop: index after the last.
 
     Returns:
-        (index after the last one stored, the first message that is not the next one of the window, clock before that
-        read, clock after it); None and zeros for the message if there was none.
+        (index after the last message stored, the message that ended the loop, clock before its read, clock after it);
+        None and zeros if none did.
     """
     clock, stamp, word, measure, mask = now_ns, unpack_stamp, unpack_word, int(Phase.MEASURE), HASH_EVERY - 1
     for index in range(start, stop):
@@ -305,7 +305,7 @@ def read_long(
     latencies: LoopTotals,
     reads: LoopTotals,
 ) -> tuple[int, memoryview, int, int]:
-    """Read messages of the window while each is whole and the next one, as `read_every` does.
+    """Read messages of the window as long as each is whole and next in sequence, as `read_every` does.
 
     Args:
         stride: the columns keep every `stride`-th message.
@@ -315,8 +315,7 @@ def read_long(
         reads: counts the duration of every read.
 
     Returns:
-        (messages of the window so far, the first message that is not the next one of it, clock before that read, clock
-        after it).
+        (messages of the window so far, the message that ended the loop, clock before its read, clock after it).
     """
     clock, stamp, word, measure, mask = now_ns, unpack_stamp, unpack_word, int(Phase.MEASURE), HASH_EVERY - 1
     sequences, received, waited = columns

@@ -78,7 +78,7 @@ class Plan:
         return int(self.turn_count() * self.interval_ns()) + GUARD_NS
 
     def turn_starts_ns(self, start_ns: int, period_ns: int) -> list[int]:
-        """Return when each turn begins, given the begin of the first and the time from one to the next."""
+        """Return when each turn begins, given the start of the first and the time between starts."""
         turns = -(-self.column_count // self.turn_count())
         return [start_ns + turn * period_ns for turn in range(turns)]
 

@@ -1,10 +1,10 @@
 """A run: rounds of trials in shuffled order, each stored at once, until all are measured, the budget is spent, or the
 user stops it.
 
-Cells of a round that differ only in backend are measured together, in turns: a part of one's window, then a part of
-the next one's. A machine's speed changes from one tenth of a second to the next, most of all on a shared host, so what
-is compared is measured as close in time as possible, but never at once. Each writer sends its part by the clock that
-all processes share; while one group has its turn, the endpoints of all others sleep.
+Cells of a round that differ only in backend are measured in turns: each backend sends a part of its window, then the
+next backend does. A machine's speed changes from one tenth of a second to the next, most of all on a shared host, so
+cells that are compared are measured as close in time as possible, but never at once. Each writer starts its turns by
+the clock that all processes share; during a turn, the endpoints of all other backends sleep.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PRECISION_SEED = 7
 
 _START_NS = 20_000_000
 _START_PER_ENDPOINT_NS = 500_000
-"""The first turn begins this long after the first endpoint is told its turns; by then, all must know theirs."""
+"""Time from telling the first endpoint its turns to the first turn; by then, all endpoints must know theirs."""
 
 EndStatus = Literal["complete", "interrupted", "out of budget"]
 
@@ -241,7 +241,7 @@ class _Run:
                 scene,
                 self.backends[trial.backend],
                 group,
-                # turns go by a common clock; without one, the trial runs alone
+                # turns need a common clock; without it, the trial runs alone
                 Plan.make(trial if group.clocks_agree else replace(trial, turns=1), payload.decode_ns, self.stall_s),
                 self.writer.next_trial_id + number,
                 usable_cores(),

@@ -4,8 +4,8 @@ Each message of the measured window is held back until its one-way latency, coun
 carries, has been multiplied by 1.5 · (1 + share). `shm_0` and `shm_0_again` are both shm in the same wrapper: whatever
 differs between them is noise.
 
-All of them are slowed by that half, because waiting has effects of its own: a core that stays busy for a few µs longer
-sleeps less deeply, so the next message wakes it sooner. Without the half, a slow-down of 5 % slowed nothing down.
+The factor of 1.5 is common to all, because waiting has effects of its own: a core that stays busy for a few µs longer
+sleeps less deeply, so the next message wakes it sooner. Without it, a slow-down of 5 % slowed nothing down.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def full_channel(bench: Bench) -> None:
 
 
 def _holds_depth_messages(bench: Bench, readers: int) -> None:
-    """Small messages: the channel takes `depth` of them without a read, counting the last one read, whose view is still
-    valid.
+    """Small messages: the channel takes `depth` of them without a read; the last message read counts, since its view is
+    still valid.
     """
     with bench.lab(readers=readers, delivery="every_message", depth=5) as lab:
         outcome = fill(lab, 0, PATIENCE_S, size=16, most=4)
