@@ -1,1 +1,1 @@
-"""Carrying out a sweep: processes, control channel, hot loops, rounds."""
+"""Measuring a sweep on real processes: rounds, trials, process groups, the hot loops, and the record of each trial."""

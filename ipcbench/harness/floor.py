@@ -1,5 +1,5 @@
-"""What measuring costs by itself: the same loops over a transport that does nothing, the clock, and the memory's own
-speed.
+"""The harness floor: what measuring costs by itself, over a transport that does nothing; and the speed of the clock, of
+memory copies and of wake-ups.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _REPEATS = 5
 _CLOCK_READINGS = 20_000
 _COPY_NS = 10_000_000
 _COLD_POOL_BYTES = 2**26
-"""More than the caches hold: a buffer that comes round again after so much copying has left them."""
+"""More than the caches hold: after this much copying, a buffer is in none of them."""
 _WAKEUPS = 300
 _ECHO = "import os\nwhile byte := os.read(0, 1): os.write(1, byte)"
 _FOREVER_NS = 2**62
 
 
-class _Nowhere:
-    """The endpoints of a transport that does nothing: `write` drops, `read` returns the same message, renumbered."""
+class _NoTransport:
+    """Both endpoints of no transport: `write` drops the message, `read` returns the same message with a new number."""
 
     def __init__(self) -> None:
         self._message = Outgoing(bytes(64))
@@ -40,7 +40,7 @@ class _Nowhere:
         pass
 
     def read(self, timeout_s: float) -> memoryview:
-        """Return the next message; after `_MESSAGES` of them, the end mark."""
+        """Return the next message; after `_MESSAGES`, the end mark."""
         self._sequence += 1
         self._message.head[SEQUENCE] = self._message.tail[0] = self._sequence
         if self._sequence > _MESSAGES:
@@ -49,19 +49,19 @@ class _Nowhere:
 
 
 def _loops_ns() -> tuple[float, float]:
-    """Return the cost per message of the writer's and of the reader's loop, ns, once."""
-    nowhere, messages = _Nowhere(), [Outgoing(bytes(64)), Outgoing(bytes(64))]
+    """Return the cost per message of the writer's and of the reader's loop in ns, measured once."""
+    transport, messages = _NoTransport(), [Outgoing(bytes(64)), Outgoing(bytes(64))]
     first, second = array("q", bytes(8 * _MESSAGES)), array("q", bytes(8 * _MESSAGES))
     start = now_ns()
-    write_flat_out(nowhere.write, messages, 0, _FOREVER_NS, 1.0, first, second)
+    write_flat_out(transport.write, messages, 0, _FOREVER_NS, 1.0, first, second)
     middle = now_ns()
     size = len(messages[0].buffer)
-    read_every(nowhere.read, size, size - TRAILER_BYTES, 0, 1.0, body_matches, first, second, 0, len(first))
+    read_every(transport.read, size, size - TRAILER_BYTES, 0, 1.0, body_matches, first, second, 0, len(first))
     return (middle - start) / _MESSAGES, (now_ns() - middle) / _MESSAGES
 
 
 def _clock_ns() -> tuple[float, float]:
-    """Return what one reading of the clock costs and the least step it was seen to make, ns."""
+    """Return the cost of one clock reading and the least step seen between two, in ns."""
     readings = [now_ns() for _ in range(_CLOCK_READINGS)]
     steps = [after - before for before, after in pairwise(readings) if after > before]
     return (readings[-1] - readings[0]) / (len(readings) - 1), float(min(steps))
@@ -81,7 +81,7 @@ def _copy_bytes_per_s(size: int) -> float:
 
 
 def _cold_copy_bytes_per_s(size: int, pool: memoryview) -> float:
-    """Return the bandwidth of copying `size` bytes to and from memory that no cache holds any more."""
+    """Return the bandwidth of copying `size` bytes on one core, from and to memory that is in no cache."""
     count = max(1, len(pool) // (2 * size))
     half = len(pool) // 2
     times: list[int] = []
@@ -97,7 +97,7 @@ def _cold_copy_bytes_per_s(size: int, pool: memoryview) -> float:
 
 
 def _wakeup_ns() -> float | None:
-    """Return half the median round trip of a byte to a process that sleeps on a pipe, and back; None if it fails."""
+    """Return half the median round trip of a byte to a process that sleeps in a pipe's read; None if it fails."""
     command = [sys.executable, "-S", "-E", "-c", _ECHO]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as echo:
         if echo.stdin is None or echo.stdout is None:
@@ -114,21 +114,21 @@ def _wakeup_ns() -> float | None:
 
 
 def measure_floor(sizes: Iterable[int] = ()) -> Floor:
-    """Measure the floor in this process and one that echoes bytes, in about 0.3 s.
+    """Measure the floor in about 0.3 s, in this process and one that echoes bytes.
 
     Args:
-        sizes: payload sizes in bytes for which to measure the memory's copying speed.
+        sizes: payload sizes in bytes for which to measure the bandwidth of memory copies.
     """
     loops = [_loops_ns() for _ in range(_REPEATS)]
     clock_ns, resolution_ns = _clock_ns()
-    known = sorted(size for size in set(sizes) if size)
-    pool = memoryview(bytearray(b"\1") * max(_COLD_POOL_BYTES, 2 * max(known, default=0)))
+    nonzero = sorted(set(sizes) - {0})
+    pool = memoryview(bytearray(b"\1") * max(_COLD_POOL_BYTES, 2 * max(nonzero, default=0)))
     return Floor(
-        writer_ns=median(one[0] for one in loops),
-        reader_ns=median(one[1] for one in loops),
+        writer_ns=median(writer_ns for writer_ns, _ in loops),
+        reader_ns=median(reader_ns for _, reader_ns in loops),
         clock_ns=clock_ns,
         clock_resolution_ns=resolution_ns,
-        memcpy_bytes_per_s={str(size): _copy_bytes_per_s(size) for size in known},
-        memcpy_cold_bytes_per_s={str(size): _cold_copy_bytes_per_s(size, pool) for size in known},
+        memcpy_bytes_per_s={str(size): _copy_bytes_per_s(size) for size in nonzero},
+        memcpy_cold_bytes_per_s={str(size): _cold_copy_bytes_per_s(size, pool) for size in nonzero},
         wakeup_ns=_wakeup_ns(),
     )

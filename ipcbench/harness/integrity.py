@@ -1,4 +1,4 @@
-"""Was every message delivered as promised? Counts of lost, duplicated, reordered and torn ones."""
+"""Whether every message was delivered as promised: counts of lost, duplicated, reordered and torn messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Tracker:
     """Follows the sequence numbers that one reader sees.
 
     Args:
-        delivery: `every_message` demands every number once and in order; `latest_value` only that numbers rise.
+        delivery: `every_message` requires every number once and in order; `latest_value` only that numbers rise.
         expected_bytes: size of every message.
     """
 
@@ -27,12 +27,12 @@ class Tracker:
         self._lost = self._duplicated = self._reordered = self._torn = self._skipped = 0
 
     def accept(self, view: memoryview, *, hashing: bool) -> bool:
-        """Judge one message; return whether it is whole, intact and newer than all before it."""
+        """Check one message; return whether it is whole, intact and newer than all before it."""
         self.received += 1
         if not is_whole(view, self._expected_bytes):
             self._torn += 1
             if self._lossless:
-                self.last += 1  # it stands for the message that was due
+                self.last += 1  # counted as the message that was due, so that it is not lost as well
             return False
         self.hashed += hashing
         if hashing and not body_matches(view):
@@ -62,7 +62,7 @@ class Tracker:
         return False
 
     def advance(self, count: int, last: int, hashed: int) -> None:
-        """Take over `count` messages that the hot loop has found to be in order, up to number `last`."""
+        """Count `count` messages, up to number `last`, that the hot loop has checked."""
         if not self._lossless:
             self._skipped += last - self.last - count
         self.received += count

@@ -1,7 +1,7 @@
-"""Round trips: the writer's process sends to all readers and waits for every reply, each on a channel of its own.
+"""Round trips: the writer's process sends to all readers and waits for every reply; each comes on its own channel.
 
-A reader's process returns the very view it was given. It notes when the message came, so that a round trip splits into
-the way there and the way back; the two add up to the whole by construction.
+A reader's process sends back the very view that it read. It records when the message came, so a round trip splits into
+the way there and the way back, which add up to it by construction.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from ipcbench.backend import Reader, Writer
 from ipcbench.errors import IntegrityError
 from ipcbench.harness.integrity import Tracker
-from ipcbench.harness.loops import HASH_EVERY, set_phase
-from ipcbench.harness.placement import touching
+from ipcbench.harness.loops import HASH_EVERY, alternating, set_phase, touching
 from ipcbench.harness.plan import Plan
 from ipcbench.machine.usage import UsageMeter
 from ipcbench.results.model import Integrity, Usage
@@ -39,7 +38,7 @@ class Pinged:
     """What the writer's process reports."""
 
     columns: dict[str, array[int]]
-    """`sent_ns`, `round_trip_ns` (to the last reply), and per reader `heard-0_ns` …: when its reply came."""
+    """`sent_ns`, `round_trip_ns` (to the last reply), and for each reader when its reply came, `heard-0_ns` …"""
     messages_count: int
     total_count: int
     warmup_count: int
@@ -53,8 +52,8 @@ class PingPart:
 
     Args:
         writer: of the channel to all readers.
-        replies: reader of each reader's own channel back.
-        messages: one or two messages of equal size.
+        replies: readers of the channels back, one for each reader.
+        messages: one or two messages of equal size, sent alternately.
         plan: the trial.
     """
 
@@ -72,7 +71,7 @@ class PingPart:
         """Warm up, measure, end; any TransportError goes to the caller.
 
         Raises:
-            IntegrityError: a reply is not the message that was sent.
+            IntegrityError: a reply differs from the message that was sent.
         """
         trial = self._plan.trial
         set_phase(self._messages, Phase.WARMUP)
@@ -97,13 +96,13 @@ class PingPart:
         )
 
     def _bounce(self, limit: int, stop_ns: int) -> int:
-        """Make round trips until `stop_ns` or `limit`; the hot loop."""
+        """Make up to `limit` round trips, until `stop_ns`; the hot loop."""
         clock, stamp, write, stall_s = now_ns, unpack_stamp, self._writer.write, self._plan.stall_s
-        turns = [(one.buffer, one.head, one.tail) for one in self._messages] * (2 // len(self._messages))
-        replies = [(one.read, column) for one, column in zip(self._replies, self._heard, strict=True)]
-        sent, trips, sequence, size, mask = self._sent, self._trips, self._sequence, len(turns[0][0]), HASH_EVERY - 1
+        buffers = alternating(self._messages)
+        replies = [(reader.read, column) for reader, column in zip(self._replies, self._heard, strict=True)]
+        sent, trips, sequence, size, mask = self._sent, self._trips, self._sequence, len(buffers[0][0]), HASH_EVERY - 1
         for index in range(limit):
-            buffer, head, tail = turns[index & 1]
+            buffer, head, tail = buffers[index & 1]
             sequence += 1
             head[SEQUENCE] = tail[0] = sequence
             start = clock()
@@ -115,12 +114,12 @@ class PingPart:
                 view = read(stall_s)
                 heard[index] = clock()
                 if len(view) != size or stamp(view)[0] != sequence:
-                    raise IntegrityError(f"the reply to message {sequence} is another message")
+                    raise IntegrityError(f"the reply to message {sequence} is a different message")
             sent[index] = start
             trips[index] = heard[index] - start
             self._sequence = sequence
             if not sequence & mask and not (is_whole(view, size) and body_matches(view)):
-                raise IntegrityError(f"the reply to message {sequence} has another body")
+                raise IntegrityError(f"payload mismatch in the reply to message {sequence}")
         return limit
 
     def _end(self) -> None:
@@ -145,11 +144,11 @@ class Ponged:
 
 
 class PongPart:
-    """A reader's side of a round-trip trial: return each message as it is, until the end mark.
+    """A reader's side of a round-trip trial: send back each message until the end mark.
 
     Args:
         reader: of the channel from the writer.
-        reply: writer of this reader's own channel back.
+        reply: writer of this reader's channel back.
         plan: the trial.
     """
 
@@ -176,20 +175,20 @@ class PongPart:
             self._warmup_count += 1
             self._reply.write(view, stall_s)
         meter = UsageMeter()
-        count = self._return_all(view)
+        count = self._reply_to_all(view)
         return self._outcome(count, *meter.stop())
 
-    def _return_all(self, view: memoryview) -> int:
-        """Return the window's messages, beginning with `view`; the hot loop."""
+    def _reply_to_all(self, view: memoryview) -> int:
+        """Send back the window's messages, beginning with `view`; the hot loop."""
         clock, stamp, stall_s = now_ns, unpack_stamp, self._plan.stall_s
         read, write = self._read, self._reply.write
         received, measure, index, sequence = self._received, int(Phase.MEASURE), 0, self._tracker.last
         after = clock()
         while True:
-            found, _, _, flags = stamp(view)
-            if flags != measure or found != sequence + 1:
+            number, _, _, flags = stamp(view)
+            if flags != measure or number != sequence + 1:
                 break
-            sequence = found
+            sequence = number
             write(view, stall_s)
             received[index] = after
             index += 1

@@ -1,62 +1,95 @@
-"""Where endpoints run and how much of a message they look at: the two choices that move every figure."""
+"""Where the processes of a group run: the choice of cores, and the probe that tells near cores from far ones."""
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Callable
+from pathlib import Path
+from statistics import median
 
 from ipcbench.errors import ConfigError
-from ipcbench.harness.loops import Read
-from ipcbench.spec import Touch
+from ipcbench.util.clock import now_ns
 
-_PAGE_BYTES = 4096
+_PROBE_BYTES = 4096
+_BATCHES, _HOPS = 9, 200
+_POLLS_PER_CLOCK = 64
 
 
 def cores_for(pin: str, endpoints: int, allowed: frozenset[int]) -> tuple[int, ...] | None:
-    """Return the core of each process of a group, the writer first; None to leave it to the system.
+    """Return the core of each process of a group, the writer first; None to leave the placement to the system.
 
     Args:
-        pin: `none`; `auto` gives each its own core where there are enough; `0,1,…` names them, in turn.
+        pin: `none`; `auto` gives each process its own core if there are enough; `0,1,…` names cores, used in rotation.
         endpoints: how many processes there are.
         allowed: cores that this process may use.
 
     Raises:
-        ConfigError: a core that it may not use.
+        ConfigError: a named core is not allowed.
     """
     if pin == "none":
         return None
     if pin == "auto":
         return tuple(sorted(allowed))[:endpoints] if len(allowed) >= endpoints else None
-    named = [int(one) for one in pin.split(",")]
-    missing = [one for one in named if one not in allowed]
-    if missing:
+    named = [int(core) for core in pin.split(",")]
+    if not allowed.issuperset(named):
         raise ConfigError("pin", pin, f"auto, none, or some of the cores {', '.join(map(str, sorted(allowed)))}")
     return tuple(named[index % len(named)] for index in range(endpoints))
 
 
 def allowed_cores() -> frozenset[int]:
-    """Return the cores that this process may use; empty where the system cannot say or bind (macOS)."""
+    """Return the cores that this process may use; empty where the system can neither tell nor bind (macOS)."""
     return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
-def touching(read: Read, touch: Touch) -> Read:
-    """Return `read`, or a read that looks at the message before it returns it, so that the look is inside the timing.
+def make_probe_file(path: Path) -> None:
+    """Make the file that both processes map: two words, zero, on different cache lines."""
+    path.write_bytes(bytes(_PROBE_BYTES))
+
+
+def ping_pong_ns(path: Path, side: int, base: int, timeout_s: float) -> float | None:
+    """Bounce a counter between this process (side 0 serves, side 1 answers) and another one, both spinning.
 
     Args:
-        read: of an endpoint.
-        touch: `none` and `header` add nothing; `pages` reads a byte of each 4 KiB; `all` copies every byte out.
+        path: what `make_probe_file` made.
+        side: 0 or 1.
+        base: the counter's value so far; every call on the same file must begin where the last one ended, which is
+            `base + probe_length()`.
+        timeout_s: when to give up on the other side.
+
+    Returns:
+        Half a round trip in ns, the median over batches, interpreter's share included; None if the other side did
+        not answer.
     """
-    looks: dict[Touch, Callable[[memoryview], object]] = {
-        "pages": lambda view: bytes(view[::_PAGE_BYTES]),
-        "all": bytes,
-    }
-    look = looks.get(touch)
-    if look is None:
-        return read
+    fd = os.open(path, os.O_RDWR)
+    try:
+        with mmap.mmap(fd, _PROBE_BYTES) as shared, memoryview(shared) as view, view.cast("Q") as words:
+            return _bounce(words, side, base, now_ns() + int(timeout_s * 1e9))
+    finally:
+        os.close(fd)
 
-    def read_and_look(timeout_s: float) -> memoryview:
-        view = read(timeout_s)
-        look(view)
-        return view
 
-    return read_and_look
+def probe_length() -> int:
+    """Return by how much one call of `ping_pong_ns` advances the counter."""
+    return _BATCHES * _HOPS
+
+
+def _bounce(words: memoryview, side: int, base: int, deadline: int) -> float | None:
+    mine, theirs = (0, 8) if side == 0 else (8, 0)
+    batches: list[float] = []
+    for batch in range(_BATCHES):
+        first = base + batch * _HOPS
+        start = now_ns()
+        for turn in range(first + 1, first + _HOPS + 1):
+            if side == 0:
+                words[mine] = turn
+            while words[theirs] != turn:
+                for _ in range(_POLLS_PER_CLOCK):
+                    if words[theirs] == turn:
+                        break
+                else:
+                    if now_ns() > deadline:
+                        return None
+            if side == 1:
+                words[mine] = turn
+        batches.append((now_ns() - start) / (2 * _HOPS))
+    return median(batches)

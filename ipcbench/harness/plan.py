@@ -1,4 +1,4 @@
-"""What an endpoint is told about its part in a trial: sizes, counts and time-outs."""
+"""The plan of a trial, as its endpoints get it: sizes, counts and time-outs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Self
 from ipcbench.spec import TrialSpec
 
 MAX_COLUMN = 2**19
-"""Most messages of one window that are all kept. A saturated window that has more ends there, which the trial's record
-shows; a paced one keeps every so many, and a histogram of all."""
+"""Most messages that a window keeps. A saturated window ends there, which the trial's record shows; a longer paced
+window keeps every Nth message, and a histogram of all."""
 _LONG_COLUMN = 2**16
 
 _MAX_RATE_PER_S = {"saturate": 3_000_000, "pingpong": 1_000_000}
@@ -18,12 +18,12 @@ _DECODE_S = 0.03
 _MIN_DECODES, _MAX_DECODES = 5, 200
 
 GUARD_NS = 2_000_000
-"""Between the last message of a turn, one interval later, and the first of the next one's."""
+"""Silence between turns: from one interval after the last message of a turn to the first message of the next."""
 
 _PACED_WARMUP_MESSAGES = 5
 
 WARMUP_LIMIT_RATIO = 4
-"""The warm-up of a trial that does not settle ends after this many times `warmup_s`."""
+"""The warm-up of a trial that does not become steady ends after this many times `warmup_s`."""
 
 
 def _paced_count(trial: TrialSpec) -> int:
@@ -32,13 +32,13 @@ def _paced_count(trial: TrialSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One trial, as its endpoints need to know it."""
+    """One trial, as its endpoints need it."""
 
     trial: TrialSpec
     column_count: int
-    """Room for so many messages of the window."""
+    """How many messages of the window the columns hold."""
     stride: int
-    """Of so many messages one is kept in the columns; 1 keeps all."""
+    """The columns keep every `stride`-th message; 1 keeps all."""
     decode_count: int
     """Messages of the decode phase; 0 for none."""
     stall_s: float
@@ -46,7 +46,7 @@ class Plan:
 
     @classmethod
     def make(cls, trial: TrialSpec, decode_ns: float, stall_s: float) -> Self:
-        """Work out the counts; `decode_ns` estimates one decoding."""
+        """Work out the counts; `decode_ns` is an estimate for decoding one message."""
         if trial.mode == "paced":
             column = _paced_count(trial)
             decodes = int(min(_MAX_DECODES, max(_MIN_DECODES, _DECODE_S * 1e9 / max(1.0, decode_ns))))
@@ -61,9 +61,9 @@ class Plan:
         return _paced_count(self.trial)
 
     def paced_warmup_counts(self) -> tuple[int, int]:
-        """Return how many messages a paced trial warms up with: at once, and then at its own rate."""
-        own = int(self.trial.warmup_s * self.trial.rate_per_s)
-        return _PACED_WARMUP_MESSAGES, max(1, min(self.column_count, own))
+        """Return how many messages a paced trial warms up with: flat out, and then at its own rate."""
+        paced = int(self.trial.warmup_s * self.trial.rate_per_s)
+        return _PACED_WARMUP_MESSAGES, max(1, min(self.column_count, paced))
 
     def interval_ns(self) -> float:
         """Return the time from one message of a paced trial to the next."""
@@ -74,11 +74,11 @@ class Plan:
         return -(-self.column_count // self.trial.turns)
 
     def turn_ns(self) -> int:
-        """Return how long a turn takes, the guard after it included."""
+        """Return how long a turn takes, including the guard after it."""
         return int(self.turn_count() * self.interval_ns()) + GUARD_NS
 
     def turn_starts_ns(self, start_ns: int, period_ns: int) -> list[int]:
-        """Return when each turn begins, given when the first does and how far apart they are."""
+        """Return when each turn begins, given the start of the first and the time between starts."""
         turns = -(-self.column_count // self.turn_count())
         return [start_ns + turn * period_ns for turn in range(turns)]
 

@@ -1,4 +1,4 @@
-"""Before the first process starts: which backends can take part, and what each payload weighs."""
+"""What is settled before the first process starts: which backends can take part, and how large each payload is."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _REPEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class PreparedPayload:
-    """One size of the sweep, encoded once to know it."""
+    """One payload size of the sweep, encoded to learn its size in bytes and its cost."""
 
     size: int
-    """Entries of a dict, otherwise bytes."""
+    """Entries of a dict; bytes of `bytes` and `ndarray`."""
     payload_bytes: int
     """Encoded size."""
     encode_ns: float
     decode_ns: float
-    """One decoding in this process; an estimate for planning, never a result."""
+    """An estimate for planning, measured in this process; never a result."""
 
     def as_dict(self) -> Mapping[str, Any]:
-        """Return what run.json says of it."""
+        """Return what run.json stores."""
         return {"size": self.size, "payload_bytes": self.payload_bytes, "encode_ns": self.encode_ns}
 
 
 def prepare_payload(sweep: SweepSpec, size: int) -> PreparedPayload:
-    """Encode and decode the payload a few times; medians."""
+    """Encode and decode the payload a few times, and return the medians."""
     codec, obj = get_codec(sweep.codec), build(sweep.payload, size)
     encode, decode, encoded = [], [], b""
     for _ in range(_REPEATS):
@@ -54,8 +54,8 @@ def prepare_payload(sweep: SweepSpec, size: int) -> PreparedPayload:
 def select_backends(
     sweep: SweepSpec, payloads: list[PreparedPayload]
 ) -> tuple[dict[str, type[Backend]], dict[str, str]]:
-    """Return what `usable_backends` does, for a sweep."""
-    largest = max(one.payload_bytes for one in payloads)
+    """Return the sweep's usable and skipped backends; see `usable_backends`."""
+    largest = max(payload.payload_bytes for payload in payloads)
     channel = ChannelSpec(
         name=f"{NAME_PREFIX}check",
         readers=sweep.readers,
@@ -68,11 +68,11 @@ def select_backends(
 
 
 def usable_backends(names: Iterable[str], channel: ChannelSpec) -> tuple[dict[str, type[Backend]], dict[str, str]]:
-    """Return the backends that can make such a channel here, and for each other one the reason and how to get it.
+    """Return the backends that can make such a channel here; and for every other one, the reason and the remedy.
 
     Raises:
-        UnknownBackend: a name that is not registered; nothing is left out silently.
-        BackendUnavailable: none can.
+        UnknownBackend: a name is not registered; nothing is left out silently.
+        BackendUnavailable: no backend is usable.
     """
     usable: dict[str, type[Backend]] = {}
     skipped: dict[str, str] = {}
@@ -91,5 +91,5 @@ def usable_backends(names: Iterable[str], channel: ChannelSpec) -> tuple[dict[st
             usable[name] = backend
     if not usable:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise BackendUnavailable(",".join(skipped), reasons, "choose others, `ipcbench list` shows what is there")
+        raise BackendUnavailable(",".join(skipped), reasons, "choose other backends; `ipcbench list` shows them all")
     return usable, skipped

@@ -1,4 +1,4 @@
-"""A reader's part in a trial: follow the writer's phases, keep the window's columns, count what is wrong."""
+"""The reader's part of a one-way trial: follow the writer's phases, keep the window's times, check every message."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from select import select
 
 from ipcbench.backend import Reader
 from ipcbench.harness.integrity import Tracker
-from ipcbench.harness.long_loops import Tally, read_long
-from ipcbench.harness.loops import HASH_EVERY, read_every, read_latest
-from ipcbench.harness.placement import touching
+from ipcbench.harness.loops import HASH_EVERY, LoopTotals, read_every, read_latest, read_long, touching
 from ipcbench.harness.plan import Plan
 from ipcbench.machine.usage import UsageMeter
 from ipcbench.results.model import Integrity, Usage
@@ -33,7 +31,7 @@ from ipcbench.workload.message import (
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a reader reports: columns of int64 over the window, and counts."""
+    """What a reader reports: counts, and columns of int64 with one value for each kept message of the window."""
 
     columns: dict[str, array[int]]
     """`sequence`, `received_ns`, `read_ns`; and `decode_ns`, one for each message of the decode phase."""
@@ -42,8 +40,8 @@ class Received:
     usage: Usage
     gc_count: int
     integrity: Integrity
-    tallies: dict[str, dict[str, object]]
-    """`latency`, `read`: of a long window, histograms of all messages; else empty."""
+    totals: dict[str, dict[str, object]]
+    """`latency`, `read`: the `LoopTotals` of all messages of a long window; else empty."""
 
 
 _Read = tuple[memoryview, int, int]
@@ -51,11 +49,10 @@ _Read = tuple[memoryview, int, int]
 
 _FOREVER = 2**62
 _EARLY_NS = 1_000_000
-"""A reader waits in `read` from so long before its turn; it sleeps while others have theirs, since some transports wait
-by polling."""
+"""A reader sleeps until this long before its turn and waits in `read` from then on, since some transports poll."""
 
 
-def _anything(_: memoryview) -> bool:
+def _unchecked(_: memoryview) -> bool:
     return True
 
 
@@ -73,8 +70,9 @@ class ReaderPart:
         self._codec = codec
         self._plan = plan
         self._bytes = message_bytes(plan.trial.payload_bytes)
-        self._tail = 8 * SEQUENCE if plan.trial.touch == "none" else self._bytes - TRAILER_BYTES
-        self._body_matches = _anything if plan.trial.touch == "none" else body_matches
+        self._hashing = plan.trial.touch != "none"
+        self._tail = self._bytes - TRAILER_BYTES if self._hashing else 8 * SEQUENCE
+        self._body_matches = body_matches if self._hashing else _unchecked
         self._lossless = plan.trial.delivery == "every_message"
         self._tracker = Tracker(plan.trial.delivery, self._bytes)
         column = bytes(8 * (plan.column_count + 1))
@@ -82,7 +80,7 @@ class ReaderPart:
         self._sequences = array("q", column)
         self._decoded = array("q")
         self._index = self._count = 0
-        self._long = (Tally(), Tally()) if plan.stride > 1 and self._lossless else None
+        self._long = (LoopTotals(), LoopTotals()) if plan.stride > 1 and self._lossless else None
         self._warmup_count = 0
         self._meter = UsageMeter()
         self._used = self._meter.stop()
@@ -107,12 +105,12 @@ class ReaderPart:
         self._stop_measuring()
 
     def finish(self) -> Received:
-        """Read on until the end mark, and return what was measured."""
+        """Read until the end mark and return what was measured."""
         self._follow(_FOREVER)
         return self._outcome(*self._used)
 
     def _follow(self, last: int) -> None:
-        """Read until message number `last` or a later one has come, or the end mark."""
+        """Read until message number `last`, a later one, or the end mark has come."""
         pending: _Read | None = None
         while pending or self._tracker.last < last:
             view, before, after = pending or self._read_one()
@@ -133,7 +131,7 @@ class ReaderPart:
                     pending = self._measure(last) if self._long is None else self._measure_long()
             elif phase == Phase.DECODE and fresh:
                 self._decode(view)
-            elif phase == Phase.END:  # even if something is wrong with it: nothing will follow
+            elif phase == Phase.END:  # even a damaged one: nothing follows it
                 return
 
     def _stop_measuring(self) -> None:
@@ -157,8 +155,8 @@ class ReaderPart:
             self._long[1].add(after - before)
 
     def _measure_long(self) -> _Read:
-        """Run the hot loop of a window of which not every message is kept; as `_measure`."""
-        assert self._long is not None  # noqa: S101 - the caller has looked
+        """Run the hot loop of a window that is too long to keep every message; otherwise as `_measure`."""
+        assert self._long is not None  # noqa: S101 - the caller has checked
         last = self._tracker.last
         count, view, before, after = read_long(
             self._read,
@@ -175,42 +173,27 @@ class ReaderPart:
         fresh, self._count = count - self._count, count
         self._index = -(-count // self._plan.stride)
         if fresh:
-            hashed = ((last + fresh) // HASH_EVERY - last // HASH_EVERY) * (self._plan.trial.touch != "none")
-            self._tracker.advance(fresh, last + fresh, hashed)
+            hashed = (last + fresh) // HASH_EVERY - last // HASH_EVERY
+            self._tracker.advance(fresh, last + fresh, hashed * self._hashing)
         return view, before, after
 
     def _measure(self, until: int) -> _Read | None:
-        """Run the hot loop, up to message number `until`; return the message that it did not understand, if any."""
-        start, last = self._index, self._tracker.last
-        read, stall_s, hashing = self._read, self._plan.stall_s, self._plan.trial.touch != "none"
+        """Run the hot loop up to message number `until`; return the message at which it stopped early, if any."""
+        start, last, stall_s = self._index, self._tracker.last, self._plan.stall_s
+        common = self._read, self._bytes, self._tail, last, stall_s, self._body_matches, self._received, self._waited
         if self._lossless:
             stop = min(self._plan.column_count, start + until - last)
-            columns = self._received, self._waited
-            end, view, before, after = read_every(
-                read, self._bytes, self._tail, last, stall_s, self._body_matches, *columns, start, stop
-            )
-            count = end - start
-            self._sequences[start:end] = array("q", range(last + 1, last + 1 + count))
-            hashed = ((last + count) // HASH_EVERY - last // HASH_EVERY) * hashing
+            end, view, before, after = read_every(*common, start, stop)
+            self._sequences[start:end] = array("q", range(last + 1, last + 1 + end - start))
+            hashed = (last + end - start) // HASH_EVERY - last // HASH_EVERY
         else:
-            end, view, before, after = read_latest(
-                read,
-                self._bytes,
-                self._tail,
-                last,
-                stall_s,
-                self._body_matches,
-                self._received,
-                self._waited,
-                self._sequences,
-                start,
-            )
-            count = end - start
-            hashed = (-(-end // HASH_EVERY) - -(-start // HASH_EVERY)) * hashing
+            end, view, before, after = read_latest(*common, self._sequences, start)
+            hashed = -(-end // HASH_EVERY) - -(-start // HASH_EVERY)
+        count = end - start
         self._index = end
         self._count += count
         if count:
-            self._tracker.advance(count, self._sequences[end - 1], hashed)
+            self._tracker.advance(count, self._sequences[end - 1], hashed * self._hashing)
         return None if view is None else (view, before, after)
 
     def _decode(self, view: memoryview) -> None:
@@ -218,7 +201,7 @@ class ReaderPart:
         before = now_ns()
         decoded = self._codec.decode(payload)
         self._decoded.append(now_ns() - before)
-        del decoded  # it may share the view's memory, which the next read takes back
+        del decoded  # it may share the view's memory, which the next read reclaims
 
     def _outcome(self, usage: Usage, collections: int) -> Received:
         kept = self._index
@@ -234,5 +217,5 @@ class ReaderPart:
             usage=usage,
             gc_count=collections,
             integrity=self._tracker.result(self._tracker.last),
-            tallies={name: tally.facts() for name, tally in zip(("latency", "read"), self._long or (), strict=False)},
+            totals={} if self._long is None else {"latency": self._long[0].as_dict(), "read": self._long[1].as_dict()},
         )

@@ -1,29 +1,35 @@
-"""A run: rounds of trials in shuffled order, stored one by one, until all is measured, the budget is spent or
-someone stops it.
+"""A run: rounds of trials in shuffled order, each stored at once, until all are measured, the budget is spent, or the
+user stops it.
+
+Cells of a round that differ only in backend are measured in turns: each backend sends a part of its window, then the
+next backend does. A machine's speed changes from one tenth of a second to the next, most of all on a shared host, so
+cells that are compared are measured as close in time as possible, but never at once. Each writer starts its turns by
+the clock that all processes share; during a turn, the endpoints of all other backends sleep.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from ipcbench.backend import Backend
 from ipcbench.errors import IpcbenchError
+from ipcbench.harness.digest import failed_trial
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
-from ipcbench.harness.judge import failed_trial
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
-from ipcbench.harness.precision import widest_ratio
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
-from ipcbench.harness.trial import Trial
-from ipcbench.harness.turns import run_all
+from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
 from ipcbench.processes.control import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
@@ -31,17 +37,25 @@ from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.store import RunWriter, load_run, new_run_id
 from ipcbench.spec import SweepSpec, TrialSpec
+from ipcbench.stats.bootstrap import median_estimate
+from ipcbench.util.clock import now_ns
 from ipcbench.util.units import format_duration_ns, format_significant
 
 STALL_S = 10.0
 """Longest wait of a single read or write before a trial is given up."""
+
+_PRECISION_SEED = 7
+
+_START_NS = 20_000_000
+_START_PER_ENDPOINT_NS = 500_000
+"""Time from telling the first endpoint its turns to the first turn; by then, all endpoints must know theirs."""
 
 EndStatus = Literal["complete", "interrupted", "out of budget"]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands, told after every trial."""
+    """Where a run stands, reported after every trial."""
 
     done: int
     """Trials measured, of `total`."""
@@ -54,7 +68,7 @@ class Progress:
     """Its main figure, or why it has none."""
     elapsed_s: float
     warning: str = ""
-    """Something the user should know now: a backend that was left out, a trial that failed."""
+    """What the user should know now: a skipped backend, a failed trial."""
 
 
 Listener = Callable[[Progress], None]
@@ -74,24 +88,24 @@ def run_sweep(
     """Carry out a sweep and return the folder of its results.
 
     Args:
-        sweep: what to measure; with `resume`, the stored run's own sweep counts instead.
-        results_root: folder in which a folder of the run's name is made.
-        run_dir: the run's folder itself, instead.
-        resume: folder of an interrupted run to go on with; what it holds is not measured again.
+        sweep: what to measure; with `resume`, the stored run's sweep is used instead.
+        results_root: folder in which to make a folder named after the run.
+        run_dir: the run's folder itself, in place of one in `results_root`.
+        resume: folder of an interrupted run to continue; trials that it holds are not measured again.
         command: command line that would repeat this, for the record.
         on_progress: called after every trial.
         stall_s: longest wait of a single read or write.
 
     Raises:
         UnknownBackend, BackendUnavailable, ConfigError: before anything is measured.
-        StoreError: the folder cannot be written, or is not a run to go on with.
-        KeyboardInterrupt: passed on after what was measured is safe and all processes are gone.
+        StoreError: the folder cannot be written, or is not a run that can be continued.
+        KeyboardInterrupt: passed on once all results are stored and all processes have ended.
     """
     finished: tuple[TrialResult, ...] = ()
     if resume is not None:
         stored = load_run(resume)
         sweep, finished = SweepSpec.from_dict(stored.info.sweep), stored.trials + stored.controls
-    cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # refuses cores that are not there
+    cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # raises now if a core is not there
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
     backends, skipped = select_backends(sweep, payloads)
     run_id = new_run_id() if run_dir is None else run_dir.name
@@ -101,11 +115,11 @@ def run_sweep(
         started_unix_s=time.time(),
         command=command,
         sweep=sweep.as_dict(),
-        payloads=tuple(one.as_dict() for one in payloads),
+        payloads=tuple(payload.as_dict() for payload in payloads),
         machine=describe_machine(),
         versions=describe_versions(),
         skipped=skipped,
-        floor=measure_floor(one.payload_bytes for one in payloads),
+        floor=measure_floor(payload.payload_bytes for payload in payloads),
     )
     writer = RunWriter.resume(resume) if resume else RunWriter.create(run_dir or results_root / run_id, info)
     with writer:
@@ -115,7 +129,7 @@ def run_sweep(
 
 @dataclass(slots=True)
 class _Run:
-    """The state of a run while it goes on."""
+    """The state of a run in progress."""
 
     sweep: SweepSpec
     payloads: list[PreparedPayload]
@@ -127,11 +141,11 @@ class _Run:
     started_s: float = field(default_factory=time.monotonic)
     done: int = 0
     groups: dict[tuple[str, bool], Group] = field(default_factory=dict)
-    """By backend, and whether it is the twin's."""
+    """By backend, and whether it is the A/A control's group."""
     measured: list[TrialResult] = field(default_factory=list)
 
     def carry_out(self) -> None:
-        """Measure round after round; leave the store with the right status."""
+        """Measure round after round; store the run's final status."""
         status: EndStatus = "interrupted"
         rounds_done = 0
         self.done = len(self.finished)
@@ -158,39 +172,39 @@ class _Run:
             switchboard.close()
 
     def _is_complete(self, rounds_done: int) -> bool:
-        """Return whether all rounds are done, and all medians as precise as they shall be."""
+        """Return whether all rounds are done and all medians are as precise as asked."""
         if rounds_done < self.sweep.rounds or not self.sweep.precision_ratio:
             return rounds_done >= self.sweep.rounds
         return widest_ratio(self.measured) <= self.sweep.precision_ratio
 
     def _within_budget(self, rounds_done: int) -> bool:
-        """Return whether another round would probably end within the budget; the first always begins."""
+        """Return whether another round would probably end within the budget; the first one always begins."""
         elapsed_s = time.monotonic() - self.started_s
         return rounds_done == 0 or elapsed_s * (rounds_done + 1) / rounds_done <= self.sweep.budget_s
 
-    def _heats(self, round_index: int) -> list[list[_Cell]]:
+    def _batches(self, round_index: int) -> list[list[_Cell]]:
         """Return the round's trials in the order that the seed gives, without those that the store already holds.
 
-        Those of one list differ in their backend alone, and take turns.
+        The trials of one batch differ only in backend and take turns.
         """
         places = [(name, payload, False) for name in self.backends for payload in self.payloads]
-        places += self._twin_places()
-        stored = {replace(one.spec, turns=1) for one in self.finished}
-        heats: dict[object, list[_Cell]] = {}
-        for name, payload, twin in places:
+        places += self._control_places()
+        stored = {replace(trial.spec, turns=1) for trial in self.finished}
+        batches: dict[object, list[_Cell]] = {}
+        for name, payload, is_control in places:
             for mode in self.sweep.modes:
-                trial = self.sweep.trial(name, payload.size, payload.payload_bytes, mode, round_index, twin=twin)
+                trial = self.sweep.trial(name, payload.size, payload.payload_bytes, mode, round_index, twin=is_control)
                 if replace(trial, turns=1) not in stored:
-                    together = (payload.size, mode) if trial.turns > 1 else trial
-                    heats.setdefault(together, []).append((trial, payload))
+                    key = (payload.size, mode) if trial.turns > 1 else trial
+                    batches.setdefault(key, []).append((trial, payload))
         order = random.Random(f"{self.sweep.seed}/{round_index}")  # noqa: S311 - an order, not a secret
-        for cells in heats.values():
-            order.shuffle(cells)
-        shuffled = list(heats.values())
+        for batch in batches.values():
+            order.shuffle(batch)
+        shuffled = list(batches.values())
         order.shuffle(shuffled)
         return shuffled
 
-    def _twin_places(self) -> list[tuple[str, PreparedPayload, bool]]:
+    def _control_places(self) -> list[tuple[str, PreparedPayload, bool]]:
         """Return what is measured a second time in each round: the first spawned backend with the middle payload."""
         if not self.sweep.control:
             return []
@@ -198,9 +212,9 @@ class _Run:
         return [(name, self.payloads[len(self.payloads) // 2], True) for name in names[:1]]
 
     def _round(self, round_index: int, run_dir: RunDir, switchboard: Switchboard) -> None:
-        """Measure every cell once, on fresh processes: one group for each backend, idle while another is measured."""
-        for cells in self._heats(round_index):
-            for result in self._measure(cells, run_dir, switchboard):
+        """Measure every cell once, on fresh processes: one group per backend, idle while another is measured."""
+        for batch in self._batches(round_index):
+            for result in self._measure(batch, run_dir, switchboard):
                 self.done += 1
                 label = _label(result.spec)
                 warning = f"{label} failed: {result.reason}" if result.status == "failed" else ""
@@ -209,10 +223,10 @@ class _Run:
             group.end()
         self.groups.clear()
 
-    def _measure(self, cells: Sequence[_Cell], run_dir: RunDir, switchboard: Switchboard) -> Iterator[TrialResult]:
-        """Measure cells that take turns, or a single one, and yield their records once they are stored."""
+    def _measure(self, batch: Sequence[_Cell], run_dir: RunDir, switchboard: Switchboard) -> Iterator[TrialResult]:
+        """Measure the trials of a batch and yield their records once they are stored."""
         ready: list[tuple[_Cell, Group]] = []
-        for trial, payload in cells:
+        for trial, payload in batch:
             started_unix_s = time.time()
             try:
                 ready.append(((trial, payload), self._group(trial, run_dir, switchboard)))
@@ -226,36 +240,34 @@ class _Run:
                 run_dir,
                 self.backends[trial.backend],
                 group,
-                # without a common clock there is no common time to take turns by
+                # turns need a common clock; without it, the trial runs alone
                 Plan.make(trial if group.clocks_agree else replace(trial, turns=1), payload.decode_ns, self.stall_s),
                 self.writer.next_trial_id + number,
                 usable_cores(),
             )
             for number, ((trial, payload), group) in enumerate(ready)
         ]
-        for facts in run_all(runs):
-            spec = facts.result.spec
-            if not facts.group_is_sound:
+        for outcome in run_all(runs):
+            spec = outcome.result.spec
+            if not outcome.group_is_sound:
                 self.groups.pop((spec.backend, spec.twin)).kill()
-            self.writer.append(facts.result, facts.samples)
-            self.measured.append(facts.result)
-            yield facts.result
+            self.writer.append(outcome.result, outcome.samples)
+            self.measured.append(outcome.result)
+            yield outcome.result
 
     def _group(self, trial: TrialSpec, run_dir: RunDir, switchboard: Switchboard) -> Group:
-        """Return the backend's processes of this round, started if they are not there yet."""
-        found = self.groups.get((trial.backend, trial.twin))
-        return found or self._launch(self.backends[trial.backend], trial, run_dir, switchboard)
-
-    def _launch(self, backend: type[Backend], trial: TrialSpec, run_dir: RunDir, switchboard: Switchboard) -> Group:
-        group = Group(backend.capabilities.launcher, self.sweep.readers, switchboard)
-        for pid in group.all_pids():
-            run_dir.watch(pid)
-        self.groups[trial.backend, trial.twin] = group
+        """Return the backend's processes of this round, started if necessary."""
+        group = self.groups.get((trial.backend, trial.twin))
+        if group is None:
+            group = Group(self.backends[trial.backend].capabilities.launcher, self.sweep.readers, switchboard)
+            for pid in group.all_pids():
+                run_dir.watch(pid)
+            self.groups[trial.backend, trial.twin] = group
         return group
 
     def _tell(self, round_index: int, label: str, estimate: str, warning: str) -> None:
         rounds = max(self.sweep.rounds, round_index + 1)
-        places = len(self.backends) * len(self.payloads) + len(self._twin_places())
+        places = len(self.backends) * len(self.payloads) + len(self._control_places())
         self.tell(
             Progress(
                 done=self.done,
@@ -268,6 +280,58 @@ class _Run:
                 warning=warning,
             )
         )
+
+
+def run_all(runs: Sequence[Trial]) -> list[TrialOutcome]:
+    """Return the records of trials on as many groups, in their order; those planned in turns are measured together."""
+    in_turns = [run for run in runs if run.plan.trial.turns > 1]
+    outcomes = dict(zip(in_turns, _run_in_turns(in_turns), strict=True)) if in_turns else {}
+    return [outcomes[run] if run in outcomes else run.run() for run in runs]
+
+
+def _run_in_turns(runs: Sequence[Trial]) -> list[TrialOutcome]:
+    """Measure trials of equal plans together; a failure in one leaves the others alone."""
+    plan = runs[0].plan
+    period_ns = len(runs) * plan.turn_ns()
+    try:
+        for run in runs:
+            run.prepare()
+            run.warm_up()
+        endpoints_count = len(runs) * (plan.trial.readers + 1)
+        start_ns = now_ns() + _START_NS + endpoints_count * _START_PER_ENDPOINT_NS
+        for place, run in enumerate(runs):
+            run.begin_turns(plan.turn_starts_ns(start_ns + place * plan.turn_ns(), period_ns))
+        for run in runs:
+            run.end_turns(plan.deadline_s() + plan.trial.turns * period_ns / 1e9)
+        for run in runs:
+            run.finish()
+            run.complete()
+    finally:
+        for run in runs:
+            run.release()
+    return [run.outcome() for run in runs]
+
+
+def widest_ratio(trials: Iterable[TrialResult]) -> float:
+    """Return how well the medians of a run are known so far, which is what `--precision` waits for.
+
+    The largest distance of an interval's end from its median, as a share of the median, over all cells. Infinite while
+    a cell has figures of a single round; 0 if no cell has any, since more rounds will not help.
+    """
+    cells: dict[object, list[float]] = {}
+    for trial in trials:
+        figure = trial.main_figure if trial.status == "ok" else None
+        if figure:
+            cells.setdefault(trial.spec.cell, []).append(figure)
+    generator = np.random.default_rng(_PRECISION_SEED)
+    widest = 0.0
+    for figures in cells.values():
+        estimate = median_estimate(figures, generator)
+        if estimate is None:
+            return math.inf
+        interval = estimate.interval()
+        widest = max(widest, interval.high / interval.estimate - 1.0, 1.0 - interval.low / interval.estimate)
+    return widest
 
 
 def _label(trial: TrialSpec) -> str:

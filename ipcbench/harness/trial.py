@@ -9,12 +9,10 @@ from typing import Any
 
 from ipcbench.backend import Address, Backend
 from ipcbench.errors import IpcbenchError, WorkerTimeout
-from ipcbench.harness.digest import Column, Digest
+from ipcbench.harness.digest import Column, Digest, failed_trial, judge
 from ipcbench.harness.group import Group
-from ipcbench.harness.judge import failed_trial, judge
-from ipcbench.harness.placement import allowed_cores, cores_for
+from ipcbench.harness.placement import allowed_cores, cores_for, make_probe_file, probe_length
 from ipcbench.harness.plan import Plan
-from ipcbench.harness.probe import make_probe_file, probe_length
 from ipcbench.machine.describe import ConditionsProbe
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import Conditions, TrialResult

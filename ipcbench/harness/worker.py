@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from ipcbench.backend import Address, Endpoint
 from ipcbench.errors import IpcbenchError
 from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
+from ipcbench.harness.placement import ping_pong_ns
 from ipcbench.harness.plan import Plan
-from ipcbench.harness.probe import ping_pong_ns
 from ipcbench.harness.reading import ReaderPart, Received
 from ipcbench.harness.writing import WriterPart, Written
 from ipcbench.registry import get_backend

@@ -1,4 +1,4 @@
-"""A writer's part in a trial: warm-up until steady, the measured window, the decode phase, the end mark."""
+"""The writer's part of a one-way trial: warm-up until steady, the measured window, the decode phase, the end mark."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipcbench.backend import Writer
-from ipcbench.harness.long_loops import Tally, write_long
-from ipcbench.harness.loops import set_phase, write_flat_out, write_paced
+from ipcbench.harness.loops import LoopTotals, set_phase, write_flat_out, write_long, write_paced
 from ipcbench.harness.plan import WARMUP_LIMIT_RATIO, Plan
 from ipcbench.machine.usage import UsageMeter
 from ipcbench.results.model import Usage
@@ -23,19 +22,19 @@ _FOREVER_NS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a writer reports: columns of int64 over the window, and counts."""
+    """What a writer reports: counts, and columns of int64 with one value for each kept message of the window."""
 
     columns: dict[str, array[int]]
     """`intended_ns`, `sent_ns`, `write_ns`."""
     messages_count: int
     total_count: int
-    """Sequence number of the end mark: messages of all phases."""
+    """Messages of all phases, which is the end mark's sequence number."""
     warmup_count: int
     steady: bool
     usage: Usage
     gc_count: int
-    tallies: dict[str, dict[str, object]]
-    """`write`: of a long window, the histogram of all writes; else empty."""
+    totals: dict[str, dict[str, object]]
+    """`write`: the `LoopTotals` of all writes of a long window; else empty."""
 
 
 class WriterPart:
@@ -43,7 +42,7 @@ class WriterPart:
 
     Args:
         writer: the endpoint.
-        messages: one or two messages of equal size to send in turn.
+        messages: one or two messages of equal size, sent alternately.
         plan: the trial.
     """
 
@@ -52,11 +51,9 @@ class WriterPart:
         self._messages = messages
         self._plan = plan
         self._sequence = 0
-        column = bytes(
-            8 * plan.column_count
-        )  # written here, so no page of it is touched for the first time in the window
+        column = bytes(8 * plan.column_count)  # copied below, so that the window touches no page for the first time
         self._intended, self._sent, self._written = array("q", column), array("q", column), array("q", column)
-        self._writes = Tally() if plan.stride > 1 else None
+        self._writes = LoopTotals() if plan.stride > 1 else None
         self._steady, self._warmup_count, self._count = True, 0, 0
         self._used = UsageMeter().stop()
 
@@ -70,7 +67,7 @@ class WriterPart:
         """Carry out the phases after the window, and return what was measured in it."""
         self._decode_phase()
         set_phase(self._messages, Phase.END)
-        self._flat_out(1)
+        self._unmeasured(1)
         intended = self._intended if self._plan.trial.mode == "paced" else self._sent
         kept = -(-self._count // self._plan.stride)
         usage, collections = self._used
@@ -82,20 +79,22 @@ class WriterPart:
             steady=self._steady,
             usage=usage,
             gc_count=collections,
-            tallies={} if self._writes is None else {"write": self._writes.facts()},
+            totals={} if self._writes is None else {"write": self._writes.as_dict()},
         )
 
-    def _flat_out(self, count: int, stop_ns: int = _FOREVER_NS) -> int:
-        """Write up to `count` messages outside the window; their columns are thrown away."""
-        sent, written = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+    def _flat_out(self, stop_ns: int, sent: array[int], written: array[int]) -> int:
         done = write_flat_out(
             self._writer.write, self._messages, self._sequence, stop_ns, self._plan.stall_s, sent, written
         )
         self._sequence += done
         return done
 
+    def _unmeasured(self, count: int, stop_ns: int = _FOREVER_NS) -> int:
+        """Write up to `count` messages flat out, outside the window, without keeping their times."""
+        return self._flat_out(stop_ns, array("q", bytes(8 * count)), array("q", bytes(8 * count)))
+
     def _paced(self, count: int, interval_ns: float, start_ns: int = 0, first: int = 0) -> int:
-        """Write on a schedule that begins at `start_ns` or else one interval from now."""
+        """Write on a schedule that begins at `start_ns`, or if that is 0, one interval from now."""
         done = write_paced(
             self._writer.write,
             self._messages,
@@ -113,8 +112,8 @@ class WriterPart:
         return done
 
     def _long(self, interval_ns: float) -> int:
-        """Write the window of which not every message can be kept."""
-        assert self._writes is not None  # noqa: S101 - that is what a long window has
+        """Write a window that is too long to keep every message."""
+        assert self._writes is not None  # noqa: S101 - a long window has them
         count = self._plan.paced_count()
         write_long(
             self._writer.write,
@@ -132,25 +131,25 @@ class WriterPart:
         return count
 
     def warm_up(self) -> None:
-        """Write what is thrown away, for as long as it takes to settle."""
+        """Write until steady; none of it is kept."""
         set_phase(self._messages, Phase.WARMUP)
         if self._plan.trial.mode == "paced":
-            at_once, paced = self._plan.paced_warmup_counts()
-            self._flat_out(at_once)
+            flat_out, paced = self._plan.paced_warmup_counts()
+            self._unmeasured(flat_out)
             self._paced(paced, self._plan.interval_ns())
         else:
             self._steady = self._settle()
         self._warmup_count = self._sequence
 
     def _settle(self) -> bool:
-        """Write flat out until the rate of writing is steady, or for long enough; return whether it is."""
+        """Write flat out until the rate of writing is steady or the limit has passed; return whether it is steady."""
         trial = self._plan.trial
         start = now_ns()
         least, limit = start + trial.warmup_s * 1e9, start + WARMUP_LIMIT_RATIO * trial.warmup_s * 1e9
         rates: list[float] = []
         while True:
             before = now_ns()
-            done = self._flat_out(2**16, before + _INTERVAL_NS)
+            done = self._unmeasured(2**16, before + _INTERVAL_NS)
             now = now_ns()
             rates.append(done / (now - before))
             if now >= least and is_steady(rates[-MIN_INTERVALS:]):
@@ -159,12 +158,12 @@ class WriterPart:
                 return False
 
     def measure(self, starts_ns: Sequence[int] = (0,)) -> None:
-        """Write the window: at once, or in turns that begin at `starts_ns`."""
+        """Write the window: in one piece, or in turns that begin at `starts_ns`."""
         trial = self._plan.trial
         set_phase(self._messages, Phase.MEASURE)
         meter = UsageMeter()
         if trial.mode == "saturate":
-            self._count = self._saturate()
+            self._count = self._flat_out(now_ns() + int(trial.window_s * 1e9), self._sent, self._written)
         elif self._writes is not None:
             self._count = self._long(self._plan.interval_ns())
         else:
@@ -173,27 +172,13 @@ class WriterPart:
                 self._count += self._paced(count, self._plan.interval_ns(), start_ns, self._count)
         self._used = meter.stop()
 
-    def _saturate(self) -> int:
-        trial = self._plan.trial
-        count = write_flat_out(
-            self._writer.write,
-            self._messages,
-            self._sequence,
-            now_ns() + int(trial.window_s * 1e9),
-            self._plan.stall_s,
-            self._sent,
-            self._written,
-        )
-        self._sequence += count
-        return count
-
     def _decode_phase(self) -> None:
         count = self._plan.decode_count
         if not count:
             return
         set_phase(self._messages, Phase.DECODE)
         if self._plan.trial.delivery == "every_message":
-            self._flat_out(count)
+            self._unmeasured(count)
             return
         kept = self._intended[:], self._sent[:], self._written[:]
         self._paced(min(count, self._plan.column_count), _LATEST_DECODE_INTERVAL_NS)

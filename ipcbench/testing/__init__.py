@@ -1,10 +1,10 @@
-"""The conformance suite, for this package's backends and for anybody else's: bind it, and it says which law is broken.
+"""The conformance suite, for this package's backends and for any other: it says which law of the contract is broken.
 
-    check_backend      check a class, get a list of LawResult
-    ConformanceSuite   a class of tests to inherit, one test a law
-    faulty             a backend that breaks just one law, to see the suite turn red
+    check_backend      check a backend class; returns a list of LawResult
+    ConformanceSuite   a class of tests to inherit, one test per law
+    faulty             a backend that breaks exactly one law, to see the suite turn red
 
-Importing this loads none of them: each is loaded when it is first looked at, since every agent imports this, too.
+Each name is loaded at its first use, since every agent imports this package.
 """
 
 from __future__ import annotations

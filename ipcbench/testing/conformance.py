@@ -1,4 +1,4 @@
-"""The conformance suite: the table of laws, and a function that checks a backend against them."""
+"""The conformance suite as a function: the table of laws, and `check_backend`, which checks a backend against them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from ipcbench.errors import ConfigError
 from ipcbench.testing.agents.pool import Pools
 from ipcbench.testing.failure import Failure, LawBroken, LawSkipped
 from ipcbench.testing.fixture import Fixture, Scope
-from ipcbench.testing.laws import delivery as laws_delivery
-from ipcbench.testing.laws import endpoints as laws_endpoints
-from ipcbench.testing.laws import limits as laws_limits
-from ipcbench.testing.laws import shape as laws_shape
-from ipcbench.testing.laws import system as laws_system
+from ipcbench.testing.laws import delivery, endpoints, limits, shape, system
 from ipcbench.util.clock import now_ns
 
 _SWITCH_S = 1e-4
-"""How long a thread runs before others get their turn: short, so that agents that are threads disturb each other."""
+"""How long a thread runs before it yields: short, so that agents that are threads interleave often."""
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -34,31 +30,31 @@ class Law:
     number: str
     title: str
     check: Callable[[Fixture], None]
-    """Returns if the law is kept; raises LawBroken, or LawSkipped if the capabilities say that it does not apply."""
+    """Raises LawBroken, or LawSkipped if the capabilities say that the law does not apply; else the law is kept."""
 
 
 LAWS: dict[str, Law] = {
     law.number: law
     for law in (
-        Law("C1", "bytes read equal bytes written", laws_delivery.bytes_arrive_unchanged),
-        Law("C2", "per reader, first in is first out", laws_delivery.order_is_kept),
-        Law("C3", "each message comes once; a latest value is always newer", laws_delivery.each_comes_once),
-        Law("C4", "every reader gets it", laws_delivery.every_reader_gets_it),
-        Law("C5", "nothing is missed once all ends are open", laws_delivery.nothing_is_missed_at_the_start),
-        Law("C6", "a value is never torn", laws_delivery.values_are_never_torn),
-        Law("C7", "read waits out its time-out, then says so", laws_limits.reading_waits),
-        Law("C8", "a full channel does exactly `when_full`", laws_limits.full_channel),
-        Law("C9", "a view stays as it is until the next read", laws_endpoints.views_stay),
-        Law("C10", "the writer's buffer is free when write returns", laws_endpoints.buffers_are_free),
-        Law("C11", "close is final and may be repeated", laws_endpoints.closing_is_final),
-        Law("C12", "readers drain a closed stream, then reach its end", laws_endpoints.streams_end),
-        Law("C13", "a killed peer is an error or a time-out", laws_system.killed_peers),
-        Law("C14", "destroy leaves nothing", laws_system.nothing_remains),
-        Law("C15", "channels do not meet; ends are taken once", laws_system.channels_do_not_meet),
-        Law("C16", "too large a message is refused whole", laws_limits.too_large_is_refused),
-        Law("C17", "endpoints open in any order", laws_endpoints.any_order_opens),
-        Law("C18", "importing touches nothing; backends and addresses pickle", laws_shape.importing_is_pure),
-        Law("C19", "every error is ours, with its cause", laws_shape.errors_are_ours),
+        Law("C1", "bytes read equal bytes written", delivery.bytes_arrive_unchanged),
+        Law("C2", "per reader, first in is first out", delivery.order_is_kept),
+        Law("C3", "each message comes once; a latest value is always newer", delivery.each_comes_once),
+        Law("C4", "every reader gets it", delivery.every_reader_gets_it),
+        Law("C5", "nothing is missed once all ends are open", delivery.nothing_is_missed_at_the_start),
+        Law("C6", "a value is never torn", delivery.values_are_never_torn),
+        Law("C7", "read waits out its time-out, then says so", limits.reading_waits),
+        Law("C8", "a full channel does exactly `when_full`", limits.full_channel),
+        Law("C9", "a view stays as it is until the next read", endpoints.views_stay),
+        Law("C10", "the writer's buffer is free when write returns", endpoints.buffers_are_free),
+        Law("C11", "close is final and may be repeated", endpoints.closing_is_final),
+        Law("C12", "readers drain a closed stream, then reach its end", endpoints.streams_end),
+        Law("C13", "a killed peer is an error or a time-out", system.killed_peers),
+        Law("C14", "destroy leaves nothing", system.nothing_remains),
+        Law("C15", "channels do not meet; ends are taken once", system.channels_do_not_meet),
+        Law("C16", "too large a message is refused whole", limits.too_large_is_refused),
+        Law("C17", "endpoints open in any order", endpoints.any_order_opens),
+        Law("C18", "importing touches nothing; backends and addresses pickle", shape.importing_is_pure),
+        Law("C19", "every error is ours, with its cause", shape.errors_are_ours),
     )
 }
 """Number → law, in order."""
@@ -73,14 +69,14 @@ class LawResult:
     title: str
     outcome: Outcome
     reason: str
-    """What was seen, if it failed; which capability says so, if it was skipped; else empty. May have several lines."""
+    """What was seen if it failed, or the capability that skips it; else empty. May have several lines."""
     seconds: float
     """How long the check took."""
 
 
 @cache
 def shared_pools() -> Pools:
-    """Return the agents that all checks of this process share; they end with the process, or by their `close`."""
+    """Return the agents that all checks of this process share; they end with the process or at the pool's `close`."""
     pools = Pools()
     atexit.register(pools.close)
     return pools
@@ -93,19 +89,19 @@ def check_backend(
     readers: Sequence[int] = (1, 3),
     quick: bool = False,
 ) -> list[LawResult]:
-    """Check a backend against the contract and return one verdict a law, in order.
+    """Check a backend against the contract and return one verdict per law, in order.
 
-    A law that fails hides no other, and a backend that hangs fails the law it hangs in, with the stack of where it was.
+    A failed law hides no other. A backend that hangs fails the law in which it hangs, with the stacks of its threads.
 
     Args:
-        backend_class: the class; one that spawns processes must be importable by its module and name.
+        backend_class: the class; unless its launcher is `inline`, processes import it by its module and name.
         laws: numbers of the laws to check; all by default.
-        readers: numbers of readers to check with; those above the backend's `max_readers` are left out.
-        quick: fewer, smaller and shorter; finds less.
+        readers: reader counts to check with; those above the backend's `max_readers` are left out.
+        quick: fewer and smaller messages in less time; finds less.
 
     Raises:
         BackendUnavailable: the backend cannot run here.
-        ConfigError: no such law, or no number of readers that the backend allows.
+        ConfigError: no such law, or no reader count that the backend allows.
     """
     for number in laws or ():
         if number not in LAWS:
@@ -118,26 +114,26 @@ def check_backend(
 
 
 def _check(law: Law, backend_class: type[Backend], scope: Scope) -> LawResult:
-    fixture = Fixture(backend_class, shared_pools(), scope)
+    bench = Fixture(backend_class, shared_pools(), scope)
     start = now_ns()
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
-        outcome, reason = _verdict(law, fixture)
+        outcome, reason = _verdict(law, bench)
     finally:
         sys.setswitchinterval(switch_s)
-    fixture.end(failed=outcome == "failed")
+    bench.end(failed=outcome == "failed")
     return LawResult(law.number, law.title, outcome, reason, (now_ns() - start) / 1e9)
 
 
-def _verdict(law: Law, fixture: Fixture) -> tuple[Outcome, str]:
+def _verdict(law: Law, bench: Fixture) -> tuple[Outcome, str]:
     try:
-        law.check(fixture)
+        law.check(bench)
     except LawSkipped as skipped:
         return "skipped", str(skipped)
     except LawBroken as broken:
         return "failed", str(broken)
-    except Exception as error:  # a broken backend may break the check itself: that is a verdict on it, too
+    except Exception as error:  # a broken backend may break the check itself, which is a verdict too
         failure = Failure.of(error)
         return "failed", f"the check could not be carried out: {failure}\n{failure.trace}"
     return "passed", ""

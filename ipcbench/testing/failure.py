@@ -1,4 +1,4 @@
-"""How things go wrong in a check: an error described in plain values, and the exceptions that end a law."""
+"""Failures in a check: an exception described in plain values, and the exceptions that end a law."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _MOST_TRACE_LINES = 12
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One exception that left a backend, described so that it can cross to another process."""
+    """One exception that left a backend, described so that it can be sent to another process."""
 
     kind: str
     """Name of its class."""
     kinds: tuple[str, ...]
-    """Names of all its classes from ipcbench.errors, most special first; empty for an error that is not ours."""
+    """Names of all its classes from ipcbench.errors, most specific first; empty if it is no IpcbenchError."""
     text: str
     cause: str
     """Name of the class of its `__cause__`; empty if it has none."""
     hidden: str
-    """Name of the class of a foreign exception that it replaced without naming it as its cause; empty if none."""
+    """Name of the class of a foreign exception that it replaces without naming it as `__cause__`; empty if none."""
     trace: str
     """The last lines of its traceback."""
 
     def is_a(self, kind: str) -> bool:
-        """Return whether it is that error of ipcbench.errors, or a special case of it."""
+        """Return whether it is an instance of that class of ipcbench.errors."""
         return kind in self.kinds
 
     def as_dict(self) -> dict[str, Any]:
@@ -47,10 +47,9 @@ class Failure:
         context = error.__context__
         hides = error.__cause__ is None and context is not None and not isinstance(context, IpcbenchError)
         lines = "".join(traceback.format_exception(error)).splitlines()
-        ours = (c.__name__ for c in type(error).__mro__ if issubclass(c, IpcbenchError))
         return cls(
             kind=type(error).__name__,
-            kinds=tuple(ours),
+            kinds=tuple(kind.__name__ for kind in type(error).__mro__ if issubclass(kind, IpcbenchError)),
             text=str(error),
             cause="" if error.__cause__ is None else type(error.__cause__).__name__,
             hidden=type(context).__name__ if hides else "",
@@ -66,7 +65,7 @@ class LawBroken(Exception):
 
 
 class LawSkipped(Exception):
-    """The law does not apply to the backend; the text says which capability says so."""
+    """The law does not apply to the backend; the text names the capability that says so."""
 
 
 class AgentError(LawBroken):
@@ -82,10 +81,10 @@ class AgentHung(LawBroken):
 
 
 class AgentLost(LawBroken):
-    """An agent ended although nobody had killed it; the text ends with the last lines of its stderr."""
+    """An agent ended without having been killed; the text ends with the last lines of its stderr."""
 
 
 def require(condition: bool, what: str) -> None:
-    """Raise LawBroken with `what` was seen unless `condition` holds."""
+    """Raise LawBroken(what) unless `condition` holds."""
     if not condition:
         raise LawBroken(what)

@@ -1,41 +1,42 @@
-"""The conformance suite as a class of tests: inherit it, name a backend, and pytest runs one test a law."""
+"""The conformance suite as a class: inherit it, name a backend, and pytest runs one test per law."""
 
 from __future__ import annotations
 
 import os
 import unittest
+from collections.abc import Callable
 from typing import ClassVar
 
 from ipcbench.backend import Backend
 from ipcbench.errors import BackendUnavailable
 from ipcbench.registry import get_backend
-from ipcbench.testing.conformance import check_backend
+from ipcbench.testing.conformance import LAWS, Law, check_backend
 
 EXPECT_VARIABLE = "IPCBENCH_EXPECT"
-"""Environment variable; with the value `all`, a backend that is not available fails its tests, else it skips them."""
+"""Environment variable: with the value `all`, tests of an unavailable backend fail instead of being skipped."""
 
 
 class ConformanceSuite:
-    """Checks one backend against all laws.
+    """Checks a backend, with a test per law: `test_c01_bytes_arrive_unchanged` and so on.
 
-    Bind a backend so, in a file that pytest collects:
+    To bind a backend, in a file that pytest collects:
 
-        class TestMine(ConformanceSuite):
-            backend = "mine"
+    class TestMine(ConformanceSuite):
+        backend = "mine"
     """
 
     backend: ClassVar[str | type[Backend]]
     """A registered name, `module:Class`, or a class."""
     readers: ClassVar[tuple[int, ...]] = (1, 3)
-    """Numbers of readers to check with."""
+    """Reader counts to check with."""
     quick: ClassVar[bool] = False
-    """Fewer, smaller and shorter."""
+    """Fewer and smaller messages in less time."""
 
     def check(self, law: str) -> None:
         """Check one law; raise AssertionError if it is broken and SkipTest if it does not apply."""
         try:
-            found = get_backend(self.backend) if isinstance(self.backend, str) else self.backend
-            (result,) = check_backend(found, laws=[law], readers=self.readers, quick=self.quick)
+            backend = get_backend(self.backend) if isinstance(self.backend, str) else self.backend
+            (result,) = check_backend(backend, laws=[law], readers=self.readers, quick=self.quick)
         except BackendUnavailable as error:
             if os.environ.get(EXPECT_VARIABLE) == "all":
                 raise AssertionError(f"{EXPECT_VARIABLE}=all, but {error}") from error
@@ -45,78 +46,15 @@ class ConformanceSuite:
         if result.outcome == "skipped":
             raise unittest.SkipTest(f"{law}: {result.reason}")
 
-    def test_c01_bytes_arrive_unchanged(self) -> None:
-        """C1."""
-        self.check("C1")
 
-    def test_c02_order_is_kept(self) -> None:
-        """C2."""
-        self.check("C2")
+def _test_of(law: Law) -> Callable[[ConformanceSuite], None]:
+    def test(self: ConformanceSuite) -> None:
+        self.check(law.number)
 
-    def test_c03_each_comes_once(self) -> None:
-        """C3."""
-        self.check("C3")
+    test.__name__ = f"test_c{int(law.number[1:]):02}_{law.check.__name__}"
+    test.__doc__ = f"{law.number}: {law.title}."
+    return test
 
-    def test_c04_every_reader_gets_it(self) -> None:
-        """C4."""
-        self.check("C4")
 
-    def test_c05_nothing_is_missed_at_the_start(self) -> None:
-        """C5."""
-        self.check("C5")
-
-    def test_c06_values_are_never_torn(self) -> None:
-        """C6."""
-        self.check("C6")
-
-    def test_c07_reading_waits(self) -> None:
-        """C7."""
-        self.check("C7")
-
-    def test_c08_full_channel(self) -> None:
-        """C8."""
-        self.check("C8")
-
-    def test_c09_views_stay(self) -> None:
-        """C9."""
-        self.check("C9")
-
-    def test_c10_buffers_are_free(self) -> None:
-        """C10."""
-        self.check("C10")
-
-    def test_c11_closing_is_final(self) -> None:
-        """C11."""
-        self.check("C11")
-
-    def test_c12_streams_end(self) -> None:
-        """C12."""
-        self.check("C12")
-
-    def test_c13_killed_peers(self) -> None:
-        """C13."""
-        self.check("C13")
-
-    def test_c14_nothing_remains(self) -> None:
-        """C14."""
-        self.check("C14")
-
-    def test_c15_channels_do_not_meet(self) -> None:
-        """C15."""
-        self.check("C15")
-
-    def test_c16_too_large_is_refused(self) -> None:
-        """C16."""
-        self.check("C16")
-
-    def test_c17_any_order_opens(self) -> None:
-        """C17."""
-        self.check("C17")
-
-    def test_c18_importing_is_pure(self) -> None:
-        """C18."""
-        self.check("C18")
-
-    def test_c19_errors_are_ours(self) -> None:
-        """C19."""
-        self.check("C19")
+for _test in map(_test_of, LAWS.values()):  # pytest and unittest collect the methods of a class by their names
+    setattr(ConformanceSuite, _test.__name__, _test)

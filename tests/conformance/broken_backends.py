@@ -11,10 +11,10 @@ from ipcbench.backends.null import Null
 from ipcbench.backends.pipe.backend import Pipe
 from ipcbench.backends.shm.backend import Shm
 from ipcbench.errors import BackendUnavailable
-from ipcbench.testing.faults.wrapping import BackendAround, ReaderAround
+from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper
 
 
-class StuckReader(ReaderAround):
+class StuckReader(ReaderWrapper):
     def read(self, timeout_s: float | None = None) -> memoryview:
         self.hang_here()
         return self.inner.read(timeout_s)
@@ -23,7 +23,7 @@ class StuckReader(ReaderAround):
         threading.Event().wait()
 
 
-class Around(BackendAround):
+class Around(BackendWrapper):
     inner = Shm
     name = "broken"
     summary = "a broken backend"

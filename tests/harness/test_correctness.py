@@ -1,4 +1,4 @@
-"""Every backend, few and many readers, nothing to 64 MiB: every reader validates every message."""
+"""Every backend, few and many readers, payloads from 0 to 64 MiB: every reader validates every message."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ HUGE = 2**26
 
 
 def require(backend: str) -> None:
-    found = status(backend)
-    if not found.available and os.environ.get("IPCBENCH_EXPECT") != "all":
-        pytest.skip(f"{found.reason}; {found.hint}")
+    availability = status(backend)
+    if not availability.available and os.environ.get("IPCBENCH_EXPECT") != "all":
+        pytest.skip(f"{availability.reason}; {availability.hint}")
 
 
 @pytest.mark.parametrize(("readers", "sizes"), [(1, SMALL), (3, (*SMALL, HUGE)), (7, SMALL)])
@@ -30,9 +30,9 @@ def test_every_reader_validates_every_message(backend, readers, sizes, tmp_path)
     assert [(trial.spec.size, trial.reason) for trial in run.trials if trial.status != "ok"] == []
     for trial in run.trials:
         for reader in trial.readers:
-            found = reader.integrity
-            assert (found.errors_count, found.received_count) == (0, found.expected_count)
-            assert found.hashed_count > 0
+            counts = reader.integrity
+            assert (counts.errors_count, counts.received_count) == (0, counts.expected_count)
+            assert counts.hashed_count > 0
             assert reader.messages_count == trial.writer.messages_count >= 2
 
 

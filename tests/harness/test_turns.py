@@ -1,4 +1,4 @@
-"""Paced cells of a round take turns: never two at once, each by the clock, and one that breaks breaks alone."""
+"""Paced cells of a round take turns: never two at once, each by the clock; a failure in one leaves the others alone."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ INTERVAL_NS = 1_000_000
 
 def turns_of(run: Run) -> list[tuple[int, int, str]]:
     """Return (when its first message was due, when its last was, backend) of every turn."""
-    found = []
+    turns = []
     for trial in run.trials:
         due = run.samples(trial.trial_id, ("writer.intended_ns",))["writer.intended_ns"]
         for turn in np.split(due, np.flatnonzero(np.diff(due) > 2 * INTERVAL_NS) + 1):
             assert (np.diff(turn) == INTERVAL_NS).all()
-            found.append((int(turn[0]), int(turn[-1]), trial.spec.backend))
-    return sorted(found)
+            turns.append((int(turn[0]), int(turn[-1]), trial.spec.backend))
+    return sorted(turns)
 
 
 def test_backends_alternate_and_leave_a_gap(tmp_path):
@@ -47,7 +47,7 @@ def test_every_message_of_a_window_in_turns_is_validated_and_counted(tmp_path):
     for trial in trials:
         assert trial.status == "ok"
         assert trial.achieved_rate_per_s == pytest.approx(1000.0, rel=0.05)
-        assert [one.messages_count for one in trial.endpoints] == [150] * 4
+        assert [endpoint.messages_count for endpoint in trial.endpoints] == [150] * 4
         for reader in trial.readers:
             assert reader.integrity.errors_count == 0
             assert reader.decode.count >= 5
@@ -60,7 +60,7 @@ def test_one_backend_alone_is_measured_in_the_same_way(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"rate_per_s": 1000.0}, {"delivery": "latest_value"}])
-def test_a_rate_that_was_asked_for_is_sustained_and_a_newest_value_waits_for_no_turn(changes, tmp_path):
+def test_a_given_rate_and_latest_value_take_no_turns(changes, tmp_path):
     run, _ = measure(tiny(backends=("shm", "lmdb"), modes=("paced",), **changes), tmp_path)
     assert [(trial.status, trial.spec.turns) for trial in run.trials] == [("ok", 1)] * 2
 
@@ -74,10 +74,10 @@ def test_a_rate_that_was_asked_for_is_sustained_and_a_newest_value_waits_for_no_
         ("TearingReader", ["1 torn"]),
     ],
 )
-def test_what_breaks_in_its_turn_breaks_alone(name, words, tmp_path):
+def test_a_failure_in_a_turn_fails_that_trial_only(name, words, tmp_path):
     run, _ = measure(tiny(backends=("shm", f"broken:{name}", "pipe"), modes=("paced",)), tmp_path, stall_s=1.0)
-    found = {trial.spec.backend: trial for trial in run.trials}
-    assert [(found[one].status, found[one].reason) for one in ("shm", "pipe")] == [("ok", "")] * 2
-    broken = found[f"broken:{name}"]
+    trials = {trial.spec.backend: trial for trial in run.trials}
+    assert [(trials[backend].status, trials[backend].reason) for backend in ("shm", "pipe")] == [("ok", "")] * 2
+    broken = trials[f"broken:{name}"]
     assert broken.status == "failed"
     assert [word for word in words if word not in broken.reason] == [], broken.reason

@@ -1,4 +1,4 @@
-"""The tracker counts each way in which delivery can go wrong, and nothing when it does not."""
+"""The tracker counts each way in which delivery can go wrong, and nothing else."""
 
 import pytest
 
@@ -10,12 +10,12 @@ SIZE = len(Outgoing(bytes(32)).buffer)
 
 
 def message(sequence: int) -> memoryview:
-    one = Outgoing(bytes(range(32)))
-    one.head[SEQUENCE] = one.tail[0] = sequence
-    return memoryview(one.buffer)
+    outgoing = Outgoing(bytes(range(32)))
+    outgoing.head[SEQUENCE] = outgoing.tail[0] = sequence
+    return memoryview(outgoing.buffer)
 
 
-def judge(sequences, delivery="every_message", total=None) -> Integrity:
+def track(sequences, delivery="every_message", total=None) -> Integrity:
     tracker = Tracker(delivery, SIZE)
     for sequence in sequences:
         tracker.accept(message(sequence), hashing=True)
@@ -33,44 +33,37 @@ def judge(sequences, delivery="every_message", total=None) -> Integrity:
         ([1, 5, 2, 2], {"lost_count": 2, "reordered_count": 1, "duplicated_count": 1}),
     ],
 )
-def test_every_message_demands_each_number_once_and_in_order(sequences, counts):
-    found = judge(sequences)
+def test_every_message_requires_each_number_once_and_in_order(sequences, counts):
     expected = Integrity(
         expected_count=max(sequences), received_count=len(sequences), hashed_count=len(sequences), **counts
     )
-    assert found == expected
+    assert track(sequences) == expected
 
 
-def test_messages_missing_at_the_end_are_lost():
-    assert judge([1, 2], total=5).lost_count == 3
-
-
-def test_latest_value_skips_without_error_but_may_not_go_back_or_repeat():
-    found = judge([1, 4, 9], "latest_value")
-    assert (found.skipped_count, found.errors_count) == (6, 0)
-    assert judge([1, 4, 3], "latest_value").reordered_count == 1
-    assert judge([1, 4, 4], "latest_value").duplicated_count == 1
-
-
-def test_a_torn_message_is_counted_and_not_taken_for_a_lost_one():
-    tracker = Tracker("every_message", SIZE)
-    bad = bytearray(message(2))
-    bad[HEADER_BYTES] ^= 1
-    assert [tracker.accept(one, hashing=True) for one in (message(1), memoryview(bad), message(3))] == [
-        True,
-        False,
-        True,
-    ]
-    assert tracker.result(3) == Integrity(expected_count=3, received_count=3, torn_count=1, hashed_count=3)
-
-
-def test_a_short_message_is_torn():
+def test_messages_missing_at_the_end_are_lost_and_a_short_one_is_torn():
+    assert track([1, 2], total=5).lost_count == 3
     tracker = Tracker("every_message", SIZE)
     assert not tracker.accept(message(1)[:-1], hashing=False)
     assert tracker.result(1).torn_count == 1
 
 
-def test_what_the_hot_loop_found_in_order_is_taken_over():
+def test_latest_value_skips_without_error_but_may_not_go_back_or_repeat():
+    skipping = track([1, 4, 9], "latest_value")
+    assert (skipping.skipped_count, skipping.errors_count) == (6, 0)
+    assert track([1, 4, 3], "latest_value").reordered_count == 1
+    assert track([1, 4, 4], "latest_value").duplicated_count == 1
+
+
+def test_a_torn_message_is_not_counted_as_lost_too():
+    tracker = Tracker("every_message", SIZE)
+    bad = bytearray(message(2))
+    bad[HEADER_BYTES] ^= 1
+    views = (message(1), memoryview(bad), message(3))
+    assert [tracker.accept(view, hashing=True) for view in views] == [True, False, True]
+    assert tracker.result(3) == Integrity(expected_count=3, received_count=3, torn_count=1, hashed_count=3)
+
+
+def test_messages_that_the_hot_loop_has_checked_are_counted():
     tracker = Tracker("every_message", SIZE)
     tracker.accept(message(1), hashing=True)
     tracker.advance(count=9, last=10, hashed=2)

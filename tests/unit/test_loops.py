@@ -1,18 +1,33 @@
-"""The hot loops on an endpoint made of lists: no process, no clock but a counted one."""
+"""The hot loops on endpoints made of lists, without processes and with a fake clock."""
 
 from array import array
 
+import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from ipcbench.harness import loops
-from ipcbench.harness.loops import HASH_EVERY, read_every, read_latest, set_phase, write_flat_out, write_paced
+from ipcbench.harness.digest import totals_quantiles
+from ipcbench.harness.loops import (
+    HASH_EVERY,
+    LoopTotals,
+    read_every,
+    read_latest,
+    set_phase,
+    touching,
+    write_flat_out,
+    write_paced,
+)
+from ipcbench.stats.histogram import bin_index
+from ipcbench.util.bins import BIN_COUNT
 from ipcbench.workload.message import FLAGS, SEQUENCE, Outgoing, Phase, body_matches, unpack_stamp
 
 FOREVER = 2**62
 
 
 class Clock:
-    """A clock that moves by `step_ns` at every look."""
+    """A clock that advances by `step_ns` at every reading."""
 
     def __init__(self, step_ns: int) -> None:
         self.now, self.step_ns = 0, step_ns
@@ -38,25 +53,25 @@ def pair(phase: Phase = Phase.MEASURE) -> list[Outgoing]:
 
 def stream(numbers, phase: Phase = Phase.MEASURE, then: Phase = Phase.END):
     """Return a `read` that yields those sequence numbers, then one message of phase `then`."""
-    made = []
+    views = []
     for number in [*numbers, max(numbers) + 1]:
-        one = Outgoing(b"x" * 16)
-        one.head[SEQUENCE] = one.tail[0] = number
-        one.head[FLAGS] = phase
-        made.append(memoryview(one.buffer))
-    made[-1].cast("q")[FLAGS] = then
-    source = iter(made)
-    return (lambda _timeout_s: next(source)), len(made[0])
+        message = Outgoing(b"x" * 16)
+        message.head[SEQUENCE] = message.tail[0] = number
+        message.head[FLAGS] = phase
+        views.append(memoryview(message.buffer))
+    views[-1].cast("q")[FLAGS] = then
+    source = iter(views)
+    return (lambda _timeout_s: next(source)), len(views[0])
 
 
 def test_flat_out_numbers_its_messages_and_alternates_two_bodies():
     sent: list[bytes] = []
     stamps, durations = columns(5)
     assert write_flat_out(record(sent), pair(), 10, FOREVER, 1.0, stamps, durations) == 5
-    assert [unpack_stamp(one)[0] for one in sent] == [11, 12, 13, 14, 15]
-    assert [one[64:65] for one in sent] == [b"a", b"b", b"a", b"b", b"a"]
-    assert all(body_matches(memoryview(one)) for one in sent)
-    assert list(stamps) == [unpack_stamp(one)[2] for one in sent]
+    assert [unpack_stamp(message)[0] for message in sent] == [11, 12, 13, 14, 15]
+    assert [message[64:65] for message in sent] == [b"a", b"b", b"a", b"b", b"a"]
+    assert all(body_matches(memoryview(message)) for message in sent)
+    assert list(stamps) == [unpack_stamp(message)[2] for message in sent]
 
 
 def test_flat_out_stops_at_its_time_but_sends_at_least_two():
@@ -104,24 +119,20 @@ def test_read_every_stops_at_a_gap_a_repeat_or_a_step_back(numbers):
     assert (end, unpack_stamp(view)[0]) == (2, numbers[2])
 
 
-def test_read_every_hashes_one_body_in_so_many():
-    hashed: list[int] = []
+@pytest.mark.parametrize(
+    ("matching", "hashed", "end"), [(True, [1, 2], 3 * HASH_EVERY - 1), (False, [1], HASH_EVERY - 1)]
+)
+def test_read_every_hashes_every_64th_body_and_stops_at_a_mismatch(matching, hashed, end):
+    numbers: list[int] = []
 
     def matches(view: memoryview) -> bool:
-        hashed.append(unpack_stamp(view)[0])
-        return True
+        numbers.append(unpack_stamp(view)[0])
+        return matching
 
     read, size = stream(range(1, 3 * HASH_EVERY))
-    read_every(read, size, size - 8, 0, 1.0, matches, *columns(3 * HASH_EVERY), 0, 3 * HASH_EVERY)
-    assert hashed == [HASH_EVERY, 2 * HASH_EVERY]
-
-
-def test_read_every_stops_at_a_body_that_does_not_match():
-    read, size = stream(range(1, 3 * HASH_EVERY))
-    end, _, _, _ = read_every(
-        read, size, size - 8, 0, 1.0, lambda _view: False, *columns(3 * HASH_EVERY), 0, 3 * HASH_EVERY
-    )
-    assert end == HASH_EVERY - 1
+    stop = 3 * HASH_EVERY
+    assert read_every(read, size, size - 8, 0, 1.0, matches, *columns(stop), 0, stop)[0] == end
+    assert numbers == [HASH_EVERY * number for number in hashed]
 
 
 def test_read_latest_keeps_gaps_and_refuses_to_go_back():
@@ -130,3 +141,37 @@ def test_read_latest_keeps_gaps_and_refuses_to_go_back():
     sequences = array("q", bytes(80))
     end, view, _, _ = read_latest(read, size, size - 8, 0, 1.0, body_matches, received, waited, sequences, 0)
     assert (end, list(sequences[:3]), unpack_stamp(view)[0]) == (3, [3, 7, 8], 6)
+
+
+@pytest.mark.parametrize("touch", ["none", "header", "pages", "all"])
+def test_touching_returns_the_same_view_and_the_header_costs_no_call(touch):
+    view = memoryview(bytes(10_000))
+
+    def read(_timeout_s: float) -> memoryview:
+        return view
+
+    assert touching(read, touch)(1.0) is view
+    assert (touching(read, touch) is read) == (touch in {"none", "header"})
+
+
+@example([-5])
+@given(st.lists(st.integers(min_value=-5, max_value=2**62), min_size=1, max_size=50))
+def test_totals_have_the_bins_of_the_histogram_and_count_negative_durations_as_0(values):
+    totals = LoopTotals()
+    for value in values:
+        totals.add(value)
+    counted = [max(0, value) for value in values]
+    assert (np.bincount(bin_index(counted), minlength=BIN_COUNT) == np.array(totals.counts)).all()
+    assert (totals.sum_ns, totals.max_ns) == (sum(counted), max(counted))
+
+
+def test_quantiles_of_totals_are_within_one_percent():
+    values = np.random.default_rng(5).lognormal(10.0, 1.0, 20_000).astype(np.int64)
+    totals = LoopTotals()
+    for value in values.tolist():
+        totals.add(value)
+    quantiles = totals_quantiles(totals.as_dict())
+    for name, p in (("p50_ns", 0.5), ("p90_ns", 0.9), ("p99_ns", 0.99)):
+        assert abs(getattr(quantiles, name) / np.quantile(values, p) - 1) < 0.01
+    assert (quantiles.count, quantiles.max_ns) == (values.size, values.max())
+    assert abs(quantiles.mean_ns / values.mean() - 1) < 1e-9

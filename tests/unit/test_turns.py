@@ -1,4 +1,4 @@
-"""Turns: how many a window has and when they are, and what may be said of cells that took them."""
+"""Turns: how many a window has, when they begin, and how cells that took them are compared."""
 
 from __future__ import annotations
 
@@ -62,35 +62,32 @@ def test_the_turns_hold_all_messages_and_a_period_fits_between_them() -> None:
 
 def digest_of(delays_ns: list[int]) -> Digest:
     trial = plan_of().trial
-    due = np.array([turn * 10**8 + one * 10**6 for turn in range(TURNS) for one in range(15)])
+    due = np.array([turn * 10**8 + index * 10**6 for turn in range(TURNS) for index in range(15)])
     columns = {"intended_ns": due, "sent_ns": due + np.array(delays_ns)}
-    answer = {"facts": {"warmup_count": 0}, "columns": {name: one.tobytes() for name, one in columns.items()}}
+    answer = {"facts": {"warmup_count": 0}, "columns": {name: column.tobytes() for name, column in columns.items()}}
     return Digest(trial, {0: answer}, {0: (1, None)}, plan_stride=1, with_latency=True)
 
 
-def test_a_rate_that_is_not_held_shows_at_the_end_of_each_turn() -> None:
-    assert digest_of([300_000 * one for _ in range(TURNS) for one in range(15)]).backlog_ns() == 12 * 300_000
-    assert digest_of([0] * 150).backlog_ns() == 0.0
-
-
-def test_a_stall_in_one_turn_is_no_backlog() -> None:
+def test_a_rate_that_is_not_held_shows_at_the_end_of_each_turn_and_a_stall_in_one_does_not() -> None:
+    assert digest_of([300_000 * index for _ in range(TURNS) for index in range(15)]).backlog_ns() == 12 * 300_000
     delays = [0] * 150
     delays[40:45] = [20_000_000 - index * 1_000_000 for index in range(5)]
     assert digest_of(delays).backlog_ns() == 0.0
 
 
-def test_the_rate_of_a_window_in_turns_leaves_the_pauses_out() -> None:
-    assert digest_of([0] * 150).achieved_rate_per_s() == pytest.approx(1000.0)
+def test_pauses_between_turns_are_in_neither_backlog_nor_rate() -> None:
+    on_time = digest_of([0] * 150)
+    assert (on_time.backlog_ns(), on_time.achieved_rate_per_s()) == (0.0, pytest.approx(1000.0))
 
 
 def estimate(logs: np.ndarray, run: str = "one") -> Estimate:
     """Return the estimate of a cell whose turns have these logarithms, shape (rounds, turns)."""
     value = float(np.exp(np.median(logs)))
-    own = np.median(logs, axis=1)
-    variance = float(np.var(own, ddof=1)) / len(own) * math.pi / 2
+    rounds = np.median(logs, axis=1)
+    variance = float(np.var(rounds, ddof=1)) / len(rounds) * math.pi / 2
     deviations = np.random.default_rng(1).normal(0.0, math.sqrt(variance), 300)
-    turns = {f"{run} {index}": one for index, one in enumerate(logs)}
-    return Estimate(value, deviations, variance, len(own) - 1.0, len(own), turns)
+    turns = {f"{run} {index}": row for index, row in enumerate(logs)}
+    return Estimate(value, deviations, variance, len(rounds) - 1.0, len(rounds), turns)
 
 
 def pair(
@@ -104,16 +101,16 @@ def pair(
     return estimate(speed + draw(source, shape)), estimate(speed + draw(source, shape) + math.log(slower))
 
 
-def unpaired(one: Estimate) -> Estimate:
-    return replace(one, turns={})
+def unpaired(cell: Estimate) -> Estimate:
+    return replace(cell, turns={})
 
 
 def test_what_slows_both_cancels() -> None:
     a, b = pair(3, 12, slower=1.1)
-    found, apart = ratio(b, a), ratio(unpaired(b), unpaired(a))
-    assert found.low < 1.1 < found.high
-    assert found.high / found.low < apart.high / apart.low
-    assert ratio(a, b).estimate == pytest.approx(1.0 / found.estimate)
+    paired, apart = ratio(b, a), ratio(unpaired(b), unpaired(a))
+    assert paired.low < 1.1 < paired.high
+    assert paired.high / paired.low < apart.high / apart.low
+    assert ratio(a, b).estimate == pytest.approx(1.0 / paired.estimate)
 
 
 def test_a_known_slow_down_is_found_in_noise_that_hides_it_from_figures_by_themselves() -> None:
@@ -139,8 +136,8 @@ def test_a_known_slow_down_is_found_in_noise_that_hides_it_from_figures_by_thems
     ids=["normal", "heavy tails", "rounds differ", "a few rounds far off"],
 )
 def test_equal_cells_are_rarely_called_different(rounds: int, own: Draw) -> None:
-    found = [compare(ratio(*pair(seed, rounds, own=own)), 0.0) for seed in range(400)]
-    assert sum(one != "no clear difference" for one in found) / 400 <= 0.08
+    verdicts = [compare(ratio(*pair(seed, rounds, own=own)), 0.0) for seed in range(400)]
+    assert sum(verdict != "no clear difference" for verdict in verdicts) / 400 <= 0.08
 
 
 def test_a_round_far_off_does_not_hide_a_difference() -> None:
@@ -153,7 +150,7 @@ def test_a_round_far_off_does_not_hide_a_difference() -> None:
 
 def test_turns_of_other_runs_and_single_rounds_are_not_paired() -> None:
     a, b = pair(1, 5, slower=2.0)
-    stranger = replace(b, turns={f"other {name}": one for name, one in b.turns.items()})
+    stranger = replace(b, turns={f"other {name}": turns for name, turns in b.turns.items()})
     assert round_differences(stranger, a).size == 0
     assert ratio(stranger, a).estimate == pytest.approx(b.value / a.value)
     once = replace(b, turns={"one 0": b.turns["one 0"]})
@@ -163,9 +160,9 @@ def test_turns_of_other_runs_and_single_rounds_are_not_paired() -> None:
 def test_the_p_value_and_the_interval_agree() -> None:
     for seed in range(20):
         a, b = pair(seed, 8, slower=1.03)
-        found, chance = ratio(b, a), p_value(b, a)
-        assert chance is not None
-        assert (chance < 0.05) == (not found.low <= 1.0 <= found.high)
+        interval, p = ratio(b, a), p_value(b, a)
+        assert p is not None
+        assert (p < 0.05) == (not interval.low <= 1.0 <= interval.high)
 
 
 def test_ranks_are_told_apart_turn_by_turn() -> None:
@@ -177,7 +174,7 @@ def test_ranks_are_told_apart_turn_by_turn() -> None:
 def test_the_noise_floor_is_of_what_turns_differ_by() -> None:
     settings = [pair(seed, 8, own=lambda source, size: source.normal(0.0, 0.05, (size[0], 1))) for seed in range(200)]
     assert paired_noise_floor_ratio(settings) == pytest.approx(math.expm1(0.05 * math.sqrt(2) / math.sqrt(8)), rel=0.1)
-    assert paired_noise_floor_ratio([[unpaired(one) for one in both] for both in settings]) is None
+    assert paired_noise_floor_ratio([[unpaired(cell) for cell in cells] for cells in settings]) is None
 
 
 def test_a_stored_run_is_compared_turn_by_turn(tmp_path: Path) -> None:
@@ -189,22 +186,21 @@ def test_a_stored_run_is_compared_turn_by_turn(tmp_path: Path) -> None:
     assert [(cell.backend, cell.rank) for cell in setting.cells] == [("a", 1), ("b", 2)]
     assert setting.cells[1].ratio is not None
     assert setting.cells[1].ratio.low < 1.15 < setting.cells[1].ratio.high
-    whole = [replace(one, spec=replace(one.spec, turns=1)) for one in run.trials]
+    whole = [replace(trial, spec=replace(trial.spec, turns=1)) for trial in run.trials]
     for name in ("a", "b"):
-        own = [one for one in whole if one.spec.backend == name]
-        assert cell_figures(run, own).latency_p50.turns == {}
+        trials = [trial for trial in whole if trial.spec.backend == name]
+        assert cell_figures(run, trials).latency_p50.turns == {}
 
 
 def test_between_two_sizes_turns_are_interpolated_alike() -> None:
-    """What hits the turns of all cells of a size alike does not hide a difference between its neighbours either."""
+    """Noise that all cells of a size share, turn by turn, does not hide a difference at an interpolated size either."""
 
-    def shaken(one: Estimate, seed: int) -> Estimate:
+    def shaken(cell: Estimate, seed: int) -> Estimate:
         source = np.random.default_rng(seed)
-        return replace(
-            one, turns={name: turns + source.normal(0.0, 0.5, turns.shape) for name, turns in one.turns.items()}
-        )
+        noisy = {name: turns + source.normal(0.0, 0.5, turns.shape) for name, turns in cell.turns.items()}
+        return replace(cell, turns=noisy)
 
-    sizes = [tuple(shaken(one, seed) for one in pair(seed, 12, slower=1.1)) for seed in (1, 2)]
+    sizes = [tuple(shaken(cell, seed) for cell in pair(seed, 12, slower=1.1)) for seed in (1, 2)]
     fast, slow = (mixed(sizes[0][which], sizes[1][which], 0.5) for which in (0, 1))
     assert len(fast.turns) == 12
     assert ratio(slow, fast).estimate == pytest.approx(1.1, rel=0.03)
@@ -215,7 +211,7 @@ def test_between_two_sizes_turns_are_interpolated_alike() -> None:
 def test_of_unlike_numbers_of_turns_the_common_ones_are_interpolated() -> None:
     a, b = pair(1, 5), pair(2, 4)
     short = replace(b[0], turns={name: turns[:7] for name, turns in b[0].turns.items()})
-    found = mixed(a[0], short, 0.25).turns
-    assert {name: len(turns) for name, turns in found.items()} == dict.fromkeys(short.turns, 7)
-    for name, turns in found.items():
+    common = mixed(a[0], short, 0.25).turns
+    assert {name: len(turns) for name, turns in common.items()} == dict.fromkeys(short.turns, 7)
+    for name, turns in common.items():
         assert turns == pytest.approx(0.75 * a[0].turns[name][:7] + 0.25 * short.turns[name])

@@ -1,1 +1,1 @@
-"""The laws of the contract as checks, one function a law."""
+"""The checks of the contract's laws, C1 to C19: one function a law, grouped by what they look at."""

@@ -1,4 +1,4 @@
-"""Laws C9 to C12 and C17: the life of a view, a buffer and an endpoint; the end of a stream; the order of opening."""
+"""Laws C9 to C12 and C17: lifetimes of views, buffers and endpoints; the end of a stream; the order of opening."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ipcbench.testing.laws.limits import expect_failure, fill
 
 _VIEW_BYTES = 50_000
 _SMALL_BYTES = 500
-"""Size of messages of which every channel holds as many as its depth says."""
+"""Messages of this size are small: every channel holds `depth` of them."""
 
 
 def views_stay(fixture: Fixture) -> None:
-    """C9."""
+    """C9: a view stays as it is until its reader reads again or closes."""
     size = min(_VIEW_BYTES, fixture.can.max_message_bytes)
     for delivery in fixture.deliveries:
         readers = fixture.most_readers
@@ -27,7 +27,7 @@ def views_stay(fixture: Fixture) -> None:
                 call.result(DEADLINE_S)
             _still_whole(channel, size, "right after the read")
             fill(channel, 1, SHORT_S, size, most=12)
-            _still_whole(channel, size, "after the writer went on for a whole turn of the channel")
+            _still_whole(channel, size, "after the writer filled the whole channel")
             other.exchange(0, size)
             _still_whole(channel, size, "after another reader of the process read from another channel")
 
@@ -35,11 +35,11 @@ def views_stay(fixture: Fixture) -> None:
 def _still_whole(channel: ChannelUnderTest, size: int, when: str) -> None:
     for reader in channel.readers:
         whole = reader.play("is_held_whole", seed=channel.seed, sequence=0, size=size)
-        require(whole, f"{reader.label}: a view that is still valid had changed {when}")
+        require(whole, f"{reader.label}: a view that is still valid has changed {when}")
 
 
 def buffers_are_free(fixture: Fixture) -> None:
-    """C10."""
+    """C10: when `write` returns, the caller may reuse its buffer."""
     for delivery in fixture.deliveries:
         for readers in fixture.readers:
             with fixture.channel(readers=readers, delivery=delivery, depth=8) as channel:
@@ -51,7 +51,9 @@ def buffers_are_free(fixture: Fixture) -> None:
 
 
 def _buffer_is_reused(channel: ChannelUnderTest, count: int, size: int, *, unread: bool) -> None:
-    """Write `count` messages from one buffer that is spoilt after each; readers read meanwhile, or only afterwards."""
+    """Write `count` messages from one buffer, overwriting it after each; the readers read meanwhile, or with `unread`
+    only afterwards.
+    """
     stream = {"seed": channel.seed, "first": 0, "count": count, "timeout_s": PATIENCE_S}
     writing = channel.writer.start("write_reusing", **stream, size=size)
     refused = writing.result(DEADLINE_S) if unread else ""
@@ -59,19 +61,19 @@ def _buffer_is_reused(channel: ChannelUnderTest, count: int, size: int, *, unrea
     refused = refused if unread else writing.result(DEADLINE_S)
     require(not refused, f"the writer's buffer is still referred to after write returned: {refused}")
     for reader, call in zip(channel.readers, reads, strict=True):
-        tally = call.result(DEADLINE_S)
-        damaged = tally["damaged_count"] + tally["foreign_count"]
+        counts = call.result(DEADLINE_S)
+        damaged = counts["damaged_count"] + counts["foreign_count"]
         require(not damaged, f"{reader.label}: {damaged} messages changed with the writer's buffer")
 
 
 def closing_is_final(fixture: Fixture) -> None:
-    """C11."""
+    """C11: `close` may be repeated, and use after it raises EndpointClosed."""
     for delivery in fixture.deliveries:
         for scenario in ("close", "use_in_block"):
             with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
                 for call in [end.start(scenario) for end in channel.ends]:
                     other = call.result(DEADLINE_S)
-                    require(not other, f"entering an endpoint's block gave another object: {other}")
+                    require(not other, f"`with` gave a different object than the endpoint: {other}")
                 for call in [end.start("close") for end in channel.ends]:
                     call.result(DEADLINE_S)
                 _closed_for_good(channel)
@@ -84,14 +86,14 @@ def closing_is_final(fixture: Fixture) -> None:
 
 
 def _closed_for_good(channel: ChannelUnderTest) -> None:
-    found = channel.writer.play("write", seed=channel.seed, sequence=0, size=64, timeout_s=SHORT_S)
-    expect_failure(channel.writer, found, "EndpointClosed", "write after close")
+    outcome = channel.writer.play("write", seed=channel.seed, sequence=0, size=64, timeout_s=SHORT_S)
+    expect_failure(channel.writer, outcome, "EndpointClosed", "write after close")
     for reader in channel.readers:
         expect_failure(reader, reader.play("read", timeout_s=SHORT_S), "EndpointClosed", "read after close")
 
 
 def streams_end(fixture: Fixture) -> None:
-    """C12."""
+    """C12: after the writer has closed, readers get all that was written, then EndOfStream."""
     for delivery in fixture.deliveries:
         for readers in fixture.readers:
             with fixture.channel(readers=readers, delivery=delivery) as channel:
@@ -100,16 +102,16 @@ def streams_end(fixture: Fixture) -> None:
                 reads = [reader.start_read(0) for reader in channel.readers]
                 closing = channel.writer.start("close")
                 for reader, call in zip(channel.readers, reads, strict=True):
-                    found = call.result(DEADLINE_S)
-                    expect_failure(reader, found, "EndOfStream", "a read that waited when the writer closed")
+                    outcome = call.result(DEADLINE_S)
+                    expect_failure(reader, outcome, "EndOfStream", "a read that waited when the writer closed")
                 closing.result(DEADLINE_S)
-        if fixture.can.launcher != "mpiexec":  # there, a process that has left waits for the others to leave
+        if fixture.can.launcher != "mpiexec":  # there, processes wait for one another before they exit
             with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
                 _drained_to_the_end(channel, delivery, leave=True)
 
 
 def _drained_to_the_end(channel: ChannelUnderTest, delivery: Delivery, *, leave: bool) -> None:
-    """Write some, close, perhaps end the writer's process, and only then read: all of it comes, then the end, twice."""
+    """Write some messages, close, perhaps end the writer's process, then read: they all come, then the end, twice."""
     count = 7
     stream = {"seed": channel.seed, "first": 0, "count": count, "sizes": [_SMALL_BYTES], "timeout_s": PATIENCE_S}
     channel.writer.play("write_stream", **stream, kinds=["bytes"])
@@ -118,26 +120,26 @@ def _drained_to_the_end(channel: ChannelUnderTest, delivery: Delivery, *, leave:
         closing.result(DEADLINE_S)
         channel.writer.agent.leave()
     for reader in channel.readers:
-        tally = reader.play("read_stream", **stream, extra_s=PATIENCE_S)
+        counts = reader.play("read_stream", **stream, extra_s=PATIENCE_S)
         what = f"{reader.label}, {delivery}, after the writer closed{' and its process ended' if leave else ''}"
         if delivery == "every_message":
-            require(not tally["gaps"], f"{what}: messages {tally['gaps']} never came")
-        require(tally["newest"] == count - 1, f"{what}: the last one never came")
-        require(tally["ended"] == "EndOfStream", f"{what}: got {tally['ended'] or 'a time-out'}, not EndOfStream")
+            require(not counts["gaps"], f"{what}: messages {counts['gaps']} never came")
+        require(counts["newest"] == count - 1, f"{what}: the last message never came")
+        require(counts["ended"] == "EndOfStream", f"{what}: got {counts['ended'] or 'a time-out'}, not EndOfStream")
         expect_failure(reader, reader.play("read", timeout_s=SHORT_S), "EndOfStream", "a second read after the end")
     if not leave:
         closing.result(DEADLINE_S)
 
 
 def any_order_opens(fixture: Fixture) -> None:
-    """C17."""
+    """C17: endpoints open in any order, without waiting for the others."""
     for delivery in fixture.deliveries:
         for readers in fixture.readers:
             last = list(range(1, readers + 1))
             for order in ([0, *last], [*last, 0], [*reversed(last), 0], [*last[1:], 0, last[0]]):
                 with fixture.channel(readers=readers, delivery=delivery, opened=False) as channel:
                     _open_and_use(channel, order)
-    if fixture.can.launcher != "mpiexec":  # there, all ends open together
+    if fixture.can.launcher != "mpiexec":  # there, all endpoints open together
         for delivery in fixture.deliveries:
             with fixture.channel(readers=fixture.most_readers, delivery=delivery, opened=False) as channel:
                 _reading_before_the_writer_opens(channel)

@@ -1,4 +1,4 @@
-"""Laws C7, C8 and C16: what a channel does when it is empty, when it is full, and when a message is too large."""
+"""Laws C7, C8 and C16: an empty channel, a full channel, and a message that is too large."""
 
 from __future__ import annotations
 
@@ -8,41 +8,40 @@ from ipcbench.testing.failure import AgentError, Failure, require
 from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, End, Fixture
 
 SLACK_BYTES = 2**24
-"""What a transport may hold beyond `depth`, in buffers of the operating system, before it must hold the writer."""
+"""What a transport may buffer in the operating system, beyond `depth`, before it must block the writer."""
 
 BULKY_BYTES = 2**16
-"""Size of the messages that channels are filled with, so that few of them exceed `SLACK_BYTES`."""
+"""Size of the messages that fill a channel: large, so that few of them exceed `SLACK_BYTES`."""
 
 _WAITS_S = (0.0, 0.0015, 0.0305, 0.1203)
 _FEW_WAITS_S = (0.0, 0.0205)
 
 
-def expect_failure(end: End, found: dict[str, Any], kind: str, what: str) -> Failure:
-    """Return the failure in what a scenario found; it must be that error.
+def expect_failure(end: End, outcome: dict[str, Any], kind: str, what: str) -> Failure:
+    """Return the failure in a scenario's outcome; it must be of that kind.
 
     Raises:
-        LawBroken: it is another one, or there is none.
+        LawBroken: there is no failure, or one of another kind.
     """
-    require(found["failure"] is not None, f"{end.label}: {what} raised nothing, not {kind}")
-    failure = Failure.from_dict(found["failure"])
+    require(outcome["failure"] is not None, f"{end.label}: {what} raised nothing, but must raise {kind}")
+    failure = Failure.from_dict(outcome["failure"])
     if not failure.is_a(kind):
-        raise AgentError(f"{end.label}: {what}, where {kind} is due,", failure)
+        raise AgentError(f"{end.label}: {what}, which must raise {kind},", failure)
     return failure
 
 
 def fill(
     channel: ChannelUnderTest, first: int, timeout_s: float, size: int = BULKY_BYTES, most: int | None = None
 ) -> dict[str, Any]:
-    """Write until a write fails, or until more was taken than any channel may hold unread."""
+    """Write until a write fails, or until the channel has taken more than any channel may hold unread."""
     limit = most or 2 * channel.address.channel.depth + SLACK_BYTES // size
-    found: dict[str, Any] = channel.writer.play(
-        "fill", seed=channel.seed, first=first, size=size, most=limit, timeout_s=timeout_s
-    )
-    return found
+    play = {"seed": channel.seed, "first": first, "size": size, "most": limit, "timeout_s": timeout_s}
+    outcome: dict[str, Any] = channel.writer.play("fill", **play)
+    return outcome
 
 
 def reading_waits(fixture: Fixture) -> None:
-    """C7."""
+    """C7: `read` waits for its whole time-out, then raises TransportTimeout."""
     for delivery in fixture.deliveries:
         with fixture.channel(delivery=delivery) as channel:
             _empty_channel(channel, _FEW_WAITS_S if fixture.quick else _WAITS_S)
@@ -52,14 +51,14 @@ def reading_waits(fixture: Fixture) -> None:
 
 
 def _empty_channel(channel: ChannelUnderTest, waits_s: tuple[float, ...]) -> None:
-    """Read from an empty channel: each time-out is kept; then messages come, to one who waits and to one who looks."""
+    """Read from an empty channel: no read ends early; then messages reach a read that waits and one that only looks."""
     reader = channel.readers[0]
     for timeout_s in waits_s:
-        found = reader.play("read", timeout_s=timeout_s)
-        if found["failure"] is None:
-            require(found["plain"], f"read({timeout_s}) of an empty channel returned {found['kind']}")
-        expect_failure(reader, found, "TransportTimeout", f"read({timeout_s}) of an empty channel")
-        early_ns = int(timeout_s * 1e9) - found["took_ns"]
+        outcome = reader.play("read", timeout_s=timeout_s)
+        if outcome["failure"] is None:
+            require(outcome["plain"], f"read({timeout_s}) of an empty channel returned {outcome['kind']}")
+        expect_failure(reader, outcome, "TransportTimeout", f"read({timeout_s}) of an empty channel")
+        early_ns = int(timeout_s * 1e9) - outcome["took_ns"]
         require(early_ns <= 0, f"read({timeout_s}) of an empty channel gave up {early_ns} ns early")
     for sequence, patience_s in enumerate((PATIENCE_S, None, PATIENCE_S)):
         call = reader.start_read(sequence, timeout_s=patience_s)
@@ -71,119 +70,118 @@ def _empty_channel(channel: ChannelUnderTest, waits_s: tuple[float, ...]) -> Non
 
 
 def full_channel(fixture: Fixture) -> None:
-    """C8."""
+    """C8: a full channel blocks, drops or overwrites, as `when_full` says."""
     if "every_message" in fixture.can.deliveries:
         for readers in fixture.readers:
             if fixture.can.when_full == "block":
                 _holds_depth_messages(fixture, readers)
-                _holds_the_writer(fixture, readers)
+                _blocks_the_writer(fixture, readers)
                 if readers > 1:
                     _waits_for_the_slowest(fixture, readers)
             else:
-                _never_holds_the_writer(fixture, readers)
+                _never_blocks_the_writer(fixture, readers)
     if "latest_value" in fixture.can.deliveries:
         with fixture.channel(readers=fixture.most_readers, delivery="latest_value") as channel:
-            found = fill(channel, 0, PATIENCE_S, size=64, most=1_000)
-            if found["failure"]:
-                raise AgentError("writer of a latest_value that nobody reads", Failure.from_dict(found["failure"]))
+            outcome = fill(channel, 0, PATIENCE_S, size=64, most=1_000)
+            if outcome["failure"]:
+                raise AgentError("writer of an unread latest_value channel", Failure.from_dict(outcome["failure"]))
 
 
 def _holds_depth_messages(fixture: Fixture, readers: int) -> None:
-    """Small messages: together with the one that was read last, whose view is still valid, `depth` of them are taken
-    although nobody reads on.
+    """Small messages: the channel takes `depth` of them without a read; the last message read counts, since its view is
+    still valid.
     """
     with fixture.channel(readers=readers, delivery="every_message", depth=5) as channel:
-        found = fill(channel, 0, PATIENCE_S, size=16, most=4)
-        if found["failure"]:
-            taken = f"writer, held after {found['taken']} unread messages of 16 bytes in a channel of depth 5,"
-            raise AgentError(taken, Failure.from_dict(found["failure"]))
+        outcome = fill(channel, 0, PATIENCE_S, size=16, most=4)
+        if outcome["failure"]:
+            what = f"writer, blocked after {outcome['taken']} unread messages of 16 bytes in a channel of depth 5,"
+            raise AgentError(what, Failure.from_dict(outcome["failure"]))
         _all_arrive(channel, 4, 16, {})
 
 
-def _holds_the_writer(fixture: Fixture, readers: int) -> None:
-    """Bulky messages: after a bounded number the writer is held; what was refused can be written again; nothing is
-    lost, nothing comes twice.
+def _blocks_the_writer(fixture: Fixture, readers: int) -> None:
+    """Bulky messages: the writer blocks after a bounded number of them; a refused message can be written again; nothing
+    is lost or repeated.
     """
     size = min(BULKY_BYTES, fixture.can.max_message_bytes)
     with fixture.channel(readers=readers, delivery="every_message", depth=4) as channel:
         taken = 0
         for timeout_s in (SHORT_S, 0.0305, 0.0):
-            found = fill(channel, taken, timeout_s, size)
-            taken += found["taken"]
+            outcome = fill(channel, taken, timeout_s, size)
+            taken += outcome["taken"]
             require(
-                found["failure"] is not None,
-                f"{taken} unread messages of {size} bytes were taken in a channel of depth 4, and more would be",
+                outcome["failure"] is not None,
+                f"a channel of depth 4 took {taken} unread messages of {size} bytes and would take more",
             )
-            expect_failure(channel.writer, found, "TransportTimeout", f"write({timeout_s}) to a full channel")
-            early_ns = int(timeout_s * 1e9) - found["took_ns"]
+            expect_failure(channel.writer, outcome, "TransportTimeout", f"write({timeout_s}) to a full channel")
+            early_ns = int(timeout_s * 1e9) - outcome["took_ns"]
             require(early_ns <= 0, f"write({timeout_s}) to a full channel gave up {early_ns} ns early")
         _all_arrive(channel, taken + 3, size, {"first": taken, "count": 3})
 
 
 def _waits_for_the_slowest(fixture: Fixture, readers: int) -> None:
-    """All readers but one read as fast as they can; the writer is held by that one, and nobody loses anything."""
+    """All readers but one read as fast as they can; that one blocks the writer, and no reader loses anything."""
     size = min(BULKY_BYTES, fixture.can.max_message_bytes)
     with fixture.channel(readers=readers, delivery="every_message", depth=4) as channel:
         stream = {"seed": channel.seed, "first": 0, "sizes": [size], "timeout_s": PATIENCE_S, "extra_s": 0}
         reads = [(r, r.start("read_stream", **stream, count=2**40)) for r in channel.readers[1:]]
-        found = fill(channel, 0, SHORT_S, size)
+        outcome = fill(channel, 0, SHORT_S, size)
         expect_failure(
-            channel.writer, found, "TransportTimeout", f"{found['taken'] + 1} writes past a reader that is stuck"
+            channel.writer, outcome, "TransportTimeout", f"{outcome['taken'] + 1} writes past a reader that is stuck"
         )
         closing = channel.writer.start("close")
         reads.append((channel.readers[0], channel.readers[0].start("read_stream", **stream, count=2**40)))
         for reader, call in reads:
-            tally = call.result(DEADLINE_S)
-            whole = tally["received_count"] == found["taken"] == tally["newest"] + 1
-            got = f"{tally['received_count']} of {found['taken']} messages, the last of them {tally['newest']}"
+            counts = call.result(DEADLINE_S)
+            whole = counts["received_count"] == outcome["taken"] == counts["newest"] + 1
+            got = f"{counts['received_count']} of {outcome['taken']} messages, the last of them {counts['newest']}"
             require(whole, f"{reader.label}: got {got}, after reader 0 was stuck for a while")
         closing.result(DEADLINE_S)
 
 
 def _all_arrive(channel: ChannelUnderTest, count: int, size: int, rest: dict[str, int]) -> None:
-    """Read messages 0 … `count` − 1 while the writer writes the `rest` of them; each must come once, in order."""
+    """Read messages 0 to `count` − 1 while the writer writes the `rest` of them; each must come once, in order."""
     stream = {"seed": channel.seed, "sizes": [size], "timeout_s": PATIENCE_S}
     reads = [r.start("read_stream", **stream, first=0, count=count, extra_s=SHORT_S) for r in channel.readers]
     if rest:
         channel.writer.play("write_stream", **stream, **rest, kinds=["bytes"])
     for reader, call in zip(channel.readers, reads, strict=True):
-        tally = call.result(DEADLINE_S)
+        counts = call.result(DEADLINE_S)
         what = f"{reader.label}, after the channel was full"
-        require(not tally["gaps"], f"{what}: messages {tally['gaps']} were taken but never came")
-        require(not tally["repeated"], f"{what}: messages {tally['repeated']} came more than once")
-        require(not tally["disordered"], f"{what}: messages {tally['disordered']} came out of order")
+        require(not counts["gaps"], f"{what}: messages {counts['gaps']} were accepted but never came")
+        require(not counts["repeated"], f"{what}: messages {counts['repeated']} came more than once")
+        require(not counts["disordered"], f"{what}: messages {counts['disordered']} came out of order")
 
 
-def _never_holds_the_writer(fixture: Fixture, readers: int) -> None:
-    """Channels that drop new messages or overwrite old ones: no write fails; what is left is in order; the oldest
-    message survives dropping, the newest survives overwriting.
+def _never_blocks_the_writer(fixture: Fixture, readers: int) -> None:
+    """Fill a channel that drops new messages or overwrites old ones: no write fails; what remains is in order; the
+    oldest message survives dropping, the newest survives overwriting.
     """
     count, size = 2_000, min(BULKY_BYTES, fixture.can.max_message_bytes)
     with fixture.channel(readers=readers, delivery="every_message", depth=4) as channel:
-        found = fill(channel, 0, PATIENCE_S, size, most=count)
+        outcome = fill(channel, 0, PATIENCE_S, size, most=count)
         rule = f"although when_full is {fixture.can.when_full}"
-        if found["failure"]:
-            raise AgentError(f"writer, {rule},", Failure.from_dict(found["failure"]))
+        if outcome["failure"]:
+            raise AgentError(f"writer, {rule},", Failure.from_dict(outcome["failure"]))
         stream = {"seed": channel.seed, "first": 0, "count": count, "sizes": [size]}
         for reader in channel.readers:
-            tally = reader.play("read_stream", **stream, timeout_s=1.0, extra_s=SHORT_S)
-            broken = tally["repeated"] or tally["disordered"] or not tally["received_count"]
-            require(not broken, f"{reader.label}: what is left is not an ordered part of what was written")
+            counts = reader.play("read_stream", **stream, timeout_s=1.0, extra_s=SHORT_S)
+            broken = counts["repeated"] or counts["disordered"] or not counts["received_count"]
+            require(not broken, f"{reader.label}: what remains is not an ordered part of what was written")
             survivor = 0 if fixture.can.when_full == "drop" else count - 1
-            lost = any(start <= survivor <= end for start, end in tally["gaps"])
+            lost = any(start <= survivor <= end for start, end in counts["gaps"])
             require(not lost, f"{reader.label}: message {survivor} is gone, {rule}")
 
 
 def too_large_is_refused(fixture: Fixture) -> None:
-    """C16."""
+    """C16: a message above `max_message_bytes` raises MessageTooLarge, and nothing of it is sent."""
     for delivery in fixture.deliveries:
         with fixture.channel(delivery=delivery, readers=fixture.most_readers, max_message_bytes=1_000) as channel:
             for sequence, (size, kind) in enumerate(
                 [(1_001, "bytes"), (1_002, "bytearray"), (5_000, "view"), (2**20, "bytes")]
             ):
-                found = channel.writer.play(
-                    "write", seed=channel.seed, sequence=99, size=size, timeout_s=PATIENCE_S, kind=kind
-                )
+                message = {"seed": channel.seed, "sequence": 99, "size": size, "kind": kind}
+                outcome = channel.writer.play("write", **message, timeout_s=PATIENCE_S)
                 what = f"writing {size} bytes to a channel of at most 1,000 bytes"
-                expect_failure(channel.writer, found, "MessageTooLarge", what)
+                expect_failure(channel.writer, outcome, "MessageTooLarge", what)
                 channel.exchange(sequence, 1_000)

@@ -1,4 +1,4 @@
-"""Laws C18 and C19: importing and pickling, and the kind of every error."""
+"""Laws C18 and C19: importing and pickling, and the type of every error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_BYTES_ASKED = 2**40
 
 
 def importing_is_pure(fixture: Fixture) -> None:
-    """C18."""
+    """C18: importing touches no resource; backends and addresses survive pickling."""
     pool = SpawnPool()
     try:
         (agent,) = pool.acquire(1)
@@ -45,26 +45,26 @@ def _survives_pickling(address: Address, backend: object, protocol: int) -> None
         again = pickle.loads(pickle.dumps(backend, protocol))  # noqa: S301 - our own bytes
     except Exception as error:
         raise LawBroken(f"pickling with protocol {protocol} raised {Failure.of(error)}") from error
-    require(same == address, f"an address that went through pickle is {same}, not {address}")
-    require(type(again) is type(backend), f"a backend that went through pickle is a {type(again).__name__}")
+    require(same == address, f"an address became {same} by pickling, not {address}")
+    require(type(again) is type(backend), f"a backend became a {type(again).__name__} by pickling")
 
 
 def errors_are_ours(fixture: Fixture) -> None:
-    """C19."""
+    """C19: every error is an IpcbenchError, and names the error that it replaces as its cause."""
     for what, failure in _provoked(fixture):
         kind = failure.kind
         require(bool(failure.kinds), f"{what} raised {failure}, which is not an IpcbenchError\n{failure.trace}")
-        require(not failure.hidden, f"{what} raised {kind} in place of {failure.hidden}, which is not its __cause__")
+        require(not failure.hidden, f"{what} raised {kind} for {failure.hidden}, without naming it as __cause__")
 
 
 def _provoked(fixture: Fixture) -> Iterator[tuple[str, Failure]]:
-    """Provoke errors of every kind; yield what was done and what it raised, if anything."""
+    """Provoke errors of every kind; yield what was done and the failure, if there was one."""
     yield from _unsupported(fixture)
     for delivery in fixture.deliveries:
         with fixture.channel(delivery=delivery, max_message_bytes=1_000, depth=2) as channel:
             yield from _at_open_ends(channel)
             yield from _at_closed_ends(channel)
-    alone = fixture.can.launcher != "mpiexec"  # there, opening waits for all ends
+    alone = fixture.can.launcher != "mpiexec"  # under mpiexec, opening waits for all endpoints
     if alone and not fixture.can.remote:
         with fixture.channel(opened=False) as channel:
             channel.destroy()
@@ -74,20 +74,20 @@ def _provoked(fixture: Fixture) -> Iterator[tuple[str, Failure]]:
 
 def _unsupported(fixture: Fixture) -> Iterator[tuple[str, Failure]]:
     """Ask for channels beyond the capabilities."""
-    can, wish = fixture.can, fixture.spec()
-    wishes = [replace(wish, delivery=d) for d in DELIVERIES if d not in can.deliveries]
-    wishes += [replace(wish, wait=w) for w in WAIT_STRATEGIES if w not in can.waits and w != "auto"]
+    can, base = fixture.can, fixture.spec()
+    channels = [replace(base, delivery=d) for d in DELIVERIES if d not in can.deliveries]
+    channels += [replace(base, wait=w) for w in WAIT_STRATEGIES if w not in can.waits and w != "auto"]
     if can.max_readers < _MOST_READERS_ASKED:
-        wishes.append(replace(wish, readers=can.max_readers + 1))
+        channels.append(replace(base, readers=can.max_readers + 1))
     if can.max_message_bytes < _MOST_BYTES_ASKED:
-        wishes.append(replace(wish, max_message_bytes=can.max_message_bytes + 1))
-    for wished in wishes:
+        channels.append(replace(base, max_message_bytes=can.max_message_bytes + 1))
+    for channel in channels:
         try:
-            fixture.create(wished)
+            fixture.create(channel)
         except AgentError as error:
-            yield f"create({wished})", error.failure
+            yield f"create({channel})", error.failure
         else:
-            raise LawBroken(f"{wished} is beyond the capabilities, but create made it")
+            raise LawBroken(f"create made {channel}, which is beyond the capabilities")
 
 
 def _raised(what: str, end: End) -> Iterator[tuple[str, Failure]]:
@@ -97,33 +97,33 @@ def _raised(what: str, end: End) -> Iterator[tuple[str, Failure]]:
         yield what, error.failure
 
 
-def _found(what: str, found: dict[str, Any]) -> Iterator[tuple[str, Failure]]:
-    if found["failure"] is not None:
-        yield what, Failure.from_dict(found["failure"])
+def _failed(what: str, outcome: dict[str, Any]) -> Iterator[tuple[str, Failure]]:
+    if outcome["failure"] is not None:
+        yield what, Failure.from_dict(outcome["failure"])
 
 
 def _at_open_ends(channel: ChannelUnderTest) -> Iterator[tuple[str, Failure]]:
     writer, reader = channel.ends
-    yield from _found("read of an empty channel", reader.play("read", timeout_s=SHORT_S))
-    yield from _found("read(0) of an empty channel", reader.play("read", timeout_s=0.0))
+    yield from _failed("read of an empty channel", reader.play("read", timeout_s=SHORT_S))
+    yield from _failed("read(0) of an empty channel", reader.play("read", timeout_s=0.0))
     large = writer.play("write", seed=channel.seed, sequence=0, size=1_001, timeout_s=SHORT_S)
-    yield from _found("write of too many bytes", large)
+    yield from _failed("write of too many bytes", large)
     yield from _raised("opening a second writer", End(channel, "writer", 0, reader.agent))
     yield from _raised("opening a reader a second time", End(channel, "reader", 0, writer.agent))
     yield from _raised("opening a reader beyond the last", End(channel, "reader", 1, writer.agent))
     if channel.address.channel.delivery == "every_message":
-        yield from _found("write to a full channel", fill(channel, 0, SHORT_S, size=1_000))
+        yield from _failed("write to a full channel", fill(channel, 0, SHORT_S, size=1_000))
 
 
 def _at_closed_ends(channel: ChannelUnderTest) -> Iterator[tuple[str, Failure]]:
-    """Close the writer, read to the end and beyond; then use both ends after their close."""
+    """Close the writer, read to the end and beyond, then use both endpoints after their close."""
     writer, reader = channel.ends
     closing = writer.start("close")
     stream = {"seed": channel.seed, "first": 0, "count": 2**40, "sizes": [1_000]}
     reader.play("read_stream", **stream, timeout_s=PATIENCE_S, extra_s=0)
     closing.result(DEADLINE_S)
-    yield from _found("read after the end of the stream", reader.play("read", timeout_s=SHORT_S))
+    yield from _failed("read after the end of the stream", reader.play("read", timeout_s=SHORT_S))
     reader.close()
-    yield from _found("read after close", reader.play("read", timeout_s=SHORT_S))
+    yield from _failed("read after close", reader.play("read", timeout_s=SHORT_S))
     closed = writer.play("write", seed=channel.seed, sequence=0, size=64, timeout_s=SHORT_S)
-    yield from _found("write after close", closed)
+    yield from _failed("write after close", closed)

@@ -1,4 +1,4 @@
-"""Laws C13 to C15: processes that are killed, what a channel leaves behind, and channels side by side."""
+"""Laws C13 to C15: killed processes, what a channel leaves behind, and channels side by side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CYCLES = 6
 
 
 def killed_peers(fixture: Fixture) -> None:
-    """C13."""
+    """C13: a killed peer shows as an error or a time-out, and nothing is invented."""
     for delivery in fixture.deliveries:
         with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
             _writer_killed(channel)
@@ -34,10 +34,10 @@ def killed_peers(fixture: Fixture) -> None:
 
 
 def _kill(channel: ChannelUnderTest, victim: End) -> None:
-    """Kill an end's agent.
+    """Kill an endpoint's agent.
 
     Raises:
-        LawSkipped: the MPI launcher has ended all the others for it, so that nobody is left to see anything.
+        LawSkipped: the MPI launcher has then ended all other processes, so that none is left to observe anything.
     """
     victim.kill()
     if channel.fixture.can.launcher == "mpiexec":
@@ -47,8 +47,8 @@ def _kill(channel: ChannelUnderTest, victim: End) -> None:
 
 
 def _writer_killed(channel: ChannelUnderTest) -> None:
-    """Kill the writer, in the middle of writing if it is a process. Readers get an unbroken part of the stream, then an
-    error or a time-out, and never anything else if they ask again.
+    """Kill the writer (a process, in the middle of writing). Readers get an unbroken part of the stream, then an error
+    or a time-out, at every further read too.
     """
     size = min(BULKY_BYTES, channel.fixture.can.max_message_bytes)
     stream = {"seed": channel.seed, "first": 0, "timeout_s": PATIENCE_S}
@@ -63,41 +63,41 @@ def _writer_killed(channel: ChannelUnderTest) -> None:
     _kill(channel, channel.writer)
     for reader, call in zip(channel.readers, reads, strict=True):
         what = f"{reader.label}, {channel.address.channel.delivery}, after the writer was killed"
-        tally = call.result(DEADLINE_S)
-        _nothing_invented(channel, tally, what)
-        _lost_or_late(channel, tally["ended"], what)
+        counts = call.result(DEADLINE_S)
+        _nothing_invented(channel, counts, what)
+        _lost_or_late(channel, counts["ended"], what)
     again = [(reader, reader.start("read", timeout_s=SHORT_S)) for reader in channel.readers]
     for reader, call in again:
-        found, what = call.result(DEADLINE_S), f"{reader.label}, after the writer was killed"
-        require(found["failure"] is not None, f"{what}: a further read returned a message")
-        _lost_or_late(channel, found["failure"]["kind"], f"{what}, at a further read", may_be_late=True)
+        outcome, what = call.result(DEADLINE_S), f"{reader.label}, after the writer was killed"
+        require(outcome["failure"] is not None, f"{what}: a further read returned a message")
+        _lost_or_late(channel, outcome["failure"]["kind"], f"{what}, at a further read", may_be_late=True)
 
 
 def _quiet_s(fixture: Fixture) -> float:
-    """Return how long a call waits where nothing may tell it that the other side is gone."""
+    """Return the time-out of a call that may not learn that its peer has gone."""
     return _QUIET_INLINE_S if fixture.inline else _QUIET_S
 
 
-def _nothing_invented(channel: ChannelUnderTest, tally: dict[str, Any], what: str) -> None:
-    """Require that all was whole, in order, came once, and, of a lossless stream, without a hole in it."""
-    require(not tally["damaged_count"], f"{what}: {tally['damaged_count']} messages were not whole")
-    require(not tally["foreign_count"], f"{what}: {tally['foreign_count']} messages were never written")
-    require(not tally["repeated"], f"{what}: messages {tally['repeated']} came more than once")
-    require(not tally["disordered"], f"{what}: messages {tally['disordered']} came after later ones")
-    holes = [gap for gap in tally["gaps"] if gap[0] > 0 and gap[1] < tally["newest"]]
+def _nothing_invented(channel: ChannelUnderTest, counts: dict[str, Any], what: str) -> None:
+    """Require that all messages were whole, in order, and came once; in a lossless stream, also without holes."""
+    require(not counts["damaged_count"], f"{what}: {counts['damaged_count']} messages were not whole")
+    require(not counts["foreign_count"], f"{what}: {counts['foreign_count']} messages were never written")
+    require(not counts["repeated"], f"{what}: messages {counts['repeated']} came more than once")
+    require(not counts["disordered"], f"{what}: messages {counts['disordered']} came after later ones")
+    holes = [gap for gap in counts["gaps"] if gap[0] > 0 and gap[1] < counts["newest"]]
     if channel.address.channel.delivery == "every_message":
         require(not holes, f"{what}: messages {holes} are missing in the middle")
 
 
 def _lost_or_late(channel: ChannelUnderTest, kind: str, what: str, *, may_be_late: bool = False) -> None:
-    """Require that an error's name is that of a lost peer or, if the backend does not notice one, of a time-out."""
+    """Require that an error is PeerLost or, if the backend does not detect that, TransportTimeout."""
     if channel.fixture.can.detects_peer_exit and not may_be_late:
         require(kind == "PeerLost", f"{what}: got {kind}, not PeerLost, although detects_peer_exit")
     require(kind in {"PeerLost", "TransportTimeout"}, f"{what}: got {kind}, neither PeerLost nor TransportTimeout")
 
 
 def _reader_killed(channel: ChannelUnderTest) -> None:
-    """Kill a reader, in the middle of reading if it is a process, while the others go on. The writer is told or held
+    """Kill a reader (a process, in the middle of reading) while the others read on. The writer gets an error or blocks
     after a bounded number of messages.
     """
     victim, survivors = channel.readers[0], channel.readers[1:]
@@ -110,16 +110,16 @@ def _reader_killed(channel: ChannelUnderTest) -> None:
         victim.start("read_stream", **stream, timeout_s=PATIENCE_S)
     fill(channel, 0, PATIENCE_S, size, most=5)
     _kill(channel, victim)
-    found = fill(channel, 5, PATIENCE_S if channel.fixture.can.detects_peer_exit else _quiet_s(channel.fixture), size)
+    outcome = fill(channel, 5, PATIENCE_S if channel.fixture.can.detects_peer_exit else _quiet_s(channel.fixture), size)
     what = f"writer, after {victim.label} of {len(channel.readers)} was killed"
-    require(found["failure"] is not None, f"{what}: {found['taken']} messages were taken, as if nothing had happened")
-    _lost_or_late(channel, found["failure"]["kind"], what)
+    require(outcome["failure"] is not None, f"{what}: {outcome['taken']} more messages were accepted without an error")
+    _lost_or_late(channel, outcome["failure"]["kind"], what)
     for reader, call in reads:
         _nothing_invented(channel, call.result(DEADLINE_S), f"{reader.label}, after {victim.label} was killed")
 
 
 def nothing_remains(fixture: Fixture) -> None:
-    """C14."""
+    """C14: `destroy` leaves nothing with the channel's name, whatever happened before, and may be repeated."""
     for delivery in fixture.deliveries:
         with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
             _use(channel, 0)
@@ -155,20 +155,20 @@ def _use(channel: ChannelUnderTest, sequence: int) -> None:
 
 
 def _require_no_traces(channel: ChannelUnderTest, when: str) -> None:
-    """Look through the side door: no file may carry the channel's name, and soon nothing else: libraries may close
-    descriptors and end threads in the background.
+    """Ask the operating system, not the backend: no file may carry the channel's name, and soon nothing else may;
+    libraries are allowed to close descriptors and end threads in the background.
     """
     name = channel.address.channel.name
     here = [str(trace) for trace in files(name)]
-    require(not here, f"{when}, these are left: {'; '.join(here)}")
+    require(not here, f"{when}, this remains: {'; '.join(here)}")
     agents = {end.agent for end in channel.ends if not end.agent.killed}
     pids = {os.getpid(), *(agent.pid for agent in agents if isinstance(agent, ProcessAgent))}
     if not until(lambda: not traces(name, pids), _LEAVING_S):
-        raise LawBroken(f"{when}, these are left: {'; '.join(str(trace) for trace in traces(name, pids))}")
+        raise LawBroken(f"{when}, this remains: {'; '.join(map(str, traces(name, pids)))}")
 
 
 def _nothing_piles_up(fixture: Fixture) -> None:
-    """Make, use and remove channels: the agents must not hold more and more descriptors or threads."""
+    """Make, use and remove channels: the agents' descriptors and threads must not accumulate."""
     agents = fixture.pool.acquire(2)
 
     def cycle() -> None:
@@ -179,26 +179,26 @@ def _nothing_piles_up(fixture: Fixture) -> None:
         counts: dict[str, int] = agent.start("counts").result(DEADLINE_S)
         return counts
 
-    def is_steady(agent: Agent, had: dict[str, int]) -> bool:
-        return all(count < had[what] + _CYCLES for what, count in held(agent).items())
+    def is_steady(agent: Agent, before: dict[str, int]) -> bool:
+        return all(count < before[what] + _CYCLES for what, count in held(agent).items())
 
     for _ in range(2):
         cycle()
-    before = [held(agent) for agent in agents]
+    counts = [held(agent) for agent in agents]
     for _ in range(_CYCLES):
         cycle()
-    for agent, had in zip(agents, before, strict=True):
-        steady = until(partial(is_steady, agent, had), _LEAVING_S)
-        require(steady, f"agent {agent.number} had {had}, and after {_CYCLES} more channels {held(agent)}")
+    for agent, before in zip(agents, counts, strict=True):
+        steady = until(partial(is_steady, agent, before), _LEAVING_S)
+        require(steady, f"agent {agent.number} held {before}, and after {_CYCLES} more channels {held(agent)}")
 
 
 def channels_do_not_meet(fixture: Fixture) -> None:
-    """C15."""
+    """C15: channels do not affect each other; an endpoint that is open and a name in use are refused."""
     for delivery in fixture.deliveries:
         name = fixture.new_name()
         with (
-            fixture.channel(name=name, delivery=delivery, processes=(0, 1)) as there,
-            fixture.channel(name=f"{name}x", delivery=delivery, processes=(1, 0)) as back,
+            fixture.channel(name=name, delivery=delivery, seats=[0, 1]) as there,
+            fixture.channel(name=f"{name}x", delivery=delivery, seats=[1, 0]) as back,
         ):
             for sequence in range(5):
                 there.writer.write(sequence)
@@ -212,29 +212,29 @@ def channels_do_not_meet(fixture: Fixture) -> None:
             require(not gone, f"destroying channel {name} removed {gone} of channel {name}x")
             _use(back, 5)
         with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
-            _seats_are_taken(channel)
+            _endpoints_open_once(channel)
         with fixture.channel(delivery=delivery, opened=False) as channel:
-            _name_is_taken(channel)
+            _names_are_used_once(channel)
 
 
-def _seats_are_taken(channel: ChannelUnderTest) -> None:
-    """Open the writer and a reader a second time, in the same process and in another: both are refused, to no harm."""
+def _endpoints_open_once(channel: ChannelUnderTest) -> None:
+    """Open the writer and a reader a second time, in the same process and in another: refused, and harmless."""
     for agent in (channel.writer.agent, channel.readers[-1].agent):
         for role in ("writer", "reader"):
             second = End(channel, "writer" if role == "writer" else "reader", 0, agent)
-            what = f"opening the {role} a second time, in agent {agent.number}"
+            what = f"opening the {role} a second time in agent {agent.number}"
             try:
                 second.open()
             except AgentError as error:
                 if not error.failure.is_a("TransportError"):
                     raise
             else:
-                raise LawBroken(f"{what}, was not refused")
+                raise LawBroken(f"{what} was not refused")
     _use(channel, 0)
 
 
-def _name_is_taken(channel: ChannelUnderTest) -> None:
-    """Make a channel of the same name a second time: refused, or at least without harm to the first one."""
+def _names_are_used_once(channel: ChannelUnderTest) -> None:
+    """Make a second channel of the same name: refused, or at least harmless to the first."""
     alone = channel.fixture.can.launcher != "mpiexec"
     if alone:
         channel.writer.open()

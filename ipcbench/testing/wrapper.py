@@ -1,15 +1,15 @@
-"""A backend around another one that changes nothing: the ground on which faults.py stands."""
+"""A backend wrapped around another one: passes every call on, for subclasses to change some of them."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
+from ipcbench.backend import Address, Backend, Message, Reader, Writer
 from ipcbench.spec import ChannelSpec
 
 
-class WriterAround(Writer):
-    """Passes everything on to another writer."""
+class WriterWrapper(Writer):
+    """Passes every call on to `inner`."""
 
     def __init__(self, inner: Writer, address: Address) -> None:
         self.inner = inner
@@ -22,8 +22,8 @@ class WriterAround(Writer):
         self.inner.close()
 
 
-class ReaderAround(Reader):
-    """Passes everything on to another reader."""
+class ReaderWrapper(Reader):
+    """Passes every call on to `inner`."""
 
     def __init__(self, inner: Reader, address: Address, index: int) -> None:
         self.inner = inner
@@ -37,16 +37,15 @@ class ReaderAround(Reader):
         self.inner.close()
 
 
-class BackendAround(Backend):
-    """Passes everything on to `inner`, with other classes of endpoints around its own."""
+class BackendWrapper(Backend):
+    """Passes every call on to the backend `inner`, and wraps the endpoints that it opens.
+
+    A subclass sets `inner`, `name`, `summary` and `capabilities`, and the wrapper class of either endpoint.
+    """
 
     inner: ClassVar[type[Backend]]
-    writer_class: ClassVar[type[WriterAround]] = WriterAround
-    reader_class: ClassVar[type[ReaderAround]] = ReaderAround
-
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    capabilities: ClassVar[Capabilities]
+    writer_class: ClassVar[type[WriterWrapper]] = WriterWrapper
+    reader_class: ClassVar[type[ReaderWrapper]] = ReaderWrapper
 
     @classmethod
     def probe(cls) -> None:
