@@ -1,6 +1,6 @@
 """Transport `file`: a message is a file, and all readers read the same one.
 
-Cursors, waiting, endpoint locks and dead peers come from ipcbench.sync, in shared memory.
+What does not live here: cursors, waiting, seats and dead peers; ipcbench's board has them, in shared memory.
 """
 
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ def our_errors():
 
 
 class End:
-    """What both endpoints share: one side of the cursors, and `depth` files, reused in turn."""
+    """What both ends have: a side of the board, and as many files as the channel is deep, used in turn."""
 
     @our_errors()
     def __init__(self, side, address, *index):
