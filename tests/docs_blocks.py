@@ -52,7 +52,7 @@ TABLES: Mapping[str, Callable[[], str]] = {"decoding_table": decoding_table}
 
 
 def output_of(source: str) -> str:
-    """Return the output of `ipcbench …`, or one of `TABLES`, as a block: a table unchanged, other text between fences."""
+    """Return the output of `ipcbench …`, or one of `TABLES`, as a block; text other than tables goes between fences."""
     text = TABLES[source]() if source in TABLES else printed_by(source.removeprefix("ipcbench "))
     return f"\n{text}\n\n" if text.startswith("|") else f"```text\n{text}\n```\n"
 

@@ -113,19 +113,6 @@ def short_sweep(folder: Path) -> str:
     return str(path)
 
 
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
-
-
-@pytest.mark.parametrize(
-    "page",
-    sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("*/*.md")) + sorted(ROOT.glob("examples/*/*.md")),
-    ids=lambda page: page.name,
-)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
-
-
 def test_the_tables_of_the_readme_are_those_of_the_reference_run(checkout: Shell) -> None:
     done = checkout("analyze", "results/reference", "--no-report")
     assert done.returncode == 0, done.stderr
