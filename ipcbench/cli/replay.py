@@ -1,4 +1,4 @@
-"""`ipcbench replay`: what recorded calls would take over other transports."""
+"""`ipcbench replay`: how long recorded calls would take over other transports."""
 
 from __future__ import annotations
 
@@ -7,46 +7,62 @@ from pathlib import Path
 
 import click
 
+from ipcbench.cli import EXIT_FAILED
 from ipcbench.cli.output import FORMATS, write_file
 from ipcbench.errors import StoreError
 
-EXIT_FAILED = 1
 _BACKENDS = "zmq,zmq-tcp,shm,pipe"
 
 
 @click.command(
     "replay",
-    short_help="Replay recorded calls over any transport: what would they take?",
+    short_help="Replay recorded calls over any transport: how long would they take?",
     help="""Replay the calls of TRACE between real processes over each backend, and predict the end-to-end time there.
 
-    TRACE is the folder of a trace, or a zmq_performance.log. Each client's calls keep their order, sizes, and the work
-    before, inside and between them; the server does the work that was recorded. Requests and replies are real.
+    TRACE is a trace folder or a zmq_performance.log. Each client's calls keep their order, their sizes, and the work
+    before, inside and between them; the server does the recorded work. Requests and replies are real.
 
     Exit codes: 0 done; 1 a backend failed; 2 bad input, or nothing to replay.""",
 )
 @click.argument("trace", metavar="TRACE")
-@click.option("--backends", default=_BACKENDS, show_default=True, metavar="NAME,…", help="What to replay over.")
+@click.option("--backends", default=_BACKENDS, show_default=True, metavar="NAME,…", help="Backends to replay over.")
 @click.option(
     "--recorded-over",
     default="",
     metavar="NAME",
-    help="The backend that the trace was recorded over; gains are then against a replay over it.",
+    help="Backend that the trace was recorded over; gains are then relative to a replay over it.",
 )
 @click.option(
     "--think",
     type=click.Choice(["recorded", "none"]),
     default="recorded",
     show_default=True,
-    help="Whether the server does its recorded work in the replay.",
+    help="Whether the server does its recorded work.",
 )
 @click.option("--rounds", type=int, default=5, show_default=True, metavar="N", help="Replays over each backend.")
 @click.option(
-    "--budget", default="60s", show_default=True, metavar="TIME", help="No round begins that would end later."
+    "--budget",
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Time limit; no round starts that would exceed it.",
 )
-@click.option("--calls", type=int, default=None, metavar="N", help="The first N calls of each client; else by budget.")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Of the order in each round.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Form on stdout.")
-@click.option("--out", default=None, metavar="FOLDER", help="Keep replay.md, replay.json and replay.csv there.")
+@click.option(
+    "--calls",
+    type=int,
+    default=None,
+    metavar="N",
+    help="Replay the first N calls of each client; by default as many as fit the budget.",
+)
+@click.option(
+    "--seed", type=int, default=1, show_default=True, metavar="N", help="Seed for the order within each round."
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Format on stdout."
+)
+@click.option(
+    "--out", default=None, metavar="FOLDER", help="Write replay.md, replay.json and replay.csv into this folder."
+)
 def command(
     trace: str,
     backends: str,
@@ -85,12 +101,12 @@ def command(
         ):
             write_file(folder / name, write(outcome).encode())
     sys.stdout.write(render.FORMS[form](outcome))
-    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
-    return EXIT_FAILED if any(one.failure for one in outcome.backends) or outcome.failed else 0
+    sys.stdout.flush()  # report a closed pipe here, not after the exit
+    return EXIT_FAILED if any(backend.failure for backend in outcome.backends) or outcome.failed else 0
 
 
 def _new_folder(folder: Path) -> Path:
-    """Make the folder now: a replay that could not be kept would be in vain.
+    """Create the folder before the replay, so that a failure does not waste the replay.
 
     Raises:
         StoreError: the disk refuses.
