@@ -1,9 +1,9 @@
-"""How fast `ipcbench trace report` reads zmq_performance.log, [TQ-…] lines and trace segments, all generated here.
+"""How fast `ipcbench trace report` reads zmq_performance.log, [TQ-…] lines, and segments; all are generated here.
 
-Usage: python benchmarks/trace_import.py [--lines 2000000]. A separate process reads each kind; its CPU time and peak
-memory are printed, of which the interpreter with NumPy takes about 30 MiB. The [TQ-…] lines come from eight workers,
-interleaved, some with dates in front and some with trace ids; one line in nine is something else. `tq-detail` has 13
-lines per call, four of them [TQ-DETAIL]. Last, the whole command runs on the segments, and its wall time is printed.
+Usage: python benchmarks/log_reading.py [--lines 2000000]. A process of its own reads each kind; its CPU time and peak
+memory count, of which the interpreter with NumPy takes about 30 MiB. The [TQ-…] lines are those of eight workers,
+mixed, some with dates before them and some with trace ids, and one line in nine is foreign; `tq-detail` has 13 lines a
+call, four of them [TQ-DETAIL]. The last line is the whole command on the segments, in wall time.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def zmq_lines(count: int) -> Iterator[str]:
     for number in range(1, count + 1):
         stages = [chosen.random() * scale for scale in (1, 0.1, 5, 1)]
         total, sent, received = sum(stages), chosen.random() * 1000, chosen.random() * 1000
-        times = " ".join(f"{value:<12.3f}" for value in (*stages, total))
+        times = " ".join(f"{ms:<12.3f}" for ms in (*stages, total))
         speed = (sent + received) / 1024 / total * 1e3
         yield f"{number:<5} {f'Method{number % 5}':<20} {times} {sent:<12.2f} {received:<12.2f} {speed:<18.2f}\n"
 
 
 def tq_lines(count: int, detail: bool = False) -> Iterator[str]:
-    """Yield the lines of eight workers, interleaved by time: per call 8, 1 of something else, 4 with `detail`."""
+    """Yield the lines of eight workers, mixed by their times: per call 8, one of something else, 4 more of details."""
     chosen = random.Random(1)
     begins = [1000.0 + worker / 100 for worker in range(8)]
     waiting: list[tuple[float, int, str]] = []
@@ -109,8 +109,8 @@ def read(path: Path, count: int) -> None:
     calls = sum(group.calls_count for group in gather([path]).sums.groups)
     spent = time.process_time() - begin
     status = Path("/proc/self/status").read_text(encoding="ascii")
-    peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024  # ru_maxrss would be the parent's
-    print(f"{path.name:13} {calls:>9,} calls  {count / spent / 1e6:6.2f} M lines or records/s of CPU  {peak:5.0f} MiB")
+    peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024  # ru_maxrss would be that of the parent
+    print(f"{path.name:13} {calls:>9,} calls  {count / spent:>12,.0f} lines or records/s of CPU  {peak:5.0f} MiB")
 
 
 def main() -> None:
