@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from typing import Any, TypeVar
 
 import click
 
 from ipcbench import __version__
 from ipcbench.errors import IntegrityError, IpcbenchError, TransportError, TrialError
+
+FunctionOrCommand = TypeVar("FunctionOrCommand", bound=Callable[..., Any] | click.Command)
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -35,6 +38,18 @@ _COMMANDS = (
     "selftest",
     "clean",
 )
+
+
+def format_option(*formats: str) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
+    """Return the option `--format`; the first format is the default."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help="Format of the output.",
+    )
 
 
 class _Commands(click.Group):

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import click
 
-from ipcbench.cli.output import CSV_FILE, FORMATS, MARKDOWN_FILE, RESULTS_ROOT, print_tables, read_run, write_tables
+from ipcbench.cli import format_option
+from ipcbench.cli.output import (
+    CSV_FILE,
+    FORMATS,
+    MARKDOWN_FILE,
+    RESULTS_ROOT,
+    make_folder,
+    print_tables,
+    read_run,
+    write_tables,
+)
 from ipcbench.cli.report_files import PLOTS_FOLDER, REPORT_FILE, write_report
 from ipcbench.errors import StoreError
 
@@ -22,7 +32,7 @@ from ipcbench.errors import StoreError
     changes nothing else there.""",
 )
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], help="Format of the output.")
+@format_option(*FORMATS)
 @click.option("--out", metavar="DIR", help="Write the files here instead; several runs get a folder each, by name.")
 @click.option("--no-report", is_flag=True, help="Print only; write no files.")
 def command(runs: tuple[str, ...], form: str, out: str | None, *, no_report: bool) -> None:
@@ -38,7 +48,7 @@ def command(runs: tuple[str, ...], form: str, out: str | None, *, no_report: boo
         run, tables = read[index]
         others = [other for number, other in enumerate(read) if number != index]
         try:
-            _make_folder(target)
+            make_folder(target)
             write_tables(tables, target)
             write_report(run, tables, others, target)
         except StoreError as error:
@@ -59,10 +69,3 @@ def _targets(folders: Sequence[Path], out: str | None) -> list[Path]:
         same = sum(earlier == name or earlier.startswith(f"{name}-again-") for earlier in names)
         names.append(f"{name}-again-{same}" if same else name)
     return [Path(out) / name for name in names]
-
-
-def _make_folder(path: Path) -> None:
-    from ipcbench.util.files import as_store_errors
-
-    with as_store_errors(path):
-        path.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli import EXIT_FAILED
+from ipcbench.cli import EXIT_FAILED, format_option
 
 if TYPE_CHECKING:
     from ipcbench.testing import LawResult
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("backend", metavar="NAME | module:Class")
 @click.option("--laws", metavar="LAW,…", help="Check only these laws, such as C1,C7.")
 @click.option("--quick", is_flag=True, help="Run fewer, smaller and shorter checks; finds less.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Format of the output.")
+@format_option("text", "json")
 def command(backend: str, laws: str | None, quick: bool, form: str) -> int:
     """Check a backend against every law of the contract (docs/contract.md); exit 1 if a law is broken.
 

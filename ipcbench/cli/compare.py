@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ipcbench.cli import format_option
 from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,12 +36,10 @@ _MAX_GATE_PERCENT = 1000.0
 @click.option(
     "--metrics",
     metavar="NAME,…",
-    help="Test only these figures, such as latency-p50,throughput; fewer figures make a sharper test.",
+    help="Test only these figures, such as throughput; fewer figures make a sharper test.",
 )
 @click.option("--across-machines", is_flag=True, help="Allow runs of different machines.")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", help="Format of the output."
-)
+@format_option("text", "markdown", "json")
 def command(a: str, b: str, gate: str | None, metrics: str | None, across_machines: bool, form: str) -> int:
     """Compare, print, and return the gate's exit code."""
     from ipcbench.analysis.compare import render as compare_render

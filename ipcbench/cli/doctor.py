@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from ipcbench.cli import format_option
+
 JSON_VERSION = 1
 _BUSY_NS = 1_000_000_000
 _CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -20,7 +22,7 @@ _WIDTH = 100
 
 
 @click.command("doctor", short_help="Show what on this machine disturbs figures, and what to do.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Format of the output.")
+@format_option("text", "json")
 def command(form: str) -> None:
     """Describe this machine, and advise what to change before measuring on it, largest effect first.
 
@@ -146,11 +148,7 @@ def _machine_lines(facts: Mapping[str, Any], versions: Mapping[str, str]) -> Ite
             _with("{:.2f} cores stolen", facts["stolen_cores"]),
             f"longest pause in a busy second {facts['longest_pause_ns'] / 1e6:.2f} ms",
         ),
-        "tracer": (
-            "in C"
-            if facts["tracer_in_c"]
-            else "in Python; install ipcbench with a C compiler available for a faster one",
-        ),
+        "tracer": ("in C" if facts["tracer_in_c"] else "in Python; a C compiler at installation makes it faster",),
         "versions": tuple(f"{name} {number}" for name, number in versions.items() if name != "commit"),
     }
     for name, values in parts.items():

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from ipcbench.cli import format_option
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:
@@ -96,9 +98,7 @@ def _as_markdown() -> str:
 
 
 @click.command("list", short_help="List backends: whether they are available, and what they can do.")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", help="Format of the output."
-)
+@format_option("text", "json", "markdown")
 def command(form: str) -> None:
     """List every backend: what it can do, whether it can run here, and if not, how to get it."""
     from ipcbench.registry import names

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ipcbench.cli import format_option
 from ipcbench.cli.output import RESULTS_ROOT
 from ipcbench.cli.progress import progress_display
 
@@ -52,9 +53,7 @@ class _Recommend(click.Command):
     show_default=True,
     help="What decides among the transports that meet the needs.",
 )
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", help="Format of the output."
-)
+@format_option("text", "json", "markdown")
 @click.pass_context
 def command(
     context: click.Context,

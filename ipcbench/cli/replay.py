@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from ipcbench.cli import EXIT_FAILED
-from ipcbench.cli.output import FORMATS, write_file
-from ipcbench.errors import StoreError
+from ipcbench.cli import EXIT_FAILED, format_option
+from ipcbench.cli.output import FORMATS, make_folder, write_file
 
 _BACKENDS = "zmq,zmq-tcp,shm,pipe"
 
@@ -52,17 +51,11 @@ _BACKENDS = "zmq,zmq-tcp,shm,pipe"
     type=int,
     default=None,
     metavar="N",
-    help="Replay the first N calls of each client; by default as many as fit the budget.",
+    help="Replay only the first N calls of each client.",
 )
-@click.option(
-    "--seed", type=int, default=1, show_default=True, metavar="N", help="Seed for the order within each round."
-)
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Format on stdout."
-)
-@click.option(
-    "--out", default=None, metavar="FOLDER", help="Write replay.md, replay.json and replay.csv into this folder."
-)
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of the order in each round.")
+@format_option(*FORMATS)
+@click.option("--out", default=None, metavar="FOLDER", help="Also write replay.md, .json and .csv into this folder.")
 def command(
     trace: str,
     backends: str,
@@ -91,7 +84,9 @@ def command(
         source=recorded_over,
         seed=seed,
     )
-    folder = None if out is None else _new_folder(Path(out))
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        make_folder(folder)  # before the replay, which would otherwise be wasted
     outcome = conclude(replay(read_traffic(Path(trace)), request, lambda line: click.echo(line, err=True)))
     if folder is not None:
         for name, write in (
@@ -103,16 +98,3 @@ def command(
     sys.stdout.write(render.FORMS[form](outcome))
     sys.stdout.flush()  # report a closed pipe here, not after the exit
     return EXIT_FAILED if any(backend.failure for backend in outcome.backends) or outcome.failed else 0
-
-
-def _new_folder(folder: Path) -> Path:
-    """Create the folder before the replay, so that a failure does not waste the replay.
-
-    Raises:
-        StoreError: the disk refuses.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror or error}") from error
-    return folder

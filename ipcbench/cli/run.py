@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ipcbench.cli import EXIT_FAILED, EXIT_INTERRUPTED
+from ipcbench.cli import EXIT_FAILED, EXIT_INTERRUPTED, format_option
 from ipcbench.cli.output import FORMATS, RESULTS_ROOT, show_run
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
@@ -43,12 +43,8 @@ class _Run(click.Command):
 @click.option("--quick", "preset", flag_value="quick", help=f"Set {_words('quick')}.")
 @click.option("--rigorous", "preset", flag_value="rigorous", help=f"Set {_words('rigorous')}.")
 @click.option("--out", metavar="FOLDER", help=f"Folder for this run; by default a new one in {RESULTS_ROOT}/.")
-@click.option(
-    "--resume", metavar="RUN", help="Continue an interrupted run; no other option except --format is allowed."
-)
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], help="Format of the tables on stdout."
-)
+@click.option("--resume", metavar="RUN", help="Continue an interrupted run; allows only --format beside it.")
+@format_option(*FORMATS)
 @click.pass_context
 def command(
     context: click.Context,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ipcbench.cli import format_option
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
 
@@ -30,7 +31,7 @@ _MAX_SLOWDOWN_PERCENT = 200
 @click.option("--pairs", default=10, metavar="N", help="Verdicts of each kind (10).")
 @click.option("--rounds", default=20, metavar="N", help="Rounds of each comparison (20).")
 @click.option("--slowdowns", default="5,10,20", metavar="P,…", help="Slow-downs to look for, in percent (5,10,20).")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Format of the output.")
+@format_option("text", "json")
 def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str) -> int:
     """Measure, count, print."""
     from ipcbench.selftest import self_test

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from ipcbench.cli import format_option
 from ipcbench.cli.output import FORMATS
 from ipcbench.cli.trace_compare import check, diff
 from ipcbench.cli.trace_export import export, serve_metrics
@@ -33,9 +34,7 @@ def command() -> None:
     counted and shown; reading goes on.""",
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Format of the report."
-)
+@format_option(*FORMATS)
 @click.option(
     "--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of the report."
 )
@@ -49,7 +48,7 @@ def command() -> None:
 @click.option(
     "--html",
     metavar="FILE",
-    help="Write one page with plots to this file instead; it is created or replaced as a whole.",
+    help="Write a page with plots to this file instead.",
 )
 def report(paths: tuple[str, ...], form: str, lang: str, rules: str, html: str | None) -> None:
     """Read the traces and print the report."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ipcbench.cli import EXIT_FAILED
+from ipcbench.cli import EXIT_FAILED, format_option
 
 
 @click.command(
@@ -18,9 +18,7 @@ from ipcbench.cli import EXIT_FAILED
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", help="Format of the output."
-)
+@format_option("text", "markdown", "json")
 def diff(a: str, b: str, form: str) -> None:
     """Compare, print."""
     from ipcbench.trace.compare import diff_render
