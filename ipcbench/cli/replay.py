@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ipcbench.cli import EXIT_FAILED, format_option
 from ipcbench.cli.output import FORMATS, make_folder, write_file
+
+if TYPE_CHECKING:
+    from ipcbench.replay.outcome import Outcome
 
 _BACKENDS = "zmq,zmq-tcp,shm,pipe"
 
@@ -89,12 +93,14 @@ def command(
         make_folder(folder)  # before the replay, which would otherwise be wasted
     outcome = conclude(replay(read_traffic(Path(trace)), request, lambda line: click.echo(line, err=True)))
     if folder is not None:
-        for name, write in (
-            ("replay.md", render.as_markdown),
-            ("replay.json", render.as_json),
-            ("replay.csv", render.as_csv),
-        ):
-            write_file(folder / name, write(outcome).encode())
+        _write_files(outcome, folder)
     sys.stdout.write(render.FORMS[form](outcome))
     sys.stdout.flush()  # report a closed pipe here, not after the exit
     return EXIT_FAILED if any(backend.failure for backend in outcome.backends) or outcome.failed else 0
+
+
+def _write_files(outcome: Outcome, folder: Path) -> None:
+    from ipcbench.replay import render
+
+    for name, form in (("replay.md", "markdown"), ("replay.json", "json"), ("replay.csv", "csv")):
+        write_file(folder / name, render.FORMS[form](outcome).encode())
