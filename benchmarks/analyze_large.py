@@ -1,11 +1,11 @@
-"""How long, and with how much memory, `ipcbench analyze` takes for a large run: 2,000 trials with 20 million samples.
+"""How much time and memory `ipcbench analyze` takes for a large run: 2,000 trials with 20 million samples.
 
 python benchmarks/analyze_large.py [--messages 10000] [--thinned] [--keep FOLDER]
 
-The run is made up, but stored by the same `RunWriter` as a real one: five backends, ten sizes, twenty rounds, half of
-the trials paced and half saturated, one reader. A real run keeps at most about 2,048 rows of a trial (KEPT_SAMPLES),
-the rest is in its quantiles; `--thinned` stores that. Without it every message's row is stored: the harder case.
-What is printed is of one whole process: tables, plots and report.html, from start to end.
+The run is synthetic, but stored by the same `RunWriter` as a real run: five backends, ten sizes, twenty rounds, half of
+the trials paced and half saturated, one reader. A real run keeps at most about 2,048 rows per trial (KEPT_SAMPLES),
+the rest is in its quantiles; `--thinned` does the same. Without it, every message's row is stored: the harder case.
+The printed figures cover one whole process, from start to end: tables, plots and report.html.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ START_NS = 10**12
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--messages", type=int, default=10_000, help="of each trial")
+    parser.add_argument("--messages", type=int, default=10_000, help="messages per trial")
     parser.add_argument(
         "--thinned", action="store_true", help=f"store at most {KEPT_SAMPLES} rows a trial, as a run does"
     )
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="make the run there, and leave it there")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="create the run in this folder, and keep it")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.keep or Path(scratch) / "large"
         count = store(folder, arguments.messages, thinned=arguments.thinned)
-        stored = sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
+        stored = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         print(f"{count:,} trials, {count * arguments.messages:,} samples, {stored / 1e6:,.0f} MB stored", flush=True)
         seconds, peak_bytes = analyze(folder, Path(scratch) / "out")
     allowed = f"{MOST_S:g} s and {MOST_BYTES / 1e6:,.0f} MB are allowed"
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def analyze(folder: Path, out: Path) -> tuple[float, float]:
-    """Return the wall time of `ipcbench analyze` and the most memory that its process had, bytes."""
+    """Return the wall time of `ipcbench analyze` and its process's peak memory, in bytes."""
     command = (sys.executable, "-m", "ipcbench", "analyze", str(folder), "--out", str(out))
     began = time.monotonic()
     quiet = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
@@ -98,7 +98,7 @@ def store(folder: Path, messages: int, *, thinned: bool) -> int:
 
 
 def trial(spec, trial_id, median_ns, messages, stride, generator):
-    """Return a trial and its columns, as a paced or a saturated one leaves them."""
+    """Return a trial and its columns, as a paced or saturated trial leaves them."""
     paced = spec.mode == "paced"
     times = (median_ns * np.exp(0.3 * generator.standard_normal(messages))).astype(np.int64)
     steps = np.full(messages, round(1e9 / spec.rate_per_s)) if paced else times
@@ -145,7 +145,7 @@ def run_info(sweep):
         command=("ipcbench", "run"),
         sweep=sweep.as_dict(),
         payloads=tuple({"size": size, "payload_bytes": size, "encode_ns": 0.0} for size in sweep.sizes),
-        machine={"cpu_model": "Made up", "usable_cores": 8.0},
+        machine={"cpu_model": "Synthetic", "usable_cores": 8.0},
         versions={},
         skipped={},
         floor=Floor(400.0, 600.0, 45.0, 1.0, {str(size): 1e10 for size in sweep.sizes}),

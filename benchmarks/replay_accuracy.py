@@ -1,12 +1,12 @@
-"""How well does a replay predict? Records the example over each transport, replays it to each, and really rewires it.
+"""How accurate are replays? Records the example over each transport, replays it over each, and runs it there for real.
 
     python benchmarks/replay_accuracy.py [--calls 300] [--cycles 16] [--transports zmq,zmq-tcp,shm,pipe]
 
-In each cycle, and in an order of its own, every transport carries the example for real, traced; right after that, the
-trace is replayed over all transports once. A prediction of a cycle is held against nothing; the medians of all cycles
-are: predicted for each pair of source and target, and measured for each target.
+In each cycle, in shuffled order, every transport carries the traced example for real; right after that, the trace is
+replayed once over all transports. Single cycles are not judged. The medians over all cycles are: predicted for each
+pair of source and target, measured for each target.
 
-The pairs of a transport with itself are shown but do not count: nobody asks for them.
+The pairs of a transport with itself are shown but do not count: nobody needs them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ipcbench.stats.decisions import compare, noise_floor_ratio, ratio
 
 SERVICE = Path(__file__).parents[1] / "examples" / "tensor_service" / "service.py"
 WAYS = ("predicted", "recorded + difference of replays", "α + β·bytes table")
-"""The prediction that counts, the replay; what is predicted where the server's work is unknown; the table."""
+"""The prediction that counts: the replay; the prediction if the server's work is unknown; the table."""
 
 MEDIAN_LIMIT, WORST_LIMIT = 0.05, 0.15
 
@@ -40,7 +40,7 @@ Pairs = dict[tuple[str, str], list[float]]
 
 
 def rewired_s(transport: str, calls: int, folder: Path) -> float:
-    """Run the example for real and return how long its calls took."""
+    """Run the example for real; return how long its calls took, in s."""
     command = [sys.executable, str(SERVICE), "--transport", transport, "--calls", str(calls), "--trace", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return float(json.loads(done.stdout)["seconds"])
@@ -57,12 +57,12 @@ def cycle(
             real[source].append(rewired_s(source, calls, folder))
             request = Request(transports, rounds=1, calls_count=calls, source=source, seed=index)
             outcome = conclude(replay(read_traffic(folder), request))
-            itself_ns = next(one.replayed_ns for one in outcome.backends if one.name == source)
-            for one in outcome.backends:
-                difference_ns = outcome.recorded_ns + one.replayed_ns - itself_ns
-                figures = (one.predicted_ns.estimate, difference_ns, one.table_ns)
+            itself_ns = next(backend.replayed_ns for backend in outcome.backends if backend.name == source)
+            for backend in outcome.backends:
+                difference_ns = outcome.recorded_ns + backend.replayed_ns - itself_ns
+                figures = (backend.predicted_ns.estimate, difference_ns, backend.table_ns)
                 for way, figure_ns in zip(WAYS, figures, strict=True):
-                    ways[way][source, one.name].append(figure_ns / 1e9)
+                    ways[way][source, backend.name].append(figure_ns / 1e9)
             print(f"cycle {index + 1}: {source} {real[source][-1]:.3f} s", file=sys.stderr)
 
 
@@ -83,19 +83,19 @@ def table_of_errors(transports: tuple[str, ...], real: dict[str, list[float]], p
 
 
 def ranking_faults(transports: tuple[str, ...], real: dict[str, list[float]], pairs: Pairs) -> list[str]:
-    """Return every order of two transports that a replay got wrong and did not call a tie."""
+    """Return every pair of transports that a replay put in the wrong order instead of calling it a tie."""
     faults = []
     for source in transports:
         cells = {target: pairs[source, target] for target in transports}
         floor = noise_floor_ratio(list(real.values())) or 0.0
         estimates = {target: median_estimate(cell, np.random.default_rng(1)) for target, cell in cells.items()}
-        for one, other in combinations(transports, 2):
-            first, second = estimates[one], estimates[other]
+        for name, other in combinations(transports, 2):
+            first, second = estimates[name], estimates[other]
             assert first is not None and second is not None, "two cycles at least"  # noqa: PT018
             verdict = compare(ratio(first, second), floor)
-            really = median(real[one]) / median(real[other])
+            really = median(real[name]) / median(real[other])
             if verdict != "no clear difference" and (verdict == "faster") != (really < 1):
-                faults.append(f"{source}: {one} {verdict} than {other}, really {really:.3f} times as long")
+                faults.append(f"{source}: {name} {verdict} than {other}, really {really:.3f} times as long")
     return faults
 
 
@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=300)
     parser.add_argument("--cycles", type=int, default=16)
     parser.add_argument("--transports", default="zmq,zmq-tcp,shm,pipe")
-    parser.add_argument("--json", default="", metavar="FILE", help="keep the raw times there")
+    parser.add_argument("--json", default="", metavar="FILE", help="write the raw times to this file")
     options = parser.parse_args()
     transports = tuple(options.transports.split(","))
     real: dict[str, list[float]] = {name: [] for name in transports}

@@ -1,12 +1,12 @@
-"""What tracing costs a call: in a loop, and inside a ZeroMQ round trip over ipc, beside other recorders, in one run.
+"""What tracing costs a call, in a loop and inside a ZeroMQ round trip over ipc, beside other recorders, in one run.
 
 Usage: python benchmarks/trace_overhead.py [--calls 4000] [--turns 5]. Recorders that are not installed are named and
-left out. Modes take turns, so that drift of the machine hits all alike; a figure is the best turn in the loop. In round
-trips, and under a budget, plain and traced calls differ by less than what a machine drifts by in a second. There blocks
+left out. Modes take turns, so that drift of the machine affects all alike; in the loop, the figure is the best turn. In
+round trips, and under a budget, plain and traced calls differ by less than a machine drifts in a second. There, blocks
 of a few milliseconds take turns, and the figure is the median of the differences between neighbouring blocks (of their
 medians in round trips; of their means under a budget, where some calls cost more than others), with its standard error.
 
-With IPCBENCH_PURE=1 in the environment the recorder is the one in Python.
+With IPCBENCH_PURE=1 in the environment, the recorder runs in Python instead of C.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Receive = Callable[[], bytes]
 Read = Callable[[bytes], object]
 Stages = tuple[Make, Send, Receive, Read]
 Call = Callable[[Make, Send, Receive, Read], None]
-"""Carries out a call of four stages."""
+"""Makes one call of four stages."""
 
 PAYLOAD = b"x" * 64
 WARM_UP_CALLS = 200
 BLOCK_TRIPS = 25
 BLOCK_NS = 10_000_000
-"""How long a block of calls under a budget lasts, about."""
+"""Approximate length of a block of calls under a budget."""
 
 to_close: list[Callable[[], object]] = []
-"""What ends the recorder of the last turn."""
+"""Functions that end the recorder of the last turn."""
 
 
 def bare(make: Make, send: Send, receive: Receive, read: Read) -> None:
@@ -52,7 +52,7 @@ def bare(make: Make, send: Send, receive: Receive, read: Read) -> None:
 
 
 def by_recorder(recorder: trace.Recorder) -> Call:
-    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
+    def record(make: Make, send: Send, receive: Receive, read: Read) -> None:
         with recorder.call("Echo") as call:
             request = make()
             call.serialized(len(request))
@@ -62,7 +62,7 @@ def by_recorder(recorder: trace.Recorder) -> Call:
             call.received(len(answer))
             read(answer)
 
-    return one
+    return record
 
 
 def by_decorator(recorder: trace.Recorder) -> Call:
@@ -75,12 +75,12 @@ def by_logging(folder: Path) -> Call:
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(handler)
 
-    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
+    def record(make: Make, send: Send, receive: Receive, read: Read) -> None:
         begin = now_ns()
         bare(make, send, receive, read)
         logger.info("Echo %d ns", now_ns() - begin)
 
-    return one
+    return record
 
 
 def by_opentelemetry() -> Call:
@@ -96,7 +96,7 @@ def by_opentelemetry() -> Call:
     provider.add_span_processor(BatchSpanProcessor(Forget()))
     tracer = provider.get_tracer("overhead")
 
-    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
+    def record(make: Make, send: Send, receive: Receive, read: Read) -> None:
         with tracer.start_as_current_span("Echo"):
             with tracer.start_as_current_span("serialize"):
                 request = make()
@@ -107,7 +107,7 @@ def by_opentelemetry() -> Call:
             with tracer.start_as_current_span("deserialize"):
                 read(answer)
 
-    return one
+    return record
 
 
 def by_viztracer() -> Call:
@@ -118,7 +118,7 @@ def by_viztracer() -> Call:
     to_close.append(tracer.stop)
     to_close.append(tracer.clear)
 
-    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
+    def record(make: Make, send: Send, receive: Receive, read: Read) -> None:
         with tracer.log_event("Echo"), tracer.log_event("serialize"):
             request = make()
         with tracer.log_event("send"):
@@ -128,11 +128,11 @@ def by_viztracer() -> Call:
         with tracer.log_event("deserialize"):
             read(answer)
 
-    return one
+    return record
 
 
 def serve(address: str, way: str = "plain", folder: str = "") -> None:
-    """Answer every message with itself, until an empty one."""
+    """Send every message back, until an empty one arrives."""
     if way != "plain":
         trace.start(folder, service="server")
     with zmq.Context() as context, context.socket(zmq.REP) as socket:
@@ -150,14 +150,14 @@ def wrap_as(way: str, socket: zmq.Socket[bytes]) -> None:
 
 
 def by_turns_ns(calls: dict[str, Callable[[], object]], count: int) -> dict[str, float]:
-    """Return the median of the times of each kind of call, made one after the other in turn."""
+    """Return the median time of each kind of call; the kinds take turns."""
     times: dict[str, list[int]] = {name: [] for name in calls}
     for _ in range(count):
         for name, call in calls.items():
             begin = now_ns()
             call()
             times[name].append(now_ns() - begin)
-    return {name: statistics.median(some) for name, some in times.items()}
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def measure_wrapping(folder: Path, count: int) -> None:
@@ -198,12 +198,12 @@ def measure_wrapping(folder: Path, count: int) -> None:
 
 
 def measure_budget(folder: Path, count: int) -> None:
-    """Print what a budget of 1 % adds to calls of some lengths.
+    """Print what a budget of 1 % adds to calls of several lengths.
 
-    Every other call is traced; the budget, a share of all time, is half of that of calls one after the other.
+    Only every other call is traced, so the budget, a share of all time, is half of 1 %.
     """
     recorder = trace.start(folder / "budget of calls", budget=0.005)
-    print("\nbudget=0.005, every other call traced (0.01 of those): four stages around work of some length, by turns")
+    print("\nbudget=0.005, every other call traced (0.01 of those): four stages around some work, by turns")
     for wanted_us in (30, 100, 1000):
         numbers = range(1000)
         while (took := round(by_turns_ns({"": lambda: sum(numbers)}, 300)[""])) < 1000 * wanted_us:  # noqa: B023 # called here
@@ -222,7 +222,7 @@ def measure_budget(folder: Path, count: int) -> None:
         pairs_count = max(10, BLOCK_NS // took)
         blocks_count = count // 20
         for _ in range(blocks_count // 4):
-            mean_pair_ns(plain, traced, pairs_count)  # it finds its period
+            mean_pair_ns(plain, traced, pairs_count)  # until the budget has found its period
         blocks = [mean_pair_ns(plain, traced, pairs_count) for _ in range(blocks_count)]
         base_ns = statistics.median(base for base, _ in blocks)
         added_ns, error_ns = median_and_error([traced_ns - base for base, traced_ns in blocks])
@@ -231,7 +231,7 @@ def measure_budget(folder: Path, count: int) -> None:
 
 
 def mean_pair_ns(plain: Callable[[], object], traced: Callable[[], object], count: int) -> tuple[float, float]:
-    """Return the mean times of two kinds of calls, made in turn."""
+    """Return the mean times of two kinds of calls that take turns."""
     plain_ns = traced_ns = 0
     for _ in range(count):
         begin = now_ns()
@@ -244,13 +244,13 @@ def mean_pair_ns(plain: Callable[[], object], traced: Callable[[], object], coun
 
 
 def median_and_error(values: list[float]) -> tuple[float, float]:
-    """Return the median and its standard error, from the quartiles as of normal values."""
+    """Return the median and its standard error, from the quartiles as for normal values."""
     low, middle, high = statistics.quantiles(values, n=4)
     return middle, 1.253 * (high - low) / 1.349 / len(values) ** 0.5
 
 
 def in_loop_ns(call: Call, count: int) -> float:
-    """Return the time of one call whose stages do nothing; the first ones, which make a file, are not in it."""
+    """Return the time of one call whose stages do nothing, without the first calls, which create a file."""
     stages: Stages = (lambda: PAYLOAD, len, lambda: PAYLOAD, len)
     for _ in range(WARM_UP_CALLS):
         call(*stages)
@@ -274,20 +274,20 @@ class Trips:
         self.added_ns: list[float] = []
 
     def make(self, call: Call, socket: zmq.Socket[bytes], count: int) -> None:
-        """Make so many of both, in turn.
+        """Make `count` round trips, plain and traced blocks in turn.
 
-        A block is short enough that both meet the same machine, and long enough that a traced trip comes after a traced
-        one, as in an application.
+        A block is short enough that both kinds meet the same machine, and long enough that traced trips mostly follow
+        traced trips, as in an application.
         """
         stages: Stages = (lambda: msgpack.packb(PAYLOAD), socket.send, socket.recv, msgpack.unpackb)
         for number in range(count // BLOCK_TRIPS):
             medians = {}
             for is_traced in (number % 2 == 0, number % 2 == 1):
-                some = call if is_traced else bare
+                trip = call if is_traced else bare
                 times = []
                 for _ in range(BLOCK_TRIPS):
                     begin = now_ns()
-                    some(*stages)
+                    trip(*stages)
                     times.append(now_ns() - begin)
                 (self.traced_ns if is_traced else self.plain_ns).extend(times)
                 medians[is_traced] = statistics.median(times)
@@ -295,8 +295,8 @@ class Trips:
 
 
 def modes(folder: Path) -> dict[str, Callable[[], Call]]:
-    """Name of a mode → what prepares it, directly before its turn."""
-    found: dict[str, Callable[[], Call]] = {
+    """Return, by name of a mode, the function that prepares it directly before its turn."""
+    prepares: dict[str, Callable[[], Call]] = {
         "nothing": lambda: bare,
         "trace, disabled, decorator": lambda: by_decorator(trace.start(folder / "off")),
         "trace, every call": lambda: by_recorder(trace.start(folder / "all")),
@@ -312,8 +312,8 @@ def modes(folder: Path) -> dict[str, Callable[[], Call]]:
         if find_spec(module) is None:
             print(f"{module} is not installed and left out")
         else:
-            found[name] = prepare
-    return found
+            prepares[name] = prepare
+    return prepares
 
 
 def prepared(name: str, prepare: Callable[[], Call]) -> Call:
@@ -354,7 +354,7 @@ def main() -> None:
         measure_budget(folder, chosen.calls)
     costs = calibrate()
     print(f"a four-stage call alone, in {'C' if IS_C else 'Python'}, in ns: recorded {costs.recorded_ns:,.0f}, "
-          f"tallied {costs.timed_ns:,.0f}, counted {costs.counted_ns:,.0f}")  # fmt: skip
+          f"timed {costs.timed_ns:,.0f}, counted {costs.counted_ns:,.0f}")  # fmt: skip
     trip_us = statistics.median(trips["nothing"].plain_ns) / 1000
     print(f"a round trip of {len(PAYLOAD)} bytes without tracing: p50 {trip_us:.1f} µs")
     print(f"{'':36}{'in a loop, ns':>16}{'p50 added, µs':>20}{'':>9}{'p99, µs':>10}")

@@ -1,4 +1,4 @@
-"""Parts of the documentation that are made from commands and results: compared by a test, written anew by this program.
+"""Parts of the docs that are made from commands, results and examples: tests compare them, this program rewrites them.
 
 python -m tests.docs_blocks
 """
@@ -22,16 +22,18 @@ from ipcbench.util.units import format_duration_ns, format_significant
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "choose.md",)
+ADD_A_BACKEND = ROOT / "docs" / "add-a-backend.md"
+EXAMPLE = ROOT / "examples" / "ipcbench-file" / "ipcbench_file.py"
 README_PARTS = ("dict of 1,000 entries", "One-way latency p50", "Throughput, k messages")
 BLOCK = re.compile(r"<!-- from `(?P<source>[^`]+)` -->\n(?P<text>.*?)<!-- end -->", re.DOTALL)
 
 
 def decoding_table() -> str:
-    """Return how the transports of the reference run differ without decoding and with it."""
+    """Return a table of how the transports of the reference run differ, without decoding and with it."""
     rows = ["| dict | transport | one-way p50 | times the best | decode p50 | both | times the best |"]
     rows.append("| --: | :-- | --: | --: | --: | --: | --: |")
-    for one in tables(load_run(ROOT / "results" / "reference")).summary.settings:
-        cells = [cell for cell in one.cells if cell.latency_p50_ns is not None and cell.decode_p50_ns is not None]
+    for setting in tables(load_run(ROOT / "results" / "reference")).summary.settings:
+        cells = [cell for cell in setting.cells if cell.latency_p50_ns is not None and cell.decode_p50_ns is not None]
         ways = [(cell.latency_p50_ns.estimate, cell.decode_p50_ns or 0.0) for cell in cells if cell.latency_p50_ns]
         best_way, best_both = min(way for way, _ in ways), min(map(sum, ways))
         for cell, (way, decode) in zip(cells, ways, strict=True):
@@ -42,7 +44,7 @@ def decoding_table() -> str:
                 format_duration_ns(way + decode),
                 format_significant((way + decode) / best_both),
             ]
-            rows.append(f"| {one.setting.payload_bytes:,} B | `{cell.backend}` | {' | '.join(figures)} |")
+            rows.append(f"| {setting.setting.payload_bytes:,} B | `{cell.backend}` | {' | '.join(figures)} |")
     return "\n".join(rows)
 
 
@@ -50,7 +52,7 @@ TABLES: Mapping[str, Callable[[], str]] = {"decoding_table": decoding_table}
 
 
 def output_of(source: str) -> str:
-    """Return what `ipcbench …` prints, or one of `TABLES`, as a block: a table as it is, other text between fences."""
+    """Return the output of `ipcbench …`, or one of `TABLES`, as a block; text other than tables goes between fences."""
     text = TABLES[source]() if source in TABLES else printed_by(source.removeprefix("ipcbench "))
     return f"\n{text}\n\n" if text.startswith("|") else f"```text\n{text}\n```\n"
 
@@ -73,9 +75,9 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def refresh_readme() -> None:
-    """Write the tables of the README anew: the verdict of one payload, both matrices of the reference run."""
+    """Rewrite the tables of the README: the verdict of one payload, both matrices of the reference run."""
     shown = output_of("ipcbench analyze results/reference --no-report").split("\n\n")
-    chosen = [one for one in shown if one.startswith(README_PARTS)]
+    chosen = [part for part in shown if part.startswith(README_PARTS)]
     assert len(chosen) == len(README_PARTS)
     page = ROOT / "README.md"
     before, mark, rest = page.read_text(encoding="utf-8").partition("a test compares -->\n```text\n")
@@ -83,15 +85,26 @@ def refresh_readme() -> None:
     page.write_text("".join((before, mark, "\n\n".join(chosen), fence, after)), encoding="utf-8")
 
 
+def refresh_example() -> None:
+    """Write the code of the example backend into the page that explains it."""
+    before, fence, rest = ADD_A_BACKEND.read_text(encoding="utf-8").partition("```python\n")
+    _, end, after = rest.partition("\n```\n")
+    code = EXAMPLE.read_text(encoding="utf-8").rstrip("\n")
+    ADD_A_BACKEND.write_text("".join((before, fence, code, end, after)), encoding="utf-8")
+
+
 def refresh(page: Path) -> None:
-    """Write the blocks of a page anew."""
+    """Rewrite the blocks of a page."""
     text = page.read_text(encoding="utf-8")
-    fresh = BLOCK.sub(lambda one: f"<!-- from `{one['source']}` -->\n{output_of(one['source'])}<!-- end -->", text)
+    fresh = BLOCK.sub(
+        lambda block: f"<!-- from `{block['source']}` -->\n{output_of(block['source'])}<!-- end -->", text
+    )
     page.write_text(fresh, encoding="utf-8")
 
 
 if __name__ == "__main__":
     refresh_readme()
-    for one in PAGES:
-        refresh(one)
-        os.write(1, f"{one.relative_to(ROOT)}\n".encode())
+    refresh_example()
+    for changed in PAGES:
+        refresh(changed)
+        os.write(1, f"{changed.relative_to(ROOT)}\n".encode())

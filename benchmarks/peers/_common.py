@@ -1,6 +1,6 @@
 """What the side-by-side scripts share: options, process groups, the frame of the timed loops.
 
-What does not live here: any transport, and the alternating rounds with their table (_rounds.py, passed on from here).
+The alternating rounds and their table are in _rounds.py; their names are re-exported here.
 
 A *role* is a generator function: it opens its endpoint, yields, works, yields its figures, and closes. A group opens
 its roles one after another, starts them together, and lets them close when all have finished.
@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import limits
+import _native
 from _rounds import GroupFailed, Row, compare, print_rows
 
 from ipcbench.errors import ConfigError
@@ -50,16 +50,16 @@ __all__ = [
 ]
 
 BODY, MARKER = 0, 1
-"""First byte of a message: an ordinary one, and the last of the warm-up or of the measurement."""
+"""First byte of a message: an ordinary message, or the last of the warm-up or of the measurement."""
 
 WARMUP_SHARE = 0.2
 ROUND_TRIPS_PER_BLOCK = 16
-"""Timed as one, as in limits.c: reading the clock takes as long as a fast round trip."""
+"""Timed as a whole, as in limits.c: reading the clock takes as long as a fast round trip."""
 
 _GRACE_S = 30.0
 
 Role = Iterator[Any]
-"""What a role returns when it is called."""
+"""What calling a role returns."""
 
 
 def _child(pipe: Connection, core: int | None, role: Callable[..., Role], arguments: tuple[Any, ...]) -> None:
@@ -68,7 +68,7 @@ def _child(pipe: Connection, core: int | None, role: Callable[..., Role], argume
         pipe.recv()
         work = role(*arguments)
         next(work)
-        if core is not None:  # after opening: an endpoint asks then whether there is a core for everyone
+        if core is not None:  # only after opening: an endpoint checks there whether every process has a core
             os.sched_setaffinity(0, {core})
         gc.collect()
         gc.freeze()
@@ -78,7 +78,7 @@ def _child(pipe: Connection, core: int | None, role: Callable[..., Role], argume
         pipe.send(("done", next(work)))
         pipe.recv()
         next(work, None)
-    except Exception:  # whatever it was, the parent shows it and fails the group
+    except Exception:  # whatever it is, the parent shows it and fails the group
         pipe.send(("failed", traceback.format_exc()))
 
 
@@ -102,13 +102,13 @@ def _answer(pipe: Connection, deadline_ns: int, who: str) -> Any:
 
 
 def run_group(roles: Sequence[tuple[Callable[..., Role], tuple[Any, ...]]], seconds: float) -> list[Any]:
-    """Run each role in a fresh process, pinned to a core of its own if there are enough; return their figures.
+    """Run each role in a fresh process, pinned to its own core if there are enough; return their figures.
 
     Raises:
-        GroupFailed: one of them failed; all are gone when this is raised.
+        GroupFailed: a process failed; all processes have ended when this is raised.
     """
     context = multiprocessing.get_context("spawn")
-    cores = limits.cores(len(roles)) or (None,) * len(roles)
+    cores = _native.cores(len(roles)) or (None,) * len(roles)
     deadline = now_ns() + int((seconds * 10 + _GRACE_S) * 1e9)
     names = [f"{role.__name__} ({index})" for index, (role, _) in enumerate(roles)]
     pipes, processes = [], []
@@ -120,7 +120,7 @@ def run_group(roles: Sequence[tuple[Callable[..., Role], tuple[Any, ...]]], seco
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-        for pipe, name in zip(pipes, names, strict=True):  # one at a time: not every transport opens well in a crowd
+        for pipe, name in zip(pipes, names, strict=True):  # not every transport can be opened concurrently
             _tell(pipe, "open", name)
             _answer(pipe, deadline, name)
         for pipe, name in zip(pipes, names, strict=True):
@@ -139,15 +139,15 @@ def run_group(roles: Sequence[tuple[Callable[..., Role], tuple[Any, ...]]], seco
 
 
 def batch_of(size_bytes: int) -> int:
-    """Return how many messages a writer sends between two looks at the clock."""
+    """Return how many messages a writer sends between two clock readings."""
     return max(1, 2**18 // (size_bytes + 1024))
 
 
 def send_for(send: Callable[[bool], None], seconds: float, size_bytes: int) -> int:
     """Send for the time of the warm-up, then a marker, then for `seconds`, then a marker.
 
-    `send(last)` sends one marker if `last`, else `batch_of(size_bytes)` ordinary messages. Returns how many messages
-    the window had, its marker included.
+    `send(last)` sends one marker if `last`, else `batch_of(size_bytes)` ordinary messages. Returns the number of
+    messages in the window, its marker included.
     """
     batch, count = batch_of(size_bytes), 0
     for span_s in (WARMUP_SHARE * seconds, seconds):
@@ -162,7 +162,8 @@ def send_for(send: Callable[[bool], None], seconds: float, size_bytes: int) -> i
 def throughput_per_s(sent_count: int, readers: Sequence[tuple[int, int, int]]) -> float:
     """Return messages per second that every reader got, from the first receipt to the slowest reader's last.
 
-    `readers` holds of each (count, first receipt ns, last receipt ns). Raises GroupFailed if a count is another.
+    `readers` has (count, first receipt ns, last receipt ns) for each reader. Raises GroupFailed if a count differs
+    from `sent_count`.
     """
     if any(count != sent_count for count, _, _ in readers):
         raise GroupFailed(f"sent {sent_count}, received {[count for count, _, _ in readers]}")
@@ -194,12 +195,12 @@ def list_of_sizes(text: str) -> tuple[int, ...]:
 
 
 def make_parser(description: str, sizes: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the options that all scripts have."""
+    """Return a parser with the options that the scripts share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of A B (default: %(default)s)")
     parser.add_argument("--sizes", type=list_of_sizes, default=sizes, help=f"default: {sizes or 'by section'}")
     parser.add_argument("--readers", type=int, nargs="+", default=[1, 3], help="default: 1 3")
-    parser.add_argument("--seconds", type=float, default=0.3, help="measured time a side (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.3, help="measured time per side (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure there")
     return parser
 
@@ -210,7 +211,7 @@ def size_label(size_bytes: int, readers: int) -> str:
 
 
 def write_json(path: Path | None, tables: Mapping[str, Any]) -> None:
-    """Write the figures with what is needed to understand them later; None writes nothing."""
+    """Write the figures with Python version, platform and command line; None writes nothing."""
     if path is None:
         return
     about = {"python": platform.python_version(), "platform": platform.platform(), "cores_count": os.cpu_count()}

@@ -1,7 +1,4 @@
-"""Rounds A B A B … of two sides, fit or unfit for comparison, and the table of their ratios.
-
-What does not live here: what a side does, and processes (_common.py).
-"""
+"""Alternating rounds A B A B … of two sides, whether a round is fit for comparison, and the table of the ratios."""
 
 from __future__ import annotations
 
@@ -12,17 +9,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import limits
+import _native
 import psutil
 
 from ipcbench.util.clock import now_ns
 from ipcbench.util.units import format_significant
 
 SAME_PLACEMENT_RATIO = 1.6
-"""Probes of a round that differ by more were taken in different placements; its two figures are not compared."""
+"""If the probes of a round differ by more, the cores moved, and its two figures are not compared."""
 
 MOST_OTHERS_CPU_RATIO = 0.1
-"""A round in which other processes had more of the machine is repeated."""
+"""A round in which other processes used more of the machine is repeated."""
 
 _QUIET_LOOK_S = 0.2
 _MOST_QUIET_LOOKS = 25
@@ -39,13 +36,13 @@ class Round:
     ours: float
     theirs: float
     probes_ns: tuple[float, ...]
-    """Placement probe before, between and after the two sides; empty where it cannot be had."""
+    """Placement probe before, between and after the two sides; empty if it is not available."""
     others_cpu_ratio: float
-    """Share of the machine's CPU time that went to other processes than the two sides'."""
+    """Share of the machine's CPU time that went to processes other than the two sides'."""
 
     @property
     def placed_alike(self) -> bool:
-        """Return whether the cores were as near to each other all along."""
+        """Return whether the distance between the cores stayed the same."""
         return not self.probes_ns or max(self.probes_ns) <= SAME_PLACEMENT_RATIO * min(self.probes_ns)
 
     @property
@@ -56,7 +53,7 @@ class Round:
 
 @dataclass(slots=True)
 class Row:
-    """One comparison: what is compared, and every round."""
+    """One comparison, with every round."""
 
     what: str
     unit: str
@@ -71,31 +68,31 @@ class Row:
 
     def cells(self) -> list[str]:
         """Return the row of the table: medians over the good rounds, or over those placed alike if none is good."""
-        used = [one for one in self.rounds if one.good] or [one for one in self.rounds if one.placed_alike]
-        tally = f"{len(used)} of {len(self.rounds) + len(self.failures)}"
+        used = [each for each in self.rounds if each.good] or [each for each in self.rounds if each.placed_alike]
+        counts = f"{len(used)} of {len(self.rounds) + len(self.failures)}"
         if not used:
-            return [self.what, "-", "-", "-", "-", "-", "-", tally]
-        ratios = [one.ours / one.theirs for one in used]
+            return [self.what, "-", "-", "-", "-", "-", "-", counts]
+        ratios = [each.ours / each.theirs for each in used]
         ratio, wanted = statistics.median(ratios), "-"
         if self.at_least is not None:
             wanted = f"≥ {self.at_least:g}: {'yes' if ratio >= self.at_least else 'no'}"
         if self.at_most is not None:
             wanted = f"≤ {self.at_most:.3g}: {'yes' if ratio <= self.at_most else 'no'}"
-        probes = [probe for one in used for probe in one.probes_ns]
+        probes = [probe for each in used for probe in each.probes_ns]
         return [
             self.what,
-            format_significant(statistics.median(one.ours for one in used)),
-            format_significant(statistics.median(one.theirs for one in used)),
+            format_significant(statistics.median(each.ours for each in used)),
+            format_significant(statistics.median(each.theirs for each in used)),
             f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
             wanted,
             f"{min(probes):.0f}-{max(probes):.0f}" if probes else "-",
-            f"{statistics.median(one.others_cpu_ratio for one in used):.0%}",
-            tally,
+            f"{statistics.median(each.others_cpu_ratio for each in used):.0%}",
+            counts,
         ]
 
 
 def _cpu_s() -> tuple[float, float]:
-    """Return the CPU seconds of the whole machine, and those of this process and of its children that have ended."""
+    """Return the CPU seconds of the whole machine, and those of this process and its ended children."""
     times = psutil.cpu_times()._asdict()
     busy = sum(times.values()) - times["idle"] - times.get("iowait", 0.0)
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -103,7 +100,7 @@ def _cpu_s() -> tuple[float, float]:
 
 
 def _wait_for_quiet() -> None:
-    """Return when the machine does little, or after a few seconds: repeating a round would take longer."""
+    """Return when the machine is quiet, or after 5 s: repeating a round would take longer."""
     for _ in range(_MOST_QUIET_LOOKS):
         if psutil.cpu_percent(_QUIET_LOOK_S) <= 100 * MOST_OTHERS_CPU_RATIO:
             return
@@ -112,10 +109,10 @@ def _wait_for_quiet() -> None:
 def _measure_round(sides: Sequence[Callable[[], float]]) -> Round:
     _wait_for_quiet()
     begin, (busy, own) = now_ns(), _cpu_s()
-    probes, figures = [limits.probe_ns()], []
+    probes, figures = [_native.probe_ns()], []
     for side in sides:
         figures.append(side())
-        probes.append(limits.probe_ns())
+        probes.append(_native.probe_ns())
     (busy_after, own_after), elapsed_s = _cpu_s(), (now_ns() - begin) / 1e9
     others_s = max(0.0, busy_after - busy - (own_after - own))
     known = tuple(probe for probe in probes if probe is not None)
@@ -123,9 +120,9 @@ def _measure_round(sides: Sequence[Callable[[], float]]) -> Round:
 
 
 def compare(row: Row, ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> Row:
-    """Fill `row` with rounds ours, theirs, ours, theirs … until `rounds` are good, at most three times as many."""
+    """Fill `row` with alternating rounds until `rounds` of them are good; try at most three times as many."""
     for _ in range(3 * rounds):
-        if sum(one.good for one in row.rounds) == rounds:
+        if sum(each.good for each in row.rounds) == rounds:
             break
         try:
             row.rounds.append(_measure_round((ours, theirs)))

@@ -1,6 +1,6 @@
-"""What the measuring itself costs: the harness's loops over a transport that does nothing, per message and side.
+"""What measuring itself costs: the harness's loops over a transport that does nothing, per message and side.
 
-What does not live here: the measurement (ipcbench/harness/floor.py). This script repeats it and prints it.
+The measurement is ipcbench/harness/floor.py; this script repeats it and prints the result.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def main() -> int:
     print("| what | median | min-max |\n|---|---:|---:|")
     print(_line("writer's loop, per message", "ns", floors, lambda floor: floor.writer_ns))
     print(_line("reader's loop, per message", "ns", floors, lambda floor: floor.reader_ns))
-    print(_line("one reading of the clock", "ns", floors, lambda floor: floor.clock_ns))
-    print(_line("least step of the clock", "ns", floors, lambda floor: floor.clock_resolution_ns))
+    print(_line("a clock reading", "ns", floors, lambda floor: floor.clock_ns))
+    print(_line("the clock's step", "ns", floors, lambda floor: floor.clock_resolution_ns))
     for size in options.sizes:
         copies = functools.partial(_copy_mb_per_s, str(size))
         print(_line(f"memory copy of {format_bytes(size)}", "MB/s", floors, copies))

@@ -1,9 +1,7 @@
-"""iceoryx2's Python publish/subscribe, set up so that it loses nothing. Alone, it prints that package's figures.
-
-What does not live here: the comparison (shm_vs_peers.py).
+"""iceoryx2's Python publish/subscribe, set up to lose nothing; run as a script, it prints that package's figures.
 
 No overflow, a publisher that retries until a message is delivered, no history, one publisher, and a subscriber buffer
-of as many samples as the ring has slots. The loops use the package's public interface in its cheapest form: a loaned
+with as many samples as the ring has slots. The loops use the package's public interface in its cheapest form: a loaned
 slice filled by `ctypes.memmove`; the sample's pointer as a `ctypes` array (zero-copy) or by `ctypes.string_at` (copy).
 """
 
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import _common
-import limits
+import _native
 from _common import BODY, MARKER, Role
 
 from ipcbench.util.clock import now_ns
@@ -33,14 +31,14 @@ _numbers = itertools.count()
 
 
 def why_not() -> str:
-    """Return why iceoryx2 cannot be measured here; empty if it can."""
+    """Return why iceoryx2 cannot be measured here; empty if it can be."""
     if importlib.util.find_spec("iceoryx2") is None:
         return "Python package iceoryx2 is not installed; pip install 'iceoryx2>=0.10'"
     return ""
 
 
 class Service:
-    """One service in a domain of its own: nothing is shared with other users of iceoryx2 on the host."""
+    """A service in a separate domain: it shares nothing with other users of iceoryx2 on the host."""
 
     def __init__(self, domain: str, topic: str, size_bytes: int, buffer: int, subscribers: int) -> None:
         import iceoryx2 as iox
@@ -76,7 +74,7 @@ class Service:
 
 
 def _wait_for(receive: Callable[[], Any]) -> Any:
-    """Poll until there is a sample, offering the core to others after a while."""
+    """Poll until there is a sample; after a while, yield the core between polls."""
     for _ in range(_POLLS_BEFORE_YIELD):
         sample = receive()
         if sample is not None:
@@ -242,7 +240,7 @@ def half_round_trip_ns(size_bytes: int, seconds: float) -> float:
 
 
 def main() -> int:
-    """Print iceoryx2's own figures as a Markdown table."""
+    """Print iceoryx2's figures as a Markdown table."""
     options = _common.make_parser(__doc__.splitlines()[0], "64,1KiB,4MiB").parse_args()
     if why_not():
         print(f"skipped: {why_not()}")
@@ -252,7 +250,7 @@ def main() -> int:
     for size in options.sizes:
         for readers in options.readers:
             for copy in (False, True):
-                slots = limits.ring_slots(size, 64)
+                slots = _native.ring_slots(size, 64)
                 rates = [throughput(size, slots, readers, options.seconds, copy=copy) for _ in range(options.rounds)]
                 figures.append({"size_bytes": size, "readers": readers, "copy": copy, "messages_per_s": rates})
                 shown = [format_significant(value) for value in (statistics.median(rates), min(rates), max(rates))]

@@ -1,12 +1,10 @@
-"""`mpi-buffer` beside the Bcast of the Intel MPI Benchmarks, over the same MPI library; prints Markdown.
+"""`mpi-buffer` against the Bcast of the Intel MPI Benchmarks, over the same MPI library; prints Markdown.
 
-What does not live here: other MPI calls (mpi_plain.py beside plain mpi4py).
-
-IMB-MPI1 is a C program that calls MPI_Bcast in a loop: fixed size, no flow control, no time-outs, no Python. It comes
-with `pip install impi-rt`, best in an environment of its own, because that brings an MPI of its own; here it runs over
-the library and the launcher of this Python's mpi4py, by MPICH's common binary interface. IMB asks MPI for no threads,
-mpi4py for `multiple`, which costs MPICH locks and yields; `--thread-level serialized` makes the two alike.
-Rounds alternate; our rate is from the first receipt to the last, IMB's the inverse of its largest time.
+IMB-MPI1 is a C program that calls MPI_Bcast in a loop: fixed size, no flow control, no time-outs, no Python. Install it
+with `pip install impi-rt`, best in a separate environment, because that package brings its own MPI. Here it runs over
+the library and the launcher of this Python's mpi4py, through MPICH's common binary interface. IMB asks MPI for no
+threads, mpi4py for `multiple`, which costs MPICH locks and yields; `--thread-level serialized` makes the two alike.
+Rounds alternate. Our rate is from the first receipt to the last; IMB's is the inverse of its largest time.
 
     python benchmarks/peers/imb.py --imb /path/to/IMB-MPI1 [--rounds 5] [--sizes 16KiB,256KiB,4MiB] [--readers 1]
 """
@@ -35,7 +33,7 @@ _SECONDS = 0.3
 
 
 def work(token: str, sizes: list[int]) -> None:
-    """Be one process of our side; process 0 prints a rate a size."""
+    """Run as one process of our side; process 0 prints a rate for each size."""
     mpi = start_mpi("mpi-buffer")
     comm = mpi.COMM_WORLD.Dup()
     address, rank = mpi_plain.address(token, MpiBuffer.name, comm.Get_size() - 1), comm.Get_rank()
@@ -74,7 +72,7 @@ def imb_per_s(launch: list[str], environment: dict[str, str], sizes: list[int], 
 
 
 def compare(arguments: argparse.Namespace, imb: str, readers: int) -> None:
-    """Measure in rounds; print a row a size."""
+    """Measure in rounds; print a row for each size."""
     beside = Path(sys.executable).parent
     launch = [str(beside / "mpiexec"), "-n", str(readers + 1)]
     environment = {
@@ -106,7 +104,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", default=SIZES, help=f"message sizes, with commas (default {SIZES})")
     parser.add_argument("--readers", default="1", help="numbers of readers, with commas (default 1)")
-    parser.add_argument("--thread-level", default="multiple", help="of our side: multiple (default) or serialized")
+    parser.add_argument(
+        "--thread-level", default="multiple", help="thread level of our side: multiple (default) or serialized"
+    )
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:

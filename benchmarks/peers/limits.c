@@ -1,6 +1,4 @@
-/* What this machine allows between processes, in C: a ring in shared memory, two ping-pongs, a copy, a placement probe.
- *
- * What does not live here: any comparison (shm_vs_peers.py) and the choice of sizes, slots and cores (limits.py).
+/* What C achieves between processes on this machine: a ring in shared memory, two ping-pongs, a copy, a placement probe.
  *
  *   limits ring COPY(0|1) SIZE SLOTS READERS SECONDS CORES   one writer, every reader gets every message
  *   limits spin SIZE COUNT CORES                             half round trip, both sides poll
@@ -9,7 +7,7 @@
  *   limits memcpy SIZE SECONDS CORES                         one core's copy from private to private memory
  *
  * CORES is a list like 0,1 (writer first, then the readers) or - to leave placement to the kernel. Each call prints one
- * line of JSON. Readers are forked processes; the segment loses its name before they start, so nothing can be left over.
+ * line of JSON. Readers are forked processes; the segment is unlinked before they start, so nothing can be left behind.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -42,7 +40,7 @@ typedef struct {
     _Atomic uint64_t ready;
     char pad[LINE - 8];
     reader_t readers[MAX_READERS];
-} board_t;
+} control_t;
 
 typedef struct {
     _Atomic uint64_t sequence; /* of the message in the slot, plus one */
@@ -132,7 +130,7 @@ static inline uint64_t await(_Atomic uint64_t *word, uint64_t wanted) {
 /* ---- ring ---- */
 
 typedef struct {
-    board_t *board;
+    control_t *control;
     char *slots;
     size_t slot_bytes, size;
     uint64_t slot_count, sequence, room;
@@ -147,7 +145,7 @@ static void put(ring_t *ring, const unsigned char *message) {
     if (ring->sequence >= ring->room) {
         uint64_t slowest = UINT64_MAX;
         for (int i = 0; i < ring->readers; i++) {
-            uint64_t done = await(&ring->board->readers[i].consumed, ring->sequence + 1 - ring->slot_count);
+            uint64_t done = await(&ring->control->readers[i].consumed, ring->sequence + 1 - ring->slot_count);
             if (done < slowest) slowest = done;
         }
         ring->room = slowest + ring->slot_count;
@@ -193,9 +191,9 @@ static void put_for(ring_t *ring, double seconds, int marker, unsigned char *mes
 }
 
 static void ring_reader(ring_t *ring, int index) {
-    reader_t *me = &ring->board->readers[index];
+    reader_t *me = &ring->control->readers[index];
     unsigned char *mine = private_memory(ring->size);
-    atomic_fetch_add(&ring->board->ready, 1);
+    atomic_fetch_add(&ring->control->ready, 1);
     get_until(ring, me, WARM_END, mine);
     me->count = get_until(ring, me, END, mine);
 }
@@ -204,13 +202,13 @@ static void ring_reader(ring_t *ring, int index) {
 static double rate_of(const ring_t *ring, uint64_t sent) {
     uint64_t first = UINT64_MAX, last = 0;
     for (int i = 0; i < ring->readers; i++) {
-        const reader_t *one = &ring->board->readers[i];
-        if (one->count != sent) {
-            fprintf(stderr, "reader %d got %llu of %llu\n", i, (unsigned long long)one->count, (unsigned long long)sent);
+        const reader_t *reader = &ring->control->readers[i];
+        if (reader->count != sent) {
+            fprintf(stderr, "reader %d got %llu of %llu\n", i, (unsigned long long)reader->count, (unsigned long long)sent);
             exit(1);
         }
-        if (one->first_ns < first) first = one->first_ns;
-        if (one->last_ns > last) last = one->last_ns;
+        if (reader->first_ns < first) first = reader->first_ns;
+        if (reader->last_ns > last) last = reader->last_ns;
     }
     return (double)(sent - 1) / ((double)(last - first) / 1e9);
 }
@@ -222,8 +220,8 @@ static void run_ring(int copy, size_t size, uint64_t slots, int readers, double 
     }
     ring_t ring = {.size = size, .slot_count = slots, .room = slots, .readers = readers, .copy = copy};
     ring.slot_bytes = (HEAD + size + LINE - 1) / LINE * LINE;
-    ring.board = segment(sizeof(board_t) + ring.slot_bytes * slots);
-    ring.slots = (char *)(ring.board + 1);
+    ring.control = segment(sizeof(control_t) + ring.slot_bytes * slots);
+    ring.slots = (char *)(ring.control + 1);
     for (int i = 0; i < readers; i++) {
         if (fork_or_fail()) continue;
         pin(cores, i + 1);
@@ -232,7 +230,7 @@ static void run_ring(int copy, size_t size, uint64_t slots, int readers, double 
     }
     pin(cores, 0);
     unsigned char *message = private_memory(size);
-    await(&ring.board->ready, (uint64_t)readers);
+    await(&ring.control->ready, (uint64_t)readers);
     put_for(&ring, seconds / 5, WARM_END, message);
     uint64_t before = ring.sequence;
     put_for(&ring, seconds, END, message);

@@ -1,12 +1,10 @@
-"""`lmdb` beside the plainest correct use of the LMDB library on this machine: throughput, with ratios and a target.
+"""`lmdb` against the simplest correct use of the LMDB library on this machine: throughput, with ratios and a target.
 
-What does not live here: the alternation and the table (_common.py).
-
-The plain side is what a careful author writes in an afternoon: a ring of keys, one write transaction a message, one
-read transaction a message with `buffers=True`, and counters in shared memory that say how far everyone is. All poll
-them, giving up the core between looks. Both sides have the same options of the environment and as many messages in
-flight, and run in the same round, in fresh processes pinned to the same cores. Every reader looks at the first byte of
-every message; a run that lost one is no figure.
+The plain side is what a careful author writes in an afternoon: a ring of keys, one write transaction per message, one
+read transaction per message with `buffers=True`, and counters in shared memory that say how far each process is. All
+processes poll them and yield the core between polls. Both sides have the same environment options and equally many
+messages in flight, and run in the same round, in fresh processes pinned to the same cores. Every reader looks at the
+first byte of every message; a run that lost a message gives no figure.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ def _open(path: str, map_bytes: int) -> lmdb.Environment:
 
 
 def plain_publish(path: str, map_bytes: int, words: Any, readers: int, slots: int, size: int, seconds: float) -> Role:
-    """Role: the plain writer; word 0 counts messages written, word 8 + 8 i those that reader i is done with."""
+    """Role: the plain writer; word 0 counts messages written, word 8 + 8i those that reader i is done with."""
     body, marker = bytes([BODY]) * size, bytes([MARKER]) + bytes(size - 1)
     batch = _common.batch_of(size)
     counters = memoryview(words).cast("B").cast("Q")
@@ -159,7 +157,7 @@ def plain_per_s(size: int, readers: int, seconds: float) -> float:
 
 
 def main() -> int:
-    """Compare every size and number of readers, and print the table."""
+    """Compare every size and number of readers; print the table."""
     options = _common.make_parser(__doc__.splitlines()[0], "64,1KiB,16KiB,256KiB,4MiB").parse_args()
     rows = []
     for size, readers in itertools.product(options.sizes, options.readers):

@@ -1,15 +1,13 @@
-"""The MPI backends against the plainest mpi4py loops that make the same calls; prints Markdown.
+"""The MPI backends against the simplest mpi4py loops that make the same calls; prints Markdown.
 
-What does not live here: other transports, other MPI programs (imb.py), and anything that a user of ipcbench needs.
-
-The plain loops have no flow control but MPI's own, no time-outs, and give the reader one buffer for ever. There are
-two for `Bcast`: *fixed* knows every size and the number of messages beforehand, which is the floor but no stream;
-*stream* takes messages of any size until the end, so it broadcasts each length first (0 ends). The other calls carry
-length and end themselves; there the two are one. Ours is a channel as the library opens it. All run in the same
-processes, in alternating rounds whose order alternates too. A rate is n - 1 messages over the time from the first
-reader's first receipt to the last reader's last one; the ratio is the median over the rounds' own ratios, with the
-lowest and the highest. On Linux, a round in which other programs used more than a tenth of a core is measured again, a
-few times at most.
+The plain loops have no flow control except MPI's own and no time-outs, and the reader keeps a single buffer. `Bcast`
+has two: *fixed* knows every size and the number of messages beforehand, which is the floor but not a stream;
+*stream* takes messages of any size until the end, so it broadcasts each length first (0 ends it). The other calls carry
+length and end themselves, so one loop serves as both. Our side is a channel as the library opens it. All loops run in
+the same processes, in alternating rounds whose order alternates too. A rate is n - 1 messages over the time from the
+first reader's first receipt to the last reader's last one; the ratio is the median of the rounds' ratios, with the
+lowest and the highest. On Linux, a round in which other programs used more than a tenth of a core is repeated, a few
+times at most.
 
     python benchmarks/peers/mpi_plain.py [--rounds 5] [--sizes 64,16KiB,4MiB] [--readers 1,3] [--seconds 0.2]
 """
@@ -58,7 +56,7 @@ class Case:
 
 
 def fixed_case(mpi: Any, comm: Any, backend: str, size_bytes: int) -> Case:
-    """Return the body of the plain loop that knows all sizes."""
+    """Return the calls of the plain loop that knows all sizes."""
     message, others = bytearray(size_bytes), range(1, comm.Get_size())
     if backend == "mpi":
         return Case(backend, size_bytes, lambda: comm.bcast(message, 0), lambda: comm.bcast(None, 0))
@@ -77,7 +75,7 @@ def fixed_case(mpi: Any, comm: Any, backend: str, size_bytes: int) -> Case:
 
 
 def stream_case(comm: Any, backend: str, size_bytes: int) -> Case | None:
-    """Return the body of the plain loop that takes any size; None where that is the other loop."""
+    """Return the calls of the plain loop that takes any size; None if the fixed loop is that loop."""
     if backend != "mpi-buffer":
         return None
     message, length = memoryview(bytearray(size_bytes)), array.array("q", [size_bytes])
@@ -95,7 +93,7 @@ def stream_case(comm: Any, backend: str, size_bytes: int) -> Case | None:
 
 
 def our_case(end: Writer | Reader, backend: str, size_bytes: int) -> Case:
-    """Return the body of a loop over a channel."""
+    """Return the calls of a loop over a channel."""
     message = bytearray(size_bytes)
     if isinstance(end, Writer):
         write = end.write
@@ -124,7 +122,7 @@ def run(comm: Any, case: Case, count: int) -> float:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    """Be one process of the launch: measure all cases; process 0 prints the rows of the table."""
+    """Run as one process of the launch and measure all cases; process 0 prints the rows of the table."""
     mpi = start_mpi("mpi")
     comm = mpi.COMM_WORLD.Dup()
     readers = comm.Get_size() - 1
@@ -161,7 +159,7 @@ def _row(comm: Any, cases: list[Case], arguments: argparse.Namespace) -> None:
     name = f"| {cases[0].backend} | {comm.Get_size() - 1} | {format_bytes(cases[0].size_bytes)} "
     ratios = [
         [ours / plain for ours, plain in zip(rates[0], rates[which], strict=True)]
-        for which in (1, len(cases) - 1)  # of a pickled object the stream is the fixed loop
+        for which in (1, len(cases) - 1)  # for a pickled object, the stream is the fixed loop
     ]
     shown = [format_significant(statistics.median(each)) for each in (rates[0], rates[1], rates[-1])]
     spreads = [f"{statistics.median(each):.2f} ({min(each):.2f}-{max(each):.2f})" for each in ratios]
@@ -169,7 +167,7 @@ def _row(comm: Any, cases: list[Case], arguments: argparse.Namespace) -> None:
 
 
 def busy_s(comm: Any) -> tuple[float, float, float]:
-    """Return the time, the CPU time that all programs of this host have used, and that of this launch, in seconds."""
+    """Return the time, and the CPU time used by all programs of this host and by this launch, in seconds."""
     time_s, ours = now_ns() / 1e9, sum(comm.allgather(time.process_time()))
     try:
         words = Path("/proc/stat").read_text().split(maxsplit=9)
@@ -191,7 +189,7 @@ def address(token: str, backend: str, readers: int) -> Address:
 
 
 def sizes_of(arguments: argparse.Namespace) -> list[int]:
-    """Return the sizes that were asked for."""
+    """Return the requested sizes."""
     return [parse_bytes(text, "--sizes") for text in arguments.sizes.split(",")]
 
 
@@ -215,14 +213,14 @@ def launch(arguments: argparse.Namespace, readers: int) -> int:
 
 
 def main() -> int:
-    """Parse, print the head of the table, launch once for each number of readers."""
+    """Parse, print the table head, launch once for each number of readers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="pairs of measurements for each case")
     parser.add_argument("--sizes", default=SIZES, help=f"message sizes, with commas (default {SIZES})")
     parser.add_argument("--readers", default="1,3", help="numbers of readers, with commas (default 1,3)")
     parser.add_argument("--seconds", type=float, default=0.2, help="length of each measurement")
     parser.add_argument("--backend", default="all", choices=("all", *BACKENDS))
-    parser.add_argument("--mpiexec-options", default="", help="further options for mpiexec")
+    parser.add_argument("--mpiexec-options", default="", help="more options for mpiexec")
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:

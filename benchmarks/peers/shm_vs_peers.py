@@ -1,9 +1,7 @@
-"""`shm` beside iceoryx2 and beside C on this machine: throughput, half round trips, CPU while idle.
+"""`shm` against iceoryx2 and against C on this machine: throughput, half round trips, CPU while idle.
 
-What does not live here: iceoryx2's side (iceoryx2_pubsub.py), the C side (limits.c), the alternation (_common.py).
-
-Both sides of a comparison run in the same round, in fresh processes pinned to the same cores, with as many slots and
-the same copies. Every reader looks at the first byte of every message; a run that lost one gives no figure.
+Both sides of a comparison run in the same round, in fresh processes pinned to the same cores, with equally many slots
+and the same copies. Every reader looks at the first byte of every message; a run that lost a message gives no figure.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import _common
+import _native
 import iceoryx2_pubsub
-import limits
 from _common import BODY, MARKER, Role, Row
 
 from ipcbench.backend import Address
@@ -139,7 +137,7 @@ def wait_in_vain(address: Address) -> Role:
 
 
 class Channel:
-    """A channel for the length of a `with`."""
+    """A channel that exists for the length of a `with` block."""
 
     def __init__(self, size: int, readers: int, wait: WaitStrategy) -> None:
         name = f"ipcb-peers-{os.getpid()}-{next(_numbers)}"
@@ -169,7 +167,7 @@ def half_round_trip_ns(size: int, seconds: float, wait: WaitStrategy) -> float:
 
 
 def beside_iceoryx2(sizes: tuple[int, ...], readers: Sequence[int], seconds: float, rounds: int) -> list[Row]:
-    """Compare throughput with iceoryx2: zero-copy at every size, copied out only where copying dominates."""
+    """Compare throughput with iceoryx2: zero-copy at every size, copied out only at sizes where copying dominates."""
     rows = []
     for size, count, copy in itertools.product(sizes, readers, ("view", "bytes")):
         large = size >= 2**20
@@ -197,13 +195,13 @@ def beside_the_c_ring(sizes: tuple[int, ...], readers: Sequence[int], seconds: f
         target = None if count > 1 or size < 2**14 else 0.65 if size < 2**18 else 0.85
         how = "copied into a buffer" if copy == "buffer" else "zero-copy"
         row = Row(f"{_common.size_label(size, count)}, {how}", "messages/s", "shm", "C ring", at_least=target)
-        slots = limits.ring_slots(size, DEPTH)
+        slots = _native.ring_slots(size, DEPTH)
 
         def ours(size: int = size, count: int = count, copy: str = copy) -> float:
             return throughput(size, count, seconds, copy=copy)
 
         def theirs(size: int = size, count: int = count, slots: int = slots, copy: str = copy) -> float:
-            return limits.ring_per_s(size, slots, count, seconds, copy=copy == "buffer")
+            return _native.ring_per_s(size, slots, count, seconds, copy=copy == "buffer")
 
         rows.append(_common.compare(row, ours, theirs, rounds))
     return rows
@@ -221,17 +219,17 @@ def half_round_trips(seconds: float, rounds: int) -> list[list[Row]]:
         alike = f"{_MESSAGE_BYTES} B, both polling"
         other = lambda: iceoryx2_pubsub.half_round_trip_ns(_MESSAGE_BYTES, seconds)  # noqa: E731
         beside(alike, "spin", "iceoryx2", 1 / 3, other)
-    if not limits.why_not():
-        spin = lambda: limits.half_round_trip_ns("spin", _MESSAGE_BYTES, 100_000)  # noqa: E731
+    if not _native.why_not():
+        spin = lambda: _native.half_round_trip_ns("spin", _MESSAGE_BYTES, 100_000)  # noqa: E731
         beside("64 B, both polling", "spin", "C", 4.0, spin)
-    if not limits.why_not() and sys.platform.startswith("linux"):
-        event = lambda: limits.half_round_trip_ns("eventfd", _MESSAGE_BYTES, 10_000)  # noqa: E731
+    if not _native.why_not() and sys.platform.startswith("linux"):
+        event = lambda: _native.half_round_trip_ns("eventfd", _MESSAGE_BYTES, 10_000)  # noqa: E731
         beside("64 B, both sleeping", "block", "C eventfd", 2.5, event)
     return tables
 
 
 def idle_shares() -> dict[str, float]:
-    """Return, by wait strategy, the share of a core that a reader uses while it waits 5 s for nothing."""
+    """Return, by wait strategy, the share of a core that a reader uses while it waits 5 s in vain."""
     shares = {}
     for wait in ("block", "auto"):
         with Channel(_MESSAGE_BYTES, 1, wait) as address:
@@ -240,12 +238,12 @@ def idle_shares() -> dict[str, float]:
 
 
 def main() -> int:
-    """Run the sections asked for and print their tables."""
+    """Run the requested sections and print their tables."""
     parser = _common.make_parser(__doc__.splitlines()[0], None)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="sections (default: all)")
     options = parser.parse_args()
     tables: dict[str, object] = {}
-    for name, missing in (("iceoryx2", iceoryx2_pubsub.why_not()), ("C", limits.why_not())):
+    for name, missing in (("iceoryx2", iceoryx2_pubsub.why_not()), ("C", _native.why_not())):
         if missing:
             print(f"Without {name}: {missing}.")
     how = (options.readers, options.seconds, options.rounds)
@@ -253,7 +251,7 @@ def main() -> int:
         rows = beside_iceoryx2(options.sizes or (64, 2**10, 2**22), *how)
         tables["iceoryx2"] = rows
         _common.print_rows("Throughput beside iceoryx2", rows)
-    if "ring" in options.only and not limits.why_not():
+    if "ring" in options.only and not _native.why_not():
         rows = beside_the_c_ring(options.sizes or (2**14, 2**18, 2**20, 2**22), *how)
         tables["ring"] = rows
         _common.print_rows("Throughput beside a C ring", rows)

@@ -1,12 +1,10 @@
-"""`zmq` and `zmq-tcp` beside the plainest correct pyzmq script on this machine: throughput, with ratios and a target.
+"""`zmq` and `zmq-tcp` against the simplest correct pyzmq script on this machine: throughput, with ratios and a target.
 
-What does not live here: the alternation and the table (_common.py).
-
-The plain side has what a careful author writes in an afternoon: an XPUB socket with XPUB_NODROP, so that it blocks
-instead of dropping, which waits for as many subscriptions as there are readers; a SUB socket a reader; high-water marks
-as deep as our channel; `send` and `recv`. With `--frames` it receives with `copy=False` from 128 KiB on, as we do.
-Both run in the same round, in fresh processes. Every reader looks at the first byte of every message and counts; a run
-that lost one is no figure.
+The plain side is what a careful author writes in an afternoon: an XPUB socket with XPUB_NODROP, so that it blocks
+instead of dropping, which waits for as many subscriptions as there are readers; one SUB socket per reader; high-water
+marks as deep as our channel; `send` and `recv`. With `--frames` it receives with `copy=False` from 128 KiB on, as the
+backend does. Both sides run in the same round, in fresh processes. Every reader looks at the first byte of every
+message and counts; a run that lost a message gives no figure.
 """
 
 from __future__ import annotations
@@ -150,7 +148,7 @@ def plain_per_s(transport: str, size: int, readers: int, seconds: float, frames:
 
 
 def main() -> int:
-    """Compare every transport, size and number of readers, and print a table a transport."""
+    """Compare every transport, size and number of readers; print one table per transport."""
     parser = _common.make_parser(__doc__.splitlines()[0], "64,1KiB,16KiB,256KiB,4MiB")
     parser.add_argument(
         "--transport", nargs="+", choices=list(TRANSPORTS), default=list(TRANSPORTS), help="default: all"

@@ -1,10 +1,7 @@
-"""How often an interval that is said to hold the truth 95 times in 100 does: synthetic runs with a known median; prints
-Markdown.
-
-What does not live here: real processes (`ipcbench selftest`, rank_stability.py).
+"""How often a 95 % interval contains the truth: synthetic runs with a known median; prints Markdown.
 
 Each synthetic run has rounds that differ, and samples of a given shape within them. The truth is the median of the
-whole population, rounds included, found from a far larger draw of the same kind. The last row is of the ratio of two
+whole population, rounds included, estimated from a far larger draw of the same kind. The last row is the ratio of two
 cells that took turns, one of them slower by a tenth.
 
     python benchmarks/verdicts/coverage.py [--runs 1000] [--rounds 5] [--samples 450]
@@ -27,7 +24,7 @@ _BETWEEN = 0.05
 """Standard deviation of the logarithm of a round's own level."""
 _BLOCKS = 10
 _COMMON = 0.3
-"""Standard deviation of the logarithm of what a shared machine does to both cells in a turn."""
+"""Standard deviation of the logarithm of the disturbance that both cells share in a turn."""
 _SLOWER = 1.1
 
 
@@ -50,13 +47,13 @@ def autocorrelated(source: np.random.Generator, count: int) -> Samples:
 
 
 def bimodal(source: np.random.Generator, count: int) -> Samples:
-    """Return near and far: in each round another share of the samples, around 70 %, is of the faster kind."""
+    """Return samples of near and far cores: about 70 % are fast, a different share in each round."""
     fast = source.random(count) < np.clip(source.normal(0.7, 0.05), 0.0, 1.0)
     return np.where(fast, 1.0, 2.2) * source.lognormal(0.0, 0.1, count)
 
 
 def one_slow_reader(source: np.random.Generator, count: int) -> Samples:
-    """Return those of three readers, one of which takes half as long again."""
+    """Return samples of three readers, one of which takes half as long again."""
     slow = np.arange(count) % 3 == 2
     return np.where(slow, 1.5, 1.0) * source.lognormal(0.0, 0.3, count)
 
@@ -78,7 +75,7 @@ def one_run(
 
 
 def share_covered(shape: Callable[[np.random.Generator, int], Samples], runs: int, rounds: int, count: int) -> float:
-    """Return the share of runs whose interval holds the true median."""
+    """Return the share of runs whose interval contains the true median."""
     truth = float(np.median(np.concatenate(one_run(shape, np.random.default_rng(99), 4000, count))))
     covered = 0
     for seed in range(runs):
@@ -93,10 +90,10 @@ def share_covered(shape: Callable[[np.random.Generator, int], Samples], runs: in
 
 
 def share_of_ratios_covered(runs: int, rounds: int) -> float:
-    """Return the share of runs in which the interval of a ratio, turn by turn, holds the true one.
+    """Return the share of runs in which the interval of a ratio, computed turn by turn, contains the true ratio.
 
-    The rounds of each cell differ, and its turns have heavy tails (Student's t with 3 degrees of freedom), beside what
-    both cells have in common.
+    The rounds of each cell differ, and its turns have heavy tails (Student's t with 3 degrees of freedom), in addition
+    to the disturbance that both cells share.
     """
     covered = 0
     for seed in range(runs):
@@ -105,7 +102,7 @@ def share_of_ratios_covered(runs: int, rounds: int) -> float:
         cells = []
         for level in (0.0, np.log(_SLOWER)):
             own = source.normal(level, _BETWEEN, (rounds, 1)) + _BETWEEN * source.standard_t(3, (rounds, _BLOCKS))
-            turns = {str(index): one for index, one in enumerate(common + own)}
+            turns = {str(index): values for index, values in enumerate(common + own)}
             cells.append(Estimate(1.0, np.zeros(2), 1.0, rounds - 1.0, rounds, turns))
         interval = ratio(cells[1], cells[0])
         covered += interval.low <= _SLOWER <= interval.high
@@ -113,13 +110,13 @@ def share_of_ratios_covered(runs: int, rounds: int) -> float:
 
 
 def main() -> int:
-    """Print a row a shape."""
+    """Print a row for each shape."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--samples", type=int, default=450, help="of a round")
+    parser.add_argument("--samples", type=int, default=450, help="samples per round")
     options = parser.parse_args()
-    print("| shape | intervals that hold the truth | wanted |\n|---|---:|---|")
+    print("| shape | intervals that contain the truth | wanted |\n|---|---:|---|")
     for shape in SHAPES:
         _show(shape.__name__, share_covered(shape, options.runs, options.rounds, options.samples))
     _show("ratio of two that took turns", share_of_ratios_covered(options.runs, options.rounds))

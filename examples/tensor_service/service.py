@@ -1,13 +1,12 @@
-"""A tensor service: one client, one server, five methods of very different sizes, over whichever transport is chosen.
+"""A tensor service: one client, one server, five methods of very different sizes, over a transport of your choice.
 
     python examples/tensor_service/service.py --transport zmq --calls 200 --trace trace/
 
-What does not live here: anything that ipcbench provides. The transport is a Backend of the library, so changing it is
-changing one word; the calls are recorded by `ipcbench.trace`, on both sides.
+The transport is a Backend of ipcbench, so changing it means changing one word. `ipcbench.trace` records the calls on
+both sides.
 
-A message is a name in 16 bytes, the number of columns, the 40 bytes by which the two sides' records are joined, and the
-array, float32. The client works on each
-answer before it calls again, as applications do.
+A message is a name in 16 bytes, the number of columns, the 40 bytes that join the two sides' records, and the array,
+float32. The client works on each answer before it calls again, as applications do.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_variable, "1")  # read by numpy's import: client and server shall not be in each other's way
+    os.environ.setdefault(_variable, "1")  # NumPy reads it when imported; client and server must not compete for cores
 
 import numpy as np  # noqa: E402
 
@@ -40,7 +39,7 @@ LARGEST_BYTES = 2**22 + _HEAD.size
 
 
 class Packer:
-    """Packs messages into one buffer and unpacks them into arrays that it keeps: nothing is allocated in a call."""
+    """Packs messages into one buffer and unpacks them into arrays that it keeps, so that a call allocates nothing."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(LARGEST_BYTES))
@@ -48,7 +47,7 @@ class Packer:
         self._arrays: dict[tuple[str, int], Array] = {}
 
     def pack(self, name: str, array: Array) -> memoryview:
-        """Return a message: name, columns, the array. It is valid until the next one."""
+        """Return a message: name, columns, the array. It is valid until the next `pack`."""
         _HEAD.pack_into(self._buffer, 0, name.encode(), array.shape[-1] if array.ndim > 1 else 0, b"")
         self._floats[: array.size] = array.reshape(-1)
         return self._buffer[: _HEAD.size + array.nbytes]
@@ -58,19 +57,19 @@ class Packer:
         self._buffer[_HEAD.size - len(context) : _HEAD.size] = context
 
     def unpack(self, view: memoryview) -> tuple[str, Array]:
-        """Return the name and a copy of the array, valid until the next one of that name and size."""
+        """Return the name and a copy of the array, valid until the next array of that name and size."""
         raw, columns, _ = _HEAD.unpack_from(view)
         name = raw.rstrip(b"\0").decode()
-        found: Array = np.frombuffer(view, dtype=np.float32, offset=_HEAD.size)
-        if (name, found.size) not in self._arrays:
-            self._arrays[name, found.size] = np.empty_like(found)
-        array = self._arrays[name, found.size]
-        array[:] = found
+        received: Array = np.frombuffer(view, dtype=np.float32, offset=_HEAD.size)
+        if (name, received.size) not in self._arrays:
+            self._arrays[name, received.size] = np.empty_like(received)
+        array = self._arrays[name, received.size]
+        array[:] = received
         return name, array.reshape(-1, columns) if columns else array
 
 
 class Service:
-    """What the server can do. Arrays are float32."""
+    """The methods of the server. Arrays are float32."""
 
     def __init__(self) -> None:
         generator = np.random.default_rng(1)
@@ -87,7 +86,7 @@ class Service:
         }
 
     def _lookup(self, keys: Array) -> Array:
-        """256 keys (1 KiB) → the first quarter of each one's row (64 KiB)."""
+        """256 keys (1 KiB) → the first quarter of each key's row (64 KiB)."""
         rows: Array = self._table[keys.astype(np.int64) % _TABLE_ROWS, :64]
         return rows
 
@@ -103,7 +102,7 @@ class Service:
 
 def serve(transport: str, there: Any, back: Any, folder: str) -> None:
     """Serve until the client has closed."""
-    os.setsid()  # a session of its own, as a server has: the system shares out its cores by sessions
+    os.setsid()  # a separate session, as a server has: the system divides CPU time among sessions
     if folder:
         trace.start(folder, service="server")
     service, packer = Service(), Packer()
@@ -129,7 +128,7 @@ def serve(transport: str, there: Any, back: Any, folder: str) -> None:
 
 
 def inputs() -> dict[str, Array]:
-    """Return what each method is called with."""
+    """Return the argument of each method."""
     generator = np.random.default_rng(2)
     return {
         "Ping": np.zeros(0, dtype=np.float32),
@@ -141,14 +140,14 @@ def inputs() -> dict[str, Array]:
 
 
 def plan(calls: int) -> Iterator[str]:
-    """Yield the methods in the order of the calls: mostly small ones."""
+    """Yield the methods in the order of the calls, mostly small ones."""
     mix = ["Ping"] * 6 + ["Lookup"] * 6 + ["Upload"] * 4 + ["Matmul"] * 2 + ["Download"] * 2
     order = np.random.default_rng(3).permutation(np.resize(np.array(mix), calls))
     yield from order.tolist()
 
 
 def digest(array: Array) -> float:
-    """Do the client's own work on an answer."""
+    """Do the client's own work on a result."""
     return float(np.tanh(array[: 2**14]).sum())
 
 
@@ -161,7 +160,7 @@ class Client:
         self._packer = Packer()
 
     def call(self, method: str, array: Array) -> Array:
-        """Call a method and return its answer."""
+        """Call a method and return its result."""
         with trace.call(method) as call:
             request = self._packer.pack(method, array)
             call.serialized(len(request))
@@ -177,7 +176,7 @@ class Client:
 
 
 def run(transport: str, calls: int, folder: str = "") -> float:
-    """Run client and server and return how long the calls took, in s, without starting."""
+    """Run client and server; return how long the calls took, in s, start-up not included."""
     backend, token = get_backend(transport)(), f"ipcb-{secrets.token_hex(4)}"
     there, back = (
         backend.create(ChannelSpec(name=f"{token}-{number}", max_message_bytes=LARGEST_BYTES, depth=2))
@@ -196,7 +195,7 @@ def run(transport: str, calls: int, folder: str = "") -> float:
 
 def _drive(client: Client, calls: int, folder: str) -> float:
     arguments = inputs()
-    for method in [*arguments] * 3:  # nothing is timed before everything has been used
+    for method in [*arguments] * 3:  # use everything once before timing starts
         digest(client.call(method, arguments[method]))
     if folder:
         trace.start(folder, service="client")

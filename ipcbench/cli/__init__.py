@@ -1,21 +1,24 @@
 """The command line: parse, validate, call, exit code. The only part of the package that prints or exits.
 
-Exit codes: 0 done; 1 a check or a gate failed, or nothing could be measured; 2 what was asked for is not possible, in
-one line on stderr; 3 a gate can claim neither; 130 interrupted. Data goes to stdout, everything else to stderr.
+Exit codes: 0 done; 1 a check or a gate failed, or nothing could be measured; 2 bad input, explained in one line on
+stderr; 3 a gate is inconclusive; 130 interrupted. Data goes to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from typing import Any, TypeVar
 
 import click
 
 from ipcbench import __version__
 from ipcbench.errors import IntegrityError, IpcbenchError, TransportError, TrialError
+
+FunctionOrCommand = TypeVar("FunctionOrCommand", bound=Callable[..., Any] | click.Command)
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -37,8 +40,20 @@ _COMMANDS = (
 )
 
 
+def format_option(*formats: str) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
+    """Return the option `--format`; the first format is the default."""
+    return click.option(
+        "--format",
+        "form",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help="Format of the output.",
+    )
+
+
 class _Commands(click.Group):
-    """The commands, each imported when it is asked for."""
+    """The commands; each is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -54,7 +69,7 @@ class _Commands(click.Group):
     cls=_Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="`ipcbench run` measures and prints the table; `ipcbench COMMAND --help` explains a command.",
+    epilog="`ipcbench run` measures and prints tables; `ipcbench COMMAND --help` explains a command.",
 )
 @click.version_option(__version__, message="ipcbench %(version)s")
 @click.pass_context
@@ -65,16 +80,16 @@ def _group(context: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out one command line and return its exit code.
+    """Run one command line and return its exit code.
 
     Args:
-        arguments: without the program's name; None takes those of this process.
+        arguments: the command line without the program's name; None takes this process's.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without `µ` is no reason to stop
-    sys.path.append("")  # the current folder, where `module:Class` is looked for
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is told to end tidies up, as for Ctrl-C
+            stream.reconfigure(errors="replace")  # a terminal that cannot show `µ` must not stop a command
+    sys.path.append("")  # the current folder, so that `module:Class` is found there
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends a run as Ctrl-C does: it cleans up
     try:
         code = _group.main(
             arguments,
@@ -94,6 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(text: str, code: int) -> int:
-    """Say in one line on stderr what is wrong, and return `code`."""
+    """Print the error as one line on stderr, and return `code`."""
     click.echo(f"ipcbench: error: {' '.join(text.split())}", err=True)
     return code

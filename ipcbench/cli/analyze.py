@@ -7,7 +7,17 @@ from pathlib import Path
 
 import click
 
-from ipcbench.cli.output import CSV_FILE, FORMATS, MARKDOWN_FILE, RESULTS_ROOT, print_tables, read_run, write_tables
+from ipcbench.cli import format_option
+from ipcbench.cli.output import (
+    CSV_FILE,
+    FORMATS,
+    MARKDOWN_FILE,
+    RESULTS_ROOT,
+    make_folder,
+    print_tables,
+    read_run,
+    write_tables,
+)
 from ipcbench.cli.report_files import PLOTS_FOLDER, REPORT_FILE, write_report
 from ipcbench.errors import StoreError
 
@@ -15,40 +25,40 @@ from ipcbench.errors import StoreError
 @click.command(
     "analyze",
     short_help="Print the tables of a stored run; write plots and a report.",
-    help=f"""Print the tables of RUN, the folder of a run; without it, of the latest under {RESULTS_ROOT}/. Runs named
-    together are shown one after the other, and their plots have fan-out over all of them.
+    help=f"""Print the tables of RUN, the folder of a run; by default the latest run in {RESULTS_ROOT}/. Several runs
+    are shown one after the other, and their plots show fan-out over all of them.
 
-    Writes {MARKDOWN_FILE}, {CSV_FILE}, {PLOTS_FOLDER}/ (PNG and SVG) and {REPORT_FILE} into that folder, and changes
-    nothing else there.""",
+    Writes {MARKDOWN_FILE}, {CSV_FILE}, {PLOTS_FOLDER}/ (PNG and SVG) and {REPORT_FILE} into each run's folder, and
+    changes nothing else there.""",
 )
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], help="Form of the output.")
-@click.option("--out", metavar="DIR", help="Where to write instead; of several runs, each in a folder of its name.")
-@click.option("--no-report", is_flag=True, help="Only print, and write nothing.")
+@format_option(*FORMATS)
+@click.option("--out", metavar="DIR", help="Write the files here instead; several runs get a folder each, by name.")
+@click.option("--no-report", is_flag=True, help="Print only; write no files.")
 def command(runs: tuple[str, ...], form: str, out: str | None, *, no_report: bool) -> None:
     """Find the runs, show them, write their files."""
     from ipcbench.results.store import latest_run
 
-    folders = [Path(one) for one in runs] or [latest_run(RESULTS_ROOT)]
+    folders = [Path(name) for name in runs] or [latest_run(RESULTS_ROOT)]
     read = [read_run(folder) for folder in folders]
-    print_tables([found for _, found in read], form)
+    print_tables([tables for _, tables in read], form)
     if no_report:
         return
     for index, target in enumerate(_targets(folders, out)):
-        run, found = read[index]
-        others = [one for number, one in enumerate(read) if number != index]
+        run, tables = read[index]
+        others = [other for number, other in enumerate(read) if number != index]
         try:
-            _make_folder(target)
-            write_tables(found, target)
-            write_report(run, found, others, target)
+            make_folder(target)
+            write_tables(tables, target)
+            write_report(run, tables, others, target)
         except StoreError as error:
             if out is not None:
                 raise
-            click.echo(f"warning: {error}; what is printed is not written there", err=True)
+            click.echo(f"warning: {error}; the tables above are not written there", err=True)
 
 
 def _targets(folders: Sequence[Path], out: str | None) -> list[Path]:
-    """Return where the files of each run go."""
+    """Return the folder for the files of each run."""
     if out is None:
         return list(folders)
     if len(folders) == 1:
@@ -56,13 +66,6 @@ def _targets(folders: Sequence[Path], out: str | None) -> list[Path]:
     names: list[str] = []
     for folder in folders:
         name = folder.resolve().name or "run"
-        same = sum(one == name or one.startswith(f"{name}-again-") for one in names)
+        same = sum(earlier == name or earlier.startswith(f"{name}-again-") for earlier in names)
         names.append(f"{name}-again-{same}" if same else name)
     return [Path(out) / name for name in names]
-
-
-def _make_folder(path: Path) -> None:
-    from ipcbench.util.files import as_store_errors
-
-    with as_store_errors(path):
-        path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`ipcbench check`: the conformance suite on one backend, a line for each law as it is decided."""
+"""`ipcbench check`: the conformance suite on a backend, with a line for each law as it is decided."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ipcbench.cli import EXIT_FAILED, format_option
+
 if TYPE_CHECKING:
     from ipcbench.testing import LawResult
-
-EXIT_FAILED = 1
 
 
 @click.command("check", short_help="Check a backend against the contract.")
 @click.argument("backend", metavar="NAME | module:Class")
-@click.option("--laws", metavar="LAW,…", help="Only these laws: C1,C7.")
-@click.option("--quick", is_flag=True, help="Fewer, smaller and shorter checks; finds less.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@click.option("--laws", metavar="LAW,…", help="Check only these laws, such as C1,C7.")
+@click.option("--quick", is_flag=True, help="Run fewer, smaller and shorter checks; finds less.")
+@format_option("text", "json")
 def command(backend: str, laws: str | None, quick: bool, form: str) -> int:
-    """Check a backend against every law of the contract (docs/contract.md); exit 1 if one is broken.
+    """Check a backend against every law of the contract (docs/contract.md); exit 1 if a law is broken.
 
-    BACKEND is a name of `ipcbench list`, or your own class; the current folder is searched for its module.
+    Give a NAME from `ipcbench list`, or your own class; its module is also looked for in the current folder.
     """
     from ipcbench.registry import get_backend
     from ipcbench.testing import LAWS, check_backend
@@ -30,20 +30,22 @@ def command(backend: str, laws: str | None, quick: bool, form: str) -> int:
     backend_class = get_backend(backend)
     backend_class.probe()
     results: list[LawResult] = []
-    for law in laws.split(",") if laws else LAWS:  # law by law, so that each verdict is seen as it falls
+    for law in laws.split(",") if laws else LAWS:  # law by law, so that each verdict is shown at once
         results += check_backend(backend_class, laws=[law.strip()], quick=quick)
         if form == "text":
             click.echo(_line(results[-1]))
-    counts = {outcome: sum(one.outcome == outcome for one in results) for outcome in ("passed", "failed", "skipped")}
+    counts = {
+        outcome: sum(result.outcome == outcome for result in results) for outcome in ("passed", "failed", "skipped")
+    }
     if form == "text":
         click.echo(f"{backend}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     else:
-        click.echo(json.dumps([asdict(one) for one in results], indent=2))
+        click.echo(json.dumps([asdict(result) for result in results], indent=2))
     return EXIT_FAILED if counts["failed"] else 0
 
 
 def _line(result: LawResult) -> str:
-    """Return the verdict in one line; what was seen follows it, indented, if the law is broken."""
+    """Return the verdict in one line; if the law is broken, what was observed follows, indented."""
     mark = {"passed": "ok  ", "failed": "FAIL", "skipped": "skip"}[result.outcome]
     line = f"{mark}  {result.law:4} {result.title}"
     if result.outcome == "failed":

@@ -1,4 +1,4 @@
-"""`ipcbench compare`: run B against run A, and a gate for continuous integration."""
+"""`ipcbench compare`: run B against run A, with a gate for continuous integration."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ipcbench.cli import format_option
 from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,20 +24,24 @@ _MAX_GATE_PERCENT = 1000.0
 @click.command(
     "compare",
     short_help="Compare two stored runs, cell by cell.",
-    help="""Compare run B with the earlier run A, two folders of results, cell by cell: the ratio B / A of each figure
-    with its interval, and whether that is a difference.
+    help="""Compare run B with the earlier run A, two folders of results, cell by cell. For each figure, print the
+    ratio B / A with its interval, and whether the two differ.
 
-    Exit codes: 0 done; 2 bad input. With --gate: 0 nothing is worse by more than it; 1 something is; 3 neither can be
-    claimed.""",
+    Exit codes: 0 done; 2 bad input. With --gate: 0 no figure is worse by more than the gate; 1 at least one is; 3 the
+    runs allow neither claim.""",
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--gate", metavar="PERCENT", help="How much worse a figure may be: 5%.")
-@click.option("--metrics", metavar="NAME,…", help="Only these figures: latency-p50,throughput; fewer tell more.")
-@click.option("--across-machines", is_flag=True, help="Compare runs of different machines too.")
-@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", help="Form.")
+@click.option("--gate", metavar="PERCENT", help="How much worse a figure may get, such as 5%.")
+@click.option(
+    "--metrics",
+    metavar="NAME,…",
+    help="Test only these figures, such as throughput; fewer figures make a sharper test.",
+)
+@click.option("--across-machines", is_flag=True, help="Allow runs of different machines.")
+@format_option("text", "markdown", "json")
 def command(a: str, b: str, gate: str | None, metrics: str | None, across_machines: bool, form: str) -> int:
-    """Compare, show, and say by the exit code what the gate says."""
+    """Compare, print, and return the gate's exit code."""
     from ipcbench.analysis.compare import render as compare_render
     from ipcbench.analysis.compare.compare import compare_runs
     from ipcbench.results.store import load_run
@@ -49,7 +54,7 @@ def command(a: str, b: str, gate: str | None, metrics: str | None, across_machin
         click.echo(f"warning: {problem}", err=True)
     forms = {"text": compare_render.as_text, "markdown": compare_render.as_markdown, "json": compare_render.as_json}
     sys.stdout.write(forms[form](comparison))
-    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+    sys.stdout.flush()  # report a closed pipe here, not after the exit
     return {"regressed": EXIT_REGRESSED, "inconclusive": EXIT_INCONCLUSIVE}.get(comparison.outcome or "", 0)
 
 

@@ -13,18 +13,20 @@ from typing import Any
 
 import click
 
+from ipcbench.cli import format_option
+
 JSON_VERSION = 1
 _BUSY_NS = 1_000_000_000
 _CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 _WIDTH = 100
 
 
-@click.command("doctor", short_help="Say what on this machine disturbs figures, and what to do.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the output.")
+@click.command("doctor", short_help="Show what on this machine disturbs figures, and what to do.")
+@format_option("text", "json")
 def command(form: str) -> None:
-    """Describe this machine and say what to change before measuring on it, the largest effect first.
+    """Describe this machine, and advise what to change before measuring on it, largest effect first.
 
-    Keeps one core busy for a second, to see who else wants it. Changes nothing.
+    Keeps one core busy for a second, to see what else wants it. Changes nothing.
     """
     from ipcbench.machine.advice import advise, unknown_facts
     from ipcbench.machine.describe import describe_versions
@@ -37,22 +39,22 @@ def command(form: str) -> None:
             "version": JSON_VERSION,
             "facts": facts,
             "versions": versions,
-            "advice": [asdict(one) for one in advice],
+            "advice": [asdict(item) for item in advice],
             "unreadable": unknown,
         }
         click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
         return
     sections = [list(_machine_lines(facts, versions))]
     if advice:
-        lines = [_wrapped(f"{one.rank}. {one.title}", f"   {one.fact}", f"   do: {one.action}") for one in advice]
-        sections.append(["to change, the largest effect first:", *(line for part in lines for line in part)])
+        lines = [_wrapped(f"{item.rank}. {item.title}", f"   {item.fact}", f"   do: {item.action}") for item in advice]
+        sections.append(["What to change, largest effect first:", *(line for part in lines for line in part)])
     if unknown:
-        sections.append(_wrapped(f"could not be read here: {', '.join(unknown)}"))
+        sections.append(_wrapped(f"Could not be read here: {', '.join(unknown)}"))
     click.echo("\n\n".join("\n".join(section) for section in sections))
 
 
 def _facts() -> dict[str, Any]:
-    """Return all that advice may rest on; None where the system does not say."""
+    """Return the facts that advice may rest on; None where the system does not reveal one."""
     from ipcbench.harness.floor import measure_floor
     from ipcbench.machine.cgroup import read_text
     from ipcbench.machine.describe import describe_machine
@@ -73,7 +75,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _busy_second() -> dict[str, float | None]:
-    """Read the clock for a second without a break: time is stolen only from who wants to run."""
+    """Read the clock for a second without a break: time is stolen only from a process that wants to run."""
     from ipcbench.machine.describe import ConditionsProbe
     from ipcbench.util.clock import now_ns
 
@@ -108,20 +110,20 @@ def _missing_backends() -> dict[str, tuple[str, str]]:
     from ipcbench.errors import ConfigError
     from ipcbench.registry import names, status
 
-    found = {}
+    missing = {}
     for name in names():
         try:
             state = status(name)
-        except (ImportError, ConfigError) as error:  # a third-party one that is broken must not hide the others
-            found[name] = (f"its module cannot be loaded: {error}", "reinstall the package it comes from")
+        except (ImportError, ConfigError) as error:  # a broken third-party backend must not hide the others
+            missing[name] = (f"its module cannot be loaded: {error}", "reinstall the package it comes from")
             continue
         if not state.available:
-            found[name] = (state.reason, state.hint)
-    return found
+            missing[name] = (state.reason, state.hint)
+    return missing
 
 
 def _machine_lines(facts: Mapping[str, Any], versions: Mapping[str, str]) -> Iterator[str]:
-    """Yield the machine, a line for each part of it; what is unknown is left to the last section."""
+    """Yield a line for each part of the machine; unknown facts belong to the last section."""
     parts = {
         "processor": (facts["cpu_model"], facts["architecture"], "virtual" if facts["virtual"] else None),
         "cores": (
@@ -137,8 +139,8 @@ def _machine_lines(facts: Mapping[str, Any], versions: Mapping[str, str]) -> Ite
         "system": (facts["os"], facts["kernel"]),
         "python": (facts["python"], facts["python_compiler"], None if facts["gil"] else "free-threaded"),
         "clock": (
-            f"{facts['clock_ns']:.0f} ns a reading",
-            f"least step {facts['clock_resolution_ns']:.0f} ns",
+            f"{facts['clock_ns']:.0f} ns per reading",
+            f"step {facts['clock_resolution_ns']:.0f} ns",
             facts["clock_source"],
         ),
         "now": (
@@ -146,7 +148,7 @@ def _machine_lines(facts: Mapping[str, Any], versions: Mapping[str, str]) -> Ite
             _with("{:.2f} cores stolen", facts["stolen_cores"]),
             f"longest pause in a busy second {facts['longest_pause_ns'] / 1e6:.2f} ms",
         ),
-        "tracer": ("in C" if facts["tracer_in_c"] else "in Python; installed with a C compiler at hand it is quicker",),
+        "tracer": ("in C" if facts["tracer_in_c"] else "in Python; a C compiler at installation makes it faster",),
         "versions": tuple(f"{name} {number}" for name, number in versions.items() if name != "commit"),
     }
     for name, values in parts.items():

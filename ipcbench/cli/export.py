@@ -14,17 +14,17 @@ from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, target_file
 @click.command(
     "export",
     cls=ListsFormats,
-    formats={name: one.summary for name, one in EXPORTERS.items()},
+    formats={name: exporter.summary for name, exporter in EXPORTERS.items()},
     short_help="Write a stored run for other tools.",
-    help=f"""Write RUN, a folder of results, in the format of another tool; without it, the latest in {RESULTS_ROOT}/.
+    help=f"""Write RUN, a folder of results, in the format of another tool; by default the latest in {RESULTS_ROOT}/.
 
-    Only trials that are ok are written; whatever is left out is named on stderr.""",
+    Writes only trials that are ok; stderr names everything that is left out.""",
 )
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("--to", "form", type=click.Choice(list(EXPORTERS)), required=True, help="The format, see below.")
-@click.option("--out", metavar="FILE", help="Where to write; made or replaced as a whole. Without it, stdout.")
+@click.option("--to", "form", type=click.Choice(list(EXPORTERS)), required=True, help="Format, see below.")
+@click.option("--out", metavar="FILE", help="File to create or replace as a whole; by default stdout.")
 def command(run: str | None, form: str, out: str | None) -> None:
-    """Read the run, write it, say what is missing."""
+    """Read the run, write it, name what is left out."""
     from ipcbench.results.store import latest_run, load_run
 
     target = target_file(out)
@@ -44,4 +44,4 @@ def _write(text: str, target: Path | None) -> None:
         write_atomically(target, lambda file: file.write(text.encode()))
         return
     sys.stdout.write(text)
-    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+    sys.stdout.flush()  # report a closed pipe here, not after the exit

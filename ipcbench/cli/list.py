@@ -1,4 +1,4 @@
-"""`ipcbench list`: every backend, whether it can run here, what it can do."""
+"""`ipcbench list`: every backend, whether it can run here, and what it can do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+
+from ipcbench.cli import format_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ def _row(name: str) -> _Row:
 
     try:
         backend, state = get_backend(name), status(name)
-    except (ImportError, ConfigError) as error:  # a third-party one that is broken must not hide the others
+    except (ImportError, ConfigError) as error:  # a broken third-party backend must not hide the others
         return _Row(name, False, f"its module cannot be loaded: {error}", "reinstall the package it comes from", "", {})
     return _Row(name, state.available, state.reason, state.hint, backend.summary, backend.capabilities.as_dict())
 
@@ -72,7 +74,7 @@ def _as_text(rows: list[_Row]) -> str:
 
 
 def _as_markdown() -> str:
-    """Return the table of docs/choose.md: what each registered backend offers of what can be needed, and how much."""
+    """Return the table of docs/choose.md: which needs each registered backend meets, and its limits."""
     from ipcbench.analysis.recommend.needs import NEEDS, registered_offers
     from ipcbench.util.units import format_bytes
 
@@ -95,12 +97,10 @@ def _as_markdown() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, [":--"] * len(heads), *rows))
 
 
-@click.command("list", short_help="List backends: available or why not, and what they can do.")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", help="Form of the output."
-)
+@click.command("list", short_help="List backends: whether they are available, and what they can do.")
+@format_option("text", "json", "markdown")
 def command(form: str) -> None:
-    """List every backend: whether it can run here, how to get it if not, what it can do."""
+    """List every backend: what it can do, whether it can run here, and if not, how to get it."""
     from ipcbench.registry import names
 
     if form == "markdown":

@@ -121,3 +121,15 @@ def write_file(path: Path, data: bytes) -> None:
     from ipcbench.util.files import write_atomically
 
     write_atomically(path, lambda file: file.write(data))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, unless it exists.
+
+    Raises:
+        StoreError: the disk refuses.
+    """
+    from ipcbench.util.files import as_store_errors
+
+    with as_store_errors(path):
+        path.mkdir(parents=True, exist_ok=True)

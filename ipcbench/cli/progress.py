@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, plain lines in a pipe, always on stderr."""
+"""The progress of a run: a bar on a terminal, plain lines in a pipe, always on stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Show = Callable[["Progress"], None]
 
 @contextmanager
 def progress_display() -> Iterator[Show]:
-    """Yield what shows a run's progress until the block ends."""
+    """Yield a function that shows a run's progress until the block ends."""
     if not sys.stderr.isatty():
         yield show_line
         return
@@ -26,7 +26,7 @@ def progress_display() -> Iterator[Show]:
 
 
 def show_line(progress: Progress) -> None:
-    """Write one line: how far, which trial, its figure."""
+    """Print one line: progress, trial, figure."""
     width = len(str(progress.total))
     where = f"[{progress.done:{width}}/{progress.total}] round {progress.round_index + 1}/{progress.rounds}"
     click.echo("  ".join(filter(None, (where, progress.label, progress.estimate))), err=True)

@@ -1,4 +1,4 @@
-"""`ipcbench recommend`: which transport to use for some traffic, on the evidence of a run."""
+"""`ipcbench recommend`: which transport to use for given traffic, on the evidence of a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ipcbench.cli import format_option
 from ipcbench.cli.output import RESULTS_ROOT
 from ipcbench.cli.progress import progress_display
 
@@ -20,7 +21,7 @@ EXIT_NO_ANSWER = 1
 
 
 class _Recommend(click.Command):
-    """The command, with the needs at the end of its help text."""
+    """The command; its help text ends with the needs."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from ipcbench.analysis.recommend.needs import NEEDS
@@ -33,26 +34,26 @@ class _Recommend(click.Command):
     "recommend",
     cls=_Recommend,
     short_help="Say which transport to use, and why.",
-    help=f"""Say which transport to use for messages of that size to that many readers.
+    help=f"""Say which transport to use for messages of a given size to a given number of readers.
 
-    RUN is the folder of a run that holds the evidence. Without it, every backend that can do what is asked is measured
-    for exactly this question, in a minute or two, and that run is kept under {RESULTS_ROOT}/.
+    RUN is the folder of a run with the evidence. Without it, every backend that meets the needs is measured for exactly
+    this question, in a minute or two, and the new run is kept in {RESULTS_ROOT}/.
 
-    Exit codes: 0 a transport is named, a tie included; 1 none is; 2 bad input, or no transport can do it.""",
+    Exit codes: 0 a transport is named (also for a tie); 1 none is; 2 bad input, or no transport can do it.""",
 )
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("--payload", required=True, metavar="SIZE", help="One message as it is sent, encoded: 64, 4KiB, 1MiB.")
-@click.option("--readers", type=int, default=1, show_default=True, metavar="N", help="Processes that read.")
-@click.option("--rate", metavar="RATE", help="Messages per second that it must keep up with: 500/s, 2k/s.")
+@click.option("--payload", required=True, metavar="SIZE", help="Size of one encoded message: 64, 4KiB, 1MiB.")
+@click.option("--readers", type=int, default=1, show_default=True, metavar="N", help="Number of reading processes.")
+@click.option("--rate", metavar="RATE", help="Messages per second that it must sustain: 500/s, 2k/s.")
 @click.option("--needs", default="", metavar="NEED,…", help="What it must offer, see below: lossless,no-deps.")
 @click.option(
     "--optimise",
     type=click.Choice(["latency", "throughput", "cpu"]),
     default="latency",
     show_default=True,
-    help="What decides among those that do.",
+    help="What decides among the transports that meet the needs.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json", "markdown"]), default="text", help="Form.")
+@format_option("text", "json", "markdown")
 @click.pass_context
 def command(
     context: click.Context,
@@ -65,7 +66,7 @@ def command(
     optimise: Goal,
     form: str,
 ) -> int:
-    """Find or make the evidence, decide, show."""
+    """Load or measure the evidence, decide, print."""
     from ipcbench.analysis.recommend.question import ask
     from ipcbench.analysis.recommend.recommend import recommend
     from ipcbench.results.store import load_run
@@ -76,7 +77,7 @@ def command(
         click.echo(f"warning: {problem}", err=True)
     answer = recommend(stored, question)
     sys.stdout.write(_shown(answer, form))
-    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+    sys.stdout.flush()  # report a closed pipe here, not after the exit
     return 0 if answer.backend is not None else EXIT_NO_ANSWER
 
 
@@ -87,10 +88,10 @@ def _measure(question: Question, command_line: tuple[str, ...]) -> Run:
     from ipcbench.results.store import load_run
 
     sweep = question_sweep(question, require_candidates(question))
-    click.echo(f"no RUN is given: measuring {', '.join(sweep.backends)} for this question", err=True)
+    click.echo(f"no RUN given: measuring {', '.join(sweep.backends)} for this question", err=True)
     with progress_display() as show:
         folder = run_sweep(sweep, RESULTS_ROOT, command=command_line, on_progress=show)
-    click.echo(f"results in {folder}; give that folder as RUN to ask again without measuring", err=True)
+    click.echo(f"results in {folder}; pass that folder as RUN to ask again without measuring", err=True)
     return load_run(folder)
 
 

@@ -1,52 +1,65 @@
-"""`ipcbench replay`: what recorded calls would take over other transports."""
+"""`ipcbench replay`: how long recorded calls would take over other transports."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli.output import FORMATS, write_file
-from ipcbench.errors import StoreError
+from ipcbench.cli import EXIT_FAILED, format_option
+from ipcbench.cli.output import FORMATS, make_folder, write_file
 
-EXIT_FAILED = 1
+if TYPE_CHECKING:
+    from ipcbench.replay.outcome import Outcome
+
 _BACKENDS = "zmq,zmq-tcp,shm,pipe"
 
 
 @click.command(
     "replay",
-    short_help="Replay recorded calls over any transport: what would they take?",
+    short_help="Replay recorded calls over any transport: how long would they take?",
     help="""Replay the calls of TRACE between real processes over each backend, and predict the end-to-end time there.
 
-    TRACE is the folder of a trace, or a zmq_performance.log. Each client's calls keep their order, sizes, and the work
-    before, inside and between them; the server does the work that was recorded. Requests and replies are real.
+    TRACE is a trace folder or a zmq_performance.log. Each client's calls keep their order, their sizes, and the work
+    before, inside and between them; the server does the recorded work. Requests and replies are real.
 
     Exit codes: 0 done; 1 a backend failed; 2 bad input, or nothing to replay.""",
 )
 @click.argument("trace", metavar="TRACE")
-@click.option("--backends", default=_BACKENDS, show_default=True, metavar="NAME,…", help="What to replay over.")
+@click.option("--backends", default=_BACKENDS, show_default=True, metavar="NAME,…", help="Backends to replay over.")
 @click.option(
     "--recorded-over",
     default="",
     metavar="NAME",
-    help="The backend that the trace was recorded over; gains are then against a replay over it.",
+    help="Backend that the trace was recorded over; gains are then relative to a replay over it.",
 )
 @click.option(
     "--think",
     type=click.Choice(["recorded", "none"]),
     default="recorded",
     show_default=True,
-    help="Whether the server does its recorded work in the replay.",
+    help="Whether the server does its recorded work.",
 )
 @click.option("--rounds", type=int, default=5, show_default=True, metavar="N", help="Replays over each backend.")
 @click.option(
-    "--budget", default="60s", show_default=True, metavar="TIME", help="No round begins that would end later."
+    "--budget",
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Time limit; no round starts that would exceed it.",
 )
-@click.option("--calls", type=int, default=None, metavar="N", help="The first N calls of each client; else by budget.")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Of the order in each round.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="Form on stdout.")
-@click.option("--out", default=None, metavar="FOLDER", help="Keep replay.md, replay.json and replay.csv there.")
+@click.option(
+    "--calls",
+    type=int,
+    default=None,
+    metavar="N",
+    help="Replay only the first N calls of each client.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of the order in each round.")
+@format_option(*FORMATS)
+@click.option("--out", default=None, metavar="FOLDER", help="Also write replay.md, .json and .csv into this folder.")
 def command(
     trace: str,
     backends: str,
@@ -75,28 +88,19 @@ def command(
         source=recorded_over,
         seed=seed,
     )
-    folder = None if out is None else _new_folder(Path(out))
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        make_folder(folder)  # before the replay, which would otherwise be wasted
     outcome = conclude(replay(read_traffic(Path(trace)), request, lambda line: click.echo(line, err=True)))
     if folder is not None:
-        for name, write in (
-            ("replay.md", render.as_markdown),
-            ("replay.json", render.as_json),
-            ("replay.csv", render.as_csv),
-        ):
-            write_file(folder / name, write(outcome).encode())
+        _write_files(outcome, folder)
     sys.stdout.write(render.FORMS[form](outcome))
-    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
-    return EXIT_FAILED if any(one.failure for one in outcome.backends) or outcome.failed else 0
+    sys.stdout.flush()  # report a closed pipe here, not after the exit
+    return EXIT_FAILED if any(backend.failure for backend in outcome.backends) or outcome.failed else 0
 
 
-def _new_folder(folder: Path) -> Path:
-    """Make the folder now: a replay that could not be kept would be in vain.
+def _write_files(outcome: Outcome, folder: Path) -> None:
+    from ipcbench.replay import render
 
-    Raises:
-        StoreError: the disk refuses.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror or error}") from error
-    return folder
+    for name, form in (("replay.md", "markdown"), ("replay.json", "json"), ("replay.csv", "csv")):
+        write_file(folder / name, render.FORMS[form](outcome).encode())

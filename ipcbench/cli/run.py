@@ -1,4 +1,4 @@
-"""`ipcbench run`: measure a sweep and print its table."""
+"""`ipcbench run`: measure a sweep and print its tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ipcbench.cli import EXIT_FAILED, EXIT_INTERRUPTED, format_option
 from ipcbench.cli.output import FORMATS, RESULTS_ROOT, show_run
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
@@ -15,9 +16,6 @@ from ipcbench.sweeps.load import DEFAULT_SWEEP, KEYS, PRESETS, builtin_sweeps, d
 
 if TYPE_CHECKING:
     from ipcbench.spec import SweepSpec
-
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 def _sweep_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -32,7 +30,7 @@ def _words(preset: str) -> str:
 
 
 class _Run(click.Command):
-    """The command, with the built-in sweeps at the end of its help text."""
+    """The command; its help text ends with the built-in sweeps."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Sweeps"):
@@ -44,9 +42,9 @@ class _Run(click.Command):
 @_sweep_options
 @click.option("--quick", "preset", flag_value="quick", help=f"Set {_words('quick')}.")
 @click.option("--rigorous", "preset", flag_value="rigorous", help=f"Set {_words('rigorous')}.")
-@click.option("--out", metavar="FOLDER", help=f"The run's own folder; without it, a new one under {RESULTS_ROOT}/.")
-@click.option("--resume", metavar="RUN", help="Go on with an interrupted run; takes no other option but --format.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default=FORMATS[0], help="Form of the tables on stdout.")
+@click.option("--out", metavar="FOLDER", help=f"Folder for this run; by default a new one in {RESULTS_ROOT}/.")
+@click.option("--resume", metavar="RUN", help="Continue an interrupted run; allows only --format beside it.")
+@format_option(*FORMATS)
 @click.pass_context
 def command(
     context: click.Context,
@@ -58,9 +56,9 @@ def command(
     form: str,
     **options: Any,
 ) -> int:
-    """Measure SWEEP, a name below or the path of a TOML file, and print its tables.
+    """Measure SWEEP, a name from the list below or the path of a TOML file, and print its tables.
 
-    Every option overrides a key of the sweep. Trials are kept as they end: Ctrl-C loses nothing that is measured.
+    Every option overrides a key of the sweep. Each trial is stored as it ends, so Ctrl-C keeps every finished trial.
     """
     given = {key: value for key, value in options.items() if value is not None}
     if resume is None:
@@ -75,7 +73,7 @@ def command(
         return EXIT_INTERRUPTED
     click.echo(f"results in {folder}", err=True)
     sound = show_run(folder, form)
-    click.echo(f"plots and a page to look into: ipcbench analyze {folder}", err=True)
+    click.echo(f"for plots and an interactive report: ipcbench analyze {folder}", err=True)
     return 0 if sound else EXIT_FAILED
 
 
@@ -100,10 +98,10 @@ def _new_folder(out: str | None) -> Path:
 
 
 def _require_alone(sweep: str | None, out: str | None, given: dict[str, Any]) -> None:
-    """Refuse what would change a run that is gone on with: its trials would not belong together."""
+    """Refuse options beside --resume: they would change the run, and its trials would not belong together."""
     for name, value in {"SWEEP": sweep, "--out": out, **{f"--{key}": value for key, value in given.items()}}.items():
         if value is not None:
-            raise ConfigError(name, value, "nothing beside --resume, which goes on with the run's own sweep")
+            raise ConfigError(name, value, "nothing beside --resume, which continues the run's own sweep")
 
 
 def _stored_sweep(folder: Path) -> SweepSpec:
@@ -117,6 +115,6 @@ def _say_what_is_kept(folder: Path) -> None:
     if not folder.is_dir():
         click.echo("ipcbench: interrupted before the first trial; nothing is kept", err=True)
         return
-    click.echo(f"ipcbench: interrupted; every trial that had ended is kept in {folder}", err=True)
-    click.echo(f"  see it:    ipcbench analyze {folder}", err=True)
-    click.echo(f"  go on:     ipcbench run --resume {folder}", err=True)
+    click.echo(f"ipcbench: interrupted; every finished trial is kept in {folder}", err=True)
+    click.echo(f"  show it:      ipcbench analyze {folder}", err=True)
+    click.echo(f"  continue it:  ipcbench run --resume {folder}", err=True)

@@ -1,4 +1,4 @@
-"""`ipcbench selftest`: how right the verdicts are on this machine."""
+"""`ipcbench selftest`: how often the verdicts are right on this machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ipcbench.cli import format_option
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
 
@@ -21,18 +22,18 @@ _MAX_SLOWDOWN_PERCENT = 200
 
 @click.command(
     "selftest",
-    short_help="Measure how right the verdicts are here.",
-    help="""Measure how right ipcbench's verdicts are on this machine: how often two equal cells are called different
-    (A/A), and how often a known slow-down is found. Ten verdicts of each kind, on 20 rounds each, take
-    about four minutes.""",
+    short_help="Measure how often the verdicts are right here.",
+    help="""Measure how often ipcbench's verdicts are right on this machine: how often two equal cells are called
+    different (A/A), and how often a known slow-down is found. Ten verdicts of each kind, on 20 rounds each, take about
+    four minutes.""",
 )
-@click.option("--backend", default="shm", metavar="NAME", help="What to measure and to slow down (shm).")
-@click.option("--pairs", default=10, metavar="N", help="Verdicts wanted of each kind (10).")
+@click.option("--backend", default="shm", metavar="NAME", help="Backend to measure and to slow down (shm).")
+@click.option("--pairs", default=10, metavar="N", help="Verdicts of each kind (10).")
 @click.option("--rounds", default=20, metavar="N", help="Rounds of each comparison (20).")
 @click.option("--slowdowns", default="5,10,20", metavar="P,…", help="Slow-downs to look for, in percent (5,10,20).")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Form of the result.")
+@format_option("text", "json")
 def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str) -> int:
-    """Measure, count, show."""
+    """Measure, count, print."""
     from ipcbench.selftest import self_test
 
     if not 1 <= pairs <= _MAX_PAIRS:
@@ -47,17 +48,17 @@ def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str) ->
 
 
 def _percents(text: str) -> tuple[int, ...]:
-    words = [one.strip() for one in text.split(",")]
-    found = tuple(int(one) for one in words if one.isdecimal() and 1 <= int(one) <= _MAX_SLOWDOWN_PERCENT)
-    if len(found) < len(words) or len(set(found)) < len(found):
+    words = [word.strip() for word in text.split(",")]
+    percents = tuple(int(word) for word in words if word.isdecimal() and 1 <= int(word) <= _MAX_SLOWDOWN_PERCENT)
+    if len(percents) < len(words) or len(set(percents)) < len(percents):
         raise ConfigError("--slowdowns", text, f"whole percents from 1 to {_MAX_SLOWDOWN_PERCENT}, each once: 5,10,20")
-    return found
+    return percents
 
 
 def _as_text(result: SelfTest) -> str:
     lines = [
         f"verdicts on the one-way latency of {result.backend}, 1 reader, {result.rounds} rounds",
-        f"noise: a cell measured twice differs by {_percent(result.noise_ratio)}; the less, the more is found",
+        f"noise: a cell measured twice differs by {_percent(result.noise_ratio)}; less noise finds smaller slow-downs",
         "",
     ]
     lines.append("slow-down  verdicts  called different  upper bound (95 %)  called slower")

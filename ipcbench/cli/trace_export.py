@@ -13,33 +13,33 @@ from ipcbench.cli.output import ListsFormats, target_file
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.exporters import EXPORTERS
 
-_HOWS = {"pyarrow": "pip install 'ipcbench[parquet]'"}
+_INSTALL_HINTS = {"pyarrow": "pip install 'ipcbench[parquet]'"}
 
 
 @click.command(
     "export",
     cls=ListsFormats,
-    formats={name: one.summary for name, one in EXPORTERS.items()},
+    formats={name: exporter.summary for name, exporter in EXPORTERS.items()},
     short_help="Write a trace for other tools.",
-    help="""Write the calls in PATH…, folders of a trace or logs, in the format of another tool. What is left out is
-    named on stderr.""",
+    help="""Write the calls in PATH…, trace folders or logs, in the format of another tool. stderr names everything
+    that is left out.""",
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--to", "form", type=click.Choice(list(EXPORTERS)), required=True, help="The format, see below.")
-@click.option("--out", metavar="FILE", help="Where to write; made or replaced as a whole. Without it, stdout.")
+@click.option("--to", "form", type=click.Choice(list(EXPORTERS)), required=True, help="Format, see below.")
+@click.option("--out", metavar="FILE", help="File to create or replace as a whole; by default stdout.")
 @click.option(
     "--endpoint", metavar="URL", help="With --to otlp: send to this collector, such as http://localhost:4318."
 )
 def export(paths: tuple[str, ...], form: str, out: str | None, endpoint: str | None) -> None:
-    """Read, write, say what is missing."""
+    """Read the calls, write them, name what is left out."""
     from ipcbench.trace.readers.everything import find
 
     if endpoint is not None and (form != "otlp" or out is not None):
         raise ConfigError("--endpoint", endpoint, "with --to otlp and without --out")
     target = target_file(out)
     if endpoint is None and target is None and EXPORTERS[form].binary and sys.stdout.isatty():
-        raise ConfigError("--to", form, "with --out FILE, or into a pipe: it is not text")
-    source = find([Path(one) for one in paths])
+        raise ConfigError("--to", form, "with --out FILE, or into a pipe, because it is not text")
+    source = find([Path(path) for path in paths])
     if endpoint is not None:
         from ipcbench.trace.exporters.otlp import send
 
@@ -49,9 +49,9 @@ def export(paths: tuple[str, ...], form: str, out: str | None, endpoint: str | N
         try:
             left_out = _written(target, lambda file: EXPORTERS[form](source, file))
         except ModuleNotFoundError as error:
-            if error.name not in _HOWS:
+            if error.name not in _INSTALL_HINTS:
                 raise
-            raise StoreError(f"--to {form} needs {error.name}: {_HOWS[error.name]}") from error
+            raise StoreError(f"--to {form} needs {error.name}: {_INSTALL_HINTS[error.name]}") from error
     for line in left_out:
         click.echo(f"left out: {line}", err=True)
 
@@ -61,30 +61,32 @@ def _written(target: Path | None, write: Callable[[IO[bytes]], tuple[str, ...]])
     from ipcbench.util.files import write_atomically
 
     if target is None:
-        said = write(sys.stdout.buffer)
-        sys.stdout.buffer.flush()  # a pipe that was closed is an error here, and not after the exit
-        return said
-    found: list[tuple[str, ...]] = []
-    write_atomically(target, lambda file: found.append(write(file)))
-    return found[0]
+        left_out = write(sys.stdout.buffer)
+        sys.stdout.buffer.flush()  # report a closed pipe here, not after the exit
+        return left_out
+    returned: list[tuple[str, ...]] = []
+    write_atomically(target, lambda file: returned.append(write(file)))
+    return returned[0]
 
 
 @click.command(
     "serve-metrics",
-    short_help="Answer Prometheus with the sums of a trace.",
-    help="""Answer GET /metrics with the sums of the calls that are recorded into DIR, until Ctrl-C. The traced
-    application does nothing for it.""",
+    short_help="Serve the sums of a trace to Prometheus.",
+    help="""Answer GET /metrics with the sums of the calls recorded into DIR, until Ctrl-C. This costs the traced
+    application nothing.""",
 )
 @click.argument("folder", metavar="DIR")
-@click.option("--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="0 takes a free one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="Port; 0 chooses a free one."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 def serve_metrics(folder: str, port: int, host: str) -> None:
     """Serve until Ctrl-C."""
     from ipcbench.trace.exporters.metrics import make_server
 
     path = Path(folder)
     if path.exists() and not path.is_dir():
-        raise StoreError(f"{path}: not the folder of a trace")
+        raise StoreError(f"{path} is not a trace folder")
     with make_server(path, host, port) as server:
         click.echo(f"http://{host}:{server.server_address[1]}/metrics", err=True)
         try:

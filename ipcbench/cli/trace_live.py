@@ -32,16 +32,16 @@ _WINDOW_S = 2.0
 @click.command(
     "top",
     short_help="Watch a traced application: rates, percentiles, stages.",
-    help="""Watch the application that records into DIR: calls/s, p50, p99, MiB/s and where the time goes, by method,
-    ten times a second, over the last two seconds. "In flight" is the mean number of calls under way.
+    help="""Watch the application that records into DIR. For each method, show calls/s, p50, p99, MiB/s and where the
+    time goes over the last two seconds, ten times a second. "In flight" is the mean number of calls under way.
 
     Ctrl-C ends it. Into a pipe, or with --once, it prints one table after one interval.""",
 )
 @click.argument("folder", metavar="DIR")
-@click.option("--once", is_flag=True, help="Print one table after one interval, and end.")
-@click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Of --once.")
+@click.option("--once", is_flag=True, help="Print one table after one interval, and exit.")
+@click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Interval of --once.")
 def top(folder: str, once: bool, interval: str) -> None:
-    """Look until Ctrl-C."""
+    """Watch until Ctrl-C."""
     from ipcbench.trace.live.meter import Meter
     from ipcbench.trace.live.watch import Watch
     from ipcbench.util.units import parse_duration_s
@@ -56,19 +56,19 @@ def top(folder: str, once: bool, interval: str) -> None:
 
 
 class _Interrupt:
-    """What Ctrl-C sets. A `threading.Event` will not do: the thread that is interrupted may hold its lock."""
+    """A flag that Ctrl-C sets. A `threading.Event` is unsuitable: the interrupted thread may hold its lock."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._told, self._tell = os.pipe()
 
     def set(self) -> None:
-        """Say that it has come; made for signal handlers."""
+        """Set the flag; safe in signal handlers."""
         self.is_set = True
         os.write(self._tell, b"!")
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep for that long, or until it comes."""
+        """Sleep until the flag is set, at most `timeout_s`."""
         select.select([self._told], [], [], max(0.0, timeout_s))
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class _Interrupt:
 
 @contextmanager
 def _until_interrupted() -> Iterator[_Interrupt]:
-    """Yield what Ctrl-C sets, so that no line is cut in two; a second Ctrl-C interrupts whatever goes on."""
+    """Yield a flag that Ctrl-C sets, so that no line is cut in two; a second Ctrl-C interrupts at once."""
     stop = _Interrupt()
     before = signal.getsignal(signal.SIGINT)
 
@@ -97,7 +97,7 @@ def _until_interrupted() -> Iterator[_Interrupt]:
 
 def _watch(watch: Watch) -> Watch:
     if watch.folder.exists() and not watch.folder.is_dir():
-        raise StoreError(f"{watch.folder}: not the folder of a trace")
+        raise StoreError(f"{watch.folder} is not a trace folder")
     return watch
 
 
@@ -112,7 +112,7 @@ def _print_once(meter: Meter, watch: Watch, interval_s: float) -> None:
     meter.look(now_s)
     console = Console(highlight=False, file=sys.stdout)
     console.print(draw(meter.reading(now_s), str(watch.folder), console.width, list(watch.problems.values())))
-    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+    sys.stdout.flush()  # report a closed pipe here, not after the exit
 
 
 def _show(meter: Meter, watch: Watch, stop: _Interrupt) -> None:
@@ -138,19 +138,19 @@ def _show(meter: Meter, watch: Watch, stop: _Interrupt) -> None:
 
 @click.command(
     "tail",
-    short_help="Print recorded calls as lines, also in the older formats.",
-    help="""Print the calls that have a record in PATH, in the order in which they ended: as JSON, as rows of
-    zmq_performance.log (calls of the stages serialize, send, wait, deserialize), or as [TQ-…] lines (get, compute,
-    put). What reads such logs can read these.
+    short_help="Print recorded calls as lines, also in the older log formats.",
+    help="""Print the recorded calls in PATH, in the order in which they ended: as JSON, as rows of zmq_performance.log
+    (calls with the stages serialize, send, wait, deserialize), or as [TQ-…] lines (get, compute, put). Programs that
+    read such logs can read these.
 
-    Calls that the format has no line for are counted on stderr at the end.""",
+    At the end, stderr counts the calls that the format cannot express.""",
 )
 @click.argument("path", metavar="PATH")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is recorded, until Ctrl-C; PATH is a folder.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new calls until Ctrl-C; PATH must be a folder.")
 @click.option("--format", "form", type=click.Choice(["zmq", "tq", "jsonl"]), default="jsonl", show_default=True,
-              help="Form of the lines.")  # fmt: skip
+              help="Format of the lines.")  # fmt: skip
 def tail(path: str, follow: bool, form: str) -> None:
-    """Print what is there, and what comes."""
+    """Print recorded calls, and with --follow new ones."""
     from ipcbench.trace.live.lines import FORMATS
     from ipcbench.trace.live.watch import Watch
     from ipcbench.trace.readers.everything import find
@@ -166,11 +166,11 @@ def tail(path: str, follow: bool, form: str) -> None:
     if lines.left_out_count:
         other = "" if form == "jsonl" else "; --format jsonl has them"
         click.echo(f"left out: {lines.left_out_count:,} calls of other stages{other}", err=True)
-    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+    sys.stdout.flush()  # report a closed pipe here, not after the exit
 
 
 def _print_all(source: Source, lines: Lines, stop: _Interrupt) -> None:
-    """Print what is there, until interrupted."""
+    """Print the recorded calls, until interrupted."""
     for row in source.in_order():
         if stop.is_set:
             return
@@ -180,17 +180,17 @@ def _print_all(source: Source, lines: Lines, stop: _Interrupt) -> None:
 
 
 def _follow(watch: Watch, lines: Lines, stop: _Interrupt) -> None:
-    """Print what is new, until interrupted."""
+    """Print new calls, until interrupted."""
     from ipcbench.trace.readers.calls import rows_of
 
-    said: set[str] = set()
+    reported: set[str] = set()
     while not stop.is_set:
         rows = [row for calls in watch.new_calls() for row in rows_of(calls)]
         rows.sort(key=lambda row: row.end_ns + (row.process.unix_ns or 0))
         for row in rows:
             sys.stdout.writelines(f"{line}\n" for line in lines.call(row))
         sys.stdout.flush()
-        for name in watch.problems.keys() - said:
-            said.add(name)
+        for name in watch.problems.keys() - reported:
+            reported.add(name)
             click.echo(f"warning: {watch.problems[name]}", err=True)
         stop.wait(_POLL_S)

@@ -1,4 +1,4 @@
-"""A page in a browser, and what it said and asked for."""
+"""A page in a browser, with its console messages and its requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Seen:
-    """A page in a browser, and what it said and asked for."""
+    """A page in a browser, with its console messages and its requests."""
 
     page: Any
     said: list[str] = field(default_factory=list)

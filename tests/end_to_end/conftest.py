@@ -1,4 +1,4 @@
-"""What the end-to-end tests share."""
+"""Fixtures of the end-to-end tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One small finished run, for all that only read; a test that changes it copies it."""
+    """A small finished run for tests that only read; a test that changes it copies it first."""
     shell = Shell(tmp_path_factory.mktemp("finished"))
     done = shell("run", "small", "--backends", "shm,zmq", *TINY, "--out", "run")
     assert done.returncode == 0, done.stderr
@@ -37,7 +37,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def interrupt() -> Callable[[subprocess.Popen[str]], tuple[str, str]]:
-    """Send Ctrl-C as a terminal does, and return what the command still said."""
+    """Send Ctrl-C as a terminal does, and return the rest of the command's output."""
 
     def send(process: subprocess.Popen[str]) -> tuple[str, str]:
         process.send_signal(signal.SIGINT)
@@ -61,7 +61,7 @@ def browser() -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         missing("there is no playwright: pip install playwright")
-    # A folder of a short name: it makes a socket in there, whose path must be below 108 bytes.
+    # A short folder name: the browser makes a socket there, whose path must be shorter than 108 bytes.
     with sync_playwright() as play, TemporaryDirectory(prefix=f"{NAME_PREFIX}browser-{os.getpid()}-") as folder:
         options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
         environment = {**os.environ, "TMPDIR": folder}

@@ -1,4 +1,4 @@
-"""The command as a user runs it: a process, a folder of its own, what it said and how it ended."""
+"""The command as a user runs it: a process in a separate folder, with its output and exit code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TINY = (
     *("--readers", "1", "--sizes", "10", "--rounds", "1", "--window", "50ms", "--warmup", "10ms"),
     *("--mode", "paced,saturate", "--control", "no"),
 )
-"""Options that make any sweep of dicts as short as can be."""
+"""Options that make any sweep of dicts as short as possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """A folder in which the command is run."""
+    """A folder in which the command runs."""
 
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Shell:
         )
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start `ipcbench` and return at once; if it still runs when the test has ended, it is killed."""
+        """Start `ipcbench` and return at once; it is killed if it still runs at the end of the test."""
         process = subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=self.folder,
@@ -58,7 +58,7 @@ class Shell:
         return process
 
     def end(self) -> None:
-        """Kill what was started and has not ended."""
+        """Kill every started process that still runs."""
         for process in self.started:
             with process:
                 process.kill()

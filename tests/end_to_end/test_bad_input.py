@@ -1,4 +1,4 @@
-"""What is asked for wrongly: one line that says what is wrong and what is allowed, exit 2, nothing left behind."""
+"""Bad input: one line that says what is wrong and what is allowed, exit 2, nothing left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def refused(shell: Shell, *arguments: str) -> str:
     lines = done.stderr.splitlines()
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("ipcbench: error: ")
-    assert list(shell.folder.glob("results*")) == [], "nothing was to be measured"
+    assert list(shell.folder.glob("results*")) == [], "bad input must measure nothing"
     return lines[0]
 
 
@@ -81,7 +81,7 @@ def test_a_results_folder_that_is_in_use_by_other_things(shell: Shell) -> None:
     done = shell("run", "--backends", "shm", *TINY, "--out", "mine")
     assert (done.returncode, done.stdout) == (2, "")
     assert "not empty" in done.stderr
-    assert [one.name for one in (shell.folder / "mine").iterdir()] == ["thesis.txt"]
+    assert [path.name for path in (shell.folder / "mine").iterdir()] == ["thesis.txt"]
 
 
 def test_a_folder_that_holds_something_else(shell: Shell) -> None:

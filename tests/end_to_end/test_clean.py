@@ -1,4 +1,4 @@
-"""`ipcbench clean` on what a killed process really leaves."""
+"""`ipcbench clean` on the stale resources of a process that was really killed."""
 
 from __future__ import annotations
 

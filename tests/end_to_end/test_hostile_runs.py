@@ -1,4 +1,4 @@
-"""Folders of results that somebody else made: one clear error or safe text from every command, never a traceback."""
+"""Hostile folders of results: every command answers with a clear error or safe text, never a traceback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trials(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def replaced(old: str, new: str, name: str = "trials.jsonl") -> Spoil:
-    """Return what puts a text into the file in place of another, as often as that is there."""
+    """Return a function that replaces every match of `old` in the file."""
 
     def spoil(path: Path) -> None:
         text = (path / name).read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def spec(**changes: Any) -> Spoil:
 
 
 def of_a(**changes: Any) -> Spoil:
-    """Return what changes the specification of the trials of backend `a` alone."""
+    """Return a function that changes the specification of the trials of backend `a` only."""
 
     def change(line: dict[str, Any]) -> None:
         line["spec"].update(changes if line["spec"]["backend"] == "a" else {})
@@ -78,7 +78,7 @@ def of_a(**changes: Any) -> Spoil:
 
 
 def endpoints(**changes: Any) -> Spoil:
-    return lambda path: trials(path, lambda line: [one.update(changes) for one in line["endpoints"]])
+    return lambda path: trials(path, lambda line: [endpoint.update(changes) for endpoint in line["endpoints"]])
 
 
 def twice(path: Path) -> None:
@@ -87,7 +87,7 @@ def twice(path: Path) -> None:
 
 
 def same_cell_again(path: Path) -> None:
-    """The same trials under new numbers: every round is there twice."""
+    """The same trials under new numbers: every round exists twice."""
     lines = [json.loads(line) for line in (path / "trials.jsonl").read_text(encoding="utf-8").splitlines()]
     again = [{**line, "trial_id": len(lines) + line["trial_id"], "has_samples": False} for line in lines]
     text = "".join(f"{json.dumps(line)}\n" for line in [*lines, *again])
@@ -173,7 +173,7 @@ READ: dict[str, Spoil] = {
     "a name of 100,000 letters": of_a(backend="x" * 100_000),
     "rounds far apart": lambda path: trials(path, lambda line: line["spec"].update(round_index=10**12)),
 }
-"""Name → what is done to the folder; every command says something of it, or one clear error."""
+"""Name → what is done to the folder; every command reads it safely, or gives one clear error."""
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def run(sound: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`main` prepares its process; put back what it changes."""
+    """Restore what `main` changes in its process."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     handler = signal.getsignal(signal.SIGTERM)
     yield
@@ -256,8 +256,8 @@ def check_text(text: str, command: list[str]) -> None:
 def numbers(value: Any) -> Iterator[float]:
     if isinstance(value, float):
         yield value
-    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from numbers(one)
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from numbers(part)
 
 
 def test_pages_and_plots_of_such_runs_are_text_too(sound: Path, tmp_path: Path) -> None:

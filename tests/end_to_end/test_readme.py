@@ -1,4 +1,4 @@
-"""The README's commands and code, as they stand there; only made shorter, never changed."""
+"""The README's commands and code run as printed; options only make them shorter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORTER = (
     *("--readers", "1"),
 )
 BEYOND = {"pip install uv", "pytest"}
-"""Commands that .ci/run carries out as they stand: making the environment, and these tests."""
+"""Commands that .ci/run runs itself: creating the environment, and these tests."""
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -29,7 +29,7 @@ def blocks(language: str, text: str = README) -> list[str]:
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield each command of the `console` blocks, without prompt and without what starts the environment."""
+    """Yield each command of the `console` blocks, without the prompt and without `uv run`."""
     for block in blocks("console", text):
         for line in block.splitlines():
             command = line.partition("#")[0].strip().removeprefix("$ ").removeprefix("uv run ")
@@ -39,7 +39,7 @@ def commands(text: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    """A folder with what the README's commands find in a fresh clone."""
+    """A folder with the files that the README's commands need from a clone."""
     folder = tmp_path_factory.mktemp("checkout")
     (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
     shutil.copytree(ROOT / "results", folder / "results", ignore=shutil.ignore_patterns("2*Z-*"))
@@ -52,7 +52,7 @@ def test_the_readme_shows_commands() -> None:
 
 
 def test_every_command_of_the_readme_works(checkout: Shell) -> None:
-    """In their order, in one folder: `analyze` shows what `run` has measured."""
+    """In order, in one folder: `analyze` shows what `run` has measured."""
     ran = []
     for command in dict.fromkeys(commands(README)):
         if command in BEYOND:
@@ -77,7 +77,7 @@ def test_commands_of_other_pages_name_what_exists(path: str) -> None:
 
 def test_what_ci_and_contributing_run_is_what_the_readme_says() -> None:
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert ci[-1].endswith(" uv run pytest"), "the tests' closing line is the last that is printed"
+    assert ci[-1].endswith(" uv run pytest"), "the tests' summary must be the last line printed"
     assert "uv run pytest" in README
     for command in commands((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
         assert command in BEYOND or f"uv run {command}" in ci
@@ -111,19 +111,6 @@ def short_sweep(folder: Path) -> str:
     ]
     path.write_text("\n".join(lines), encoding="utf-8")
     return str(path)
-
-
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
-
-
-@pytest.mark.parametrize(
-    "page",
-    sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("*/*.md")) + sorted(ROOT.glob("examples/*/*.md")),
-    ids=lambda page: page.name,
-)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
 
 
 def test_the_tables_of_the_readme_are_those_of_the_reference_run(checkout: Shell) -> None:

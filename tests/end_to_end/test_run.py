@@ -1,4 +1,4 @@
-"""A run as a user sees it: what lands on stdout, on stderr, on disk; what an interruption and a resumption do."""
+"""A run as a user sees it: stdout, stderr and disk; interruption and resumption."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_data_on_stdout_progress_on_stderr_and_a_new_folder(shell: Shell) -> Non
     assert "[2/2]" in done.stderr
     assert f"results in results/{run.name}" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
-    assert {one["status"] for one in trials_in(run)} == {"ok"}
+    assert {trial["status"] for trial in trials_in(run)} == {"ok"}
     info = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert info["status"] == "complete"
     assert info["command"] == ["ipcbench", "run", "--backends", "zmq", *TINY, "--format", "csv"]
@@ -83,13 +83,13 @@ Forgetful = faulty("C4", get_backend("shm"))
 
 @pytest.fixture
 def own(shell: Shell) -> Shell:
-    """A folder with a module of somebody's own backends."""
+    """A folder with a module of third-party backends."""
     (shell.folder / "mine.py").write_text(OWN, encoding="utf-8")
     return shell
 
 
 def test_a_backend_that_cannot_run_is_left_out_and_named(own: Shell) -> None:
-    """Twice: while measuring, and with the table, so that nobody mistakes its absence for a result."""
+    """While measuring and with the tables, so that its absence is not mistaken for a result."""
     done = own("run", "--backends", "shm,mine:Absent", *TINY, "--mode", "saturate")
     assert done.returncode == 0, done.stderr
     for text in (done.stdout, done.stderr):
@@ -191,8 +191,8 @@ def test_help_of_every_command(shell: Shell) -> None:
     shown = shell("--help").stdout
     for command in ("run", "list", "check", "analyze", "clean"):
         assert command in shown
-        one = shell(command, "--help")
-        assert one.returncode == 0
-        assert one.stdout.startswith("Usage: ipcbench " + command)
+        page = shell(command, "--help")
+        assert page.returncode == 0
+        assert page.stdout.startswith("Usage: ipcbench " + command)
     assert shell().stdout == shown
     assert shell("--version").stdout.startswith("ipcbench ")

@@ -21,7 +21,7 @@ from ipcbench.sweeps.load import KEYS, builtin_sweeps
 
 @pytest.fixture(autouse=True)
 def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`main` prepares its process; put back what it changes."""
+    """Restore what `main` changes in its process."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     handler = signal.getsignal(signal.SIGTERM)
     yield
@@ -29,7 +29,7 @@ def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_every_key_of_a_sweep_is_an_option_and_every_other_option_says_where_or_how() -> None:
-    options = {name for one in run_command.params if isinstance(one, click.Option) for name in one.opts}
+    options = {name for option in run_command.params if isinstance(option, click.Option) for name in option.opts}
     assert options - {"--out", "--resume", "--format", "--quick", "--rigorous"} == {f"--{key.name}" for key in KEYS}
 
 
@@ -66,7 +66,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert main(["list"]) == code
     shown = capsys.readouterr()
     assert shown.out == ""
-    lines = [line for line in shown.err.splitlines() if line]  # click ends the line that `^C` stands on
+    lines = [line for line in shown.err.splitlines() if line]  # click ends the line of `^C`
     assert len(lines) == 1
     assert lines[0].startswith("ipcbench: error: ")
     assert " ".join(str(error).split()) in lines[0]

@@ -1,4 +1,4 @@
-"""docs/choose.md: its tables and answers are what the commands print, its commands exist, its code runs."""
+"""docs/choose.md: its tables and answers are what the commands print; its commands exist; its code runs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 @pytest.mark.parametrize(("source", "shown"), list(blocks(PAGE)), ids=lambda value: value[:30].replace("\n", " "))
 def test_blocks_are_what_the_command_prints(source: str, shown: str) -> None:
-    assert shown == output_of(source), "python -m tests.docs_blocks writes it anew"
+    assert shown == output_of(source), "python -m tests.docs_blocks rewrites it"
 
 
 def test_files_of_the_reference_run_are_what_analyze_writes(tmp_path: Path) -> None:
     folder = ROOT / "results" / "reference"
     write_tables(read_run(folder)[1], tmp_path)
-    written = {one.name: one.read_text(encoding="utf-8") for one in tmp_path.iterdir()}
+    written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
     assert written == {name: (folder / name).read_text(encoding="utf-8") for name in ("tables.md", "summary.csv")}
 
 
@@ -56,14 +56,16 @@ def test_commands_can_be_given_as_they_stand() -> None:
 
 
 def test_needs_are_columns_of_the_table() -> None:
-    needs = [one for one in recommend_command.params if isinstance(one, click.Option) and one.name == "needs"]
+    needs = [
+        option for option in recommend_command.params if isinstance(option, click.Option) and option.name == "needs"
+    ]
     assert needs
     assert "no-deps | persistent | cross-host | zero-copy" in TEXT
 
 
 def test_the_picture_of_the_table_is_that_of_the_reference_run() -> None:
     picture = table_svg(tables(load_run(REFERENCE)))
-    assert picture == (IMAGES / "table.svg").read_text(encoding="utf-8"), "python -m tests.docs_images makes it anew"
+    assert picture == (IMAGES / "table.svg").read_text(encoding="utf-8"), "python -m tests.docs_images rewrites it"
     assert "url(&quot;http" not in picture
     assert 'url("http' not in picture
 

@@ -1,4 +1,4 @@
-"""pixi.toml: valid, every task explained, and the same commands as in README.md and .ci/run."""
+"""pixi.toml is valid, explains every task, and has the same commands as README.md and .ci/run."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ SCHEMA = {
         "tasks": {"type": "object", "additionalProperties": TASK},
     },
 }
-"""The part of pixi's own schema that this file uses, and tighter: an unknown key is an error."""
+"""The part of pixi's own schema that this file uses, but stricter: an unknown key is an error."""
 
 CONDA_NAMES = {"lmdb": "python-lmdb", "matplotlib": "matplotlib-base", "msgpack": "msgpack-python"}
-"""Where conda-forge calls a package differently than the Python package index."""
+"""Packages whose name on conda-forge differs from PyPI."""
 
 
 def test_the_manifest_is_valid() -> None:
@@ -67,12 +67,12 @@ def test_the_tasks() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_is_a_command_of_the_readme_or_of_ci(task: str) -> None:
-    """The same words everywhere: what pixi runs is what the README shows and what CI runs."""
+    """What pixi runs is what the README shows or what CI runs."""
     readme, ci = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", ".ci/run"))
     lines = {line.strip().removeprefix("uv run ") for line in (readme + ci).splitlines()}
     for command in TASKS[task]["cmd"].split(" && "):
         sweep = command.removeprefix("ipcbench run ")
-        assert command in lines or f"`{sweep}`" in readme, f"{command!r} stands neither in README.md nor in .ci/run"
+        assert command in lines or f"`{sweep}`" in readme, f"{command!r} is neither in README.md nor in .ci/run"
 
 
 def test_it_installs_what_the_package_and_its_development_need() -> None:
@@ -82,10 +82,10 @@ def test_it_installs_what_the_package_and_its_development_need() -> None:
         *project["project"]["optional-dependencies"]["mpi"],
         *project["project"]["optional-dependencies"]["parquet"],
         *project["project"]["optional-dependencies"]["report"],
-        *(one for one in project["dependency-groups"]["dev"] if not one.startswith("ipcbench")),
+        *(dev for dev in project["dependency-groups"]["dev"] if not dev.startswith("ipcbench")),
     ]
-    found = {**MANIFEST["dependencies"], **MANIFEST["pypi-dependencies"]}
+    provided = {**MANIFEST["dependencies"], **MANIFEST["pypi-dependencies"]}
     for requirement in wanted:
         name, _, version = requirement.partition(";")[0].strip().partition(">=")
-        assert found[CONDA_NAMES.get(name, name)] == f">={version}"
+        assert provided[CONDA_NAMES.get(name, name)] == f">={version}"
     assert MANIFEST["dependencies"]["python"] == project["project"]["requires-python"]
