@@ -15,13 +15,12 @@
 from __future__ import annotations
 
 from ipcbench.trace.adapters.wrap import instrument_zmq, wrap
-from ipcbench.trace.record.call import Call
+from ipcbench.trace.ids import TraceId
+from ipcbench.trace.record.call import Call, ServerCall
 from ipcbench.trace.record.context import Context, extract
 from ipcbench.trace.record.decorate import traced
-from ipcbench.trace.record.ids import TraceId
 from ipcbench.trace.record.recorder import STATE, Recorder, start, stop
 from ipcbench.trace.record.serve import inject, requests, serve
-from ipcbench.trace.record.served import ServerCall
 from ipcbench.trace.schema import FUNCTION, GENERATOR, PIPELINE, RPC, SERVER, Schema
 from ipcbench.util.clock import now_ns
 

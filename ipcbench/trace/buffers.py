@@ -41,16 +41,16 @@ class Buffer:
 def describe(buffers: Iterable[object]) -> str:
     """Return the text of buffers: objects of the buffer protocol (NumPy arrays, bytes), or texts as they are.
 
-    What is neither is left out: tracing never raises into the application.
+    Anything else is left out: tracing never raises into the application.
     """
-    return "+".join(filter(None, map(_one, buffers)))
+    return "+".join(filter(None, map(_describe, buffers)))
 
 
-def _one(buffer: object) -> str:
+def _describe(buffer: object) -> str:
     if isinstance(buffer, str):
         return buffer
     try:
-        view = memoryview(buffer)  # type: ignore[arg-type] # what is none is caught
+        view = memoryview(buffer)  # type: ignore[arg-type] # what has no buffer is caught
     except (TypeError, ValueError, BufferError):
         return ""
     form = view.format.lstrip("@=<>!")
@@ -61,7 +61,7 @@ def _one(buffer: object) -> str:
 
 
 def parse_buffers(text: str) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]] | None:
-    """Return the buffers of a request and of its reply; None for a text of another form."""
+    """Return the buffers of a request and of its reply; None for text in another form."""
     halves = [_parse_half(half) for half in text.split(">")]
     if len(halves) > 2 or None in halves:
         return None
@@ -70,16 +70,16 @@ def parse_buffers(text: str) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]] | 
 
 
 def _parse_half(text: str) -> tuple[Buffer, ...] | None:
-    found = []
+    buffers = []
     for piece in filter(None, text.split("+")):
         match = _BUFFER.fullmatch(piece)
         if match is None or match[1] not in ITEM_BYTES:
             return None
-        found.append(Buffer(match[1], tuple(int(one) for one in match[2].split(",") if one)))
-    return tuple(found)
+        buffers.append(Buffer(match[1], tuple(int(size) for size in match[2].split(",") if size)))
+    return tuple(buffers)
 
 
 def wide_bytes(text: str) -> int:
-    """Return how many bytes of a call are floating-point numbers of four or eight bytes."""
+    """Return how many bytes of a call are floating-point numbers of 4 or 8 bytes."""
     halves = parse_buffers(text) or ()
-    return sum(one.size_bytes for half in halves for one in half if one.dtype in {"float32", "float64"})
+    return sum(buffer.size_bytes for half in halves for buffer in half if buffer.dtype in {"float32", "float64"})

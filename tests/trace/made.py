@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ipcbench.trace.format import CALL, FAILED, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME, PACKERS
-from ipcbench.trace.record.segment import Segment, new_segment
+from ipcbench.trace.record.segment import SegmentWriter, new_segment
 from ipcbench.trace.schema import RPC, SERVER, Schema
 
 UNIX_NS = 1_700_000_000_000_000_000
@@ -22,7 +22,7 @@ class Made:
     service: str
     pid: int = 100
     tid: int = 100
-    segment: Segment = field(init=False)
+    segment: SegmentWriter = field(init=False)
     names: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -30,7 +30,7 @@ class Made:
         facts = {"service": self.service, "host": "somewhere", "boot": "b", "pid": self.pid, "tid": self.tid,
                  "anchor_ns": [0, UNIX_NS], "ids": ["00000000000000aa", f"{self.pid:08x}00000000"]}  # fmt: skip
         path = self.folder / f"t-somewhere-b-{self.pid}-{self.tid}-0.ipct"
-        self.segment = new_segment(path, 2**20, 0, facts)
+        self.segment = new_segment(path, 2**20, facts)
 
     def name(self, text: str) -> int:
         if not text:

@@ -15,27 +15,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipcbench.trace.format import BIN_COUNT, CALL, HEADER_BYTES, MARKER, PACK_HEAD, RECORD_BYTES, SUM_CELLS, TALLY_BYTES
+from ipcbench.trace.format import (
+    BIN_COUNT,
+    CALL,
+    HEADER_BYTES,
+    HISTOGRAMS_BYTES,
+    MARKER,
+    PACK_HEAD,
+    RECORD_BYTES,
+    SUM_CELLS,
+)
 from ipcbench.trace.record import hot
-from ipcbench.trace.record.hot import call as py_call
-from ipcbench.trace.record.hot import call_site as py_site
-from ipcbench.trace.record.hot import files as py_files
-from ipcbench.trace.record.hot import recorder as py_recorder
+from ipcbench.trace.record.hot import python as in_python
 from ipcbench.trace.schema import RPC
 
 ROOT = Path(__file__).parents[2]
 SLOTS_COUNT = 12  # more than calls: a slot that was not finished stays empty
 LAST = 3
 HEADS = tuple(PACK_HEAD(CALL, 0, ends, 1, 1, 2, 3, 0, 0) for ends in range(LAST + 2))
-
-
-class InPython:
-    HotCall = py_call.HotCall
-    HotNothing = py_call.HotNothing
-    HotRecorder = py_recorder.HotRecorder
-    HotSite = py_site.HotSite
-    Slots = py_files.Slots
-    Sums = py_files.Sums
 
 
 def in_c() -> Any:
@@ -49,7 +46,7 @@ def in_c() -> Any:
 
 
 def both() -> list[Any]:
-    return [InPython, in_c()]
+    return [in_python, in_c()]
 
 
 class Made:
@@ -68,7 +65,7 @@ class Made:
                 )
                 self._end()
 
-        class OneSite(by.HotSite):  # type: ignore[misc]
+        class OneSite(by.HotCallSite):  # type: ignore[misc]
             __slots__ = ()
 
             def look(self) -> None:
@@ -76,15 +73,15 @@ class Made:
                 self.look_ns = 2**62
 
         self.left, self.looks = left, looks
-        self.nothing = by.HotNothing()
+        self.no_op = by.HotNoOp()
         self.segment = by.Slots(bytearray(HEADER_BYTES + SLOTS_COUNT * RECORD_BYTES))
-        self.tally = by.Sums(bytearray(TALLY_BYTES))
-        self.site = OneSite(self.nothing, seed)
+        self.histograms = by.HotHistograms(bytearray(HISTOGRAMS_BYTES))
+        self.site = OneSite(self.no_op, seed)
         self.site.kind = OneCall
         self.site.segment = self.segment
         self.site.heads = HEADS
-        self.site.last = LAST
-        self.site.tally = self.tally
+        self.site.last_stage = LAST
+        self.site.histograms = self.histograms
         self.site.always = always
 
     def records(self) -> list[tuple[Any, ...]]:
@@ -104,8 +101,8 @@ class Made:
         return found
 
     def sums(self) -> list[int]:
-        self.tally.put()
-        cells = np.frombuffer(self.tally.buffer, np.uint64, offset=HEADER_BYTES)
+        self.histograms.put()
+        cells = np.frombuffer(self.histograms.buffer, np.uint64, offset=HEADER_BYTES)
         assert len(cells) == SUM_CELLS + BIN_COUNT
         places = [cells[1:15].tolist(), cells[SUM_CELLS // 2 : SUM_CELLS // 2 + 14].tolist()]
         calls, failures, sent, recv, total, longest, *stages, again = max(places)
@@ -168,13 +165,13 @@ def test_the_same_calls_leave_the_same_records(some: list[dict[str, Any]]) -> No
 def test_one_in_so_many_is_recorded_and_none_forgotten(period: int, blind: bool) -> None:
     for by in both():
         made = Made(by, always=False)
-        made.site.period, made.site.blind = period, blind
+        made.site.period, made.site.untimed = period, blind
         count = 3000 * period
         recorded = seen = 0
         gaps = []
         for _ in range(count):
             call = made.site.begin()
-            if call is not made.nothing:
+            if call is not made.no_op:
                 seen += 1
                 call.__enter__()
                 if call._recorded:
@@ -243,7 +240,7 @@ def test_what_is_released_takes_nothing_more() -> None:
     for by in both():
         made = Made(by)
         made.segment.release()
-        made.tally.release()
+        made.histograms.release()
         for recorded in (True, False):
             call = made.site.begin()
             call.__enter__()
@@ -251,7 +248,7 @@ def test_what_is_released_takes_nothing_more() -> None:
             call.__exit__(None, None, None)
         assert len(made.left) == 2
         with pytest.raises(ValueError, match=r"released|closed"):
-            made.tally.add(1, [], 2, 0, 0, False)
+            made.histograms.add(1, [], 2, 0, 0, False)
 
 
 def test_a_tally_refuses_what_no_sum_can_hold_and_stays_whole() -> None:
@@ -263,10 +260,10 @@ def test_a_tally_refuses_what_no_sum_can_hold_and_stays_whole() -> None:
         ]  # fmt: skip
         for one in wrong:
             with pytest.raises((ValueError, TypeError)):
-                made.tally.add(*one, False)
+                made.histograms.add(*one, False)
         for _ in range(3):
-            made.tally.add(1, [3, 2], 4, 2**63 - 1, 0, True)  # in all more than a sum holds, and one stage is negative
-        made.tally.add_untimed(7)
+            made.histograms.add(1, [3, 2], 4, 2**63 - 1, 0, True)  # more than a sum holds; one stage is negative
+        made.histograms.add_untimed(7)
         assert made.sums()[:3] == [7, 3, 3]
 
 
@@ -290,9 +287,9 @@ def test_an_entry_is_looked_up_anew_where_locals_are_not_those_of_threads() -> N
 def test_what_is_not_made_whole_does_not_end_the_process() -> None:
     by = in_c()
     with pytest.raises(TypeError):
-        by.HotSite(by.HotNothing(), 1).begin()
+        by.HotCallSite(by.HotNoOp(), 1).begin()
     with pytest.raises(TypeError):
-        by.HotSite.__new__(by.HotSite).begin()
+        by.HotCallSite.__new__(by.HotCallSite).begin()
     with pytest.raises(AttributeError):
         by.HotRecorder.__new__(by.HotRecorder).call("x")
 
@@ -323,9 +320,9 @@ def test_in_c_nothing_is_leaked() -> None:
     for _ in range(5):
         use()
     assert sys.getallocatedblocks() - before < 200  # of 10,000 calls
-    references = sys.getrefcount(made.site), sys.getrefcount(made.nothing)
+    references = sys.getrefcount(made.site), sys.getrefcount(made.no_op)
     use()
-    assert (sys.getrefcount(made.site), sys.getrefcount(made.nothing)) == references
+    assert (sys.getrefcount(made.site), sys.getrefcount(made.no_op)) == references
 
 
 def test_the_tracer_in_python_passes_its_tests() -> None:

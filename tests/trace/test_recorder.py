@@ -21,10 +21,10 @@ from ipcbench import trace
 from ipcbench.errors import ConfigError
 from ipcbench.stats.histogram import bin_index
 from ipcbench.trace.format import BIN_COUNT, bin_of
-from ipcbench.trace.record import counts as tally_files
+from ipcbench.trace.ids import parse_trace_id
+from ipcbench.trace.record import histograms as histogram_files
 from ipcbench.trace.record import segment as segments
 from ipcbench.trace.record.budget import Costs, Governor
-from ipcbench.trace.record.ids import parse_trace_id
 from ipcbench.trace.record.recorder import STATE, _Unresolved
 from tests.trace.reading import calls_count, records, tallies
 
@@ -315,7 +315,7 @@ def test_a_full_disk_ends_recording_and_not_the_application(tmp_path: Path, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(segments, "allocate", no_space)
-    monkeypatch.setattr("ipcbench.trace.record.counts.allocate", no_space)
+    monkeypatch.setattr("ipcbench.trace.record.histograms.allocate", no_space)
     recorder = trace.start(tmp_path)
     for _ in range(10):
         rpc(recorder)
@@ -443,7 +443,7 @@ def test_calls_amid_the_making_of_a_tally(tmp_path: Path, monkeypatch: pytest.Mo
         return do
 
     for name in ("allocate", "pack_header"):
-        monkeypatch.setattr(tally_files, name, amid(getattr(tally_files, name)))
+        monkeypatch.setattr(histogram_files, name, amid(getattr(histogram_files, name)))
     for _ in range(30):
         make_calls()
     trace.stop()

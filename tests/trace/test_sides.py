@@ -21,10 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipcbench import trace
+from ipcbench.trace.buffers import describe, parse_buffers, wide_bytes
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Notes, Segment
 from ipcbench.trace.readers.join import find_servers
 from ipcbench.trace.readers.own import read_segment
-from ipcbench.trace.record.buffers import describe, parse_buffers, wide_bytes
 from ipcbench.trace.record.context import CONTEXT_BYTES, Context, parse_traceparent, unpack_context
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.report.gather import gather
@@ -391,7 +391,7 @@ def test_two_hosts_have_two_clocks(tmp_path: Path) -> None:
     trace.stop()
     hour_ns = 3_600_000_000_000
     far = trace.start(there, service="server")
-    far._store._boot, far._store.boot = "another-boot", 77
+    far._files._boot, far._files.boot = "another-boot", 77
     for request, (received_ns, done_ns) in zip(requests, stamps, strict=True):
         served = trace.serve(request, "Compute", received_ns=received_ns + hour_ns)
         with served:

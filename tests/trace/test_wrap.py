@@ -461,7 +461,7 @@ def test_on_a_full_disk_messages_go_on(tmp_path: Path, zmq_context: Any, monkeyp
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("ipcbench.trace.record.segment.allocate", no_space)
-    monkeypatch.setattr("ipcbench.trace.record.counts.allocate", no_space)
+    monkeypatch.setattr("ipcbench.trace.record.histograms.allocate", no_space)
     recorder = trace.start(tmp_path)
     rep, req = pair(zmq_context, zmq.REP, zmq.REQ)
     for one in (rep, req):

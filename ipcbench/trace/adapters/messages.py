@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.call import NO_OP, NO_OP_SERVER_CALL, Call, ServerCall
 from ipcbench.trace.record.context import NO_DECISION, Context
-from ipcbench.trace.record.no_op import NOTHING
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.record.serve import Arrival, serve
-from ipcbench.trace.record.served import NOT_SERVED, ServerCall
 from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND
 from ipcbench.util.clock import now_ns
 
@@ -39,7 +37,7 @@ class Traffic:
         self.arrival = Arrival(None, 0, 0)
         self._carried: Call | None = None
         self._open: Call | None = None
-        self._serving: ServerCall = NOT_SERVED
+        self._serving: ServerCall = NO_OP_SERVER_CALL
 
     def carry(self, call: Call) -> None:
         """Let the next message carry a call that is recorded elsewhere; it has then no record of its own."""
@@ -72,7 +70,7 @@ class Traffic:
             call.sent_bytes = sent_bytes
             call.__exit__(None, None, None)
             if self.kind == REPLIES:
-                self._serving = NOT_SERVED
+                self._serving = NO_OP_SERVER_CALL
 
     def abandon(self, call: Call) -> None:
         """Take a message back that did not go and may be sent again: no call."""
@@ -88,7 +86,7 @@ class Traffic:
         else:
             call.__exit__(type(error), error, None)
             if self.kind == REPLIES:
-                self._serving = NOT_SERVED
+                self._serving = NO_OP_SERVER_CALL
 
     def arrive(self, asked_ns: int, recv_bytes: int, context: Context | None) -> None:
         """Record a message that came, and had been asked for at `asked_ns`."""
@@ -105,7 +103,7 @@ class Traffic:
             self._serving.__enter__()
         else:
             call = STATE.recorder.call(self.method, RECEIVE, self.peer)
-            if call is not NOTHING:
+            if call is not NO_OP:
                 call.follow(context)
                 call.recv_bytes = recv_bytes
                 call._begin_ns = asked_ns

@@ -1,4 +1,4 @@
-"""The decorator: functions, coroutines, generators and asynchronous generators. Standard library only."""
+"""The decorator: functions, coroutines, generators and asynchronous generators."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ipcbench.trace.record.call import Call
-from ipcbench.trace.record.no_op import NOTHING
+from ipcbench.trace.record.call import NO_OP, Call
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.schema import FUNCTION, GENERATOR
 from ipcbench.util.clock import now_ns
 
-_Any = TypeVar("_Any", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def traced(name: str = "") -> Callable[[_Any], _Any]:
-    """Return a decorator that records every call of a function under `name`, or the function's own name.
+def traced(name: str = "") -> Callable[[_Function], _Function]:
+    """Return a decorator that records every call of a function under `name`, by default the function's own name.
 
     A coroutine's call ends with it. A generator's call ends when it is exhausted, closed or raises; it has two
-    stages, its own time and the time during which it was suspended.
+    stages: its own time, and the time for which it was suspended.
     """
 
-    def decorate(function: _Any) -> _Any:
+    def decorate(function: _Function) -> _Function:
         method = name or str(getattr(function, "__qualname__", function))
         if inspect.isasyncgenfunction(function):
             wrapped: Any = _async_generator(function, method)
@@ -33,8 +32,8 @@ def traced(name: str = "") -> Callable[[_Any], _Any]:
             wrapped = _generator(function, method)
         else:
             wrapped = _function(function, method)
-        done: Any = functools.wraps(function)(wrapped)
-        return done  # type: ignore[no-any-return] # it has the function's own type
+        decorated: Any = functools.wraps(function)(wrapped)
+        return decorated  # type: ignore[no-any-return] # it has the function's own type
 
     return decorate
 
@@ -47,7 +46,7 @@ def _function(function: Callable[..., Any], method: str) -> Callable[..., Any]:
         if not recorder.enabled:
             return function(*args, **kwargs)
         call = recorder.call(method, FUNCTION)
-        if call is NOTHING:
+        if call is NO_OP:
             return function(*args, **kwargs)
         with call:
             return function(*args, **kwargs)
@@ -64,7 +63,7 @@ def _coroutine(function: Callable[..., Any], method: str) -> Callable[..., Any]:
 
 
 class _Turns:
-    """Adds up a generator's two stages, and shows them to its call as one mark."""
+    """Adds up a generator's two stages, and reports them to its call as one mark."""
 
     __slots__ = ("_call", "_entered_ns", "_run_ns")
 
@@ -80,8 +79,8 @@ class _Turns:
         self._run_ns += now_ns() - self._entered_ns
 
     def finish(self) -> None:
-        """Mark the end of the first stage where it would be, had the generator run without a break."""
-        if self._call is not NOTHING:
+        """Mark the end of the first stage where it would be if the generator had run without a break."""
+        if self._call is not NO_OP:
             self._call._stamp(self._call._begin_ns + self._run_ns)
 
 
@@ -105,7 +104,7 @@ def _generator(function: Callable[..., Any], method: str) -> Callable[..., Any]:
                     except GeneratorExit:
                         inner.close()
                         return None
-                    except BaseException as error:  # whatever is thrown in, the generator is to see
+                    except BaseException as error:  # whatever is thrown in is for the generator
                         step, argument = inner.throw, error
             finally:
                 turns.finish()
@@ -133,7 +132,7 @@ def _async_generator(function: Callable[..., Any], method: str) -> Callable[...,
                     except GeneratorExit:
                         await inner.aclose()
                         return
-                    except BaseException as error:  # whatever is thrown in, the generator is to see
+                    except BaseException as error:  # whatever is thrown in is for the generator
                         step, argument = inner.athrow, error
             finally:
                 turns.finish()
