@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
-from typing import Final
 
-ITEM_BYTES: Final = {
-    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "uint32": 4,
-    "float32": 4, "int64": 8, "uint64": 8, "float64": 8, "complex64": 8, "complex128": 16, "float8": 1,
+_TYPES = {
+    "bool", "int8", "uint8", "int16", "uint16", "float16", "bfloat16", "int32", "uint32", "float32", "int64", "uint64",
+    "float64", "complex64", "complex128", "float8",
 }  # fmt: skip
-"""Types by name, and the bytes of one item."""
-
+_WIDE = {"float32": 4, "float64": 8}
 _NAMES = {"?": "bool", "c": "uint8", "b": "int8", "B": "uint8", "h": "int16", "H": "uint16", "e": "float16",
           "i": "int32", "I": "uint32", "f": "float32", "q": "int64", "Q": "uint64", "d": "float64",
           "Zf": "complex64", "Zd": "complex128"}  # fmt: skip
 _BUFFER = re.compile(r"([a-z]+\d*)\[((?:\d{1,15},){0,15}\d{0,15})\]")
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """One buffer of a message.
-
-    Attributes:
-        dtype: a name of `ITEM_BYTES`.
-        shape: items in each dimension; () for one item.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Its bytes."""
-        return prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 def describe(buffers: Iterable[object]) -> str:
@@ -60,26 +39,12 @@ def _describe(buffer: object) -> str:
     return f"{name}[{','.join(map(str, view.shape or ()))}]" if name else f"uint8[{view.nbytes}]"
 
 
-def parse_buffers(text: str) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]] | None:
-    """Return the buffers of a request and of its reply; None for text in another form."""
-    halves = [_parse_half(half) for half in text.split(">")]
-    if len(halves) > 2 or None in halves:
-        return None
-    request, reply = (*halves, ())[:2]
-    return request or (), reply or ()
-
-
-def _parse_half(text: str) -> tuple[Buffer, ...] | None:
-    buffers = []
-    for piece in filter(None, text.split("+")):
-        match = _BUFFER.fullmatch(piece)
-        if match is None or match[1] not in ITEM_BYTES:
-            return None
-        buffers.append(Buffer(match[1], tuple(int(size) for size in match[2].split(",") if size)))
-    return tuple(buffers)
-
-
 def wide_bytes(text: str) -> int:
-    """Return how many bytes of a call are floating-point numbers of 4 or 8 bytes."""
-    halves = parse_buffers(text) or ()
-    return sum(buffer.size_bytes for half in halves for buffer in half if buffer.dtype in {"float32", "float64"})
+    """Return how many bytes of a call are floating-point numbers of 4 or 8 bytes; 0 for text in another form."""
+    total_bytes = 0
+    for piece in filter(None, re.split("[+>]", text)):
+        match = _BUFFER.fullmatch(piece)
+        if match is None or match[1] not in _TYPES or text.count(">") > 1:
+            return 0
+        total_bytes += _WIDE.get(match[1], 0) * prod(int(size) for size in match[2].split(",") if size)
+    return total_bytes

@@ -1,4 +1,4 @@
-"""What a wrapped socket, connection, queue or channel does with each message: one record, and its context."""
+"""What a wrapped socket, connection, queue or channel does with each message: record it, and add its context."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ipcbench.util.clock import now_ns
 ONE_WAY: Final = 0
 REQUESTS: Final = 1
 REPLIES: Final = 2
-"""What a socket's messages are: by themselves, a request and its reply, or received, worked on and replied to."""
+"""What a socket's messages are: independent, requests that get replies, or requests that it receives and replies to."""
 
 
 class Traffic:
     """The messages of one socket.
 
     Attributes:
-        method, peer: what its calls are called.
+        method, peer: the names of its calls.
         kind: ONE_WAY, REQUESTS or REPLIES.
         propagate: whether messages carry contexts.
         arrival: of the latest message.
@@ -40,11 +40,11 @@ class Traffic:
         self._serving: ServerCall = NO_OP_SERVER_CALL
 
     def carry(self, call: Call) -> None:
-        """Let the next message carry a call that is recorded elsewhere; it has then no record of its own."""
+        """Let the next message carry the context of `call`, recorded elsewhere; it then has no record of its own."""
         self._carried = call
 
     def begin(self) -> Call:
-        """Return the call that the message belongs to which is about to go; give it to `end`, `abandon` or `fail`."""
+        """Return the call of the message that is about to be sent; pass it to `end`, `abandon` or `fail`."""
         if self._carried is not None:
             return self._carried
         if self.kind == REPLIES:
@@ -55,11 +55,11 @@ class Traffic:
         return call
 
     def context(self, call: Call) -> bytes:
-        """Return what is to travel with the message of a call."""
+        """Return the context that travels with the message of a call."""
         return call.context() if STATE.recorder.enabled else NO_DECISION
 
     def end(self, call: Call, sent_bytes: int) -> None:
-        """End what a message is that went."""
+        """End a message that was sent."""
         if call is self._carried:
             self._carried = None
         elif self.kind == REQUESTS:
@@ -73,14 +73,14 @@ class Traffic:
                 self._serving = NO_OP_SERVER_CALL
 
     def abandon(self, call: Call) -> None:
-        """Take a message back that did not go and may be sent again: no call."""
+        """Take back a message that was not sent and may be sent again: it is not a call."""
         if self.kind == REPLIES:
             self._serving.work_on()
         elif call is not self._carried:
             call.forget()
 
     def fail(self, call: Call, error: BaseException) -> None:
-        """End a message that did not go."""
+        """End a message whose sending failed."""
         if call is self._carried:
             self._carried = None
         else:
@@ -89,9 +89,9 @@ class Traffic:
                 self._serving = NO_OP_SERVER_CALL
 
     def arrive(self, asked_ns: int, recv_bytes: int, context: Context | None) -> None:
-        """Record a message that came, and had been asked for at `asked_ns`."""
+        """Record a message that arrived, after it was asked for at `asked_ns`."""
         received_ns = now_ns()
-        self.arrival = arrival = Arrival(context, 0, received_ns)  # it may have been polled for: asking says nothing
+        self.arrival = arrival = Arrival(context, 0, received_ns)  # after a poll, asked_ns says nothing
         if self.kind == REQUESTS:
             if self._open is not None:
                 self._open.recv_bytes = recv_bytes
@@ -110,7 +110,7 @@ class Traffic:
                 call._leave(received_ns, None)
 
     def close(self) -> None:
-        """End a request that has had no reply: that is a failure."""
+        """End a request that got no reply: that is a failure."""
         if self._open is not None:
             self._open.__exit__(TimeoutError, None, None)
             self._open = None

@@ -21,11 +21,7 @@ from ipcbench.util.clock import now_ns
 
 
 class Call(HotCall):
-    """A call under way. It belongs to its `with` block and must not be used after it.
-
-    Attributes:
-        sent_bytes, recv_bytes: what the call moved; can be set, and the marks that take a number of bytes add to them.
-    """
+    """A call under way. It belongs to its `with` block and must not be used after it."""
 
     __slots__ = ("__weakref__", "_buffers")
 
@@ -189,17 +185,10 @@ class NoOpCall(HotNoOp, Call):
         """Return a context that asks for no record."""
         return NO_CONTEXT
 
-    def buffers(self, *request: object) -> None:
+    def _ignore(self, *args: object, **kwargs: object) -> None:
         """Do nothing."""
 
-    def reply_buffers(self, *reply: object) -> None:
-        """Do nothing."""
-
-    def follow(self, context: Context | None) -> None:
-        """Do nothing."""
-
-    def forget(self) -> None:
-        """Do nothing."""
+    buffers = reply_buffers = follow = forget = _ignore
 
 
 NO_OP = NoOpCall()
@@ -219,14 +208,7 @@ class NoOpServerCall(NoOpCall, ServerCall):
         super().__init__()
         self.request = None
 
-    def arrive(self, context: Context | None, asked_ns: int, received_ns: int) -> None:
-        """Do nothing."""
-
-    def replying(self, sent_bytes: int = 0) -> None:
-        """Do nothing."""
-
-    def work_on(self) -> None:
-        """Do nothing."""
+    arrive = replying = work_on = NoOpCall._ignore
 
     def __enter__(self) -> ServerCall:
         return self

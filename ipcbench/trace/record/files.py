@@ -101,12 +101,9 @@ class TraceFiles:
             if self.closed:
                 return in_memory()
             self._folder.mkdir(parents=True, exist_ok=True)
-            if thread.histograms is not None:
-                return MethodHistograms(thread.histograms.new_block(facts))
-            thread.histograms, block = self._named(
-                "h", HISTOGRAMS_SUFFIX, thread, lambda path: _first_block(path, facts)
-            )
-            return MethodHistograms(block)
+            if thread.histograms is None:
+                thread.histograms = self._named("h", HISTOGRAMS_SUFFIX, thread, HistogramsFile)
+            return MethodHistograms(thread.histograms.new_block(facts))
         except (OSError, ValueError) as error:
             self._report(str(error))
             return in_memory()
@@ -162,11 +159,6 @@ def _size_bytes(folder: Path) -> int:
         except FileNotFoundError:
             continue
     return taken
-
-
-def _first_block(path: Path, facts: dict[str, Any]) -> tuple[HistogramsFile, Any]:
-    file = HistogramsFile(path)
-    return file, file.new_block(facts)
 
 
 def _new_ids() -> tuple[int, int]:

@@ -18,11 +18,16 @@ BLOCK_BYTES = -(-HISTOGRAMS_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATI
 
 
 class HistogramsFile:
-    """A file of histograms, one block a method; it grows by whole blocks, each allocated before it is mapped."""
+    """A file of histograms, one block a method; it grows by whole blocks, each allocated before it is mapped.
+
+    Raises:
+        OSError: no permission, or the file exists.
+    """
 
     __slots__ = ("_count", "_path")
 
     def __init__(self, path: Path) -> None:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
         self._path = path
         self._count = 0
 
@@ -32,8 +37,7 @@ class HistogramsFile:
         Raises:
             OSError: no room or no permission.
         """
-        exclusive = 0 if self._count else os.O_EXCL
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | exclusive, 0o644)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             offset = self._count * BLOCK_BYTES
             allocate(descriptor, offset, BLOCK_BYTES)
