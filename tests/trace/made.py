@@ -1,4 +1,4 @@
-"""Traces written record by record, for tests: both sides of calls, at times that the test chooses."""
+"""Traces written record by record, for tests: both sides of calls, at times that a test chooses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Made:
     def call(self, method: str, stamps: list[int], schema: Schema = RPC, *, sent: int = 0, recv: int = 0,
              span: int = 0, error: str = "", peer: str = "", trace: tuple[int, int] | None = None) -> None:  # fmt: skip
         """Write a call of a schema by its begin and the ends of its stages."""
-        ids = [self.name(one) for one in (method, schema.text, peer, error)]
+        ids = [self.name(text) for text in (method, schema.text, peer, error)]
         ends = len(stamps) - 1
         head = PACK_HEAD(CALL, FAILED if error else 0, ends, schema.role, *ids, 0)
         high, low = trace or (TRACE if span else (0, 0))

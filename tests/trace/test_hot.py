@@ -1,4 +1,4 @@
-"""The hot path in C and its twin in Python do the same."""
+"""The hot path in C and its Python twin do the same."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def both() -> list[Any]:
 
 
 class Made:
-    """A site with a segment and a tally in memory, by one of the two; calls that leave are noted."""
+    """A call site with a segment and histograms in memory, of one of the two modules; calls that leave are noted."""
 
     def __init__(self, by: Any, always: bool = True, seed: int = 1) -> None:
         left: list[tuple[Any, ...]] = []
         looks: list[int] = []
 
-        class OneCall(by.HotCall):  # type: ignore[misc]
+        class CallThatLeaves(by.HotCall):  # type: ignore[misc]
             __slots__ = ()
 
             def _leave(self, end_ns: int, kind: type[BaseException] | None) -> None:
@@ -65,7 +65,7 @@ class Made:
                 )
                 self._end()
 
-        class OneSite(by.HotCallSite):  # type: ignore[misc]
+        class SiteThatLooks(by.HotCallSite):  # type: ignore[misc]
             __slots__ = ()
 
             def look(self) -> None:
@@ -76,8 +76,8 @@ class Made:
         self.no_op = by.HotNoOp()
         self.segment = by.Slots(bytearray(HEADER_BYTES + SLOTS_COUNT * RECORD_BYTES))
         self.histograms = by.HotHistograms(bytearray(HISTOGRAMS_BYTES))
-        self.site = OneSite(self.no_op, seed)
-        self.site.kind = OneCall
+        self.site = SiteThatLooks(self.no_op, seed)
+        self.site.kind = CallThatLeaves
         self.site.segment = self.segment
         self.site.heads = HEADS
         self.site.last_stage = LAST
@@ -85,20 +85,20 @@ class Made:
         self.site.always = always
 
     def records(self) -> list[tuple[Any, ...]]:
-        """What is in the finished slots, but for the times: of these, how many there are."""
-        found = []
+        """Return what is in the finished slots; of the times, only how many there are."""
+        finished = []
         for offset in range(HEADER_BYTES, len(self.segment.buffer), RECORD_BYTES):
             data = bytes(self.segment.buffer[offset : offset + RECORD_BYTES])
             words = np.frombuffer(data, np.uint64)
             if not words[15]:
                 continue
             times = words[5:13].tolist()
-            used = [one for one in times if one]
+            used = [at_ns for at_ns in times if at_ns]
             assert used == sorted(used)
             assert times == used + [0] * (8 - len(used))
             assert int(words[15]) == offset ^ MARKER
-            found.append((data[:16], words[2:5].tolist(), len(used), words[13:15].tolist()))
-        return found
+            finished.append((data[:16], words[2:5].tolist(), len(used), words[13:15].tolist()))
+        return finished
 
     def sums(self) -> list[int]:
         self.histograms.put()
@@ -108,7 +108,7 @@ class Made:
         calls, failures, sent, recv, total, longest, *stages, again = max(places)
         assert calls == again == int(cells[SUM_CELLS:].sum())
         assert sum(stages) % 2**64 == total >= longest
-        return [int(cells[0]), calls, failures, sent, recv, sum(one > 0 for one in stages[LAST + 1 :])]
+        return [int(cells[0]), calls, failures, sent, recv, sum(stage_ns > 0 for stage_ns in stages[LAST + 1 :])]
 
 
 numbers = st.one_of(
@@ -138,34 +138,34 @@ calls = st.fixed_dictionaries(
 
 
 @settings(deadline=None)
-@given(some=st.lists(calls, max_size=9))
-def test_the_same_calls_leave_the_same_records(some: list[dict[str, Any]]) -> None:
-    found = []
+@given(plans=st.lists(calls, max_size=9))
+def test_the_same_calls_leave_the_same_records(plans: list[dict[str, Any]]) -> None:
+    results = []
     for by in both():
         made = Made(by)
-        made.site.slowest_ns = 2**40  # none of them is the slowest one so far
-        for one in some:
+        made.site.slowest_ns = 2**40  # none of them is the slowest so far
+        for plan in plans:
             call = made.site.begin()
             call.__enter__()
-            call._recorded, call._noted = one["recorded"], one["noted"]
-            if one["trace"]:
-                call._trace, call._span = one["trace"], 7
-            for name, arguments in one["marks"]:
+            call._recorded, call._noted = plan["recorded"], plan["noted"]
+            if plan["trace"]:
+                call._trace, call._span = plan["trace"], 7
+            for name, arguments in plan["marks"]:
                 getattr(call, name)(*arguments)
-            if one["reversed"] and not one["recorded"]:
+            if plan["reversed"] and not plan["recorded"]:
                 call._begin_ns = 2**62
-            call.__exit__(one["error"], None, None)
-            if one["twice"]:
+            call.__exit__(plan["error"], None, None)
+            if plan["twice"]:
                 call.__exit__(None, None, None)
-        found.append((made.records(), made.left, made.sums()))
-    assert found[0] == found[1]
+        results.append((made.records(), made.left, made.sums()))
+    assert results[0] == results[1]
 
 
-@pytest.mark.parametrize(("period", "blind"), [(1, False), (2, False), (16, False), (16, True), (1000, True)])
-def test_one_in_so_many_is_recorded_and_none_forgotten(period: int, blind: bool) -> None:
+@pytest.mark.parametrize(("period", "untimed"), [(1, False), (2, False), (16, False), (16, True), (1000, True)])
+def test_the_sample_has_its_size_and_no_call_is_forgotten(period: int, untimed: bool) -> None:
     for by in both():
         made = Made(by, always=False)
-        made.site.period, made.site.untimed = period, blind
+        made.site.period, made.site.untimed = period, untimed
         count = 3000 * period
         recorded = seen = 0
         gaps = []
@@ -221,19 +221,19 @@ def test_marks_take_their_arguments_by_name_and_refuse_others() -> None:
             assert (len(call._stamps()), call.sent_bytes, call.recv_bytes) == (3, 7, 5)
 
 
-def test_calls_at_once_are_different_ones_and_are_used_again() -> None:
+def test_calls_at_once_are_different_and_are_reused() -> None:
     for by in both():
         made = Made(by)
-        some = [made.site.begin() for _ in range(5)]
-        assert len({id(one) for one in some}) == 5
-        for one in some:
-            one.__enter__()
-        for one in some:
-            one._end()
-            one._end()
-        again = [made.site.begin() for _ in range(6)]
-        assert len({id(one) for one in again}) == 6
-        assert {id(one) for one in some} < {id(one) for one in again}
+        first = [made.site.begin() for _ in range(5)]
+        assert len(set(map(id, first))) == 5
+        for call in first:
+            call.__enter__()
+        for call in first:
+            call._end()
+            call._end()
+        second = [made.site.begin() for _ in range(6)]
+        assert len(set(map(id, second))) == 6
+        assert set(map(id, first)) < set(map(id, second))
 
 
 def test_what_is_released_takes_nothing_more() -> None:
@@ -251,16 +251,16 @@ def test_what_is_released_takes_nothing_more() -> None:
             made.histograms.add(1, [], 2, 0, 0, False)
 
 
-def test_a_tally_refuses_what_no_sum_can_hold_and_stays_whole() -> None:
+def test_histograms_refuse_what_no_sum_can_hold_and_stay_whole() -> None:
     for by in both():
         made = Made(by)
         wrong: list[tuple[Any, ...]] = [
             (5, [], 4, 0, 0), (5, [6], 4, 0, 0),
-            *((1, [], 2, *one) for one in ((-1, 0), (0, 2**63), (1.5, 0), ("a", 0))),
+            *((1, [], 2, *sizes) for sizes in ((-1, 0), (0, 2**63), (1.5, 0), ("a", 0))),
         ]  # fmt: skip
-        for one in wrong:
+        for arguments in wrong:
             with pytest.raises((ValueError, TypeError)):
-                made.histograms.add(*one, False)
+                made.histograms.add(*arguments, False)
         for _ in range(3):
             made.histograms.add(1, [3, 2], 4, 2**63 - 1, 0, True)  # more than a sum holds; one stage is negative
         made.histograms.add_untimed(7)
@@ -327,10 +327,10 @@ def test_in_c_nothing_is_leaked() -> None:
 
 def test_the_tracer_in_python_passes_its_tests() -> None:
     if not hot.IS_C:
-        pytest.skip("this is the one in Python already")
+        pytest.skip("the Python twin is in use already")
     names = ["recorder", "sides", "wrap", "crash"]
     environment = {**os.environ, hot.PURE: "1", "IPCBENCH_KILLS": "10"}
-    with TemporaryDirectory(prefix="ipcb-") as folder:  # a short name: sockets are made below it
+    with TemporaryDirectory(prefix="ipcb-") as folder:  # a short name, because sockets are made below it
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={folder}/t",
              "--timeout=100", "--maxfail=1", *(f"tests/trace/test_{name}.py" for name in names)],
