@@ -6,7 +6,7 @@ plain, a queue arrives recorded.
 
 from __future__ import annotations
 
-from multiprocessing import connection
+from multiprocessing import BufferTooShort, connection
 from multiprocessing.connection import Connection
 from multiprocessing.queues import JoinableQueue, Queue, SimpleQueue
 from multiprocessing.reduction import ForkingPickler
@@ -75,8 +75,6 @@ class TracedConnection(_Carrier, Connection):  # type: ignore[type-arg, unused-i
             data = self.recv_bytes()
             view = memoryview(buf).cast("B")[offset:]
             if len(data) > len(view):
-                from multiprocessing import BufferTooShort
-
                 raise BufferTooShort(data)
             view[: len(data)] = data
             return len(data)

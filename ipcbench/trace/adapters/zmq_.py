@@ -15,7 +15,7 @@ import zmq.backend
 from ipcbench.errors import ConfigError
 from ipcbench.trace.adapters.messages import ONE_WAY, REPLIES, REQUESTS, Traffic
 from ipcbench.trace.record.call import Call
-from ipcbench.trace.record.context import CONTEXT_BYTES, Context, unpack_context
+from ipcbench.trace.record.context import CONTEXT_BYTES, unpack_context
 from ipcbench.trace.record.serve import Receiving
 from ipcbench.util.clock import now_ns
 
@@ -33,11 +33,6 @@ _FRAMED = {zmq.PAIR, zmq.PUB, zmq.SUB, zmq.REQ, zmq.REP, zmq.DEALER, zmq.ROUTER,
 def _size_of(frame: Any) -> int:
     """Return the size of a frame in bytes, without copying it."""
     return len(frame) if type(frame) is bytes or isinstance(frame, zmq.Frame) else memoryview(frame).nbytes
-
-
-def _context_of(frame: zmq.Frame) -> Context | None:
-    """Return the context in a frame; None if it holds something else."""
-    return unpack_context(frame.buffer) if len(frame) == CONTEXT_BYTES else None
 
 
 class SocketTraffic(Traffic):
@@ -154,7 +149,8 @@ class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
         context = None
         if more and traffic.propagate:
             following = _recv(self, flags, False)
-            context = None if following.more else _context_of(following)
+            if len(following) == CONTEXT_BYTES and not following.more:
+                context = unpack_context(following.buffer)
             if context is None:
                 traffic.pending = following
             else:

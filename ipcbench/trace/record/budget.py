@@ -36,7 +36,7 @@ class Governor:
     """Chooses the period of one thread from the time between its calls.
 
     Attributes:
-        period: one in so many calls is to be recorded, on average.
+        period: one in `period` calls is to be recorded, on average.
         planned_count: calls since the last decision; must be set before the next one.
     """
 

@@ -7,7 +7,6 @@ is not timed; under a budget, most calls are no-ops.
 from __future__ import annotations
 
 from struct import error as StructError  # noqa: N812 # as an exception is written
-from types import TracebackType
 from typing import Any
 from weakref import ref
 
@@ -164,9 +163,7 @@ class ServerCall(Call):
         self._stamp(begun_ns)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         super().__exit__(kind, error, traceback)
         self.request = None
         self._site.thread.served_ns = now_ns()
@@ -213,9 +210,7 @@ class NoOpServerCall(NoOpCall, ServerCall):
     def __enter__(self) -> ServerCall:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         """Do nothing."""
 
 

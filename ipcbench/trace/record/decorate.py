@@ -69,13 +69,12 @@ class _Turns:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._run_ns = 0
+        self._run_ns = self._entered_ns = 0
+
+    def __enter__(self) -> None:
         self._entered_ns = now_ns()
 
-    def enter(self) -> None:
-        self._entered_ns = now_ns()
-
-    def leave(self) -> None:
+    def __exit__(self, *error: object) -> None:
         self._run_ns += now_ns() - self._entered_ns
 
     def finish(self) -> None:
@@ -92,13 +91,11 @@ def _generator(function: Callable[..., Any], method: str) -> Callable[..., Any]:
             step, argument = inner.send, None
             try:
                 while True:
-                    turns.enter()
                     try:
-                        value = step(argument)
+                        with turns:
+                            value = step(argument)
                     except StopIteration as end:
                         return end.value
-                    finally:
-                        turns.leave()
                     try:
                         step, argument = inner.send, (yield value)
                     except GeneratorExit:
@@ -120,13 +117,11 @@ def _async_generator(function: Callable[..., Any], method: str) -> Callable[...,
             step, argument = inner.asend, None
             try:
                 while True:
-                    turns.enter()
                     try:
-                        value = await step(argument)
+                        with turns:
+                            value = await step(argument)
                     except StopAsyncIteration:
                         return
-                    finally:
-                        turns.leave()
                     try:
                         step, argument = inner.asend, (yield value)
                     except GeneratorExit:

@@ -53,7 +53,7 @@ class TraceFiles:
     """The files of one traced process. Its methods are called by the thread that the files are for.
 
     Attributes:
-        sample: one call in so many is recorded, on average; not used with a budget.
+        sample: one in `sample` calls is recorded, on average; not used with a budget.
         budget_ratio: the share of time that tracing may cost; 0.0 for no limit.
         costs: what tracing a call costs here.
         max_bytes: size at which the folder takes no more segments.

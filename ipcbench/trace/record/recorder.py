@@ -92,7 +92,7 @@ class Recorder(HotRecorder[Call]):
         return thread
 
     def renew(self) -> None:
-        """Go on in the child after a fork, with files of its own."""
+        """Go on in the child after a fork, with new files."""
         self._lock = threading.RLock()  # another thread may have held the old one, and does not exist here
         for thread in list(self._threads):
             thread.renew()
@@ -193,7 +193,7 @@ def start(
 
     Args:
         folder: where the files go; several processes may share it.
-        sample: one in so many calls has a record, on average; all others are timed and put into histograms.
+        sample: one in `sample` calls has a record, on average; all others are timed and put into histograms.
         budget: the share of each thread's time that tracing may cost, such as 0.01; 0 for no limit. With a budget, the
             calls between records are timed, or only counted, as the time between calls allows.
         max_bytes: size at which the folder takes no more segments, such as `1GiB`; later calls go into histograms.

@@ -105,7 +105,7 @@ class ThreadRecorder:
         sites: by (method, schema, peer).
         entries: the same, by the keys of the hot path (see hot/python.py).
         always: whether every call is recorded.
-        period: one in so many calls of a method is recorded, on average.
+        period: one in `period` calls of a method is recorded, on average.
         untimed: whether the calls between are counted without reading the clock.
         lost_count: calls that could be neither recorded nor counted.
         boot: identifies the clock, as contexts do.

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from operator import index
 from random import Random
 from struct import error as StructError  # noqa: N812 # as an exception is written
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from ipcbench.trace.format import (
@@ -203,9 +202,7 @@ class HotCall:
         self._begin_ns = now_ns()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         end_ns = now_ns()
         begin_ns = self._begin_ns
         if not begin_ns:
@@ -356,14 +353,7 @@ class HotRecorder(Generic[_Call]):
         self._rpc = rpc
 
     def call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> _Call:
-        """Begin a call: use it with `with`.
-
-        Args:
-            method: its name; few different ones, without data in them.
-            schema: its stages.
-            peer: the other side, such as an endpoint.
-            trace_id: the trace of this call: 16 bytes, hexadecimal digits, a `traceparent`, a number; else new.
-        """
+        """Begin a call: use it with `with`. The arguments are those of `ipcbench.trace.call`."""
         try:
             site = self._local.entries[method if schema is RPC and not peer else (method, id(schema), peer)]
         except (AttributeError, KeyError):
