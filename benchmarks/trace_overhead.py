@@ -1,12 +1,12 @@
-"""What tracing adds to a call, in a loop and inside a ZeroMQ round trip over ipc, beside other recorders, in one run.
+"""What tracing costs a call: in a loop, and inside a ZeroMQ round trip over ipc, beside other recorders, in one run.
 
 Usage: python benchmarks/trace_overhead.py [--calls 4000] [--turns 5]. Recorders that are not installed are named and
-left out. Modes take turns, so that drift of the machine affects all of them alike. In a loop, the figure is the best
-turn. In round trips and under a budget, plain and traced calls differ by less than a machine drifts in a second: there,
-blocks of a few milliseconds take turns, and the figure is the median difference between neighbouring blocks (of their
+left out. Modes take turns, so that drift of the machine hits all alike; a figure is the best turn in the loop. In round
+trips, and under a budget, plain and traced calls differ by less than what a machine drifts by in a second. There blocks
+of a few milliseconds take turns, and the figure is the median of the differences between neighbouring blocks (of their
 medians in round trips; of their means under a budget, where some calls cost more than others), with its standard error.
 
-With IPCBENCH_PURE=1 in the environment, the recorder's Python twin is measured.
+With IPCBENCH_PURE=1 in the environment the recorder is the one in Python.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Receive = Callable[[], bytes]
 Read = Callable[[bytes], object]
 Stages = tuple[Make, Send, Receive, Read]
 Call = Callable[[Make, Send, Receive, Read], None]
-"""Makes a call of four stages."""
+"""Carries out a call of four stages."""
 
 PAYLOAD = b"x" * 64
 WARM_UP_CALLS = 200
 BLOCK_TRIPS = 25
 BLOCK_NS = 10_000_000
-"""Approximate length of a block of calls under a budget."""
+"""How long a block of calls under a budget lasts, about."""
 
 to_close: list[Callable[[], object]] = []
-"""Ends the recorder of the last turn."""
+"""What ends the recorder of the last turn."""
 
 
 def bare(make: Make, send: Send, receive: Receive, read: Read) -> None:
@@ -52,7 +52,7 @@ def bare(make: Make, send: Send, receive: Receive, read: Read) -> None:
 
 
 def by_recorder(recorder: trace.Recorder) -> Call:
-    def traced(make: Make, send: Send, receive: Receive, read: Read) -> None:
+    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
         with recorder.call("Echo") as call:
             request = make()
             call.serialized(len(request))
@@ -62,7 +62,7 @@ def by_recorder(recorder: trace.Recorder) -> Call:
             call.received(len(answer))
             read(answer)
 
-    return traced
+    return one
 
 
 def by_decorator(recorder: trace.Recorder) -> Call:
@@ -75,12 +75,12 @@ def by_logging(folder: Path) -> Call:
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(handler)
 
-    def traced(make: Make, send: Send, receive: Receive, read: Read) -> None:
+    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
         begin = now_ns()
         bare(make, send, receive, read)
         logger.info("Echo %d ns", now_ns() - begin)
 
-    return traced
+    return one
 
 
 def by_opentelemetry() -> Call:
@@ -96,7 +96,7 @@ def by_opentelemetry() -> Call:
     provider.add_span_processor(BatchSpanProcessor(Forget()))
     tracer = provider.get_tracer("overhead")
 
-    def traced(make: Make, send: Send, receive: Receive, read: Read) -> None:
+    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
         with tracer.start_as_current_span("Echo"):
             with tracer.start_as_current_span("serialize"):
                 request = make()
@@ -107,7 +107,7 @@ def by_opentelemetry() -> Call:
             with tracer.start_as_current_span("deserialize"):
                 read(answer)
 
-    return traced
+    return one
 
 
 def by_viztracer() -> Call:
@@ -118,7 +118,7 @@ def by_viztracer() -> Call:
     to_close.append(tracer.stop)
     to_close.append(tracer.clear)
 
-    def traced(make: Make, send: Send, receive: Receive, read: Read) -> None:
+    def one(make: Make, send: Send, receive: Receive, read: Read) -> None:
         with tracer.log_event("Echo"), tracer.log_event("serialize"):
             request = make()
         with tracer.log_event("send"):
@@ -128,11 +128,11 @@ def by_viztracer() -> Call:
         with tracer.log_event("deserialize"):
             read(answer)
 
-    return traced
+    return one
 
 
 def serve(address: str, way: str = "plain", folder: str = "") -> None:
-    """Echo every message, until an empty one."""
+    """Answer every message with itself, until an empty one."""
     if way != "plain":
         trace.start(folder, service="server")
     with zmq.Context() as context, context.socket(zmq.REP) as socket:
@@ -150,14 +150,14 @@ def wrap_as(way: str, socket: zmq.Socket[bytes]) -> None:
 
 
 def by_turns_ns(calls: dict[str, Callable[[], object]], count: int) -> dict[str, float]:
-    """Return the median time of each kind of call; the kinds take turns."""
+    """Return the median of the times of each kind of call, made one after the other in turn."""
     times: dict[str, list[int]] = {name: [] for name in calls}
     for _ in range(count):
         for name, call in calls.items():
             begin = now_ns()
             call()
             times[name].append(now_ns() - begin)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return {name: statistics.median(some) for name, some in times.items()}
 
 
 def measure_wrapping(folder: Path, count: int) -> None:
@@ -167,11 +167,9 @@ def measure_wrapping(folder: Path, count: int) -> None:
         trace.stop()
         for way in ("plain", "wrapped", "propagate"):
             address = f"ipc://{folder}/{way}"
-            server = multiprocessing.get_context("spawn").Process(
-                target=serve, args=(address, way, str(folder / "two"))
-            )
-            server.start()
-            servers.append(server)
+            made = multiprocessing.get_context("spawn").Process(target=serve, args=(address, way, str(folder / "two")))
+            made.start()
+            servers.append(made)
             sockets[way] = context.socket(zmq.REQ)
             sockets[way].connect(address)
         trace.start(folder / "two", service="client")
@@ -192,8 +190,8 @@ def measure_wrapping(folder: Path, count: int) -> None:
             socket.recv()
             socket.close()
         trace.stop()
-        for server in servers:
-            server.join()
+        for made in servers:
+            made.join()
     print(f"\nwrapped sockets: a round trip of {len(PAYLOAD)} bytes, both sides recording, by turns")
     for way, ns in medians.items():
         print(f"{way:36}{ns / 1000:16.1f}{(ns - medians['plain']) / 1000:+16.2f} µs")
@@ -202,7 +200,7 @@ def measure_wrapping(folder: Path, count: int) -> None:
 def measure_budget(folder: Path, count: int) -> None:
     """Print what a budget of 1 % adds to calls of some lengths.
 
-    Every other call is traced, so the budget, a share of all time, is half of what back-to-back calls would get.
+    Every other call is traced; the budget, a share of all time, is half of that of calls one after the other.
     """
     recorder = trace.start(folder / "budget of calls", budget=0.005)
     print("\nbudget=0.005, every other call traced (0.01 of those): four stages around work of some length, by turns")
@@ -233,7 +231,7 @@ def measure_budget(folder: Path, count: int) -> None:
 
 
 def mean_pair_ns(plain: Callable[[], object], traced: Callable[[], object], count: int) -> tuple[float, float]:
-    """Return the mean times of two kinds of calls, which take turns."""
+    """Return the mean times of two kinds of calls, made in turn."""
     plain_ns = traced_ns = 0
     for _ in range(count):
         begin = now_ns()
@@ -246,13 +244,13 @@ def mean_pair_ns(plain: Callable[[], object], traced: Callable[[], object], coun
 
 
 def median_and_error(values: list[float]) -> tuple[float, float]:
-    """Return the median and its standard error, estimated from the quartiles as for normal values."""
+    """Return the median and its standard error, from the quartiles as of normal values."""
     low, middle, high = statistics.quantiles(values, n=4)
     return middle, 1.253 * (high - low) / 1.349 / len(values) ** 0.5
 
 
 def in_loop_ns(call: Call, count: int) -> float:
-    """Return the time of a call whose stages do nothing, without the first calls, which make a file."""
+    """Return the time of one call whose stages do nothing; the first ones, which make a file, are not in it."""
     stages: Stages = (lambda: PAYLOAD, len, lambda: PAYLOAD, len)
     for _ in range(WARM_UP_CALLS):
         call(*stages)
@@ -266,8 +264,8 @@ class Trips:
     """Round trips of one mode, plain and traced.
 
     Attributes:
-        plain_ns, traced_ns: the time of each.
-        added_ns: the median of each traced block, less that of its neighbour.
+        plain_ns, traced_ns: all of them.
+        added_ns: how much longer the median of each traced block is than that of its neighbour.
     """
 
     def __init__(self) -> None:
@@ -276,20 +274,20 @@ class Trips:
         self.added_ns: list[float] = []
 
     def make(self, call: Call, socket: zmq.Socket[bytes], count: int) -> None:
-        """Make `count` of both, in alternating blocks.
+        """Make so many of both, in turn.
 
-        A block is short enough that both kinds meet the same machine, and long enough that traced trips follow traced
-        trips, as in an application.
+        A block is short enough that both meet the same machine, and long enough that a traced trip comes after a traced
+        one, as in an application.
         """
         stages: Stages = (lambda: msgpack.packb(PAYLOAD), socket.send, socket.recv, msgpack.unpackb)
         for number in range(count // BLOCK_TRIPS):
             medians = {}
             for is_traced in (number % 2 == 0, number % 2 == 1):
-                chosen = call if is_traced else bare
+                some = call if is_traced else bare
                 times = []
                 for _ in range(BLOCK_TRIPS):
                     begin = now_ns()
-                    chosen(*stages)
+                    some(*stages)
                     times.append(now_ns() - begin)
                 (self.traced_ns if is_traced else self.plain_ns).extend(times)
                 medians[is_traced] = statistics.median(times)
@@ -297,8 +295,8 @@ class Trips:
 
 
 def modes(folder: Path) -> dict[str, Callable[[], Call]]:
-    """Return what prepares each mode, by name; it is called directly before the turn."""
-    prepare_by_mode: dict[str, Callable[[], Call]] = {
+    """Name of a mode → what prepares it, directly before its turn."""
+    found: dict[str, Callable[[], Call]] = {
         "nothing": lambda: bare,
         "trace, disabled, decorator": lambda: by_decorator(trace.start(folder / "off")),
         "trace, every call": lambda: by_recorder(trace.start(folder / "all")),
@@ -314,8 +312,8 @@ def modes(folder: Path) -> dict[str, Callable[[], Call]]:
         if find_spec(module) is None:
             print(f"{module} is not installed and left out")
         else:
-            prepare_by_mode[name] = prepare
-    return prepare_by_mode
+            found[name] = prepare
+    return found
 
 
 def prepared(name: str, prepare: Callable[[], Call]) -> Call:
@@ -356,7 +354,7 @@ def main() -> None:
         measure_budget(folder, chosen.calls)
     costs = calibrate()
     print(f"a four-stage call alone, in {'C' if IS_C else 'Python'}, in ns: recorded {costs.recorded_ns:,.0f}, "
-          f"timed {costs.timed_ns:,.0f}, counted {costs.counted_ns:,.0f}")  # fmt: skip
+          f"tallied {costs.timed_ns:,.0f}, counted {costs.counted_ns:,.0f}")  # fmt: skip
     trip_us = statistics.median(trips["nothing"].plain_ns) / 1000
     print(f"a round trip of {len(PAYLOAD)} bytes without tracing: p50 {trip_us:.1f} µs")
     print(f"{'':36}{'in a loop, ns':>16}{'p50 added, µs':>20}{'':>9}{'p99, µs':>10}")
