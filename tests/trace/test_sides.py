@@ -42,15 +42,12 @@ def joined(*folders: Path) -> list[dict[str, Any]]:
     calls = []
     for batch in batches(*folders):
         if batch.server_ns is not None:
-            parts: Any = [batch.request_ns, batch.queue_ns, batch.server_ns, batch.reply_ns]
+            columns: Any = [batch.request_ns, batch.queue_ns, batch.server_ns, batch.reply_ns]
             for row in np.flatnonzero(batch.server_ns != UNKNOWN_NS).tolist():
-                index = batch.stages.index("wait")
-                request, queue, server, reply = (int(part[row]) for part in parts)
-                assert request + queue + server + reply == int(batch.stage_ns[row, index])
-                calls.append({
-                    "method": batch.methods[int(batch.method[row])], "sent": int(batch.sent_bytes[row]),
-                    "request": request, "queue": queue, "server": server, "reply": reply,
-                })  # fmt: skip
+                parts = {name: int(column[row]) for name, column in zip(PARTS, columns, strict=True)}
+                assert sum(parts.values()) == int(batch.stage_ns[row, batch.stages.index("wait")])
+                method = batch.methods[int(batch.method[row])]
+                calls.append({"method": method, "sent": int(batch.sent_bytes[row]), **parts})
     return calls
 
 

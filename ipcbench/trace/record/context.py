@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 MAGIC: Final = b"\xc7\x9d"
 VERSION: Final = 1
@@ -103,17 +103,12 @@ def extract(carrier: object) -> Context | None:
     if isinstance(carrier, Context):
         return carrier
     if isinstance(carrier, Mapping):
-        return _from_map(carrier)
-    if isinstance(carrier, bytes | bytearray | memoryview):
+        packed = carrier.get(KEY)
+        if isinstance(packed, bytes | bytearray | memoryview) and len(packed) == CONTEXT_BYTES:
+            return unpack_context(packed)
+        carrier = carrier.get(TRACEPARENT)
+        if isinstance(carrier, bytes):
+            carrier = carrier.decode("ascii", "replace")
+    elif isinstance(carrier, bytes | bytearray | memoryview):
         return unpack_context(carrier) if len(carrier) == CONTEXT_BYTES else None
     return parse_traceparent(carrier) if isinstance(carrier, str) else None
-
-
-def _from_map(carrier: Mapping[Any, Any]) -> Context | None:
-    packed = carrier.get(KEY)
-    if isinstance(packed, bytes | bytearray | memoryview) and len(packed) == CONTEXT_BYTES:
-        return unpack_context(packed)
-    text = carrier.get(TRACEPARENT)
-    if isinstance(text, bytes):
-        text = text.decode("ascii", "replace")
-    return parse_traceparent(text) if isinstance(text, str) else None
