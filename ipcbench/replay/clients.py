@@ -15,12 +15,11 @@ import numpy as np
 
 from ipcbench.errors import StoreError
 from ipcbench.replay.traffic import Lane, Traffic
-from ipcbench.trace.format import SEGMENT_MAGIC
+from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_MAGIC, SEGMENT_SUFFIX
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_segment, read_tally
-from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
 from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
 from ipcbench.util.files import as_store_errors, regular
 
@@ -59,10 +58,10 @@ def read_traffic(path: Path) -> Traffic:
     """
     with as_store_errors(path):
         files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [regular(path)]
-        own = [one for one in files if one.suffix in {SEGMENT_SUFFIX, TALLY_SUFFIX} or _is_segment(one)]
+        own = [one for one in files if one.suffix in {SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX} or _is_segment(one)]
         logs = [one for one in files if one == path or (".log" in one.name and one.is_file())]
     notes = Notes()
-    found = _Found(find_servers([one for one in own if one.suffix != TALLY_SUFFIX], notes), notes=notes)
+    found = _Found(find_servers([one for one in own if one.suffix != HISTOGRAMS_SUFFIX], notes), notes=notes)
     for one in own:
         _read_own(one, found)
     if not own:
@@ -80,7 +79,7 @@ def _is_segment(path: Path) -> bool:
 
 
 def _read_own(path: Path, found: _Found) -> None:
-    if path.suffix == TALLY_SUFFIX:
+    if path.suffix == HISTOGRAMS_SUFFIX:
         for bulk in read_tally(path, found.notes):
             if bulk.segment.role not in _ROLES_OF_SERVERS:
                 found.untold_count += int(bulk.counts.sum()) + bulk.untimed_count

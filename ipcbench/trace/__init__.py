@@ -1,4 +1,4 @@
-"""Tracing a real application: what its calls between processes cost, stage by stage, cheaply enough to be left on.
+"""Tracing a real application: what its calls between processes cost, stage by stage, cheaply enough to leave on.
 
 >>> from ipcbench import trace
 >>> trace.start("trace/", service="client")          # or IPCBENCH_TRACE=trace/,sample=16 in the environment
@@ -15,49 +15,29 @@
 from __future__ import annotations
 
 from ipcbench.trace.adapters.wrap import instrument_zmq, wrap
-from ipcbench.trace.record.call import Call
+from ipcbench.trace.ids import TraceId
+from ipcbench.trace.record.call import Call, ServerCall
 from ipcbench.trace.record.context import Context, extract
 from ipcbench.trace.record.decorate import traced
-from ipcbench.trace.record.ids import TraceId
 from ipcbench.trace.record.recorder import STATE, Recorder, start, stop
 from ipcbench.trace.record.serve import inject, requests, serve
-from ipcbench.trace.record.served import ServerCall
 from ipcbench.trace.schema import FUNCTION, GENERATOR, PIPELINE, RPC, SERVER, Schema
 from ipcbench.util.clock import now_ns
 
 __all__ = [
-    "FUNCTION",
-    "GENERATOR",
-    "PIPELINE",
-    "RPC",
-    "SERVER",
-    "Call",
-    "Context",
-    "Recorder",
-    "Schema",
-    "ServerCall",
-    "TraceId",
-    "call",
-    "extract",
-    "inject",
-    "instrument_zmq",
-    "now_ns",
-    "requests",
-    "serve",
-    "start",
-    "stop",
-    "traced",
+    "FUNCTION", "GENERATOR", "PIPELINE", "RPC", "SERVER", "Call", "Context", "Recorder", "Schema", "ServerCall",
+    "TraceId", "call", "extract", "inject", "instrument_zmq", "now_ns", "requests", "serve", "start", "stop", "traced",
     "wrap",
-]
+]  # fmt: skip
 
 
 def call(method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
-    """Begin a call of this process's recorder: use it with `with`. Without one, it costs next to nothing.
+    """Begin a call of this process's recorder: use it with `with`. Without a recorder it costs next to nothing.
 
     Args:
         method: its name; few different ones, without data in them.
         schema: its stages.
         peer: the other side, such as an endpoint.
-        trace_id: what this call belongs to: 16 bytes, hexadecimal digits, a `traceparent`, a number; else it is new.
+        trace_id: the trace of this call: 16 bytes, hexadecimal digits, a `traceparent`, a number; else new.
     """
     return STATE.recorder.call(method, schema, peer, trace_id)

@@ -1,7 +1,7 @@
-"""The files of a trace, byte by byte: segments of records (.ipct) and tallies of calls (.ipch).
+"""The files of a trace, byte by byte: segments of call records (.ipct), and histograms of the other calls (.ipch).
 
-Everything is little-endian. A record's marker is written last and depends on its place: a slot without its marker was
-never finished, and is not a record.
+Everything is little-endian. A record's marker is written last and depends on the record's offset: a slot without its
+marker was never finished and is not a record.
 """
 
 from __future__ import annotations
@@ -12,34 +12,37 @@ from typing import Any
 
 from ipcbench.trace.schema import MAX_STAGES
 from ipcbench.util.bins import BINS_PER_OCTAVE, LINEAR_BINS
+from ipcbench.util.bins import bin_of as unbounded_bin_of
 
+SEGMENT_SUFFIX = ".ipct"
 SEGMENT_MAGIC = b"IPCT\r\n\x1a\n"
-TALLY_MAGIC = b"IPCH\r\n\x1a\n"
+HISTOGRAMS_SUFFIX = ".ipch"
+HISTOGRAMS_MAGIC = b"IPCH\r\n\x1a\n"
 FORMAT_VERSION = 1
 
 HEADER_BYTES = 4096
 RECORD_BYTES = 128
 
 CALL = 1
-"""Kind of a record that is one call."""
+"""Kind of a record that holds a call."""
 
 NAME = 2
-"""Kind of a record that is a piece of a name."""
+"""Kind of a record that holds a piece of a name."""
 
 FAILED = 1
 """Flag: the call ended with an exception."""
 
 KEPT = 2
-"""Flag: recorded out of turn, because it failed or was the slowest of its method so far."""
+"""Flag: recorded although sampling left it out, because it failed or was the slowest of its method so far."""
 
 OVERRUN = 4
-"""Flag: more marks than stages; the surplus is in the last stage."""
+"""Flag: more marks than stages; the last stage includes the surplus."""
 
 MARKER = 0x5A7C159E3779B00
-"""What a slot's offset is combined with (exclusive or) to give its marker."""
+"""XORed with a slot's offset to give its marker."""
 
 OWN_TRACE = (0, 0)
-"""The trace id of a call that has none of a caller: it follows from its place."""
+"""The trace id of a call that was given none: readers derive it from the record's place."""
 
 _PREFIX = Struct("<8sHHI")
 
@@ -48,8 +51,8 @@ PACK_HEAD = Struct("<BBBBHHHHI").pack
 
 PACKERS = tuple(Struct(f"<16sQQQ{ends + 1}q{8 * (MAX_STAGES - ends)}xQQQ").pack_into for ends in range(MAX_STAGES + 1))
 """By the number of stage ends: head, trace id (high, low), span id, begin and ends in ns, bytes sent and received,
-marker. A trace id of 0 follows from the file's first ids and the slot's number. A span id of 0 is that of a call whose
-context was never asked for: nothing can be joined to it."""
+marker. A trace id of 0 follows from the file's first ids and the slot's number. A span id of 0 means that nobody asked
+for the call's context, so nothing can be joined to it."""
 
 NAME_BYTES = 112
 PACK_NAME = Struct(f"<BBHHH{NAME_BYTES}sQ").pack_into
@@ -57,24 +60,24 @@ PACK_NAME = Struct(f"<BBHHH{NAME_BYTES}sQ").pack_into
 
 LAST_OCTAVE = 33
 BIN_COUNT = LINEAR_BINS + LAST_OCTAVE * BINS_PER_OCTAVE
-"""Bins of ipcbench/util/bins.py, up to 2⁴¹ ns (36 minutes); what is longer is in the last one."""
+"""Bins of ipcbench/util/bins.py, up to 2⁴¹ ns (36 minutes); the last bin also takes everything longer."""
 
 CELL_BYTES = 8
 SUM_CELLS = 32
 SUMS_COUNT = 14
 PACK_SUMS = Struct("<14Q").pack_into
-"""Twice, behind the first cell and at half of the cells, written in turn: calls, failures, bytes sent, bytes received,
-total ns, longest ns, ns of 7 stages, calls again. One that was being written when its process died has two different
-numbers of calls; the other is whole."""
+"""Stored twice, after the first cell and at half of SUM_CELLS, and written alternately: calls, failures, bytes sent,
+bytes received, total ns, longest ns, ns of 7 stages, calls again. If the two numbers of calls differ, the process died
+while it wrote this copy; the other copy is whole."""
 
 SUMS_EVERY = 64
-"""Calls from one look of the sums at the file to the next; bins, which hold the exact count, are there at once."""
+"""Calls between two writes of the sums to the file. The bins, which hold the exact count, are written at once."""
 
-TALLY_BYTES = HEADER_BYTES + (SUM_CELLS + BIN_COUNT) * CELL_BYTES
+HISTOGRAMS_BYTES = HEADER_BYTES + (SUM_CELLS + BIN_COUNT) * CELL_BYTES
 
 
 def pack_header(magic: bytes, block_bytes: int, facts: dict[str, Any]) -> bytes:
-    """Return the first page of a file: magic, version, size of what follows, and `facts` as JSON."""
+    """Return the first page of a file: magic, version, size of the blocks that follow, and `facts` as JSON."""
     text = json.dumps(facts, ensure_ascii=True).encode()
     if len(text) > HEADER_BYTES - _PREFIX.size:
         raise ValueError(f"a header of {len(text):,} bytes is too long")
@@ -83,25 +86,24 @@ def pack_header(magic: bytes, block_bytes: int, facts: dict[str, Any]) -> bytes:
 
 
 def unpack_header(data: bytes, magic: bytes) -> tuple[int, dict[str, Any]]:
-    """Return the size of what follows the page, and the facts.
+    """Return the size of the blocks that follow the first page, and its facts.
 
     Raises:
         ValueError: not such a page, or of another version.
     """
     if len(data) < HEADER_BYTES:
         raise ValueError("it is shorter than a header")
-    found, version, _, block_bytes = _PREFIX.unpack_from(data)
-    if found != magic:
+    actual, version, _, block_bytes = _PREFIX.unpack_from(data)
+    if actual != magic:
         raise ValueError("it does not begin as such a file does")
     if version != FORMAT_VERSION:
         raise ValueError(f"its format is version {version}; this is version {FORMAT_VERSION}")
     facts = json.loads(data[_PREFIX.size : HEADER_BYTES].rstrip(b"\0"))
     if not isinstance(facts, dict):
-        raise ValueError("its header holds no facts")  # noqa: TRY004 # of the file, not of an argument
+        raise ValueError("its header is not a JSON object")  # noqa: TRY004 # the file is wrong, not an argument
     return block_bytes, facts
 
 
 def bin_of(value_ns: int) -> int:
-    """Return the bin of a duration ≥ 0, the last one for all that are longer; as ipcbench.util.bins."""
-    octave = max(0, value_ns.bit_length() - 8)
-    return min(octave * BINS_PER_OCTAVE + (value_ns >> octave), BIN_COUNT - 1)
+    """Return the bin of a duration ≥ 0."""
+    return min(unbounded_bin_of(value_ns), BIN_COUNT - 1)

@@ -1,4 +1,4 @@
-"""Schemas: the stages that a traced call goes through, in their order."""
+"""Schemas: the stages that a traced call goes through, in order."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from ipcbench.errors import ConfigError
 
 MAX_STAGES = 7
-"""What a record has room for."""
+"""How many stages a record has room for."""
 
 LOCAL: Final = 0
 CLIENT: Final = 1
 SERVER_SIDE: Final = 2
 RECEIVER: Final = 3
-"""On which side of a call its recorder stands; LOCAL for one without sides. A receiver takes one message that nobody
-answers; its sender is a client."""
+"""The side of a call that its recorder is on; LOCAL for a call without sides. A receiver takes a message that nobody
+answers; the sender of that is a client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Schema:
     """The stages of one kind of call.
 
     Attributes:
-        name: what the schema is called in reports.
-        stages: names of the stages in their order, 1 to 7; each ends where the next begins, the last with the call.
+        name: of the schema in reports.
+        stages: names of the stages in order, 1 to 7; each ends where the next begins, the last with the call.
         role: LOCAL, CLIENT, SERVER_SIDE or RECEIVER.
     """
 
@@ -40,42 +40,42 @@ class Schema:
                 raise ConfigError("schema", word, "1 to 40 printable characters without `:` and `,`")
 
     def __hash__(self) -> int:
-        """Hash the name alone: quick, for every call of this schema is looked up by it."""
+        """Hash the name alone: every call of this schema is looked up by its hash, so this must be quick."""
         return hash(self.name)
 
     @property
     def text(self) -> str:
-        """The schema in one line: `rpc:serialize,send,wait,deserialize`."""
+        """The schema as text: `rpc:serialize,send,wait,deserialize`."""
         return f"{self.name}:{','.join(self.stages)}"
 
 
 def parse_schema(text: str) -> Schema:
-    """Return the schema of which `text` is the one line.
+    """Return the schema that `text` describes (see `Schema.text`).
 
     Raises:
-        ConfigError: it is not such a line.
+        ConfigError: it does not describe a schema.
     """
     name, _, stages = text.partition(":")
     return Schema(name, tuple(stages.split(",")))
 
 
 RPC = Schema("rpc", ("serialize", "send", "wait", "deserialize"), CLIENT)
-"""A remote call as its client sees it; `wait` holds the way there, the server, and the way back."""
+"""A remote call as its client sees it; `wait` includes both ways and the server."""
 
 SERVER = Schema("server", ("queue", "work", "reply"), SERVER_SIDE)
-"""The same call at its server: until it is taken up, the work, and the handing over of the reply."""
+"""The same call at its server: the time until it is taken up, the work, and sending the reply."""
 
 EXCHANGE = Schema("exchange", ("send", "wait"), CLIENT)
-"""A request and its reply at a socket, which does not see what they are made of."""
+"""A request and its reply at a socket, which does not see them serialized."""
 
 SEND = Schema("send", ("send",), CLIENT)
-"""The handing over of a message that nobody answers."""
+"""Sending a message that nobody answers."""
 
 RECEIVE = Schema("receive", ("receive",), RECEIVER)
-"""The taking of such a message, waiting for it included."""
+"""Receiving such a message, including the wait for it."""
 
 PIPELINE = Schema("pipeline", ("get", "compute", "put"))
-"""A step that fetches its input, works, and hands its output on."""
+"""A step that fetches its input, works, and passes its output on."""
 
 FUNCTION = Schema("function", ("run",))
 """A decorated function or coroutine."""

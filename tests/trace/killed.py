@@ -1,7 +1,7 @@
-"""A program: kill a recording process many times, at random moments, and compare what it said with what is on disk.
+"""A program: kill a recording process many times, at random moments, and compare what it reported with what is on disk.
 
-Usage: killed.py FOLDER TIMES. The child tells after each call, in shared memory, that it is complete. Every third child
-records one call in eight, and counts the others; every tenth is killed while it begins.
+Usage: killed.py FOLDER TIMES. After each call, the child reports in shared memory that the call is complete. Every
+third child records one call in eight and counts the others; every tenth is killed while it begins.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ import sys
 from pathlib import Path
 
 from ipcbench import trace
-from ipcbench.trace.readers.batch import Notes
-from tests.trace.reading import calls_count, records
+from tests.trace.reading import calls_count, check_whole, records
 
 
 def method(number: int) -> str:
     return f"method {number % 7}" * (1 + number % 40)
 
 
-def record_for_ever(said: mmap.mmap) -> None:
+def record_for_ever(reported: mmap.mmap) -> None:
     number = 0
-    shown = memoryview(said).cast("q")  # one store; struct.pack_into would clear the number first
+    shown = memoryview(reported).cast("q")  # one store; struct.pack_into would clear the number first
     while True:
         with trace.call(method(number)) as call:
             call.serialized(number)
@@ -36,30 +35,29 @@ def record_for_ever(said: mmap.mmap) -> None:
 
 
 def kill_once(folder: Path, wanted: int, sample: int) -> int:
-    said = mmap.mmap(-1, 4096)
+    reported = mmap.mmap(-1, 4096)
     pid = os.fork()
     if pid == 0:
         if sample > 1:
             trace.start(folder, sample=sample)
-        record_for_ever(said)
-    while struct.unpack_from("@q", said)[0] < wanted:
+        record_for_ever(reported)
+    while struct.unpack_from("@q", reported)[0] < wanted:
         os.sched_yield()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    complete: int = struct.unpack_from("@q", said)[0]
-    found = sorted(records(folder, Notes()), key=lambda one: one.sent_bytes)
-    numbers = [one.sent_bytes for one in found]
+    complete: int = struct.unpack_from("@q", reported)[0]
+    calls = sorted(records(folder), key=lambda call: call.sent_bytes)
+    numbers = [call.sent_bytes for call in calls]
     if sample == 1:
-        assert complete <= len(found) <= complete + 1, (complete, len(found))
-        assert numbers == list(range(len(found)))
+        assert complete <= len(calls) <= complete + 1, (complete, len(calls))
+        assert numbers == list(range(len(calls)))
     else:
         assert complete <= calls_count(folder) <= complete + 1, (complete, calls_count(folder))
         assert len(set(numbers)) == len(numbers)
         assert not numbers or numbers[-1] <= complete
-    for one in found:
-        assert (one.method, one.recv_bytes) == (method(one.sent_bytes), one.sent_bytes + 1)
-        assert sum(one.stages.values()) == one.total_ns > 0
-        assert not one.failed
+    check_whole(calls)
+    for call in calls:
+        assert (call.method, call.recv_bytes, call.failed) == (method(call.sent_bytes), call.sent_bytes + 1, False)
     for path in folder.iterdir():
         path.unlink()
     return complete

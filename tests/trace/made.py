@@ -1,4 +1,4 @@
-"""Traces written record by record, for tests: both sides of calls, at times that the test chooses."""
+"""Traces written record by record, for tests: both sides of calls, at times that a test chooses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ipcbench.trace.format import CALL, FAILED, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME, PACKERS
-from ipcbench.trace.record.segment import Segment, new_segment
+from ipcbench.trace.record.segment import SegmentWriter, new_segment
 from ipcbench.trace.schema import RPC, SERVER, Schema
 
 UNIX_NS = 1_700_000_000_000_000_000
@@ -22,7 +22,7 @@ class Made:
     service: str
     pid: int = 100
     tid: int = 100
-    segment: Segment = field(init=False)
+    segment: SegmentWriter = field(init=False)
     names: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -30,7 +30,7 @@ class Made:
         facts = {"service": self.service, "host": "somewhere", "boot": "b", "pid": self.pid, "tid": self.tid,
                  "anchor_ns": [0, UNIX_NS], "ids": ["00000000000000aa", f"{self.pid:08x}00000000"]}  # fmt: skip
         path = self.folder / f"t-somewhere-b-{self.pid}-{self.tid}-0.ipct"
-        self.segment = new_segment(path, 2**20, 0, facts)
+        self.segment = new_segment(path, 2**20, facts)
 
     def name(self, text: str) -> int:
         if not text:
@@ -47,7 +47,7 @@ class Made:
     def call(self, method: str, stamps: list[int], schema: Schema = RPC, *, sent: int = 0, recv: int = 0,
              span: int = 0, error: str = "", peer: str = "", trace: tuple[int, int] | None = None) -> None:  # fmt: skip
         """Write a call of a schema by its begin and the ends of its stages."""
-        ids = [self.name(one) for one in (method, schema.text, peer, error)]
+        ids = [self.name(text) for text in (method, schema.text, peer, error)]
         ends = len(stamps) - 1
         head = PACK_HEAD(CALL, FAILED if error else 0, ends, schema.role, *ids, 0)
         high, low = trace or (TRACE if span else (0, 0))

@@ -1,12 +1,15 @@
-"""Whole traces in lists, for tests."""
+"""Whole traces in lists, and threads that make them, for tests."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipcbench.trace.readers.batch import Bulk, Notes
+from ipcbench.trace.readers.batch import Batch, Bulk, Notes
+from ipcbench.trace.readers.join import find_servers
 from ipcbench.trace.readers.own import read_segment, read_tally
 
 
@@ -20,19 +23,19 @@ class Record:
     failed: bool
 
 
-def records(folder: Path, notes: Notes | None = None) -> list[Record]:
-    found = []
+def records(folder: Path) -> list[Record]:
+    every = []
     for path in sorted(folder.glob("*.ipct")):
-        for batch in read_segment(path, notes or Notes()):
+        for batch in read_segment(path, Notes()):
             rows: Any = zip(
                 batch.method.tolist(), batch.stage_ns.tolist(), batch.total_ns.tolist(), batch.sent_bytes.tolist(),
                 batch.recv_bytes.tolist(), batch.failed.tolist(), strict=True,
             )  # fmt: skip
-            found += [
+            every += [
                 Record(batch.methods[method], dict(zip(batch.stages, stages, strict=True)), *rest)
                 for method, stages, *rest in rows
             ]
-    return found
+    return every
 
 
 def tallies(folder: Path) -> list[Bulk]:
@@ -41,4 +44,25 @@ def tallies(folder: Path) -> list[Bulk]:
 
 def calls_count(folder: Path) -> int:
     """Return how many calls the files of a folder hold, with and without records."""
-    return len(records(folder)) + sum(int(one.counts.sum()) + one.untimed_count for one in tallies(folder))
+    return len(records(folder)) + sum(int(bulk.counts.sum()) + bulk.untimed_count for bulk in tallies(folder))
+
+
+def batches(*folders: Path) -> list[Batch]:
+    """Return the records of folders as batches, each call joined to its server's record."""
+    paths = [path for folder in folders for path in sorted(folder.glob("*.ipct"))]
+    servers = find_servers(paths, Notes())
+    return [servers.join(batch) for path in paths for batch in read_segment(path, Notes())]
+
+
+def check_whole(calls: Iterable[Record]) -> None:
+    for call in calls:
+        assert sum(call.stages.values()) == call.total_ns > 0, call
+
+
+def in_threads(count: int, work: Callable[[int], object]) -> None:
+    """Do the work in threads at once, each with its number."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,7 +1,7 @@
 """What can happen to a traced application, and to what it records on: the application goes on, the records are right.
 
-A killed application is in this as well: 40 times, or as often as `IPCBENCH_KILLS=200 pytest tests/trace/test_crash.py`
-says. A really full disk needs a file system of one's own; where none can be mounted, its test is skipped.
+One test kills an application 40 times, or as often as `IPCBENCH_KILLS=200 pytest tests/trace/test_crash.py` says. A
+really full disk needs its own file system; where none can be mounted, its test is skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trace.reading import calls_count, records
+from tests.trace.reading import calls_count, check_whole, records
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ PROGRAM = """
 import os, sys, threading
 from pathlib import Path
 from ipcbench import trace
-from tests.trace.reading import calls_count, records
+from tests.trace.reading import calls_count, check_whole, in_threads, records
 
 def work(begin, count, name="m"):
     for number in range(begin, begin + count):
@@ -30,11 +30,6 @@ def work(begin, count, name="m"):
             call.serialized(number)
             call.sent()
             call.received(number + 1)
-
-def right(found):
-    for one in found:
-        assert one.recv_bytes == one.sent_bytes + 1, one
-        assert sum(one.stages.values()) == one.total_ns > 0, one
 
 folder = Path(sys.argv[1])
 """
@@ -65,14 +60,14 @@ recorder = trace.start(folder)
 work(0, 40_000)
 assert "No space left" in recorder.problem, recorder.problem
 trace.stop()
-found = records(folder)
-right(found)
-assert [one.sent_bytes for one in found] == list(range(len(found)))
-print(len(found), calls_count(folder))
+calls = records(folder)
+check_whole(calls)
+assert [(call.sent_bytes, call.recv_bytes) for call in calls] == [(n, n + 1) for n in range(len(calls))]
+print(len(calls), calls_count(folder))
 """
 
 
-@pytest.mark.skipif(not can_mount(), reason="no file system of one's own can be mounted here")
+@pytest.mark.skipif(not can_mount(), reason="no file system can be mounted here")
 @pytest.mark.parametrize("size_kib", [16, 1100, 1500, 3500])
 def test_a_really_full_disk(tmp_path: Path, size_kib: int) -> None:
     mounted = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size={size_kib}k tmpfs "$0" && exec "$@"',
@@ -81,10 +76,10 @@ def test_a_really_full_disk(tmp_path: Path, size_kib: int) -> None:
     assert done.returncode == 0, done.stderr
     recorded, counted = map(int, done.stdout.split())
     assert (recorded > 8000) == (size_kib > 1050)
-    assert counted in {40_000, recorded}  # counted in memory where there was no room for the tally
+    assert counted in {40_000, recorded}  # counted in memory where there was no room for histograms
 
 
-@pytest.mark.skipif(not can_mount(), reason="no file system of one's own can be mounted here")
+@pytest.mark.skipif(not can_mount(), reason="no file system can be mounted here")
 def test_a_read_only_folder(tmp_path: Path) -> None:
     mounted = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o ro tmpfs "$0" && exec "$@"', str(tmp_path)]
     done = run(
@@ -95,42 +90,39 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["os._exit(7)", "os.kill(os.getpid(), 11)", "os.abort()"])
-def test_an_end_without_tidying_up(tmp_path: Path, end: str) -> None:
+def test_an_end_without_cleaning_up(tmp_path: Path, end: str) -> None:
     done = run(f"trace.start(folder)\nwork(0, 9000)\n{end}", tmp_path)
     assert done.returncode != 0
-    found = records(tmp_path)
-    assert [one.sent_bytes for one in found] == list(range(9000))
-    assert {(one.method, one.recv_bytes - one.sent_bytes) for one in found} == {("m", 1)}
+    calls = records(tmp_path)
+    assert [call.sent_bytes for call in calls] == list(range(9000))
+    assert {(call.method, call.recv_bytes - call.sent_bytes) for call in calls} == {("m", 1)}
     assert calls_count(tmp_path) == 9000
 
 
 def test_threads_at_once_through_many_segments(tmp_path: Path) -> None:
     program = """
-import ipcbench.trace.record.files as store
-store._FIRST_SEGMENT_BYTES = store._LARGEST_SEGMENT_BYTES = 32_768
+from ipcbench.trace.record import files
+files._FIRST_SEGMENT_BYTES = files._LARGEST_SEGMENT_BYTES = 32_768
 sys.setswitchinterval(1e-5)
 trace.start(folder)
 begin = threading.Barrier(8)
-def one(number):
+def work_at_once(number):
     begin.wait()
     work(number * 10_000, 2000, f"thread {number}")
-threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
+in_threads(8, work_at_once)
 trace.stop()
 """
     done = run(program, tmp_path)
     assert done.returncode == 0, done.stderr
-    found = records(tmp_path)
-    assert sorted(one.sent_bytes for one in found) == [n * 10_000 + turn for n in range(8) for turn in range(2000)]
-    for one in found:
-        assert one.method == f"thread {one.sent_bytes // 10_000}"
-        assert one.recv_bytes == one.sent_bytes + 1
-        assert sum(one.stages.values()) == one.total_ns > 0
+    calls = records(tmp_path)
+    check_whole(calls)
+    assert sorted(call.sent_bytes for call in calls) == [n * 10_000 + turn for n in range(8) for turn in range(2000)]
+    for call in calls:
+        assert (call.method, call.recv_bytes) == (f"thread {call.sent_bytes // 10_000}", call.sent_bytes + 1)
     assert len(list(tmp_path.glob("*.ipct"))) > 8 * 5
 
 
-def test_forks_amid_calls_of_threads(tmp_path: Path) -> None:
+def test_forks_during_calls_of_threads(tmp_path: Path) -> None:
     program = """
 trace.start(folder)
 work(0, 100)
@@ -153,4 +145,4 @@ work(50_000, 100)
     wanted = [*range(100), *range(50_000, 50_100)]
     wanted += [begin + turn for begin in (1000, 2000, 3000) for turn in range(500)]
     wanted += [100_000 * child + turn for child in (1, 2, 3, 4) for turn in range(200)]
-    assert sorted(one.sent_bytes for one in records(tmp_path)) == sorted(wanted)
+    assert sorted(call.sent_bytes for call in records(tmp_path)) == sorted(wanted)

@@ -1,4 +1,4 @@
-"""The hot path in C and its twin in Python do the same."""
+"""The hot path in C and its Python twin do the same."""
 
 from __future__ import annotations
 
@@ -15,27 +15,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipcbench.trace.format import BIN_COUNT, CALL, HEADER_BYTES, MARKER, PACK_HEAD, RECORD_BYTES, SUM_CELLS, TALLY_BYTES
+from ipcbench.trace.format import (
+    BIN_COUNT,
+    CALL,
+    HEADER_BYTES,
+    HISTOGRAMS_BYTES,
+    MARKER,
+    PACK_HEAD,
+    RECORD_BYTES,
+    SUM_CELLS,
+)
 from ipcbench.trace.record import hot
-from ipcbench.trace.record.hot import call as py_call
-from ipcbench.trace.record.hot import call_site as py_site
-from ipcbench.trace.record.hot import files as py_files
-from ipcbench.trace.record.hot import recorder as py_recorder
+from ipcbench.trace.record.hot import python as in_python
 from ipcbench.trace.schema import RPC
 
 ROOT = Path(__file__).parents[2]
 SLOTS_COUNT = 12  # more than calls: a slot that was not finished stays empty
 LAST = 3
 HEADS = tuple(PACK_HEAD(CALL, 0, ends, 1, 1, 2, 3, 0, 0) for ends in range(LAST + 2))
-
-
-class InPython:
-    HotCall = py_call.HotCall
-    HotNothing = py_call.HotNothing
-    HotRecorder = py_recorder.HotRecorder
-    HotSite = py_site.HotSite
-    Slots = py_files.Slots
-    Sums = py_files.Sums
 
 
 def in_c() -> Any:
@@ -49,17 +46,17 @@ def in_c() -> Any:
 
 
 def both() -> list[Any]:
-    return [InPython, in_c()]
+    return [in_python, in_c()]
 
 
 class Made:
-    """A site with a segment and a tally in memory, by one of the two; calls that leave are noted."""
+    """A call site with a segment and histograms in memory, of one of the two modules; calls that leave are noted."""
 
     def __init__(self, by: Any, always: bool = True, seed: int = 1) -> None:
         left: list[tuple[Any, ...]] = []
         looks: list[int] = []
 
-        class OneCall(by.HotCall):  # type: ignore[misc]
+        class CallThatLeaves(by.HotCall):  # type: ignore[misc]
             __slots__ = ()
 
             def _leave(self, end_ns: int, kind: type[BaseException] | None) -> None:
@@ -68,7 +65,7 @@ class Made:
                 )
                 self._end()
 
-        class OneSite(by.HotSite):  # type: ignore[misc]
+        class SiteThatLooks(by.HotCallSite):  # type: ignore[misc]
             __slots__ = ()
 
             def look(self) -> None:
@@ -76,42 +73,42 @@ class Made:
                 self.look_ns = 2**62
 
         self.left, self.looks = left, looks
-        self.nothing = by.HotNothing()
+        self.no_op = by.HotNoOp()
         self.segment = by.Slots(bytearray(HEADER_BYTES + SLOTS_COUNT * RECORD_BYTES))
-        self.tally = by.Sums(bytearray(TALLY_BYTES))
-        self.site = OneSite(self.nothing, seed)
-        self.site.kind = OneCall
+        self.histograms = by.HotHistograms(bytearray(HISTOGRAMS_BYTES))
+        self.site = SiteThatLooks(self.no_op, seed)
+        self.site.kind = CallThatLeaves
         self.site.segment = self.segment
         self.site.heads = HEADS
-        self.site.last = LAST
-        self.site.tally = self.tally
+        self.site.last_stage = LAST
+        self.site.histograms = self.histograms
         self.site.always = always
 
     def records(self) -> list[tuple[Any, ...]]:
-        """What is in the finished slots, but for the times: of these, how many there are."""
-        found = []
+        """Return what is in the finished slots; of the times, only how many there are."""
+        finished = []
         for offset in range(HEADER_BYTES, len(self.segment.buffer), RECORD_BYTES):
             data = bytes(self.segment.buffer[offset : offset + RECORD_BYTES])
             words = np.frombuffer(data, np.uint64)
             if not words[15]:
                 continue
             times = words[5:13].tolist()
-            used = [one for one in times if one]
+            used = [at_ns for at_ns in times if at_ns]
             assert used == sorted(used)
             assert times == used + [0] * (8 - len(used))
             assert int(words[15]) == offset ^ MARKER
-            found.append((data[:16], words[2:5].tolist(), len(used), words[13:15].tolist()))
-        return found
+            finished.append((data[:16], words[2:5].tolist(), len(used), words[13:15].tolist()))
+        return finished
 
     def sums(self) -> list[int]:
-        self.tally.put()
-        cells = np.frombuffer(self.tally.buffer, np.uint64, offset=HEADER_BYTES)
+        self.histograms.put()
+        cells = np.frombuffer(self.histograms.buffer, np.uint64, offset=HEADER_BYTES)
         assert len(cells) == SUM_CELLS + BIN_COUNT
         places = [cells[1:15].tolist(), cells[SUM_CELLS // 2 : SUM_CELLS // 2 + 14].tolist()]
         calls, failures, sent, recv, total, longest, *stages, again = max(places)
         assert calls == again == int(cells[SUM_CELLS:].sum())
         assert sum(stages) % 2**64 == total >= longest
-        return [int(cells[0]), calls, failures, sent, recv, sum(one > 0 for one in stages[LAST + 1 :])]
+        return [int(cells[0]), calls, failures, sent, recv, sum(stage_ns > 0 for stage_ns in stages[LAST + 1 :])]
 
 
 numbers = st.one_of(
@@ -141,40 +138,40 @@ calls = st.fixed_dictionaries(
 
 
 @settings(deadline=None)
-@given(some=st.lists(calls, max_size=9))
-def test_the_same_calls_leave_the_same_records(some: list[dict[str, Any]]) -> None:
-    found = []
+@given(plans=st.lists(calls, max_size=9))
+def test_the_same_calls_leave_the_same_records(plans: list[dict[str, Any]]) -> None:
+    results = []
     for by in both():
         made = Made(by)
-        made.site.slowest_ns = 2**40  # none of them is the slowest one so far
-        for one in some:
+        made.site.slowest_ns = 2**40  # none of them is the slowest so far
+        for plan in plans:
             call = made.site.begin()
             call.__enter__()
-            call._recorded, call._noted = one["recorded"], one["noted"]
-            if one["trace"]:
-                call._trace, call._span = one["trace"], 7
-            for name, arguments in one["marks"]:
+            call._recorded, call._noted = plan["recorded"], plan["noted"]
+            if plan["trace"]:
+                call._trace, call._span = plan["trace"], 7
+            for name, arguments in plan["marks"]:
                 getattr(call, name)(*arguments)
-            if one["reversed"] and not one["recorded"]:
+            if plan["reversed"] and not plan["recorded"]:
                 call._begin_ns = 2**62
-            call.__exit__(one["error"], None, None)
-            if one["twice"]:
+            call.__exit__(plan["error"], None, None)
+            if plan["twice"]:
                 call.__exit__(None, None, None)
-        found.append((made.records(), made.left, made.sums()))
-    assert found[0] == found[1]
+        results.append((made.records(), made.left, made.sums()))
+    assert results[0] == results[1]
 
 
-@pytest.mark.parametrize(("period", "blind"), [(1, False), (2, False), (16, False), (16, True), (1000, True)])
-def test_one_in_so_many_is_recorded_and_none_forgotten(period: int, blind: bool) -> None:
+@pytest.mark.parametrize(("period", "untimed"), [(1, False), (2, False), (16, False), (16, True), (1000, True)])
+def test_the_sample_has_its_size_and_no_call_is_forgotten(period: int, untimed: bool) -> None:
     for by in both():
         made = Made(by, always=False)
-        made.site.period, made.site.blind = period, blind
+        made.site.period, made.site.untimed = period, untimed
         count = 3000 * period
         recorded = seen = 0
         gaps = []
         for _ in range(count):
             call = made.site.begin()
-            if call is not made.nothing:
+            if call is not made.no_op:
                 seen += 1
                 call.__enter__()
                 if call._recorded:
@@ -224,26 +221,26 @@ def test_marks_take_their_arguments_by_name_and_refuse_others() -> None:
             assert (len(call._stamps()), call.sent_bytes, call.recv_bytes) == (3, 7, 5)
 
 
-def test_calls_at_once_are_different_ones_and_are_used_again() -> None:
+def test_calls_at_once_are_different_and_are_reused() -> None:
     for by in both():
         made = Made(by)
-        some = [made.site.begin() for _ in range(5)]
-        assert len({id(one) for one in some}) == 5
-        for one in some:
-            one.__enter__()
-        for one in some:
-            one._end()
-            one._end()
-        again = [made.site.begin() for _ in range(6)]
-        assert len({id(one) for one in again}) == 6
-        assert {id(one) for one in some} < {id(one) for one in again}
+        first = [made.site.begin() for _ in range(5)]
+        assert len(set(map(id, first))) == 5
+        for call in first:
+            call.__enter__()
+        for call in first:
+            call._end()
+            call._end()
+        second = [made.site.begin() for _ in range(6)]
+        assert len(set(map(id, second))) == 6
+        assert set(map(id, first)) < set(map(id, second))
 
 
 def test_what_is_released_takes_nothing_more() -> None:
     for by in both():
         made = Made(by)
         made.segment.release()
-        made.tally.release()
+        made.histograms.release()
         for recorded in (True, False):
             call = made.site.begin()
             call.__enter__()
@@ -251,22 +248,22 @@ def test_what_is_released_takes_nothing_more() -> None:
             call.__exit__(None, None, None)
         assert len(made.left) == 2
         with pytest.raises(ValueError, match=r"released|closed"):
-            made.tally.add(1, [], 2, 0, 0, False)
+            made.histograms.add(1, [], 2, 0, 0, False)
 
 
-def test_a_tally_refuses_what_no_sum_can_hold_and_stays_whole() -> None:
+def test_histograms_refuse_what_no_sum_can_hold_and_stay_whole() -> None:
     for by in both():
         made = Made(by)
         wrong: list[tuple[Any, ...]] = [
             (5, [], 4, 0, 0), (5, [6], 4, 0, 0),
-            *((1, [], 2, *one) for one in ((-1, 0), (0, 2**63), (1.5, 0), ("a", 0))),
+            *((1, [], 2, *sizes) for sizes in ((-1, 0), (0, 2**63), (1.5, 0), ("a", 0))),
         ]  # fmt: skip
-        for one in wrong:
+        for arguments in wrong:
             with pytest.raises((ValueError, TypeError)):
-                made.tally.add(*one, False)
+                made.histograms.add(*arguments, False)
         for _ in range(3):
-            made.tally.add(1, [3, 2], 4, 2**63 - 1, 0, True)  # in all more than a sum holds, and one stage is negative
-        made.tally.add_untimed(7)
+            made.histograms.add(1, [3, 2], 4, 2**63 - 1, 0, True)  # more than a sum holds; one stage is negative
+        made.histograms.add_untimed(7)
         assert made.sums()[:3] == [7, 3, 3]
 
 
@@ -290,9 +287,9 @@ def test_an_entry_is_looked_up_anew_where_locals_are_not_those_of_threads() -> N
 def test_what_is_not_made_whole_does_not_end_the_process() -> None:
     by = in_c()
     with pytest.raises(TypeError):
-        by.HotSite(by.HotNothing(), 1).begin()
+        by.HotCallSite(by.HotNoOp(), 1).begin()
     with pytest.raises(TypeError):
-        by.HotSite.__new__(by.HotSite).begin()
+        by.HotCallSite.__new__(by.HotCallSite).begin()
     with pytest.raises(AttributeError):
         by.HotRecorder.__new__(by.HotRecorder).call("x")
 
@@ -323,17 +320,17 @@ def test_in_c_nothing_is_leaked() -> None:
     for _ in range(5):
         use()
     assert sys.getallocatedblocks() - before < 200  # of 10,000 calls
-    references = sys.getrefcount(made.site), sys.getrefcount(made.nothing)
+    references = sys.getrefcount(made.site), sys.getrefcount(made.no_op)
     use()
-    assert (sys.getrefcount(made.site), sys.getrefcount(made.nothing)) == references
+    assert (sys.getrefcount(made.site), sys.getrefcount(made.no_op)) == references
 
 
 def test_the_tracer_in_python_passes_its_tests() -> None:
     if not hot.IS_C:
-        pytest.skip("this is the one in Python already")
+        pytest.skip("the Python twin is in use already")
     names = ["recorder", "sides", "wrap", "crash"]
     environment = {**os.environ, hot.PURE: "1", "IPCBENCH_KILLS": "10"}
-    with TemporaryDirectory(prefix="ipcb-") as folder:  # a short name: sockets are made below it
+    with TemporaryDirectory(prefix="ipcb-") as folder:  # a short name, because sockets are made below it
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={folder}/t",
              "--timeout=100", "--maxfail=1", *(f"tests/trace/test_{name}.py" for name in names)],

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,20 +18,13 @@ from ipcbench import trace
 from ipcbench.errors import ConfigError
 from ipcbench.stats.histogram import bin_index
 from ipcbench.trace.format import BIN_COUNT, bin_of
-from ipcbench.trace.record import counts as tally_files
-from ipcbench.trace.record import segment as segments
+from ipcbench.trace.ids import parse_trace_id
+from ipcbench.trace.record import histograms as histogram_files
 from ipcbench.trace.record.budget import Costs, Governor
-from ipcbench.trace.record.ids import parse_trace_id
 from ipcbench.trace.record.recorder import STATE, _Unresolved
-from tests.trace.reading import calls_count, records, tallies
+from tests.trace.reading import calls_count, check_whole, in_threads, records, tallies
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def no_recorder() -> Iterator[None]:
-    yield
-    trace.stop()
 
 
 def rpc(recorder: trace.Recorder, method: str = "Matmul", sent: int = 10, recv: int = 20) -> None:
@@ -60,8 +50,7 @@ def test_a_call_is_recorded_with_its_stages_and_bytes(tmp_path: Path) -> None:
     assert list(second.stages) == ["get", "compute", "put"]
     assert list(third.stages) == list("abcdefg")
     assert (third.sent_bytes, third.recv_bytes) == (12, 6)
-    for one in (first, second, third):
-        assert sum(one.stages.values()) == one.total_ns > 0
+    check_whole((first, second, third))
 
 
 def test_a_failure_is_recorded_and_goes_on_its_way(tmp_path: Path) -> None:
@@ -90,8 +79,7 @@ def test_too_few_and_too_many_marks_are_no_error(tmp_path: Path, marks: int) -> 
             for _ in range(marks):
                 call.mark()
     trace.stop()
-    for one in records(tmp_path):
-        assert sum(one.stages.values()) == one.total_ns
+    assert all(sum(call.stages.values()) == call.total_ns for call in records(tmp_path))
 
 
 def test_what_cannot_be_stored_does_not_reach_the_application(tmp_path: Path) -> None:
@@ -100,7 +88,7 @@ def test_what_cannot_be_stored_does_not_reach_the_application(tmp_path: Path) ->
     rpc(recorder, sent=2**70)
     rpc(recorder, method="fine")
     trace.stop()
-    assert [one.method for one in records(tmp_path)] == ["fine"]
+    assert [call.method for call in records(tmp_path)] == ["fine"]
 
 
 @pytest.mark.parametrize("wrong", [1.5, -1, 2**62, 2**70, None, "x"])
@@ -110,7 +98,7 @@ def test_a_number_of_bytes_that_is_none_does_not_spoil_the_sums(tmp_path: Path, 
         rpc(recorder, sent=wrong)
         rpc(recorder, method="fine")
     trace.stop()
-    assert next(one for one in tallies(tmp_path) if one.method == "fine").sent_bytes > 0
+    assert next(bulk for bulk in tallies(tmp_path) if bulk.method == "fine").sent_bytes > 0
 
 
 def test_a_request_that_came_by_another_clock_is_no_danger(tmp_path: Path) -> None:
@@ -130,7 +118,7 @@ def test_a_call_that_is_not_timed_follows_nobody() -> None:
         call.follow(trace.extract("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
 
 
-def test_recorded_and_tallied_calls_are_all_calls(tmp_path: Path) -> None:
+def test_records_and_histograms_hold_all_calls(tmp_path: Path) -> None:
     recorder = trace.start(tmp_path, sample=16)
     for number in range(5000):
         rpc(recorder, f"m{number % 3}", sent=3)
@@ -139,11 +127,11 @@ def test_recorded_and_tallied_calls_are_all_calls(tmp_path: Path) -> None:
     assert 100 < len(recorded) < 1000
     assert calls_count(tmp_path) == 5000
     for name in ("m0", "m1", "m2"):
-        bulk = next(one for one in tallies(tmp_path) if one.method == name)
+        bulk = next(bulk for bulk in tallies(tmp_path) if bulk.method == name)
         assert bulk.summed_count == int(bulk.counts.sum())
         assert bulk.sent_bytes == 3 * bulk.summed_count
         assert int(bulk.stage_ns.sum()) == bulk.total_ns
-        assert bulk.summed_count + sum(one.method == name for one in recorded) == 1666 + (name < "m2")
+        assert bulk.summed_count + sum(call.method == name for call in recorded) == 1666 + (name < "m2")
 
 
 def test_a_sample_does_not_follow_the_rhythm_of_the_application(tmp_path: Path) -> None:
@@ -151,7 +139,7 @@ def test_a_sample_does_not_follow_the_rhythm_of_the_application(tmp_path: Path) 
     for number in range(8000):
         rpc(recorder, f"m{number % 16}")
     trace.stop()
-    shares = Counter(one.method for one in records(tmp_path))
+    shares = Counter(call.method for call in records(tmp_path))
     assert len(shares) == 16
     assert max(shares.values()) < 5 * min(shares.values())
 
@@ -160,7 +148,7 @@ def test_bins_are_those_of_the_histogram() -> None:
     values = np.unique(
         np.concatenate([np.arange(5000), 2 ** np.arange(41), 2 ** np.arange(41) - 1, 3 ** np.arange(25)])
     )
-    assert [bin_of(int(one)) for one in values] == bin_index(values).tolist()
+    assert [bin_of(int(value)) for value in values] == bin_index(values).tolist()
     assert bin_of(2**62) == BIN_COUNT - 1
 
 
@@ -212,7 +200,7 @@ def test_decorators(tmp_path: Path) -> None:
 
     async def all_of_them() -> list[int]:
         assert await waits() == "done"
-        return [one async for one in avalues()]
+        return [value async for value in avalues()]
 
     assert plain(1, key=2) == 3
     trace.start(tmp_path)
@@ -227,19 +215,17 @@ def test_decorators(tmp_path: Path) -> None:
     assert asyncio.run(all_of_them()) == [1, 2]
     trace.stop()
     assert plain.__name__ == "plain"
-    found = records(tmp_path)
-    assert sorted(one.method.rpartition(".")[2] for one in found) == [
-        "avalues", "plain", "values", "values", "waits",
-    ]  # fmt: skip
-    assert not any(one.failed for one in found)
-    for one in found:
-        assert sum(one.stages.values()) == one.total_ns
+    calls = records(tmp_path)
+    methods = sorted(call.method.rpartition(".")[2] for call in calls)
+    assert methods == ["avalues", "plain", "values", "values", "waits"]
+    assert not any(call.failed for call in calls)
+    check_whole(calls)
 
 
 def test_interleaved_tasks_pair_exactly(tmp_path: Path) -> None:
     recorder = trace.start(tmp_path)
 
-    async def one(number: int) -> None:
+    async def task(number: int) -> None:
         for turn in range(10):
             with recorder.call(f"task {number}") as call:
                 call.serialized(number)
@@ -249,12 +235,12 @@ def test_interleaved_tasks_pair_exactly(tmp_path: Path) -> None:
                 call.received(turn)
 
     async def everyone() -> None:
-        await asyncio.gather(*(one(number) for number in range(64)))
+        await asyncio.gather(*(task(number) for number in range(64)))
 
     asyncio.run(everyone())
     trace.stop()
-    found = {(each.method, each.sent_bytes, each.recv_bytes) for each in records(tmp_path)}
-    assert found == {(f"task {number}", number, turn) for number in range(64) for turn in range(10)}
+    calls = {(call.method, call.sent_bytes, call.recv_bytes) for call in records(tmp_path)}
+    assert calls == {(f"task {number}", number, turn) for number in range(64) for turn in range(10)}
 
 
 def test_threads_have_segments_of_their_own(tmp_path: Path) -> None:
@@ -264,15 +250,11 @@ def test_threads_have_segments_of_their_own(tmp_path: Path) -> None:
         for turn in range(500):
             rpc(recorder, f"thread {number}", turn, number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    in_threads(8, work)
     trace.stop()
-    found = {(each.method, each.sent_bytes) for each in records(tmp_path)}
+    calls = {(call.method, call.sent_bytes) for call in records(tmp_path)}
     assert len(records(tmp_path)) == 4000
-    assert found == {(f"thread {number}", turn) for number in range(8) for turn in range(500)}
+    assert calls == {(f"thread {number}", turn) for number in range(8) for turn in range(500)}
     assert len(list(tmp_path.glob("*.ipct"))) == 8
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 4000 * 128 + 8 * 8192
 
@@ -283,7 +265,7 @@ def test_names_made_of_data_do_not_fill_the_disk(tmp_path: Path) -> None:
         rpc(recorder, f"GET /user/{number}")
     rpc(recorder, "\ud800 é" * 1000)
     trace.stop()
-    names = {one.method for one in records(tmp_path)}
+    names = {call.method for call in records(tmp_path)}
     assert len(records(tmp_path)) == 6001
     assert len(names) <= 4097
     assert "(other names)" in names
@@ -297,7 +279,7 @@ def test_segments_rotate_and_each_names_what_it_holds(tmp_path: Path, monkeypatc
         rpc(recorder, "a name of more than a hundred bytes " * 5 + str(number % 5), number)
     trace.stop()
     assert len(list(tmp_path.glob("*.ipct"))) > 10
-    assert sorted(one.sent_bytes for one in records(tmp_path)) == list(range(500))
+    assert sorted(call.sent_bytes for call in records(tmp_path)) == list(range(500))
 
 
 def test_max_bytes_ends_recording_and_not_counting(tmp_path: Path) -> None:
@@ -310,17 +292,13 @@ def test_max_bytes_ends_recording_and_not_counting(tmp_path: Path) -> None:
     assert calls_count(tmp_path) == 2000
 
 
-def test_a_full_disk_ends_recording_and_not_the_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_space(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(segments, "allocate", no_space)
-    monkeypatch.setattr("ipcbench.trace.record.counts.allocate", no_space)
+@pytest.mark.usefixtures("no_space")
+def test_a_full_disk_ends_recording_and_not_the_application(tmp_path: Path) -> None:
     recorder = trace.start(tmp_path)
     for _ in range(10):
         rpc(recorder)
     assert "No space left" in recorder.problem
-    assert [path for path in tmp_path.iterdir() if path.suffix == ".ipct"] == []
+    assert list(tmp_path.glob("*.ipct")) == []
 
 
 @pytest.mark.parametrize("folder", ["/proc/nothing/here", "/dev/null/x"])
@@ -351,7 +329,7 @@ work(100)
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60, cwd=ROOT)
     assert calls_count(tmp_path) == 302
-    sent = [one.sent_bytes for one in records(tmp_path)]
+    sent = [call.sent_bytes for call in records(tmp_path)]
     assert len(set(sent)) == len(sent)
     assert len({path.name.split("-")[3] for path in tmp_path.glob("*.ipct")}) == 2
 
@@ -362,7 +340,7 @@ def test_the_environment_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with trace.call("first"):
         pass
     trace.stop()
-    assert [one.method for one in records(tmp_path)] == ["first"]
+    assert [call.method for call in records(tmp_path)] == ["first"]
 
 
 @pytest.mark.parametrize("text", ["x,sample=no", "x,sample=0", "x,budget=2", "x,colour=red", ",", "x,max_bytes=much"])
@@ -387,7 +365,7 @@ import signal, sys
 from pathlib import Path
 from ipcbench import trace
 from tests.trace.test_recorder import rpc
-trace.record.files._LARGEST_SEGMENT_BYTES = 16_384 # most signals come amid a new segment, or the making of a tally
+trace.record.files._LARGEST_SEGMENT_BYTES = 16_384 # most signals come while a segment or histograms are made
 recorder = trace.start(sys.argv[1])
 seen = depth = 0
 
@@ -416,14 +394,14 @@ print(seen)
 def test_calls_in_a_signal_handler(tmp_path: Path) -> None:
     program = [sys.executable, "-c", HANDLER, str(tmp_path)]
     done = subprocess.run(program, check=True, timeout=60, cwd=ROOT, capture_output=True, text=True)
-    found = records(tmp_path)
-    assert sorted(one.sent_bytes for one in found if one.method == "main") == list(range(20_000))
+    sent = sorted(call.sent_bytes for call in records(tmp_path) if call.method == "main")
+    assert sent == list(range(20_000))
     assert int(done.stdout) > 0
-    assert calls_count(tmp_path) == 20_000 + 2 * int(done.stdout)  # one amid the making of a segment is tallied
+    assert calls_count(tmp_path) == 20_000 + 2 * int(done.stdout)  # while a segment is made, calls go into histograms
 
 
-def test_calls_amid_the_making_of_a_tally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if signals came at the worst moments of it, and their handlers made calls of the same and of other methods."""
+def test_calls_while_histograms_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if signals came at the worst moments, and their handlers made calls of the same and of other methods."""
     recorder = trace.start(tmp_path, sample=1000)
     calls: Counter[str] = Counter()
 
@@ -433,7 +411,7 @@ def test_calls_amid_the_making_of_a_tally(tmp_path: Path, monkeypatch: pytest.Mo
             calls[method] += 1
             assert sum(calls.values()) < 2000, "one call makes the next one necessary, without end"
 
-    def amid(what: Callable[..., Any]) -> Callable[..., Any]:
+    def during(what: Callable[..., Any]) -> Callable[..., Any]:
         def do(*arguments: Any) -> Any:
             make_calls()
             done = what(*arguments)
@@ -443,14 +421,14 @@ def test_calls_amid_the_making_of_a_tally(tmp_path: Path, monkeypatch: pytest.Mo
         return do
 
     for name in ("allocate", "pack_header"):
-        monkeypatch.setattr(tally_files, name, amid(getattr(tally_files, name)))
+        monkeypatch.setattr(histogram_files, name, during(getattr(histogram_files, name)))
     for _ in range(30):
         make_calls()
     trace.stop()
-    found = Counter(one.method for one in records(tmp_path))
-    for one in tallies(tmp_path):
-        found[one.method] += int(one.counts.sum())
-    assert found == calls
+    counts = Counter(call.method for call in records(tmp_path))
+    for bulk in tallies(tmp_path):
+        counts[bulk.method] += int(bulk.counts.sum())
+    assert counts == calls
 
 
 @pytest.mark.parametrize(

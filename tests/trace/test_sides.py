@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipcbench import trace
+from ipcbench.trace.buffers import describe, wide_bytes
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Notes, Segment
 from ipcbench.trace.readers.join import find_servers
-from ipcbench.trace.readers.own import read_segment
-from ipcbench.trace.record.buffers import describe, parse_buffers, wide_bytes
 from ipcbench.trace.record.context import CONTEXT_BYTES, Context, parse_traceparent, unpack_context
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.report.gather import gather
@@ -33,50 +30,41 @@ from ipcbench.trace.report.split import Split
 from ipcbench.trace.schema import SERVER
 from ipcbench.util.clock import now_ns
 from tests.trace.made import Made
-from tests.trace.reading import calls_count
+from tests.trace.reading import batches, calls_count, in_threads
 from tests.trace.server import WORK_NS, work
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("request", "queue", "server", "reply")
 
 
-@pytest.fixture(autouse=True)
-def no_recorder() -> Iterator[None]:
-    yield
-    trace.stop()
-
-
-def batches(*folders: Path) -> list[Batch]:
-    paths = [path for folder in folders for path in sorted(folder.glob("*.ipct"))]
-    servers = find_servers(paths, Notes())
-    return [servers.join(batch) for path in paths for batch in read_segment(path, Notes())]
-
-
 def joined(*folders: Path) -> list[dict[str, Any]]:
     """Return the client's calls that were joined: method, bytes sent, and the four parts."""
-    found = []
+    calls = []
     for batch in batches(*folders):
         if batch.server_ns is not None:
-            parts: Any = [batch.request_ns, batch.queue_ns, batch.server_ns, batch.reply_ns]
+            columns: Any = [batch.request_ns, batch.queue_ns, batch.server_ns, batch.reply_ns]
             for row in np.flatnonzero(batch.server_ns != UNKNOWN_NS).tolist():
-                index = batch.stages.index("wait")
-                request, queue, server, reply = (int(part[row]) for part in parts)
-                assert request + queue + server + reply == int(batch.stage_ns[row, index])
-                found.append({
-                    "method": batch.methods[int(batch.method[row])], "sent": int(batch.sent_bytes[row]),
-                    "request": request, "queue": queue, "server": server, "reply": reply,
-                })  # fmt: skip
-    return found
+                parts = {name: int(column[row]) for name, column in zip(PARTS, columns, strict=True)}
+                assert sum(parts.values()) == int(batch.stage_ns[row, batch.stages.index("wait")])
+                method = batch.methods[int(batch.method[row])]
+                calls.append({"method": method, "sent": int(batch.sent_bytes[row]), **parts})
+    return calls
 
 
-def rpc(method: str, exchange: Callable[[dict[str, Any]], object], sent_bytes: int = 10) -> None:
-    with trace.call(method) as call:
+def rpc(method: str, exchange: Callable[[dict[str, Any]], object], sent_bytes: int = 10, trace_id: Any = None) -> None:
+    """Make a call whose request carries its context."""
+    with trace.call(method, trace_id=trace_id) as call:
         request: dict[str, Any] = {"method": method}
         trace.inject(request, call)
         call.serialized(sent_bytes)
         call.sent()
         exchange(request)
         call.received(20)
+
+
+def serve(request: dict[str, Any]) -> None:
+    with trace.serve(request, "Compute"):
+        pass
 
 
 # ------------------------------------------------------------------------------------------------ contexts
@@ -108,13 +96,9 @@ def test_contexts_as_text() -> None:
     assert context is not None
     assert context.traceparent == text
     assert trace.extract({"traceparent": text}) == trace.extract(text) == context
-    assert trace.extract(text[:-2] + "00") == replace_sampled(context)
+    assert trace.extract(text[:-2] + "00") == context._replace(sampled=False)
     for bad in ("", "ff" + text[2:], text.replace("b7ad6b7169203331", "0" * 16), text + "-x", text[:-1], "00-x"):
         assert trace.extract(bad) is None
-
-
-def replace_sampled(context: Context) -> Context:
-    return context._replace(sampled=False)
 
 
 def test_a_call_without_a_record_asks_for_none(tmp_path: Path) -> None:
@@ -128,8 +112,7 @@ def test_a_call_without_a_record_asks_for_none(tmp_path: Path) -> None:
         with trace.serve(carrier, f"turn {turn}"), trace.serve(carrier["ipcbench"], f"again {turn}"):
             pass
     trace.stop()
-    found = {name for batch in batches(tmp_path) for name in batch.methods}
-    assert found >= {"Compute", "turn 0", "again 0"}
+    assert {name for batch in batches(tmp_path) for name in batch.methods} >= {"Compute", "turn 0", "again 0"}
     assert calls_count(tmp_path) == 6
 
 
@@ -161,11 +144,11 @@ def test_transport_is_reported_as_what_it_is(tmp_path: Path) -> None:
     client.segment.close()
     server.segment.close()
     segments = json.loads(as_json(make_report(gather([tmp_path]))))["segments"]
-    split = next(one["split"] for one in segments if one["segment"] == "client (client)")
+    split = next(segment["split"] for segment in segments if segment["segment"] == "client (client)")
     assert split["joined_count"] == 40
     assert split["transport_share_ratio"] <= 0.03
     seed = make_report(gather([tmp_path]), "seed").findings
-    assert next(one for one in seed if one.rule == "S2").values["share"] > 0.99
+    assert next(finding for finding in seed if finding.rule == "S2").values["share"] > 0.99
 
 
 @pytest.mark.parametrize("way", ["key", "wrap"])
@@ -188,7 +171,7 @@ def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> 
                 break
             folder = tmp_path / f"client {attempt}"
             by_stopwatch = float(np.percentile(calls_of_five_ms(socket, folder, way), 10))
-            undisturbed = [transport_of(one) for one in joined(folder, tmp_path / "server")]
+            undisturbed = [transport_of(call) for call in joined(folder, tmp_path / "server")]
             share = float(np.percentile(undisturbed, 10))
         socket.send(b"end")
         socket.recv()
@@ -196,11 +179,12 @@ def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> 
     assert share <= max(0.03, by_stopwatch)
     report = make_report(gather([folder, tmp_path / "server"]))  # now that its last record is there, too
     calls = joined(folder, tmp_path / "server")
-    client = next(one for one in json.loads(as_json(report))["segments"] if one["segment"] == "client (client)")
+    segments = json.loads(as_json(report))["segments"]
+    client = next(segment for segment in segments if segment["segment"] == "client (client)")
     assert client["split"]["joined_count"] == len(calls) == 40
-    assert client["server_ns"] == sum(one["server"] for one in calls) > 0.9 * 40 * WORK_NS
+    assert client["server_ns"] == sum(call["server"] for call in calls) > 0.9 * 40 * WORK_NS
     assert client["split"]["transport_share_ratio"] < 0.30
-    rules = {one.rule for one in report.findings}
+    rules = {finding.rule for finding in report.findings}
     assert "R2" in rules
     assert not rules & {"R2b", "R3"}
     assert "of it request transit" in as_text(report)
@@ -208,7 +192,7 @@ def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> 
     assert "queue_ns" in as_csv(report).partition("\n")[0]
     seed = make_report(gather([folder]), "seed").findings
     if way == "key":
-        assert next(one for one in seed if one.rule == "S2").values["share"] > 0.95
+        assert next(finding for finding in seed if finding.rule == "S2").values["share"] > 0.95
 
 
 def transport_of(call: dict[str, Any]) -> float:
@@ -244,16 +228,9 @@ def test_ten_calls_of_one_trace_id_are_ten_calls(tmp_path: Path) -> None:
     trace.start(tmp_path)
     for shared in (None, "0af7651916cd43dd8448eb211c80319c", "N/A"):
         for number in range(10):
-            with trace.call("Compute", trace_id=shared) as call:
-                request: dict[str, Any] = {}
-                trace.inject(request, call)
-                call.serialized(number)
-                call.sent()
-                with trace.serve(request, "Compute"):
-                    pass
-                call.received(0)
+            rpc("Compute", serve, number, shared)
     trace.stop()
-    assert sorted(one["sent"] for one in joined(tmp_path)) == sorted([*range(10)] * 3)
+    assert sorted(call["sent"] for call in joined(tmp_path)) == sorted([*range(10)] * 3)
     assert sum(len(batch.ids) for batch in batches(tmp_path)) == 60
 
 
@@ -286,16 +263,24 @@ def test_sixty_four_interleaved_calls_pair_exactly(tmp_path: Path) -> None:
         queue = asyncio.Queue()
         servers = [asyncio.create_task(server()) for _ in range(8)]
         await asyncio.gather(*(client(number) for number in range(64)))
-        for one in servers:
-            one.cancel()
+        for task in servers:
+            task.cancel()
 
     asyncio.run(everyone())
     trace.stop()
-    found = joined(tmp_path)
-    assert sorted(one["sent"] for one in found) == sorted([*range(64)] * 5)
-    for one in found:
-        assert one["method"] == f"call {one['sent']}"
-        assert one["server"] >= 1000 * one["sent"]
+    calls = joined(tmp_path)
+    assert sorted(call["sent"] for call in calls) == sorted([*range(64)] * 5)
+    for call in calls:
+        assert call["method"] == f"call {call['sent']}"
+        assert call["server"] >= 1000 * call["sent"]
+
+
+def serve_after(waiting_ns: int, request: dict[str, Any], work_ns: int = 0) -> None:
+    """Serve a request that first waits in the server's own queue."""
+    received_ns = now_ns()
+    work(waiting_ns)
+    with trace.serve(request, "Compute", received_ns=received_ns):
+        work(work_ns)
 
 
 def test_a_request_that_waits_for_the_server_was_queued(tmp_path: Path) -> None:
@@ -313,41 +298,23 @@ def test_a_request_that_waits_for_the_server_was_queued(tmp_path: Path) -> None:
             work(1_000_000)
         second.received(1)
         first.received(1)
-    with trace.call("C") as call:
-        request: dict[str, Any] = {}
-        trace.inject(request, call)
-        call.serialized(1)
-        call.sent()
-        received_ns = now_ns()
-        work(3_000_000)  # in a queue of the server's own
-        with trace.serve(request, "C", received_ns=received_ns):
-            pass
-        call.received(1)
+    rpc("C", lambda request: serve_after(3_000_000, request))
     trace.stop()
-    found = {one["method"]: one for one in joined(tmp_path)}
-    assert 2_000_000 <= found["A"]["server"] < 2_900_000 or found["A"]["server"] >= 2_000_000
-    assert found["B"]["queue"] >= 2_000_000
-    assert found["B"]["server"] >= 1_000_000
-    assert found["C"]["queue"] >= 3_000_000
-    assert found["C"]["request"] < 3_000_000
+    calls = {call["method"]: call for call in joined(tmp_path)}
+    assert calls["A"]["server"] >= 2_000_000
+    assert calls["B"]["queue"] >= 2_000_000
+    assert calls["B"]["server"] >= 1_000_000
+    assert calls["C"]["queue"] >= 3_000_000
+    assert calls["C"]["request"] < 3_000_000
 
 
 def test_queueing_is_found(tmp_path: Path) -> None:
     trace.start(tmp_path, service="x")
     for number in range(40):
-        with trace.call("Compute") as call:
-            request: dict[str, Any] = {}
-            trace.inject(request, call)
-            call.serialized(1)
-            call.sent()
-            received_ns = now_ns()
-            work(30_000 * number)
-            with trace.serve(request, "Compute", received_ns=received_ns):
-                work(100_000)
-            call.received(1)
+        rpc("Compute", lambda request: serve_after(30_000 * number, request, 100_000))  # noqa: B023 # called at once
     trace.stop()
     report = make_report(gather([tmp_path]))
-    (finding,) = (one for one in report.findings if one.rule == "R7")
+    (finding,) = (finding for finding in report.findings if finding.rule == "R7")
     assert finding.values["share"] > 0.4
     assert finding.gain_ns is not None
     assert "排队" in as_text(report, "zh")
@@ -374,33 +341,28 @@ def test_a_growing_queue_is_seen(growth: float) -> None:
 def test_two_hosts_have_two_clocks(tmp_path: Path) -> None:
     """The server's clock is an hour ahead, and drifts; what is left of that is within the error that is shown."""
     here, there = tmp_path / "here", tmp_path / "there"
-    client = trace.start(here, service="client")
-    requests = []
-    stamps = []
+    trace.start(here, service="client")
+    served: list[tuple[dict[str, Any], int]] = []
+
+    def exchange(request: dict[str, Any]) -> None:
+        served.append((request, now_ns()))
+        work(200_000)
+
     for _ in range(50):
-        with client.call("Compute") as call:
-            request: dict[str, Any] = {}
-            trace.inject(request, call)
-            call.serialized(1)
-            call.sent()
-            begin = now_ns()
-            work(200_000)
-            stamps.append((begin + 20_000, begin + 180_000))
-            requests.append(request)
-            call.received(1)
+        rpc("Compute", exchange)
     trace.stop()
     hour_ns = 3_600_000_000_000
     far = trace.start(there, service="server")
-    far._store._boot, far._store.boot = "another-boot", 77
-    for request, (received_ns, done_ns) in zip(requests, stamps, strict=True):
-        served = trace.serve(request, "Compute", received_ns=received_ns + hour_ns)
-        with served:
-            served._cut(0)
-            served._stamp(received_ns + hour_ns)
-            served._stamp(done_ns + hour_ns)
+    far._files._boot, far._files.boot = "another-boot", 77
+    for request, begin_ns in served:
+        received_ns = begin_ns + hour_ns + 20_000
+        with trace.serve(request, "Compute", received_ns=received_ns) as call:
+            call._cut(0)
+            call._stamp(received_ns)
+            call._stamp(received_ns + 160_000)
     trace.stop()
     gathered = gather([here, there])
-    split = next(one.split for one in gathered.sums.groups if one.segment.role == 1)
+    split = next(group.split for group in gathered.sums.groups if group.segment.role == 1)
     assert split.joined_count == 50
     assert 0 < split.offset_error_ns < 200_000
     assert abs(split.server_ns / 50 - 160_000) < 1000
@@ -411,19 +373,11 @@ def test_two_hosts_have_two_clocks(tmp_path: Path) -> None:
 
 
 def test_what_is_sampled_is_sampled_on_both_sides(tmp_path: Path) -> None:
-    recorder = trace.start(tmp_path, sample=8)
+    trace.start(tmp_path, sample=8)
     for _ in range(800):
-        with recorder.call("Compute") as call:
-            request: dict[str, Any] = {}
-            trace.inject(request, call)
-            call.serialized(1)
-            call.sent()
-            with trace.serve(request, "Compute"):
-                pass
-            call.received(1)
+        rpc("Compute", serve)
     trace.stop()
-    clients = [batch for batch in batches(tmp_path) if batch.segment.role == 1]
-    recorded = sum(len(one.ids) for one in clients)
+    recorded = sum(len(batch.ids) for batch in batches(tmp_path) if batch.segment.role == 1)
     assert 40 < len(joined(tmp_path)) <= recorded < 300
     assert calls_count(tmp_path) == 1600
 
@@ -479,16 +433,9 @@ def test_eight_threads_and_a_folder_that_cannot_be_written(tmp_path: Path) -> No
 
         def turn(number: int) -> None:
             for _ in range(50):
-                rpc(
-                    f"thread {number}",
-                    lambda request: trace.serve(request, "work").__enter__().__exit__(None, None, None),
-                )
+                rpc(f"thread {number}", serve)
 
-        threads = [threading.Thread(target=turn, args=(number,)) for number in range(8)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        in_threads(8, turn)
         trace.stop()
     assert len(joined(tmp_path)) == 400
 
@@ -498,7 +445,6 @@ def test_a_forked_server_and_a_sudden_end(tmp_path: Path) -> None:
 import os, sys
 from ipcbench import trace
 trace.start(sys.argv[1])
-read, write = os.pipe()
 with trace.call("x") as call:
     request = {}
     trace.inject(request, call)
@@ -510,7 +456,6 @@ with trace.call("x") as call:
     call.serialized(1); call.sent()
     os.waitpid(pid, 0)
     call.received(1)
-spans = []
 for _ in range(2):
     pid = os.fork()
     if not pid:
@@ -524,13 +469,12 @@ os._exit(0)
     keys = [key for batch in batches(tmp_path) if batch.key is not None for key in batch.key.tolist() if key]
     assert len(keys) == 4
     assert len(set(keys)) == 3
-    assert [one["method"] for one in joined(tmp_path)] == ["x"]
-    assert os.getpid()
+    assert [call["method"] for call in joined(tmp_path)] == ["x"]
 
 
 def test_damaged_server_records_end_nothing(tmp_path: Path) -> None:
     trace.start(tmp_path)
-    rpc("x", lambda request: trace.serve(request, "x").__enter__().__exit__(None, None, None))
+    rpc("x", serve)
     trace.stop()
     (path,) = tmp_path.glob("*.ipct")
     data = bytearray(path.read_bytes())
@@ -551,11 +495,10 @@ def test_buffers_are_described_and_read_again(tmp_path: Path) -> None:
     assert describe([array, b"0123456789", np.zeros((), np.int64)]) == "float32[64,128]+uint8[10]+int64[]"
     assert describe(["bfloat16[3]", object(), np.zeros(3, np.bool_)]) == "bfloat16[3]+bool[3]"
     assert describe([np.zeros(2, np.complex128), np.zeros(2, np.uint16)]) == "complex128[2]+uint16[2]"
-    request, reply = parse_buffers("float32[64,128]+uint8[10]>int64[]") or ((), ())
-    assert [one.size_bytes for one in (*request, *reply)] == [32768, 10, 8]
-    assert wide_bytes("float32[64,128]+uint8[10]>float64[2]") == 32768 + 16
-    for bad in ("float32", "what[3]", "float32[3]>uint8[1]>uint8[1]", "float32[-1]"):
-        assert parse_buffers(bad) is None
+    assert wide_bytes("float32[64,128]+uint8[10]>float64[2]+int64[]") == 32768 + 16
+    assert wide_bytes("float64[]") == 8
+    for bad in ("float32", "float32[3]+what[3]", "float32[3]>uint8[1]>uint8[1]", "float32[-1]"):
+        assert wide_bytes(bad) == 0
     trace.start(tmp_path)
     for _ in range(3):
         with trace.call("x") as call:
@@ -588,7 +531,7 @@ def test_wide_numbers_are_found(tmp_path: Path) -> None:
             call.received(10)
     trace.stop()
     report = make_report(gather([tmp_path]))
-    (finding,) = (one for one in report.findings if one.rule == "R14")
+    (finding,) = (finding for finding in report.findings if finding.rule == "R14")
     assert finding.values["wide_share"] > 0.99
     assert "float32" in as_text(report)
 

@@ -1,11 +1,9 @@
-"""What is wrapped goes on as before, and has one record a message."""
+"""What is wrapped works as before, and has one record a message."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import multiprocessing
-import os
 import pickle
 import queue
 import subprocess
@@ -25,18 +23,9 @@ from ipcbench.backend import Backend
 from ipcbench.errors import ConfigError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
-from ipcbench.trace.readers.batch import Notes
-from ipcbench.trace.readers.join import find_servers
-from ipcbench.trace.readers.own import read_segment
-from tests.trace.reading import Record, records
+from tests.trace.reading import batches, records
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def no_recorder() -> Iterator[None]:
-    yield
-    trace.stop()
 
 
 class Sockets:
@@ -51,8 +40,8 @@ class Sockets:
         return self._made[-1]
 
     def close(self) -> None:
-        for one in self._made:
-            one.close(linger=0)
+        for socket in self._made:
+            socket.close(linger=0)
         self._context.term()
 
 
@@ -63,30 +52,26 @@ def zmq_context() -> Iterator[Sockets]:
     context.close()
 
 
-def pair(context: Any, one: int, other: int) -> tuple[Any, Any]:
-    """Return two connected sockets."""
-    first, second = context.socket(one), context.socket(other)
-    first.bind("inproc://here")
-    second.connect("inproc://here")
-    return first, second
+def pair(context: Any, kind: int, other: int, propagate: bool | None = None) -> tuple[Any, Any]:
+    """Return two connected sockets, wrapped unless `propagate` is None."""
+    sockets = context.socket(kind), context.socket(other)
+    sockets[0].bind(f"inproc://{kind}")
+    sockets[1].connect(f"inproc://{kind}")
+    if propagate is not None:
+        for socket in sockets:
+            assert trace.wrap(socket, propagate=propagate) is socket
+    return sockets
 
 
 def ended(folder: Path) -> Counter[str]:
     """Stop, and return how many records there are by the stages of their schema."""
     trace.stop()
-    return Counter("+".join(one.stages) for one in records(folder))
+    return Counter("+".join(call.stages) for call in records(folder))
 
 
 def joined_count(folder: Path) -> int:
     """Return how many calls were joined to the other side's record."""
-    paths = sorted(folder.glob("*.ipct"))
-    servers = find_servers(paths, Notes())
-    count = 0
-    for path in paths:
-        for batch in read_segment(path, Notes()):
-            done = servers.join(batch)
-            count += 0 if done.request_ns is None else int((done.request_ns >= 0).sum())
-    return count
+    return sum(int((batch.request_ns >= 0).sum()) for batch in batches(folder) if batch.request_ns is not None)
 
 
 # ------------------------------------------------------------------------------------------------ ZeroMQ
@@ -95,9 +80,7 @@ def joined_count(folder: Path) -> int:
 @pytest.mark.parametrize("propagate", [False, True])
 def test_a_message_of_many_frames_is_one_record(tmp_path: Path, zmq_context: Any, propagate: bool) -> None:
     trace.start(tmp_path)
-    push, pull = pair(zmq_context, zmq.PUSH, zmq.PULL)
-    assert trace.wrap(push, propagate=propagate) is push
-    trace.wrap(pull, propagate=propagate)
+    push, pull = pair(zmq_context, zmq.PUSH, zmq.PULL, propagate)
     push.send(b"one")
     push.send_multipart([b"a", b"bb", b"ccc"])
     push.send(b"x", zmq.SNDMORE)
@@ -114,10 +97,10 @@ def test_a_message_of_many_frames_is_one_record(tmp_path: Path, zmq_context: Any
     assert not pull.getsockopt(zmq.RCVMORE)
     assert (pull.recv_string(), pull.recv_json(), pull.recv_pyobj()) == ("text", {"a": 1}, [1, 2])
     assert ended(tmp_path) == {"send": 6, "receive": 6}
-    found = records(tmp_path)
-    assert sum(one.sent_bytes for one in found) == sum(one.recv_bytes for one in found)
-    assert {6, 3, 2} <= {one.sent_bytes for one in found}
-    assert {one.method for one in found} == {"PUSH", "PULL"}
+    calls = records(tmp_path)
+    assert sum(call.sent_bytes for call in calls) == sum(call.recv_bytes for call in calls)
+    assert {6, 3, 2} <= {call.sent_bytes for call in calls}
+    assert {call.method for call in calls} == {"PUSH", "PULL"}
     assert joined_count(tmp_path) == 6 * propagate
 
 
@@ -138,12 +121,12 @@ def test_topics_are_untouched(tmp_path: Path, zmq_context: Any) -> None:
     plain = zmq_context.socket(zmq.SUB)
     pub.xpub_verbose = True
     pub.bind("inproc://here")
-    for one in (sub, plain):
-        one.connect("inproc://here")
-        one.subscribe(b"weather")
+    for socket in (sub, plain):
+        socket.connect("inproc://here")
+        socket.subscribe(b"weather")
         assert pub.recv() == b"\x01weather"  # now it is subscribed
-    for one in (pub, sub):
-        trace.wrap(one, propagate=True)
+    for socket in (pub, sub):
+        trace.wrap(socket, propagate=True)
     pub.send(b"news no")
     pub.send_multipart([b"weather", b"rain"])
     pub.send(b"weather sun")
@@ -158,9 +141,7 @@ def test_topics_are_untouched(tmp_path: Path, zmq_context: Any) -> None:
 @pytest.mark.parametrize("propagate", [False, True])
 def test_a_request_and_its_reply_are_one_call(tmp_path: Path, zmq_context: Any, propagate: bool) -> None:
     trace.start(tmp_path)
-    rep, req = pair(zmq_context, zmq.REP, zmq.REQ)
-    for one in (rep, req):
-        trace.wrap(one, propagate=propagate)
+    rep, req = pair(zmq_context, zmq.REP, zmq.REQ, propagate)
     for _ in range(5):
         req.send_multipart([b"question", b"?"])
         assert rep.recv_multipart() == [b"question", b"?"]
@@ -171,17 +152,15 @@ def test_a_request_and_its_reply_are_one_call(tmp_path: Path, zmq_context: Any, 
     req.send(b"never answered")
     req.close()
     assert ended(tmp_path) == {"send+wait": 6, "queue+work+reply": 5}
-    calls = [one for one in records(tmp_path) if "wait" in one.stages]
-    assert [(one.sent_bytes, one.recv_bytes, one.failed) for one in calls] == [(9, 6, False)] * 5 + [(14, 0, True)]
+    calls = [call for call in records(tmp_path) if "wait" in call.stages]
+    assert [(call.sent_bytes, call.recv_bytes, call.failed) for call in calls] == [(9, 6, False)] * 5 + [(14, 0, True)]
     assert joined_count(tmp_path) == 5 * propagate
 
 
-def test_looking_is_no_call(tmp_path: Path, zmq_context: Any) -> None:
+def test_a_receive_that_finds_nothing_is_no_call(tmp_path: Path, zmq_context: Any) -> None:
     trace.start(tmp_path)
-    push, pull = pair(zmq_context, zmq.PUSH, zmq.PULL)
-    alone = zmq_context.socket(zmq.PUSH)
-    for one in (push, pull, alone):
-        trace.wrap(one, propagate=True)
+    push, pull = pair(zmq_context, zmq.PUSH, zmq.PULL, propagate=True)
+    alone = trace.wrap(zmq_context.socket(zmq.PUSH), propagate=True)
     pull.rcvtimeo = 1
     for flags in (zmq.NOBLOCK, 0):
         with pytest.raises(zmq.Again):
@@ -204,9 +183,7 @@ def test_looking_is_no_call(tmp_path: Path, zmq_context: Any) -> None:
 
 def test_a_dealer_and_a_router_carry_calls(tmp_path: Path, zmq_context: Any) -> None:
     trace.start(tmp_path)
-    router, dealer = pair(zmq_context, zmq.ROUTER, zmq.DEALER)
-    for one in (router, dealer):
-        trace.wrap(one, propagate=True)
+    router, dealer = pair(zmq_context, zmq.ROUTER, zmq.DEALER, propagate=True)
     for _ in range(5):
         with trace.call("Matmul") as call:
             call.serialized(3)
@@ -227,12 +204,8 @@ def test_sockets_of_asyncio(tmp_path: Path) -> None:
 
     async def talk() -> None:
         with zmq.asyncio.Context() as context:
-            rep, req = pair(context, zmq.REP, zmq.REQ)
-            push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
-            push.bind("inproc://there")
-            pull.connect("inproc://there")
-            for one in (rep, req, push, pull):
-                assert trace.wrap(one, propagate=True) is one
+            rep, req = pair(context, zmq.REP, zmq.REQ, propagate=True)
+            push, pull = pair(context, zmq.PUSH, zmq.PULL, propagate=True)
             waiting = asyncio.ensure_future(rep.recv())
             await asyncio.sleep(0)
             await req.send(b"question")
@@ -248,8 +221,8 @@ def test_sockets_of_asyncio(tmp_path: Path) -> None:
             assert not pull.get(zmq.RCVMORE)
             await push.send_string("text")
             assert await pull.recv_string() == "text"
-            for one in (rep, req, push, pull):
-                one.close(linger=0)
+            for socket in (rep, req, push, pull):
+                socket.close(linger=0)
 
     asyncio.run(talk())
     assert ended(tmp_path) == {"send+wait": 1, "queue+work+reply": 1, "send": 2, "receive": 2}
@@ -292,8 +265,8 @@ def test_connections(tmp_path: Path, propagate: bool) -> None:
     trace.start(tmp_path)
     here, there = multiprocessing.Pipe()
     with here, there:
-        for one in (here, there):
-            assert trace.wrap(one, "pipe", propagate) is one
+        for connection in (here, there):
+            assert trace.wrap(connection, "pipe", propagate) is connection
         here.send({"a": [1, 2]})
         assert there.recv() == {"a": [1, 2]}
         there.send_bytes(b"0123456789", 2, 5)
@@ -305,8 +278,8 @@ def test_connections(tmp_path: Path, propagate: bool) -> None:
         with pytest.raises(ValueError, match="size"):
             there.send_bytes(b"abc", 0, 9)
     assert ended(tmp_path) == {"send": 4, "receive": 3}
-    found = records(tmp_path)
-    assert sum(one.recv_bytes for one in found) == sum(one.sent_bytes for one in found if not one.failed)
+    calls = records(tmp_path)
+    assert sum(call.recv_bytes for call in calls) == sum(call.sent_bytes for call in calls if not call.failed)
     assert joined_count(tmp_path) == 3 * propagate
 
 
@@ -334,7 +307,7 @@ def test_queues(tmp_path: Path, kind: str, propagate: bool) -> None:
     else:
         made.close()
     assert ended(tmp_path) == {"send": 1, "receive": 1}
-    assert {one.method for one in records(tmp_path)} == {kind}
+    assert {call.method for call in records(tmp_path)} == {kind}
     assert joined_count(tmp_path) == propagate
 
 
@@ -367,7 +340,7 @@ if __name__ == "__main__":
     folder = tmp_path / "trace"
     subprocess.run([sys.executable, str(program), str(folder)], check=True, timeout=60, cwd=ROOT,
                    env={"PYTHONPATH": str(ROOT)})  # fmt: skip
-    methods = Counter((one.method, "+".join(one.stages)) for one in records(folder))
+    methods = Counter((call.method, "+".join(call.stages)) for call in records(folder))
     assert methods[("there", "send")] == methods[("there", "receive")] == methods[("back", "send")] == 1
     assert joined_count(folder) == 2
 
@@ -447,25 +420,17 @@ def test_sockets_of_single_frames_do_not_propagate(zmq_context: Any) -> None:
 
 def test_without_a_recorder_messages_go_on(zmq_context: Any) -> None:
     trace.stop()
-    rep, req = pair(zmq_context, zmq.REP, zmq.REQ)
-    for one in (rep, req):
-        trace.wrap(one, propagate=True)
+    rep, req = pair(zmq_context, zmq.REP, zmq.REQ, propagate=True)
     req.send(b"a")
     assert rep.recv() == b"a"
     rep.send(b"b")
     assert req.recv() == b"b"
 
 
-def test_on_a_full_disk_messages_go_on(tmp_path: Path, zmq_context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_space(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("ipcbench.trace.record.segment.allocate", no_space)
-    monkeypatch.setattr("ipcbench.trace.record.counts.allocate", no_space)
+@pytest.mark.usefixtures("no_space")
+def test_on_a_full_disk_messages_go_on(tmp_path: Path, zmq_context: Any) -> None:
     recorder = trace.start(tmp_path)
-    rep, req = pair(zmq_context, zmq.REP, zmq.REQ)
-    for one in (rep, req):
-        trace.wrap(one, propagate=True)
+    rep, req = pair(zmq_context, zmq.REP, zmq.REQ, propagate=True)
     for number in range(10):
         req.send(b"%d" % number)
         request = rep.recv()
@@ -481,5 +446,4 @@ def test_records_have_their_method(tmp_path: Path, zmq_context: Any) -> None:
     trace.wrap(push, "work items").send(b"x")
     pull.recv()
     trace.stop()
-    found: list[Record] = records(tmp_path)
-    assert [one.method for one in found] == ["work items"]
+    assert [call.method for call in records(tmp_path)] == ["work items"]

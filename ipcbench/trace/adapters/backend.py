@@ -1,7 +1,7 @@
 """A Backend of ipcbench whose messages carry a context and are recorded.
 
-A backend takes a message as one buffer, so the 40 bytes and the payload are put together: one copy of the payload,
-unless it is written in the place that `reserve` returns. Reading copies nothing.
+A backend takes a message as one buffer, so the 40 bytes and the payload are joined: this copies the payload once,
+unless it was written into what `reserve` returns. Reading copies nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ipcbench.util.clock import now_ns
 
 
 class TracedWriter(Writer):
-    """Writes messages with a context in front, and records each."""
+    """Writes messages with a context in front, and records each of them."""
 
     def __init__(self, inner: Writer, traffic: Traffic) -> None:
         self._inner = inner
@@ -29,12 +29,12 @@ class TracedWriter(Writer):
         self._reserved = self._buffer[:0]
 
     def carry(self, call: Call) -> Self:
-        """Let the next message carry the context of `call`, and have no record of its own."""
+        """Let the next message carry the context of `call`; it then has no record of its own."""
         self._traffic.carry(call)
         return self
 
     def reserve(self, payload_bytes: int) -> memoryview:
-        """Return room for a payload of so many bytes; `write` of this very view copies nothing."""
+        """Return room for a payload of this size; `write` of this very view copies nothing."""
         size = CONTEXT_BYTES + payload_bytes
         if size > len(self._buffer):
             self._buffer = memoryview(bytearray(size))
@@ -60,7 +60,7 @@ class TracedWriter(Writer):
 
 
 class TracedReader(Reader, Receiving):
-    """Reads such messages, and records each; `trace.serve(reader)` serves the latest."""
+    """Reads such messages, and records each of them; `trace.serve(reader)` serves the latest."""
 
     def __init__(self, inner: Reader, traffic: Traffic) -> None:
         self._inner = inner
@@ -80,7 +80,7 @@ class TracedReader(Reader, Receiving):
 
 
 class TracedBackend(Backend):
-    """Makes channels with 40 bytes of room for the context in each message; otherwise the wrapped backend."""
+    """The wrapped backend, with room for a context of 40 bytes in each message."""
 
     inner_kind: ClassVar[type[Backend]]
 
@@ -114,7 +114,7 @@ class TracedBackend(Backend):
 
 @cache
 def _kind_of(inner: type[Backend]) -> type[TracedBackend]:
-    """Return the class of which the class-level facts are those of `inner`."""
+    """Return a subclass of TracedBackend with the name, summary and capabilities of `inner`."""
     capabilities = replace(inner.capabilities, max_message_bytes=inner.capabilities.max_message_bytes - CONTEXT_BYTES)
     facts = {"name": inner.name, "summary": inner.summary, "capabilities": capabilities, "inner_kind": inner}
     return type(f"Traced{inner.__name__}", (TracedBackend,), {"__doc__": TracedBackend.__doc__, **facts})
@@ -126,7 +126,7 @@ def wrap_backend(inner: Backend, name: str = "", propagate: bool = True) -> Back
 
 
 def wrap_writer(inner: Writer, name: str = "", propagate: bool = True) -> Writer:
-    """Return the writer with every message recorded; its channel must have 40 bytes of room more."""
+    """Return the writer with every message recorded; its channel must have room for 40 more bytes."""
     return inner if isinstance(inner, TracedWriter) else TracedWriter(inner, Traffic(name or "channel"))
 
 

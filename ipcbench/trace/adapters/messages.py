@@ -1,29 +1,27 @@
-"""What a wrapped socket, connection, queue or channel does with each message: one record, and its context."""
+"""What a wrapped socket, connection, queue or channel does with each message: record it, and add its context."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.call import NO_OP, NO_OP_SERVER_CALL, Call, ServerCall
 from ipcbench.trace.record.context import NO_DECISION, Context
-from ipcbench.trace.record.no_op import NOTHING
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.record.serve import Arrival, serve
-from ipcbench.trace.record.served import NOT_SERVED, ServerCall
 from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND
 from ipcbench.util.clock import now_ns
 
 ONE_WAY: Final = 0
 REQUESTS: Final = 1
 REPLIES: Final = 2
-"""What a socket's messages are: by themselves, a request and its reply, or received, worked on and replied to."""
+"""What a socket's messages are: independent, requests that get replies, or requests that it receives and replies to."""
 
 
 class Traffic:
     """The messages of one socket.
 
     Attributes:
-        method, peer: what its calls are called.
+        method, peer: the names of its calls.
         kind: ONE_WAY, REQUESTS or REPLIES.
         propagate: whether messages carry contexts.
         arrival: of the latest message.
@@ -39,14 +37,14 @@ class Traffic:
         self.arrival = Arrival(None, 0, 0)
         self._carried: Call | None = None
         self._open: Call | None = None
-        self._serving: ServerCall = NOT_SERVED
+        self._serving: ServerCall = NO_OP_SERVER_CALL
 
     def carry(self, call: Call) -> None:
-        """Let the next message carry a call that is recorded elsewhere; it has then no record of its own."""
+        """Let the next message carry the context of `call`, recorded elsewhere; it then has no record of its own."""
         self._carried = call
 
     def begin(self) -> Call:
-        """Return the call that the message belongs to which is about to go; give it to `end`, `abandon` or `fail`."""
+        """Return the call of the message that is about to be sent; pass it to `end`, `abandon` or `fail`."""
         if self._carried is not None:
             return self._carried
         if self.kind == REPLIES:
@@ -57,11 +55,11 @@ class Traffic:
         return call
 
     def context(self, call: Call) -> bytes:
-        """Return what is to travel with the message of a call."""
+        """Return the context that travels with the message of a call."""
         return call.context() if STATE.recorder.enabled else NO_DECISION
 
     def end(self, call: Call, sent_bytes: int) -> None:
-        """End what a message is that went."""
+        """End a message that was sent."""
         if call is self._carried:
             self._carried = None
         elif self.kind == REQUESTS:
@@ -72,28 +70,28 @@ class Traffic:
             call.sent_bytes = sent_bytes
             call.__exit__(None, None, None)
             if self.kind == REPLIES:
-                self._serving = NOT_SERVED
+                self._serving = NO_OP_SERVER_CALL
 
     def abandon(self, call: Call) -> None:
-        """Take a message back that did not go and may be sent again: no call."""
+        """Take back a message that was not sent and may be sent again: it is not a call."""
         if self.kind == REPLIES:
             self._serving.work_on()
         elif call is not self._carried:
             call.forget()
 
     def fail(self, call: Call, error: BaseException) -> None:
-        """End a message that did not go."""
+        """End a message whose sending failed."""
         if call is self._carried:
             self._carried = None
         else:
             call.__exit__(type(error), error, None)
             if self.kind == REPLIES:
-                self._serving = NOT_SERVED
+                self._serving = NO_OP_SERVER_CALL
 
     def arrive(self, asked_ns: int, recv_bytes: int, context: Context | None) -> None:
-        """Record a message that came, and had been asked for at `asked_ns`."""
+        """Record a message that arrived, after it was asked for at `asked_ns`."""
         received_ns = now_ns()
-        self.arrival = arrival = Arrival(context, 0, received_ns)  # it may have been polled for: asking says nothing
+        self.arrival = arrival = Arrival(context, 0, received_ns)  # after a poll, asked_ns says nothing
         if self.kind == REQUESTS:
             if self._open is not None:
                 self._open.recv_bytes = recv_bytes
@@ -105,14 +103,14 @@ class Traffic:
             self._serving.__enter__()
         else:
             call = STATE.recorder.call(self.method, RECEIVE, self.peer)
-            if call is not NOTHING:
+            if call is not NO_OP:
                 call.follow(context)
                 call.recv_bytes = recv_bytes
                 call._begin_ns = asked_ns
                 call._leave(received_ns, None)
 
     def close(self) -> None:
-        """End a request that has had no reply: that is a failure."""
+        """End a request that got no reply: that is a failure."""
         if self._open is not None:
             self._open.__exit__(TimeoutError, None, None)
             self._open = None

@@ -1,12 +1,12 @@
 """Connections and queues of multiprocessing, recorded.
 
-They keep their identity: their class becomes one that records. A connection that is handed to another process arrives
-there as a plain one, a queue as a recorded one.
+The objects stay the same; their class becomes one that records. A connection passed to another process arrives there
+plain, a queue arrives recorded.
 """
 
 from __future__ import annotations
 
-from multiprocessing import connection
+from multiprocessing import BufferTooShort, connection
 from multiprocessing.connection import Connection
 from multiprocessing.queues import JoinableQueue, Queue, SimpleQueue
 from multiprocessing.reduction import ForkingPickler
@@ -22,12 +22,12 @@ from ipcbench.util.clock import now_ns
 
 
 class _Carrier(Receiving):
-    """What connections and queues have in common."""
+    """The common part of connections and queues."""
 
     _traffic: Traffic
 
     def carry(self, call: Call) -> Self:
-        """Let the next message carry the context of `call` (with `propagate`), and have no record of its own."""
+        """Let the next message carry the context of `call` (with `propagate`); it then has no record of its own."""
         self._traffic.carry(call)
         return self
 
@@ -75,8 +75,6 @@ class TracedConnection(_Carrier, Connection):  # type: ignore[type-arg, unused-i
             data = self.recv_bytes()
             view = memoryview(buf).cast("B")[offset:]
             if len(data) > len(view):
-                from multiprocessing import BufferTooShort
-
                 raise BufferTooShort(data)
             view[: len(data)] = data
             return len(data)
@@ -87,14 +85,14 @@ class TracedConnection(_Carrier, Connection):  # type: ignore[type-arg, unused-i
 
 
 class _Envelope(NamedTuple):
-    """An object in a queue with the context of its sending."""
+    """An object in a queue, with the context of its sending."""
 
     context: bytes
     content: Any
 
 
 class _Queueing(_Carrier):
-    """A queue that records each put and get. The bytes are not known: they are made in another thread."""
+    """A queue that records each put and get. Sizes are unknown: objects are pickled in another thread."""
 
     def put(self, obj: Any, *args: Any, **kwargs: Any) -> None:
         call = self._traffic.begin()
@@ -148,23 +146,23 @@ _KINDS: dict[type, type] = {
 }
 
 
-def _wrap(one: Any, name: str, propagate: bool) -> Any:
-    if isinstance(one, _Carrier):
-        return one
-    if type(one) not in _KINDS:
-        raise TypeError(f"trace.wrap changes the class of multiprocessing's own objects, and {type(one)} is another")
-    one._traffic = Traffic(name, propagate=propagate)
-    one.__class__ = _KINDS[type(one)]
-    return one
+def _wrap(target: Any, name: str, propagate: bool) -> Any:
+    if isinstance(target, _Carrier):
+        return target
+    if type(target) not in _KINDS:
+        raise TypeError(f"trace.wrap takes multiprocessing's own classes, not a subclass such as {type(target)}")
+    target._traffic = Traffic(name, propagate=propagate)
+    target.__class__ = _KINDS[type(target)]
+    return target
 
 
-def wrap_connection(one: Any, name: str = "", propagate: bool = False) -> Any:
+def wrap_connection(target: Any, name: str = "", propagate: bool = False) -> Any:
     """Record a connection's messages, and return it."""
-    reduce: Any = vars(connection)["reduce_connection"]  # as for a plain one, which is what another process gets
+    reduce: Any = vars(connection)["reduce_connection"]  # another process gets a plain connection
     ForkingPickler.register(TracedConnection, reduce)
-    return _wrap(one, name or "Connection", propagate)
+    return _wrap(target, name or "Connection", propagate)
 
 
-def wrap_queue(one: Any, name: str = "", propagate: bool = False) -> Any:
+def wrap_queue(target: Any, name: str = "", propagate: bool = False) -> Any:
     """Record a queue's puts and gets, and return it."""
-    return _wrap(one, name or type(one).__name__, propagate)
+    return _wrap(target, name or type(target).__name__, propagate)

@@ -1,14 +1,14 @@
-"""`wrap`: what sends and receives messages, recorded from now on. Each kind of thing has a module of its own."""
+"""`wrap` records what something sends and receives from now on; it chooses the adapter by class."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
 
-_One = TypeVar("_One")
+_Target = TypeVar("_Target")
 
-_HOMES = {
+_ADAPTERS = {
     ("ipcbench.backend", "Backend"): ("backend", "wrap_backend"),
     ("ipcbench.backend", "Writer"): ("backend", "wrap_writer"),
     ("ipcbench.backend", "Reader"): ("backend", "wrap_reader"),
@@ -20,39 +20,40 @@ _HOMES = {
 }
 
 
-def wrap(one: _One, name: str = "", propagate: bool = False) -> _One:
-    """Record every message that something sends and receives from now on, and return it, or what takes its place.
+def wrap(target: _Target, name: str = "", propagate: bool = False) -> _Target:
+    """Record every message that `target` sends and receives from now on, and return it or its replacement.
 
-    A Backend, its Writer or its Reader is put behind another of the same kind; both sides must be, for a message then
-    begins with 40 bytes of context. Sockets, connections and queues are themselves changed; they send the same bytes as
+    A Backend, Writer or Reader is replaced by another around it. Both sides must be wrapped, because each message then
+    begins with 40 bytes of context. Sockets, connections and queues are changed in place; they send the same bytes as
     before unless `propagate` is set.
 
     Args:
-        one: an ipcbench Backend, Writer or Reader, a ZeroMQ socket (also of zmq.asyncio), a multiprocessing Connection,
-            Queue, JoinableQueue or SimpleQueue.
-        name: what its calls are called in reports; by default its kind or channel.
-        propagate: let messages carry the context: a last frame of a ZeroMQ message, 40 bytes behind what a connection
-            sends, an envelope in a queue. Both sides must be wrapped so.
+        target: an ipcbench Backend, Writer or Reader, a ZeroMQ socket (also of zmq.asyncio), a multiprocessing
+            Connection, Queue, JoinableQueue or SimpleQueue.
+        name: of its calls in reports; by default its kind or channel.
+        propagate: let messages carry the context: as the last frame of a ZeroMQ message, as 40 bytes after what a
+            connection sends, as an envelope in a queue. Both sides must be wrapped with it.
 
     Raises:
-        TypeError: it is nothing of this kind.
-        ConfigError: this kind of socket has no messages of several frames, which `propagate` needs.
+        TypeError: `target` is none of these.
+        ConfigError: `propagate` needs messages of several frames, which this kind of socket does not have.
     """
-    for kind in type(one).__mro__:
-        home = _HOMES.get((kind.__module__, kind.__name__))
-        if home is not None:
-            module, function = home
-            made: Callable[..., Any] = getattr(import_module(f"ipcbench.trace.adapters.{module}"), function)
-            done: _One = made(one, name, propagate)
-            return done
+    for kind in type(target).__mro__:
+        adapter = _ADAPTERS.get((kind.__module__, kind.__name__))
+        if adapter is not None:
+            module, function = adapter
+            wrapped: _Target = getattr(import_module(f"ipcbench.trace.adapters.{module}"), function)(
+                target, name, propagate
+            )
+            return wrapped
     raise TypeError(
         f"trace.wrap takes an ipcbench Backend, Writer or Reader, a ZeroMQ socket, or a multiprocessing Connection or "
-        f"Queue, not {type(one).__module__}.{type(one).__qualname__}"
+        f"Queue, not {type(target).__module__}.{type(target).__qualname__}"
     )
 
 
 def instrument_zmq(propagate: bool = False) -> Callable[[], None]:
-    """Wrap every socket that a zmq.Context or zmq.asyncio.Context makes from now on, and return what undoes it.
+    """Wrap every socket that a zmq.Context or zmq.asyncio.Context makes from now on; return a function that undoes it.
 
     Args:
         propagate: as for `wrap`; every process that these sockets talk to must do the same.
@@ -60,5 +61,5 @@ def instrument_zmq(propagate: bool = False) -> Callable[[], None]:
     Raises:
         ModuleNotFoundError: pyzmq is not installed.
     """
-    made: Callable[[bool], Callable[[], None]] = import_module("ipcbench.trace.adapters.zmq_async").instrument
-    return made(propagate)
+    undo: Callable[[], None] = import_module("ipcbench.trace.adapters.zmq_async").instrument(propagate)
+    return undo

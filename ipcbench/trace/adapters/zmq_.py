@@ -1,8 +1,8 @@
 """ZeroMQ sockets, recorded: one record a message, whatever the number of its frames.
 
-A socket keeps its identity: its class becomes one that records, so pollers and options go on working. What it sends is
-the same, unless `propagate` is set: then each message sent, but a REP's reply, has one frame of 40 bytes more at
-its end, which is taken off where it is received. Looking at a socket that has nothing (zmq.Again) is no call.
+The object stays the same, only its class becomes one that records, so pollers and options go on working. It sends the
+same bytes unless `propagate` is set: then each message except a REP's reply ends with one more frame of 40 bytes, which
+the receiver takes off. A receive that finds nothing (zmq.Again) is not a call.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import zmq.backend
 from ipcbench.errors import ConfigError
 from ipcbench.trace.adapters.messages import ONE_WAY, REPLIES, REQUESTS, Traffic
 from ipcbench.trace.record.call import Call
-from ipcbench.trace.record.context import CONTEXT_BYTES, Context, unpack_context
+from ipcbench.trace.record.context import CONTEXT_BYTES, unpack_context
 from ipcbench.trace.record.serve import Receiving
 from ipcbench.util.clock import now_ns
 
 _SNDMORE = int(zmq.SNDMORE)
 
 # What zmq.Socket's own methods call in the end. A frame that is not copied knows whether more follow; asking the socket
-# takes longer than receiving does.
+# takes longer than receiving.
 _Base: Any = zmq.backend.Socket
 _send, _recv = _Base.send, _Base.recv
 
@@ -31,25 +31,20 @@ _FRAMED = {zmq.PAIR, zmq.PUB, zmq.SUB, zmq.REQ, zmq.REP, zmq.DEALER, zmq.ROUTER,
 
 
 def _size_of(frame: Any) -> int:
-    """Return the bytes of a frame, without a copy of them."""
+    """Return the size of a frame in bytes, without copying it."""
     return len(frame) if type(frame) is bytes or isinstance(frame, zmq.Frame) else memoryview(frame).nbytes
-
-
-def _context_of(frame: zmq.Frame) -> Context | None:
-    """Return the context that a frame is; None if it is another."""
-    return unpack_context(frame.buffer) if len(frame) == CONTEXT_BYTES else None
 
 
 class SocketTraffic(Traffic):
     """The messages of a socket, frame by frame.
 
     Attributes:
-        sending: the call of which some frames were sent; None between two messages.
-        is_amid: whether more frames of a received message are to come.
-        pending: the next of them, if it had to be looked at.
+        sending: the call whose message is partly sent; None between two messages.
+        is_partial: whether more frames of the message being received follow.
+        pending: the next of them, if it had to be received early.
     """
 
-    __slots__ = ("asked_ns", "is_amid", "pending", "recv_bytes", "sending", "sent_bytes")
+    __slots__ = ("asked_ns", "is_partial", "pending", "recv_bytes", "sending", "sent_bytes")
 
     def __init__(self, socket: zmq.Socket[Any], name: str, propagate: bool) -> None:
         kind: Any = socket.get(zmq.TYPE)
@@ -58,36 +53,35 @@ class SocketTraffic(Traffic):
         super().__init__(name or zmq.SocketType(kind).name, kind=_KINDS.get(kind, ONE_WAY), propagate=propagate)
         self.sending: Call | None = None
         self.pending: Any = None
-        self.is_amid = False
+        self.is_partial = False
         self.asked_ns = self.recv_bytes = self.sent_bytes = 0
 
     def look_up_peer(self, socket: zmq.Socket[Any]) -> None:
-        """Note the endpoint, once there is one."""
+        """Note the endpoint, if there is one yet."""
         endpoint: Any = socket.get(zmq.LAST_ENDPOINT)
         self.peer = endpoint.rstrip(b"\0").decode("utf-8", "replace")
 
 
 class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
-    """A socket that records. One made by an instrumented context begins with its first message.
+    """A socket that records. A socket of an instrumented context begins with its first message.
 
     Attributes:
-        propagates: for the sockets of an instrumented context.
+        propagates: what `propagate` is for the sockets of an instrumented context.
     """
 
     _traffic: SocketTraffic | None = None
     propagates = False
 
     def carry(self, call: Call) -> Self:
-        """Let the next message carry the context of `call` (with `propagate`), and have no record of its own."""
+        """Let the next message carry the context of `call` (with `propagate`); it then has no record of its own."""
         self.traffic().carry(call)
         return self
 
     def traffic(self) -> SocketTraffic:
         """Return what records this socket's messages."""
-        found = self._traffic
-        if found is None:
-            found = self._traffic = SocketTraffic(self, "", self.propagates)
-        return found
+        if self._traffic is None:
+            self._traffic = SocketTraffic(self, "", self.propagates)
+        return self._traffic
 
     def send(  # type: ignore[override]
         self, data: Any, flags: int = 0, copy: bool = True, track: bool = False, **kwargs: Any
@@ -101,11 +95,12 @@ class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
         flags = int(flags)
         more = flags & _SNDMORE
         adds = traffic.propagate and not more and traffic.kind != REPLIES
+        data_flags = flags | _SNDMORE if adds else flags
         try:
             if kwargs:
-                sent = super().send(data, flags | _SNDMORE if adds else flags, copy, track, **kwargs)
+                sent = super().send(data, data_flags, copy, track, **kwargs)
             else:
-                sent = _send(self, data, flags | _SNDMORE if adds else flags, copy, track)
+                sent = _send(self, data, data_flags, copy, track)
             if adds:
                 _send(self, traffic.context(call), flags)
             traffic.sent_bytes += _size_of(data)
@@ -124,14 +119,14 @@ class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
         traffic = self._traffic or self.traffic()
-        if not traffic.is_amid:
+        if not traffic.is_partial:
             traffic.asked_ns = now_ns()
         frame = traffic.pending
         if frame is None:
             frame = _recv(self, flags, False, track)
         else:
             traffic.pending = None
-        self._took(traffic, len(frame), frame.more, flags)
+        self._count_frame(traffic, len(frame), frame.more, flags)
         return frame.bytes if copy else frame
 
     def recv_into(self, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) -> int:
@@ -142,24 +137,25 @@ class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
             room = min(nbytes or len(view), len(view), len(frame))
             view[:room] = frame[:room]
             return len(frame)
-        if not traffic.is_amid:
+        if not traffic.is_partial:
             traffic.asked_ns = now_ns()
         size: int = super().recv_into(buffer, nbytes=nbytes, flags=flags)
-        self._took(traffic, size, bool(super().get(zmq.RCVMORE)), flags)
+        self._count_frame(traffic, size, bool(super().get(zmq.RCVMORE)), flags)
         return size
 
-    def _took(self, traffic: SocketTraffic, size: int, more: bool, flags: int) -> None:
-        """Count a frame; if it is the message's last, or the last but its context, the message is whole."""
+    def _count_frame(self, traffic: SocketTraffic, size: int, more: bool, flags: int) -> None:
+        """Count a frame, and end the message with its last one; the context frame does not count."""
         traffic.recv_bytes += size
         context = None
         if more and traffic.propagate:
             following = _recv(self, flags, False)
-            context = None if following.more else _context_of(following)
+            if len(following) == CONTEXT_BYTES and not following.more:
+                context = unpack_context(following.buffer)
             if context is None:
                 traffic.pending = following
             else:
                 more = False
-        traffic.is_amid = more
+        traffic.is_partial = more
         if not more:
             if not traffic.peer:
                 traffic.look_up_peer(self)
@@ -169,7 +165,7 @@ class TracedSocket(zmq.Socket, Receiving):  # type: ignore[type-arg]
 
     def get(self, option: int) -> Any:
         if option == zmq.RCVMORE and self._traffic is not None and self._traffic.propagate:
-            return int(self._traffic.is_amid)
+            return int(self._traffic.is_partial)
         return super().get(option)
 
     getsockopt = get

@@ -1,7 +1,7 @@
-"""ZeroMQ sockets of zmq.asyncio, recorded, and contexts whose sockets all are.
+"""ZeroMQ sockets of zmq.asyncio, recorded, and contexts that make recorded sockets.
 
-Such a socket moves its messages through a plain one under it, at the moment when they really go and come. That one is
-made to record; a future that is cancelled, or waits, is no call.
+An asyncio socket moves its messages through a plain socket under it, at the moment when they really go and come. The
+plain socket records, so a future that waits or is cancelled is not a call.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ class TracedAsyncSocket(zmq.asyncio.Socket, Receiving):
     @property
     def _under(self) -> TracedSocket:
         under: Any = self._shadow_sock
-        found: TracedSocket = under
-        return found
+        return under  # type: ignore[no-any-return] # _wrap_under made it one
 
     @property
     def arrival(self) -> Arrival:  # type: ignore[override]
-        """How the latest message came."""
+        """How the latest message arrived."""
         return self._under.arrival
 
     def carry(self, call: Call) -> Self:
-        """Let the next message carry the context of `call` (with `propagate`), and have no record of its own."""
+        """Let the next message carry the context of `call` (with `propagate`); it then has no record of its own."""
         self._under.carry(call)
         return self
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
         if self._under.traffic().pending is None:
             return super().recv(flags, copy, track)
-        done: Any = self._Future()  # the next frame is here already, and the socket would not say so
-        done.set_result(self._under.recv(flags, copy, track))
-        return done
+        return self._done(self._under.recv(flags, copy, track))
 
     def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
         if self._under.traffic().pending is None:
             return super().recv_multipart(flags, copy, track)
-        done: Any = self._Future()
-        done.set_result(self._under.recv_multipart(flags, copy, track))
-        return done
+        return self._done(self._under.recv_multipart(flags, copy, track))
+
+    def _done(self, result: Any) -> Any:
+        """Return a finished future, for a frame that is here already: polling the socket would not show it."""
+        future: Any = self._Future()
+        future.set_result(result)
+        return future
 
     def get(self, key: int) -> Any:
         return self._under.get(key) if key == zmq.RCVMORE else super().get(key)
@@ -81,7 +82,7 @@ def wrap_socket(socket: zmq.asyncio.Socket, name: str = "", propagate: bool = Fa
 
 
 def instrument(propagate: bool) -> Callable[[], None]:
-    """Let contexts make recording sockets, and return what undoes it for sockets made later."""
+    """Let contexts make recording sockets; return a function that undoes it for sockets made later."""
     kinds: list[tuple[Any, type]] = [(zmq.Context, TracedSocket), (zmq.asyncio.Context, TracedAsyncSocket)]
     before = [(context, context.__dict__["_socket_class"]) for context, _ in kinds]
     for context, kind in kinds:

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from ipcbench.errors import StoreError
+from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_SUFFIX
 from ipcbench.trace.readers.batch import Bulk, Ints, Notes, Segment
 from ipcbench.trace.readers.calls import Calls, Clocks
 from ipcbench.trace.readers.growing import SegmentFile
 from ipcbench.trace.readers.own import read_tally
-from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
 from ipcbench.util.files import as_store_errors
 
 
@@ -82,7 +82,7 @@ class Watch:
         Raises:
             StoreError: the folder is there and cannot be read.
         """
-        for path in self._files(TALLY_SUFFIX):
+        for path in self._files(HISTOGRAMS_SUFFIX):
             try:
                 found = list(read_tally(path, Notes()))
             except StoreError as error:

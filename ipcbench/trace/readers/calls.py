@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ipcbench.trace.ids import format_trace_id
 from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch
-from ipcbench.trace.record.ids import format_trace_id
 from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
 
 Unsigned = npt.NDArray[np.uint64]

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ipcbench.errors import StoreError
-from ipcbench.trace.format import SEGMENT_MAGIC, TALLY_MAGIC
+from ipcbench.trace.format import HISTOGRAMS_MAGIC, HISTOGRAMS_SUFFIX, SEGMENT_MAGIC, SEGMENT_SUFFIX
 from ipcbench.trace.readers.batch import Bulk, Notes
 from ipcbench.trace.readers.calls import Calls, Clocks, Row, log_calls, rows_of
 from ipcbench.trace.readers.growing import SegmentFile
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_tally
-from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
 from ipcbench.util.files import as_store_errors, regular
 
 
@@ -130,14 +129,14 @@ def find(paths: Sequence[Path]) -> Source:
         with as_store_errors(path):
             if path.is_dir():
                 inside = sorted(one for one in path.iterdir() if one.is_file())
-                own = [one for one in inside if one.suffix in {SEGMENT_SUFFIX, TALLY_SUFFIX}]
+                own = [one for one in inside if one.suffix in {SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX}]
                 source.segments += [one for one in own if one.suffix == SEGMENT_SUFFIX]
-                source.tallies += [one for one in own if one.suffix == TALLY_SUFFIX]
+                source.tallies += [one for one in own if one.suffix == HISTOGRAMS_SUFFIX]
                 texts += [] if own else [one for one in inside if ".log" in one.name]
                 continue
             with regular(path).open("rb") as file:
                 magic = file.read(8)
-        kind = {SEGMENT_MAGIC: source.segments, TALLY_MAGIC: source.tallies}.get(magic, texts)
+        kind = {SEGMENT_MAGIC: source.segments, HISTOGRAMS_MAGIC: source.tallies}.get(magic, texts)
         kind.append(path)
     source.logs = grouped(texts)
     return source

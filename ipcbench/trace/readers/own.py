@@ -16,6 +16,8 @@ from ipcbench.trace.format import (
     CALL,
     FAILED,
     HEADER_BYTES,
+    HISTOGRAMS_BYTES,
+    HISTOGRAMS_MAGIC,
     MARKER,
     NAME,
     NAME_BYTES,
@@ -23,8 +25,6 @@ from ipcbench.trace.format import (
     SEGMENT_MAGIC,
     SUM_CELLS,
     SUMS_COUNT,
-    TALLY_BYTES,
-    TALLY_MAGIC,
     unpack_header,
 )
 from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Keys, Notes, Segment, printable
@@ -188,15 +188,15 @@ def read_tally(path: Path, notes: Notes) -> Iterator[Bulk]:
         StoreError: it cannot be opened, or is not a file of tallies of this version.
     """
     with as_store_errors(path), path.open("rb") as file:
-        block_bytes, facts = _header(file, path, TALLY_MAGIC, notes)
+        block_bytes, facts = _header(file, path, HISTOGRAMS_MAGIC, notes)
         if not facts:
             return
-        if not TALLY_BYTES <= block_bytes <= _MAX_BLOCK_BYTES:
+        if not HISTOGRAMS_BYTES <= block_bytes <= _MAX_BLOCK_BYTES:
             raise StoreError(f"{path}: not a file of a trace: blocks of {block_bytes:,} bytes")
         file.seek(0)
         while block := file.read(block_bytes):
             try:
-                facts = unpack_header(block, TALLY_MAGIC)[1]
+                facts = unpack_header(block, HISTOGRAMS_MAGIC)[1]
                 yield _bulk(path, facts, np.frombuffer(block, "<u8", SUM_CELLS + BIN_COUNT, HEADER_BYTES))
             except (ValueError, RecursionError):
                 notes.damaged(path.name, "a tally that was never finished")

@@ -1,1 +1,1 @@
-"""Recording calls in the traced process: recorder, calls, contexts, and the files they write."""
+"""Recording calls in the traced process: recorder, calls, contexts, and the files they write. Standard library only."""

@@ -1,4 +1,4 @@
-"""How often to record so that tracing costs no more than a given share of a thread's time. Standard library only."""
+"""How often to record so that tracing costs no more than a given share of a thread's time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ MAX_PERIOD = 1024
 
 _START_PERIOD = 32
 _RECORDED_IN_SITU, _TIMED_IN_SITU, _COUNTED_IN_SITU = 5.0, 2.2, 2.0
-"""How many times its cost in a loop a call costs in an application, with cold caches; a record, with new pages, too."""
+"""The cost of a call in an application, with cold caches and new pages, as a multiple of its cost in a loop."""
 
 _AIM = 0.65
-"""The share of the budget that is aimed at: times vary."""
+"""The share of the budget to aim at, because times vary."""
 
 _MEMORY = 0.75
-"""How much of the older observations stays in the average."""
+"""The weight of older observations in the average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Costs:
 
     Attributes:
         recorded_ns: with a record.
-        timed_ns: timed and put into a tally.
+        timed_ns: timed and put into a histogram.
         counted_ns: counted only.
     """
 
@@ -33,11 +33,11 @@ class Costs:
 
 
 class Governor:
-    """Chooses the period of one lane from the time between its calls.
+    """Chooses the period of one thread from the time between its calls.
 
     Attributes:
-        period: of how many calls one is to be recorded, on average.
-        planned_count: calls since the last decision; to be set before the next one.
+        period: one in `period` calls is to be recorded, on average.
+        planned_count: calls since the last decision; must be set before the next one.
     """
 
     __slots__ = ("_budget_ratio", "_calls_count", "_costs", "_elapsed_ns", "_last_ns", "period", "planned_count")
@@ -51,7 +51,7 @@ class Governor:
         self.planned_count = 0
 
     def decide(self, now_ns: int) -> tuple[int, bool]:
-        """Return the period from now on, and whether the calls between are counted without being timed."""
+        """Return the period from now on, and whether the calls between recorded ones are only counted."""
         last_ns, self._last_ns = self._last_ns, now_ns
         if last_ns == 0 or not self.planned_count:
             return self.period, True
@@ -60,9 +60,9 @@ class Governor:
         allowed_ns = self._budget_ratio * _AIM * self._elapsed_ns / self._calls_count
         recorded_ns = self._costs.recorded_ns * _RECORDED_IN_SITU
         timed_ns, counted_ns = self._costs.timed_ns * _TIMED_IN_SITU, self._costs.counted_ns * _COUNTED_IN_SITU
-        for between_ns, blind in ((timed_ns, False), (counted_ns, True)):
+        for between_ns, untimed in ((timed_ns, False), (counted_ns, True)):
             room_ns = allowed_ns - between_ns
-            if room_ns > recorded_ns / MAX_PERIOD or blind:
+            if room_ns > recorded_ns / MAX_PERIOD or untimed:
                 self.period = min(MAX_PERIOD, max(1, int(recorded_ns / max(room_ns, 1e-3)) + 1))
-                return self.period, blind
+                return self.period, untimed
         return self.period, True

@@ -1,74 +1,73 @@
-"""One traced call: a context manager whose marks end its stages. Standard library only."""
+"""A traced call: a context manager whose marks end its stages.
+
+`Call` is a call at its client, or without sides; `ServerCall` is a call at its server. A no-op stands for a call that
+is not timed; under a budget, most calls are no-ops.
+"""
 
 from __future__ import annotations
 
 from struct import error as StructError  # noqa: N812 # as an exception is written
-from typing import TYPE_CHECKING
+from typing import Any
+from weakref import ref
 
+from ipcbench.trace.buffers import describe
 from ipcbench.trace.format import CALL, FAILED, KEPT, MARKER, OVERRUN, OWN_TRACE, PACK_HEAD, PACKERS
-from ipcbench.trace.record.buffers import describe
-from ipcbench.trace.record.context import MAGIC, NO_CONTEXT, SAMPLED, VERSION, pack_context
-from ipcbench.trace.record.hot import HotCall
+from ipcbench.trace.record.context import MAGIC, NO_CONTEXT, SAMPLED, VERSION, Context, pack_context
+from ipcbench.trace.record.hot import HotCall, HotNoOp
+from ipcbench.trace.record.thread_recorder import CallSite
+from ipcbench.trace.schema import SERVER, Schema
 from ipcbench.util.clock import now_ns
-
-if TYPE_CHECKING:
-    from ipcbench.trace.record.context import Context
-    from ipcbench.trace.record.thread_recorder import Site
 
 
 class Call(HotCall):
-    """A call under way. It belongs to its `with` block and must not be used after it.
-
-    Attributes:
-        sent_bytes, recv_bytes: what the call moved; may be set, and are by the marks that take a number of bytes.
-    """
+    """A call under way. It belongs to its `with` block and must not be used after it."""
 
     __slots__ = ("__weakref__", "_buffers")
 
-    _site: Site
+    _site: CallSite
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: CallSite) -> None:
         super().__init__(site)
         self._buffers = ""
 
     def context(self) -> bytes:
-        """Return the 40 bytes that are to travel with the request, stamped now; ask for them just before it is sent.
+        """Return the 40 bytes that travel with the request, stamped now; ask for them just before sending.
 
-        The record then has a trace id and a span id, by which the server's record is joined to it. A call that is not
-        recorded asks for no record there either.
+        The record then has a trace id and a span id, by which the server's record is joined to it. The context of a
+        call that is not recorded asks the server for no record either.
         """
         if not self._recorded:
             return NO_CONTEXT
-        lane = self._site.lane
+        thread = self._site.thread
         if not self._span:
-            self._span = next(lane.spans)
+            self._span = next(thread.spans)
             if self._trace is None:
-                self._trace = (lane.trace_high, self._span)
+                self._trace = (thread.trace_high, self._span)
         high, low = self._trace or OWN_TRACE
-        return pack_context(MAGIC, VERSION, SAMPLED, lane.boot, high, low, self._span, now_ns())
+        return pack_context(MAGIC, VERSION, SAMPLED, thread.boot, high, low, self._span, now_ns())
 
     def buffers(self, *request: object) -> None:
-        """Say what the request is made of: arrays, other buffers, or texts such as `float32[64,128]`."""
+        """Note what the request consists of: arrays, other buffers, or texts such as `float32[64,128]`."""
         if self._recorded:
             self._buffers = describe(request) + self._buffers[self._buffers.find(">") :] * (">" in self._buffers)
             self._noted = True
 
     def reply_buffers(self, *reply: object) -> None:
-        """Say what the reply is made of."""
+        """Note what the reply consists of."""
         if self._recorded:
             self._buffers = f"{self._buffers.partition('>')[0]}>{describe(reply)}"
             self._noted = True
 
     def follow(self, context: Context | None) -> None:
-        """Be of the call that a context is of, recorded if that is, as far as a budget here allows it."""
+        """Belong to the caller's trace, and be recorded if the caller is, as far as the budget here allows it."""
         if context is not None:
             if context.sampled is not None:
-                self._recorded = bool(context.sampled) and (self._site.lane.governor is None or self._recorded)
+                self._recorded = bool(context.sampled) and (self._site.thread.governor is None or self._recorded)
             if context.span:
                 self._trace, self._span = (context.high, context.low), context.span
 
     def forget(self) -> None:
-        """There was no call after all, such as when a socket had nothing to give; use it instead of ending the call."""
+        """Discard the call instead of ending it, for example when a socket had nothing to give."""
         self._buffers = ""
         self._end()
 
@@ -76,9 +75,9 @@ class Call(HotCall):
         """End a call that is not an ordinary recorded one."""
         site, marks = self._site, self._stamps()
         flags = 0 if kind is None else FAILED
-        if len(marks) > site.last:
+        if len(marks) > site.last_stage:
             flags |= OVERRUN
-            del marks[site.last :]
+            del marks[site.last_stage :]
         total_ns = end_ns - self._begin_ns
         if not self._recorded and (total_ns > site.slowest_ns or flags & FAILED):
             flags |= KEPT
@@ -86,32 +85,138 @@ class Call(HotCall):
         site.slowest_ns = max(total_ns, site.slowest_ns)
         try:
             if not (self._recorded and self._record(marks, end_ns, flags, kind)):
-                tally = site.tally or site.lane.tally(site)
-                tally.add(self._begin_ns, marks, end_ns, self.sent_bytes, self.recv_bytes, bool(flags & FAILED))
+                histograms = site.histograms or site.thread.make_histograms(site)
+                histograms.add(self._begin_ns, marks, end_ns, self.sent_bytes, self.recv_bytes, bool(flags & FAILED))
         except (StructError, ValueError, TypeError):
-            site.lane.lost_count += 1
+            site.thread.lost_count += 1
         self._buffers = ""
         self._end()
 
     def _record(self, marks: list[int], end_ns: int, flags: int, kind: type[BaseException] | None) -> bool:
-        """Write the record, with whatever it needs beside it; return whether there was room."""
-        site, lane = self._site, self._site.lane
+        """Write the record and the names that it needs; return whether there was room."""
+        site, thread = self._site, self._site.thread
         segment = site.segment
-        layout_id = lane.name_id(self._buffers) or 0 if self._buffers else 0  # a name is in front of what uses it
+        buffers_id = (
+            thread.name_id(self._buffers) or 0 if self._buffers else 0
+        )  # names precede the record that uses them
         offset: int | None = segment.take()
         if offset is None or offset >= segment.limit:
-            offset = lane.room(site)
+            offset = thread.take_slot(site)
             if offset is None:
                 return False
             segment = site.segment
-            layout_id = lane.name_id(self._buffers) or 0 if self._buffers else 0
+            buffers_id = thread.name_id(self._buffers) or 0 if self._buffers else 0
         ends = len(marks) + 1
-        if flags or layout_id:
-            error_id = 0 if kind is None else lane.name_id(kind.__name__) or 0
-            head = PACK_HEAD(CALL, flags, ends, site.schema.role, *site.ids, error_id, layout_id)
+        if flags or buffers_id:
+            error_id = 0 if kind is None else thread.name_id(kind.__name__) or 0
+            head = PACK_HEAD(CALL, flags, ends, site.schema.role, *site.ids, error_id, buffers_id)
         else:
             head = site.heads[ends]
         high, low = self._trace or OWN_TRACE
         PACKERS[ends](segment.buffer, offset, head, high, low, self._span, self._begin_ns, *marks, end_ns,
                       self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
         return True
+
+
+class ServerCall(Call):
+    """A call under way at its server. Its block begins with the work.
+
+    Attributes:
+        request: what was received, where `requests` received it for the server.
+    """
+
+    __slots__ = ("_arrived_ns", "request")
+
+    def __init__(self, site: CallSite) -> None:
+        super().__init__(site)
+        self._arrived_ns = 0
+        self.request: Any = None
+
+    def arrive(self, context: Context | None, asked_ns: int, received_ns: int) -> None:
+        """Begin the queue stage, and record the call if its caller does, as far as the budget here allows it.
+
+        The request came at `received_ns`. If it was sent, by the same clock, before the server asked for it at
+        `asked_ns`, it spent the time between in the server's queue and not on its way. Where `asked_ns` is 0, the end
+        of this thread's previous call stands for it.
+        """
+        if context is None:
+            self._arrived_ns = received_ns
+            return
+        self.follow(context)
+        thread = self._site.thread
+        ready_ns = min(asked_ns or thread.served_ns, received_ns)
+        waited = context.boot == thread.boot and 0 < context.sent_ns < ready_ns
+        self._arrived_ns = received_ns - (ready_ns - context.sent_ns) if waited else received_ns
+
+    def replying(self, sent_bytes: int = 0) -> None:
+        """End the work: a reply of this size is sent next."""
+        self.mark(0, sent_bytes)
+
+    def work_on(self) -> None:
+        """Go back to the work: the reply could not be sent yet."""
+        self._cut(1)
+
+    def __enter__(self) -> ServerCall:
+        begun_ns = now_ns()
+        self._begin_ns = self._arrived_ns or begun_ns
+        self._arrived_ns = 0
+        self._stamp(begun_ns)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        super().__exit__(kind, error, traceback)
+        self.request = None
+        self._site.thread.served_ns = now_ns()
+
+
+class NoOpCall(HotNoOp, Call):
+    """A call that is not timed: everything is accepted, nothing happens."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        """Hold nothing; what is set is ignored."""
+        self.sent_bytes = self.recv_bytes = 0
+
+    def context(self) -> bytes:
+        """Return a context that asks for no record."""
+        return NO_CONTEXT
+
+    def _ignore(self, *args: object, **kwargs: object) -> None:
+        """Do nothing."""
+
+    buffers = reply_buffers = follow = forget = _ignore
+
+
+NO_OP = NoOpCall()
+
+# A `with` statement calls these faster than methods, which it would have to bind first. Most calls take this path.
+NoOpCall.__enter__ = ref(NO_OP)  # type: ignore[method-assign, assignment] # returns it
+NoOpCall.__exit__ = "".format  # type: ignore[method-assign, assignment] # takes anything, returns something false
+
+
+class NoOpServerCall(NoOpCall, ServerCall):
+    """A call at its server that is not timed."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        """Hold nothing but the request."""
+        super().__init__()
+        self.request = None
+
+    arrive = replying = work_on = NoOpCall._ignore
+
+    def __enter__(self) -> ServerCall:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        """Do nothing."""
+
+
+NO_OP_SERVER_CALL = NoOpServerCall()
+
+
+def call_kind(schema: Schema) -> type[Call]:
+    """Return the class of the calls of a schema."""
+    return ServerCall if schema is SERVER else Call

@@ -1,12 +1,12 @@
-"""The context of a call: 40 bytes that travel with its request, so that the other side's record can be joined to it.
+"""The context of a call: 40 bytes that travel with its request, by which the other side's record is joined to it.
 
     offset  0  magic      two bytes
             2  version
-            3  flags      1: the caller records this call; 2: it records nothing at all, so the server decides
-            4  boot       which clock `sent_ns` is of: CRC-32 of the boot's id
+            3  flags      1: the caller records this call; 2: it does not trace, so the server decides
+            4  boot       identifies the clock of `sent_ns`: CRC-32 of the boot id
             8  trace id   high and low half
-           24  span id    0: there is no record to be joined to
-           32  sent_ns    when it was handed over
+           24  span id    0: there is no record to join
+           32  sent_ns    when the request was sent
 
 All little-endian. In text, at the edges, it is a W3C `traceparent`, which has neither clock nor stamp.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 MAGIC: Final = b"\xc7\x9d"
 VERSION: Final = 1
@@ -25,10 +25,10 @@ UNDECIDED: Final = 2
 CONTEXT_BYTES: Final = 40
 
 KEY: Final = "ipcbench"
-"""Under this key a request that is a map carries its context as bytes."""
+"""The key of the context, as bytes, in a request that is a map."""
 
 TRACEPARENT: Final = "traceparent"
-"""Under this key a map carries it as text."""
+"""The key of the context as text."""
 
 _STRUCT = Struct("<2sBBIQQQq")
 pack_context = _STRUCT.pack
@@ -39,20 +39,20 @@ NO_CONTEXT: Final = pack_context(MAGIC, VERSION, 0, 0, 0, 0, 0, 0)
 """The context of a call that is not recorded: the other side need not record it either."""
 
 NO_DECISION: Final = pack_context(MAGIC, VERSION, UNDECIDED, 0, 0, 0, 0, 0)
-"""The context of a process that records nothing."""
+"""The context of a process that does not trace."""
 
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 
 class Context(NamedTuple):
-    """What a request says of the call that it belongs to.
+    """What a request says about the call that it belongs to.
 
     Attributes:
         high, low: halves of the trace id.
         span: id of the call; 0 for a caller that does not record.
-        sampled: whether the caller records this call; None if it records nothing at all.
+        sampled: whether the caller records this call; None if it does not trace.
         boot: the clock of `sent_ns`; 0 if there is no stamp.
-        sent_ns: when it was handed over.
+        sent_ns: when the request was sent.
     """
 
     high: int
@@ -74,7 +74,7 @@ class Context(NamedTuple):
 
 
 def unpack_context(data: bytes | bytearray | memoryview, offset: int = 0) -> Context | None:
-    """Return the context in 40 bytes from `offset`; None if there is none of this version."""
+    """Return the context in 40 bytes from `offset`; None if there is none, or one of another version."""
     if len(data) - offset < CONTEXT_BYTES:
         return None
     magic, version, flags, boot, high, low, span, sent_ns = _unpack_context(data, offset)
@@ -95,7 +95,7 @@ def parse_traceparent(text: str) -> Context | None:
 
 
 def extract(carrier: object) -> Context | None:
-    """Return the context that something received carries; None if it carries none.
+    """Return the context of something received; None if it carries none.
 
     Args:
         carrier: a map (with the key `ipcbench`, or `traceparent` as in HTTP), 40 bytes, a `traceparent`, or a context.
@@ -103,17 +103,12 @@ def extract(carrier: object) -> Context | None:
     if isinstance(carrier, Context):
         return carrier
     if isinstance(carrier, Mapping):
-        return _from_map(carrier)
-    if isinstance(carrier, bytes | bytearray | memoryview):
+        packed = carrier.get(KEY)
+        if isinstance(packed, bytes | bytearray | memoryview) and len(packed) == CONTEXT_BYTES:
+            return unpack_context(packed)
+        carrier = carrier.get(TRACEPARENT)
+        if isinstance(carrier, bytes):
+            carrier = carrier.decode("ascii", "replace")
+    elif isinstance(carrier, bytes | bytearray | memoryview):
         return unpack_context(carrier) if len(carrier) == CONTEXT_BYTES else None
     return parse_traceparent(carrier) if isinstance(carrier, str) else None
-
-
-def _from_map(carrier: Mapping[Any, Any]) -> Context | None:
-    found = carrier.get(KEY)
-    if isinstance(found, bytes | bytearray | memoryview) and len(found) == CONTEXT_BYTES:
-        return unpack_context(found)
-    text = carrier.get(TRACEPARENT)
-    if isinstance(text, bytes):
-        text = text.decode("ascii", "replace")
-    return parse_traceparent(text) if isinstance(text, str) else None

@@ -1,4 +1,4 @@
-"""The decorator: functions, coroutines, generators and asynchronous generators. Standard library only."""
+"""The decorator: functions, coroutines, generators and asynchronous generators."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ipcbench.trace.record.call import Call
-from ipcbench.trace.record.no_op import NOTHING
+from ipcbench.trace.record.call import NO_OP, Call
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.schema import FUNCTION, GENERATOR
 from ipcbench.util.clock import now_ns
 
-_Any = TypeVar("_Any", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def traced(name: str = "") -> Callable[[_Any], _Any]:
-    """Return a decorator that records every call of a function under `name`, or the function's own name.
+def traced(name: str = "") -> Callable[[_Function], _Function]:
+    """Return a decorator that records every call of a function under `name`, by default the function's own name.
 
     A coroutine's call ends with it. A generator's call ends when it is exhausted, closed or raises; it has two
-    stages, its own time and the time during which it was suspended.
+    stages: its own time, and the time for which it was suspended.
     """
 
-    def decorate(function: _Any) -> _Any:
+    def decorate(function: _Function) -> _Function:
         method = name or str(getattr(function, "__qualname__", function))
         if inspect.isasyncgenfunction(function):
             wrapped: Any = _async_generator(function, method)
@@ -33,8 +32,8 @@ def traced(name: str = "") -> Callable[[_Any], _Any]:
             wrapped = _generator(function, method)
         else:
             wrapped = _function(function, method)
-        done: Any = functools.wraps(function)(wrapped)
-        return done  # type: ignore[no-any-return] # it has the function's own type
+        decorated: Any = functools.wraps(function)(wrapped)
+        return decorated  # type: ignore[no-any-return] # it has the function's own type
 
     return decorate
 
@@ -47,7 +46,7 @@ def _function(function: Callable[..., Any], method: str) -> Callable[..., Any]:
         if not recorder.enabled:
             return function(*args, **kwargs)
         call = recorder.call(method, FUNCTION)
-        if call is NOTHING:
+        if call is NO_OP:
             return function(*args, **kwargs)
         with call:
             return function(*args, **kwargs)
@@ -64,24 +63,23 @@ def _coroutine(function: Callable[..., Any], method: str) -> Callable[..., Any]:
 
 
 class _Turns:
-    """Adds up a generator's two stages, and shows them to its call as one mark."""
+    """Adds up a generator's two stages, and reports them to its call as one mark."""
 
     __slots__ = ("_call", "_entered_ns", "_run_ns")
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._run_ns = 0
+        self._run_ns = self._entered_ns = 0
+
+    def __enter__(self) -> None:
         self._entered_ns = now_ns()
 
-    def enter(self) -> None:
-        self._entered_ns = now_ns()
-
-    def leave(self) -> None:
+    def __exit__(self, *error: object) -> None:
         self._run_ns += now_ns() - self._entered_ns
 
     def finish(self) -> None:
-        """Mark the end of the first stage where it would be, had the generator run without a break."""
-        if self._call is not NOTHING:
+        """Mark the end of the first stage where it would be if the generator had run without a break."""
+        if self._call is not NO_OP:
             self._call._stamp(self._call._begin_ns + self._run_ns)
 
 
@@ -93,19 +91,17 @@ def _generator(function: Callable[..., Any], method: str) -> Callable[..., Any]:
             step, argument = inner.send, None
             try:
                 while True:
-                    turns.enter()
                     try:
-                        value = step(argument)
+                        with turns:
+                            value = step(argument)
                     except StopIteration as end:
                         return end.value
-                    finally:
-                        turns.leave()
                     try:
                         step, argument = inner.send, (yield value)
                     except GeneratorExit:
                         inner.close()
                         return None
-                    except BaseException as error:  # whatever is thrown in, the generator is to see
+                    except BaseException as error:  # whatever is thrown in is for the generator
                         step, argument = inner.throw, error
             finally:
                 turns.finish()
@@ -121,19 +117,17 @@ def _async_generator(function: Callable[..., Any], method: str) -> Callable[...,
             step, argument = inner.asend, None
             try:
                 while True:
-                    turns.enter()
                     try:
-                        value = await step(argument)
+                        with turns:
+                            value = await step(argument)
                     except StopAsyncIteration:
                         return
-                    finally:
-                        turns.leave()
                     try:
                         step, argument = inner.asend, (yield value)
                     except GeneratorExit:
                         await inner.aclose()
                         return
-                    except BaseException as error:  # whatever is thrown in, the generator is to see
+                    except BaseException as error:  # whatever is thrown in is for the generator
                         step, argument = inner.athrow, error
             finally:
                 turns.finish()

@@ -1,6 +1,6 @@
-"""What the lanes of one process share: the folder, the limits, the names of files, and what tracing costs here.
+"""The trace files of one process: the folder, the limits, the names of files, and what their headers say.
 
-A folder that cannot be written, or a full one, ends recording and is said once in the log; calls go on being counted.
+If the folder cannot be written or is full, recording ends, the log says so once, and calls are still counted.
 """
 
 from __future__ import annotations
@@ -14,20 +14,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
-from ipcbench.trace.format import HEADER_BYTES
+from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_SUFFIX, SEGMENT_SUFFIX
 from ipcbench.trace.record.budget import Costs
-from ipcbench.trace.record.counts import Tally, TallyFile, in_memory
-from ipcbench.trace.record.segment import Segment, new_segment
+from ipcbench.trace.record.histograms import HistogramsFile, MethodHistograms, in_memory
+from ipcbench.trace.record.segment import SegmentWriter, new_segment
+from ipcbench.trace.schema import Schema
 from ipcbench.util.clock import now_ns
-
-if TYPE_CHECKING:
-    from ipcbench.trace.record.thread_recorder import Lane, Site
-
-SEGMENT_SUFFIX = ".ipct"
-TALLY_SUFFIX = ".ipch"
 
 _FIRST_SEGMENT_BYTES = 2**20
 _LARGEST_SEGMENT_BYTES = 2**24
@@ -39,16 +34,32 @@ _Made = TypeVar("_Made")
 _log = logging.getLogger("ipcbench.trace")
 
 
-class Store:
-    """The files of one traced process.
+class ThreadFiles:
+    """Which files one thread has made.
 
     Attributes:
-        sample: one call in so many is recorded; with a budget this is not used.
+        numbers: for the names of its next files.
+        histograms: the file that takes its histograms; None before the first.
+    """
+
+    __slots__ = ("histograms", "numbers")
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count()
+        self.histograms: HistogramsFile | None = None
+
+
+class TraceFiles:
+    """The files of one traced process. Its methods are called by the thread that the files are for.
+
+    Attributes:
+        sample: one in `sample` calls is recorded, on average; not used with a budget.
         budget_ratio: the share of time that tracing may cost; 0.0 for no limit.
+        costs: what tracing a call costs here.
         max_bytes: size at which the folder takes no more segments.
         closed: whether recording has ended for good.
         problem: why recording stopped; empty while it goes on.
-        boot: which clock this is, as contexts say it.
+        boot: identifies the clock, as contexts do.
     """
 
     def __init__(
@@ -65,59 +76,54 @@ class Store:
         self._host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())[:40] or "host"
         self._boot = _boot_id()
         self.boot = crc32(self._boot.encode()) or 1
-        self._numbers = itertools.count()
 
-    def new_segment(self, lane: Lane, full: Segment) -> Segment | None:
-        """Make a lane's next segment behind `full`; None if it cannot be made."""
-        size = min(_LARGEST_SEGMENT_BYTES, max(_FIRST_SEGMENT_BYTES, 2 * len(full.buffer)))
+    def new_segment(self, thread: ThreadFiles, full_bytes: int) -> SegmentWriter | None:
+        """Make a thread's next segment after a full one of `full_bytes`; None if it cannot be made."""
+        size = min(_LARGEST_SEGMENT_BYTES, max(_FIRST_SEGMENT_BYTES, 2 * full_bytes))
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             taken = _size_bytes(self._folder)
             size = min(size, (self.max_bytes - taken) // HEADER_BYTES * HEADER_BYTES)
             if size < 2 * HEADER_BYTES:
-                self._say(f"the folder holds {taken:,} bytes; {self.max_bytes:,} are allowed")
+                self._report(f"the folder holds {taken:,} bytes; {self.max_bytes:,} are allowed")
                 return None
-            number = next(self._numbers)
             facts = self._facts()
-            return self._named("t", SEGMENT_SUFFIX, lane, lambda path: new_segment(path, size, number, facts))
+            return self._named("t", SEGMENT_SUFFIX, thread, lambda path: new_segment(path, size, facts))
         except OSError as error:
-            self._say(str(error))
+            self._report(str(error))
             return None
 
-    def new_tally(self, lane: Lane, site: Site) -> Tally:
-        """Make the tally of a site, in memory if it cannot be in a file."""
-        facts = {**self._facts(), "method": site.method[:500], "schema": site.schema.text, "peer": site.peer[:500]}
-        facts["role"] = site.schema.role
+    def new_histograms(self, thread: ThreadFiles, method: str, schema: Schema, peer: str) -> MethodHistograms:
+        """Make the histograms of a method, in memory if they cannot be in a file."""
+        facts = {**self._facts(), "method": method[:500], "schema": schema.text, "peer": peer[:500]}
+        facts["role"] = schema.role
         try:
             if self.closed:
                 return in_memory()
             self._folder.mkdir(parents=True, exist_ok=True)
-            if lane.tally_file is not None:
-                return Tally(lane.tally_file.new_block(facts))
-            lane.tally_file, block = self._named("h", TALLY_SUFFIX, lane, lambda path: _first_block(path, facts))
-            return Tally(block)
+            if thread.histograms is None:
+                thread.histograms = self._named("h", HISTOGRAMS_SUFFIX, thread, HistogramsFile)
+            return MethodHistograms(thread.histograms.new_block(facts))
         except (OSError, ValueError) as error:
-            self._say(str(error))
+            self._report(str(error))
             return in_memory()
 
-    def finish(self, segment: Segment) -> None:
-        """Close a segment."""
+    def close_segment(self, segment: SegmentWriter) -> None:
+        """Close a segment; a failure is reported."""
         try:
             segment.close()
         except OSError as error:
-            self._say(str(error))
+            self._report(str(error))
 
-    def _named(self, letter: str, suffix: str, lane: Lane, make: Callable[[Path], _Made]) -> _Made:
-        """Make a file under a name that nobody has, processes of other hosts and of earlier times included."""
+    def _named(self, letter: str, suffix: str, thread: ThreadFiles, make: Callable[[Path], _Made]) -> _Made:
+        """Make a file under an unused name; processes of other hosts and of earlier times share the folder."""
         beginning = f"{letter}-{self._host}-{self._boot[:8]}-{os.getpid()}-{threading.get_native_id()}"
         for _ in range(_ATTEMPTS):
-            path = self._folder / f"{beginning}-{lane.files_count}{suffix}"
-            lane.files_count += 1
             try:
-                return make(path)
+                return make(self._folder / f"{beginning}-{next(thread.numbers)}{suffix}")
             except FileExistsError:
                 continue
-        raise FileExistsError(f"{self._folder}: there are too many files of {beginning}")
+        raise FileExistsError(f"{self._folder}: too many files are named {beginning}-…")
 
     def _facts(self) -> dict[str, Any]:
         before_ns = now_ns()
@@ -134,10 +140,10 @@ class Store:
             "sample": self.sample,
             "budget": self.budget_ratio,
             "costs_ns": [costs.recorded_ns, costs.timed_ns, costs.counted_ns],
-            "ids": [f"{one:016x}" for one in new_ids()],
+            "ids": [f"{half:016x}" for half in _new_ids()],
         }
 
-    def _say(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         """Keep the first problem, and log it."""
         if not self.problem:
             self.problem = " ".join(problem.split())
@@ -155,19 +161,14 @@ def _size_bytes(folder: Path) -> int:
     return taken
 
 
-def _first_block(path: Path, facts: dict[str, Any]) -> tuple[TallyFile, Any]:
-    file = TallyFile(path)
-    return file, file.new_block(facts)
-
-
-def new_ids() -> tuple[int, int]:
+def _new_ids() -> tuple[int, int]:
     """Return the high half of a segment's trace ids, and the number from which its slots are counted."""
     high = int.from_bytes(os.urandom(8), "little")
     return high, int.from_bytes(os.urandom(4), "little") << 32 | 1
 
 
 def _boot_id() -> str:
-    """Return what tells one boot of one host from every other, as far as it is known."""
+    """Return what tells a boot of a host from every other, as far as it is known."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The recorder of a process: starting and stopping it, and beginning calls. Standard library only."""
+"""The recorder of a process: starting and stopping it, and beginning calls."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import weakref
 from pathlib import Path
 
 from ipcbench.errors import ConfigError
+from ipcbench.trace.ids import TraceId, parse_trace_id
 from ipcbench.trace.record.budget import Costs
-from ipcbench.trace.record.call import Call
-from ipcbench.trace.record.counts import in_memory
-from ipcbench.trace.record.files import Store
+from ipcbench.trace.record.call import NO_OP, Call, call_kind
+from ipcbench.trace.record.files import TraceFiles
+from ipcbench.trace.record.histograms import in_memory
 from ipcbench.trace.record.hot import HotRecorder
-from ipcbench.trace.record.ids import TraceId, parse_trace_id
-from ipcbench.trace.record.no_op import NOTHING
-from ipcbench.trace.record.thread_recorder import Lane, Site
+from ipcbench.trace.record.segment import SegmentWriter
+from ipcbench.trace.record.thread_recorder import CallSite, ThreadRecorder
 from ipcbench.trace.schema import RPC, Schema
 from ipcbench.util.clock import now_ns
 from ipcbench.util.units import parse_bytes
@@ -32,83 +32,83 @@ _CALIBRATION_ROUNDS = 3
 _log = logging.getLogger("ipcbench.trace")
 
 
-class _Seat:
-    """Holds a thread's lane; when the thread ends, the lane is closed.
+class _ThreadExit:
+    """Closes a thread's recorder when the thread ends and this object with it.
 
-    A fork ends all other threads in the child: there their lanes' files and locks are the parent's, and left alone.
+    A fork ends all other threads in the child: there their files and locks belong to the parent, and are left alone.
     """
 
-    __slots__ = ("lane", "pid")
+    __slots__ = ("pid", "thread")
 
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
+    def __init__(self, thread: ThreadRecorder) -> None:
+        self.thread = thread
         self.pid = os.getpid()
 
     def __del__(self) -> None:
         if self.pid == os.getpid():
-            self.lane.close()
+            self.thread.close()
 
 
-class Recorder(HotRecorder):
-    """Records calls. `call` may be used from every thread and after a fork; nothing of it raises into the application.
+class Recorder(HotRecorder[Call]):
+    """Records calls. `call` works from every thread and after a fork; nothing in it raises into the application.
 
     Attributes:
-        enabled: False for the one that records nothing.
+        enabled: False for the recorder that records nothing.
     """
 
     enabled = True
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, files: TraceFiles) -> None:
         super().__init__(threading.local(), RPC)
-        self._store = store
-        self._lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
-        self._lock = threading.RLock()  # of the set of lanes
+        self._files = files
+        self._threads: weakref.WeakSet[ThreadRecorder] = weakref.WeakSet()
+        self._lock = threading.RLock()  # of the set of threads
 
     @property
     def problem(self) -> str:
         """Why not everything is recorded; empty while it is."""
-        return self._store.problem
+        return self._files.problem
 
     def _slow_call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
         call: Call = self._site(method, schema, peer).begin()
-        if trace_id is not None and call is not NOTHING:
+        if trace_id is not None and call is not NO_OP:
             call._trace = parse_trace_id(trace_id)
         return call
 
-    def _site(self, method: str, schema: Schema, peer: str) -> Site:
+    def _site(self, method: str, schema: Schema, peer: str) -> CallSite:
         try:
-            lane: Lane = self._local.lane
+            thread: ThreadRecorder = self._local.thread
         except AttributeError:
-            lane = self._new_lane()
-        return lane.site(method, schema, peer)
+            thread = self._new_thread()
+        return thread.site(method, schema, peer)
 
-    def _new_lane(self) -> Lane:
-        lane = Lane(self._store)
-        self._local.seat = _Seat(lane)
-        self._local.lane = lane
-        self._local.entries = lane.entries
+    def _new_thread(self) -> ThreadRecorder:
+        thread = ThreadRecorder(self._files, NO_OP, call_kind)
+        self._local.exit = _ThreadExit(thread)
+        self._local.thread = thread
+        self._local.entries = thread.entries
         with self._lock:
-            self._lanes.add(lane)
-        return lane
+            self._threads.add(thread)
+        return thread
 
     def renew(self) -> None:
-        """Go on in the child after a fork, with files of its own."""
-        self._lock = threading.RLock()  # another thread may have held the old one, and is not here
-        for lane in list(self._lanes):
-            lane.renew()
-        seat = self._local.__dict__.get("seat")
-        if seat is not None:
-            seat.pid = os.getpid()
+        """Go on in the child after a fork, with new files."""
+        self._lock = threading.RLock()  # another thread may have held the old one, and does not exist here
+        for thread in list(self._threads):
+            thread.renew()
+        thread_exit = self._local.__dict__.get("exit")
+        if thread_exit is not None:
+            thread_exit.pid = os.getpid()
 
     def close(self) -> None:
-        """End recording: files are cut to what was used. Calls under way, and later ones, are not recorded."""
+        """End recording and cut the files to what was used. Calls under way, and later ones, are not recorded."""
         with self._lock:
-            lanes = list(self._lanes)
-        for lane in lanes:
-            lane.tell()  # what was counted, into files that may have to be made for it
-        self._store.closed = True
-        for lane in lanes:
-            lane.close()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.count_untimed()  # may have to make files
+        self._files.closed = True
+        for thread in threads:
+            thread.close()
 
 
 class _Disabled(Recorder):
@@ -120,13 +120,13 @@ class _Disabled(Recorder):
         """Hold nothing."""
 
     def call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
-        return NOTHING
+        return NO_OP
 
     def renew(self) -> None:
-        """Nothing to renew."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class _Unresolved(_Disabled):
@@ -170,7 +170,7 @@ def start_from(text: str) -> Recorder:
     """Start as `dir,sample=16,…` says.
 
     Raises:
-        ConfigError: it names something else, or a value is not allowed.
+        ConfigError: an unknown option, or a value that is not allowed.
     """
     folder, *options = text.split(",")
     values = dict(option.partition("=")[::2] for option in options)
@@ -193,11 +193,11 @@ def start(
 
     Args:
         folder: where the files go; several processes may share it.
-        sample: of so many calls one has a record, on average; all others are timed and tallied.
+        sample: one in `sample` calls has a record, on average; all others are timed and put into histograms.
         budget: the share of each thread's time that tracing may cost, such as 0.01; 0 for no limit. With a budget, the
-            calls between records are tallied, or only counted, as the time between calls allows.
-        max_bytes: size at which the folder takes no more segments, such as `1GiB`; later calls are tallied.
-        service: what this process is called in reports.
+            calls between records are timed, or only counted, as the time between calls allows.
+        max_bytes: size at which the folder takes no more segments, such as `1GiB`; later calls go into histograms.
+        service: the name of this process in reports.
 
     Raises:
         ConfigError: a value is not allowed.
@@ -210,8 +210,8 @@ def start(
     if not str(folder):
         raise ConfigError("folder", folder, "the path of a folder")
     STATE.recorder.close()
-    store = Store(Path(folder).absolute(), service[:100], sample, budget, limit, calibrate())
-    STATE.recorder = Recorder(store)
+    files = TraceFiles(Path(folder).absolute(), service[:100], sample, budget, limit, calibrate())
+    STATE.recorder = Recorder(files)
     return STATE.recorder
 
 
@@ -225,36 +225,27 @@ def _renew() -> None:
     STATE.recorder.renew()
 
 
-# At once, so that what other modules do after a fork, or at the end, is recorded where it belongs.
+# Registered at import, so that what other modules do after a fork, or at the end, is recorded where it belongs.
 os.register_at_fork(after_in_child=_renew)
 atexit.register(stop)
 
 
-class _Scratch(Store):
-    """A store without files, to try out what a call costs."""
-
-    def __init__(self, budget_ratio: float = 0.0) -> None:
-        super().__init__(Path(), "", 1, budget_ratio, 0, Costs(1000.0, 1000.0, 100.0))
-
-
 def calibrate() -> Costs:
     """Measure what a four-stage call costs here, in about 2 ms; 6 in Python."""
-    from ipcbench.trace.record.segment import Segment
-
     best = [float("inf")] * 3
     for _ in range(_CALIBRATION_ROUNDS):
-        recorder = Recorder(_Scratch())
-        lane = recorder._new_lane()
-        lane.segment = Segment(Path(), bytearray(2**17), 0)
+        recorder = Recorder(TraceFiles(Path(), "", 1, 0.0, 0, Costs(1000.0, 1000.0, 100.0)))  # no file is made
+        thread = recorder._new_thread()
+        thread.segment = SegmentWriter(Path(), bytearray(2**17))
         best[0] = min(best[0], _cost_ns(recorder))
-        site = lane.entries["calibration"]
+        site = thread.entries["calibration"]
         site.always = False
         site.plan(2**50, False, 0)
-        site.tally = in_memory()
+        site.histograms = in_memory()
         best[1] = min(best[1], _cost_ns(recorder))
         site.plan(2**50, True, 0)
         best[2] = min(best[2], _cost_ns(recorder))
-    return Costs(*(round(one, 1) for one in best))
+    return Costs(*(round(cost_ns, 1) for cost_ns in best))
 
 
 def _cost_ns(recorder: Recorder) -> float:

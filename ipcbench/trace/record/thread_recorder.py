@@ -1,4 +1,4 @@
-"""A lane: where the calls of one thread go, and whether the next one is recorded. Standard library only.
+"""The recorder of one thread: where its calls go, and whether the next one is recorded.
 
 Nothing here raises into the application: what cannot be stored is counted.
 """
@@ -9,171 +9,197 @@ import itertools
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ipcbench.trace.format import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
 from ipcbench.trace.record.budget import Governor
-from ipcbench.trace.record.call import Call
-from ipcbench.trace.record.counts import Late, Tally, TallyFile, in_memory
-from ipcbench.trace.record.hot import HotSite
-from ipcbench.trace.record.no_op import NOTHING
-from ipcbench.trace.record.segment import FULL, Segment
-from ipcbench.trace.record.served import ServerCall
-from ipcbench.trace.schema import RPC, SERVER, Schema
+from ipcbench.trace.record.files import ThreadFiles, TraceFiles
+from ipcbench.trace.record.histograms import MethodHistograms, in_memory
+from ipcbench.trace.record.hot import HotCall, HotCallSite
+from ipcbench.trace.record.segment import FULL, SegmentWriter
+from ipcbench.trace.schema import RPC, Schema
 from ipcbench.util.clock import now_ns
 
-if TYPE_CHECKING:
-    from ipcbench.trace.record.counts import Addition
-    from ipcbench.trace.record.files import Store
-
 MAX_NAMES = 4096
-"""Different names that a lane keeps apart; later ones are one, so that names made of data cannot fill a disk."""
+"""How many names a thread keeps apart; later ones share one, so that names made of data cannot fill a disk."""
 
 OTHER = "(other names)"
 
 _DECIDE_EVERY_NS = 20_000_000
-"""How often a budget's decision is looked at again; deciding costs more than a record does."""
+"""Time between two decisions of a budget; deciding costs more than a record does."""
+
+_RETRY_NS = 1_000_000_000
+"""Time until a segment is tried again after one could not be made."""
 
 _NEVER_NS = 2**63 - 1
 
 _MAX_NAME_TEXT_BYTES = 4096
 
 
-class Site(HotSite):
-    """One method with its schema and peer, in one lane.
+class CallSite(HotCallSite):
+    """One method with its schema and peer, in one thread.
 
     Attributes:
-        ids: of its names in the segment that its heads are of.
+        ids: of its names in the segment that its heads belong to.
     """
 
-    __slots__ = ("ids", "lane", "method", "peer", "schema")
+    __slots__ = ("ids", "method", "peer", "schema", "thread")
 
-    tally: Tally | None
+    histograms: MethodHistograms | None
 
-    def __init__(self, lane: Lane, method: str, schema: Schema, peer: str) -> None:
-        super().__init__(NOTHING, int.from_bytes(os.urandom(8), "little"))
-        self.lane = lane
+    def __init__(self, thread: ThreadRecorder, method: str, schema: Schema, peer: str) -> None:
+        super().__init__(thread.no_op, int.from_bytes(os.urandom(8), "little"))
+        self.thread = thread
         self.method = method
         self.schema = schema
         self.peer = peer
-        self.last = len(schema.stages) - 1
-        self.kind = ServerCall if schema is SERVER else Call
+        self.last_stage = len(schema.stages) - 1
+        self.kind = thread.call_kind(schema)
         self.segment = FULL
         self.ids = (0, 0, 0)
         self.heads = ()
-        self.tally = None
-        self.always = lane.always
-        self.period, self.blind = lane.period, lane.blind
-        self.look_ns = _NEVER_NS if lane.governor is None else 0
+        self.histograms = None
+        self.always = thread.always
+        self.period, self.untimed = thread.period, thread.untimed
+        self.look_ns = _NEVER_NS if thread.governor is None else 0
 
-    def plan(self, period: int, blind: bool, look_ns: int) -> None:
-        """From now on record one call in `period`, on average, and count those between, or time them too."""
-        changed = blind != self.blind or not self.period / 2 < period < self.period * 2
-        self.period, self.blind, self.look_ns = period, blind, look_ns
+    def plan(self, period: int, untimed: bool, look_ns: int) -> None:
+        """From now on record one call in `period`, on average, and only count those between, or time them too."""
+        changed = untimed != self.untimed or not self.period / 2 < period < self.period * 2
+        self.period, self.untimed, self.look_ns = period, untimed, look_ns
         if changed:
             self.draw()
 
     def look(self) -> None:
-        self.lane.decide(self)
+        self.thread.decide(self)
 
 
-class Lane:
+class _LateHistograms:
+    """Stands for a call site's histograms while its thread makes some, and keeps what is to be added to them.
+
+    Only a signal handler's call can meet it. If that made histograms itself, the next signal could come during that,
+    and so on.
+    """
+
+    __slots__ = ("_late", "_site")
+
+    def __init__(self, site: CallSite, late: deque[tuple[CallSite, str, tuple[Any, ...]]]) -> None:
+        self._site = site
+        self._late = late
+
+    def add(self, *call: Any) -> None:
+        """Keep one call."""
+        self._late.append((self._site, "add", call))
+
+    def add_untimed(self, calls_count: int) -> None:
+        """Keep a number of calls that were not timed."""
+        self._late.append((self._site, "add_untimed", (calls_count,)))
+
+
+class ThreadRecorder:
     """What one thread records into.
 
     Attributes:
         sites: by (method, schema, peer).
-        entries: the same as the hot path finds them quickly (see hot/recorder.py).
+        entries: the same, by the keys of the hot path (see hot/python.py).
         always: whether every call is recorded.
-        period: of how many calls of a method one is recorded, on average.
-        blind: whether the calls between are to be counted without a look at the clock.
+        period: one in `period` calls of a method is recorded, on average.
+        untimed: whether the calls between are counted without reading the clock.
         lost_count: calls that could be neither recorded nor counted.
-        boot: which clock this is, as contexts say it.
+        boot: identifies the clock, as contexts do.
         served_ns: when its last call as a server ended.
-        spans, trace_high: ids of calls to come, and the high half of trace ids that are new.
+        spans, trace_high: ids of calls to come, and the high half of new trace ids.
+
+    Args:
+        files: those of the process.
+        no_op: stands for calls that are only counted.
+        call_kind: returns the class of the calls of a schema.
     """
 
-    __slots__ = ("__weakref__", "_decide_ns", "_late", "_lock", "_making", "_name_ids", "_names", "_retry_ns",
-                 "_rotating", "_store", "always", "blind", "boot", "entries", "files_count", "governor", "lost_count",
-                 "period", "segment", "served_ns", "sites", "spans", "tally_file", "trace_high")  # fmt: skip
+    __slots__ = ("__weakref__", "_decide_ns", "_files", "_late", "_lock", "_making", "_name_ids", "_names", "_retry_ns",
+                 "_rotating", "_thread_files", "always", "boot", "call_kind", "entries", "governor", "lost_count",
+                 "no_op", "period", "segment", "served_ns", "sites", "spans", "trace_high", "untimed")  # fmt: skip
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.governor = Governor(store.costs, store.budget_ratio) if store.budget_ratio else None
-        self.period = self.governor.period if self.governor else store.sample
-        self.blind = self.governor is not None
-        self.always = self.period == 1 and not self.blind
+    def __init__(self, files: TraceFiles, no_op: HotCall, call_kind: Callable[[Schema], type[HotCall]]) -> None:
+        self._files = files
+        self.no_op = no_op
+        self.call_kind = call_kind
+        self.governor = Governor(files.costs, files.budget_ratio) if files.budget_ratio else None
+        self.period = self.governor.period if self.governor else files.sample
+        self.untimed = self.governor is not None
+        self.always = self.period == 1 and not self.untimed
         self.lost_count = 0
         self._decide_ns = 0
-        self.boot = store.boot
+        self.boot = files.boot
         self.served_ns = 0
-        self.sites: dict[tuple[str, Schema, str], Site] = {}
-        self.entries: dict[object, Site] = {}
+        self.sites: dict[tuple[str, Schema, str], CallSite] = {}
+        self.entries: dict[object, CallSite] = {}
         self.renew()
 
     def renew(self) -> None:
         """Begin anew, with new files and new ids: in a new thread, and in the child after a fork."""
         self._lock = threading.RLock()  # a signal handler may make a call inside this thread's own
-        self.segment: Segment = FULL
+        self.segment: SegmentWriter = FULL
         self._rotating = False
         self._retry_ns = 0
         self._forget_names()
-        self.files_count = 0
-        self.tally_file: TallyFile | None = None
+        self._thread_files = ThreadFiles()
         self._making = False
-        self._late: deque[Addition] = deque()
+        self._late: deque[tuple[CallSite, str, tuple[Any, ...]]] = deque()
         self.trace_high = int.from_bytes(os.urandom(8), "little")
-        first = int.from_bytes(os.urandom(8), "little") >> 1 | 1  # counted up from here, it stays below 2⁶⁴
+        first = int.from_bytes(os.urandom(8), "little") >> 1 | 1  # counted up from here, ids stay below 2⁶⁴
         self.spans = itertools.count(first)
         for site in list(self.sites.values()):
             site.segment = FULL
             site.passed()
-            site.tally = None
+            site.histograms = None
 
-    def decide(self, site: Site) -> None:
+    def decide(self, site: CallSite) -> None:
         """Let the budget decide how calls are taken from now on, if it is time to."""
         governor, at_ns = self.governor, now_ns()
         if governor is None or at_ns < self._decide_ns:
             site.look_ns = self._decide_ns
             return
         self._decide_ns = at_ns + _DECIDE_EVERY_NS
-        governor.planned_count = self.tell()
-        self.period, self.blind = governor.decide(at_ns)
-        for one in list(self.sites.values()):
-            one.plan(self.period, self.blind, self._decide_ns)
+        governor.planned_count = self.count_untimed()
+        self.period, self.untimed = governor.decide(at_ns)
+        for each in list(self.sites.values()):
+            each.plan(self.period, self.untimed, self._decide_ns)
 
-    def tell(self) -> int:
-        """Put into the tallies how many calls were not timed; return how many calls there were since the last time."""
+    def count_untimed(self) -> int:
+        """Add the untimed calls to the histograms; return how many calls there were since the last time."""
         calls_count = 0
         for site in list(self.sites.values()):
-            passed_count, counted = site.passed()
+            passed_count, untimed_count = site.passed()
             calls_count += passed_count
-            if counted:
+            if untimed_count:
                 try:
-                    (site.tally or self.tally(site)).add_untimed(counted)
-                except ValueError:  # another thread has just closed it
-                    self.lost_count += counted
+                    (site.histograms or self.make_histograms(site)).add_untimed(untimed_count)
+                except ValueError:  # another thread has just closed them
+                    self.lost_count += untimed_count
         return calls_count
 
-    def site(self, method: str, schema: Schema, peer: str) -> Site:
-        """Return the site of a method, made if this lane has not met it; from the next call on it has an entry."""
+    def site(self, method: str, schema: Schema, peer: str) -> CallSite:
+        """Return the call site of a method, made if it is new; the next call finds it in `entries`."""
         key = (method, schema, peer)
-        found = self.sites.get(key)
-        if found is None:
+        site = self.sites.get(key)
+        if site is None:
             if len(self.sites) >= MAX_NAMES:
                 others = (OTHER, schema, "")
                 return self.sites.get(others) or self._new_site(others)
-            found = self._new_site(key)
-        if found.schema is schema:  # not another one that is equal: its id could become that of a third
-            self.entries[method if schema is RPC and not peer else (method, id(schema), peer)] = found
-        return found
+            site = self._new_site(key)
+        if site.schema is schema:  # not another schema that is equal: a third could get its id
+            self.entries[method if schema is RPC and not peer else (method, id(schema), peer)] = site
+        return site
 
-    def _new_site(self, key: tuple[str, Schema, str]) -> Site:
+    def _new_site(self, key: tuple[str, Schema, str]) -> CallSite:
         method, schema, peer = key
-        return self.sites.setdefault(key, Site(self, str(method), schema, peer))  # a signal handler may be quicker
+        return self.sites.setdefault(key, CallSite(self, str(method), schema, peer))  # a signal handler may be first
 
-    def room(self, site: Site) -> int | None:
-        """Return the offset of a free slot in `self.segment`, which then holds the site's names; None if none is."""
+    def take_slot(self, site: CallSite) -> int | None:
+        """Return the offset of a free slot in `site.segment`, which then holds the site's names; None if it is full."""
         with self._lock:
             offset: int | None = None
             if site.segment is self.segment:
@@ -183,18 +209,18 @@ class Lane:
                 offset = self._introduce(site)
             return self._introduce(site) if offset is None and self._rotate() else offset
 
-    def _introduce(self, site: Site) -> int | None:
-        """Write the site's names where they are missing, and return the offset of the slot behind them."""
+    def _introduce(self, site: CallSite) -> int | None:
+        """Write the site's names where they are missing, and return the offset of the next slot."""
         segment = self.segment
         ids = [self.name_id(text) for text in (site.method, site.schema.text, site.peer)]
         offset = segment.take()
         if None in ids or offset >= segment.limit:
             return None
-        method_id, schema_id, peer_id = (one or 0 for one in ids)
+        method_id, schema_id, peer_id = (name_id or 0 for name_id in ids)
         site.ids = (method_id, schema_id, peer_id)
         site.heads = tuple(
             PACK_HEAD(CALL, 0, ends, site.schema.role, method_id, schema_id, peer_id, 0, 0)
-            for ends in range(site.last + 2)
+            for ends in range(site.last_stage + 2)
         )
         site.segment = segment
         return offset
@@ -203,17 +229,17 @@ class Lane:
         """Return the id of a name in the current segment, written into it if new; None if there is no room for it."""
         if not text:
             return 0
-        found = self._names.get(text)
-        if found is None:
+        name_id = self._names.get(text)
+        if name_id is None:
             if len(self._names) >= MAX_NAMES:
                 text = OTHER
-            found = self._names.get(text) or self._write_name(text)
-        return found
+            name_id = self._names.get(text) or self._write_name(text)
+        return name_id
 
     def _write_name(self, text: str) -> int | None:
         segment = self.segment
         data = text.encode("utf-8", "replace")[:_MAX_NAME_TEXT_BYTES]
-        number = next(self._name_ids)  # a signal handler's call between takes another one
+        number = next(self._name_ids)  # a signal handler's call in between takes another one
         for piece in range(-(-len(data) // NAME_BYTES)):
             offset = segment.take()
             if offset >= segment.limit:
@@ -225,17 +251,17 @@ class Lane:
 
     def _rotate(self) -> bool:
         """Begin the next segment; return whether there is one."""
-        if self._rotating or self._store.closed or now_ns() < self._retry_ns:
+        if self._rotating or self._files.closed or now_ns() < self._retry_ns:
             return False
         self._rotating = True  # until names and segment match again, a signal handler's call makes no segment
         try:
             full, self.segment = self.segment, FULL
-            made = self._store.new_segment(self, full)
-            if made is None:
-                self._retry_ns = now_ns() + 1_000_000_000
+            segment = self._files.new_segment(self._thread_files, len(full.buffer))
+            if segment is None:
+                self._retry_ns = now_ns() + _RETRY_NS
                 return False
             self._forget_names()
-            self.segment = made
+            self.segment = segment
             for site in list(self.sites.values()):
                 site.segment = FULL
             return True
@@ -246,37 +272,39 @@ class Lane:
         self._names: dict[str, int] = {}
         self._name_ids = itertools.count(1)
 
-    def tally(self, site: Site) -> Tally | Late:
-        """Return the site's tally, made at its first need; amid the making of one, what keeps additions for later."""
+    def make_histograms(self, site: CallSite) -> MethodHistograms | _LateHistograms:
+        """Return the site's histograms, made when first needed; while some are being made, what keeps additions."""
         with self._lock:
             if self._making:  # this is a signal handler's call
-                return Late(site, self._late)
+                return _LateHistograms(site, self._late)
             self._making = True
             try:
-                made = site.tally = site.tally or self._store.new_tally(self, site)
+                histograms = site.histograms = site.histograms or self._files.new_histograms(
+                    self._thread_files, site.method, site.schema, site.peer
+                )
             finally:
                 self._making = False
             self._add_late()
-            return made
+            return histograms
 
     def _add_late(self) -> None:
-        """Add what signal handlers' calls left, meanwhile."""
+        """Add what signal handlers' calls left meanwhile."""
         with suppress(IndexError):
             while True:
-                site, way, arguments = self._late.popleft()
+                site, method, arguments = self._late.popleft()
                 try:
-                    getattr(site.tally or self.tally(site), way)(*arguments)
+                    getattr(site.histograms or self.make_histograms(site), method)(*arguments)
                 except (ValueError, TypeError):
                     self.lost_count += 1
 
     def close(self) -> None:
         """Cut the files to what was used and unmap them; later calls are counted in memory."""
-        self.tell()
+        self.count_untimed()
         with self._lock:
             self._add_late()
             segment, self.segment = self.segment, FULL
-            self._store.finish(segment)
+            self._files.close_segment(segment)
             for site in list(self.sites.values()):
-                tally, site.tally = site.tally, in_memory() if site.tally else None
-                if tally is not None:
-                    tally.close()
+                histograms, site.histograms = site.histograms, in_memory() if site.histograms else None
+                if histograms is not None:
+                    histograms.close()

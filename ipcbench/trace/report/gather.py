@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipcbench.errors import StoreError
-from ipcbench.trace.format import SEGMENT_MAGIC, TALLY_MAGIC
+from ipcbench.trace.format import HISTOGRAMS_MAGIC, HISTOGRAMS_SUFFIX, SEGMENT_MAGIC, SEGMENT_SUFFIX
 from ipcbench.trace.readers.batch import Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_segment, read_tally
-from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
 from ipcbench.trace.report.sums import Sums
 from ipcbench.util.files import as_store_errors, regular
 
-_OWN_SUFFIXES = (SEGMENT_SUFFIX, TALLY_SUFFIX)
+_OWN_SUFFIXES = (SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
             else:
                 with regular(path).open("rb") as file:
                     magic = file.read(8)
-                (named if magic in {SEGMENT_MAGIC, TALLY_MAGIC} else texts).append(path)
+                (named if magic in {SEGMENT_MAGIC, HISTOGRAMS_MAGIC} else texts).append(path)
     servers = find_servers([path for path in (*named, *found) if _is_segment(path)], notes)
     for path in named:
         _read_own(path, servers, sums, notes)
@@ -96,7 +95,7 @@ def _is_segment(path: Path) -> bool:
 
 
 def _read_own(path: Path, servers: Servers, sums: Sums, notes: Notes) -> None:
-    if path.suffix == TALLY_SUFFIX or (path.suffix != SEGMENT_SUFFIX and not _is_segment(path)):
+    if path.suffix == HISTOGRAMS_SUFFIX or (path.suffix != SEGMENT_SUFFIX and not _is_segment(path)):
         for bulk in read_tally(path, notes):
             sums.add_bulk(bulk)
     else:

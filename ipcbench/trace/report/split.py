@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ipcbench.trace.buffers import wide_bytes
 from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch, Ints
-from ipcbench.trace.record.buffers import wide_bytes
 from ipcbench.trace.report.figures import ms, percent
 from ipcbench.trace.report.words import Language, word
 from ipcbench.util.units import format_duration_ns

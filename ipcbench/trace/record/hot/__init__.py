@@ -8,14 +8,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 PURE = "IPCBENCH_PURE"
-"""Environment variable that, if not empty, chooses Python."""
+"""Environment variable that, if not empty, selects Python."""
 
-CONTRACT = 1
-"""Raised with every change of what C and Python expect of one another; the same as in hot.h."""
+CONTRACT = 2
+"""Increased whenever C and Python expect something else of each other; the same as in hot.h."""
 
 
-def _in_c() -> ModuleType | None:
-    """Return the module in C; None if it was not built here, or for another version."""
+def _load_c() -> ModuleType | None:
+    """Return the C module; None if it was not built here, or was built for another version."""
     if os.environ.get(PURE):
         return None
     try:
@@ -25,18 +25,15 @@ def _in_c() -> ModuleType | None:
     return module if getattr(module, "CONTRACT", None) == CONTRACT else None
 
 
-_built = _in_c()
+_built = _load_c()
 
 IS_C = _built is not None
-"""Whether it is the one in C."""
+"""Whether the C module is in use."""
 
 if TYPE_CHECKING or _built is None:
-    from ipcbench.trace.record.hot.call import HotCall, HotNothing
-    from ipcbench.trace.record.hot.call_site import HotSite
-    from ipcbench.trace.record.hot.files import Slots, Sums
-    from ipcbench.trace.record.hot.recorder import HotRecorder
+    from ipcbench.trace.record.hot.python import HotCall, HotCallSite, HotHistograms, HotNoOp, HotRecorder, Slots
 else:
-    HotCall, HotNothing, HotRecorder = _built.HotCall, _built.HotNothing, _built.HotRecorder
-    HotSite, Slots, Sums = _built.HotSite, _built.Slots, _built.Sums
+    HotCall, HotCallSite, HotHistograms = _built.HotCall, _built.HotCallSite, _built.HotHistograms
+    HotNoOp, HotRecorder, Slots = _built.HotNoOp, _built.HotRecorder, _built.Slots
 
-__all__ = ["IS_C", "PURE", "HotCall", "HotNothing", "HotRecorder", "HotSite", "Slots", "Sums"]
+__all__ = ["IS_C", "PURE", "HotCall", "HotCallSite", "HotHistograms", "HotNoOp", "HotRecorder", "Slots"]

@@ -1,15 +1,15 @@
-/* HotCall and HotNothing: the stages of a call, and its record. See call.py. */
+/* HotCall and HotNoOp: the stages of a call, and its record. See python.py. */
 
 #include "hot.h"
 
-enum { BEGIN_AT = 40 }; /* as layout.PACKERS has it */
+enum { BEGIN_AT = 40 }; /* as in format.PACKERS */
 
-static inline bool is_none(const PyObject *one) { return one == NULL || one == Py_None; }
+static inline bool is_none(const PyObject *object) { return object == NULL || object == Py_None; }
 
 static int call_init(HotCall *self, PyObject *args, PyObject *kwargs) {
-    HotSite *site;
+    HotCallSite *site;
     if (!PyArg_ParseTuple(args, "O!", &site_type, &site)) return -1;
-    Py_XSETREF(self->site, (HotSite *)Py_NewRef(site));
+    Py_XSETREF(self->site, (HotCallSite *)Py_NewRef(site));
     Py_XSETREF(self->sent_bytes, Py_NewRef(zero));
     Py_XSETREF(self->recv_bytes, Py_NewRef(zero));
     Py_XSETREF(self->span, Py_NewRef(zero));
@@ -17,24 +17,24 @@ static int call_init(HotCall *self, PyObject *args, PyObject *kwargs) {
 }
 
 static inline void call_stamp(HotCall *self, int64_t at_ns) {
-    if (self->marks <= MAX_STAGES) self->ends_ns[self->marks++] = at_ns; /* one more than any schema has: too many */
+    if (self->marks <= MAX_STAGES) self->ends_ns[self->marks++] = at_ns; /* one more than any schema has: an overrun */
 }
 
-static bool is_something(PyObject *one) {
-    int is_true = one == zero || is_none(one) ? 0 : PyObject_IsTrue(one);
+static bool is_truthy(PyObject *object) {
+    int is_true = object == zero || is_none(object) ? 0 : PyObject_IsTrue(object);
     if (is_true < 0) PyErr_Clear();
     return is_true != 0;
 }
 
-/* Add a number of bytes, of whatever type; what is not a number is found out when the record is written. */
+/* Add a number of bytes of any type; what is not a number fails when the record is written. */
 static void add_bytes(PyObject **place, PyObject *more) {
     if (*place == zero && PyLong_CheckExact(more)) {
         Py_SETREF(*place, Py_NewRef(more));
         return;
     }
-    PyObject *old = Py_XNewRef(*place); /* what is added may be of a class that looks at this very place */
+    PyObject *old = Py_XNewRef(*place); /* the addition may run code that changes *place */
     PyObject *sum = PyNumber_Index(more);
-    if (is_something(old)) {
+    if (is_truthy(old)) {
         PyObject *before = sum == NULL ? NULL : PyNumber_Index(old);
         Py_XSETREF(sum, before == NULL ? Py_NewRef(Py_None) : PyNumber_Add(before, sum));
         Py_XDECREF(before);
@@ -48,7 +48,7 @@ static inline void reset(PyObject **place, PyObject *value) {
     if (*place != value) Py_XSETREF(*place, Py_NewRef(value));
 }
 
-/* Make it ready for the next call, and free. */
+/* Reset the call and make it free for reuse. */
 static void call_end(HotCall *self) {
     self->marks = 0;
     self->noted = 0;
@@ -56,8 +56,8 @@ static void call_end(HotCall *self) {
     reset(&self->recv_bytes, zero);
     reset(&self->trace, Py_None);
     reset(&self->span, zero);
-    HotSite *site = self->site;
-    if (site == NULL || self->begin_ns == 0) return; /* ended twice, it is free once */
+    HotCallSite *site = self->site;
+    if (site == NULL || self->begin_ns == 0) return; /* a call that ends twice is freed once */
     self->begin_ns = 0;
     if (site->spare == NULL) {
         site->spare = (HotCall *)Py_NewRef(self);
@@ -66,17 +66,17 @@ static void call_end(HotCall *self) {
     }
 }
 
-/* Find the arguments of a mark by place or by name. */
+/* Find the arguments of a mark by position or by name. */
 static bool arguments(PyObject *const *args, Py_ssize_t count, PyObject *named, const char *const *names, int limit,
-                      PyObject **found) {
+                      PyObject **values) {
     Py_ssize_t named_count = named == NULL ? 0 : PyTuple_GET_SIZE(named);
-    for (Py_ssize_t i = 0; i < count && i < limit; i++) found[i] = args[i];
+    for (Py_ssize_t i = 0; i < count && i < limit; i++) values[i] = args[i];
     bool right = count <= limit;
     for (Py_ssize_t i = 0; i < named_count && right; i++) {
         int place = 0;
         while (place < limit && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(named, i), names[place]) != 0) place++;
         right = place < limit && place >= count;
-        if (right) found[place] = args[count + i];
+        if (right) values[place] = args[count + i];
     }
     if (!right) PyErr_SetString(PyExc_TypeError, "a mark takes recv_bytes and sent_bytes at most");
     return right;
@@ -85,34 +85,34 @@ static bool arguments(PyObject *const *args, Py_ssize_t count, PyObject *named, 
 static PyObject *call_mark(HotCall *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
     static const char *const names[] = {"recv_bytes", "sent_bytes"};
     int64_t at_ns = now_ns();
-    PyObject *found[2] = {zero, zero};
-    if (!arguments(args, count, named, names, 2, found)) return NULL;
+    PyObject *values[2] = {zero, zero};
+    if (!arguments(args, count, named, names, 2, values)) return NULL;
     call_stamp(self, at_ns);
-    if (is_something(found[0])) add_bytes(&self->recv_bytes, found[0]);
-    if (is_something(found[1])) add_bytes(&self->sent_bytes, found[1]);
+    if (is_truthy(values[0])) add_bytes(&self->recv_bytes, values[0]);
+    if (is_truthy(values[1])) add_bytes(&self->sent_bytes, values[1]);
     Py_RETURN_NONE;
 }
 
-static PyObject *one_number(HotCall *self, PyObject **place, const char *name, PyObject *const *args, Py_ssize_t count,
-                            PyObject *named) {
+static PyObject *mark_with_bytes(HotCall *self, PyObject **place, const char *name, PyObject *const *args,
+                                 Py_ssize_t count, PyObject *named) {
     int64_t at_ns = now_ns();
-    PyObject *found[1] = {NULL};
-    if (!arguments(args, count, named, &name, 1, found)) return NULL;
-    if (found[0] == NULL) {
+    PyObject *value = NULL;
+    if (!arguments(args, count, named, &name, 1, &value)) return NULL;
+    if (value == NULL) {
         PyErr_Format(PyExc_TypeError, "%s is missing", name);
         return NULL;
     }
     call_stamp(self, at_ns);
-    if (found[0] != zero || *place != zero) add_bytes(place, found[0]);
+    if (value != zero || *place != zero) add_bytes(place, value);
     Py_RETURN_NONE;
 }
 
 static PyObject *call_serialized(HotCall *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
-    return one_number(self, &self->sent_bytes, "sent_bytes", args, count, named);
+    return mark_with_bytes(self, &self->sent_bytes, "sent_bytes", args, count, named);
 }
 
 static PyObject *call_received(HotCall *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
-    return one_number(self, &self->recv_bytes, "recv_bytes", args, count, named);
+    return mark_with_bytes(self, &self->recv_bytes, "recv_bytes", args, count, named);
 }
 
 static PyObject *call_sent(HotCall *self, PyObject *Py_UNUSED(none)) {
@@ -130,9 +130,9 @@ static PyObject *call_stamp_at(HotCall *self, PyObject *at_ns) {
 static PyObject *call_stamps(HotCall *self, PyObject *Py_UNUSED(none)) {
     PyObject *list = PyList_New(self->marks);
     for (int i = 0; list != NULL && i < self->marks; i++) {
-        PyObject *one = PyLong_FromLongLong(self->ends_ns[i]);
-        if (one == NULL) Py_CLEAR(list);
-        else PyList_SET_ITEM(list, i, one);
+        PyObject *stamp = PyLong_FromLongLong(self->ends_ns[i]);
+        if (stamp == NULL) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, stamp);
     }
     return list;
 }
@@ -154,7 +154,7 @@ static PyObject *call_enter(HotCall *self, PyObject *Py_UNUSED(none)) {
     return Py_NewRef(self);
 }
 
-/* Return whether it is a number that a record can hold; no error stays. */
+/* Return whether a record can hold this number; no error stays set. */
 static inline bool to_uint64(PyObject *number, uint64_t *value) {
     if (number == zero) {
         *value = 0;
@@ -169,7 +169,7 @@ static inline bool to_uint64(PyObject *number, uint64_t *value) {
 
 /* Write the record of an ordinary call; false if it is not ordinary, or there is no room. */
 static bool call_write(HotCall *self, uint64_t sent_bytes, uint64_t recv_bytes) {
-    HotSite *site = self->site;
+    HotCallSite *site = self->site;
     Slots *slots = site->segment;
     uint64_t ids[3] = {0, 0, 0};
     if (!is_none(self->trace) && !(PyTuple_Check(self->trace) && PyTuple_GET_SIZE(self->trace) == 2 &&
@@ -196,11 +196,11 @@ static bool call_write(HotCall *self, uint64_t sent_bytes, uint64_t recv_bytes) 
 
 static PyObject *call_exit(HotCall *self, PyObject *const *args, Py_ssize_t count) {
     int64_t end_ns = now_ns(), total_ns = end_ns - self->begin_ns;
-    HotSite *site = self->site;
+    HotCallSite *site = self->site;
     uint64_t sent_bytes, recv_bytes;
     PyObject *kind = count > 0 ? args[0] : Py_None;
     if (self->begin_ns == 0) Py_RETURN_NONE;
-    if (kind == Py_None && !self->noted && site != NULL && self->marks <= site->last && self->marks < MAX_STAGES &&
+    if (kind == Py_None && !self->noted && site != NULL && self->marks <= site->last_stage && self->marks < MAX_STAGES &&
         to_uint64(self->sent_bytes, &sent_bytes) && to_uint64(self->recv_bytes, &recv_bytes)) {
         bool done;
         self->ends_ns[self->marks] = end_ns;
@@ -208,10 +208,11 @@ static PyObject *call_exit(HotCall *self, PyObject *const *args, Py_ssize_t coun
             done = call_write(self, sent_bytes, recv_bytes);
             if (done && total_ns > site->slowest_ns) site->slowest_ns = total_ns;
         } else {
-            Sums *sums = site->tally;
-            done = 0 <= total_ns && total_ns <= site->slowest_ns && sums != NULL && sums->mapped.bytes != NULL &&
+            HotHistograms *histograms = site->histograms;
+            done = 0 <= total_ns && total_ns <= site->slowest_ns && histograms != NULL && histograms->mapped.bytes != NULL &&
                    sent_bytes <= INT64_MAX && recv_bytes <= INT64_MAX;
-            if (done) sums_count(sums, self->begin_ns, self->ends_ns, self->marks + 1, sent_bytes, recv_bytes, false);
+            if (done)
+                histograms_count(histograms, self->begin_ns, self->ends_ns, self->marks + 1, sent_bytes, recv_bytes, false);
         }
         if (done) {
             call_end(self);
@@ -249,16 +250,16 @@ static void call_dealloc(HotCall *self) {
 
 static PyMethodDef call_methods[] = {
     {"mark", AS_METHOD(call_mark), MARK,
-     "mark($self, /, recv_bytes=0, sent_bytes=0)\n--\n\nEnd the current stage; the last one is ended by the end of the block."},
+     "mark($self, /, recv_bytes=0, sent_bytes=0)\n--\n\nEnd the current stage; the end of the block ends the last one."},
     {"serialized", AS_METHOD(call_serialized), MARK,
-     "serialized($self, /, sent_bytes)\n--\n\nRPC: the request is serialized; it has that many bytes."},
-    {"sent", (PyCFunction)call_sent, METH_NOARGS, "sent($self, /)\n--\n\nRPC: the request is handed over."},
+     "serialized($self, /, sent_bytes)\n--\n\nRPC: the request is serialized and has this size."},
+    {"sent", (PyCFunction)call_sent, METH_NOARGS, "sent($self, /)\n--\n\nRPC: the request has been sent."},
     {"received", AS_METHOD(call_received), MARK,
-     "received($self, /, recv_bytes)\n--\n\nRPC: the reply is here; it has that many bytes."},
+     "received($self, /, recv_bytes)\n--\n\nRPC: the reply is here and has this size."},
     {"_stamp", (PyCFunction)call_stamp_at, METH_O, "End the current stage at a given time."},
     {"_stamps", (PyCFunction)call_stamps, METH_NOARGS, "Return the ends of the stages so far."},
-    {"_cut", (PyCFunction)call_cut, METH_O, "Forget all stamps behind the first so many."},
-    {"_end", (PyCFunction)call_end_now, METH_NOARGS, "Make it ready for the next call, and free."},
+    {"_cut", (PyCFunction)call_cut, METH_O, "Forget all stamps after the first `count`."},
+    {"_end", (PyCFunction)call_end_now, METH_NOARGS, "Reset the call and make it free for reuse."},
     {"__enter__", (PyCFunction)call_enter, METH_NOARGS, NULL},
     {"__exit__", AS_METHOD(call_exit), METH_FASTCALL, NULL},
     {NULL},
@@ -292,25 +293,25 @@ PyTypeObject call_type = {
 
 /* ---------------------------------------------------------------------------------------- a call that is not timed */
 
-static int nothing_init(PyObject *self, PyObject *args, PyObject *kwargs) { return 0; }
+static int no_op_init(PyObject *self, PyObject *args, PyObject *kwargs) { return 0; }
 
-static PyObject *nothing_mark(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
+static PyObject *no_op_mark(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
     Py_RETURN_NONE;
 }
 
-static PyMethodDef nothing_methods[] = {
-    {"mark", AS_METHOD(nothing_mark), MARK, "mark($self, /, recv_bytes=0, sent_bytes=0)\n--\n\nIgnore it."},
-    {"serialized", AS_METHOD(nothing_mark), MARK, "serialized($self, /, sent_bytes)\n--\n\nIgnore it."},
-    {"sent", AS_METHOD(nothing_mark), MARK, "sent($self, /)\n--\n\nIgnore it."},
-    {"received", AS_METHOD(nothing_mark), MARK, "received($self, /, recv_bytes)\n--\n\nIgnore it."},
+static PyMethodDef no_op_methods[] = {
+    {"mark", AS_METHOD(no_op_mark), MARK, "mark($self, /, recv_bytes=0, sent_bytes=0)\n--\n\nDo nothing."},
+    {"serialized", AS_METHOD(no_op_mark), MARK, "serialized($self, /, sent_bytes)\n--\n\nDo nothing."},
+    {"sent", AS_METHOD(no_op_mark), MARK, "sent($self, /)\n--\n\nDo nothing."},
+    {"received", AS_METHOD(no_op_mark), MARK, "received($self, /, recv_bytes)\n--\n\nDo nothing."},
     {NULL},
 };
 
-PyTypeObject nothing_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.record.hot._c.HotNothing",
-    .tp_doc = "A call that is not timed: every mark is accepted, nothing happens.",
+PyTypeObject no_op_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.record.hot._c.HotNoOp",
+    .tp_doc = "A call that is not timed: every mark is accepted, no_op happens.",
     .tp_base = &call_type,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .tp_init = nothing_init,
-    .tp_methods = nothing_methods,
+    .tp_init = no_op_init,
+    .tp_methods = no_op_methods,
 };

@@ -24,7 +24,7 @@ static bool read_layout(void) {
     return module != NULL;
 }
 
-/* Return the reading of the clock that the rest of ipcbench looks at; -1 with an error. */
+/* Return the time of the clock that the rest of ipcbench uses; -1 with an error. */
 static int64_t their_clock_ns(void) {
     PyObject *module = PyImport_ImportModule("ipcbench.util.clock");
     PyObject *value = module == NULL ? NULL : PyObject_CallMethod(module, "now_ns", NULL);
@@ -38,7 +38,7 @@ static bool is_same_clock(void) {
     int64_t before_ns = their_clock_ns(), at_ns = now_ns(), after_ns = before_ns < 0 ? -1 : their_clock_ns();
     if (PyErr_Occurred()) return false;
     if (before_ns <= at_ns && at_ns <= after_ns) return true;
-    PyErr_SetString(PyExc_ImportError, "the clock of time.monotonic_ns is another one here");
+    PyErr_SetString(PyExc_ImportError, "time.monotonic_ns is another clock here");
     return false;
 }
 
@@ -58,9 +58,9 @@ PyMODINIT_FUNC PyInit__c(void) {
     if ((zero = PyLong_FromLong(0)) == NULL) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
-    if (PyModule_AddType(module, &slots_type) < 0 || PyModule_AddType(module, &sums_type) < 0 ||
+    if (PyModule_AddType(module, &slots_type) < 0 || PyModule_AddType(module, &histograms_type) < 0 ||
         PyModule_AddType(module, &site_type) < 0 || PyModule_AddType(module, &call_type) < 0 ||
-        PyModule_AddType(module, &nothing_type) < 0 || PyModule_AddType(module, &recorder_type) < 0 ||
+        PyModule_AddType(module, &no_op_type) < 0 || PyModule_AddType(module, &recorder_type) < 0 ||
         PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0)
         Py_CLEAR(module);
     return module;

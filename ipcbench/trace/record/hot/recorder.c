@@ -1,4 +1,4 @@
-/* HotRecorder: beginning a call. See recorder.py. */
+/* HotRecorder: beginning a call. See python.py. */
 
 #include "hot.h"
 
@@ -32,7 +32,7 @@ static PyObject *recorder_entries(HotRecorder *self) {
     return entries;
 }
 
-/* Return the key under which such calls are found, a new reference; NULL if there is none. */
+/* Return the key of the call site's entry, a new reference; NULL if there is none. */
 static PyObject *recorder_key(HotRecorder *self, PyObject *const *args, Py_ssize_t count) {
     if (count == 1) return Py_NewRef(args[0]);
     int has_peer = count > 2 ? PyObject_IsTrue(args[2]) : 0;
@@ -45,24 +45,24 @@ static PyObject *recorder_key(HotRecorder *self, PyObject *const *args, Py_ssize
     return key;
 }
 
-/* Return the entry under which such calls are found, a new reference; NULL without an error if there is none. */
+/* Return the call site's entry, a new reference; NULL without an error if there is none. */
 static PyObject *recorder_entry(HotRecorder *self, PyObject *const *args, Py_ssize_t count) {
     PyObject *entries = recorder_entries(self);
     PyObject *key = entries == NULL ? NULL : recorder_key(self, args, count);
     PyObject *entry = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(entries, key));
     Py_XDECREF(key);
     Py_XDECREF(entries);
-    PyErr_Clear(); /* what is wrong with the arguments is found once more on the slow way */
+    PyErr_Clear(); /* the slow path raises what is wrong with the arguments */
     return entry;
 }
 
-/* call(method, schema, peer, trace_id): see recorder.py. */
+/* call(method, schema, peer, trace_id): see python.py. */
 static PyObject *recorder_call(HotRecorder *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
     if (named == NULL && 1 <= count && (count < 4 || (count == 4 && args[3] == Py_None))) {
         PyObject *entry = recorder_entry(self, args, count);
         if (entry != NULL) {
             bool is_site = Py_IS_TYPE(entry, self->site_kind) || PyObject_TypeCheck(entry, &site_type);
-            PyObject *call = is_site ? site_begin((HotSite *)entry, NULL) : NULL;
+            PyObject *call = is_site ? site_begin((HotCallSite *)entry, NULL) : NULL;
             if (is_site && !Py_IS_TYPE(entry, self->site_kind))
                 Py_XSETREF(self->site_kind, (PyTypeObject *)Py_NewRef(Py_TYPE(entry)));
             Py_DECREF(entry);
@@ -100,6 +100,7 @@ static void recorder_dealloc(HotRecorder *self) {
 static PyMethodDef recorder_methods[] = {
     {"call", AS_METHOD(recorder_call), METH_FASTCALL | METH_KEYWORDS,
      "call($self, method, schema=..., peer='', trace_id=None)\n--\n\nBegin a call: use it with `with`."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
     {NULL},
 };
 
