@@ -197,8 +197,8 @@ def channels_do_not_meet(fixture: Fixture) -> None:
     for delivery in fixture.deliveries:
         name = fixture.new_name()
         with (
-            fixture.channel(name=name, delivery=delivery, slots=[0, 1]) as there,
-            fixture.channel(name=f"{name}x", delivery=delivery, slots=[1, 0]) as back,
+            fixture.channel(name=name, delivery=delivery, processes=(0, 1)) as there,
+            fixture.channel(name=f"{name}x", delivery=delivery, processes=(1, 0)) as back,
         ):
             for sequence in range(5):
                 there.writer.write(sequence)
