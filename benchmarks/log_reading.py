@@ -1,9 +1,9 @@
-"""How fast `ipcbench trace report` reads: zmq_performance.log, [TQ-…] lines, and segments, each made here.
+"""How fast `ipcbench trace report` reads zmq_performance.log, [TQ-…] lines, and segments; all are generated here.
 
-Usage: python benchmarks/trace_import.py [--lines 2000000]. Each kind is read by a process of its own, whose CPU time
-and peak memory count; of that, the interpreter with NumPy has about 30 MiB. [TQ-…] lines are those of eight workers,
-mixed, some with dates before them and some with trace ids, one in nine of something else; `tq-detail` has 13 lines per
-call, four of them [TQ-DETAIL]. Last, the whole command on the segments, by the clock.
+Usage: python benchmarks/log_reading.py [--lines 2000000]. A process of its own reads each kind; its CPU time and peak
+memory count, of which the interpreter with NumPy takes about 30 MiB. The [TQ-…] lines are those of eight workers,
+mixed, some with dates before them and some with trace ids, and one line in nine is foreign; `tq-detail` has 13 lines a
+call, four of them [TQ-DETAIL]. The last line is the whole command on the segments, in wall time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def zmq_lines(count: int) -> Iterator[str]:
     for number in range(1, count + 1):
         stages = [chosen.random() * scale for scale in (1, 0.1, 5, 1)]
         total, sent, received = sum(stages), chosen.random() * 1000, chosen.random() * 1000
-        times = " ".join(f"{one:<12.3f}" for one in (*stages, total))
+        times = " ".join(f"{ms:<12.3f}" for ms in (*stages, total))
         speed = (sent + received) / 1024 / total * 1e3
         yield f"{number:<5} {f'Method{number % 5}':<20} {times} {sent:<12.2f} {received:<12.2f} {speed:<18.2f}\n"
 
@@ -110,7 +110,7 @@ def read(path: Path, count: int) -> None:
     spent = time.process_time() - begin
     status = Path("/proc/self/status").read_text(encoding="ascii")
     peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024  # ru_maxrss would be that of the parent
-    print(f"{path.name:13} {calls:>9,} calls  {count / spent / 1e6:6.2f} M lines or records/s of CPU  {peak:5.0f} MiB")
+    print(f"{path.name:13} {calls:>9,} calls  {count / spent:>12,.0f} lines or records/s of CPU  {peak:5.0f} MiB")
 
 
 def main() -> None:
