@@ -11,11 +11,11 @@ from ipcbench.errors import BackendUnavailable, ConfigError, TrialError, Unknown
 from ipcbench.processes.leftovers import find
 from ipcbench.processes.run_dir import Scene
 from ipcbench.replay import render
-from ipcbench.replay.outcome import Outcome, conclude
+from ipcbench.replay.outcome import ReplayOutcome, conclude
 from ipcbench.replay.run import Measured, Replayed, Request, replay
 from ipcbench.replay.table import ladder
 from ipcbench.stats.decisions import Interval
-from tests.replay.made import lane, traffic
+from tests.replay.made import thread, traffic
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ def tokens(monkeypatch) -> list[str]:
 def test_two_clients_over_two_backends_leave_nothing_behind(tokens):
     told: list[str] = []
     request = Request(("shm", "pipe"), rounds=2, source="shm", calls_count=10)
-    done = replay(traffic(lane(), lane(count=6)), request, told.append)
-    assert [len(one.method) for one in done.traffic.lanes] == [10, 6]
+    done = replay(traffic(thread(), thread(count=6)), request, told.append)
+    assert [len(one.method) for one in done.traffic.threads] == [10, 6]
     assert sum(line.startswith("round") for line in told) == 4
     for measured in done.measured.values():
         assert measured.failure == ""
-        assert [len(lanes) for lanes in measured.lanes_ns] == [2, 2]
-        assert min(measured.lanes_ns[0]) > 100_000
-    assert done.table("shm").lane_ns(lane()) > lane().recorded_ns / 10
+        assert [len(threads) for threads in measured.threads_ns] == [2, 2]
+        assert min(measured.threads_ns[0]) > 100_000
+    assert done.table("shm").thread_ns(thread()) > thread().recorded_ns / 10
     outcome = conclude(done)
     assert {one.name for one in outcome.backends} == {"shm", "pipe"}
     assert any("2 clients run at once" in one for one in outcome.remarks)
@@ -62,11 +62,11 @@ def test_two_clients_over_two_backends_leave_nothing_behind(tokens):
 )
 def test_a_process_that_breaks_fails_its_backend_in_one_line(name, words, tokens):
     request = Request(("shm", f"broken_replay:{name}"), rounds=1, stall_s=0.5)
-    done = replay(traffic(lane(count=20)), request)
+    done = replay(traffic(thread(count=20)), request)
     failure = done.measured[f"broken_replay:{name}"].failure
     assert words in failure or (name == "Killed" and "client was killed by signal 9" in failure)
     assert "\n" not in failure
-    assert done.measured["shm"].lanes_ns
+    assert done.measured["shm"].threads_ns
     outcome = conclude(done)
     assert outcome.failed == {f"broken_replay:{name}": failure}
     assert failure in render.as_text(outcome)
@@ -76,7 +76,7 @@ def test_a_process_that_breaks_fails_its_backend_in_one_line(name, words, tokens
 @pytest.mark.usefixtures("broken_on_path")
 def test_if_no_backend_works_that_is_the_error():
     with pytest.raises(TrialError, match=r"broken_replay:Killed: .*killed by signal 9"):
-        replay(traffic(lane(count=20)), Request(("broken_replay:Killed",), rounds=1, stall_s=0.5))
+        replay(traffic(thread(count=20)), Request(("broken_replay:Killed",), rounds=1, stall_s=0.5))
 
 
 def test_what_cannot_be_replayed_is_refused_before_anything_is_started(tokens, monkeypatch):
@@ -98,15 +98,15 @@ def refuse() -> None:
     raise BackendUnavailable("shm", "no shared memory", "get some")
 
 
-def made_up(*, source: str = "", think: bool = True, server_ns: int = 50_000, rounds: int = 5) -> Outcome:
+def made_up(*, source: str = "", think: bool = True, server_ns: int = 50_000, rounds: int = 5) -> ReplayOutcome:
     """Return the outcome of a replay in which zmq took 3 ms, shm and pipe 2 ms, and everything repeated well."""
-    plain = traffic(lane(server_ns=server_ns))
+    plain = traffic(thread(server_ns=server_ns))
     sizes = ladder(plain.largest_bytes)
 
     def measured(ms: float, trip_ns: int) -> Measured:
         wobble = [1.0, 1.002, 0.998, 1.001, 0.999][:rounds]
         return Measured(
-            lanes_ns=[[int(ms * 1e6 * one)] for one in wobble],
+            threads_ns=[[int(ms * 1e6 * one)] for one in wobble],
             method_ns=[np.array([6 * 100_000, 6 * 200_000])] * rounds,
             trips_ns=[np.full(len(sizes), trip_ns)] * rounds,
         )

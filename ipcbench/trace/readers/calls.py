@@ -21,7 +21,7 @@ ROLES = ("local", "client", "server", "receiver")
 """By the role of a schema."""
 
 FAR_SIDES = (SERVER_SIDE, RECEIVER)
-"""The roles of those whose work is part of somebody else's call."""
+"""The roles whose work is part of another process's call."""
 
 
 def method_name(method: str, role: int) -> str:
@@ -102,7 +102,7 @@ def rows_of(calls: Calls) -> Iterator[Row]:
     """Yield calls one by one."""
     batch = calls.batch
     count = len(batch.ids)
-    ids = [""] * count if calls.trace is None else [format_trace_id(*one) for one in calls.trace.tolist()]
+    ids = [""] * count if calls.trace is None else [format_trace_id(*halves) for halves in calls.trace.tolist()]
     spans = [0] * count if calls.span is None else calls.span.tolist()
     columns = zip(
         batch.ids.tolist(), batch.method.tolist(), calls.peers, calls.errors, ids, spans, batch.begin_ns.tolist(),
@@ -118,8 +118,8 @@ def _parts(batch: Batch) -> Iterable[tuple[int | None, ...]]:
     count = len(batch.ids)
     return zip(
         *(
-            repeat(None, count) if one is None else [None if ns == UNKNOWN_NS else ns for ns in one.tolist()]
-            for one in columns
+            repeat(None, count) if column is None else [None if ns == UNKNOWN_NS else ns for ns in column.tolist()]
+            for column in columns
         ),
         strict=True,
     )
@@ -142,12 +142,14 @@ class Clocks:
     offsets: dict[str, int] = field(default_factory=dict)
 
     def process(self, path: Path, facts: dict[str, Any]) -> Process:
-        """Return the process that a file's header tells of."""
+        """Return the process that a file's header names."""
         boot = str(facts.get("boot") or "")
         anchor = facts.get("anchor_ns")
-        if isinstance(anchor, list) and len(anchor) == 2 and all(isinstance(one, int) for one in anchor):
+        if isinstance(anchor, list) and len(anchor) == 2 and all(isinstance(ns, int) for ns in anchor):
             self.offsets.setdefault(boot, anchor[1] - anchor[0])
-        pid, tid = (one if isinstance(one, int) and 0 <= one < 2**31 else 0 for one in map(facts.get, ("pid", "tid")))
+        pid, tid = (
+            fact if isinstance(fact, int) and 0 <= fact < 2**31 else 0 for fact in map(facts.get, ("pid", "tid"))
+        )
         service, host = str(facts.get("service") or "process"), str(facts.get("host") or "")
         return Process(str(path.parent), service, host, pid, tid, boot, self.offsets.get(boot))
 
@@ -156,10 +158,10 @@ def take(calls: Calls, chosen: npt.NDArray[np.int64]) -> Calls:
     """Return the calls at these places, in this order."""
     count = len(calls.batch.ids)
     columns: dict[str, Any] = {}
-    for each in fields(calls.batch):
-        column = getattr(calls.batch, each.name)
+    for attribute in fields(calls.batch):
+        column = getattr(calls.batch, attribute.name)
         if isinstance(column, np.ndarray) and len(column) == count:
-            columns[each.name] = column[chosen]
+            columns[attribute.name] = column[chosen]
     batch = replace(calls.batch, **columns)
     places = chosen.tolist()
     return replace(
@@ -168,6 +170,6 @@ def take(calls: Calls, chosen: npt.NDArray[np.int64]) -> Calls:
         trace=None if calls.trace is None else calls.trace[chosen],
         span=None if calls.span is None else calls.span[chosen],
         kept=calls.kept[chosen],
-        peers=[calls.peers[one] for one in places],
-        errors=[calls.errors[one] for one in places],
+        peers=[calls.peers[place] for place in places],
+        errors=[calls.errors[place] for place in places],
     )

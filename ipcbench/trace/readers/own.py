@@ -206,7 +206,7 @@ def _bulk(path: Path, facts: dict[str, Any], cells: npt.NDArray[np.uint64]) -> B
     schema = _schema(str(facts.get("schema", "")))
     role = facts.get("role")
     halves = [cells[at : at + SUMS_COUNT].astype(np.int64).tolist() for at in (1, SUM_CELLS // 2)]
-    sums = max((one for one in halves if one[0] == one[-1]), default=[0] * SUMS_COUNT)
+    sums = max((half for half in halves if half[0] == half[-1]), default=[0] * SUMS_COUNT)
     return Bulk(
         segment_of(path, facts, role if isinstance(role, int) else 0),
         schema.stages,
