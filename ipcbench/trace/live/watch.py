@@ -15,8 +15,7 @@ import numpy as np
 from ipcbench.errors import StoreError
 from ipcbench.trace.readers.batch import Bulk, Ints, Notes, Segment
 from ipcbench.trace.readers.calls import Calls, Clocks
-from ipcbench.trace.readers.growing import SegmentFile
-from ipcbench.trace.readers.own import read_tally
+from ipcbench.trace.readers.own import SegmentFile, read_tally
 from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
 from ipcbench.util.files import as_store_errors
 

@@ -11,10 +11,9 @@ from ipcbench.errors import StoreError
 from ipcbench.trace.format import SEGMENT_MAGIC, TALLY_MAGIC
 from ipcbench.trace.readers.batch import Bulk, Notes
 from ipcbench.trace.readers.calls import Calls, Clocks, Row, log_calls, rows_of
-from ipcbench.trace.readers.growing import SegmentFile
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
-from ipcbench.trace.readers.own import read_tally
+from ipcbench.trace.readers.own import SegmentFile, read_tally
 from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
 from ipcbench.util.files import as_store_errors, regular
 
