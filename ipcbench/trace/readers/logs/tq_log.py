@@ -26,19 +26,15 @@ _DURATION = re.compile(r"(-?[\d.]+(?:[eE][-+]?\d+)?)\s*(s|ms|us|µs)?")
 _UNIT_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3}
 _PART_ENDS = {"GET_END": 0, "COMPUTE_END": 1, "PUT_END": 2}
 _IGNORED = {"TRACE": {"GET_START", "COMPUTE_START", "PUT_START", "TQ_CLIENT_GET_START"}, "LOG": {"START"}}
-_LARGEST = 9e18
-_LONGEST_NAME = 300
-_LONGEST_TRACE_ID = 100
 _BATCH_CALLS = 8192
-
-_SLACK_NS = 2_000
-"""Times are printed to a microsecond, each rounded by itself."""
-
-_SHARE_SLACK = 0.00006
-"""Ratios are printed to 0.01 %."""
-
+_LARGEST = 9e18
+_SLACK_NS = 2_000  # times are printed to a microsecond, each rounded by itself
+_SHARE_SLACK = 0.00006  # ratios are printed to 0.01 %
 _SHARES_SLACK = 0.005
 _LARGEST_SHARE = 1.001
+
+_LONGEST_NAME = 300
+_LONGEST_TRACE_ID = 100
 
 _MOST_WORKERS = _MOST_FUNCTIONS = 10_000
 _MOST_OPERATIONS = 1000
@@ -103,8 +99,7 @@ def _parse_detail(worker: str, stage: str, fields: dict[str, str]) -> Event | No
 
 
 def _scaled(text: str, unit: float) -> float:
-    value = float(text) * unit
-    if not abs(value) < _LARGEST:
+    if not abs(value := float(text) * unit) < _LARGEST:
         raise ValueError(text)
     return value
 
@@ -113,15 +108,13 @@ def _duration_ns(text: str) -> int:
     text = text.rstrip()
     if text[-1:] == "s" and text[-2:-1].isdecimal():
         return round(_scaled(text[:-1], 1e9))
-    match = _DURATION.fullmatch(text)
-    if match is None:
+    if (match := _DURATION.fullmatch(text)) is None:
         raise ValueError(text)
     return round(_scaled(match[1], _UNIT_NS[match[2] or "s"]))
 
 
 def _time_ns(fields: dict[str, str]) -> int | None:
-    text = fields.get("timestamp")
-    return None if text is None else round(_scaled(text, 1e9))
+    return round(_scaled(fields["timestamp"], 1e9)) if "timestamp" in fields else None
 
 
 def _share(fields: dict[str, str], key: str) -> float:
@@ -129,18 +122,18 @@ def _share(fields: dict[str, str], key: str) -> float:
 
 
 def _bytes(mib: str) -> float:
-    value = _scaled(mib, 2**20)
-    if value < 0:
+    if (value := _scaled(mib, 2**20)) < 0:
         raise ValueError(mib)
     return value
 
 
-class _Call(NamedTuple):
-    """A complete call; its parts are get, compute and put."""
+_NO_PARTS = (0, 0, 0)
 
+
+class _Call(NamedTuple):
     begin_ns: int
     total_ns: int
-    parts_ns: tuple[int, int, int]
+    parts_ns: tuple[int, int, int]  # get, compute and put
     sent_bytes: int = 0
     recv_bytes: int = 0
 
@@ -169,35 +162,31 @@ class CallPairing:
             sizes.append(size_bytes)
             del sizes[:-_MOST_SIZES]
         else:
-            begin_ns = UNKNOWN_NS if at_ns is None else at_ns - duration_ns
-            if stage == "TQ_CLIENT_PUT_END":
-                sizes = self._sizes.get(worker, [])
-                size_bytes = (sizes.pop(0) if sizes else 0) or size_bytes
-                call = _Call(begin_ns, duration_ns, (0, 0, duration_ns), size_bytes, 0)
-            else:
-                call = _Call(begin_ns, duration_ns, (duration_ns, 0, 0), 0, size_bytes)
+            is_put = stage == "TQ_CLIENT_PUT_END"
+            if is_put and self._sizes.get(worker):
+                size_bytes = self._sizes[worker].pop(0) or size_bytes
             key = (worker, name[:_LONGEST_NAME])
             if key not in self._operations and len(self._operations) >= _MOST_OPERATIONS:
                 key = ("", "(other operations)")
+            begin_ns, sent_bytes = UNKNOWN_NS if at_ns is None else at_ns - duration_ns, size_bytes * is_put
+            call = _Call(begin_ns, duration_ns, _NO_PARTS, sent_bytes, size_bytes - sent_bytes)
             self._operations.setdefault(key, []).append(call)
 
     def _function(self, worker: str, name: str) -> _Function:
         key = (worker, name[:_LONGEST_NAME])
-        function = self._functions.get(key)
-        if function is None:
+        if key not in self._functions:
             if len(self._functions) >= _MOST_FUNCTIONS:
                 key = ("", "(other functions)")
-            function = self._functions.setdefault(key, _Function(self._notes))
-        return function
+            self._functions.setdefault(key, _Function(self._notes))
+        return self._functions[key]
 
     @property
     def done_count(self) -> int:
         """Complete calls that were not yet taken."""
-        lists = [*self._operations.values(), *(function.done for function in self._functions.values())]
-        return sum(map(len, lists))
+        return sum(map(len, (*self._operations.values(), *(function.done for function in self._functions.values()))))
 
     def bound(self, lines_count: int) -> None:
-        """Keep what waits for ends within bounds, whatever the log holds; to be told how many lines were read."""
+        """Keep what waits for ends within bounds; to be called with the number of lines that were read."""
         self._lines_count += lines_count
         if self._lines_count >= _MOST_OPEN_IN_ALL:
             self._lines_count = 0
@@ -236,13 +225,11 @@ class _Function:
         self._in_order = [True, True, True]
 
     def begin(self, at_ns: int | None, trace_id: str) -> None:
-        """Take note that a call has begun."""
         self._starts.append((at_ns, trace_id))
         if len(self._starts) > _MOST_OPEN:
             self.settle(_MOST_OPEN // 2)
 
     def end_part(self, stage: int, part: _Part) -> None:
-        """Take note that a part of some call has ended."""
         parts, at_ns = self._parts[stage], part[0]
         if not parts:
             self._in_order[stage] = at_ns is not None
@@ -271,8 +258,8 @@ class _Function:
                 before_ns = None if part[0] is None else part[0] - part[1]
         if total_ns > 0 and abs(sum(shares) - sum(durations) / total_ns) > _SHARES_SLACK:  # False if one is NaN
             self._notes.counts["ratios that do not agree with durations"] += 1
-        get, compute, put = durations
-        self.done.append(_Call(UNKNOWN_NS if begin_ns is None else begin_ns, total_ns, (get, compute, put)))
+        begin_ns = UNKNOWN_NS if begin_ns is None else begin_ns
+        self.done.append(_Call(begin_ns, total_ns, (durations[0], durations[1], durations[2])))
 
     def _take_start(self, begin_ns: int | None, trace_id: str) -> None:
         starts = self._starts
@@ -337,7 +324,6 @@ class _Function:
 
     @property
     def open_count(self) -> int:
-        """Starts and parts that wait for an end."""
         return len(self._starts) + sum(map(len, self._parts))
 
     def settle_half(self) -> None:
@@ -376,15 +362,13 @@ class TqLog:
 
     def _worker(self, head: str) -> str:
         """Return the worker that a line's beginning names, as Ray does: `(name pid=1, ip=2)`; empty if none."""
-        match = _WORKER.search(head)
-        if match is None:
+        if (match := _WORKER.search(head)) is None:
             return ""
-        worker = self._workers.get(match[0])
-        if worker is None:
+        if match[0] not in self._workers:
             if len(self._workers) >= _MOST_WORKERS:
                 return "(other workers)"
-            worker = self._workers[match[0]] = f"{match[1]} pid={match[2]}" + (f" ip={match[3]}" if match[3] else "")
-        return worker
+            self._workers[match[0]] = f"{match[1]} pid={match[2]}" + (f" ip={match[3]}" if match[3] else "")
+        return self._workers[match[0]]
 
     def _take(self, worker: str, message: str) -> None:
         """Take one message: its kind, `] `, and its fields."""

@@ -37,11 +37,8 @@ _COLUMNS = {
 }  # fmt: skip
 _NEEDED = {"total", *RPC.stages}
 
-_LARGEST = 9e15
-"""ns and bytes that a record can hold exactly; a hundred days."""
-
-_THROUGHPUT_STEP = 0.02
-"""Throughputs are printed with two decimals, from times and sizes that are rounded too."""
+_LARGEST = 9e15  # ns and bytes that a record can hold exactly; a hundred days
+_THROUGHPUT_STEP = 0.02  # they are printed with two decimals, from times and sizes that are rounded too
 
 
 class ZmqLog:
@@ -93,8 +90,7 @@ class ZmqLog:
 
     def _take_other(self, line: str, words: list[str], number: int) -> None:
         """Take a line that is not a row."""
-        title = _TITLE.search(line)
-        if title:
+        if title := _TITLE.search(line):
             self._transport = printable(title[1].strip()[:100])
             self._claim = None
         elif words[:2] == ["ID", "Method"]:
@@ -158,8 +154,8 @@ class ZmqLog:
             for index in kept:
                 owners.setdefault(self._owner(ids[index]), []).append(index)
         for segment, chosen in owners.items():
-            yield self._batch(segment, [ids[index] for index in chosen], [names[index] for index in chosen],
-                              table[chosen])  # fmt: skip
+            chosen_ids, chosen_names = [ids[index] for index in chosen], [names[index] for index in chosen]
+            yield self._batch(segment, chosen_ids, chosen_names, table[chosen])
 
     def _owner(self, number: int) -> Segment:
         """Return the client that wrote a row: the one whose next id it is, else the current one, or a new one."""
@@ -175,9 +171,8 @@ class ZmqLog:
             segment = self._others
         if segment is None:
             self._segments_count += 1
-            shm = "SHM" in self._transport.upper()
-            segment = Segment(self._source, f"segment {self._segments_count}", self._transport, role=CLIENT,
-                              bytes_are_partial=shm)  # fmt: skip
+            name, is_partial = f"segment {self._segments_count}", "SHM" in self._transport.upper()
+            segment = Segment(self._source, name, self._transport, role=CLIENT, bytes_are_partial=is_partial)
         self._current, self._last_id = segment, number
         if len(self._expected) > _MOST_EXPECTED:
             self._expected.pop(next(iter(self._expected)))
