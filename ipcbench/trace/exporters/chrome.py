@@ -27,8 +27,7 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
     separator = b""
     out.write(b'{"displayTimeUnit":"ns","otherData":{"begin_unix_ns":"%d"},"traceEvents":[\n' % scanned.origin_ns)
     for row, track in tracks.place(source.in_order()):
-        who = (row.process.service, row.process.host, row.process.pid)
-        number = processes.setdefault(who, len(processes) + 1)
+        number = processes.setdefault(row.process.identity, len(processes) + 1)
         events = _call(row, number, track.number, scanned)
         if track.number not in known:
             known.add(track.number)

@@ -162,15 +162,10 @@ def _attributes(values: dict[str, str | int]) -> list[dict[str, Any]]:
     ]
 
 
-def _who(item: tuple[Process, _Span]) -> tuple[str, str, int]:
-    process = item[0]
-    return process.service, process.host, process.pid
-
-
 def _document(batch: list[tuple[Process, _Span]]) -> dict[str, Any]:
     """Return the spans by process."""
     scope = {"name": "ipcbench.trace", "version": __version__}
-    by_process = sorted(batch, key=_who)
+    by_process = sorted(batch, key=lambda item: item[0].identity)
     return {
         "resourceSpans": [
             {
@@ -179,6 +174,6 @@ def _document(batch: list[tuple[Process, _Span]]) -> dict[str, Any]:
                 },
                 "scopeSpans": [{"scope": scope, "spans": [span for _, span in some]}],
             }
-            for (service, host, pid), some in groupby(by_process, key=_who)
+            for (service, host, pid), some in groupby(by_process, key=lambda item: item[0].identity)
         ]
     }

@@ -39,7 +39,7 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
     known: set[int] = set()
     out.write(_packet(_number(_FLAGS, _STATE_CLEARED)))
     for row, track in tracks.place(source.in_order()):
-        who = (row.process.service, row.process.host, row.process.pid)
+        who = row.process.identity
         if who not in processes:
             processes[who] = _FIRST_PROCESS + len(processes)
             out.write(_process_track(row.process, processes[who]))

@@ -60,14 +60,12 @@ class ZmqLines:
             self.left_out_count += 1
             return
         self._number += 1
-        moved = row.sent_bytes + row.recv_bytes
-        speed = moved / _MIB / (row.total_ns / 1e9) if row.total_ns > 0 else 0.0
         times = [ns / 1e6 for ns in (*row.stage_ns, row.total_ns)]
-        sizes = [row.sent_bytes / 1024, row.recv_bytes / 1024]
+        sizes = [row.sent_bytes / 1024, row.recv_bytes / 1024, row.mib_per_s]
         yield (
             f"{self._number:<5} {plain(row.method):<20} "
             + "".join(f"{ms:<15.3f} " for ms in times)
-            + "".join(f"{value:<15.2f} " for value in (*sizes, speed))
+            + "".join(f"{value:<15.2f} " for value in sizes)
         )
 
 
@@ -141,7 +139,6 @@ class JsonLines:
     def call(self, row: Row) -> Iterator[str]:
         """Yield the object; times in ns, sizes in bytes."""
         process = row.process
-        unix = None if process.unix_ns is None or row.begin_ns < 0 else process.unix_ns + row.begin_ns
         yield json.dumps({
             "method": row.method,
             "schema": row.schema,
@@ -153,7 +150,7 @@ class JsonLines:
             "peer": row.peer or None,
             "trace_id": row.trace_id or None,
             "span_id": f"{row.span:016x}" if row.trace_id else None,
-            "begin_unix_ns": unix,
+            "begin_unix_ns": row.begin_unix_ns,
             "begin_ns": row.begin_ns if row.begin_ns >= 0 else None,
             "total_ns": row.total_ns,
             "stages_ns": dict(zip(row.stages, row.stage_ns, strict=True)),

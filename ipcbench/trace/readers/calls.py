@@ -35,7 +35,7 @@ class Process:
 
     Attributes:
         boot: tells one boot of one host from every other; empty if unknown.
-        unix_ns: what is to be added to a time of its clock to give the time since 1970; None if unknown.
+        unix_ns: the offset from its clock to the time since 1970; None if unknown.
     """
 
     source: str
@@ -45,6 +45,11 @@ class Process:
     tid: int = 0
     boot: str = ""
     unix_ns: int | None = None
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """The same for all threads of a process."""
+        return self.service, self.host, self.pid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +101,16 @@ class Row(NamedTuple):
     def end_ns(self) -> int:
         """When it ended."""
         return self.begin_ns + self.total_ns
+
+    @property
+    def begin_unix_ns(self) -> int | None:
+        """When it began, in ns since 1970; None if that is unknown."""
+        return None if self.process.unix_ns is None or self.begin_ns < 0 else self.process.unix_ns + self.begin_ns
+
+    @property
+    def mib_per_s(self) -> float:
+        """Bytes both ways by the whole time; 0 for a call that took none."""
+        return (self.sent_bytes + self.recv_bytes) / 2**20 / (self.total_ns / 1e9) if self.total_ns > 0 else 0.0
 
 
 def rows_of(calls: Calls) -> Iterator[Row]:
