@@ -28,4 +28,4 @@ def thread(count: int = 12, server_ns: int = 50_000, name: str = "client", **cha
 def traffic(*threads: ThreadCalls) -> Traffic:
     """Return the traffic of these clients, one if none is given."""
     chosen = threads or (thread(),)
-    return Traffic("made up", ("Small", "Large"), chosen, True, sum(len(one.method) for one in chosen))
+    return Traffic("made up", ("Small", "Large"), chosen, True, sum(len(thread.method) for thread in chosen))

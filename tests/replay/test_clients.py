@@ -90,7 +90,7 @@ def test_every_thread_is_a_client_and_failed_calls_are_left_out(tmp_path):
     trace.stop()
     found = read_traffic(tmp_path)
     assert [len(thread.method) for thread in found.threads] == [1, 1]
-    assert any("2 calls failed" in one for one in found.remarks)
+    assert any("2 calls failed" in remark for remark in found.remarks)
 
 
 def test_calls_without_records_make_gaps_unknown(tmp_path):
@@ -101,7 +101,7 @@ def test_calls_without_records_make_gaps_unknown(tmp_path):
     found = read_traffic(tmp_path)
     assert not found.gaps_known
     assert not found.threads[0].gap_ns.any()
-    assert any("have no record" in one for one in found.remarks)
+    assert any("have no record" in remark for remark in found.remarks)
 
 
 def test_a_log_has_no_gaps_and_its_segments_follow_one_another(tmp_path):
@@ -164,4 +164,4 @@ def test_impossible_calls_are_left_out_and_counted(tmp_path):
     path.write_text(head(V1) + v1_row(1) + odd, encoding="utf-8")
     found = read_traffic(path)
     assert found.calls_count == 1
-    assert any(one.startswith("2 calls have impossible times or sizes") for one in found.remarks)
+    assert any(remark.startswith("2 calls have impossible times or sizes") for remark in found.remarks)

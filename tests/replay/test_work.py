@@ -45,35 +45,35 @@ def carry_out(columns):
     thread.start()
     client = ClientPart(there, back, plain, 5.0).run()
     thread.join()
-    unpacked = [{name: np.array(column) for name, column in one.items()} for one in (client, found["server"])]
+    unpacked = [{name: np.array(column) for name, column in columns.items()} for columns in (client, found["server"])]
     return unpacked[0], unpacked[1]
 
 
 def test_a_replay_by_time_takes_at_least_the_recorded_work():
-    one = thread(count=10, server_ns=300_000, gap_ns=100_000, before_ns=50_000, after_ns=70_000)
-    client, server = carry_out(columns_of(one))
+    calls = thread(count=10, server_ns=300_000, gap_ns=100_000, before_ns=50_000, after_ns=70_000)
+    client, server = carry_out(columns_of(calls))
     assert (client["total_ns"] >= 350_000).all()
     assert client["end_ns"][-1] - client["end_ns"][0] + client["total_ns"][0] >= 10 * 420_000 + 9 * 100_000 - 500_000
     assert (server["server_pieces"] > 0).any()
-    assert set(server["walked_bytes"][one.method == 1].tolist()) <= {65536, 100_000}
+    assert set(server["walked_bytes"][calls.method == 1].tolist()) <= {65536, 100_000}
 
 
 def test_by_pieces_as_much_is_done_as_at_the_pace_of_the_pilot():
-    one = thread(count=8, server_ns=1000, gap_ns=3000)
-    columns = columns_of(one)
+    calls = thread(count=8, server_ns=1000, gap_ns=3000)
+    columns = columns_of(calls)
     pilot = {
         "gap_pieces": np.array([0, 3, 3, 0, 3, 3, 3, 3]),
         "before_pieces": np.full(8, 1),
         "after_pieces": np.full(8, 0),
-        "walked_bytes": one.recv_bytes,
+        "walked_bytes": calls.recv_bytes,
     }
-    served = {"server_pieces": np.full(8, 2), "walked_bytes": one.sent_bytes}
-    made = by_pieces(columns, pilot, served, one.method)
+    served = {"server_pieces": np.full(8, 2), "walked_bytes": calls.sent_bytes}
+    made = by_pieces(columns, pilot, served, calls.method)
     assert made["gap_pieces"].tolist() == [0, 3, 3, 3, 3, 3, 3, 3]
     assert made["before_pieces"].tolist() == [1] * 8
     assert made["after_pieces"].tolist() == [0] * 8
     assert made["server_pieces"].tolist() == [2] * 8
-    assert made["request_walk_bytes"].tolist() == one.sent_bytes.tolist()
+    assert made["request_walk_bytes"].tolist() == calls.sent_bytes.tolist()
     client, server = carry_out(made)
     assert client["gap_pieces"].tolist() == made["gap_pieces"].tolist()
     assert server["server_pieces"].tolist() == made["server_pieces"].tolist()
@@ -110,9 +110,9 @@ def test_the_table_is_straight_between_sizes_and_goes_on_beyond_them():
     assert table == Table((100, 1100), (15.0, 2030.0))
     assert table.times_ns(np.array([100, 600, 2100])).tolist() == pytest.approx([15.0, 1022.5, 4045.0])
     assert Table((8,), (5.0,)).times_ns(np.array([1, 100])).tolist() == [5.0, 5.0]
-    one = thread(count=2)
+    calls = thread(count=2)
     flat = Table((1,), (1000.0,))
-    assert flat.thread_ns(one) == 4 * 1000 + 10_000 + 2 * (5_000 + 5_000 + 50_000)
+    assert flat.thread_ns(calls) == 4 * 1000 + 10_000 + 2 * (5_000 + 5_000 + 50_000)
 
 
 def test_the_ladder_ends_with_the_largest_message():
@@ -124,7 +124,7 @@ def test_the_beginning_of_the_traffic():
     whole = traffic(thread(count=100), thread(count=3))
 
     def counts(*limits):
-        return [len(one.method) for one in whole.limited(*limits).threads]
+        return [len(thread.method) for thread in whole.limited(*limits).threads]
 
     assert counts(30 * 210_000) == [30, 3]
     assert counts(10 * 210_000) == [20, 3]

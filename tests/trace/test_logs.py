@@ -37,16 +37,16 @@ def test_every_set_of_columns_is_read_by_its_names(tmp_path: Path, rule: int) ->
     text += head(V3, "IPC+SHM+OURS", " (Ours)", rule) + row(1, "A", 1, 2, 6, 1, 10, 5, 10.5, 4, 8)
     text += head(V4, "IPC+SHM", " (OTP)", rule) + row(1, "A", 3, 1, 2, 6, 1, 5, 10.5, 4, 8)
     batches, notes = read(tmp_path / "x.log", text)
-    assert [one.total_ns.tolist() for one in batches] == [[10_000_000], [10_500_000], [10_500_000], [10_500_000]]
-    for one in batches:
-        assert one.stage_ns.tolist() == [[1_000_000, 2_000_000, 6_000_000, 1_000_000]]
-    assert [None if one.server_ns is None else one.server_ns.tolist() for one in batches] == [
+    assert [batch.total_ns.tolist() for batch in batches] == [[10_000_000], [10_500_000], [10_500_000], [10_500_000]]
+    for batch in batches:
+        assert batch.stage_ns.tolist() == [[1_000_000, 2_000_000, 6_000_000, 1_000_000]]
+    assert [None if batch.server_ns is None else batch.server_ns.tolist() for batch in batches] == [
         None, None, [5_000_000], [5_000_000],
     ]  # fmt: skip
     assert batches[3].outside_ns is not None
     assert batches[3].outside_ns.tolist() == [3_000_000]
-    assert [one.sent_bytes.tolist() for one in batches] == [[1024 * 1024], [4096], [4096], [4096]]
-    assert [one.segment.bytes_are_partial for one in batches] == [False, False, True, True]
+    assert [batch.sent_bytes.tolist() for batch in batches] == [[1024 * 1024], [4096], [4096], [4096]]
+    assert [batch.segment.bytes_are_partial for batch in batches] == [False, False, True, True]
     assert notes.damaged_count == 0
 
 
@@ -55,7 +55,7 @@ def test_segments_restarts_gaps_and_odd_rows(tmp_path: Path) -> None:
     text += "\n" + "=" * 120 + "\nSUMMARY\n" + "=" * 120 + "\nTotal RPC Calls: 98\nAverage Total Time: 1.0 ms\n"
     text += v1_row(1) + v1_row(2) + v1_row(3)[:40] + "\n" + v1_row(123456) + "junk here\r\n" + "4     Mat"
     batches, notes = read(tmp_path / "x.log", b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    assert [one[:3] for one in calls(batches)] == [
+    assert [call[:3] for call in calls(batches)] == [
         ("segment 1", 1, "Init"), ("segment 1", 2, "a method"), ("segment 1", 3, "x" * 30), ("segment 1", 7, "Matmul"),
         ("segment 2", 1, "Matmul"), ("segment 2", 2, "Matmul"), ("segment 2", 123456, "Matmul"),
     ]  # fmt: skip
@@ -75,7 +75,7 @@ def test_ten_calls_of_one_trace_id_are_ten_calls(tmp_path: Path, shared: str) ->
     lines = [line for number in range(10) for _, line in tq_call(100.0 + number, (0.1, 0.5, 0.2), "f", shared)]
     batches, notes = read(tmp_path / "x.log", "".join(lines))
     assert len(calls(batches)) == 10
-    assert {one[3] for one in calls(batches)} == {800_000_000}
+    assert {call[3] for call in calls(batches)} == {800_000_000}
     assert not notes.counts["ends without a start"]
 
 
@@ -87,7 +87,7 @@ def test_sixty_four_interleaved_calls_pair_exactly(tmp_path: Path) -> None:
         parts = tuple(round(chosen.uniform(0.01, 0.5), 6) for _ in range(3))
         events += tq_call(begin, (parts[0], parts[1], parts[2]))
         wanted.add((round(begin * 1e6), *(round(part * 1e6) for part in parts)))
-    batches, notes = read(tmp_path / "x.log", "".join(line for _, line in sorted(events, key=lambda one: one[0])))
+    batches, notes = read(tmp_path / "x.log", "".join(line for _, line in sorted(events, key=lambda event: event[0])))
     found = {
         (round(begin / 1000), *(round(part / 1000) for part in parts))
         for batch in batches
@@ -147,14 +147,19 @@ def test_rotated_and_compressed_parts_are_one_log(tmp_path: Path) -> None:
 
 def test_a_compressed_log_is_damaged_only_if_it_is(tmp_path: Path) -> None:
     text = (head(V1) + v1_row(1) + v1_row(2)).encode()
-    one, other = gzip.compress(text), gzip.compress(v1_row(3).encode())
-    for data, calls_count in ((one, 2), (one + other, 3), (one + b"\0" * 600_000 + other, 3), (one + b"\0" * 512, 2)):
+    whole, other = gzip.compress(text), gzip.compress(v1_row(3).encode())
+    for data, calls_count in (
+        (whole, 2),
+        (whole + other, 3),
+        (whole + b"\0" * 600_000 + other, 3),
+        (whole + b"\0" * 512, 2),
+    ):
         batches, notes = read(tmp_path / "x.log.gz", data)
         assert (len(calls(batches)), notes.damaged_count, list(notes.examples)) == (calls_count, 0, [])
-    for cut in range(2, len(one)):
-        examples = read(tmp_path / "x.log.gz", one[:cut])[1].examples
+    for cut in range(2, len(whole)):
+        examples = read(tmp_path / "x.log.gz", whole[:cut])[1].examples
         assert examples[0].endswith("the compressed file breaks off"), (cut, examples)
-    assert read(tmp_path / "x.log.gz", one + b"rest")[1].damaged_count == 1
+    assert read(tmp_path / "x.log.gz", whole + b"rest")[1].damaged_count == 1
 
 
 def test_damage_in_a_mixed_log_is_named_by_its_line(tmp_path: Path) -> None:
