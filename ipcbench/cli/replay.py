@@ -12,7 +12,7 @@ from ipcbench.cli import EXIT_FAILED, format_option
 from ipcbench.cli.output import FORMATS, make_folder, write_file
 
 if TYPE_CHECKING:
-    from ipcbench.replay.outcome import Outcome
+    from ipcbench.replay.outcome import ReplayOutcome
 
 _BACKENDS = "zmq,zmq-tcp,shm,pipe"
 
@@ -99,7 +99,7 @@ def command(
     return EXIT_FAILED if any(backend.failure for backend in outcome.backends) or outcome.failed else 0
 
 
-def _write_files(outcome: Outcome, folder: Path) -> None:
+def _write_files(outcome: ReplayOutcome, folder: Path) -> None:
     from ipcbench.replay import render
 
     for name, form in (("replay.md", "markdown"), ("replay.json", "json"), ("replay.csv", "csv")):

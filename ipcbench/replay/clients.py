@@ -1,7 +1,7 @@
-"""From the files of a trace or a log to traffic: who called what, in which order, and what each call's server did.
+"""Reads traffic from a trace or a log: who called what, in which order, and what each call's server did.
 
-The segments of a log come one after the other: who starts again has ended before. A server's record belongs to the
-call whose trace id and span id it has; a log may say the server's share itself.
+The segments of a log are one client after another: one that starts again has ended before. A server's record belongs
+to the call with the same trace id and span id; a log may state the server's share itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ipcbench.errors import StoreError
-from ipcbench.replay.traffic import Lane, Traffic
+from ipcbench.replay.traffic import ThreadCalls, Traffic
 from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_MAGIC, SEGMENT_SUFFIX
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Notes
 from ipcbench.trace.readers.join import Servers, find_servers
@@ -33,21 +33,21 @@ _COLUMNS = ("gap_ns", "before_ns", "after_ns", "server_ns", "total_ns", "sent_by
 
 
 @dataclass(slots=True)
-class _Found:
-    """What is found while the files are read."""
+class _Reading:
+    """The state while the files are read."""
 
     servers: Servers
     calls: dict[str, list[Batch]] = field(default_factory=dict)
     """By client: a thread of a process, or a log."""
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
-    """By method: of what its messages are made."""
-    untold_count: int = 0
+    """By method: what its messages consist of."""
+    unrecorded_count: int = 0
     """Calls without a record."""
     has_begins: bool = True
-    """Whether every call says when it began."""
+    """Whether the begin of every call is known."""
     notes: Notes = field(default_factory=Notes)
     counts: Counter[str] = field(default_factory=Counter)
-    """Calls that need a remark, by the remark."""
+    """Calls that need a remark, by its text."""
 
 
 def read_traffic(path: Path) -> Traffic:
@@ -57,18 +57,18 @@ def read_traffic(path: Path) -> Traffic:
         StoreError: there is no such path, it cannot be read, or it holds no call with a request and a reply.
     """
     with as_store_errors(path):
-        files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [regular(path)]
-        own = [one for one in files if one.suffix in {SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX} or _is_segment(one)]
-        logs = [one for one in files if one == path or (".log" in one.name and one.is_file())]
+        files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [regular(path)]
+        own = [file for file in files if file.suffix in {SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX} or _is_segment(file)]
+        logs = [file for file in files if file == path or (".log" in file.name and file.is_file())]
     notes = Notes()
-    found = _Found(find_servers([one for one in own if one.suffix != HISTOGRAMS_SUFFIX], notes), notes=notes)
-    for one in own:
-        _read_own(one, found)
+    state = _Reading(find_servers([file for file in own if file.suffix != HISTOGRAMS_SUFFIX], notes), notes=notes)
+    for file in own:
+        _read_own(file, state)
     if not own:
         for parts in grouped(logs):
-            for batch in read_log(parts, found.notes):
-                _take(batch.segment.source, batch, found)
-    return _make(str(path), found)
+            for batch in read_log(parts, state.notes):
+                _take(batch.segment.source, batch, state)
+    return _make(str(path), state)
 
 
 def _is_segment(path: Path) -> bool:
@@ -78,64 +78,66 @@ def _is_segment(path: Path) -> bool:
         return file.read(len(SEGMENT_MAGIC)) == SEGMENT_MAGIC
 
 
-def _read_own(path: Path, found: _Found) -> None:
+def _read_own(path: Path, state: _Reading) -> None:
     if path.suffix == HISTOGRAMS_SUFFIX:
-        for bulk in read_tally(path, found.notes):
+        for bulk in read_tally(path, state.notes):
             if bulk.segment.role not in _ROLES_OF_SERVERS:
-                found.untold_count += int(bulk.counts.sum()) + bulk.untimed_count
+                state.unrecorded_count += int(bulk.counts.sum()) + bulk.untimed_count
         return
-    for batch in read_segment(path, found.notes):
-        _take(path.stem.rpartition("-")[0], batch, found)
+    for batch in read_segment(path, state.notes):
+        _take(path.stem.rpartition("-")[0], batch, state)
 
 
-def _take(client: str, batch: Batch, found: _Found) -> None:
+def _take(client: str, batch: Batch, state: _Reading) -> None:
     if batch.segment.role in _ROLES_OF_SERVERS or _WAITING_STAGE not in batch.stages:
         return
-    found.calls.setdefault(client, []).append(batch)
+    state.calls.setdefault(client, []).append(batch)
     if batch.layout is not None:
         for method, layout in zip(batch.method.tolist(), batch.layout.tolist(), strict=True):
-            found.layouts.setdefault(batch.methods[method], Counter())[batch.layouts[layout]] += 1
+            state.layouts.setdefault(batch.methods[method], Counter())[batch.layouts[layout]] += 1
 
 
-def _make(source: str, found: _Found) -> Traffic:
+def _make(source: str, state: _Reading) -> Traffic:
     methods: dict[str, int] = {}
-    lanes = [_lane(client, batches, methods, found) for client, batches in found.calls.items()]
-    lanes = [lane for lane in lanes if len(lane.method)]
-    if not lanes:
+    threads = [_thread_calls(client, batches, methods, state) for client, batches in state.calls.items()]
+    threads = [thread for thread in threads if len(thread.method)]
+    if not threads:
         raise StoreError(
-            f"{source}: no calls to replay: none has a request and a reply ({found.notes.lines_count:,} lines, "
-            f"{found.notes.damaged_count:,} of them damaged)"
+            f"{source}: no calls to replay: none has a request and a reply ({state.notes.lines_count:,} lines, "
+            f"{state.notes.damaged_count:,} of them damaged)"
         )
-    remarks = [f"{count:,} {what}" for what, count in found.counts.items() if count]
-    gaps_known = not found.untold_count and found.has_begins
-    if found.untold_count:
-        remarks.append(f"{found.untold_count:,} calls have no record, so they are not replayed; record with sample=1.")
+    remarks = [f"{count:,} {what}" for what, count in state.counts.items() if count]
+    gaps_known = not state.unrecorded_count and state.has_begins
+    if state.unrecorded_count:
+        remarks.append(
+            f"{state.unrecorded_count:,} calls have no record, so they are not replayed; record with sample=1."
+        )
     if not gaps_known:
-        lanes = [replace(lane, gap_ns=np.zeros_like(lane.gap_ns)) for lane in lanes]
+        threads = [replace(thread, gap_ns=np.zeros_like(thread.gap_ns)) for thread in threads]
         remarks.append("The client's work between calls is unknown: calls follow one another at once, here as there.")
     return Traffic(
         source=source,
         methods=tuple(methods),
-        lanes=tuple(lanes),
+        threads=tuple(threads),
         gaps_known=gaps_known,
-        recorded_calls_count=sum(len(lane.method) for lane in lanes),
+        recorded_calls_count=sum(len(thread.method) for thread in threads),
         remarks=tuple(remarks),
-        layouts={name: counter.most_common(1)[0][0] for name, counter in found.layouts.items()},
+        layouts={name: counter.most_common(1)[0][0] for name, counter in state.layouts.items()},
     )
 
 
-def _lane(client: str, batches: Sequence[Batch], methods: dict[str, int], found: _Found) -> Lane:
-    """Return a client's calls; `found.counts` gets what is to be said of them."""
-    most = max(len(one.stages) for one in batches)
-    chosen = [one for one in batches if len(one.stages) == most]
-    inner = sum(len(one.ids) for one in batches) - sum(len(one.ids) for one in chosen)
+def _thread_calls(client: str, batches: Sequence[Batch], methods: dict[str, int], state: _Reading) -> ThreadCalls:
+    """Return a client's calls; remarks on them are counted in `state.counts`."""
+    most = max(len(batch.stages) for batch in batches)
+    chosen = [batch for batch in batches if len(batch.stages) == most]
+    inner = sum(len(batch.ids) for batch in batches) - sum(len(batch.ids) for batch in chosen)
     begin, total, failed, sent, recv = (
-        np.concatenate([getattr(one, name) for one in chosen])
+        np.concatenate([getattr(batch, name) for batch in chosen])
         for name in ("begin_ns", "total_ns", "failed", "sent_bytes", "recv_bytes")
     )
-    method = np.concatenate([_method_numbers(one, methods) for one in chosen])
+    method = np.concatenate([_method_numbers(batch, methods) for batch in chosen])
     before, after = (np.concatenate(columns) for columns in zip(*map(_work, chosen), strict=True))
-    server = np.concatenate([_server(one, found.servers) for one in chosen])
+    server = np.concatenate([_server(batch, state.servers) for batch in chosen])
     gap = np.zeros_like(total)
     order = np.arange(len(total))
     if (begin != UNKNOWN_NS).all():
@@ -143,17 +145,19 @@ def _lane(client: str, batches: Sequence[Batch], methods: dict[str, int], found:
         ends = np.maximum.accumulate((begin + total)[order])
         gap[order[1:]] = begin[order][1:] - ends[:-1]
     else:
-        found.has_begins = False
+        state.has_begins = False
     sound = (total >= 0) & (np.minimum(sent, recv) >= 0) & (np.maximum(sent, recv) <= _LARGEST_BYTES)
     good = order[(~failed & sound)[order]]
-    found.counts["calls failed and are not replayed."] += int(failed.sum())
-    found.counts["calls have impossible times or sizes, or more than 1 GiB, and are not replayed."] += int(
+    state.counts["calls failed and are not replayed."] += int(failed.sum())
+    state.counts["calls have impossible times or sizes, or more than 1 GiB, and are not replayed."] += int(
         (~sound & ~failed).sum()
     )
-    found.counts["calls began before the one before them ended; they follow it at once."] += int((gap < 0).sum())
-    found.counts["calls are the inside of other calls, and are not replayed again."] += inner
+    state.counts["calls began before the one before them ended; they follow it at once."] += int((gap < 0).sum())
+    state.counts["calls are the inside of other calls, and are not replayed again."] += inner
     columns = (np.maximum(gap, 0), before, after, server, total, sent, recv)
-    return Lane(client, method[good], **{name: one[good] for name, one in zip(_COLUMNS, columns, strict=True)})
+    return ThreadCalls(
+        client, method[good], **{name: column[good] for name, column in zip(_COLUMNS, columns, strict=True)}
+    )
 
 
 def _method_numbers(batch: Batch, methods: dict[str, int]) -> Ints:
@@ -162,7 +166,7 @@ def _method_numbers(batch: Batch, methods: dict[str, int]) -> Ints:
 
 
 def _work(batch: Batch) -> tuple[Ints, Ints]:
-    """Return the client's work in each call before its transport stages, and after them, the unaccounted included."""
+    """Return the client's work in each call before and after its transport stages, unaccounted time included."""
     in_transport = [index for index, name in enumerate(batch.stages) if name in _TRANSPORT_STAGES]
     stages = np.maximum(batch.stage_ns, 0)
     before = stages[:, : in_transport[0]].sum(axis=1)
@@ -171,9 +175,9 @@ def _work(batch: Batch) -> tuple[Ints, Ints]:
 
 
 def _server(batch: Batch, servers: Servers) -> Ints:
-    """Return the server's work in each call, UNKNOWN_NS where nothing tells; never more than the call was away.
+    """Return the server's work in each call, UNKNOWN_NS where it is not recorded; at most the call's transport stages.
 
-    It is taken as the server saw it, whole: a server that was quick may have begun before its client was done sending.
+    It is the whole work as the server saw it: a quick server may have begun before its client had finished sending.
     """
     server = np.full(len(batch.ids), UNKNOWN_NS, dtype=np.int64)
     if batch.server_ns is not None:

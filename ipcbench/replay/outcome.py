@@ -1,14 +1,15 @@
-"""What follows from a replay: predicted end-to-end times, gains, ranks, ties; and per method what was and what is.
+"""The results of a replay: predicted end-to-end times, gains, ranks, ties, and the times of each method.
 
 A prediction is what the replay took, plus the recorded server's work if it was not replayed. If the transport of the
 trace was replayed as well, gains are against that replay and not against the single recording, which may have been
 disturbed. Only where the server's work is unknown, and therefore not replayed, is the prediction then the recorded time
-plus the difference between the two replays: the unknown is in the recording and not in the difference.
+plus the difference between the two replays: the unknown part is in the recording, not in the difference.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import add
 
 import numpy as np
 
@@ -23,7 +24,7 @@ _DOUBTFUL_RATIO = 0.1
 
 @dataclass(frozen=True, slots=True)
 class BackendOutcome:
-    """What is said of one backend. Times are in ns, from the first call's begin to the last one's end.
+    """The result of one backend. Times are in ns, from the first call's begin to the last one's end.
 
     Attributes:
         rounds_count: replays that ended.
@@ -63,11 +64,11 @@ class MethodOutcome:
     """None if it is unknown."""
     replayed_ns: dict[str, float]
     layout: str = ""
-    """Of what its messages usually are made; empty if the trace does not say."""
+    """What its messages usually consist of; empty if the trace does not say."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """The whole result.
 
     Attributes:
@@ -91,15 +92,15 @@ class Outcome:
     failed: dict[str, str]
 
 
-def conclude(replayed: Replayed, seed: int = 1) -> Outcome:
-    """Return what follows; `seed` is that of the bootstrap."""
+def conclude(replayed: Replayed, seed: int = 1) -> ReplayOutcome:
+    """Return the results; `seed` is that of the bootstrap."""
     traffic, request = replayed.traffic, replayed.request
-    done = {name: one for name, one in replayed.measured.items() if one.lanes_ns}
-    failures = {name: one.failure for name, one in replayed.measured.items() if not one.lanes_ns}
+    done = {name: measured for name, measured in replayed.measured.items() if measured.threads_ns}
+    failures = {name: measured.failure for name, measured in replayed.measured.items() if not measured.threads_ns}
     anchor = request.source if request.source in done else ""
     generator = np.random.default_rng(seed)
     differs = bool(anchor) and not traffic.server_known
-    ends = {name: _ends(replayed, one, done[anchor] if differs else None) for name, one in done.items()}
+    ends = {name: _ends(replayed, measured, done[anchor] if differs else None) for name, measured in done.items()}
     floor = noise_floor_ratio([values for name, values in ends.items() if not (differs and name == anchor)])
     estimates = {name: median_estimate(values, generator) for name, values in ends.items()}
     ranks = _ranks(ends, estimates, floor or 0.0)
@@ -110,14 +111,14 @@ def conclude(replayed: Replayed, seed: int = 1) -> Outcome:
         )
         for name in done
     )
-    return Outcome(
+    return ReplayOutcome(
         traffic=traffic,
         source=anchor,
         think=request.think,
-        rounds_count=max(len(one.lanes_ns) for one in done.values()),
+        rounds_count=max(len(measured.threads_ns) for measured in done.values()),
         recorded_ns=traffic.recorded_ns,
         noise_ratio=floor,
-        backends=tuple(sorted(backends, key=lambda one: one.predicted_ns.estimate)),
+        backends=tuple(sorted(backends, key=lambda backend: backend.predicted_ns.estimate)),
         methods=_methods(traffic, done),
         remarks=(*traffic.remarks, *_remarks(replayed, anchor, bounded)),
         left_out=replayed.skipped,
@@ -126,7 +127,7 @@ def conclude(replayed: Replayed, seed: int = 1) -> Outcome:
 
 
 def _longest(measured: Measured) -> list[int]:
-    return [max(lanes) for lanes in measured.lanes_ns]
+    return [max(threads) for threads in measured.threads_ns]
 
 
 def _ends(replayed: Replayed, measured: Measured, anchor: Measured | None) -> list[float]:
@@ -135,21 +136,21 @@ def _ends(replayed: Replayed, measured: Measured, anchor: Measured | None) -> li
     if anchor is not None:
         base = _longest(anchor)
         usual = float(np.median(base))
-        # A round in which only one of the two was replayed is held against the usual one.
+        # A round in which only one of the two was replayed is compared with the median.
         return [
-            max(traffic.recorded_ns + one - (base[index] if index < len(base) else usual), 1.0)
-            for index, one in enumerate(_longest(measured))
+            max(traffic.recorded_ns + longest_ns - (base[index] if index < len(base) else usual), 1.0)
+            for index, longest_ns in enumerate(_longest(measured))
         ]
     omitted = [
-        0 if replayed.request.think else int(lane.server_ns[lane.server_ns != UNKNOWN_NS].sum())
-        for lane in traffic.lanes
+        0 if replayed.request.think else int(thread.server_ns[thread.server_ns != UNKNOWN_NS].sum())
+        for thread in traffic.threads
     ]
-    return [float(max(one + more for one, more in zip(lanes, omitted, strict=True))) for lanes in measured.lanes_ns]
+    return [float(max(map(add, threads, omitted))) for threads in measured.threads_ns]
 
 
 def _ranks(ends: dict[str, list[float]], estimates: dict[str, Estimate | None], floor_ratio: float) -> dict[str, int]:
-    """Return ranks; without intervals nobody can be told apart from anybody."""
-    known = [one for one in estimates.values() if one is not None]
+    """Return ranks; without intervals all backends share the first."""
+    known = [estimate for estimate in estimates.values() if estimate is not None]
     if len(known) < len(estimates):
         return dict.fromkeys(ends, 1)
     return dict(zip(ends, rank_groups(known, floor_ratio), strict=True))
@@ -166,7 +167,7 @@ def _backend(
     against: str,
     rank: int,
 ) -> BackendOutcome:
-    """Return what is said of one backend; its gain is `against` the replay of another, or the recording if empty."""
+    """Return the result of a backend; its gain is `against` the replay of another, or the recording if empty."""
     traffic, measured = replayed.traffic, replayed.measured[name]
     recorded, middle, estimate = float(traffic.recorded_ns), float(np.median(ends[name])), estimates[name]
     bounded = not anchor and not traffic.server_known
@@ -184,7 +185,7 @@ def _backend(
         table += recorded - _table_ns(replayed, anchor)
     return BackendOutcome(
         name=name,
-        rounds_count=len(measured.lanes_ns),
+        rounds_count=len(measured.threads_ns),
         replayed_ns=float(np.median(_longest(measured))),
         table_ns=table,
         predicted_ns=predicted,
@@ -198,14 +199,14 @@ def _backend(
 
 def _table_ns(replayed: Replayed, name: str) -> float:
     table = replayed.table(name)
-    return max(table.lane_ns(lane) for lane in replayed.traffic.lanes)
+    return max(table.thread_ns(thread) for thread in replayed.traffic.threads)
 
 
 def _waited_ns(traffic: Traffic) -> int:
     """Return the longest that any server may have worked where it is unknown: all of the waiting and sending."""
     return max(
-        int((lane.total_ns - lane.before_ns - lane.after_ns)[lane.server_ns == UNKNOWN_NS].sum())
-        for lane in traffic.lanes
+        int((thread.total_ns - thread.before_ns - thread.after_ns)[thread.server_ns == UNKNOWN_NS].sum())
+        for thread in traffic.threads
     )
 
 
@@ -217,15 +218,15 @@ def _remarks(replayed: Replayed, anchor: str, bounded: bool) -> list[str]:
             "or --calls asks for."
         )
     if not traffic.server_known:
-        unknown = sum(int(np.count_nonzero(lane.server_ns == UNKNOWN_NS)) for lane in traffic.lanes)
+        unknown = sum(int(np.count_nonzero(thread.server_ns == UNKNOWN_NS)) for thread in traffic.threads)
         remarks.append(
             f"The server's share of {unknown:,} calls is unknown: it is replayed as none"
             + (", and the end-to-end time is only known to lie between two bounds." if bounded else ".")
         )
-    if len(traffic.lanes) > 1:
+    if len(traffic.threads) > 1:
         remarks.append(
-            f"{len(traffic.lanes)} clients run at once, each with a server of its own: queueing at a shared server is "
-            "not replayed."
+            f"{len(traffic.threads)} clients run at once, each with a server of its own: queueing at a shared server "
+            "is not replayed."
         )
     if anchor and traffic.server_known and replayed.request.think:
         off = float(np.median(_longest(replayed.measured[anchor]))) / traffic.recorded_ns - 1
@@ -242,7 +243,7 @@ def _remarks(replayed: Replayed, anchor: str, bounded: bool) -> list[str]:
 def _methods(traffic: Traffic, done: dict[str, Measured]) -> tuple[MethodOutcome, ...]:
     columns = ("method", "sent_bytes", "recv_bytes", "total_ns", "server_ns")
     method, sent, recv, total, server = (
-        np.concatenate([getattr(lane, name) for lane in traffic.lanes]) for name in columns
+        np.concatenate([getattr(thread, name) for thread in traffic.threads]) for name in columns
     )
     outcomes = []
     for index in np.unique(method).tolist():
@@ -258,10 +259,10 @@ def _methods(traffic: Traffic, done: dict[str, Measured]) -> tuple[MethodOutcome
                 recorded_ns=float(total[chosen].mean()),
                 server_ns=float(server[chosen].mean()) if known else None,
                 replayed_ns={
-                    name: float(np.median([sums[index] for sums in one.method_ns])) / count
-                    for name, one in done.items()
+                    name: float(np.median([sums[index] for sums in measured.method_ns])) / count
+                    for name, measured in done.items()
                 },
                 layout=traffic.layouts.get(traffic.methods[index], ""),
             )
         )
-    return tuple(sorted(outcomes, key=lambda one: -one.recorded_ns * one.calls_count))
+    return tuple(sorted(outcomes, key=lambda method: -method.recorded_ns * method.calls_count))

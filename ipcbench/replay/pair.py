@@ -1,4 +1,4 @@
-"""One replayed client over one backend: its two processes, its two channels, and the lists of calls they carry out."""
+"""One replayed client over one backend: its two processes and channels, and the lists of calls they carry out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipcbench.processes.control import Switchboard
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.registry import get_backend
 from ipcbench.replay.parts import COLUMNS
-from ipcbench.replay.traffic import Lane
+from ipcbench.replay.traffic import ThreadCalls
 from ipcbench.replay.work import BY_TIME
 from ipcbench.spec import ChannelSpec
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
@@ -28,7 +28,7 @@ Columns = dict[str, Ints]
 
 
 class Pair:
-    """The processes of one client; a context manager that leaves none of them.
+    """The two processes of one client.
 
     Args:
         backend: the transport's registered name, or `module:Class`.
@@ -75,7 +75,7 @@ class Pair:
                 processes=processes,
             )
             self._addresses.append(self._backend.create(channel))
-        there, back = (one.as_dict() for one in self._addresses)
+        there, back = (address.as_dict() for address in self._addresses)
         request = {"backend": self._name, "there": there, "back": back}
         self._group.ask_all(_call("open_part", request), _OPEN_S)
 
@@ -120,11 +120,19 @@ def _call(function: str, request: dict[str, Any]) -> dict[str, Any]:
     return {"do": "call", "function": f"ipcbench.replay.parts:{function}", **request}
 
 
-def columns_of(lane: Lane) -> Columns:
-    """Return a lane as the list of calls that the processes carry out, all work by its time."""
-    by_time = np.full(len(lane.method), BY_TIME, dtype=np.int64)
-    server = np.where(lane.server_ns == UNKNOWN_NS, 0, lane.server_ns)
-    values = (lane.gap_ns, lane.before_ns, lane.after_ns, server, lane.sent_bytes, lane.recv_bytes, *[by_time] * 6)
+def columns_of(thread: ThreadCalls) -> Columns:
+    """Return a thread's calls as the list that the processes carry out, all work by its time."""
+    by_time = np.full(len(thread.method), BY_TIME, dtype=np.int64)
+    server = np.where(thread.server_ns == UNKNOWN_NS, 0, thread.server_ns)
+    values = (
+        thread.gap_ns,
+        thread.before_ns,
+        thread.after_ns,
+        server,
+        thread.sent_bytes,
+        thread.recv_bytes,
+        *[by_time] * 6,
+    )
     return dict(zip(COLUMNS, values, strict=True))
 
 

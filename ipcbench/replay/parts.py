@@ -1,7 +1,7 @@
-"""What the two processes of a replayed client do: one calls, one serves, both after the same list of calls.
+"""The two processes of a replayed client: one calls, one serves, both by the same list of calls.
 
-The list says for each call: method, gap, work before and after, the server's work, both sizes. A message carries its
-call's number where it has room for it, so that a lost, repeated or mixed-up message ends the replay.
+The list holds each call's gap, work before and after, server's work, and both sizes. A message carries its call's
+number where it has room for it, so that a lost, repeated or mixed-up message ends the replay.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ COLUMNS = (
     "gap_ns", "before_ns", "after_ns", "server_ns", "sent_bytes", "recv_bytes",
     "gap_pieces", "before_pieces", "after_pieces", "server_pieces", "request_walk_bytes", "reply_walk_bytes",
 )  # fmt: skip
-"""Of the list. Work is done by its pieces if they are given, else by its time; then the whole message is walked through
-within that time, as far as it goes."""
+"""Of the list. Work is done by its pieces if they are given, else by its time; then as much of the message as that time
+allows is walked through."""
 
 _NUMBER = Struct("=q")
 
@@ -87,7 +87,7 @@ class Part:
 
 
 class ClientPart(Part):
-    """Calls."""
+    """The calling side."""
 
     def run(self) -> Columns:
         """Return, of each call, `total_ns`, `transport_ns` (request handed over to reply here), `end_ns`, and the work.
@@ -123,7 +123,7 @@ class ClientPart(Part):
 
 
 class ServerPart(Part):
-    """Serves."""
+    """The serving side."""
 
     def run(self) -> Columns:
         """Return `server_pieces` and `walked_bytes` of each call."""
@@ -162,8 +162,8 @@ def run_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     columns = {name: array("q") for name in COLUMNS}
     for name, column in columns.items():
         column.frombytes(request["columns"][name])
-    (writer,) = (one for one in worker.endpoints if isinstance(one, Writer))
-    (reader,) = (one for one in worker.endpoints if isinstance(one, Reader))
+    (writer,) = (endpoint for endpoint in worker.endpoints if isinstance(endpoint, Writer))
+    (reader,) = (endpoint for endpoint in worker.endpoints if isinstance(endpoint, Reader))
     part = (ClientPart if worker.index == CLIENT else ServerPart)(writer, reader, columns, request["stall_s"])
     gc.collect()
     gc.freeze()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ipcbench.replay.outcome import BackendOutcome, MethodOutcome, Outcome
+from ipcbench.replay.outcome import BackendOutcome, MethodOutcome, ReplayOutcome
 from ipcbench.stats.decisions import MIN_ROUNDS, Interval
 from ipcbench.util.units import format_duration_ns, format_significant
 
@@ -44,14 +44,14 @@ def _time(interval: Interval, has_interval: bool) -> str:
     return f"{estimate} [{format_duration_ns(interval.low)}, {format_duration_ns(interval.high)}]"
 
 
-def _rank(one: BackendOutcome, outcome: Outcome) -> str:
+def _rank(one: BackendOutcome, outcome: ReplayOutcome) -> str:
     if one.rounds_count < 2:
         return "–"
     tied = sum(other.rank == one.rank for other in outcome.backends) > 1
     return f"{one.rank} (tie)" if tied else str(one.rank)
 
 
-def backend_rows(outcome: Outcome) -> Rows:
+def backend_rows(outcome: ReplayOutcome) -> Rows:
     """Return the head and the rows of the table of backends."""
     bounded = any(one.at_most_ns is not None for one in outcome.backends)
     head = ["backend", "rank", "replayed", "α+β table", "at least" if bounded else "predicted end to end"]
@@ -70,7 +70,7 @@ def backend_rows(outcome: Outcome) -> Rows:
     return head, rows
 
 
-def method_rows(outcome: Outcome) -> Rows:
+def method_rows(outcome: ReplayOutcome) -> Rows:
     """Return the head and the rows of the table of methods; times are means per call."""
     names = [one.name for one in outcome.backends]
     head = ["method", "calls", "sent B", "received B", "then", "of it server", *names]
@@ -93,14 +93,14 @@ def _method_row(one: MethodOutcome, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _think(outcome: Outcome) -> str:
+def _think(outcome: ReplayOutcome) -> str:
     known = outcome.traffic.server_known
     return ("with" if known else "with what is known of") if outcome.think else "without"
 
 
-def _sentences(outcome: Outcome) -> list[str]:
+def _sentences(outcome: ReplayOutcome) -> list[str]:
     traffic = outcome.traffic
-    clients = len(traffic.lanes)
+    clients = len(traffic.threads)
     lines = [
         f"{traffic.calls_count:,} calls of {clients} client{'s' if clients > 1 else ''} took "
         f"{format_duration_ns(outcome.recorded_ns)} as recorded; replayed {outcome.rounds_count} "
@@ -128,7 +128,7 @@ def _sentences(outcome: Outcome) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def as_text(outcome: Outcome) -> str:
+def as_text(outcome: ReplayOutcome) -> str:
     """Return the outcome for a terminal."""
     parts = [f"Replay of {printable(outcome.traffic.source)}", "", *_sentences(outcome)]
     for title, rows in (("End to end", backend_rows(outcome)), ("By method, mean of a call", method_rows(outcome))):
@@ -148,7 +148,7 @@ def _aligned(head: list[str], rows: list[list[str]]) -> list[str]:
     return lines
 
 
-def as_markdown(outcome: Outcome) -> str:
+def as_markdown(outcome: ReplayOutcome) -> str:
     """Return the outcome as Markdown."""
     parts = [f"# Replay of {_safe(outcome.traffic.source)}", "", *(f"- {_safe(one)}" for one in _sentences(outcome))]
     for title, (head, rows) in (("End to end", backend_rows(outcome)), ("By method", method_rows(outcome))):
@@ -165,13 +165,13 @@ def _safe(text: str) -> str:
     return printable(text).translate(_ESCAPES)
 
 
-def as_json(outcome: Outcome) -> str:
+def as_json(outcome: ReplayOutcome) -> str:
     """Return everything as one JSON object; times in ns."""
     values: dict[str, Any] = {
         "source": outcome.traffic.source,
         "recorded_over": outcome.source or None,
         "think": "recorded" if outcome.think else "none",
-        "clients_count": len(outcome.traffic.lanes),
+        "clients_count": len(outcome.traffic.threads),
         "calls_count": outcome.traffic.calls_count,
         "recorded_calls_count": outcome.traffic.recorded_calls_count,
         "gaps_known": outcome.traffic.gaps_known,
@@ -188,7 +188,7 @@ def as_json(outcome: Outcome) -> str:
     return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def as_csv(outcome: Outcome) -> str:
+def as_csv(outcome: ReplayOutcome) -> str:
     """Return the table of backends as CSV; times in ns."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -205,7 +205,7 @@ def as_csv(outcome: Outcome) -> str:
     return out.getvalue()
 
 
-FORMS: dict[str, Callable[[Outcome], str]] = {
+FORMS: dict[str, Callable[[ReplayOutcome], str]] = {
     "text": as_text,
     "markdown": as_markdown,
     "json": as_json,

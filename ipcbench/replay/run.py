@@ -1,8 +1,8 @@
 """A replay: rounds in which every backend carries the traffic once, in shuffled order, on fresh processes.
 
-The backend that the trace was recorded over, where it is known, is replayed too. A first replay over it, the pilot,
-shows how much work is done there in the recorded times; from then on, that much is done over every backend, and takes
-what it takes: a process that was woken works slower, and so does one whose message lies in another core's cache.
+The backend that the trace was recorded over, if known, is replayed too. A first replay over it, the pilot, shows how
+much work fits into the recorded times. All later replays do that much work, however long it takes: a process that was
+just woken works slower, and so does one whose message lies in another core's cache.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ipcbench.trace.readers.batch import Ints
 
 STALL_S = 10.0
 _START_S = 1.0
-"""What starting and ending the processes of a replay takes, for planning."""
+"""Estimated time to start and end the processes of a replay."""
 
 Say = Callable[[str], None]
 
@@ -75,16 +75,16 @@ class Request:
 
 @dataclass(slots=True)
 class Measured:
-    """What one backend did. Lists have one entry per round.
+    """Measurements of one backend. Lists have one entry per round.
 
     Attributes:
-        lanes_ns: each client's time from its first call's begin to its last one's end.
+        threads_ns: each client's time from its first call's begin to its last one's end.
         method_ns: sums of the calls' times by method, of all clients; shape (methods,).
         trips_ns: the calibration's round trips.
         failure: why there is nothing more.
     """
 
-    lanes_ns: list[list[int]] = field(default_factory=list)
+    threads_ns: list[list[int]] = field(default_factory=list)
     method_ns: list[Ints] = field(default_factory=list)
     trips_ns: list[Ints] = field(default_factory=list)
     failure: str = ""
@@ -123,7 +123,7 @@ def replay(traffic: Traffic, request: Request, say: Say = lambda _: None) -> Rep
 
     Raises:
         UnknownBackend, ConfigError, BackendUnavailable: before anything is started.
-        TrialError: over no backend did it work.
+        TrialError: it failed over every backend.
     """
     backends, skipped = _select(request, traffic.largest_bytes)
     for name, reason in skipped.items():
@@ -133,8 +133,8 @@ def replay(traffic: Traffic, request: Request, say: Say = lambda _: None) -> Rep
     traffic = traffic.limited(least_s * 1e9, request.calls_count)
     result = Replayed(request, traffic, {name: Measured() for name in backends}, skipped, ladder(traffic.largest_bytes))
     _Replay(result, backends, say).carry_out()
-    failures = [f"{name}: {one.failure}" for name, one in result.measured.items() if one.failure]
-    if all(not one.lanes_ns for one in result.measured.values()):
+    failures = [f"{name}: {measured.failure}" for name, measured in result.measured.items() if measured.failure]
+    if not any(measured.threads_ns for measured in result.measured.values()):
         raise TrialError("; ".join(failures))
     return result
 
@@ -158,10 +158,10 @@ class _Replay:
         self._backends = backends
         self._say = say
         traffic = result.traffic if result.request.think else result.traffic.without_think()
-        self._lists = [columns_of(lane) for lane in traffic.lanes]
+        self._lists = [columns_of(thread) for thread in traffic.threads]
 
     def carry_out(self) -> None:
-        """Replay round after round while the budget lasts; the first round always is."""
+        """Replay round after round while the budget lasts; the first round always runs."""
         started_s = time.monotonic()
         host = os.environ.get(CONTROL_HOST_VARIABLE)
         with RunDir() as run_dir, Switchboard(run_dir.path, host) as switchboard:
@@ -186,31 +186,31 @@ class _Replay:
                 self._say(f"warning: {name} failed: {error}")
                 continue
             measured.trips_ns.append(trips)
-            measured.lanes_ns.append(
-                [int(one["end_ns"][-1] - one["end_ns"][0] + one["total_ns"][0]) for one in clients]
+            measured.threads_ns.append(
+                [int(client["end_ns"][-1] - client["end_ns"][0] + client["total_ns"][0]) for client in clients]
             )
             measured.method_ns.append(self._by_method(clients))
             where = f"round {index + 1}/{self._request.rounds}"
-            self._say(f"{where}  {name}  {max(measured.lanes_ns[-1]) / 1e9:.3f} s")
+            self._say(f"{where}  {name}  {max(measured.threads_ns[-1]) / 1e9:.3f} s")
 
     def _by_method(self, clients: Sequence[Columns]) -> Ints:
         sums = np.zeros(len(self._result.traffic.methods), dtype=np.int64)
-        for lane, client in zip(self._result.traffic.lanes, clients, strict=True):
-            np.add.at(sums, lane.method, client["total_ns"])
+        for thread, client in zip(self._result.traffic.threads, clients, strict=True):
+            np.add.at(sums, thread.method, client["total_ns"])
         return sums
 
     def _pilot(self, run_dir: RunDir, switchboard: Switchboard) -> None:
-        """Replay over the source by time, to know the recorded work by its pieces."""
+        """Replay over the source by time, to learn how many pieces of work the recorded times hold."""
         try:
             clients, servers, _ = self._once(self._request.source, run_dir, switchboard)
         except IpcbenchError as error:
             self._result.measured[self._request.source].failure = str(error)
             self._say(f"warning: {self._request.source} failed: {error}")
             return
-        lanes = self._result.traffic.lanes
+        threads = self._result.traffic.threads
         self._lists = [
-            by_pieces(columns, client, server, lane.method)
-            for lane, columns, client, server in zip(lanes, self._lists, clients, servers, strict=True)
+            by_pieces(columns, client, server, thread.method)
+            for thread, columns, client, server in zip(threads, self._lists, clients, servers, strict=True)
         ]
 
     def _once(self, name: str, run_dir: RunDir, switchboard: Switchboard) -> tuple[list[Columns], list[Columns], Ints]:
@@ -228,7 +228,7 @@ class _Replay:
             limit_s = 3 * stall_s
             _at_once(pairs, [warm_up(columns) for columns in self._lists], limit_s)
             done = _at_once(pairs, self._lists, limit_s)
-            # Last, since large messages one after the other leave a TCP connection in another state than the calls do.
+            # Last, since a row of large messages leaves a TCP connection in another state than the calls do.
             calibration = back_to_back(self._result.ladder_bytes)
             trips = pairs[0].carry_out(calibration, limit_s)[0]["transport_ns"]
             for pair in pairs:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipcbench.replay.traffic import Lane
+from ipcbench.replay.traffic import ThreadCalls
 from ipcbench.stats.decisions import FloatArray
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
 
@@ -44,11 +44,11 @@ class Table:
         times: FloatArray = np.maximum(ys[piece] + slope * (sizes - xs[piece]), 0.0)
         return times
 
-    def lane_ns(self, lane: Lane) -> float:
+    def thread_ns(self, thread: ThreadCalls) -> float:
         """Return how long that client would take; server's work that is unknown counts as none."""
-        server = np.where(lane.server_ns == UNKNOWN_NS, 0, lane.server_ns)
-        work = int((lane.gap_ns + lane.before_ns + lane.after_ns + server).sum())
-        return work + float(self.times_ns(lane.sent_bytes).sum() + self.times_ns(lane.recv_bytes).sum())
+        server = np.where(thread.server_ns == UNKNOWN_NS, 0, thread.server_ns)
+        work = int((thread.gap_ns + thread.before_ns + thread.after_ns + server).sum())
+        return work + float(self.times_ns(thread.sent_bytes).sum() + self.times_ns(thread.recv_bytes).sum())
 
 
 def ladder(largest_bytes: int) -> Ints:

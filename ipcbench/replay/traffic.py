@@ -1,6 +1,6 @@
 """Traffic: the calls of a trace as each client made them, in its order, with the work before, inside and between them.
 
-Of a recorded call, `serialize`, `deserialize` and whatever is in no stage are the client's own work; `send` and `wait`
+In a recorded call, `serialize`, `deserialize` and time outside all stages are the client's own work; `send` and `wait`
 hold the transport, and `wait` the server's work as well. Begin times are used only to get the *gap*, the client's work
 between two calls: begin − previous end. They are never replayed, since the recorded transport's delays are in them.
 """
@@ -18,7 +18,7 @@ _ENOUGH_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class ThreadCalls:
     """One client's calls in program order. Columns have shape (n,).
 
     Attributes:
@@ -27,7 +27,7 @@ class Lane:
         gap_ns: work before the call; 0 before the first, and where it is unknown.
         before_ns: work inside the call before its request leaves: serialize.
         after_ns: work inside the call after its reply is here: deserialize, and what no stage accounts for.
-        server_ns: the server's work; UNKNOWN_NS where nothing tells.
+        server_ns: the server's work; UNKNOWN_NS where it is not recorded.
         total_ns: the whole call as it was recorded.
         sent_bytes, recv_bytes: request and reply.
     """
@@ -47,7 +47,7 @@ class Lane:
         """From the first call's begin to the last one's end; without gaps, the calls alone."""
         return int(self.gap_ns.sum() + self.total_ns.sum())
 
-    def first(self, count: int) -> Lane:
+    def first(self, count: int) -> ThreadCalls:
         """Return the first `count` calls."""
         columns = ("method", "gap_ns", "before_ns", "after_ns", "server_ns", "total_ns", "sent_bytes", "recv_bytes")
         return replace(self, **{name: getattr(self, name)[:count] for name in columns})
@@ -55,21 +55,21 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What is replayed.
+    """The traffic to replay.
 
     Attributes:
         source: where it was read from.
-        methods: names, into which `Lane.method` points.
-        lanes: the clients; all of them run at once.
+        methods: names, into which `ThreadCalls.method` points.
+        threads: the clients; all run at once.
         gaps_known: whether the time between calls is known; else calls follow one another at once.
-        recorded_calls_count: calls in the trace that could be replayed; the lanes may hold fewer.
+        recorded_calls_count: calls in the trace that could be replayed; `threads` may hold fewer.
         remarks: what the reader of the result must know, one sentence each.
-        layouts: by method, of what its messages usually are made, as text; for those that say so.
+        layouts: by method, what its messages usually consist of, as text; only for methods where it is known.
     """
 
     source: str
     methods: tuple[str, ...]
-    lanes: tuple[Lane, ...]
+    threads: tuple[ThreadCalls, ...]
     gaps_known: bool
     recorded_calls_count: int
     remarks: tuple[str, ...] = ()
@@ -77,40 +77,42 @@ class Traffic:
 
     @property
     def calls_count(self) -> int:
-        """How many calls the lanes hold."""
-        return sum(len(lane.method) for lane in self.lanes)
+        """How many calls the threads hold."""
+        return sum(len(thread.method) for thread in self.threads)
 
     @property
     def recorded_ns(self) -> int:
-        """The longest lane's time, as it was recorded."""
-        return max(lane.recorded_ns for lane in self.lanes)
+        """The longest thread's time, as it was recorded."""
+        return max(thread.recorded_ns for thread in self.threads)
 
     @property
     def server_known(self) -> bool:
         """Whether the server's work is known for every call."""
-        return all(bool((lane.server_ns != UNKNOWN_NS).all()) for lane in self.lanes)
+        return all(bool((thread.server_ns != UNKNOWN_NS).all()) for thread in self.threads)
 
     @property
     def largest_bytes(self) -> int:
         """The largest message of either way."""
-        return max(int(max(lane.sent_bytes.max(), lane.recv_bytes.max())) for lane in self.lanes)
+        return max(int(max(thread.sent_bytes.max(), thread.recv_bytes.max())) for thread in self.threads)
 
     def limited(self, duration_ns: float, calls_count: int | None = None) -> Traffic:
-        """Return the beginning of every lane: `calls_count` calls of each, else what took `duration_ns`.
+        """Return the beginning of every thread: `calls_count` calls of each, else what took `duration_ns`.
 
-        For 20 calls it may be four times as much; each lane keeps one call at least.
+        For 20 calls it may be four times as long; each thread keeps at least one call.
         """
-        lanes = []
-        for lane in self.lanes:
+        threads = []
+        for thread in self.threads:
             if calls_count is None:
-                ends = np.cumsum(lane.gap_ns + lane.total_ns)
+                ends = np.cumsum(thread.gap_ns + thread.total_ns)
                 usual, most = np.searchsorted(ends, (duration_ns, 4 * duration_ns), side="right").tolist()
                 count = max(usual, min(most, _ENOUGH_CALLS), 1)
             else:
                 count = calls_count
-            lanes.append(lane.first(count))
-        return replace(self, lanes=tuple(lanes))
+            threads.append(thread.first(count))
+        return replace(self, threads=tuple(threads))
 
     def without_think(self) -> Traffic:
         """Return the same with a server that does no work."""
-        return replace(self, lanes=tuple(replace(one, server_ns=np.zeros_like(one.server_ns)) for one in self.lanes))
+        return replace(
+            self, threads=tuple(replace(thread, server_ns=np.zeros_like(thread.server_ns)) for thread in self.threads)
+        )

@@ -1,8 +1,8 @@
-"""Work in place of the application's own: it touches memory as that did, for as long as that took, or as much of it.
+"""Stands in for the application's own work: it touches memory as that did, for as long or as much.
 
 Work is copying pieces to and fro, within as much memory as the call's messages have, so that caches are left as real
 work leaves them; waiting for the clock alone would leave them warm, and the transport would look too good. It is asked
-for by time, or by pieces: so many take longer in a process that has just been woken than in one that has kept its core.
+for by time, or by pieces: the same pieces take longer in a process that was just woken than in one that kept its core.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BY_TIME: Final = -1
 _LEAST_BYTES = 2**16
 _MOST_BYTES = 2**22
 _MOST_DEBT_NS = 20_000
-"""What is longer is no rounding: the process was not running."""
+"""A longer debt is not rounding: the process was not running."""
 
 
 class Work:
@@ -44,9 +44,9 @@ class Work:
         return begin + len(part)
 
     def do(self, pieces: int, deadline_ns: int, span_bytes: int, target: memoryview | None = None) -> int:
-        """Copy so many pieces, or `BY_TIME` until the clock reads `deadline_ns`; return the clock.
+        """Copy this many pieces, or with `BY_TIME` until the clock reads `deadline_ns`; return the clock.
 
-        By time, what earlier work took too long is made up for.
+        By time, the overrun of earlier work is made up for.
 
         Args:
             span_bytes: in how much memory; at least 64 KiB, at most 4 MiB.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipcbench.replay.traffic import Lane, Traffic
+from ipcbench.replay.traffic import ThreadCalls, Traffic
 
 
-def lane(count: int = 12, server_ns: int = 50_000, name: str = "client", **changes: int) -> Lane:
+def thread(count: int = 12, server_ns: int = 50_000, name: str = "client", **changes: int) -> ThreadCalls:
     """Return a client whose calls take turns: method 0 is small, method 1 sends 100,000 bytes."""
     method = np.arange(count, dtype=np.int64) % 2
     values = {
@@ -16,7 +16,7 @@ def lane(count: int = 12, server_ns: int = 50_000, name: str = "client", **chang
     }  # fmt: skip
     columns = {key: np.full(count, value, dtype=np.int64) for key, value in values.items()}
     columns["gap_ns"][0] = 0
-    return Lane(
+    return ThreadCalls(
         name=name,
         method=method,
         sent_bytes=np.where(method == 1, 100_000, 0),
@@ -25,7 +25,7 @@ def lane(count: int = 12, server_ns: int = 50_000, name: str = "client", **chang
     )
 
 
-def traffic(*lanes: Lane) -> Traffic:
+def traffic(*threads: ThreadCalls) -> Traffic:
     """Return the traffic of these clients, one if none is given."""
-    chosen = lanes or (lane(),)
-    return Traffic("made up", ("Small", "Large"), chosen, True, sum(len(one.method) for one in chosen))
+    chosen = threads or (thread(),)
+    return Traffic("made up", ("Small", "Large"), chosen, True, sum(len(thread.method) for thread in chosen))

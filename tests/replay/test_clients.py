@@ -44,16 +44,16 @@ def test_a_trace_of_both_sides_has_gaps_and_the_servers_work(tmp_path):
         begin += 135
     write_calls(tmp_path, *calls)
     found = read_traffic(tmp_path)
-    (lane,) = found.lanes
+    (thread,) = found.threads
     assert found.methods == ("Do",)
     assert found.gaps_known
     assert found.server_known
-    assert lane.gap_ns.tolist() == [0, 7, 8]
-    assert lane.before_ns.tolist() == [10] * 3
-    assert lane.after_ns.tolist() == [5] * 3
-    assert lane.server_ns.tolist() == [40] * 3
-    assert lane.total_ns.tolist() == [135] * 3
-    assert (lane.sent_bytes.tolist(), lane.recv_bytes.tolist()) == ([1000] * 3, [2000] * 3)
+    assert thread.gap_ns.tolist() == [0, 7, 8]
+    assert thread.before_ns.tolist() == [10] * 3
+    assert thread.after_ns.tolist() == [5] * 3
+    assert thread.server_ns.tolist() == [40] * 3
+    assert thread.total_ns.tolist() == [135] * 3
+    assert (thread.sent_bytes.tolist(), thread.recv_bytes.tolist()) == ([1000] * 3, [2000] * 3)
     assert found.recorded_ns == 3 * 135 + 15
     assert found.remarks == ()
 
@@ -64,7 +64,7 @@ def test_without_the_servers_records_its_work_is_unknown(tmp_path):
     trace.stop()
     found = read_traffic(tmp_path)
     assert not found.server_known
-    assert found.lanes[0].server_ns.tolist() == [UNKNOWN_NS]
+    assert found.threads[0].server_ns.tolist() == [UNKNOWN_NS]
 
 
 def test_a_server_that_begins_while_its_client_still_sends_is_not_cut(tmp_path):
@@ -72,7 +72,7 @@ def test_a_server_that_begins_while_its_client_still_sends_is_not_cut(tmp_path):
     write_calls(
         tmp_path, ([begin, begin, begin + 500, begin + 520, begin + 520], [begin, begin, begin + 500, begin + 500])
     )
-    assert read_traffic(tmp_path).lanes[0].server_ns.tolist() == [500]
+    assert read_traffic(tmp_path).threads[0].server_ns.tolist() == [500]
 
 
 def test_every_thread_is_a_client_and_failed_calls_are_left_out(tmp_path):
@@ -89,8 +89,8 @@ def test_every_thread_is_a_client_and_failed_calls_are_left_out(tmp_path):
         thread.join()
     trace.stop()
     found = read_traffic(tmp_path)
-    assert [len(lane.method) for lane in found.lanes] == [1, 1]
-    assert any("2 calls failed" in one for one in found.remarks)
+    assert [len(thread.method) for thread in found.threads] == [1, 1]
+    assert any("2 calls failed" in remark for remark in found.remarks)
 
 
 def test_calls_without_records_make_gaps_unknown(tmp_path):
@@ -100,27 +100,27 @@ def test_calls_without_records_make_gaps_unknown(tmp_path):
     trace.stop()
     found = read_traffic(tmp_path)
     assert not found.gaps_known
-    assert not found.lanes[0].gap_ns.any()
-    assert any("have no record" in one for one in found.remarks)
+    assert not found.threads[0].gap_ns.any()
+    assert any("have no record" in remark for remark in found.remarks)
 
 
 def test_a_log_has_no_gaps_and_its_segments_follow_one_another(tmp_path):
     path = tmp_path / "zmq_performance.log"
     path.write_text(head(V1) + v1_row(1) + v1_row(2) + v1_row(1), encoding="utf-8")
     found = read_traffic(path)
-    (lane,) = found.lanes
+    (thread,) = found.threads
     assert not found.gaps_known
     assert not found.server_known
-    assert len(lane.method) == 3
-    assert lane.before_ns.tolist() == [1_000_000] * 3
-    assert lane.sent_bytes.tolist() == [2**20] * 3
+    assert len(thread.method) == 3
+    assert thread.before_ns.tolist() == [1_000_000] * 3
+    assert thread.sent_bytes.tolist() == [2**20] * 3
     assert read_traffic(tmp_path).calls_count == 3
 
 
 def test_the_servers_column_of_a_log_is_its_work(tmp_path):
     path = tmp_path / "zmq_performance.log"
     path.write_text(head(V3) + row(1, "M", 1, 1, 6, 1, 9, 4, 9, 10, 10), encoding="utf-8")
-    assert read_traffic(path).lanes[0].server_ns.tolist() == [4_000_000]
+    assert read_traffic(path).threads[0].server_ns.tolist() == [4_000_000]
 
 
 @pytest.mark.parametrize("text", ["", "nothing of the kind\n", head(V1)])
@@ -164,4 +164,4 @@ def test_impossible_calls_are_left_out_and_counted(tmp_path):
     path.write_text(head(V1) + v1_row(1) + odd, encoding="utf-8")
     found = read_traffic(path)
     assert found.calls_count == 1
-    assert any(one.startswith("2 calls have impossible times or sizes") for one in found.remarks)
+    assert any(remark.startswith("2 calls have impossible times or sizes") for remark in found.remarks)

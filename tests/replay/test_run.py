@@ -11,11 +11,11 @@ from ipcbench.errors import BackendUnavailable, ConfigError, TrialError, Unknown
 from ipcbench.processes.cleanup import find
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.replay import render
-from ipcbench.replay.outcome import Outcome, conclude
+from ipcbench.replay.outcome import ReplayOutcome, conclude
 from ipcbench.replay.run import Measured, Replayed, Request, replay
 from ipcbench.replay.table import ladder
 from ipcbench.stats.decisions import Interval
-from tests.replay.made import lane, traffic
+from tests.replay.made import thread, traffic
 
 
 @pytest.fixture
@@ -35,20 +35,20 @@ def tokens(monkeypatch) -> list[str]:
 def test_two_clients_over_two_backends_leave_nothing_behind(tokens):
     told: list[str] = []
     request = Request(("shm", "pipe"), rounds=2, source="shm", calls_count=10)
-    done = replay(traffic(lane(), lane(count=6)), request, told.append)
-    assert [len(one.method) for one in done.traffic.lanes] == [10, 6]
+    done = replay(traffic(thread(), thread(count=6)), request, told.append)
+    assert [len(thread.method) for thread in done.traffic.threads] == [10, 6]
     assert sum(line.startswith("round") for line in told) == 4
     for measured in done.measured.values():
         assert measured.failure == ""
-        assert [len(lanes) for lanes in measured.lanes_ns] == [2, 2]
-        assert min(measured.lanes_ns[0]) > 100_000
-    assert done.table("shm").lane_ns(lane()) > lane().recorded_ns / 10
+        assert [len(threads) for threads in measured.threads_ns] == [2, 2]
+        assert min(measured.threads_ns[0]) > 100_000
+    assert done.table("shm").thread_ns(thread()) > thread().recorded_ns / 10
     outcome = conclude(done)
-    assert {one.name for one in outcome.backends} == {"shm", "pipe"}
-    assert any("2 clients run at once" in one for one in outcome.remarks)
-    (source,) = (one for one in outcome.backends if one.name == "shm")
+    assert {backend.name for backend in outcome.backends} == {"shm", "pipe"}
+    assert any("2 clients run at once" in remark for remark in outcome.remarks)
+    (source,) = (backend for backend in outcome.backends if backend.name == "shm")
     assert source.gain_ratio == Interval(0.0, 0.0, 0.0)
-    assert [one for token in tokens for one in find(token)] == []
+    assert [resource for token in tokens for resource in find(token)] == []
 
 
 @pytest.mark.usefixtures("broken_on_path")
@@ -62,21 +62,21 @@ def test_two_clients_over_two_backends_leave_nothing_behind(tokens):
 )
 def test_a_process_that_breaks_fails_its_backend_in_one_line(name, words, tokens):
     request = Request(("shm", f"broken_replay:{name}"), rounds=1, stall_s=0.5)
-    done = replay(traffic(lane(count=20)), request)
+    done = replay(traffic(thread(count=20)), request)
     failure = done.measured[f"broken_replay:{name}"].failure
     assert words in failure or (name == "Killed" and "client was killed by signal 9" in failure)
     assert "\n" not in failure
-    assert done.measured["shm"].lanes_ns
+    assert done.measured["shm"].threads_ns
     outcome = conclude(done)
     assert outcome.failed == {f"broken_replay:{name}": failure}
     assert failure in render.as_text(outcome)
-    assert [one for token in tokens for one in find(token)] == []
+    assert [resource for token in tokens for resource in find(token)] == []
 
 
 @pytest.mark.usefixtures("broken_on_path")
 def test_if_no_backend_works_that_is_the_error():
     with pytest.raises(TrialError, match=r"broken_replay:Killed: .*killed by signal 9"):
-        replay(traffic(lane(count=20)), Request(("broken_replay:Killed",), rounds=1, stall_s=0.5))
+        replay(traffic(thread(count=20)), Request(("broken_replay:Killed",), rounds=1, stall_s=0.5))
 
 
 def test_what_cannot_be_replayed_is_refused_before_anything_is_started(tokens, monkeypatch):
@@ -98,15 +98,15 @@ def refuse() -> None:
     raise BackendUnavailable("shm", "no shared memory", "get some")
 
 
-def made_up(*, source: str = "", think: bool = True, server_ns: int = 50_000, rounds: int = 5) -> Outcome:
+def made_up(*, source: str = "", think: bool = True, server_ns: int = 50_000, rounds: int = 5) -> ReplayOutcome:
     """Return the outcome of a replay in which zmq took 3 ms, shm and pipe 2 ms, and everything repeated well."""
-    plain = traffic(lane(server_ns=server_ns))
+    plain = traffic(thread(server_ns=server_ns))
     sizes = ladder(plain.largest_bytes)
 
     def measured(ms: float, trip_ns: int) -> Measured:
         wobble = [1.0, 1.002, 0.998, 1.001, 0.999][:rounds]
         return Measured(
-            lanes_ns=[[int(ms * 1e6 * one)] for one in wobble],
+            threads_ns=[[int(ms * 1e6 * factor)] for factor in wobble],
             method_ns=[np.array([6 * 100_000, 6 * 200_000])] * rounds,
             trips_ns=[np.full(len(sizes), trip_ns)] * rounds,
         )
@@ -118,7 +118,7 @@ def made_up(*, source: str = "", think: bool = True, server_ns: int = 50_000, ro
 
 def test_predictions_ranks_and_ties():
     outcome = made_up()
-    by_name = {one.name: one for one in outcome.backends}
+    by_name = {backend.name: backend for backend in outcome.backends}
     assert outcome.recorded_ns == 12 * 200_000 + 11 * 10_000
     assert by_name["shm"].predicted_ns.estimate == pytest.approx(2e6)
     assert (by_name["shm"].rank, by_name["pipe"].rank, by_name["zmq"].rank) == (1, 1, 3)
@@ -133,7 +133,7 @@ def test_predictions_ranks_and_ties():
 
 def test_gains_are_against_the_replay_over_the_source():
     outcome = made_up(source="zmq")
-    by_name = {one.name: one for one in outcome.backends}
+    by_name = {backend.name: backend for backend in outcome.backends}
     assert by_name["shm"].predicted_ns.estimate == pytest.approx(2e6)
     assert by_name["zmq"].predicted_ns.estimate == pytest.approx(3e6)
     assert by_name["zmq"].gain_ratio == Interval(0.0, 0.0, 0.0)
@@ -147,7 +147,7 @@ def test_gains_are_against_the_replay_over_the_source():
 
 def test_of_an_unknown_server_predictions_are_differences():
     outcome = made_up(source="zmq", server_ns=-1)
-    by_name = {one.name: one for one in outcome.backends}
+    by_name = {backend.name: backend for backend in outcome.backends}
     assert by_name["zmq"].predicted_ns.estimate == outcome.recorded_ns
     assert by_name["shm"].predicted_ns.estimate == pytest.approx(outcome.recorded_ns - 1e6, rel=1e-3)
     assert by_name["shm"].at_most_ns is None
@@ -155,16 +155,16 @@ def test_of_an_unknown_server_predictions_are_differences():
 
 
 def test_without_think_the_recorded_work_is_added():
-    (shm,) = (one for one in made_up(think=False).backends if one.name == "shm")
+    (shm,) = (backend for backend in made_up(think=False).backends if backend.name == "shm")
     assert shm.predicted_ns.estimate == pytest.approx(2e6 + 12 * 50_000, rel=1e-3)
 
 
 def test_an_unknown_server_gives_bounds_and_says_so():
     outcome = made_up(server_ns=-1)
-    (shm,) = (one for one in outcome.backends if one.name == "shm")
+    (shm,) = (backend for backend in outcome.backends if backend.name == "shm")
     assert shm.verdict is None
     assert shm.at_most_ns == pytest.approx(2e6 + 12 * 190_000, rel=1e-3)
-    assert any("unknown" in one for one in outcome.remarks)
+    assert any("unknown" in remark for remark in outcome.remarks)
     text = render.as_text(outcome)
     assert "at least" in text
     assert "at most" in text
@@ -173,8 +173,8 @@ def test_an_unknown_server_gives_bounds_and_says_so():
 
 def test_a_single_round_has_no_intervals_and_no_ranks():
     outcome = made_up(rounds=1)
-    assert {one.rank for one in outcome.backends} == {1}
-    assert {one.verdict for one in outcome.backends} == {None}
+    assert {backend.rank for backend in outcome.backends} == {1}
+    assert {backend.verdict for backend in outcome.backends} == {None}
     assert "A single round" in render.as_text(outcome)
 
 

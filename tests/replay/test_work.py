@@ -16,7 +16,7 @@ from ipcbench.replay.pair import by_pieces, columns_of, warm_up
 from ipcbench.replay.parts import COLUMNS, ClientPart, ServerPart
 from ipcbench.replay.table import Table, ladder, make_table
 from ipcbench.replay.work import BY_TIME, PIECE_BYTES, Work
-from tests.replay.made import lane, traffic
+from tests.replay.made import thread, traffic
 
 
 class _End(Writer, Reader):
@@ -45,35 +45,35 @@ def carry_out(columns):
     thread.start()
     client = ClientPart(there, back, plain, 5.0).run()
     thread.join()
-    unpacked = [{name: np.array(column) for name, column in one.items()} for one in (client, found["server"])]
+    unpacked = [{name: np.array(column) for name, column in columns.items()} for columns in (client, found["server"])]
     return unpacked[0], unpacked[1]
 
 
 def test_a_replay_by_time_takes_at_least_the_recorded_work():
-    one = lane(count=10, server_ns=300_000, gap_ns=100_000, before_ns=50_000, after_ns=70_000)
-    client, server = carry_out(columns_of(one))
+    calls = thread(count=10, server_ns=300_000, gap_ns=100_000, before_ns=50_000, after_ns=70_000)
+    client, server = carry_out(columns_of(calls))
     assert (client["total_ns"] >= 350_000).all()
     assert client["end_ns"][-1] - client["end_ns"][0] + client["total_ns"][0] >= 10 * 420_000 + 9 * 100_000 - 500_000
     assert (server["server_pieces"] > 0).any()
-    assert set(server["walked_bytes"][one.method == 1].tolist()) <= {65536, 100_000}
+    assert set(server["walked_bytes"][calls.method == 1].tolist()) <= {65536, 100_000}
 
 
 def test_by_pieces_as_much_is_done_as_at_the_pace_of_the_pilot():
-    one = lane(count=8, server_ns=1000, gap_ns=3000)
-    columns = columns_of(one)
+    calls = thread(count=8, server_ns=1000, gap_ns=3000)
+    columns = columns_of(calls)
     pilot = {
         "gap_pieces": np.array([0, 3, 3, 0, 3, 3, 3, 3]),
         "before_pieces": np.full(8, 1),
         "after_pieces": np.full(8, 0),
-        "walked_bytes": one.recv_bytes,
+        "walked_bytes": calls.recv_bytes,
     }
-    served = {"server_pieces": np.full(8, 2), "walked_bytes": one.sent_bytes}
-    made = by_pieces(columns, pilot, served, one.method)
+    served = {"server_pieces": np.full(8, 2), "walked_bytes": calls.sent_bytes}
+    made = by_pieces(columns, pilot, served, calls.method)
     assert made["gap_pieces"].tolist() == [0, 3, 3, 3, 3, 3, 3, 3]
     assert made["before_pieces"].tolist() == [1] * 8
     assert made["after_pieces"].tolist() == [0] * 8
     assert made["server_pieces"].tolist() == [2] * 8
-    assert made["request_walk_bytes"].tolist() == one.sent_bytes.tolist()
+    assert made["request_walk_bytes"].tolist() == calls.sent_bytes.tolist()
     client, server = carry_out(made)
     assert client["gap_pieces"].tolist() == made["gap_pieces"].tolist()
     assert server["server_pieces"].tolist() == made["server_pieces"].tolist()
@@ -81,7 +81,7 @@ def test_by_pieces_as_much_is_done_as_at_the_pace_of_the_pilot():
 
 def test_a_message_of_another_call_ends_the_replay():
     there = _End()
-    plain = {name: array("q", columns_of(lane(count=2))[name].tobytes()) for name in COLUMNS}
+    plain = {name: array("q", columns_of(thread(count=2))[name].tobytes()) for name in COLUMNS}
     there.write(b"abcd")
     with pytest.raises(IntegrityError, match="call 0 got a message of another call"):
         ServerPart(_End(), there, plain, 1.0).run()
@@ -99,7 +99,7 @@ def test_work_by_time_makes_up_for_what_took_too_long(monkeypatch):
 
 
 def test_a_warm_up_has_every_pair_of_sizes_and_no_work_between():
-    made = warm_up(columns_of(lane(count=30)))
+    made = warm_up(columns_of(thread(count=30)))
     assert set(zip(made["sent_bytes"].tolist(), made["recv_bytes"].tolist(), strict=True)) == {(0, 3), (100_000, 20)}
     assert not made["gap_ns"].any()
     assert not made["server_ns"].any()
@@ -110,9 +110,9 @@ def test_the_table_is_straight_between_sizes_and_goes_on_beyond_them():
     assert table == Table((100, 1100), (15.0, 2030.0))
     assert table.times_ns(np.array([100, 600, 2100])).tolist() == pytest.approx([15.0, 1022.5, 4045.0])
     assert Table((8,), (5.0,)).times_ns(np.array([1, 100])).tolist() == [5.0, 5.0]
-    one = lane(count=2)
+    calls = thread(count=2)
     flat = Table((1,), (1000.0,))
-    assert flat.lane_ns(one) == 4 * 1000 + 10_000 + 2 * (5_000 + 5_000 + 50_000)
+    assert flat.thread_ns(calls) == 4 * 1000 + 10_000 + 2 * (5_000 + 5_000 + 50_000)
 
 
 def test_the_ladder_ends_with_the_largest_message():
@@ -121,10 +121,10 @@ def test_the_ladder_ends_with_the_largest_message():
 
 
 def test_the_beginning_of_the_traffic():
-    whole = traffic(lane(count=100), lane(count=3))
+    whole = traffic(thread(count=100), thread(count=3))
 
     def counts(*limits):
-        return [len(one.method) for one in whole.limited(*limits).lanes]
+        return [len(thread.method) for thread in whole.limited(*limits).threads]
 
     assert counts(30 * 210_000) == [30, 3]
     assert counts(10 * 210_000) == [20, 3]

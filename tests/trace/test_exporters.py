@@ -280,33 +280,33 @@ def test_perfetto_is_decoded_by_its_own_messages(folder: Path) -> None:
     assert {(one.process.process_name, one.process.pid) for one in processes.values()} == {
         ("client (somewhere)", 100), ("server (somewhere)", 200),
     }  # fmt: skip
-    lanes: dict[int, list[Any]] = {}
+    thread_tracks: dict[int, list[Any]] = {}
     for packet in found.packet:
         if packet.HasField("track_event"):
-            lanes.setdefault(packet.track_event.track_uuid, []).append(packet)
-    names = {tracks[uuid].name for uuid in lanes}
+            thread_tracks.setdefault(packet.track_event.track_uuid, []).append(packet)
+    names = {tracks[uuid].name for uuid in thread_tracks}
     assert names == {"thread 101", "thread 101, 2 at a time", "thread 201"}
     leaving, arriving = [], []
-    for packets in lanes.values():
+    for packets in thread_tracks.values():
         open_slices: list[str] = []
         assert [one.timestamp for one in packets] == sorted(one.timestamp for one in packets)
         for packet in packets:
             event = packet.track_event
             if event.type == event.TYPE_SLICE_BEGIN:
                 open_slices.append(event.name)
-                assert len(open_slices) <= 2, "calls do not overlap on a lane"
+                assert len(open_slices) <= 2, "calls do not overlap on a track"
             else:
                 open_slices.pop()
             leaving += event.flow_ids
             arriving += event.terminating_flow_ids
         assert not open_slices
     assert sorted(leaving) == sorted(arriving) == list(range(1, COUNT + 1))
-    begins = [one for packets in lanes.values() for one in packets if one.track_event.name == "Matmul"]
+    begins = [one for packets in thread_tracks.values() for one in packets if one.track_event.name == "Matmul"]
     assert min(one.timestamp for one in begins) == UNIX_NS + 1_000_000
     said = {one.name: one.string_value or one.uint_value for one in begins[0].track_event.debug_annotations}
     assert said["sent bytes"] == 1_000_000
     assert said["peer"] == "ipc:///x"
-    assert HOSTILE in {one.track_event.name for packets in lanes.values() for one in packets}
+    assert HOSTILE in {one.track_event.name for packets in thread_tracks.values() for one in packets}
 
 
 CHROME = {

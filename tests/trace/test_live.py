@@ -82,12 +82,12 @@ def test_zmq_lines_are_read_back_with_the_same_figures(tmp_path: Path) -> None:
     assert lines.left_out_count == 1
     assert (notes.damaged_count, notes.foreign_count) == (0, 0)
     assert notes.counts["throughputs that differ by more than 2 %"] == 0
-    assert len({one.segment.name for one in batches}) == 1
+    assert len({batch.segment.name for batch in batches}) == 1
     found = [
         values
-        for one in batches
-        for values in zip(one.stage_ns.tolist(), one.total_ns.tolist(), one.sent_bytes.tolist(),
-                          one.recv_bytes.tolist(), strict=True)
+        for batch in batches
+        for values in zip(batch.stage_ns.tolist(), batch.total_ns.tolist(), batch.sent_bytes.tolist(),
+                          batch.recv_bytes.tolist(), strict=True)
     ]  # fmt: skip
     for (stages, total, sent, recv), (read_stages, read_total, read_sent, read_recv) in zip(wanted, found, strict=True):
         assert read_stages == pytest.approx(stages, abs=501)
@@ -106,10 +106,10 @@ def test_tq_lines_are_read_back_with_the_same_figures(tmp_path: Path) -> None:
         stages = [chosen.randrange(1, 50_000) * 1000 for _ in range(3)]
         stamps = [begin + sum(stages[:index]) for index in range(4)]
         workers[number % 4].call(f"f {number % 3}", stamps, trace.PIPELINE, span=1 if number % 2 else 0)
-        wanted.add((begin // 1000, *(one // 1000 for one in stages)))
+        wanted.add((begin // 1000, *(ns // 1000 for ns in stages)))
     workers[0].call("Matmul", [1, 2, 3, 4, 5])
-    for one in workers:
-        one.segment.close()
+    for worker in workers:
+        worker.segment.close()
     lines = TqLines()
     printed(tmp_path / "t", lines, tmp_path / "x.log")
     batches, notes = parsed(tmp_path / "x.log")
@@ -117,8 +117,8 @@ def test_tq_lines_are_read_back_with_the_same_figures(tmp_path: Path) -> None:
     assert notes.damaged_count == notes.counts["ends without a start"] == notes.counts["functions without an end"] == 0
     found = {
         (round(begin / 1000), *(round(stage / 1000) for stage in stages))
-        for one in batches
-        for begin, stages in zip(one.begin_ns.tolist(), one.stage_ns.tolist(), strict=True)
+        for batch in batches
+        for begin, stages in zip(batch.begin_ns.tolist(), batch.stage_ns.tolist(), strict=True)
     }
     assert found == wanted
 
@@ -130,7 +130,7 @@ def test_tq_lines_hold_bytes_as_transfers(tmp_path: Path) -> None:
     printed(tmp_path / "t", TqLines(), tmp_path / "x.log")
     batches, notes = parsed(tmp_path / "x.log")
     assert notes.damaged_count == 0
-    sizes = {one.methods[0]: one.sent_bytes.tolist() + one.recv_bytes.tolist() for one in batches}
+    sizes = {batch.methods[0]: batch.sent_bytes.tolist() + batch.recv_bytes.tolist() for batch in batches}
     assert sizes["TQ_CLIENT_GET"] == [0, 2**20]
     assert sizes["TQ_CLIENT_PUT"] == [2**21, 0]
 
@@ -138,7 +138,7 @@ def test_tq_lines_hold_bytes_as_transfers(tmp_path: Path) -> None:
 def test_json_lines_hold_everything(tmp_path: Path) -> None:
     both_sides(tmp_path / "t", 3)
     found = [json.loads(line) for line in printed(tmp_path / "t", JsonLines(), tmp_path / "x").splitlines()]
-    assert [one["role"] for one in found] == ["server", "client"] * 1 + ["server", "client"] * 2 + ["client"]
+    assert [call["role"] for call in found] == ["server", "client"] * 1 + ["server", "client"] * 2 + ["client"]
     assert found[-1]["method"] == HOSTILE
     assert found[1]["stages_ns"] == {"serialize": 100_000, "send": 50_000, "wait": 1_250_000, "deserialize": 100_000}
     assert found[0]["span_id"] == found[1]["span_id"] == f"{1:016x}"
@@ -172,7 +172,7 @@ def test_a_call_that_completes_late_is_met_late(tmp_path: Path) -> None:
     hole = made.segment.take()
     made.call("second", [1, 2, 3, 4, 5])
     assert [row.method for calls in watch.new_calls() for row in rows_of(calls)] == ["first", "second"]
-    ids = [made.name(one) for one in ("first", trace.RPC.text)]
+    ids = [made.name(name) for name in ("first", trace.RPC.text)]
     head = PACK_HEAD(CALL, 0, 4, trace.RPC.role, *ids, 0, 0, 0)
     PACKERS[4](made.segment.buffer, hole, head, 0, 0, 0, 1, 2, 3, 4, 5, 77, 0, hole ^ MARKER)
     assert [row.sent_bytes for calls in watch.new_calls() for row in rows_of(calls)] == [77]

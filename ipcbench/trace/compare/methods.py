@@ -10,7 +10,7 @@ import numpy as np
 
 from ipcbench.errors import StoreError
 from ipcbench.trace.readers.batch import Ints, Notes
-from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, Sums
+from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, MethodTotals
 from ipcbench.trace.readers.calls import FAR_SIDES, Calls, method_name
 from ipcbench.trace.readers.everything import find
 
@@ -26,7 +26,7 @@ class Method:
 
     name: str
     is_far: bool
-    sums: Sums = field(default_factory=Sums)
+    sums: MethodTotals = field(default_factory=MethodTotals)
     has_tally: bool = False
     _times: list[Ints] = field(default_factory=list)
     _places: list[Ints] = field(default_factory=list)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any
 
-from ipcbench.trace.exporters.common import Lane, Lanes, Scan, at_ns, left_out, require, scan, stages_of
+from ipcbench.trace.exporters.common import Scan, Track, Tracks, at_ns, left_out, require, scan, stages_of
 from ipcbench.trace.readers.calls import FAR_SIDES, ROLES, Process, Row
 from ipcbench.trace.readers.everything import Source
 from ipcbench.trace.schema import CLIENT
@@ -20,19 +20,18 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
     Raises:
         StoreError: none has.
     """
-    found = scan(source)
-    lanes = Lanes()
+    scanned = scan(source)
+    tracks = Tracks()
     known: set[int] = set()
     processes: dict[tuple[str, str, int], int] = {}
     separator = b""
-    out.write(b'{"displayTimeUnit":"ns","otherData":{"begin_unix_ns":"%d"},"traceEvents":[\n' % found.origin_ns)
-    for row, lane in lanes.place(source.in_order()):
-        who = (row.process.service, row.process.host, row.process.pid)
-        number = processes.setdefault(who, len(processes) + 1)
-        events = _call(row, number, lane.number, found)
-        if lane.number not in known:
-            known.add(lane.number)
-            events = [*_names(row, lane, number), *events]
+    out.write(b'{"displayTimeUnit":"ns","otherData":{"begin_unix_ns":"%d"},"traceEvents":[\n' % scanned.origin_ns)
+    for row, track in tracks.place(source.in_order()):
+        number = processes.setdefault(row.process.identity, len(processes) + 1)
+        events = _call(row, number, track.number, scanned)
+        if track.number not in known:
+            known.add(track.number)
+            events = [*_names(row, track, number), *events]
         for event in events:
             out.write(separator + json.dumps(event, separators=(",", ":")).encode())
             separator = b",\n"
@@ -41,37 +40,39 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
     return left_out(source)
 
 
-def lane_name(process: Process, index: int) -> str:
-    """Return what a lane is called."""
+def track_name(process: Process, index: int) -> str:
+    """Return the title of a track."""
     thread = f"thread {process.tid}" if process.tid else "calls"
     return f"{thread}, {index + 1} at a time" if index else thread
 
 
 def process_name(process: Process) -> str:
-    """Return what a process is called."""
+    """Return the title of a process."""
     return f"{process.service} ({process.host})" if process.host else process.service
 
 
 def arguments(row: Row) -> dict[str, str | int]:
-    """Return what is said of a call beside its times."""
-    values: dict[str, str | int] = {"schema": row.schema, "side": ROLES[row.role], "peer": row.peer, "error": row.error,
-              "sent bytes": row.sent_bytes, "received bytes": row.recv_bytes, "trace id": row.trace_id}  # fmt: skip
+    """Return the details of a call beside its times."""
+    values: dict[str, str | int] = {
+        "schema": row.schema, "side": ROLES[row.role], "peer": row.peer, "error": row.error,
+        "sent bytes": row.sent_bytes, "received bytes": row.recv_bytes, "trace id": row.trace_id,
+    }  # fmt: skip
     return {key: value for key, value in values.items() if value != ""}
 
 
-def _names(row: Row, lane: Lane, number: int) -> Iterator[_Event]:
+def _names(row: Row, track: Track, number: int) -> Iterator[_Event]:
     title = process_name(row.process)
     if row.process.pid:
         title += f", pid {row.process.pid}"
-    for name, value in (("process_name", title), ("thread_name", lane_name(row.process, lane.index))):
-        yield {"ph": "M", "name": name, "pid": number, "tid": lane.number, "args": {"name": value}}
-    yield {"ph": "M", "name": "thread_sort_index", "pid": number, "tid": lane.number,
-           "args": {"sort_index": lane.number}}  # fmt: skip
+    for name, value in (("process_name", title), ("thread_name", track_name(row.process, track.index))):
+        yield {"ph": "M", "name": name, "pid": number, "tid": track.number, "args": {"name": value}}
+    yield {"ph": "M", "name": "thread_sort_index", "pid": number, "tid": track.number,
+           "args": {"sort_index": track.number}}  # fmt: skip
 
 
-def _call(row: Row, process: int, lane: int, found: Scan) -> list[_Event]:
-    offset = at_ns(row) - row.begin_ns - found.origin_ns
-    place = {"pid": process, "tid": lane, "cat": "call"}
+def _call(row: Row, process: int, track: int, scanned: Scan) -> list[_Event]:
+    offset = at_ns(row) - row.begin_ns - scanned.origin_ns
+    place = {"pid": process, "tid": track, "cat": "call"}
 
     def slice_of(name: str, begin: int, end: int) -> _Event:
         return {"ph": "X", "name": name, "ts": (begin + offset) / 1e3, "dur": (end - begin) / 1e3, **place}
@@ -79,7 +80,7 @@ def _call(row: Row, process: int, lane: int, found: Scan) -> list[_Event]:
     events = [{**slice_of(row.method, row.begin_ns, row.end_ns), "args": arguments(row)}]
     if len(row.stages) > 1:
         events += [slice_of(*stage) for stage in stages_of(row)]
-    if (row.trace_id, row.span) in found.linked:
+    if (row.trace_id, row.span) in scanned.linked:
         flow = {**place, "cat": "flow", "name": "request", "id": f"{row.span:016x}"}
         if row.role == CLIENT:
             events.append({"ph": "s", "ts": (departure_ns(row) + offset) / 1e3, **flow})

@@ -1,4 +1,4 @@
-"""What several formats need: what must be left out, time since 1970, which calls have both sides, lanes."""
+"""Parts that several exporters share: what is left out, times since 1970, calls with both sides, tracks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _WINDOW = 8192
 
 def left_out(source: Source, *more: str) -> tuple[str, ...]:
     """Return what is in no export of single calls: those without a record, and damaged ones."""
-    found = [one for one in more if one]
+    remarks = [remark for remark in more if remark]
     count = source.without_record_count()
     if count:
-        found.append(f"{count:,} calls that have no record of their own; --to prometheus counts them")
+        remarks.append(f"{count:,} calls that have no record of their own; --to prometheus counts them")
     if source.notes.damaged_count:
-        found.append(f"{source.notes.damaged_count:,} damaged: {source.notes.examples[0]}")
-    return tuple(found)
+        remarks.append(f"{source.notes.damaged_count:,} damaged: {source.notes.examples[0]}")
+    return tuple(remarks)
 
 
 def require(count: int, source: Source, what: str = "call with a record") -> None:
@@ -42,7 +42,7 @@ def at_ns(row: Row) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a first reading found.
+    """The result of a first reading.
 
     Attributes:
         origin_ns: when the first call began, see `at_ns`.
@@ -69,10 +69,10 @@ def scan(source: Source) -> Scan:
         if len(begin):
             count += len(begin)
             origin = min(origin, int(begin.min()) + (calls.process.unix_ns or 0))
-        found = _keys(calls)
-        if found is not None:
-            near += [found] if calls.batch.segment.role == CLIENT else []
-            far += [found] if calls.batch.segment.role in FAR_SIDES else []
+        keys = _keys(calls)
+        if keys is not None:
+            near += [keys] if calls.batch.segment.role == CLIENT else []
+            far += [keys] if calls.batch.segment.role in FAR_SIDES else []
     if not count:
         names = ", ".join(map(str, source.paths))
         raise StoreError(f"{names}: holds no call with a time on a clock; zmq_performance.log never has one")
@@ -106,11 +106,11 @@ def stages_of(row: Row) -> Iterator[tuple[str, int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class Track:
     """A line on which calls follow one another and never overlap.
 
     Attributes:
-        number: different for every lane, from 1.
+        number: unique, from 1.
         index: from 0 within its thread.
     """
 
@@ -120,30 +120,30 @@ class Lane:
 
 
 @dataclass(slots=True)
-class Lanes:
-    """Lays overlapping calls of a thread on different lanes."""
+class Tracks:
+    """Lays overlapping calls of a thread on different tracks."""
 
-    lanes: list[Lane] = field(default_factory=list)
-    _ends: dict[Process, list[tuple[int, Lane]]] = field(default_factory=dict)
+    tracks: list[Track] = field(default_factory=list)
+    _ends: dict[Process, list[tuple[int, Track]]] = field(default_factory=dict)
 
-    def place(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Lane]]:
-        """Yield each call that has a time with its lane; on a lane, times never go back."""
-        for row in _by_begin(one for one in rows if one.begin_ns >= 0 and one.total_ns >= 0):
-            lanes = self._ends.setdefault(row.process, [])
-            for index, (end, lane) in enumerate(lanes):
+    def place(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Track]]:
+        """Yield each call that has a time with its track; on a track, times never go back."""
+        for row in _by_begin(row for row in rows if row.begin_ns >= 0 and row.total_ns >= 0):
+            tracks = self._ends.setdefault(row.process, [])
+            for index, (end, track) in enumerate(tracks):
                 if end <= row.begin_ns:
-                    lanes[index] = (row.end_ns, lane)
-                    yield row, lane
+                    tracks[index] = (row.end_ns, track)
+                    yield row, track
                     break
             else:
-                lane = Lane(len(self.lanes) + 1, row.process, len(lanes))
-                self.lanes.append(lane)
-                lanes.append((row.end_ns, lane))
-                yield row, lane
+                track = Track(len(self.tracks) + 1, row.process, len(tracks))
+                self.tracks.append(track)
+                tracks.append((row.end_ns, track))
+                yield row, track
 
 
 def _by_begin(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows, which come by their ends, by their begins; nearly so if there are many at once."""
+    """Yield rows, which come in the order of their ends, in that of their begins; only nearly so if many overlap."""
     heap: list[tuple[int, int, int, Row]] = []
     for number, row in enumerate(rows):
         heapq.heappush(heap, (at_ns(row), -row.total_ns, number, row))

@@ -15,26 +15,20 @@ from ipcbench.trace.schema import RPC
 _OLD_STAGES = ("Serialize(ms)", "Send(ms)", "Recv(ms)", "Deserialize(ms)")
 _OLD_REST = ("Total(ms)", "Sent(KB)", "Recv(KB)", "Throughput(MB/s)")
 _MORE = ("Failed", "Error", "Side", "Peer", "Service", "Host", "PID", "Thread", "TraceID", "SpanID", "Begin(s)")
-_MIB = 2**20
 
 
 def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
-    """Write all calls; an empty field is a stage that a call does not have, or something unknown.
+    """Write all calls; a field is empty where a call does not have the stage or the value is unknown.
 
     Times are in ms, sizes in KiB, throughput in MiB/s as in the old log; `Begin(s)` counts from 1970. The four parts of
-    a wait follow the stages, where the server's record says them.
+    a wait, known from the server's record, follow the stages.
     """
     others = [name for name in source.stages() if name not in RPC.stages]
     stages = [*RPC.stages, *others]
     names = [
-        "ID",
-        "Method",
-        *_OLD_STAGES,
-        *_OLD_REST,
-        *(f"{name[:1].upper()}{name[1:]}(ms)" for name in others),
-        *(f"Wait{part.capitalize()}(ms)" for part in PARTS),
-        *_MORE,
-    ]
+        "ID", "Method", *_OLD_STAGES, *_OLD_REST, *(f"{name[:1].upper()}{name[1:]}(ms)" for name in others),
+        *(f"Wait{part.capitalize()}(ms)" for part in PARTS), *_MORE,
+    ]  # fmt: skip
     text = io.TextIOWrapper(out, encoding="utf-8", errors="replace", newline="", write_through=False)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
@@ -50,11 +44,9 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
 def _fields(number: int, row: Row, stages: list[str]) -> list[object]:
     times = dict(zip(row.stages, row.stage_ns, strict=True))
     parts = [f"{times[name] / 1e6:.6f}" if name in times else "" for name in stages]
-    moved = row.sent_bytes + row.recv_bytes
-    speed = moved / _MIB / (row.total_ns / 1e9) if row.total_ns > 0 else 0.0
-    old = [f"{row.total_ns / 1e6:.6f}", f"{row.sent_bytes / 1024:.2f}", f"{row.recv_bytes / 1024:.2f}", f"{speed:.2f}"]
-    process = row.process
-    unix = None if process.unix_ns is None or row.begin_ns < 0 else process.unix_ns + row.begin_ns
+    sizes = (row.sent_bytes / 1024, row.recv_bytes / 1024, row.mib_per_s)
+    old = [f"{row.total_ns / 1e6:.6f}", *(f"{size:.2f}" for size in sizes)]
+    process, unix = row.process, row.begin_unix_ns
     begin = "" if unix is None else f"{unix // 10**9}.{unix % 10**9:09d}"
     span = f"{row.span:016x}" if row.trace_id else ""
     more = [int(row.failed), row.error, ROLES[row.role], row.peer, process.service, process.host, process.pid or "",

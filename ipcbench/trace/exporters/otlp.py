@@ -165,7 +165,7 @@ def _attributes(values: dict[str, str | int]) -> list[dict[str, Any]]:
 def _document(batch: list[tuple[Process, _Span]]) -> dict[str, Any]:
     """Return the spans by process."""
     scope = {"name": "ipcbench.trace", "version": __version__}
-    by_process = sorted(batch, key=lambda one: (one[0].service, one[0].host, one[0].pid))
+    by_process = sorted(batch, key=lambda item: item[0].identity)
     return {
         "resourceSpans": [
             {
@@ -174,8 +174,6 @@ def _document(batch: list[tuple[Process, _Span]]) -> dict[str, Any]:
                 },
                 "scopeSpans": [{"scope": scope, "spans": [span for _, span in some]}],
             }
-            for (service, host, pid), some in groupby(
-                by_process, key=lambda one: (one[0].service, one[0].host, one[0].pid)
-            )
+            for (service, host, pid), some in groupby(by_process, key=lambda item: item[0].identity)
         ]
     }

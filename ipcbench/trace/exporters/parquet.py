@@ -15,7 +15,7 @@ _GROUP_ROWS = 65_536
 
 
 def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
-    """Write all calls; null is what a call does not have, or is unknown. Times in ns, sizes in bytes.
+    """Write all calls; null where a call does not have the value or it is unknown. Times in ns, sizes in bytes.
 
     Raises:
         ModuleNotFoundError: there is no pyarrow.
@@ -53,10 +53,16 @@ def _fields(row: Row, stages: list[str]) -> Iterator[Any]:
     process = row.process
     times = dict(zip(row.stages, row.stage_ns, strict=True))
     begin = row.begin_ns if row.begin_ns >= 0 else None
-    unix = None if begin is None or process.unix_ns is None else begin + process.unix_ns
     yield from (row.method, ROLES[row.role], row.schema, row.peer or None, row.error or None, process.service)
     yield from (process.host or None, process.pid or None, process.tid or None, row.trace_id or None)
-    yield from (row.span if row.trace_id else None, unix, begin, row.total_ns, row.sent_bytes, row.recv_bytes)
+    yield from (
+        row.span if row.trace_id else None,
+        row.begin_unix_ns,
+        begin,
+        row.total_ns,
+        row.sent_bytes,
+        row.recv_bytes,
+    )
     yield row.failed
     yield from (times.get(name) for name in stages)
     yield from row.parts_ns

@@ -1,4 +1,4 @@
-"""Perfetto's protobuf trace: a track a lane, a slice a call with its stages inside it, flows from client to server."""
+"""Perfetto's protobuf trace: calls as slices on tracks, their stages inside them, flows from client to server."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import IO
 
-from ipcbench.trace.exporters.chrome import arguments, lane_name, process_name
-from ipcbench.trace.exporters.common import Lanes, Scan, at_ns, left_out, require, scan, stages_of
+from ipcbench.trace.exporters.chrome import arguments, process_name, track_name
+from ipcbench.trace.exporters.common import Scan, Tracks, at_ns, left_out, require, scan, stages_of
 from ipcbench.trace.readers.calls import FAR_SIDES, Process, Row
 from ipcbench.trace.readers.everything import Source
 from ipcbench.trace.schema import CLIENT
@@ -24,7 +24,7 @@ _PROCESS_PID, _PROCESS_NAME = 1, 6
 _BEGIN, _END = 1, 2
 _SEQUENCE_NUMBER, _STATE_CLEARED = 1, 1
 _FIRST_PROCESS = 2**32
-"""Ids of processes' tracks begin here, those of lanes at 1."""
+"""Ids of processes' tracks begin here, those of threads' tracks at 1."""
 
 
 def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
@@ -33,58 +33,57 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
     Raises:
         StoreError: none has.
     """
-    found = scan(source)
-    lanes = Lanes()
+    scanned = scan(source)
+    tracks = Tracks()
     processes: dict[tuple[str, str, int], int] = {}
     known: set[int] = set()
     out.write(_packet(_number(_FLAGS, _STATE_CLEARED)))
-    for row, lane in lanes.place(source.in_order()):
-        who = (row.process.service, row.process.host, row.process.pid)
+    for row, track in tracks.place(source.in_order()):
+        who = row.process.identity
         if who not in processes:
             processes[who] = _FIRST_PROCESS + len(processes)
             out.write(_process_track(row.process, processes[who]))
-        if lane.number not in known:
-            known.add(lane.number)
-            name = _text(_TRACK_NAME, lane_name(row.process, lane.index))
-            track = _number(_TRACK_UUID, lane.number) + name + _number(_TRACK_PARENT, processes[who])
-            out.write(_packet(_message(_DESCRIPTOR, track)))
-        out.writelines(_call(row, lane.number, found))
+        if track.number not in known:
+            known.add(track.number)
+            name = _text(_TRACK_NAME, track_name(row.process, track.index))
+            descriptor = _number(_TRACK_UUID, track.number) + name + _number(_TRACK_PARENT, processes[who])
+            out.write(_packet(_message(_DESCRIPTOR, descriptor)))
+        out.writelines(_call(row, track.number, scanned))
     require(len(known), source)
     return left_out(source)
 
 
 def _process_track(process: Process, uuid: int) -> bytes:
-    name = process_name(process)
-    # Viewers take two processes of one pid for one; a process without a known pid gets one that none can have.
+    # Viewers merge two processes with the same pid; a process without a known pid gets one that none can have.
     pid = process.pid or uuid - _FIRST_PROCESS + 2**30
-    described = _number(_PROCESS_PID, pid) + _text(_PROCESS_NAME, name)
-    return _packet(_message(_DESCRIPTOR, _number(_TRACK_UUID, uuid) + _message(_TRACK_PROCESS, described)))
+    descriptor = _number(_PROCESS_PID, pid) + _text(_PROCESS_NAME, process_name(process))
+    return _packet(_message(_DESCRIPTOR, _number(_TRACK_UUID, uuid) + _message(_TRACK_PROCESS, descriptor)))
 
 
-def _call(row: Row, lane: int, found: Scan) -> Iterator[bytes]:
+def _call(row: Row, track: int, scanned: Scan) -> Iterator[bytes]:
     """Yield the packets of a call: its begin, begin and end of each stage, its end."""
     offset = at_ns(row) - row.begin_ns
     more = b"".join(_argument(name, value) for name, value in arguments(row).items())
-    if (row.trace_id, row.span) in found.linked and row.role in {CLIENT, *FAR_SIDES}:
+    if (row.trace_id, row.span) in scanned.linked and row.role in {CLIENT, *FAR_SIDES}:
         more += _fixed(_EVENT_FLOW if row.role == CLIENT else _EVENT_FLOW_END, row.span)
-    end = _end(lane)
-    yield _event(row.begin_ns + offset, _begin(lane, row.method, "call") + more)
+    end = _end(track)
+    yield _event(row.begin_ns + offset, _begin(track, row.method, "call") + more)
     for name, begin_ns, end_ns in stages_of(row) if len(row.stages) > 1 else ():
-        yield _event(begin_ns + offset, _begin(lane, name, "stage"))
+        yield _event(begin_ns + offset, _begin(track, name, "stage"))
         yield _event(end_ns + offset, end)
     yield _event(row.end_ns + offset, end)
 
 
 @lru_cache(maxsize=4096)
-def _begin(lane: int, name: str, category: str) -> bytes:
-    """Return what all slices of a name on a lane begin with."""
-    kind = _number(_EVENT_TYPE, _BEGIN) + _number(_EVENT_TRACK, lane)
+def _begin(track: int, name: str, category: str) -> bytes:
+    """Return what all slices of a name on a track begin with."""
+    kind = _number(_EVENT_TYPE, _BEGIN) + _number(_EVENT_TRACK, track)
     return kind + _text(_EVENT_NAME, name) + _text(_EVENT_CATEGORY, category)
 
 
 @lru_cache(maxsize=4096)
-def _end(lane: int) -> bytes:
-    return _number(_EVENT_TYPE, _END) + _number(_EVENT_TRACK, lane)
+def _end(track: int) -> bytes:
+    return _number(_EVENT_TYPE, _END) + _number(_EVENT_TRACK, track)
 
 
 def _event(when_ns: int, event: bytes) -> bytes:
@@ -93,8 +92,8 @@ def _event(when_ns: int, event: bytes) -> bytes:
 
 def _argument(name: str, value: str | int) -> bytes:
     """Return a debug annotation."""
-    said = _number(_ARGUMENT_UNSIGNED, value) if isinstance(value, int) else _text(_ARGUMENT_TEXT, value)
-    return _message(_EVENT_ARGUMENT, _text(_ARGUMENT_NAME, name) + said)
+    content = _number(_ARGUMENT_UNSIGNED, value) if isinstance(value, int) else _text(_ARGUMENT_TEXT, value)
+    return _message(_EVENT_ARGUMENT, _text(_ARGUMENT_NAME, name) + content)
 
 
 def _packet(body: bytes) -> bytes:

@@ -15,7 +15,7 @@ from ipcbench.stats.histogram import bin_index
 from ipcbench.trace.exporters.common import require
 from ipcbench.trace.live.watch import Growth
 from ipcbench.trace.readers.batch import Bulk, Segment
-from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, Sums
+from ipcbench.trace.readers.by_method import MOST_METHODS, OTHER, MethodTotals
 from ipcbench.trace.readers.calls import ROLES, Calls
 from ipcbench.trace.readers.everything import Source
 
@@ -28,32 +28,32 @@ _Key = tuple[str, str, str]
 
 
 class Totals:
-    """Sums since the beginning, by method, service and side; none of them ever shrinks."""
+    """Totals since the beginning, by method, service and side; none of them ever shrinks."""
 
     def __init__(self) -> None:
-        self._sums: dict[_Key, Sums] = {}
+        self._sums: dict[_Key, MethodTotals] = {}
 
     @property
     def calls_count(self) -> int:
         """All calls."""
-        return sum(one.calls_count for one in self._sums.values())
+        return sum(totals.calls_count for totals in self._sums.values())
 
     def add(self, calls: Calls) -> None:
         """Add calls with records."""
         for number, method in enumerate(calls.batch.methods):
             self._of(calls.batch.segment, method).add_calls(calls, number)
 
-    def add_tallied(self, one: Bulk | Growth) -> None:
+    def add_tallied(self, tally: Bulk | Growth) -> None:
         """Add calls without records."""
-        self._of(one.segment, one.method).add_tallied(one)
+        self._of(tally.segment, tally.method).add_tallied(tally)
 
-    def _of(self, segment: Segment, method: str) -> Sums:
+    def _of(self, segment: Segment, method: str) -> MethodTotals:
         side = ROLES[segment.role & 3]
         service = segment.name.removesuffix(f" ({side})")
         key = (method, service, side)
         if key not in self._sums and len(self._sums) >= MOST_METHODS:
             key = (OTHER, OTHER, side)
-        return self._sums.setdefault(key, Sums())
+        return self._sums.setdefault(key, MethodTotals())
 
     def text(self) -> str:
         """Return the exposition text; with no call at all, only what the families are."""
@@ -74,7 +74,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _buckets(labels: str, sums: Sums) -> Iterator[str]:
+def _buckets(labels: str, sums: MethodTotals) -> Iterator[str]:
     cumulated = np.cumsum(sums.counts)
     below = cumulated[bin_index(np.array(_LIMITS_NS))].tolist()
     for limit_ns, count in zip(_LIMITS_NS, below, strict=True):
@@ -84,25 +84,25 @@ def _buckets(labels: str, sums: Sums) -> Iterator[str]:
     yield f"_count{{{labels}}} {int(cumulated[-1])}"
 
 
-def _stage_lines(labels: str, sums: Sums) -> Iterator[str]:
+def _stage_lines(labels: str, sums: MethodTotals) -> Iterator[str]:
     for name, ns in sums.stage_ns.items():
         yield f'{{{labels},stage="{_escaped(name)}"}} {ns / 1e9!r}'
 
 
-def _single(value: Callable[[Sums], int]) -> Callable[[str, Sums], Iterator[str]]:
-    def lines(labels: str, sums: Sums) -> Iterator[str]:
+def _single(value: Callable[[MethodTotals], int]) -> Callable[[str, MethodTotals], Iterator[str]]:
+    def lines(labels: str, sums: MethodTotals) -> Iterator[str]:
         yield f"{{{labels}}} {value(sums)}"
 
     return lines
 
 
-_FAMILIES: Final[tuple[tuple[str, str, str, Callable[[str, Sums], Iterator[str]]], ...]] = (
+_FAMILIES: Final[tuple[tuple[str, str, str, Callable[[str, MethodTotals], Iterator[str]]], ...]] = (
     ("call_duration_seconds", "histogram", "How long timed calls took.", _buckets),
     ("stage_seconds_total", "counter", "Time in each stage of timed calls.", _stage_lines),
-    ("failed_calls_total", "counter", "Calls that ended with an error.", _single(lambda one: one.failed_count)),
-    ("untimed_calls_total", "counter", "Calls that were only counted.", _single(lambda one: one.untimed_count)),
-    ("sent_bytes_total", "counter", "Bytes sent by timed calls.", _single(lambda one: one.sent_bytes)),
-    ("received_bytes_total", "counter", "Bytes received by timed calls.", _single(lambda one: one.recv_bytes)),
+    ("failed_calls_total", "counter", "Calls that ended with an error.", _single(lambda totals: totals.failed_count)),
+    ("untimed_calls_total", "counter", "Calls that were only counted.", _single(lambda totals: totals.untimed_count)),
+    ("sent_bytes_total", "counter", "Bytes sent by timed calls.", _single(lambda totals: totals.sent_bytes)),
+    ("received_bytes_total", "counter", "Bytes received by timed calls.", _single(lambda totals: totals.recv_bytes)),
 )
 
 

@@ -1,6 +1,6 @@
-"""Calls as lines of the older tools, which read them on, and as JSON: what `ipcbench trace tail` prints.
+"""The formats of `ipcbench trace tail`: the lines of the two older tools, and JSON.
 
-Characters that would make a name into something else than a name are replaced in the two older formats.
+In the older formats, characters with a meaning are replaced in names.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Lines(Protocol):
     """A format."""
 
     left_out_count: int
-    """Calls that it cannot say."""
+    """Calls that it cannot express."""
 
     def head(self) -> Iterator[str]:
-        """Yield the lines that stand before all calls."""
+        """Yield the header."""
 
     def call(self, row: Row) -> Iterator[str]:
         """Yield the lines of one call; none if the format has none for such a call."""
 
 
 def plain(name: str) -> str:
-    """Return a name that a line of the older formats can hold: one line, no marker and no separator in it."""
+    """Return the name for a line of the older formats: one line, without markers and separators."""
     text = "".join(char if char.isprintable() else " " for char in name)
     for marker, instead in (("[", "("), ("]", ")"), ("|", "/"), ("Performance Log", "performance log")):
         text = text.replace(marker, instead)
@@ -60,14 +60,12 @@ class ZmqLines:
             self.left_out_count += 1
             return
         self._number += 1
-        moved = row.sent_bytes + row.recv_bytes
-        speed = moved / _MIB / (row.total_ns / 1e9) if row.total_ns > 0 else 0.0
-        times = [one / 1e6 for one in (*row.stage_ns, row.total_ns)]
-        sizes = [row.sent_bytes / 1024, row.recv_bytes / 1024]
+        times = [ns / 1e6 for ns in (*row.stage_ns, row.total_ns)]
+        sizes = [row.sent_bytes / 1024, row.recv_bytes / 1024, row.mib_per_s]
         yield (
             f"{self._number:<5} {plain(row.method):<20} "
-            + "".join(f"{one:<15.3f} " for one in times)
-            + "".join(f"{one:<15.2f} " for one in (*sizes, speed))
+            + "".join(f"{ms:<15.3f} " for ms in times)
+            + "".join(f"{value:<15.2f} " for value in sizes)
         )
 
 
@@ -88,7 +86,7 @@ class TqLines:
             return
         begin = row.begin_ns // 1000
         total = max(0, round(row.total_ns / 1000))
-        parts = [max(0, round(one / 1000)) for one in row.stage_ns]
+        parts = [max(0, round(ns / 1000)) for ns in row.stage_ns]
         start = f"[TQ-TRACE] trace_id={row.trace_id or 'N/A'} | func={plain(row.method)} | "
         yield f"{start}pid={row.process.pid} | stage=FUNCTION_START | timestamp={_seconds(begin)}"
         at = begin
@@ -141,7 +139,6 @@ class JsonLines:
     def call(self, row: Row) -> Iterator[str]:
         """Yield the object; times in ns, sizes in bytes."""
         process = row.process
-        unix = None if process.unix_ns is None or row.begin_ns < 0 else process.unix_ns + row.begin_ns
         yield json.dumps({
             "method": row.method,
             "schema": row.schema,
@@ -153,7 +150,7 @@ class JsonLines:
             "peer": row.peer or None,
             "trace_id": row.trace_id or None,
             "span_id": f"{row.span:016x}" if row.trace_id else None,
-            "begin_unix_ns": unix,
+            "begin_unix_ns": row.begin_unix_ns,
             "begin_ns": row.begin_ns if row.begin_ns >= 0 else None,
             "total_ns": row.total_ns,
             "stages_ns": dict(zip(row.stages, row.stage_ns, strict=True)),
@@ -169,4 +166,4 @@ FORMATS: dict[str, type[ZmqLines] | type[TqLines] | type[JsonLines]] = {
     "tq": TqLines,
     "jsonl": JsonLines,
 }
-"""Name of a format → what prints it."""
+"""By the name of the format."""

@@ -1,4 +1,4 @@
-"""The table of `ipcbench trace top`: rates, percentiles and where the time goes, as something that rich can draw."""
+"""The table of `ipcbench trace top` for rich: rates, percentiles and where the time goes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ipcbench.trace.live.meter import Reading
-from ipcbench.trace.readers.by_method import Sums
+from ipcbench.trace.readers.batch import printable
+from ipcbench.trace.readers.by_method import MethodTotals
 from ipcbench.trace.readers.calls import FAR_SIDES, method_name
 from ipcbench.util.units import format_duration_ns, format_significant
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
 _GLYPHS = "█▓▒▚▤▥▦▧"
-"""Told apart without colours too."""
+"""They differ without colours too."""
 _REST_COLOR, _REST_GLYPH = "bright_black", "·"
 _BAR_CELLS = 24
 _COLUMNS = (("calls/s", 7), ("p50", 7), ("p99", 7), ("MiB/s", 6), ("in flight", 9), ("failed", 6))
@@ -36,25 +37,20 @@ def draw(reading: Reading, folder: str, width: int, problems: Sequence[str] = ()
     counts = [(role in FAR_SIDES, sums.calls_count) for _, role, sums in reading.methods]
     calls = sum(count for is_far, count in counts if not is_far) or sum(count for _, count in counts)
     head = Text.assemble(
-        (plain(folder), "bold"),
+        (printable(folder), "bold"),
         f"   {format_significant(calls / reading.seconds)} calls/s over {reading.seconds:.1f} s, ",
         f"{reading.seen_count:,} seen",
     )
     if not reading.seen_count:
-        head = Text.assemble((plain(folder), "bold"), "   no calls yet; waiting")
+        head = Text.assemble((printable(folder), "bold"), "   no calls yet; waiting")
     parts: list[Text | Table] = [head]
     if reading.methods:
         parts += [_table(reading, width, most), _legend(_stages(reading))]
         hidden = len(reading.methods) - most
         if hidden > 0:
             parts.append(Text(f"and {hidden} more methods, which took less time"))
-    parts += [Text(f"not read: {plain(one)}", style="yellow") for one in problems[:3]]
+    parts += [Text(f"not read: {printable(problem)}", style="yellow") for problem in problems[:3]]
     return Group(*parts)
-
-
-def plain(text: str) -> str:
-    """Return text in which nothing commands a terminal."""
-    return "".join(char if char.isprintable() else "�" for char in text)
 
 
 def _stages(reading: Reading) -> list[str]:
@@ -80,11 +76,11 @@ def _table(reading: Reading, width: int, most: int) -> Table:
     for name, role, sums in reading.methods[:most]:
         figures = list(_figures(sums, reading.seconds))[: len(columns)]
         bar = [_bar(sums, stages, cells)] if cells else []
-        table.add_row(Text(plain(method_name(name, role))), *figures, *bar)
+        table.add_row(Text(printable(method_name(name, role))), *figures, *bar)
     return table
 
 
-def _figures(sums: Sums, seconds: float) -> Iterator[Text]:
+def _figures(sums: MethodTotals, seconds: float) -> Iterator[Text]:
     from rich.text import Text
 
     yield Text(format_significant(sums.calls_count / seconds))
@@ -106,7 +102,7 @@ def bar_cells(parts: Sequence[float], cells: int) -> list[int]:
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def _bar(sums: Sums, stages: Sequence[str], cells: int) -> Text:
+def _bar(sums: MethodTotals, stages: Sequence[str], cells: int) -> Text:
     from rich.text import Text
 
     parts = [max(0.0, float(sums.stage_ns.get(name, 0))) for name in stages]
@@ -124,5 +120,5 @@ def _legend(stages: Sequence[str]) -> Text:
 
     text = Text()
     for index, name in enumerate(stages):
-        text.append(f"{_GLYPHS[index % len(_GLYPHS)]} ", _COLORS[index % len(_COLORS)]).append(f"{plain(name)}   ")
+        text.append(f"{_GLYPHS[index % len(_GLYPHS)]} ", _COLORS[index % len(_COLORS)]).append(f"{printable(name)}   ")
     return text.append(f"{_REST_GLYPH} ", _REST_COLOR).append("in no stage   ").append("in flight: on average", "dim")

@@ -1,7 +1,7 @@
-"""What is new in a folder of a trace since the last look: calls with records, and how the tallies grew.
+"""Watches a folder of a trace: new calls with records, and how the tallies grew since the last look.
 
-Files are read, not mapped: one that its process closes meanwhile is cut, and a map of what was cut off ends the
-reader by a signal.
+Files are read, not mapped: a process cuts its file when it closes it, and touching a mapping beyond the cut would kill
+the reader by a signal.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from ipcbench.errors import StoreError
 from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_SUFFIX
 from ipcbench.trace.readers.batch import Bulk, Ints, Notes, Segment
 from ipcbench.trace.readers.calls import Calls, Clocks
-from ipcbench.trace.readers.growing import SegmentFile
-from ipcbench.trace.readers.own import read_tally
+from ipcbench.trace.readers.own import SegmentFile, read_tally
 from ipcbench.util.files import as_store_errors
 
 
@@ -43,7 +42,7 @@ class Growth:
 
 
 class Watch:
-    """A folder that may not be there yet, and into which any number of processes may be writing.
+    """A folder that need not exist yet, and that any number of processes may be writing to.
 
     Attributes:
         problems: files that could not be read, by name, each with its reason.
@@ -84,11 +83,11 @@ class Watch:
         """
         for path in self._files(HISTOGRAMS_SUFFIX):
             try:
-                found = list(read_tally(path, Notes()))
+                bulks = list(read_tally(path, Notes()))
             except StoreError as error:
                 self._refuse(path, error)
                 continue
-            for number, bulk in enumerate(found):
+            for number, bulk in enumerate(bulks):
                 before = self._tallies.get((path, number))
                 self._tallies[path, number] = bulk
                 growth = _growth(bulk, before)
@@ -116,7 +115,7 @@ def _growth(bulk: Bulk, before: Bulk | None) -> Growth | None:
     untimed = max(0, bulk.untimed_count - before.untimed_count)
     sums = (bulk.failed_count - before.failed_count, bulk.sent_bytes - before.sent_bytes,
             bulk.recv_bytes - before.recv_bytes, bulk.total_ns - before.total_ns)  # fmt: skip
-    failed, sent, recv, total = (max(0, one) for one in sums)
+    failed, sent, recv, total = (max(0, growth) for growth in sums)
     if not (untimed or total or failed or counts.any()):
         return None
     stage_ns: Ints = np.maximum(bulk.stage_ns - before.stage_ns, 0)

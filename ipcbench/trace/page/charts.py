@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, shown_name, spread_ticks
-from ipcbench.trace.exporters.chrome import lane_name
-from ipcbench.trace.exporters.common import Lane, at_ns
+from ipcbench.trace.exporters.chrome import track_name
+from ipcbench.trace.exporters.common import Track, at_ns
 from ipcbench.trace.page.sample import MethodSample, Sample, Window
 from ipcbench.trace.page.words import word
 from ipcbench.trace.readers.calls import FAR_SIDES, ROLES, Row
@@ -208,15 +208,15 @@ def _said(row: Row, start: float, unit: str) -> Iterator[str]:
         yield row.error or "failed"
 
 
-def _lane_order(lane: Lane) -> tuple[str, str, int, int, int]:
+def _lane_order(lane: Track) -> tuple[str, str, int, int, int]:
     process = lane.process
     return (process.service, process.host, process.pid, process.tid, lane.index)
 
 
-def _lane_words(lane: Lane) -> str:
+def _lane_words(lane: Track) -> str:
     process = lane.process
     if lane.index:
         return f"· {lane.index + 1}"
     return shown_name(
-        f"{process.service} {process.tid}" if process.tid else f"{process.service} {lane_name(process, 0)}"
+        f"{process.service} {process.tid}" if process.tid else f"{process.service} {track_name(process, 0)}"
     )

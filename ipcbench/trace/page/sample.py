@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.trace.exporters.common import Lane, Lanes, at_ns
+from ipcbench.trace.exporters.common import Track, Tracks, at_ns
 from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch, Ints
-from ipcbench.trace.readers.by_method import Sums
+from ipcbench.trace.readers.by_method import MethodTotals
 from ipcbench.trace.readers.calls import Calls, Row, rows_of, take
 from ipcbench.trace.readers.everything import Source
 
@@ -38,7 +38,7 @@ class MethodSample:
 
     name: str
     role: int
-    sums: Sums = field(default_factory=Sums)
+    sums: MethodTotals = field(default_factory=MethodTotals)
     times_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes_bytes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     known_count: int = 0
@@ -82,7 +82,7 @@ class Window:
     """
 
     kind: str
-    calls: tuple[tuple[Row, Lane], ...]
+    calls: tuple[tuple[Row, Track], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,5 +158,5 @@ def _windows(source: Source, timed_count: int, centre_ns: int) -> tuple[Window, 
     return tuple(Window(kind, _on_lanes([row for _, row in rows])) for kind, rows in kept.items())
 
 
-def _on_lanes(rows: list[Row]) -> tuple[tuple[Row, Lane], ...]:
-    return tuple(Lanes().place(sorted(rows, key=at_ns)))
+def _on_lanes(rows: list[Row]) -> tuple[tuple[Row, Track], ...]:
+    return tuple(Tracks().place(sorted(rows, key=at_ns)))

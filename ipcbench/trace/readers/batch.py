@@ -1,4 +1,4 @@
-"""Batches: calls as columns, whatever they were read from, and what a reader notices beside them."""
+"""Batches: calls as columns, the form that all readers produce, and what a reader notes beside them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ UNKNOWN_NS = -1
 """Stands for a time that was not logged."""
 
 PARTS = ("request", "queue", "server", "reply")
-"""What `wait` is made of, in its order."""
+"""The parts of `wait`, in order."""
 
 _MAX_SHOWN = 5
 
 
 def printable(text: str) -> str:
-    """Return what a file calls something as one line that no terminal obeys."""
+    """Return the text as one line without terminal control characters."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
 
 
@@ -34,10 +34,10 @@ class Segment:
     Attributes:
         source: the file, or the folder, that they come from.
         name: unique in its source.
-        transport: what the log says that it is; empty if it says nothing.
+        transport: as the log names it; empty if it does not.
         worker: the process.
         role: LOCAL, CLIENT or SERVER_SIDE of schema.py.
-        bytes_are_partial: whether payloads moved by another way that the log does not count.
+        bytes_are_partial: whether payloads also took another way, which the log does not count.
     """
 
     source: str
@@ -53,20 +53,20 @@ class Batch:
     """Calls of one segment and one set of stages. Columns have shape (n,).
 
     Attributes:
-        stages: names; they follow one another, what is left of the total is unaccounted.
+        stages: names, in order of time; the rest of the total is unaccounted.
         methods: names, into which `method` points.
         begin_ns: monotonic clock of its host; UNKNOWN_NS where it was not logged.
         total_ns: may be negative in a damaged log.
         stage_ns: shape (n, number of stages).
-        server_ns: the server's part of the stage `wait`; UNKNOWN_NS for a call whose server's record was not found,
-            None if no call's is known.
-        outside_ns: work beside the call that the log gives, not part of the total; None if there is none.
+        server_ns: the server's part of the stage `wait`; UNKNOWN_NS for a call without a server's record, None if no
+            call has one.
+        outside_ns: work beside the call, not part of the total; None if the log gives none.
         failed: whether the call raised.
-        request_ns, queue_ns, reply_ns: what else `wait` is made of: the way there, the wait for the server, the way
-            back; as server_ns. The four are the whole of `wait`. Without such a stage, the way of a message that
-            nobody answers, and its wait for the receiver, behind the call's own time.
-        key: made of trace id and span id, the same at both sides; 0 for a call without; None if no call has one.
-        boot: which clock `begin_ns` is of.
+        request_ns, queue_ns, reply_ns: the other parts of `wait`: the way there, the wait for the server, the way back;
+            unknown as in server_ns. The four add up to `wait`. Without such a stage: the way of a one-way message,
+            and its wait for the receiver, after the call's own time.
+        key: a hash of trace id and span id, the same at both sides; 0 for a call without; None if no call has one.
+        boot: the clock of `begin_ns`.
         layouts: texts of buffers (ipcbench/trace/record/buffers.py), into which `layout` points; "" for unknown.
         layout: None if no call's buffers are known.
         offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
@@ -102,7 +102,7 @@ class Bulk:
     Attributes:
         counts: shape (bins,), by bin of ipcbench/util/bins.py.
         summed_count: the calls that the sums hold, at most as many as the histogram's.
-        untimed_count: calls of which nothing is known but that they were.
+        untimed_count: calls that were only counted.
         stage_ns: sums.
     """
 
@@ -122,11 +122,11 @@ class Bulk:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a log says of itself in a summary.
+    """The summary that a log gives of itself.
 
     Attributes:
-        segment: the calls that it stands behind.
-        values: what it says, by its own words.
+        segment: the calls before it.
+        values: by the log's own names.
     """
 
     segment: Segment | None
@@ -135,13 +135,13 @@ class Claim:
 
 @dataclass(slots=True)
 class Notes:
-    """What a reader noticed beside the calls.
+    """What a reader noted beside the calls.
 
     Attributes:
-        lines_count, foreign_count: lines in all, and those of no known form.
+        lines_count, foreign_count: all lines, and those in no known form.
         damaged_count: lines, records or files that should have been readable.
         examples: the first damaged ones, with their places.
-        counts: everything else that is counted, by name.
+        counts: all other counts, by name.
         claims: summaries.
         facts: headers of the package's own files.
     """

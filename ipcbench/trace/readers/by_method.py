@@ -1,4 +1,4 @@
-"""Sums over the calls of one method, those with records and those in tallies."""
+"""Totals over the calls of one method, those with records and those in tallies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Tallied(Protocol):
 
 
 @dataclass(slots=True)
-class Sums:
+class MethodTotals:
     """Calls of one method; times below 0, which damaged logs have, count as 0.
 
     Attributes:
@@ -96,27 +96,29 @@ class Sums:
         self.recv_bytes += int(batch.recv_bytes[chosen].sum())
         self._add_stages(zip(batch.stages, np.maximum(batch.stage_ns[chosen], 0).sum(axis=0).tolist(), strict=True))
 
-    def add_tallied(self, one: Tallied, scale: float = 1.0, total_ns: int | None = None) -> None:
+    def add_tallied(self, tally: Tallied, scale: float = 1.0, total_ns: int | None = None) -> None:
         """Add calls without records; their sums, which may lag behind their counts, times `scale`.
 
         Args:
-            one: the tally.
+            tally: the calls.
             scale: by which its sums are short.
             total_ns: the time of all its calls, where that is known better.
         """
-        self.counts[: len(one.counts)] += one.counts
-        self.untimed_count += one.untimed_count
-        self.failed_count += one.failed_count
-        self.total_ns += round(one.total_ns * scale) if total_ns is None else total_ns
-        self.staged_ns += round(one.total_ns * scale)
-        filled = np.flatnonzero(one.counts)
+        self.counts[: len(tally.counts)] += tally.counts
+        self.untimed_count += tally.untimed_count
+        self.failed_count += tally.failed_count
+        self.total_ns += round(tally.total_ns * scale) if total_ns is None else total_ns
+        self.staged_ns += round(tally.total_ns * scale)
+        filled = np.flatnonzero(tally.counts)
         if filled.size:
             self.longest_ns = max(self.longest_ns, bin_bounds(int(filled[-1]))[0])
-        self.sent_bytes += round(one.sent_bytes * scale)
-        self.recv_bytes += round(one.recv_bytes * scale)
-        self._add_stages((name, round(ns * scale)) for name, ns in zip(one.stages, one.stage_ns.tolist(), strict=True))
+        self.sent_bytes += round(tally.sent_bytes * scale)
+        self.recv_bytes += round(tally.recv_bytes * scale)
+        self._add_stages(
+            (name, round(ns * scale)) for name, ns in zip(tally.stages, tally.stage_ns.tolist(), strict=True)
+        )
 
-    def add(self, other: Sums) -> None:
+    def add(self, other: MethodTotals) -> None:
         """Add what another one holds."""
         self.counts += other.counts
         self.untimed_count += other.untimed_count

@@ -21,7 +21,7 @@ ROLES = ("local", "client", "server", "receiver")
 """By the role of a schema."""
 
 FAR_SIDES = (SERVER_SIDE, RECEIVER)
-"""The roles of those whose work is part of somebody else's call."""
+"""The roles whose work is part of another process's call."""
 
 
 def method_name(method: str, role: int) -> str:
@@ -35,7 +35,7 @@ class Process:
 
     Attributes:
         boot: tells one boot of one host from every other; empty if unknown.
-        unix_ns: what is to be added to a time of its clock to give the time since 1970; None if unknown.
+        unix_ns: the offset from its clock to the time since 1970; None if unknown.
     """
 
     source: str
@@ -45,6 +45,11 @@ class Process:
     tid: int = 0
     boot: str = ""
     unix_ns: int | None = None
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """The same for all threads of a process."""
+        return self.service, self.host, self.pid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,12 +102,22 @@ class Row(NamedTuple):
         """When it ended."""
         return self.begin_ns + self.total_ns
 
+    @property
+    def begin_unix_ns(self) -> int | None:
+        """When it began, in ns since 1970; None if that is unknown."""
+        return None if self.process.unix_ns is None or self.begin_ns < 0 else self.process.unix_ns + self.begin_ns
+
+    @property
+    def mib_per_s(self) -> float:
+        """Bytes both ways by the whole time; 0 for a call that took none."""
+        return (self.sent_bytes + self.recv_bytes) / 2**20 / (self.total_ns / 1e9) if self.total_ns > 0 else 0.0
+
 
 def rows_of(calls: Calls) -> Iterator[Row]:
     """Yield calls one by one."""
     batch = calls.batch
     count = len(batch.ids)
-    ids = [""] * count if calls.trace is None else [format_trace_id(*one) for one in calls.trace.tolist()]
+    ids = [""] * count if calls.trace is None else [format_trace_id(*halves) for halves in calls.trace.tolist()]
     spans = [0] * count if calls.span is None else calls.span.tolist()
     columns = zip(
         batch.ids.tolist(), batch.method.tolist(), calls.peers, calls.errors, ids, spans, batch.begin_ns.tolist(),
@@ -118,8 +133,8 @@ def _parts(batch: Batch) -> Iterable[tuple[int | None, ...]]:
     count = len(batch.ids)
     return zip(
         *(
-            repeat(None, count) if one is None else [None if ns == UNKNOWN_NS else ns for ns in one.tolist()]
-            for one in columns
+            repeat(None, count) if column is None else [None if ns == UNKNOWN_NS else ns for ns in column.tolist()]
+            for column in columns
         ),
         strict=True,
     )
@@ -142,12 +157,14 @@ class Clocks:
     offsets: dict[str, int] = field(default_factory=dict)
 
     def process(self, path: Path, facts: dict[str, Any]) -> Process:
-        """Return the process that a file's header tells of."""
+        """Return the process that a file's header names."""
         boot = str(facts.get("boot") or "")
         anchor = facts.get("anchor_ns")
-        if isinstance(anchor, list) and len(anchor) == 2 and all(isinstance(one, int) for one in anchor):
+        if isinstance(anchor, list) and len(anchor) == 2 and all(isinstance(ns, int) for ns in anchor):
             self.offsets.setdefault(boot, anchor[1] - anchor[0])
-        pid, tid = (one if isinstance(one, int) and 0 <= one < 2**31 else 0 for one in map(facts.get, ("pid", "tid")))
+        pid, tid = (
+            fact if isinstance(fact, int) and 0 <= fact < 2**31 else 0 for fact in map(facts.get, ("pid", "tid"))
+        )
         service, host = str(facts.get("service") or "process"), str(facts.get("host") or "")
         return Process(str(path.parent), service, host, pid, tid, boot, self.offsets.get(boot))
 
@@ -156,10 +173,10 @@ def take(calls: Calls, chosen: npt.NDArray[np.int64]) -> Calls:
     """Return the calls at these places, in this order."""
     count = len(calls.batch.ids)
     columns: dict[str, Any] = {}
-    for each in fields(calls.batch):
-        column = getattr(calls.batch, each.name)
+    for attribute in fields(calls.batch):
+        column = getattr(calls.batch, attribute.name)
         if isinstance(column, np.ndarray) and len(column) == count:
-            columns[each.name] = column[chosen]
+            columns[attribute.name] = column[chosen]
     batch = replace(calls.batch, **columns)
     places = chosen.tolist()
     return replace(
@@ -168,6 +185,6 @@ def take(calls: Calls, chosen: npt.NDArray[np.int64]) -> Calls:
         trace=None if calls.trace is None else calls.trace[chosen],
         span=None if calls.span is None else calls.span[chosen],
         kept=calls.kept[chosen],
-        peers=[calls.peers[one] for one in places],
-        errors=[calls.errors[one] for one in places],
+        peers=[calls.peers[place] for place in places],
+        errors=[calls.errors[place] for place in places],
     )

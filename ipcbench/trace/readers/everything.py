@@ -1,4 +1,4 @@
-"""All calls under some paths, whatever they were read from: this package's own files, or logs."""
+"""Reads all calls under some paths, from this package's own files or from logs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from ipcbench.errors import StoreError
 from ipcbench.trace.format import HISTOGRAMS_MAGIC, HISTOGRAMS_SUFFIX, SEGMENT_MAGIC, SEGMENT_SUFFIX
 from ipcbench.trace.readers.batch import Bulk, Notes
 from ipcbench.trace.readers.calls import Calls, Clocks, Row, log_calls, rows_of
-from ipcbench.trace.readers.growing import SegmentFile
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
-from ipcbench.trace.readers.own import read_tally
+from ipcbench.trace.readers.own import SegmentFile, read_tally
 from ipcbench.util.files import as_store_errors, regular
 
 
@@ -87,8 +86,8 @@ class Source:
                 yield from rows_of(log_calls(batch))
 
     def _rows(self, path: Path, clocks: Clocks, servers: Servers) -> Iterator[Row]:
-        found = (replace(calls, batch=servers.join(calls.batch)) for calls in self._segment(path, clocks))
-        return _ordered(row for calls in found for row in rows_of(calls))
+        joined = (replace(calls, batch=servers.join(calls.batch)) for calls in self._segment(path, clocks))
+        return _ordered(row for calls in joined for row in rows_of(calls))
 
     def stages(self) -> list[str]:
         """Return the names of all stages, in the order in which they are met."""
@@ -96,7 +95,7 @@ class Source:
 
     def without_record_count(self) -> int:
         """Return how many calls are only in tallies."""
-        return sum(int(one.counts.sum()) + one.untimed_count for one in self.bulks())
+        return sum(int(bulk.counts.sum()) + bulk.untimed_count for bulk in self.bulks())
 
 
 def _moment(row: Row) -> int:
@@ -118,7 +117,7 @@ def _ordered(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def find(paths: Sequence[Path]) -> Source:
-    """Return what the paths hold: files, or folders with files of a trace or logs; what each is shows in its content.
+    """Return what the paths hold: files, or folders with files of a trace or logs; their content tells which.
 
     Raises:
         StoreError: there is no such path, or it cannot be read.
@@ -128,11 +127,11 @@ def find(paths: Sequence[Path]) -> Source:
     for path in paths:
         with as_store_errors(path):
             if path.is_dir():
-                inside = sorted(one for one in path.iterdir() if one.is_file())
-                own = [one for one in inside if one.suffix in {SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX}]
-                source.segments += [one for one in own if one.suffix == SEGMENT_SUFFIX]
-                source.tallies += [one for one in own if one.suffix == HISTOGRAMS_SUFFIX]
-                texts += [] if own else [one for one in inside if ".log" in one.name]
+                inside = sorted(file for file in path.iterdir() if file.is_file())
+                own = [file for file in inside if file.suffix in {SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX}]
+                source.segments += [file for file in own if file.suffix == SEGMENT_SUFFIX]
+                source.tallies += [file for file in own if file.suffix == HISTOGRAMS_SUFFIX]
+                texts += [] if own else [file for file in inside if ".log" in file.name]
                 continue
             with regular(path).open("rb") as file:
                 magic = file.read(8)

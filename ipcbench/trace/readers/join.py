@@ -2,7 +2,7 @@
 
 On one host both sides read one clock. Between two, the server's clock is set by what NTP's formula says of the calls
 themselves: offset = ((T2 − T1) + (T3 − T4)) / 2, from the call of each minute whose way there and back was shortest,
-for it can be wrong by half of that way at most.
+since the error is at most half of that way.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Servers:
     clocks: dict[tuple[str, str], _Clock] = field(default_factory=dict)
 
     def join(self, batch: Batch) -> Batch:
-        """Return the calls with what their servers' records say of them."""
+        """Return the calls with the parts of their wait, taken from their servers' records."""
         if batch.key is None or batch.segment.role != CLIENT or not len(self.keys):
             return batch
         at, known = self._find(batch)
@@ -116,7 +116,7 @@ def _waited(batch: Batch) -> tuple[Ints, Ints, bool]:
 
 
 def find_servers(paths: Sequence[Path], notes: Notes) -> Servers:
-    """Read the server records of segments; what is wrong with a file is said by who reads it whole."""
+    """Read the server records of segments; damaged files are reported where they are read whole."""
     boots: list[str] = []
     parts: list[tuple[Keys, Ints, npt.NDArray[np.bool_], Ints]] = []
     every: set[str] = set()

@@ -1,4 +1,8 @@
-"""Readers of our own trace files: segments (.ipct) and histograms (.ipch), also of killed processes."""
+"""Readers of this package's own trace files: segments (.ipct) and tallies (.ipch), also those of killed processes.
+
+`read_segment` reads a whole segment as batches. `SegmentFile` reads one piece by piece while its process may go on
+writing it, with the ids of its calls.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from ipcbench.trace.format import (
     HEADER_BYTES,
     HISTOGRAMS_BYTES,
     HISTOGRAMS_MAGIC,
+    KEPT,
     MARKER,
     NAME,
     NAME_BYTES,
@@ -28,6 +33,7 @@ from ipcbench.trace.format import (
     unpack_header,
 )
 from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Keys, Notes, Segment, printable
+from ipcbench.trace.readers.calls import Calls, Clocks, Process, Unsigned
 from ipcbench.trace.schema import CLIENT, MAX_STAGES, RECEIVER, SERVER_SIDE, Schema, parse_schema
 from ipcbench.util.files import as_store_errors
 
@@ -35,6 +41,9 @@ _ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)", RECEIVER: " (receiver)"
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _CHUNK_RECORDS = 8_192
+_CHUNK_SLOTS = 4096
+_MOST_PENDING = 256
+_LARGEST = 2**62
 _MAX_BLOCK_BYTES = 2**20
 _LONGEST_NAME_BYTES = 4096
 _MOST_NAMES = 10_000
@@ -51,6 +60,9 @@ _NAME = np.dtype([
 ])  # fmt: skip
 
 
+Rows = npt.NDArray[Any]
+
+
 def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
     """Yield the calls of a segment, at most 8,192 at a time; slots that were never finished are no calls.
 
@@ -64,9 +76,7 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
         names: dict[int, str] = {0: ""}
         pieces: dict[int, bytes] = {}
         offset = HEADER_BYTES
-        room = memoryview(
-            bytearray(_CHUNK_RECORDS * RECORD_BYTES)
-        )  # the same for all: new pages cost more than reading
+        room = memoryview(bytearray(_CHUNK_RECORDS * RECORD_BYTES))  # reused: new pages cost more than reading
         while size := file.readinto(room):
             records = np.frombuffer(room, RECORD, size // RECORD_BYTES)
             offsets = offset + np.arange(len(records), dtype=np.uint64) * RECORD_BYTES
@@ -83,7 +93,7 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
 
 
 def _header(file: IO[bytes], path: Path, magic: bytes, notes: Notes) -> tuple[int, dict[str, Any]]:
-    """Return the size of what follows, and the facts; none for a file whose process was killed while it made it."""
+    """Return the size of a block and the facts; no facts for a file whose process was killed while making it."""
     data = file.read(HEADER_BYTES)
     if not data.strip(b"\0"):
         notes.counts["files never begun"] += 1
@@ -181,6 +191,143 @@ def _batch(segment: Segment, schema: Schema, rows: npt.NDArray[Any], ids: Ints, 
     )
 
 
+class SegmentFile:
+    """A segment that is read piece by piece while it may grow.
+
+    Args:
+        path: of the file.
+        clocks: shared by all files that are read together.
+        growing: whether a process may be writing it. A marker is written last, but one copy of a record may hold its
+            marker and stale bytes before it, so records are read again once their markers were seen.
+    """
+
+    def __init__(self, path: Path, clocks: Clocks, *, growing: bool = False) -> None:
+        self.path = path
+        self.impossible_count = 0
+        self._clocks = clocks
+        self._growing = growing
+        self._facts: dict[str, Any] = {}
+        self._process: Process | None = None
+        self._ids = (0, 0)
+        self._names: dict[int, str] = {0: ""}
+        self._pieces: dict[int, bytes] = {}
+        self._offset = HEADER_BYTES
+        self._pending: list[int] = []
+
+    @property
+    def unfinished_count(self) -> int:
+        """Slots before a complete one that were never finished, so far."""
+        return len(self._pending)
+
+    def read_new(self) -> Iterator[Calls]:
+        """Yield the calls that are complete and were not yielded before.
+
+        Raises:
+            StoreError: it cannot be read, or is not a segment of this version.
+        """
+        with as_store_errors(self.path), self.path.open("rb", buffering=0) as file:
+            process = self._process or self._begin(file)
+            if process is None:
+                return
+            yield from self._late(file, process)
+            while rows := self._next(file):
+                yield from self._sorted(process, *rows)
+
+    def _begin(self, file: IO[bytes]) -> Process | None:
+        """Read the header; None while there is none."""
+        data = file.read(HEADER_BYTES)
+        if not data.strip(b"\0"):
+            return None
+        try:
+            self._facts = unpack_header(data, SEGMENT_MAGIC)[1]
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{self.path}: not a file of a trace: {error}") from error
+        ids = self._facts.get("ids")
+        if isinstance(ids, list) and len(ids) == 2:
+            self._ids = (_hexadecimal(ids[0]), _hexadecimal(ids[1]))
+        self._process = self._clocks.process(self.path, self._facts)
+        return self._process
+
+    def _next(self, file: IO[bytes]) -> tuple[Rows, Ints] | None:
+        """Return the next complete records and their offsets; None if there are none."""
+        data = _read_at(file, self._offset, _CHUNK_SLOTS * RECORD_BYTES)
+        rows, offsets, whole = _parse(data, self._offset)
+        used = int(np.flatnonzero(whole)[-1]) + 1 if whole.any() else 0
+        if not used:
+            return None
+        if self._growing:
+            rows = _parse(_read_at(file, self._offset, used * RECORD_BYTES), self._offset)[0]
+            used = min(used, len(rows))
+        self._offset += used * RECORD_BYTES
+        whole = whole[:used]
+        self._pending = [*self._pending, *offsets[:used][~whole].tolist()][-_MOST_PENDING:]
+        return rows[:used][whole], offsets[:used][whole]
+
+    def _late(self, file: IO[bytes], process: Process) -> Iterator[Calls]:
+        """Yield calls that were completed after later ones, as in a signal handler's caller."""
+        for offset in self._pending if self._growing else ():
+            rows, offsets, whole = _parse(_read_at(file, offset, RECORD_BYTES), offset)
+            if whole.any():
+                self._pending = [pending for pending in self._pending if pending != offset]
+                yield from self._sorted(process, rows, offsets)
+
+    def _sorted(self, process: Process, rows: Rows, offsets: Ints) -> Iterator[Calls]:
+        """Yield the calls among some records, those of one schema and role together."""
+        _learn(rows[rows["kind"] == NAME], self._names, self._pieces)
+        calls = (rows["kind"] == CALL) & (rows["ends"] >= 1) & (rows["ends"] <= MAX_STAGES) & (rows["role"] < 4)
+        possible = (rows["stamps"][:, 0] >= 0) & (rows["stamps"] < _LARGEST).all(axis=1)
+        possible &= (rows["sent"] < _LARGEST) & (rows["recv"] < _LARGEST)
+        self.impossible_count += int(np.count_nonzero(calls & ~possible))
+        rows, offsets = rows[calls & possible], offsets[calls & possible]
+        kinds = rows["schema"].astype(np.int64) * 4 + rows["role"]
+        for kind in np.unique(kinds).tolist():
+            chosen = kinds == kind
+            yield self._calls(process, kind % 4, kind // 4, rows[chosen], offsets[chosen])
+
+    def _calls(self, process: Process, role: int, schema_id: int, rows: Rows, offsets: Ints) -> Calls:
+        schema = _schema(self._names.get(schema_id, ""))
+        slots: Ints = (offsets - HEADER_BYTES) // RECORD_BYTES
+        batch = _batch(segment_of(self.path, self._facts, role), schema, rows, slots, self._names)
+        methods = [self._name(number) for number in np.unique(rows["method"]).tolist()]
+        peers, errors = ([self._name(number) for number in rows[side].tolist()] for side in ("peer", "error"))
+        return Calls(
+            replace(batch, methods=methods, key=keys_of(rows), boot=process.boot),
+            process, *self._identities(rows, slots), (rows["flags"] & KEPT) != 0, schema.name, peers, errors,
+        )  # fmt: skip
+
+    def _identities(self, rows: Rows, slots: Ints) -> tuple[Unsigned, Unsigned]:
+        """Return trace and span ids; a 0 follows from the file's first ids and the slot's number."""
+        own = np.uint64(self._ids[1]) + slots.astype(np.uint64)
+        span: Unsigned = np.where(rows["span"] == 0, own, rows["span"])
+        none = (rows["trace"] == 0).all(axis=1)
+        trace: Unsigned = rows["trace"].copy()
+        trace[none, 0], trace[none, 1] = np.uint64(self._ids[0]), own[none]
+        return trace, span
+
+    def _name(self, number: int) -> str:
+        return self._names.get(number) or ("" if number == 0 else f"(name {number})")
+
+
+def _read_at(file: IO[bytes], offset: int, size_bytes: int) -> bytes:
+    file.seek(offset)
+    return file.read(size_bytes)
+
+
+def _parse(data: bytes, offset: int) -> tuple[Rows, Ints, npt.NDArray[np.bool_]]:
+    """Return slots, their offsets, and whether each was finished."""
+    count = len(data) // RECORD_BYTES
+    rows = np.frombuffer(data, RECORD, count)
+    offsets: Ints = offset + np.arange(count, dtype=np.int64) * RECORD_BYTES
+    return rows, offsets, rows["marker"] == offsets.astype(np.uint64) ^ np.uint64(MARKER)
+
+
+def _hexadecimal(text: object) -> int:
+    try:
+        return int(str(text), 16) & (2**64 - 1)
+    except ValueError:
+        return 0
+
+
 def read_tally(path: Path, notes: Notes) -> Iterator[Bulk]:
     """Yield the tallies of a file; one that was killed while it was made is left out, and counted as damaged.
 
@@ -206,7 +353,7 @@ def _bulk(path: Path, facts: dict[str, Any], cells: npt.NDArray[np.uint64]) -> B
     schema = _schema(str(facts.get("schema", "")))
     role = facts.get("role")
     halves = [cells[at : at + SUMS_COUNT].astype(np.int64).tolist() for at in (1, SUM_CELLS // 2)]
-    sums = max((one for one in halves if one[0] == one[-1]), default=[0] * SUMS_COUNT)
+    sums = max((half for half in halves if half[0] == half[-1]), default=[0] * SUMS_COUNT)
     return Bulk(
         segment_of(path, facts, role if isinstance(role, int) else 0),
         schema.stages,

@@ -1,4 +1,7 @@
-"""Text logs as blocks of lines: rotated and compressed ones too, in bounded memory whatever the file holds."""
+"""Reads text logs as blocks of lines, rotated and compressed ones too, and hands each line to the parser of its format.
+
+Memory is bounded whatever a file holds.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ipcbench.trace.readers.batch import Batch, Notes
-from ipcbench.trace.readers.logs.tq_log import TqLog
+from ipcbench.trace.readers.logs.tq_log import MARKER, TqLog
 from ipcbench.trace.readers.logs.zmq_log import ZmqLog
 from ipcbench.util.files import as_store_errors
 
@@ -28,30 +31,29 @@ def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
     source = str(paths[-1])
     zmq, tq = ZmqLog(source, notes), TqLog(source, notes)
     for path in paths:
-        number = 1
+        count = 0
         for block in blocks(path, notes):
-            lines_count = foreign_count = block.count(b"\n") + 1
-            foreign = block
-            if b"[TQ-" in block:
-                others: list[bytes] = []
-                yield from tq.feed(block, lines_count, others)
-                foreign, foreign_count = b"\n".join(others), len(others)
-            if foreign and (zmq.active or b"ID" in foreign or b"ZeroMQ" in foreign):
-                yield from zmq.feed(foreign, number)
+            text = block.decode("utf-8", "replace")
+            lines = list(enumerate(text.split("\n"), count + 1))
+            count += len(lines)
+            notes.lines_count += len(lines)
+            if MARKER in text:
+                yield from tq.feed([line for _, line in lines if MARKER in line], len(lines))
+                lines = [(number, line) for number, line in lines if MARKER not in line]
+            if zmq.active or any("ID" in line or "ZeroMQ" in line for _, line in lines):
+                yield from zmq.feed(lines)
             else:
-                notes.foreign_count += foreign_count
-            notes.lines_count += lines_count
-            number += lines_count
+                notes.foreign_count += len(lines)
     yield from tq.finish()
 
 
 def blocks(path: Path, notes: Notes) -> Iterator[bytes]:
     """Yield the lines of a file, some thousand at a time; a line of more than 64 KiB is damaged.
 
-    A block has no newline at its end, and no returns before newlines.
+    A block does not end with a newline, and has no carriage returns before newlines.
 
     Raises:
-        StoreError: it cannot be opened or read.
+        StoreError: the file cannot be opened or read.
     """
     rest = b""
     first, too_long = True, False
@@ -72,7 +74,7 @@ def blocks(path: Path, notes: Notes) -> Iterator[bytes]:
 
 
 def _pieces(path: Path, notes: Notes) -> Iterator[bytes]:
-    """Yield what is in a file, unpacked if it is compressed, at most a block at a time."""
+    """Yield the content of a file, decompressed if needed, at most a block at a time."""
     with as_store_errors(path), path.open("rb") as file:
         if not file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
             while piece := file.read(_BLOCK_BYTES):
