@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ipcbench.processes import leftovers
 from ipcbench.spec import NAME_PREFIX
-from ipcbench.sync.locks import is_held
+from ipcbench.sync.locks import LOCK_SUFFIX, is_held
 
 RUN_SUFFIX = "-run"
 RUN_LOCK = "run.lock"
@@ -49,7 +49,7 @@ def survey() -> tuple[Leftover, ...]:
         living_runs=tuple(token for token, path in runs.items() if _is_locked(path / RUN_LOCK)),
         ended_runs=tuple(token for token, path in runs.items() if (path / RUN_LOCK).is_file()),
         open_channels=tuple(path.name for path in entries if _has_open_seat(path)),
-        closed_channels=tuple(path.name for path in entries if any(path.glob("*.seat"))),
+        closed_channels=tuple(path.name for path in entries if any(path.glob(f"*{LOCK_SUFFIX}"))),
         mapped=_mapped_segments() if any(one.parent == leftovers.SHM_FOLDER for one in entries) else (),
         now_s=time.time(),
     )
@@ -115,7 +115,7 @@ class _Judge:
 
 def _has_open_seat(directory: Path) -> bool:
     try:
-        return any(is_held(directory, seat.stem) for seat in directory.glob("*.seat"))
+        return any(is_held(directory, lock.stem) for lock in directory.glob(f"*{LOCK_SUFFIX}"))
     except PermissionError:
         return False  # another user's, which stays for that reason
 

@@ -26,8 +26,8 @@ from ipcbench.backends.lmdb.layout import Layout
 from ipcbench.backends.lmdb.store import Store, absence, make_files
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderSide, WriterSide
-from ipcbench.sync.hazard import SlotReader, SlotWriter
+from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderCursors, WriterCursors
+from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.locks import channel_directory, remove_directory
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
@@ -42,7 +42,7 @@ class _LmdbWriter(Writer):
     """What both writers hold; a subclass knows which key comes next."""
 
     def __init__(self, channel: ChannelSpec, store: Store) -> None:
-        self._side = WriterSide(store.words, channel, channel_directory(channel.name))
+        self._cursors = WriterCursors(store.words, channel, channel_directory(channel.name))
         self._store = store
         self._words = store.words
         self._layout = Layout(channel)
@@ -50,8 +50,8 @@ class _LmdbWriter(Writer):
         self._limit_bytes = channel.max_message_bytes
 
     def close(self) -> None:
-        if not self._side.closed:
-            self._side.close()
+        if not self._cursors.closed:
+            self._cursors.close()
             self._store.close()
 
 
@@ -63,8 +63,8 @@ class RingWriter(_LmdbWriter):
         self._put = store.put
         self._count = len(self._keys)
         self._small_bytes, self._large_count = self._layout.small_bytes, self._layout.large_count
-        self._fenced = self._side.fenced
-        first, *self._more_sleep_words = self._side.sleep_words
+        self._fenced = self._cursors.fenced
+        first, *self._more_sleep_words = self._cursors.sleep_words
         self._sleep_word = first
         self._sequence = self._words[PUBLISHED]  # above 0 if an earlier writer was killed
         self._room = self._consumed = 0
@@ -79,15 +79,15 @@ class RingWriter(_LmdbWriter):
             stale = self._make_room(size_bytes, timeout_s)
         key = self._keys[sequence % self._count]
         if not self._put(key, message, stale):
-            self._store.put_when_it_fits(key, message, self._consumed_keys, self._side.check_peers, timeout_s)
+            self._store.put_when_it_fits(key, message, self._consumed_keys, self._cursors.check_peers, timeout_s)
         self._sequence = sequence + 1
         words = self._words
         if self._fenced:
-            self._side.store_published(PUBLISHED, sequence + 1)
+            self._cursors.store_published(PUBLISHED, sequence + 1)
         else:
             words[PUBLISHED] = sequence + 1
         if words[self._sleep_word] or self._more_sleep_words:
-            self._side.ring_sleepers()
+            self._cursors.ring_sleepers()
 
     def _make_room(self, size_bytes: int, timeout_s: float | None) -> Sequence[bytes]:
         """Wait until the message may be stored beside those that are still needed; return what to delete for it."""
@@ -95,10 +95,10 @@ class RingWriter(_LmdbWriter):
         sequence = self._sequence
         first = sequence + 1 - (self._large_count if is_large else self._count)
         if first > self._consumed or size_bytes > self._limit_bytes:
-            self._side.require_open()
+            self._cursors.require_open()
             if size_bytes > self._limit_bytes:
                 raise MessageTooLarge(size_bytes, self._limit_bytes)
-            self._consumed = self._side.wait_until_consumed(first, timeout_s)
+            self._consumed = self._cursors.wait_until_consumed(first, timeout_s)
             self._room = self._consumed + self._count
         if not is_large or first <= self._oldest:
             return ()
@@ -109,7 +109,7 @@ class RingWriter(_LmdbWriter):
 
     def _consumed_keys(self) -> Sequence[bytes]:
         oldest = max(self._sequence - self._count, 0)
-        count = max(min(self._side.slowest(), self._sequence) - oldest, 0)
+        count = max(min(self._cursors.slowest(), self._sequence) - oldest, 0)
         begin = oldest % self._count
         return self._keys_twice[begin : begin + count]
 
@@ -119,32 +119,32 @@ class LatestWriter(_LmdbWriter):
 
     def __init__(self, channel: ChannelSpec, store: Store) -> None:
         super().__init__(channel, store)
-        self._pins = SlotWriter(self._side, self._words, channel.readers, len(self._keys))
+        self._hazard_slots = WriterHazardSlots(self._cursors, self._words, channel.readers, len(self._keys))
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        self._side.require_open()
+        self._cursors.require_open()
         size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
-        slot = self._pins.free()
+        slot = self._hazard_slots.free()
         if not self._store.put(self._keys[slot], message):
-            self._store.put_when_it_fits(self._keys[slot], message, tuple, self._side.check_peers, timeout_s)
-        self._pins.announce(slot)
+            self._store.put_when_it_fits(self._keys[slot], message, tuple, self._cursors.check_peers, timeout_s)
+        self._hazard_slots.announce(slot)
 
 
 class _LmdbReader(Reader):
     """What both readers hold."""
 
     def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
-        self._side = ReaderSide(store.words, channel, channel_directory(channel.name), index)
+        self._cursors = ReaderCursors(store.words, channel, channel_directory(channel.name), index)
         self._store = store
         self._words = store.words
         self._keys = Layout(channel).keys()
         self._view: memoryview | None = None
 
     def close(self) -> None:
-        if not self._side.closed:
-            self._side.close()
+        if not self._cursors.closed:
+            self._cursors.close()
             self._store.close(self._view)
 
 
@@ -154,9 +154,9 @@ class RingReader(_LmdbReader):
     def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
         super().__init__(channel, store, index)
         self._count = len(self._keys)
-        self._fenced = self._side.fenced
-        self._consumed_word = self._side.consumed_word
-        self._spins = range(self._side.first_looks)
+        self._fenced = self._cursors.fenced
+        self._consumed_word = self._cursors.consumed_word
+        self._spins = range(self._cursors.first_looks)
         self._sequence = self._words[self._consumed_word]  # above 0 if an earlier reader was killed
         self._covered = 0
         self._snapshot = store.snapshot
@@ -166,23 +166,23 @@ class RingReader(_LmdbReader):
         sequence = self._sequence
         words = self._words
         if self._fenced:
-            self._side.store_published(self._consumed_word, sequence)
+            self._cursors.store_published(self._consumed_word, sequence)
         else:
             words[self._consumed_word] = sequence  # the last view is done with
         if words[WRITER_SLEEPS]:
-            self._side.ring_writer()
+            self._cursors.ring_writer()
         if sequence >= self._covered:
             self._get = _no_snapshot  # the last reference to the old one, which ends here
             covered = words[PUBLISHED]
             if covered <= sequence:
                 covered = self._await(sequence, timeout_s)
             if self._fenced:
-                self._side.fence()
+                self._cursors.fence()
             self._get = self._snapshot()
             self._covered = covered
         view = self._get(self._keys[sequence % self._count])
         if view is None:
-            raise TransportError(f"message {sequence} is not in the database of channel {self._side.channel.name!r}")
+            raise TransportError(f"message {sequence} is not in the database of channel {self._cursors.channel.name!r}")
         self._sequence = sequence + 1
         self._view = view
         return view
@@ -193,8 +193,8 @@ class RingReader(_LmdbReader):
         for _ in self._spins:
             if words[PUBLISHED] > sequence:
                 return words[PUBLISHED]
-        self._side.require_open()
-        if not self._side.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s):
+        self._cursors.require_open()
+        if not self._cursors.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s):
             raise EndOfStream(f"channel ended after {sequence} messages")
         return words[PUBLISHED]
 
@@ -209,16 +209,16 @@ class LatestReader(_LmdbReader):
 
     def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
         super().__init__(channel, store, index)
-        self._pins = SlotReader(self._side, self._words)
+        self._hazard_slots = ReaderHazardSlots(self._cursors, self._words)
         self._copied_bytes = store.page_bytes
 
     def read(self, timeout_s: float | None = None) -> memoryview:
-        self._side.require_open()
-        slot = self._pins.take(timeout_s)
+        self._cursors.require_open()
+        slot = self._hazard_slots.take(timeout_s)
         get = self._store.snapshot()
         view = get(self._keys[slot])
         if view is None:
-            raise TransportError(f"the newest value is not in the database of channel {self._side.channel.name!r}")
+            raise TransportError(f"the newest value is not in the database of channel {self._cursors.channel.name!r}")
         if len(view) <= self._copied_bytes:
             view = memoryview(bytes(view))
         self._view = view

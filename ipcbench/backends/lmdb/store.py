@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Self
 from ipcbench.backend import Message
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.cursors import MAX_READERS, board_bytes, make_doorbells
+from ipcbench.sync.cursors import MAX_READERS, cursors_bytes, make_doorbells
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
@@ -55,7 +55,7 @@ def make_files(channel: ChannelSpec, map_bytes: int) -> None:
     directory = make_directory(channel.name)
     try:
         make_doorbells(directory, channel.readers)
-        (directory / _BOARD).write_bytes(bytes(board_bytes(channel.readers)))
+        (directory / _BOARD).write_bytes(bytes(cursors_bytes(channel.readers)))
         _open_database(directory, map_bytes).close()
         for path in (directory / _DATABASE, directory / _LOCKS):
             with path.open("r+b") as file:
@@ -157,7 +157,7 @@ class Store:
         self._begin: Callable[..., Any] = self._environment.begin
         try:
             with (channel_directory(channel.name) / _BOARD).open("r+b") as file:
-                self.words = memoryview(mmap.mmap(file.fileno(), board_bytes(channel.readers))).cast("Q")
+                self.words = memoryview(mmap.mmap(file.fileno(), cursors_bytes(channel.readers))).cast("Q")
         except (OSError, ValueError) as error:
             _detach(self._key)
             raise TransportError(f"there is no LMDB channel {channel.name!r}: {error}") from error

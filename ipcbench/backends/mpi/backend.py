@@ -28,10 +28,10 @@ from ipcbench.sync.cursors import (
     MAX_READERS,
     NEW,
     WRITER_STATE,
-    ReaderSide,
-    WriterSide,
-    board_bytes,
+    ReaderCursors,
+    WriterCursors,
     consumed_word,
+    cursors_bytes,
     make_doorbells,
 )
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
@@ -74,7 +74,7 @@ class _Words:
         finally:
             os.close(fd)
         self.words = memoryview(self._map).cast("Q")
-        self.runs = board_bytes(channel.readers) // 8, _run_slots(channel)
+        self.runs = cursors_bytes(channel.readers) // 8, _run_slots(channel)
 
     def close(self) -> None:
         self.words.release()
@@ -87,7 +87,7 @@ def _run_slots(channel: ChannelSpec) -> int:
 
 
 def _words_bytes(channel: ChannelSpec) -> int:
-    return board_bytes(channel.readers) + 8 * RUN_WORDS * _run_slots(channel)
+    return cursors_bytes(channel.readers) + 8 * RUN_WORDS * _run_slots(channel)
 
 
 def _words_path(name: str) -> Path:
@@ -96,9 +96,9 @@ def _words_path(name: str) -> Path:
     return memory / name if memory.is_dir() else channel_directory(name) / "words"
 
 
-def _await_all(side: WriterSide | ReaderSide) -> None:
+def _await_all(cursors: WriterCursors | ReaderCursors) -> None:
     """Wait until all endpoints of the channel are open: then a call that all must make is certain to return."""
-    words, channel = side.words, side.channel
+    words, channel = cursors.words, cursors.channel
     states = [WRITER_STATE, *(consumed_word(index) + 1 for index in range(channel.readers))]
     waiter = Waiter(
         channel.wait,
@@ -106,7 +106,7 @@ def _await_all(side: WriterSide | ReaderSide) -> None:
         doorbell=None,
         arm=lambda: None,
         disarm=lambda: None,
-        check_peers=side.check_peers,
+        check_peers=cursors.check_peers,
     )
     if not waiter.until(lambda: all(words[state] != NEW for state in states), deadline_ns(_OPEN_S)):
         raise TransportTimeout(f"not all endpoints of channel {channel.name!r} opened within {_OPEN_S:g} s")
@@ -160,21 +160,21 @@ class _Mpi(Backend):
         channel = address.channel
         with ExitStack() as undo:
             words, mpi = self._begin(channel, 0, undo)
-            side = WriterSide(words.words, channel, channel_directory(channel.name))
-            undo.callback(side.close)
-            link = self._join(mpi, side)
+            cursors = WriterCursors(words.words, channel, channel_directory(channel.name))
+            undo.callback(cursors.close)
+            link = self._join(mpi, cursors)
             undo.pop_all()
-            return MpiWriter(side, words.runs, link, words.close)
+            return MpiWriter(cursors, words.runs, link, words.close)
 
     def open_reader(self, address: Address, index: int) -> Reader:
         channel = address.channel
         with ExitStack() as undo:
             words, mpi = self._begin(channel, index + 1, undo)
-            side = ReaderSide(words.words, channel, channel_directory(channel.name), index)
-            undo.callback(side.close)
-            link = self._join(mpi, side)
+            cursors = ReaderCursors(words.words, channel, channel_directory(channel.name), index)
+            undo.callback(cursors.close)
+            link = self._join(mpi, cursors)
             undo.pop_all()
-            return MpiReader(side, words.runs, link, words.close, index)
+            return MpiReader(cursors, words.runs, link, words.close, index)
 
     def _begin(self, channel: ChannelSpec, member: int, undo: ExitStack) -> tuple[_Words, Any]:
         """Map the words, start MPI, and check that this process is the one that the channel names."""
@@ -188,12 +188,12 @@ class _Mpi(Backend):
             raise TransportError(f"this end of channel {channel.name!r} is for process {ranks[member]}; this is {rank}")
         return words, mpi
 
-    def _join(self, mpi: Any, side: WriterSide | ReaderSide) -> Link:
-        _await_all(side)
+    def _join(self, mpi: Any, cursors: WriterCursors | ReaderCursors) -> Link:
+        _await_all(cursors)
         try:
-            return self.call(mpi, side.channel)
+            return self.call(mpi, cursors.channel)
         except mpi.Exception as error:
-            raise TransportError(f"MPI gave channel {side.channel.name!r} no communicator: {error}") from error
+            raise TransportError(f"MPI gave channel {cursors.channel.name!r} no communicator: {error}") from error
 
     def destroy(self, address: Address) -> None:
         _words_path(address.channel.name).unlink(missing_ok=True)

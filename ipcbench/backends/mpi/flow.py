@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ipcbench.backend import Message
-from ipcbench.sync.cursors import MAX_READERS, ReaderSide, WriterSide, board_bytes
+from ipcbench.sync.cursors import MAX_READERS, ReaderCursors, WriterCursors, cursors_bytes
 from ipcbench.util.clock import now_ns
 
 MOST_AHEAD = 64
@@ -46,7 +46,7 @@ MPI itself waits, so that processes on one core pass it on at once. Going on for
 takes would halve the rate of four processes on two cores: who only yields keeps being scheduled beside who copies."""
 
 _LOOKS_PER_CLOCK = 16
-NOWHERE = memoryview(bytearray(board_bytes(MAX_READERS))).cast("Q")
+NOWHERE = memoryview(bytearray(cursors_bytes(MAX_READERS))).cast("Q")
 """What a closed endpoint looks at."""
 
 
@@ -77,9 +77,9 @@ class Link(ABC):
         """Release the communicator, if all that was sent over it has been received here."""
 
 
-def offer_core(side: WriterSide | ReaderSide, ready: Callable[[], bool], deadline: int | None) -> bool:
+def offer_core(cursors: WriterCursors | ReaderCursors, ready: Callable[[], bool], deadline: int | None) -> bool:
     """Look again and again, but let others run in between, for a short time; return whether it became true."""
-    if side.channel.wait != "auto":
+    if cursors.channel.wait != "auto":
         return False
     stop = now_ns() + _OFFERING_NS
     stop = stop if deadline is None else min(stop, deadline)

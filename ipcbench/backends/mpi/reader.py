@@ -25,7 +25,16 @@ from ipcbench.backends.mpi.flow import (
     offer_core,
 )
 from ipcbench.errors import EndOfStream, PeerLost, TransportError, TransportTimeout
-from ipcbench.sync.cursors import CLOSED, GONE, OPEN, PUBLISHED, READER_SLEEPS, WRITER_SLEEPS, ReaderSide, consumed_word
+from ipcbench.sync.cursors import (
+    CLOSED,
+    GONE,
+    OPEN,
+    PUBLISHED,
+    READER_SLEEPS,
+    WRITER_SLEEPS,
+    ReaderCursors,
+    consumed_word,
+)
 from ipcbench.sync.fences import sleeper_barrier
 from ipcbench.sync.locks import channel_directory, is_held
 from ipcbench.sync.wait import Waiter
@@ -40,22 +49,22 @@ class MpiReader(Reader):
     """Reader of such a channel; its views are private memory. Arguments as of `MpiWriter`, and which reader it is."""
 
     def __init__(
-        self, side: ReaderSide, runs: tuple[int, int], link: Link, release: Callable[[], None], index: int
+        self, cursors: ReaderCursors, runs: tuple[int, int], link: Link, release: Callable[[], None], index: int
     ) -> None:
-        self._side, self._link, self._release, self._index = side, link, release, index
-        self._words = side.words
+        self._cursors, self._link, self._release, self._index = cursors, link, release, index
+        self._words = cursors.words
         self._runs_at, self._run_slots = runs
-        self._fenced = side.fenced
-        self._spins = range(min(MOST_LOOKS, side.first_looks))
-        self._asked_word = side.consumed_word
-        self._entered_word = side.consumed_word + ENTERED
-        self._passes_on = link.relays and index < side.channel.readers - 1
+        self._fenced = cursors.fenced
+        self._spins = range(min(MOST_LOOKS, cursors.first_looks))
+        self._asked_word = cursors.consumed_word
+        self._entered_word = cursors.consumed_word + ENTERED
+        self._passes_on = link.relays and index < cursors.channel.readers - 1
         self._elders = [consumed_word(elder) for elder in range(index)] if link.relays else []
         self._elders_entered = [elder + ENTERED for elder in self._elders]
         self._barrier = sleeper_barrier()[0]
         self._elders_waiter = Waiter(
-            side.channel.wait,
-            side.channel.readers + 1,
+            cursors.channel.wait,
+            cursors.channel.readers + 1,
             doorbell=None,
             arm=lambda: None,
             disarm=lambda: None,
@@ -91,9 +100,9 @@ class MpiReader(Reader):
         words, sequence = self._words, self._sequence
         deadline = deadline_ns(timeout_s) if self._elders else None
         if self._fenced:
-            self._side.fence()
+            self._cursors.fence()
         if words[WRITER_SLEEPS]:
-            self._side.ring_writer()
+            self._cursors.ring_writer()
         published = words[PUBLISHED]
         if published <= sequence:
             for _ in self._spins:
@@ -103,7 +112,7 @@ class MpiReader(Reader):
             else:
                 published = self._wait(timeout_s)
         if self._fenced:
-            self._side.fence()
+            self._cursors.fence()
         ready = published if words[RUNS] == self._run else sequence
         if not self._all_asked:
             for entered_word in self._elders_entered:
@@ -112,14 +121,14 @@ class MpiReader(Reader):
 
     def _wait(self, timeout_s: float | None) -> int:
         """Wait until the next message is published; return how many are. If that fails, take back having asked."""
-        side, words, sequence = self._side, self._words, self._sequence
-        side.require_open()
+        cursors, words, sequence = self._cursors, self._words, self._sequence
+        cursors.require_open()
         deadline = deadline_ns(timeout_s)
-        if offer_core(side, lambda: words[PUBLISHED] > sequence, deadline):
+        if offer_core(cursors, lambda: words[PUBLISHED] > sequence, deadline):
             return words[PUBLISHED]
         try:
             while not self._comes(sequence):
-                if not side.wait_until(
+                if not cursors.wait_until(
                     lambda: words[PUBLISHED] > sequence or words[ANNOUNCED] > sequence, remaining_s(deadline)
                 ):
                     raise EndOfStream(f"channel ended after {sequence} messages")
@@ -140,7 +149,7 @@ class MpiReader(Reader):
                 if words[PUBLISHED] > sequence:
                     return True
             os.sched_yield()
-            self._side.check_peers()
+            self._cursors.check_peers()
         return True
 
     def _turn(self, published: int, deadline: int | None) -> int:
@@ -170,7 +179,7 @@ class MpiReader(Reader):
 
     def _make_view(self, length_bytes: int) -> None:
         if len(self._memory) < length_bytes:
-            most = self._side.channel.max_message_bytes
+            most = self._cursors.channel.max_message_bytes
             self._memory = bytearray(min(most, max(length_bytes, 2 * len(self._memory))))
         self._view = memoryview(self._memory)[:length_bytes]
 
@@ -184,26 +193,26 @@ class MpiReader(Reader):
         def ready() -> bool:
             return entered() > sequence
 
-        if not (offer_core(self._side, ready, deadline) or self._elders_waiter.until(ready, deadline)):
+        if not (offer_core(self._cursors, ready, deadline) or self._elders_waiter.until(ready, deadline)):
             raise TransportTimeout(
-                f"message {sequence} of channel {self._side.channel.name!r} comes by way of another reader, which has "
-                "not asked for it yet"
+                f"message {sequence} of channel {self._cursors.channel.name!r} comes by way of another reader, which "
+                "has not asked for it yet"
             )
         return entered()
 
     def _check_elders(self) -> None:
         """Raise PeerLost if the writer, or a reader that should pass the next message on, is gone."""
-        self._side.check_peers()
-        words, directory = self._words, channel_directory(self._side.channel.name)
+        self._cursors.check_peers()
+        words, directory = self._words, channel_directory(self._cursors.channel.name)
         for number, elder in enumerate(self._elders):
             died = words[elder + STATE] == OPEN and not is_held(directory, f"reader-{number}")
             if (died or words[elder + STATE] == CLOSED) and words[elder + ENTERED] <= self._sequence:
                 raise PeerLost(f"reader {number}, by way of which message {self._sequence} comes, is gone")
 
     def close(self) -> None:
-        if not self._side.closed:
+        if not self._cursors.closed:
             drained = self._leave()
-            self._side.close()
+            self._cursors.close()
             self._words, self._ready = NOWHERE, 0
             self._link.close(drained=drained)
             self._release()
@@ -221,7 +230,7 @@ class MpiReader(Reader):
         except PeerLost:
             last = words[PUBLISHED]
         words[left_word] = HAS_LEFT + last
-        younger = range(self._index + 1, self._side.channel.readers)
+        younger = range(self._index + 1, self._cursors.channel.readers)
         needed = self._link.relays and any(words[consumed_word(index) + LEFT] < HAS_LEFT for index in younger)
         deadline = deadline_ns(_CLOSE_S if needed else 0.0)
         try:

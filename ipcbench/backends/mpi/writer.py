@@ -22,7 +22,7 @@ from ipcbench.backends.mpi.flow import (
     offer_core,
 )
 from ipcbench.errors import MessageTooLarge, TransportError
-from ipcbench.sync.cursors import PUBLISHED, READER_SLEEPS, WriterSide, consumed_word
+from ipcbench.sync.cursors import PUBLISHED, READER_SLEEPS, WriterCursors, consumed_word
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 
@@ -30,23 +30,23 @@ class MpiWriter(Writer):
     """Writer of a channel whose readers see the same words.
 
     Args:
-        side: its hold on the board.
+        cursors: its hold on the board.
         runs: index of the first word of the runs, and how many there are.
         link: what sends.
         release: gives back the memory of the words.
     """
 
-    def __init__(self, side: WriterSide, runs: tuple[int, int], link: Link, release: Callable[[], None]) -> None:
-        self._side, self._link, self._release = side, link, release
-        self._words = words = side.words
+    def __init__(self, cursors: WriterCursors, runs: tuple[int, int], link: Link, release: Callable[[], None]) -> None:
+        self._cursors, self._link, self._release = cursors, link, release
+        self._words = words = cursors.words
         self._runs_at, self._run_slots = runs
-        self._limit_bytes = side.channel.max_message_bytes
-        self._fenced = side.fenced
-        self._spins = range(min(MOST_LOOKS, side.first_looks))
-        self._more_sleep_words = side.sleep_words[1:]
-        self._left_words = [consumed_word(index) + LEFT for index in range(side.channel.readers)]
+        self._limit_bytes = cursors.channel.max_message_bytes
+        self._fenced = cursors.fenced
+        self._spins = range(min(MOST_LOOKS, cursors.first_looks))
+        self._more_sleep_words = cursors.sleep_words[1:]
+        self._left_words = [consumed_word(index) + LEFT for index in range(cursors.channel.readers)]
         alone = consumed_word(0)
-        self._slowest: Callable[[], int] = (lambda: words[alone]) if len(self._left_words) == 1 else side.slowest
+        self._slowest: Callable[[], int] = (lambda: words[alone]) if len(self._left_words) == 1 else cursors.slowest
         # A small message need not be announced where a reader that leaves keeps it from nobody else.
         self._announces = link.relays and len(self._left_words) > 1
         self._simple = not (self._announces or self._fenced or self._more_sleep_words)
@@ -78,20 +78,20 @@ class MpiWriter(Writer):
         if self._announces:
             self._announce(sequence + 1)
         else:
-            self._side.store_published(PUBLISHED, sequence + 1)
+            self._cursors.store_published(PUBLISHED, sequence + 1)
         if words[READER_SLEEPS] or self._more_sleep_words:
             self._attend(timeout_s)
         words[PUBLISHED] = sequence + 1
 
     def _announce(self, value: int) -> None:
         if self._fenced:
-            self._side.store_published(ANNOUNCED, value)
+            self._cursors.store_published(ANNOUNCED, value)
         else:
             self._words[ANNOUNCED] = value
 
     def _admit(self, length_bytes: int, timeout_s: float | None) -> None:
         """Wait until the next message may be published; note the run that it begins, if it begins one."""
-        if self._side.closed or self._regroups or length_bytes != self._length_bytes:
+        if self._cursors.closed or self._regroups or length_bytes != self._length_bytes:
             self._begin_run(length_bytes)
         sequence, window, slowest = self._sequence, self._window, self._slowest
         deadline: int | None = None
@@ -104,8 +104,8 @@ class MpiWriter(Writer):
                         break
                 else:
                     deadline = deadline or deadline_ns(timeout_s)
-                    if not offer_core(self._side, lambda: slowest() + window > sequence, deadline):
-                        self._side.wait_until_consumed(sequence + 1 - window, remaining_s(deadline))
+                    if not offer_core(self._cursors, lambda: slowest() + window > sequence, deadline):
+                        self._cursors.wait_until_consumed(sequence + 1 - window, remaining_s(deadline))
                     asked = slowest() + window
             if window:
                 self._room = asked
@@ -119,7 +119,7 @@ class MpiWriter(Writer):
             self._words[ANNOUNCED] = sequence
 
     def _begin_run(self, length_bytes: int) -> None:
-        self._side.require_open()
+        self._cursors.require_open()
         if length_bytes > self._limit_bytes:
             raise MessageTooLarge(length_bytes, self._limit_bytes)
         self._length_bytes, self._room = length_bytes, 0
@@ -133,13 +133,13 @@ class MpiWriter(Writer):
         words[run + START], words[run + LENGTH] = self._sequence, length_bytes
         words[run + ABSENT], words[run + ALL_ASKED] = self._absent, not self._window
         if self._fenced:
-            self._side.fence()
+            self._cursors.fence()
         words[RUNS] = self._runs
 
     def _attend(self, timeout_s: float | None) -> None:
         """Ring the readers that sleep. If one has left, go on without it from a message that is not published yet."""
         words, sequence = self._words, self._sequence
-        self._side.ring_sleepers()
+        self._cursors.ring_sleepers()
         absent = sum(1 << index for index, word in enumerate(self._left_words) if words[word])
         if absent == self._absent:
             return
@@ -148,7 +148,7 @@ class MpiWriter(Writer):
             words[ANNOUNCED] = sequence
         while any(words[word] == LEAVING for word in self._left_words):
             os.sched_yield()
-            self._side.check_peers()
+            self._cursors.check_peers()
         self._absent, self._regroups, self._room = absent, True, 0
         if not published:
             self._admit(self._length_bytes, timeout_s)
@@ -159,8 +159,8 @@ class MpiWriter(Writer):
         self._send(message)
 
     def close(self) -> None:
-        if not self._side.closed:
-            self._side.close()
+        if not self._cursors.closed:
+            self._cursors.close()
             self._words, self._room = NOWHERE, 0
             self._link.close(drained=True)
             self._release()

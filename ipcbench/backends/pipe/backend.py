@@ -24,8 +24,8 @@ from ipcbench.backends.pipe.connection import Lane, Pump
 from ipcbench.backends.pipe.reader import END, SIZE, PipeReader, credit, doorbell_path, wait_ready
 from ipcbench.errors import EndpointClosed, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.latest import NewestReader
-from ipcbench.sync.liveness import LOOK_NS, Presence, reader_roles
+from ipcbench.sync.latest import LatestValueReader
+from ipcbench.sync.liveness import CHECK_NS, Liveness, reader_roles
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns
@@ -46,8 +46,8 @@ class _PipeWriter(Writer):
 
     def __init__(self, address: Address) -> None:
         self._channel = address.channel
-        self._presence = Presence(address.channel, "writer")
-        self._doorbell = Doorbell(doorbell_path(self._presence.directory))
+        self._liveness = Liveness(address.channel, "writer")
+        self._doorbell = Doorbell(doorbell_path(self._liveness.directory))
         self._awaited = reader_roles(address.channel)
         self._connections: list[socket.socket] = []
         self._lanes: list[Lane] = []
@@ -151,7 +151,7 @@ class _PipeWriter(Writer):
         """
         if lane in self._lanes:
             self._lanes.remove(lane)
-        if self._presence.note_of(lane.role) is None:
+        if self._liveness.note_of(lane.role) is None:
             self._lose(lane.role)
 
     def _lose(self, role: str) -> None:
@@ -162,10 +162,10 @@ class _PipeWriter(Writer):
     def _meet(self, deadline: int | None) -> None:
         """Connect to those readers that listen; if some do not yet, wait until one rings."""
         self._awaited = [role for role in self._awaited if not self._connect(role)]
-        if self._presence.is_time_to_look():
+        if self._liveness.is_check_due():
             self._check_awaited()
         if self._awaited:
-            left_ns = LOOK_NS if deadline is None else min(LOOK_NS, deadline - now_ns())
+            left_ns = CHECK_NS if deadline is None else min(CHECK_NS, deadline - now_ns())
             if left_ns <= 0:
                 raise TransportTimeout(f"channel {self._channel.name!r} has no {self._awaited[0]} yet")
             self._doorbell.sleep(left_ns)
@@ -173,7 +173,7 @@ class _PipeWriter(Writer):
     def _connect(self, role: str) -> bool:
         connection = socket.socket(socket.AF_UNIX)
         try:
-            connection.connect(str(self._presence.directory / role))
+            connection.connect(str(self._liveness.directory / role))
         except OSError:  # it does not listen yet, or no longer
             connection.close()
             return False
@@ -182,9 +182,9 @@ class _PipeWriter(Writer):
         return True
 
     def _check_awaited(self) -> None:
-        self._awaited = [role for role in self._awaited if self._presence.note_of(role) is None]
+        self._awaited = [role for role in self._awaited if self._liveness.note_of(role) is None]
         for role in self._awaited:
-            if self._presence.is_gone(role):
+            if self._liveness.is_gone(role):
                 self._lose(role)
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class _PipeWriter(Writer):
         if self._begun:
             with contextlib.suppress(PeerLost):
                 self._send_small(SIZE.pack(END), 0.0)
-        self._presence.leave_note("ended" if self._begun else "unused")
+        self._liveness.leave_note("ended" if self._begun else "unused")
         if self._pump.join(0):
             self._release()
         else:
@@ -208,7 +208,7 @@ class _PipeWriter(Writer):
         for connection in self._connections:
             connection.close()
         self._doorbell.close()
-        self._presence.vacate()
+        self._liveness.release()
 
 
 class Pipe(Backend):
@@ -253,7 +253,7 @@ class Pipe(Backend):
         reader = PipeReader(address, index)
         if address.channel.delivery == "every_message":
             return reader
-        return NewestReader(reader, f"{address.channel.name} reader-{index}", views_last=False)
+        return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=False)
 
     def destroy(self, address: Address) -> None:
         remove_directory(address.channel.name)

@@ -13,7 +13,7 @@ from struct import Struct
 from ipcbench.backend import Address, Reader
 from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.sync.liveness import LOOK_NS, Presence, reader_role
+from ipcbench.sync.liveness import CHECK_NS, Liveness, reader_role
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
@@ -77,14 +77,14 @@ class PipeReader(Reader):
     def __init__(self, address: Address, index: int) -> None:
         role = reader_role(address.channel, index)
         self._channel = address.channel
-        self._presence = Presence(address.channel, role)
+        self._liveness = Liveness(address.channel, role)
         self._socket = socket.socket(socket.AF_UNIX)
-        path = self._presence.directory / role
+        path = self._liveness.directory / role
         try:
             path.unlink(missing_ok=True)  # a reader that died may have left it
             self._socket.bind(str(path))
             self._socket.listen(1)
-            _ring(self._presence.directory)
+            _ring(self._liveness.directory)
         except (OSError, TransportError) as error:
             self._release()
             raise TransportError(f"cannot listen at {path}: {error}") from error
@@ -163,10 +163,10 @@ class PipeReader(Reader):
     def _accept(self, deadline: int | None) -> None:
         """Wait for the writer's connection."""
         while True:
-            slice_end = now_ns() + LOOK_NS
+            slice_end = now_ns() + CHECK_NS
             if wait_ready([self._socket], select.POLLIN, slice_end if deadline is None else min(slice_end, deadline)):
                 break
-            if self._presence.is_time_to_look():
+            if self._liveness.is_check_due():
                 self._check_writer()
             if deadline is not None and now_ns() >= deadline:
                 raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
@@ -176,9 +176,9 @@ class PipeReader(Reader):
         listener.close()
 
     def _check_writer(self) -> None:
-        if self._presence.note_of("writer") == "unused":
+        if self._liveness.note_of("writer") == "unused":
             raise EndOfStream(f"channel {self._channel.name!r} was closed without a message")
-        if self._presence.is_gone("writer"):
+        if self._liveness.is_gone("writer"):
             raise PeerLost(f"the writer of channel {self._channel.name!r} died without closing")
 
     def _stop(self, failure: TransportError) -> None:
@@ -188,14 +188,14 @@ class PipeReader(Reader):
 
     def _release(self) -> None:
         self._socket.close()
-        self._presence.vacate()
+        self._liveness.release()
 
     def close(self) -> None:
         if isinstance(self._failure, EndpointClosed):
             return
         self._failure = EndpointClosed(f"this reader of channel {self._channel.name!r} is closed")
         self._start = self._end = 0
-        self._presence.leave_note()
+        self._liveness.leave_note()
         with contextlib.suppress(TransportError):  # the channel was destroyed before
-            _ring(self._presence.directory)
+            _ring(self._liveness.directory)
         self._release()

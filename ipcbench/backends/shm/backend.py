@@ -13,8 +13,8 @@ from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Wr
 from ipcbench.backends.shm.memory import Layout, Mapping, Segment
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.cursors import MAX_READERS, WRITER_SLEEPS, ReaderSide, WriterSide, make_doorbells
-from ipcbench.sync.hazard import SlotReader, SlotWriter
+from ipcbench.sync.cursors import MAX_READERS, WRITER_SLEEPS, ReaderCursors, WriterCursors, make_doorbells
+from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
 from ipcbench.util.units import format_bytes
 
@@ -27,18 +27,18 @@ class _ShmWriter(Writer):
     """What both writers hold; a subclass knows which slot comes next."""
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
-        self._side = WriterSide(mapping.words, channel, channel_directory(channel.name))
+        self._cursors = WriterCursors(mapping.words, channel, channel_directory(channel.name))
         self._map = mapping
         self._words = mapping.words
         self._slots = mapping.slots
         self._count = len(mapping.slots)
         self._limit_bytes = channel.max_message_bytes
-        self._fenced = self._side.fenced
+        self._fenced = self._cursors.fenced
         self._sequence = 0
 
     def close(self) -> None:
-        if not self._side.closed:
-            self._side.close()
+        if not self._cursors.closed:
+            self._cursors.close()
             self._words, self._slots, self._count = _NOWHERE, _NO_SLOTS, 1
             self._map.close()
 
@@ -47,19 +47,19 @@ class _ShmReader(Reader):
     """What both readers hold."""
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
-        self._side = ReaderSide(mapping.words, channel, channel_directory(channel.name), index)
+        self._cursors = ReaderCursors(mapping.words, channel, channel_directory(channel.name), index)
         self._map = mapping
         self._words = mapping.words
         self._slots = mapping.slots
         self._count = len(mapping.slots)
-        self._consumed_word = self._side.consumed_word
-        self._fenced = self._side.fenced
-        self._spins = range(self._side.first_looks)
+        self._consumed_word = self._cursors.consumed_word
+        self._fenced = self._cursors.fenced
+        self._spins = range(self._cursors.first_looks)
         self._sequence = 0
 
     def close(self) -> None:
-        if not self._side.closed:
-            self._side.close()
+        if not self._cursors.closed:
+            self._cursors.close()
             self._words, self._slots, self._count = _NOWHERE, _NO_SLOTS, 1
             self._consumed_word = 0
             self._map.close()
@@ -73,7 +73,7 @@ class RingWriter(_ShmWriter):
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
         super().__init__(channel, mapping)
-        first, *self._more_sleep_words = self._side.sleep_words
+        first, *self._more_sleep_words = self._cursors.sleep_words
         self._sleep_word = first
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
@@ -91,16 +91,16 @@ class RingWriter(_ShmWriter):
             raise
         words[size_word] = size_bytes
         if self._fenced:
-            self._side.store_published(head, sequence + 1)
+            self._cursors.store_published(head, sequence + 1)
             self._sequence = sequence + 1
         else:
             self._sequence = words[head] = sequence + 1
         if words[self._sleep_word] or self._more_sleep_words:
-            self._side.ring_sleepers()
+            self._cursors.ring_sleepers()
 
     def _make_room(self, timeout_s: float | None) -> None:
-        self._side.require_open()
-        self._room = self._side.wait_until_consumed(self._sequence + 1 - self._count, timeout_s) + self._count
+        self._cursors.require_open()
+        self._room = self._cursors.wait_until_consumed(self._sequence + 1 - self._count, timeout_s) + self._count
 
     def close(self) -> None:
         super().close()
@@ -114,11 +114,11 @@ class RingReader(_ShmReader):
         sequence = self._sequence
         words = self._words
         if self._fenced:
-            self._side.store_published(self._consumed_word, sequence)
+            self._cursors.store_published(self._consumed_word, sequence)
         else:
             words[self._consumed_word] = sequence  # the last view is done with
         if words[WRITER_SLEEPS]:
-            self._side.ring_writer()
+            self._cursors.ring_writer()
         payload, head, size_word = self._slots[sequence % self._count]
         wanted = sequence + 1
         if words[head] != wanted:
@@ -128,13 +128,13 @@ class RingReader(_ShmReader):
             else:
                 self._await(words, head, wanted, timeout_s)
         if self._fenced:
-            self._side.fence()
+            self._cursors.fence()
         self._sequence = wanted
         return payload[: words[size_word]]
 
     def _await(self, words: memoryview, head: int, wanted: int, timeout_s: float | None) -> None:
-        self._side.require_open()
-        if not self._side.wait_until(lambda: words[head] == wanted, timeout_s):
+        self._cursors.require_open()
+        if not self._cursors.wait_until(lambda: words[head] == wanted, timeout_s):
             raise EndOfStream(f"channel ended after {wanted - 1} messages")
 
 
@@ -143,19 +143,19 @@ class LatestWriter(_ShmWriter):
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
         super().__init__(channel, mapping)
-        self._pins = SlotWriter(self._side, mapping.words, channel.readers, len(mapping.slots))
+        self._hazard_slots = WriterHazardSlots(self._cursors, mapping.words, channel.readers, len(mapping.slots))
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         del timeout_s  # there is always a free slot
-        self._side.require_open()
+        self._cursors.require_open()
         size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
-        slot = self._pins.free()
+        slot = self._hazard_slots.free()
         payload, head, _ = self._slots[slot]
         payload[:size_bytes] = message
         self._words[head + 1] = size_bytes
-        self._pins.announce(slot)
+        self._hazard_slots.announce(slot)
 
 
 class LatestReader(_ShmReader):
@@ -163,11 +163,11 @@ class LatestReader(_ShmReader):
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
         super().__init__(channel, mapping, index)
-        self._pins = SlotReader(self._side, mapping.words)
+        self._hazard_slots = ReaderHazardSlots(self._cursors, mapping.words)
 
     def read(self, timeout_s: float | None = None) -> memoryview:
-        self._side.require_open()
-        payload, head, _ = self._slots[self._pins.take(timeout_s)]
+        self._cursors.require_open()
+        payload, head, _ = self._slots[self._hazard_slots.take(timeout_s)]
         return payload[: self._words[head + 1]]
 
 

@@ -12,7 +12,7 @@ from multiprocessing import resource_tracker, shared_memory
 
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.cursors import board_bytes
+from ipcbench.sync.cursors import cursors_bytes
 
 RING_BYTES = 2**22
 """A ring holds as many of its `depth` slots as fit in this, and at least `_MIN_SLOTS`: one that stays in the
@@ -88,7 +88,7 @@ class Layout:
             self.slots = channel.readers + 2
         else:
             self.slots = max(_MIN_SLOTS, min(channel.depth, RING_BYTES // self.slot_bytes))
-        self.start_bytes = board_bytes(channel.readers)
+        self.start_bytes = cursors_bytes(channel.readers)
         self.total_bytes = self.start_bytes + self.slots * self.slot_bytes
 
 

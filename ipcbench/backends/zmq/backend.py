@@ -29,7 +29,7 @@ from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Wr
 from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, Link, absence, credit
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.latest import NewestReader
+from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.liveness import reader_role, reader_roles
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
 from ipcbench.util.clock import deadline_ns
@@ -110,19 +110,19 @@ class _ZmqWriter(Writer):
         role = report[1:]
         if report[:1] == _HAS_COME:
             self._awaited.discard(role)
-        elif role and self._link.presence.note_of(role.decode()) is None:
+        elif role and self._link.liveness.note_of(role.decode()) is None:
             self._lose(role)
         else:
             self._read.pop(role, None)
 
     def _check_awaited(self) -> bool:
         """Stop waiting for readers that have left already; return whether nobody is awaited any more."""
-        presence = self._link.presence
+        liveness = self._link.liveness
         for role in sorted(self._awaited):
-            if presence.note_of(role.decode()) is not None:
+            if liveness.note_of(role.decode()) is not None:
                 self._awaited.discard(role)
                 self._read.pop(role, None)
-            elif presence.is_gone(role.decode()):
+            elif liveness.is_gone(role.decode()):
                 self._lose(role)
         return not self._awaited
 
@@ -140,10 +140,10 @@ class _ZmqWriter(Writer):
         if self._begun:
             self._send(b"", zmq.SNDMORE | _NOBLOCK)
             self._send(b"", _NOBLOCK)
-            link.presence.leave_note("ended")
+            link.liveness.leave_note("ended")
             link.hang_up_gently(set(self._read))
         else:
-            link.presence.leave_note("unused")
+            link.liveness.leave_note("unused")
             link.hang_up()
 
 
@@ -189,16 +189,16 @@ class _ZmqReader(Reader):
     def _check_writer(self) -> bool:
         """Raise if nothing more can come; else go on waiting."""
         link = self._link
-        if link.presence.note_of("writer") == "unused":
+        if link.liveness.note_of("writer") == "unused":
             raise EndOfStream(f"channel {link.channel.name!r} was closed without a message")
-        if link.presence.is_gone("writer"):
+        if link.liveness.is_gone("writer"):
             raise PeerLost(f"the writer of channel {link.channel.name!r} is gone, and so is the end of the stream")
         return False
 
     def _stop(self, failure: TransportError) -> None:
         """Let go of the socket; from now on `read` raises `failure`."""
         if self._failure is None:
-            self._link.presence.leave_note()
+            self._link.liveness.leave_note()
             self._link.hang_up()
         self._failure, self._recv = failure, self._refuse
 
@@ -258,7 +258,7 @@ class ZmqIpc(Backend):
         reader = _ZmqReader(address, index)
         if address.channel.delivery == "every_message":
             return reader
-        return NewestReader(reader, f"{address.channel.name} reader-{index}", views_last=True)
+        return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=True)
 
     def destroy(self, address: Address) -> None:
         remove_directory(address.channel.name)

@@ -9,7 +9,7 @@ from typing import Any
 from ipcbench.backend import Address
 from ipcbench.errors import TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.liveness import Presence
+from ipcbench.sync.liveness import Liveness
 from ipcbench.util.clock import now_ns
 
 try:
@@ -64,7 +64,7 @@ def credit(channel: ChannelSpec) -> tuple[int, int]:
 class Link:
     """What both ends have: a place in the channel, and two sockets, for messages and for receipts."""
 
-    __slots__ = ("_context", "channel", "presence", "receipts", "socket")
+    __slots__ = ("_context", "channel", "liveness", "receipts", "socket")
 
     def __init__(self, address: Address, role: str, kind: int, receipts_kind: int) -> None:
         """Take the place and make the sockets; `bind` or `connect` opens them.
@@ -73,7 +73,7 @@ class Link:
             TransportError: there is no such channel, or the place is taken.
         """
         self.channel = address.channel
-        self.presence = Presence(address.channel, role)
+        self.liveness = Liveness(address.channel, role)
         self._context = zmq.Context()
         self.socket = self._context.socket(kind)
         self.receipts = self._context.socket(receipts_kind)
@@ -124,10 +124,10 @@ class Link:
                     return socket.recv(0, copy)
                 except zmq.Again as error:
                     again = error
-                if self.presence.is_time_to_look() and check():
+                if self.liveness.is_check_due() and check():
                     return b""
                 if deadline is not None and now_ns() >= deadline:
-                    what = f"{self.presence.role} of channel {self.channel.name!r}: nothing moved in time"
+                    what = f"{self.liveness.role} of channel {self.channel.name!r}: nothing moved in time"
                     raise TransportTimeout(what) from again
         finally:
             socket.set(zmq.RCVTIMEO, _TRY_MS)
@@ -163,4 +163,4 @@ class Link:
 
     def _finish(self) -> None:
         self._context.term()
-        self.presence.vacate()
+        self.liveness.release()
