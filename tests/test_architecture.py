@@ -165,7 +165,13 @@ def test_importing_the_package_loads_nothing_from_outside() -> None:
 def test_help_loads_neither_a_transport_nor_what_measures() -> None:
     loaded = modules_loaded_by("from ipcbench.cli import main; main(['--help'])") - set(sys.stdlib_module_names)
     assert "click" in loaded
-    assert not loaded & {"numpy", "rich", "psutil", "msgpack", "zmq", "lmdb", "mpi4py"}
+    assert not loaded & {"numpy", "rich", "psutil", "msgpack", "msgspec", "zmq", "lmdb", "mpi4py"}
+
+
+def test_a_worker_loads_no_reader_of_results() -> None:
+    loaded = modules_loaded_by("import ipcbench.harness.worker")
+    assert "ipcbench" in loaded
+    assert "msgspec" not in loaded
 
 
 def test_public_names_are_sorted_complete_and_there() -> None:

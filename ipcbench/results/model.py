@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from ipcbench.spec import TrialSpec
 
@@ -178,31 +178,6 @@ class TrialResult:
             return "oversubscribed"
         return "noisy" if any(one.startswith("noisy") for one in self.notes) else "clean"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON and `from_dict`."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a result from what `as_dict` returned; unknown or missing keys raise TypeError or KeyError."""
-        plain = dict(values)
-        plain["spec"] = TrialSpec.from_dict(plain["spec"])
-        plain["notes"] = tuple(plain["notes"])
-        plain["endpoints"] = tuple(_endpoint(one) for one in plain["endpoints"])
-        if plain["conditions"] is not None:
-            plain["conditions"] = Conditions(**plain["conditions"])
-        return cls(**plain)
-
-
-def _endpoint(values: Mapping[str, Any]) -> EndpointResult:
-    plain = dict(values)
-    for name in ("call", "latency", "decode", "round_trip"):
-        if plain[name] is not None:
-            plain[name] = Quantiles(**plain[name])
-    plain["usage"] = Usage(**plain["usage"])
-    plain["integrity"] = Integrity(**plain["integrity"])
-    return EndpointResult(**plain)
-
 
 @dataclass(frozen=True, slots=True)
 class Floor:
@@ -244,17 +219,3 @@ class RunInfo:
     floor: Floor | None = None
     status: Literal["running", "complete", "interrupted", "out of budget"] = "running"
     rounds_done: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON and `from_dict`."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a run's description from what `as_dict` returned."""
-        plain = dict(values)
-        plain["command"] = tuple(plain["command"])
-        plain["payloads"] = tuple(plain["payloads"])
-        if plain["floor"] is not None:
-            plain["floor"] = Floor(**plain["floor"])
-        return cls(**plain)

@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Self
 from ipcbench.errors import SchemaMismatch, StoreError
 from ipcbench.results.columns import Column, read_columns, write_columns
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
-from ipcbench.results.typecheck import check_types
-from ipcbench.util.files import as_store_errors, from_json, path_inside, read_limited, to_json, write_atomically
+from ipcbench.results.parse import parse_json, to_record
+from ipcbench.util.files import as_store_errors, path_inside, read_limited, to_json, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +38,7 @@ _MAX_TRIALS_BYTES = 2**30
 _MAX_LINE_BYTES = 16 * 2**20
 _END_OF_TIME_S = 2e11
 """In the year 8307: later than any date that programs can write."""
-_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_MALFORMED = (ValueError, TypeError, KeyError, RecursionError)
 
 
 def new_run_id() -> str:
@@ -174,7 +174,7 @@ class RunWriter:
 
     def update(self, info: RunInfo) -> None:
         """Replace run.json as a whole: a reader sees the old one or the new one."""
-        text = to_json(info.as_dict(), INFO_FILE, indent=2)
+        text = to_json(asdict(info), INFO_FILE, indent=2)
         write_atomically(self.path / INFO_FILE, lambda file: file.write(f"{text}\n".encode()))
         self.info = info
 
@@ -190,7 +190,7 @@ class RunWriter:
         """
         if result.trial_id != self.next_trial_id:
             raise StoreError(f"{self.path}: trial {result.trial_id} is not the next one, {self.next_trial_id}")
-        line = to_json(replace(result, has_samples=bool(samples)).as_dict(), f"trial {result.trial_id}")
+        line = to_json(asdict(replace(result, has_samples=bool(samples))), f"trial {result.trial_id}")
         if samples:
             path = self.path / SAMPLES_FOLDER / f"{result.trial_id}.npz"
             write_atomically(path, lambda file: write_columns(file, samples))
@@ -237,12 +237,11 @@ def _load_info(path: Path) -> RunInfo:
     file = path_inside(path, INFO_FILE)
     data = read_limited(file, _MAX_INFO_BYTES)
     try:
-        values = from_json(data)
+        values = parse_json(data)
         version = values["schema_version"]
-        info = None
-        if version == SCHEMA_VERSION:
-            info = RunInfo.from_dict(values)
-            _check(info)
+        info = to_record(values, RunInfo) if version == SCHEMA_VERSION else None
+        if info is not None:
+            _check_time(info)
     except _MALFORMED as error:
         raise StoreError(f"{file}: malformed: {_describe(error)}") from error
     if info is None:
@@ -270,18 +269,16 @@ def _load_trials(path: Path) -> tuple[list[TrialResult], int, list[str]]:
 def _parse_trial(line: bytes, previous_id: int) -> TrialResult:
     if len(line) > _MAX_LINE_BYTES:
         raise ValueError(f"it has {len(line):,} bytes")
-    trial = TrialResult.from_dict(from_json(line))
-    _check(trial)
+    trial = to_record(parse_json(line), TrialResult)
+    _check_time(trial)
     if trial.trial_id <= previous_id:
         raise ValueError(f"trial {trial.trial_id} follows trial {previous_id}")
     return trial
 
 
-def _check(one: RunInfo | TrialResult) -> None:
-    """Raise TypeError or ValueError if a field holds what it cannot."""
-    check_types(one)
-    if not 0 <= one.started_unix_s < _END_OF_TIME_S:
-        raise ValueError(f"started_unix_s is {one.started_unix_s:g}, which is no time of a run")
+def _check_time(record: RunInfo | TrialResult) -> None:
+    if not 0 <= record.started_unix_s < _END_OF_TIME_S:
+        raise ValueError(f"started_unix_s is {record.started_unix_s:g}, which is no time of a run")
 
 
 def _describe(error: Exception) -> str:

@@ -8,12 +8,9 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar
+from typing import IO, Any
 
 from ipcbench.errors import StoreError
-
-_MOST, _MOST_WHOLE = 1e30, 2**64
-_Number = TypeVar("_Number", int, float)
 
 
 @contextmanager
@@ -62,39 +59,6 @@ def to_json(values: dict[str, Any], what: str, indent: int | None = None) -> str
     except (ValueError, TypeError) as error:
         raise StoreError(f"{what}: cannot be stored as JSON: {' '.join(str(error).split())}") from error
     return text
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-def _measurable(text: str) -> float:
-    return _within(float(text), _MOST, text)
-
-
-def _whole(text: str) -> int:
-    return _within(int(text), _MOST_WHOLE, text)
-
-
-def _within(value: _Number, most: float, text: str) -> _Number:
-    """Return the number; not NaN, not infinite, and small enough to be reckoned with."""
-    if not abs(value) <= most:
-        raise ValueError(f"{text[:40]}{'…' * (len(text) > 40)} is beyond every number that can be measured")
-    return value
-
-
-def from_json(data: bytes) -> dict[str, Any]:
-    """Return the object in `data`.
-
-    Raises:
-        ValueError, TypeError, RecursionError: not strict JSON in UTF-8, or not an object.
-    """
-    values = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_measurable, parse_int=_whole)
-    if not isinstance(values, dict):
-        raise TypeError("not an object")
-    if b"\\u" in data:
-        json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair is no text and cannot be written
-    return values
 
 
 def path_inside(folder: Path, name: str) -> Path:

@@ -272,7 +272,7 @@ def test_a_wrong_field_deep_inside_is_named(tmp_path: Path) -> None:
     line = json.loads((path / "trials.jsonl").read_text().splitlines()[1])
     line["endpoints"][1]["call"]["p50_ns"] = "12"
     edit_line(path, 2, lambda _: json.dumps(line))
-    with pytest.raises(StoreError, match=r"line 2 is malformed: Quantiles\.p50_ns is '12'"):
+    with pytest.raises(StoreError, match=r"line 2 is malformed: endpoints\[1\]\.call\.p50_ns is '12'"):
         load_run(path)
 
 
