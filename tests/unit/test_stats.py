@@ -15,17 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipcbench.stats.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
-from ipcbench.stats.decisions import (
-    Estimate,
-    Interval,
-    compare,
-    noise_floor_ratio,
-    quantile,
-    rank_groups,
-    ratio,
-    satterthwaite,
-    verdict,
-)
+from ipcbench.stats.decisions import compare, rank_groups, verdict
+from ipcbench.stats.estimates import Estimate, Interval, noise_floor_ratio, quantile, ratio, satterthwaite
 from ipcbench.stats.student import student_975
 
 MEDIAN_NS = 10_000.0
