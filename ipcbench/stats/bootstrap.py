@@ -1,8 +1,8 @@
 """Estimates by hierarchical bootstrap: each replicate draws rounds, and within each drawn round whole time blocks.
 
 Samples within a round are correlated, so it draws blocks, not samples; rounds differ more than their samples show, so
-it draws rounds too. The replicates of a few rounds spread too little, so each estimate carries a variance and its degrees
-of freedom, to which its interval is scaled (formulas in docs/method.md).
+it draws rounds too. The replicates of a few rounds spread too little, so each estimate carries a variance and its
+degrees of freedom, to which its interval is scaled (formulas in docs/method.md).
 """
 
 from __future__ import annotations
