@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ipcbench.backends.shm.memory import Layout
+from ipcbench.backends.shm.backend import Layout
 from ipcbench.spec import ChannelSpec
 from ipcbench.util.units import format_bytes
 
