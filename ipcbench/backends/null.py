@@ -139,7 +139,7 @@ class _NullReader(Reader):
             )
         channel.take(f"reader {index}")
         self._channel = channel
-        self._queue = channel.queues[index]
+        self._queue = channel.all_queues[index]
         self._closed = False
 
     def _wait(self, ready: Callable[[], bool], timeout_s: float | None) -> None:
