@@ -124,7 +124,7 @@ class Reader(Endpoint):
             timeout_s: how long to wait for a message; 0 only looks; None waits forever.
 
         Raises:
-            TransportTimeout: there was no message by then (law C7).
+            TransportTimeout: there was no message by then; never raised earlier (law C7).
             EndOfStream: the writer has closed and everything was read (law C12).
             PeerLost: the writer died (if `detects_peer_exit`).
             EndpointClosed: after `close`.
@@ -203,7 +203,7 @@ class Backend(ABC):
 
 
 def unavailable(name: str, error: ModuleNotFoundError, requirement: str, hint: str) -> BackendUnavailable:
-    """Return BackendUnavailable if the package `requirement` itself is missing; re-raise any other import failure, which
+    """Return BackendUnavailable if the package `requirement` is missing; re-raise any other import failure, which
     is a broken installation and must not look like a missing option.
     """
     if error.name is None or error.name.partition(".")[0] != requirement:

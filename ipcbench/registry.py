@@ -65,11 +65,11 @@ def _load(name: str, target: str) -> type[Backend]:
 
 
 def get_backend(name: str) -> type[Backend]:
-    """Return the backend's class, by registered name or as `module:Class`; imports its module.
+    """Return the backend's class, by registered name or as `module:Class`; import its module.
 
     Raises:
-        UnknownBackend: not registered; the text lists what is.
-        ConfigError: `module:Class` does not lead to a Backend.
+        UnknownBackend: the name is not registered; the text lists those that are.
+        ConfigError: `module:Class` is not a Backend.
     """
     if ":" in name:
         return _load(name, name)
