@@ -47,13 +47,13 @@ class ChannelSpec:
     """Size of the largest message that it must carry."""
     delivery: Delivery = "every_message"
     depth: int = 16
-    """For every_message: how many messages a reader may be behind before the writer is held (2 to 65,536). A backend may
-    hold fewer large messages, and more small ones if buffers on the way take them (docs/contract.md)."""
+    """For every_message: how many messages a reader may be behind before the writer is held (2 to 65,536). A backend
+    may hold fewer large messages, and more small ones if buffers on the way take them (docs/contract.md)."""
     wait: WaitStrategy = "auto"
     """How a blocked endpoint waits."""
     processes: tuple[int, ...] = ()
-    """Process numbers of the writer and of each reader in their group; empty means 0, 1, 2 … Only a transport that names
-    processes (MPI: ranks) uses them."""
+    """Process numbers of the writer and of each reader in their group; empty means 0, 1, 2 … Only a transport that
+    names processes (MPI: ranks) uses them."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -191,8 +191,8 @@ class SweepSpec:
     budget_s: float = 105.0
     """No further round begins when it would probably end after this."""
     precision_ratio: float = 0.0
-    """If above 0: rounds continue beyond `rounds` until the interval of every cell's median lies within this share of it
-    on either side, or the budget is spent."""
+    """If above 0: rounds continue beyond `rounds` until the interval of every cell's median lies within this share of
+    it on either side, or the budget is spent."""
     control: bool = True
     """Whether one cell is measured a second time in every round, by separate processes, as an A/A control that no table
     shows: the difference of the two is the run's noise floor."""
@@ -207,8 +207,9 @@ class SweepSpec:
     """`none`: the system places the processes. `auto`: each gets its own core if there are enough. `0,1,…`: the writer
     runs on the first core, reader 0 on the second, and so on, cyclically. A transport's own threads follow."""
     touch: Touch = "header"
-    """What a reader touches while it is timed: `none` (only the sequence number), `header` and trailer, one byte of each
-    of the message's `pages`, or `all` of it, copied out. A zero-copy read costs nothing until the payload is touched."""
+    """What a reader touches while it is timed: `none` (only the sequence number), `header` and trailer, one byte of
+    each of the message's `pages`, or `all` of it, copied out. A zero-copy read costs nothing until the payload is
+    touched."""
 
     def __post_init__(self) -> None:
         for field, values in (("backends", self.backends), ("sizes", self.sizes), ("modes", self.modes)):
