@@ -45,6 +45,7 @@ class Advice:
 
 _Answer = tuple[str, str, str] | None
 """Title, fact and action; None if there is nothing to change."""
+Rule = Callable[[Facts], _Answer]
 
 
 def advise(facts: Facts) -> list[Advice]:
@@ -117,15 +118,19 @@ def _shared_memory(facts: Facts) -> _Answer:
     return None
 
 
-def _stolen(facts: Facts) -> _Answer:
-    stolen = _number(facts, "stolen_cores")
-    if stolen is None or stolen <= MAX_STOLEN_CORES:
-        return None
-    return (
-        "the hypervisor gives this machine's time to others",
-        f"{format_significant(stolen, 2)} cores' worth of one busy second was stolen: such trials are marked noisy",
-        "use dedicated cores, or more rounds at a quieter time",
-    )
+def _above(name: str, limit: float, title: str, effect: Callable[[float], str], action: str) -> Rule:
+    """Return the rule that a number may be at most `limit`."""
+
+    def rule(facts: Facts) -> _Answer:
+        value = _number(facts, name)
+        return None if value is None or value <= limit else (title, effect(value), action)
+
+    return rule
+
+
+def _when(name: str, value: object, title: str, effect: Callable[[Facts], str], action: str) -> Rule:
+    """Return the rule that a fact must not be `value`."""
+    return lambda facts: (title, effect(facts), action) if facts.get(name) == value else None
 
 
 def _load(facts: Facts) -> _Answer:
@@ -136,48 +141,6 @@ def _load(facts: Facts) -> _Answer:
         "the machine is busy with other work",
         f"load average {load:.2f} on {cores:g} cores in the last minute: other processes compete with every trial",
         "stop them (`top` lists them), then measure",
-    )
-
-
-def _paused(facts: Facts) -> _Answer:
-    pause = _number(facts, "longest_pause_ns")
-    if pause is None or pause <= MAX_PAUSE_NS:
-        return None
-    return (
-        "a busy-looping process was preempted",
-        f"for {format_duration_ns(pause)} in a busy second: such pauses appear in p99 and in the largest values",
-        "find out what else runs on its core; `--pin` gives each process its own core",
-    )
-
-
-def _swap(facts: Facts) -> _Answer:
-    used = _number(facts, "swap_used_bytes")
-    if used is None or used <= MAX_SWAP_USED_BYTES:
-        return None
-    return (
-        "memory has been swapped out",
-        f"{_size(used)} of swap are in use: touching a page again waits for the disk",
-        "free some memory, then `swapoff -a && swapon -a`",
-    )
-
-
-def _debug_build(facts: Facts) -> _Answer:
-    if facts.get("debug_build") is not True:
-        return None
-    return (
-        "Python is a debug build",
-        f"{facts.get('python')}: every call takes longer, in the harness and in every transport",
-        "measure with a release build",
-    )
-
-
-def _free_threaded(facts: Facts) -> _Answer:
-    if facts.get("gil") is not False:
-        return None
-    return (
-        "Python is a free-threaded build",
-        f"{facts.get('python')} without the GIL: single-threaded code costs differ from those of the usual build",
-        "measure with the build that you will use",
     )
 
 
@@ -194,28 +157,6 @@ def _clock(facts: Facts) -> _Answer:
     return None
 
 
-def _virtual(facts: Facts) -> _Answer:
-    if facts.get("virtual") is not True:
-        return None
-    return (
-        "this is a virtual machine",
-        "its cores move on the host, close together or far apart, and latencies flip between two levels",
-        "take more rounds, read the line `placement` above the tables, and compare only runs where it agrees",
-    )
-
-
-def _numa(facts: Facts) -> _Answer:
-    nodes = _number(facts, "numa_nodes")
-    if nodes is None or nodes < 2:
-        return None
-    return (
-        "memory has several nodes",
-        f"{nodes:g} NUMA nodes: a message between two nodes takes longer than within one",
-        "keep the processes on one node: `--pin` with its cores (`lscpu` lists them), or `numactl --cpunodebind=0 "
-        "--membind=0 ipcbench run`",
-    )
-
-
 def _governor(facts: Facts) -> _Answer:
     governor = facts.get("governor")
     if governor is None or governor == "performance":
@@ -224,37 +165,6 @@ def _governor(facts: Facts) -> _Answer:
         "idle cores reduce their frequency",
         f"frequency governor `{governor}`: paced messages arrive at cores that must speed up first",
         "`sudo cpupower frequency-set -g performance`",
-    )
-
-
-def _smt(facts: Facts) -> _Answer:
-    if facts.get("smt") is not True:
-        return None
-    return (
-        "two processes may share one physical core",
-        f"{facts.get('physical_cores') or 'unknown number of'} physical cores are {facts.get('logical_cores')} logical "
-        "ones: which processes share one is left to chance",
-        "`--pin` one logical core of each physical one (`lscpu -e` shows which belong together)",
-    )
-
-
-def _turbo(facts: Facts) -> _Answer:
-    if facts.get("turbo") is not True:
-        return None
-    return (
-        "the clock frequency depends on load and temperature",
-        "turbo is on: the same trial runs at different frequencies from round to round",
-        "for comparisons, turn it off: write 1 to /sys/devices/system/cpu/intel_pstate/no_turbo, or 0 to cpufreq/boost",
-    )
-
-
-def _huge_pages(facts: Facts) -> _Answer:
-    if facts.get("huge_pages") != "always":
-        return None
-    return (
-        "the kernel makes huge pages by itself",
-        "transparent huge pages are `always`: the kernel assembles them at unpredictable moments",
-        "`echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled`",
     )
 
 
@@ -272,22 +182,92 @@ def _missing_backends(facts: Facts) -> _Answer:
     )
 
 
-_RULES: tuple[Callable[[Facts], _Answer], ...] = (
+_RULES: tuple[Rule, ...] = (
     _quota,
     _oversubscribed,
     _shared_memory,
-    _stolen,
+    _above(
+        "stolen_cores",
+        MAX_STOLEN_CORES,
+        "the hypervisor gives this machine's time to others",
+        lambda cores: (
+            f"{format_significant(cores, 2)} cores' worth of one busy second was stolen: such trials are marked noisy"
+        ),
+        "use dedicated cores, or more rounds at a quieter time",
+    ),
     _load,
-    _swap,
-    _debug_build,
-    _free_threaded,
+    _above(
+        "swap_used_bytes",
+        MAX_SWAP_USED_BYTES,
+        "memory has been swapped out",
+        lambda used: f"{_size(used)} of swap are in use: touching a page again waits for the disk",
+        "free some memory, then `swapoff -a && swapon -a`",
+    ),
+    _when(
+        "debug_build",
+        True,
+        "Python is a debug build",
+        lambda facts: f"{facts.get('python')}: every call takes longer, in the harness and in every transport",
+        "measure with a release build",
+    ),
+    _when(
+        "gil",
+        False,
+        "Python is a free-threaded build",
+        lambda facts: (
+            f"{facts.get('python')} without the GIL: single-threaded code costs differ from those of the usual build"
+        ),
+        "measure with the build that you will use",
+    ),
     _clock,
-    _virtual,
-    _numa,
+    _when(
+        "virtual",
+        True,
+        "this is a virtual machine",
+        lambda _: "its cores move on the host, close together or far apart, and latencies flip between two levels",
+        "take more rounds, read the line `placement` above the tables, and compare only runs where it agrees",
+    ),
+    _above(
+        "numa_nodes",
+        1,
+        "memory has several nodes",
+        lambda nodes: f"{nodes:g} NUMA nodes: a message between two nodes takes longer than within one",
+        "keep the processes on one node: `--pin` with its cores (`lscpu` lists them), or `numactl --cpunodebind=0 "
+        "--membind=0 ipcbench run`",
+    ),
     _governor,
-    _paused,
-    _smt,
-    _turbo,
-    _huge_pages,
+    _above(
+        "longest_pause_ns",
+        MAX_PAUSE_NS,
+        "a busy-looping process was preempted",
+        lambda pause: (
+            f"for {format_duration_ns(pause)} in a busy second: such pauses appear in p99 and in the largest values"
+        ),
+        "find out what else runs on its core; `--pin` gives each process its own core",
+    ),
+    _when(
+        "smt",
+        True,
+        "two processes may share one physical core",
+        lambda facts: (
+            f"{facts.get('physical_cores') or 'unknown number of'} physical cores are {facts.get('logical_cores')} "
+            "logical ones: which processes share one is left to chance"
+        ),
+        "`--pin` one logical core of each physical one (`lscpu -e` shows which belong together)",
+    ),
+    _when(
+        "turbo",
+        True,
+        "the clock frequency depends on load and temperature",
+        lambda _: "turbo is on: the same trial runs at different frequencies from round to round",
+        "for comparisons, turn it off: write 1 to /sys/devices/system/cpu/intel_pstate/no_turbo, or 0 to cpufreq/boost",
+    ),
+    _when(
+        "huge_pages",
+        "always",
+        "the kernel makes huge pages by itself",
+        lambda _: "transparent huge pages are `always`: the kernel assembles them at unpredictable moments",
+        "`echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled`",
+    ),
     _missing_backends,
 )
