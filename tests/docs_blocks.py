@@ -30,8 +30,8 @@ def decoding_table() -> str:
     """Return how the transports of the reference run differ without decoding and with it."""
     rows = ["| dict | transport | one-way p50 | times the best | decode p50 | both | times the best |"]
     rows.append("| --: | :-- | --: | --: | --: | --: | --: |")
-    for one in tables(load_run(ROOT / "results" / "reference")).summary.settings:
-        cells = [cell for cell in one.cells if cell.latency_p50_ns is not None and cell.decode_p50_ns is not None]
+    for setting in tables(load_run(ROOT / "results" / "reference")).summary.settings:
+        cells = [cell for cell in setting.cells if cell.latency_p50_ns is not None and cell.decode_p50_ns is not None]
         ways = [(cell.latency_p50_ns.estimate, cell.decode_p50_ns or 0.0) for cell in cells if cell.latency_p50_ns]
         best_way, best_both = min(way for way, _ in ways), min(map(sum, ways))
         for cell, (way, decode) in zip(cells, ways, strict=True):
@@ -42,7 +42,7 @@ def decoding_table() -> str:
                 format_duration_ns(way + decode),
                 format_significant((way + decode) / best_both),
             ]
-            rows.append(f"| {one.setting.payload_bytes:,} B | `{cell.backend}` | {' | '.join(figures)} |")
+            rows.append(f"| {setting.setting.payload_bytes:,} B | `{cell.backend}` | {' | '.join(figures)} |")
     return "\n".join(rows)
 
 
@@ -75,7 +75,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
 def refresh_readme() -> None:
     """Write the tables of the README anew: the verdict of one payload, both matrices of the reference run."""
     shown = output_of("ipcbench analyze results/reference --no-report").split("\n\n")
-    chosen = [one for one in shown if one.startswith(README_PARTS)]
+    chosen = [table for table in shown if table.startswith(README_PARTS)]
     assert len(chosen) == len(README_PARTS)
     page = ROOT / "README.md"
     before, mark, rest = page.read_text(encoding="utf-8").partition("a test compares -->\n```text\n")
@@ -86,12 +86,14 @@ def refresh_readme() -> None:
 def refresh(page: Path) -> None:
     """Write the blocks of a page anew."""
     text = page.read_text(encoding="utf-8")
-    fresh = BLOCK.sub(lambda one: f"<!-- from `{one['source']}` -->\n{output_of(one['source'])}<!-- end -->", text)
+    fresh = BLOCK.sub(
+        lambda match: f"<!-- from `{match['source']}` -->\n{output_of(match['source'])}<!-- end -->", text
+    )
     page.write_text(fresh, encoding="utf-8")
 
 
 if __name__ == "__main__":
     refresh_readme()
-    for one in PAGES:
-        refresh(one)
-        os.write(1, f"{one.relative_to(ROOT)}\n".encode())
+    for page in PAGES:
+        refresh(page)
+        os.write(1, f"{page.relative_to(ROOT)}\n".encode())

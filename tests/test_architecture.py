@@ -78,7 +78,7 @@ def test_nobody_imports_a_backend() -> None:
         name_of(path)
         for path in SOURCES
         if not path.is_relative_to(PACKAGE / "backends")
-        and any(is_within(one, "ipcbench.backends") for one in imports_of(path))
+        and any(is_within(module, "ipcbench.backends") for module in imports_of(path))
     ]
     assert guilty == []
 
@@ -140,7 +140,7 @@ def test_a_circle_is_seen(tmp_path: Path) -> None:
 
 
 def texts_of(node: ast.AST) -> set[str]:
-    return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
 
 
 @pytest.mark.parametrize("layer", ["harness", "processes", "analysis", "stats", "machine", "cli"])
@@ -237,9 +237,9 @@ def test_public_names_are_sorted_complete_and_there() -> None:
 
 
 def _imported(node: ast.AST) -> Iterator[ast.alias]:
-    for one in ast.walk(node):
-        if isinstance(one, ast.ImportFrom):
-            yield from one.names
+    for part in ast.walk(node):
+        if isinstance(part, ast.ImportFrom):
+            yield from part.names
 
 
 def test_the_version_is_in_one_place() -> None:
