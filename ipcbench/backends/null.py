@@ -15,6 +15,7 @@ from typing import ClassVar
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.locks import reader_role
 
 
 class _Channel:
@@ -133,11 +134,7 @@ class _NullReader(Reader):
     __slots__ = ("_channel", "_closed", "_queue")
 
     def __init__(self, channel: _Channel, index: int) -> None:
-        if not 0 <= index < channel.spec.readers:
-            raise TransportError(
-                f"channel {channel.spec.name!r} has readers 0 to {channel.spec.readers - 1}, not {index}"
-            )
-        channel.take(f"reader {index}")
+        channel.take(reader_role(channel.spec, index))
         self._channel = channel
         self._queue = channel.all_queues[index]
         self._closed = False

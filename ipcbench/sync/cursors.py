@@ -20,7 +20,7 @@ from pathlib import Path
 from ipcbench.errors import EndpointClosed, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
-from ipcbench.sync.locks import EndpointLock, is_held
+from ipcbench.sync.locks import EndpointLock, is_held, reader_role, reader_roles
 from ipcbench.sync.wait import Doorbell, Waiter, spin_ns_for
 from ipcbench.util.clock import deadline_ns
 
@@ -141,7 +141,7 @@ class WriterCursors(Cursors):
 
     def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
         super().__init__("writer", WRITER_STATE, words, channel, directory)
-        self._bells = [self._doorbell(f"reader-{index}") for index in range(channel.readers)]
+        self._bells = [self._doorbell(role) for role in reader_roles(channel)]
         self._waits = self._waiter(self._doorbell("writer"), 8 * WRITER_SLEEPS)
         self._consumed = [consumed_word(index) for index in range(channel.readers)]
         self.sleep_words = tuple(range(READER_SLEEPS, READER_SLEEPS + (channel.readers + 7) // 8))
@@ -201,12 +201,11 @@ class ReaderCursors(Cursors):
     """One reader's access to the cursors."""
 
     def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path, index: int) -> None:
-        if not 0 <= index < channel.readers:
-            raise TransportError(f"channel {channel.name!r} has readers 0 to {channel.readers - 1}, not {index}")
+        role = reader_role(channel, index)
         self.consumed_word = consumed_word(index)
-        super().__init__(f"reader-{index}", self.consumed_word + 1, words, channel, directory)
+        super().__init__(role, self.consumed_word + 1, words, channel, directory)
         self._writer_bell = self._doorbell("writer")
-        self._waits = self._waiter(self._doorbell(f"reader-{index}"), 8 * READER_SLEEPS + index)
+        self._waits = self._waiter(self._doorbell(role), 8 * READER_SLEEPS + index)
 
     def check_peers(self) -> None:
         if self._lost("writer", WRITER_STATE):

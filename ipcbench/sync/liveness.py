@@ -18,22 +18,6 @@ CHECK_NS = 100_000_000
 _CHECKS_TO_DEATH = 3
 
 
-def reader_role(channel: ChannelSpec, index: int) -> str:
-    """Return the role of reader `index`.
-
-    Raises:
-        TransportError: the channel has no such reader.
-    """
-    if not 0 <= index < channel.readers:
-        raise TransportError(f"channel {channel.name!r} has readers 0 to {channel.readers - 1}, not {index}")
-    return f"reader-{index}"
-
-
-def reader_roles(channel: ChannelSpec) -> list[str]:
-    """Return the roles of all readers, in order."""
-    return [f"reader-{index}" for index in range(channel.readers)]
-
-
 class Liveness:
     """One endpoint's lock, and its view of the other endpoints."""
 

@@ -13,9 +13,26 @@ import tempfile
 from pathlib import Path
 
 from ipcbench.errors import TransportError
+from ipcbench.spec import ChannelSpec
 
 LOCK_SUFFIX = ".endpoint"
 """Suffix of the files that are locked; the stem is the endpoint's role."""
+
+
+def reader_role(channel: ChannelSpec, index: int) -> str:
+    """Return the role of reader `index`.
+
+    Raises:
+        TransportError: the channel has no such reader.
+    """
+    if not 0 <= index < channel.readers:
+        raise TransportError(f"channel {channel.name!r} has readers 0 to {channel.readers - 1}, not {index}")
+    return f"reader-{index}"
+
+
+def reader_roles(channel: ChannelSpec) -> list[str]:
+    """Return the roles of all readers, in order."""
+    return [f"reader-{index}" for index in range(channel.readers)]
 
 
 def channel_directory(name: str) -> Path:

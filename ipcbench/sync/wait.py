@@ -7,9 +7,9 @@ import select
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 from ipcbench.errors import TransportError
+from ipcbench.spec import WaitStrategy
 from ipcbench.util.clock import now_ns
 
 SLICE_NS = 100_000_000
@@ -28,8 +28,6 @@ _AUTO_YIELDS = 30
 _CORES_COUNT = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 """Cores that this process may use, 0 if unknown. Read once: a process that is later pinned to a core of its own does
 not share it with its peers."""
-
-Strategy = Literal["auto", "spin", "yield", "block"]
 
 
 class Doorbell:
@@ -104,7 +102,7 @@ class Waiter:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: WaitStrategy,
         endpoints: int,
         *,
         doorbell: Doorbell | None,

@@ -34,8 +34,8 @@ from ipcbench.errors import (
 )
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.latest import LatestValueReader
-from ipcbench.sync.liveness import CHECK_NS, Liveness, reader_role, reader_roles
-from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.sync.liveness import CHECK_NS, Liveness
+from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 

@@ -31,8 +31,7 @@ from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, SocketPair, absence,
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.latest import LatestValueReader
-from ipcbench.sync.liveness import reader_role, reader_roles
-from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
 from ipcbench.util.clock import deadline_ns
 
 if absence is None:
