@@ -251,7 +251,6 @@ class ReaderCursors(Cursors):
         if self.closed:
             return
         self._mark_closed()
-
         self.words[self.consumed_word] = GONE
         self._writer_bell.ring()
         self._release()

@@ -51,7 +51,6 @@ def make_directory(name: str) -> Path:
         path.mkdir(mode=0o700)
     except FileExistsError as error:
         raise TransportError(f"channel {name!r} exists already ({path}); destroy it or use another name") from error
-
     except OSError as error:
         raise TransportError(f"cannot make {path}: {error.strerror}") from error
     return path
