@@ -30,7 +30,10 @@ def parse_json(data: bytes) -> dict[str, Any]:
     """
     import msgspec
 
-    values = _parse_unusual(data) if _UNUSUAL.search(data) else msgspec.json.decode(data)
+    try:
+        values = _parse_unusual(data) if _UNUSUAL.search(data) else msgspec.json.decode(data)
+    except msgspec.DecodeError as error:  # no ValueError in older versions
+        raise ValueError(str(error)) from error
     if not isinstance(values, dict):
         raise TypeError("not an object")
     return values
