@@ -119,7 +119,7 @@ class Conditions:
     probe_after_ns: float | None
     clock_offset_ns: float
     """Largest |offset| of a worker's clock to the coordinator's, at the sample with the least delay."""
-    clock_delay_ns: float
+    clock_delay_ns: int | float
     """Least round-trip delay of the clock check; one-way times are valid if the offset is within half of it."""
     clocks_agree: bool
 
