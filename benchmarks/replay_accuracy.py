@@ -28,7 +28,8 @@ from ipcbench.replay.clients import read_traffic
 from ipcbench.replay.outcome import conclude
 from ipcbench.replay.run import Request, replay
 from ipcbench.stats.bootstrap import median_estimate
-from ipcbench.stats.decisions import compare, noise_floor_ratio, ratio
+from ipcbench.stats.decisions import compare
+from ipcbench.stats.estimates import noise_floor_ratio, ratio
 
 SERVICE = Path(__file__).parents[1] / "examples" / "tensor_service" / "service.py"
 WAYS = ("predicted", "recorded + difference of replays", "α + β·bytes table")

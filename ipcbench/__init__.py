@@ -1,4 +1,4 @@
-"""Which transport between Python processes to use, measured on your own machine, and that transport to use.
+"""Find out which transport between Python processes is best on your own machine, and use it.
 
 >>> import ipcbench
 >>> run = ipcbench.run("small")              # or a SweepSpec, or the path of a sweep file
@@ -77,16 +77,16 @@ def __dir__() -> list[str]:
 def run(sweep: SweepSpec | str | Path, results: str | Path = "results") -> Run:
     """Measure `sweep` and return the stored run.
 
-    Backends that cannot run here are left out and named in `info.skipped`. A trial that fails is in the run, with its
+    Backends that cannot run here are left out and named in `info.skipped`. A failed trial is in the run, with its
     reason.
 
     Args:
         sweep: what to measure: a SweepSpec, the name of a built-in sweep, or the path of a sweep file.
-        results: folder in which the run's own folder is made.
+        results: folder in which the run's folder is made.
 
     Raises:
         ConfigError: a value of the sweep is not allowed; nothing was started.
-        UnknownBackend: the sweep names one that is not registered; nothing was started.
+        UnknownBackend: the sweep names a backend that is not registered; nothing was started.
     """
     from ipcbench.spec import SweepSpec
     from ipcbench.sweeps.load import load_sweep
@@ -103,11 +103,11 @@ def _measured(sweep: SweepSpec, results: str | Path) -> Run:
 
 
 def load(path: str | Path) -> Run:
-    """Return the run stored in the folder `path`; reads only.
+    """Return the run stored in the folder `path`, without changing it.
 
     Raises:
-        StoreError: not a folder of results, or it cannot be read.
-        SchemaMismatch: written by another version of the format.
+        StoreError: `path` is not a folder of results, or cannot be read.
+        SchemaMismatch: the run was written by another version of the format.
     """
     from pathlib import Path
 
@@ -125,21 +125,20 @@ def recommend(
     run: Run | str | Path | None = None,
     results: str | Path = "results",
 ) -> Recommendation:
-    """Return which transport to use for that traffic, on the evidence of a run; without a run, measure a small one.
+    """Return which transport to use for that traffic, on the evidence of a run.
 
     Args:
         payload: bytes of one message: 4096, "1MiB".
-        readers: how many processes read.
-        rate: messages per second that it must keep up with: 500, "2k/s"; None if that does not matter.
-        needs: what a transport must offer, `lossless,no-deps` or names one by one; `ipcbench recommend --help` has all.
+        readers: number of reading processes.
+        rate: messages per second that it must sustain: 500, "2k/s"; None if the rate does not matter.
+        needs: what a transport must offer: "lossless,no-deps" or an iterable of names; see `ipcbench recommend --help`.
         optimise: what decides: "latency", "throughput" or "cpu".
-        run: what was measured, or its folder. Without it, the backends that can do it are measured for this question,
-            in a minute or two.
-        results: folder in which that run's own folder is made.
+        run: a run or its folder. Without it, the candidates are measured now, in a minute or two.
+        results: folder in which that run's folder is made.
 
     Raises:
         ConfigError: a value is not allowed; nothing was measured.
-        Unsupported: there is no run, and no backend that can do it is worth measuring.
+        Unsupported: there is no run, and no backend meets the needs.
         StoreError: the run cannot be read.
     """
     from ipcbench.analysis.recommend.question import ask, question_sweep
@@ -155,11 +154,11 @@ def recommend(
 
 
 def get_backend(name: str) -> type[Backend]:
-    """Return the class of the backend registered under `name`, or given as `module:Class`; imports its module.
+    """Return the class of the backend registered under `name`, or given as `module:Class`; import its module.
 
     Raises:
-        UnknownBackend: not registered; the text lists what is.
-        ConfigError: `module:Class` does not lead to a Backend.
+        UnknownBackend: the name is not registered; the text lists those that are.
+        ConfigError: `module:Class` is not a Backend.
     """
     from ipcbench.registry import get_backend as resolve
 

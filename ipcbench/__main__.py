@@ -1,4 +1,4 @@
-"""`python -m ipcbench`: the command, for where its script is not on the path."""
+"""`python -m ipcbench`: the command line, for use where its script is not on the path."""
 
 from __future__ import annotations
 

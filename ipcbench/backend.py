@@ -1,4 +1,4 @@
-"""The contract: what a transport must offer to be measured and used. docs/contract.md states its laws, C1 to C19."""
+"""The contract between transports and everything that uses them. docs/contract.md states its laws, C1 to C19."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ Message = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do, fixed by its class; the harness asks these and never a backend's name."""
+    """What a backend can do, fixed by its class. The harness asks for these, never for a backend's name."""
 
     deliveries: frozenset[Delivery]
-    """The deliveries it offers: `every_message`, `latest_value`, or both."""
+    """Which deliveries it offers: `every_message`, `latest_value`, or both."""
     when_full: WhenFull
     """What an `every_message` channel does when it holds `depth` unread messages."""
     max_message_bytes: int
-    """Largest message that any channel of this backend can carry."""
+    """Size of the largest message that a channel of this backend can carry."""
     max_readers: int
-    """Most readers of one channel."""
+    """Largest number of readers of a channel."""
     zero_copy_read: bool
     """True if `read` returns the transport's own memory; False if it returns a private copy."""
     waits: frozenset[WaitStrategy]
-    """How an endpoint can wait; `auto` is always accepted and never listed."""
+    """How an endpoint can wait; `auto` is always accepted and not listed."""
     launcher: Launcher
-    """Who starts the processes: any parent (`spawn`), an MPI launcher (`mpiexec`), or nobody, since all endpoints live
+    """What starts the processes: any parent (`spawn`), an MPI launcher (`mpiexec`), or nothing, since all endpoints are
     in one process (`inline`)."""
     remote: bool
     """True if the endpoints may be on different hosts."""
     persistent: bool
     """True if messages outlive the processes (until `destroy`)."""
     detects_peer_exit: bool
-    """True if a blocked call raises PeerLost after the other side was killed; otherwise it ends by its time-out."""
+    """True if a blocked call raises PeerLost after its peer was killed; otherwise it ends by its time-out."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values: sets become sorted lists."""
@@ -49,14 +49,14 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a channel is: enough for any process to open it. Frozen, picklable, and plain enough for msgpack."""
+    """Where a channel is: all that a process needs to open it. Picklable; `as_dict` is fit for msgpack and JSON."""
 
     backend: str
     """Registered name of the backend that made it."""
     channel: ChannelSpec
-    """What was asked for; `channel.name` is the prefix of every resource of the channel."""
+    """The channel as it was asked for; `channel.name` is the prefix of every resource of the channel."""
     location: str
-    """The backend's own part: a path, a URL, a token. Empty if the channel's name says it all."""
+    """The backend's own part: a path, a URL, a token. Empty if the channel's name suffices."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, fit for msgpack or JSON."""
@@ -69,14 +69,14 @@ class Address:
 
 
 class Decoder(Protocol):
-    """What `Reader.read_object` needs of a codec."""
+    """The part of a codec that `Reader.read_object` uses."""
 
     def decode(self, view: memoryview) -> Any:
         """Return the object encoded in `view`."""
 
 
 class Endpoint(ABC):
-    """What a writer and a reader have in common: they close, once or twice, and are context managers."""
+    """What a writer and a reader have in common: they close, and are context managers."""
 
     @abstractmethod
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Endpoint(ABC):
 
 
 class Writer(Endpoint):
-    """The sending end of a channel; there is one."""
+    """The sending endpoint of a channel; there is one."""
 
     @abstractmethod
     def write(self, message: Message, timeout_s: float | None = None) -> None:
@@ -103,28 +103,28 @@ class Writer(Endpoint):
 
         Args:
             message: contiguous bytes, at most `channel.max_message_bytes`; may be empty.
-            timeout_s: how long to wait for room, and the first time for all readers; None waits for ever.
+            timeout_s: how long to wait for room, and the first time for all readers; None waits forever.
 
         Raises:
-            TransportTimeout: no room by then; nothing was sent.
-            MessageTooLarge: more than the channel takes; nothing was sent.
+            TransportTimeout: there was no room by then; nothing was sent.
+            MessageTooLarge: the channel does not carry messages of that size; nothing was sent.
             PeerLost: a reader died (if `detects_peer_exit`).
             EndpointClosed: after `close`.
         """
 
 
 class Reader(Endpoint):
-    """A receiving end of a channel; there are `channel.readers`, numbered from 0."""
+    """A receiving endpoint of a channel; there are `channel.readers`, numbered from 0."""
 
     @abstractmethod
     def read(self, timeout_s: float | None = None) -> memoryview:
         """Return the next message as a one-dimensional view of bytes, valid until the next `read` or `close` (law C9).
 
         Args:
-            timeout_s: how long to wait for a message; 0 only looks; None waits for ever.
+            timeout_s: how long to wait for a message; 0 only looks; None waits forever.
 
         Raises:
-            TransportTimeout: no message by then, and never earlier (law C7).
+            TransportTimeout: there was no message by then; never raised earlier (law C7).
             EndOfStream: the writer has closed and everything was read (law C12).
             PeerLost: the writer died (if `detects_peer_exit`).
             EndpointClosed: after `close`.
@@ -136,7 +136,7 @@ class Reader(Endpoint):
 
 
 class Backend(ABC):
-    """A transport: makes channels, opens their ends, removes them. Stateless, picklable, cheap to construct."""
+    """A transport: makes channels, opens their endpoints, removes them. Stateless, picklable, cheap to construct."""
 
     name: ClassVar[str]
     """The registered name."""
@@ -147,7 +147,7 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def probe(cls) -> None:
-        """Check that the transport can be used here; touches no lasting resource.
+        """Check that the transport can be used here; leave no lasting resource.
 
         Raises:
             BackendUnavailable: with the reason and how to install what is missing.
@@ -155,20 +155,20 @@ class Backend(ABC):
 
     @abstractmethod
     def create(self, channel: ChannelSpec) -> Address:
-        """Make the channel's resources, all named by `channel.name`, and return where they are.
+        """Make the channel's resources, all named after `channel.name`, and return where they are.
 
         Raises:
-            Unsupported: the channel asks for what `capabilities` does not offer (see `require`).
-            TransportError: the resources could not be had (no space, a name in use).
+            Unsupported: the channel asks for something that `capabilities` does not offer (see `require`).
+            TransportError: the resources could not be made (no space, the name is in use).
         """
 
     @abstractmethod
     def open_writer(self, address: Address) -> Writer:
-        """Open the one writer. Endpoints of a channel may open in any order (law C17); opening never waits for the
-        others, except under `mpiexec`, where all members of the channel open together.
+        """Open the writer. Endpoints of a channel may open in any order (law C17), and opening never waits for the
+        others, except under `mpiexec`, where all endpoints of the channel open together.
 
         Raises:
-            TransportError: there is no such channel, or it has a writer already (law C15).
+            TransportError: there is no such channel, or its writer is open already (law C15).
         """
 
     @abstractmethod
@@ -181,14 +181,14 @@ class Backend(ABC):
 
     @abstractmethod
     def destroy(self, address: Address) -> None:
-        """Remove everything that carries the channel's name, whatever has happened to its processes; twice is fine
-        (law C14).
+        """Remove everything that carries the channel's name, whatever has happened to its processes; a second call does
+        nothing (law C14).
         """
 
     def require(self, channel: ChannelSpec) -> None:
-        """Raise Unsupported unless `capabilities` offers all that `channel` asks for."""
+        """Raise Unsupported unless `capabilities` offers everything that `channel` asks for."""
         can = self.capabilities
-        wants = (
+        requests = (
             (channel.delivery in can.deliveries, f"delivery {channel.delivery}"),
             (channel.readers <= can.max_readers, f"{channel.readers} readers (at most {can.max_readers})"),
             (
@@ -197,14 +197,14 @@ class Backend(ABC):
             ),
             (channel.wait == "auto" or channel.wait in can.waits, f"wait strategy {channel.wait}"),
         )
-        for offered, what in wants:
+        for offered, what in requests:
             if not offered:
                 raise Unsupported(f"backend {self.name!r} does not offer {what}")
 
 
 def unavailable(name: str, error: ModuleNotFoundError, requirement: str, hint: str) -> BackendUnavailable:
-    """Return BackendUnavailable if `error` is the absence of `requirement` itself; re-raise any other import failure,
-    which is a broken installation and must not look like an absent option.
+    """Return BackendUnavailable if the package `requirement` is missing; re-raise any other import failure, which
+    is a broken installation and must not look like a missing option.
     """
     if error.name is None or error.name.partition(".")[0] != requirement:
         raise error

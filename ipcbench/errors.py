@@ -4,28 +4,36 @@ IpcbenchError
 ├── ConfigError            a value that was given is wrong: field, value, what is allowed
 ├── UnknownBackend         no backend of that name: lists the known ones
 ├── BackendUnavailable     known, but cannot run here: reason and how to install
-├── Unsupported            the backend does not have that capability
+├── Unsupported            the backend lacks a capability that was asked for
 ├── TransportError
 │   ├── TransportTimeout   the time-out passed; nothing was lost, the call may be repeated
 │   ├── EndpointClosed     the endpoint was used after its own close
 │   ├── EndOfStream        the writer has closed and everything was read
-│   ├── PeerLost           the other side died without closing
-│   └── MessageTooLarge    nothing was sent, the channel is usable
+│   ├── PeerLost           the peer died without closing
+│   └── MessageTooLarge    nothing was sent; the channel stays usable
 ├── TrialError
 │   ├── WorkerCrashed      a process of the group ended: role, exit code, last lines of its stderr
 │   └── WorkerTimeout      a process of the group did not answer by its deadline
 ├── IntegrityError         messages were lost, duplicated, reordered or torn: the counts
-└── StoreError             a results folder that cannot be read or written
-└── SchemaMismatch     written by another version of the format
+└── StoreError             a results folder cannot be read or written
+    └── SchemaMismatch     written by another version of the format
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class IpcbenchError(Exception):
-    """Base of all errors raised by ipcbench; its text is one line, fit to be shown to a user."""
+    """Base of all errors raised by ipcbench; its text is one line that can be shown to a user."""
+
+    _parts: tuple[Any, ...] = ()
+    """Arguments of a constructor that makes the text from them."""
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickle such an error by its parts, not by its text."""
+        return (type(self), self._parts) if self._parts else super().__reduce__()
 
 
 class ConfigError(IpcbenchError):
@@ -39,26 +47,15 @@ class ConfigError(IpcbenchError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(f"{field}: {value!r} is not valid; allowed: {allowed}")
-        self.field = field
-        self.value = value
-        self.allowed = allowed
-
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
-        """Pickle by the three parts, not by the text made from them."""
-        return type(self), (self.field, self.value, self.allowed)
+        self.field, self.value, self.allowed = self._parts = (field, value, allowed)
 
 
 class UnknownBackend(IpcbenchError):
     """No backend is registered under that name."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
-        self.name = name
-        self.known = tuple(known)
+        self.name, self.known = self._parts = (name, tuple(known))
         super().__init__(f"unknown backend {name!r}; known: {', '.join(self.known)}")
-
-    def __reduce__(self) -> tuple[type[UnknownBackend], tuple[str, tuple[str, ...]]]:
-        """Pickle by the two parts, not by the text made from them."""
-        return type(self), (self.name, self.known)
 
 
 class BackendUnavailable(IpcbenchError):
@@ -72,17 +69,11 @@ class BackendUnavailable(IpcbenchError):
 
     def __init__(self, name: str, reason: str, hint: str) -> None:
         super().__init__(f"backend {name!r} is not available: {reason}; {hint}")
-        self.name = name
-        self.reason = reason
-        self.hint = hint
-
-    def __reduce__(self) -> tuple[type[BackendUnavailable], tuple[str, str, str]]:
-        """Pickle by the three parts, not by the text made from them."""
-        return type(self), (self.name, self.reason, self.hint)
+        self.name, self.reason, self.hint = self._parts = (name, reason, hint)
 
 
 class Unsupported(IpcbenchError):
-    """The backend does not have a capability that was asked for; the text names it."""
+    """The backend lacks a capability that was asked for; the text names it."""
 
 
 class TransportError(IpcbenchError):
@@ -90,7 +81,7 @@ class TransportError(IpcbenchError):
 
 
 class TransportTimeout(TransportError):
-    """The time-out passed. Nothing was lost or half done: the call may be repeated."""
+    """The time-out passed. Nothing was lost; the call may be repeated."""
 
 
 class EndpointClosed(TransportError):
@@ -98,11 +89,11 @@ class EndpointClosed(TransportError):
 
 
 class EndOfStream(TransportError):
-    """The writer has closed, and every message was read."""
+    """The writer has closed and every message was read."""
 
 
 class PeerLost(TransportError):
-    """The other side is gone without having closed."""
+    """The peer died without closing."""
 
 
 class MessageTooLarge(TransportError):
@@ -110,16 +101,11 @@ class MessageTooLarge(TransportError):
 
     def __init__(self, message_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"message of {message_bytes} bytes; the channel takes at most {limit_bytes}")
-        self.message_bytes = message_bytes
-        self.limit_bytes = limit_bytes
-
-    def __reduce__(self) -> tuple[type[MessageTooLarge], tuple[int, int]]:
-        """Pickle by the two numbers, not by the text made from them."""
-        return type(self), (self.message_bytes, self.limit_bytes)
+        self.message_bytes, self.limit_bytes = self._parts = (message_bytes, limit_bytes)
 
 
 class TrialError(IpcbenchError):
-    """A trial could not be carried out; the sweep goes on."""
+    """A trial failed; the sweep continues."""
 
 
 class WorkerCrashed(TrialError):
@@ -131,7 +117,7 @@ class WorkerTimeout(TrialError):
 
 
 class IntegrityError(IpcbenchError):
-    """What arrived is not what was sent; the text holds the counts."""
+    """The messages received are not those sent; the text holds the counts."""
 
 
 class StoreError(IpcbenchError):

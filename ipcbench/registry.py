@@ -1,4 +1,4 @@
-"""Backends by name: built-in ones, and third-party ones from the entry point `ipcbench.backends`."""
+"""Backends by name: the built-in ones, and third-party ones from the entry point `ipcbench.backends`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BUILT_IN = {
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
-    """Whether a backend can be used here, and what to do if not."""
+    """Whether a backend can be used here, and how to get it if not."""
 
     name: str
     available: bool
@@ -40,12 +40,11 @@ def _targets() -> dict[str, str]:
     """Return name → `module:Class`; an entry point may not take a built-in name."""
     from importlib.metadata import entry_points  # slow to load, and no built-in backend needs it
 
-    found = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
-    return {**found, **_BUILT_IN}
+    return {**{point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}, **_BUILT_IN}
 
 
 def names() -> tuple[str, ...]:
-    """Return every registered name: the built-in ones in their own order, then third-party ones by name."""
+    """Return every registered name: the built-in ones in table order, then third-party ones sorted."""
     targets = _targets()
     return (*_BUILT_IN, *sorted(set(targets) - set(_BUILT_IN)))
 
@@ -53,24 +52,24 @@ def names() -> tuple[str, ...]:
 def _load(name: str, target: str) -> type[Backend]:
     module_name, _, attribute = target.partition(":")
     try:
-        found = getattr(import_module(module_name), attribute)
+        backend = getattr(import_module(module_name), attribute)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.startswith(error.name):
             raise ConfigError("backend", name, f"a module that can be imported ({module_name} cannot)") from error
         raise
     except AttributeError as error:
         raise ConfigError("backend", name, f"a class that exists ({attribute!r} is not in {module_name})") from error
-    if not (isinstance(found, type) and issubclass(found, Backend)):
+    if not (isinstance(backend, type) and issubclass(backend, Backend)):
         raise ConfigError("backend", name, "a subclass of ipcbench.Backend")
-    return found
+    return backend
 
 
 def get_backend(name: str) -> type[Backend]:
-    """Return the backend's class, by registered name or as `module:Class`; imports its module.
+    """Return the backend's class, by registered name or as `module:Class`; import its module.
 
     Raises:
-        UnknownBackend: not registered; the text lists what is.
-        ConfigError: `module:Class` does not lead to a Backend.
+        UnknownBackend: the name is not registered; the text lists those that are.
+        ConfigError: `module:Class` is not a Backend.
     """
     if ":" in name:
         return _load(name, name)

@@ -21,7 +21,8 @@ from ipcbench.harness.sweep import Progress, run_sweep
 from ipcbench.registry import get_backend
 from ipcbench.results.store import Run, load_run
 from ipcbench.spec import NAME_PREFIX, SweepSpec
-from ipcbench.stats.decisions import Estimate, verdict
+from ipcbench.stats.decisions import verdict
+from ipcbench.stats.estimates import Estimate
 from ipcbench.testing.faults.slowed import slowdown_percent, slowed_name
 
 SLOWDOWNS_PERCENT = (5, 10, 20)

@@ -1,4 +1,4 @@
-"""The inputs, validated once: what a channel is, what a trial measures, what a sweep holds."""
+"""The inputs, validated on construction: a channel, a trial, a sweep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DELIVERIES: tuple[Delivery, ...] = get_args(Delivery)
 WAIT_STRATEGIES: tuple[WaitStrategy, ...] = get_args(WaitStrategy)
 
 NAME_PREFIX = "ipcb-"
-"""Every resource that ipcbench makes (segment, socket, directory, process group) has a name that starts so."""
+"""Prefix of the name of every resource that ipcbench makes (segment, socket, directory, process group)."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 _PIN = re.compile(r"auto|none|\d+(,\d+)*")
@@ -37,24 +37,23 @@ def require_range(field: str, value: float, low: float, high: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec:
-    """One live path from one writer to N readers, as asked for."""
+    """A live path from one writer to N readers, as asked for."""
 
     name: str
     """Prefix of every resource of the channel: letters, digits, `-` and `_`, at most 48; unique on the host."""
     readers: int = 1
-    """How many readers there are, exactly."""
+    """Exact number of readers."""
     max_message_bytes: int = 2**20
-    """Largest message it must carry."""
+    """Size of the largest message that it must carry."""
     delivery: Delivery = "every_message"
     depth: int = 16
-    """For every_message: how many written messages a reader may be behind before the writer is held (2 to 65,536). A
-    backend may hold fewer large messages, and more small ones as far as buffers on the way take them
-    (docs/contract.md)."""
+    """For every_message: how many messages a reader may be behind before the writer is held (2 to 65,536). A backend
+    may hold fewer large messages, and more small ones if buffers on the way take them (docs/contract.md)."""
     wait: WaitStrategy = "auto"
     """How a blocked endpoint waits."""
     processes: tuple[int, ...] = ()
-    """Numbers, in the process group, of the writer and then of each reader; empty means 0, 1, 2 … Only a transport that
-    names processes (MPI: ranks) looks at them."""
+    """Process numbers of the writer and of each reader in their group; empty means 0, 1, 2 … Only a transport that
+    names processes (MPI: ranks) uses them."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -96,20 +95,19 @@ CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
 
 AUTO_RATE_PER_S = 1000.0
 AUTO_RATE_BYTES_PER_S = 100e6
-"""Without `rate`, a paced trial offers the lower of these two: low enough that every transport idles between
-messages."""
+"""Without `rate`, a paced trial offers the lower of these two, so that every transport idles between messages."""
 
 PINGPONG_WINDOW_RATIO = 0.6
-"""Round trips follow one another at once: so much of `window_s` has plenty of them."""
+"""Share of `window_s` for round trips, which follow one another without pauses."""
 
 AUTO_PACED_MESSAGES = 150
 _AUTO_PACED_MAX_S = 0.4
 
 TURN_S = 0.015
-"""About so long one backend's messages are measured before it is the next one's turn."""
+"""Approximate length of a turn, after which the next backend is measured."""
 _MAX_TURNS_WINDOW_S = 60.0
 _MAX_TURNS_PAYLOAD_BYTES = 2**25
-"""The channels of all backends that take turns are open at once."""
+"""Limit of turns: the channels of all backends that take turns are open at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ class TrialSpec:
     size: int
     """Entries of a dict; bytes of `bytes` and `ndarray`."""
     payload_bytes: int
-    """Encoded size: what the transport carries as payload."""
+    """Encoded size of the payload."""
     codec: CodecName
     delivery: Delivery
     mode: Mode
@@ -135,7 +133,7 @@ class TrialSpec:
     window_s: float
     """Length of the measured window."""
     round_index: int
-    """Which round, from 0."""
+    """Number of the round, from 0."""
     pin: str = "none"
     """Cores of the processes, see `SweepSpec.pin`."""
     touch: Touch = "header"
@@ -143,11 +141,11 @@ class TrialSpec:
     twin: bool = False
     """Whether this is the second measurement of a cell in its round, see `SweepSpec.control`."""
     turns: int = 1
-    """In how many parts the window is measured, with the other backends' parts of the same round in between."""
+    """Number of parts in which the window is measured, alternating with the other backends' parts of the round."""
 
     @property
     def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool]:
-        """What is replicated over rounds: backend, payload, size, codec, delivery, mode, rate, readers, twin."""
+        """What rounds replicate: backend, payload, size, codec, delivery, mode, rate, readers, twin."""
         return (
             self.backend,
             self.payload,
@@ -172,7 +170,7 @@ class TrialSpec:
 
 @dataclass(frozen=True, slots=True)
 class SweepSpec:
-    """What one run measures: every combination of backend, size and mode, once a round.
+    """What a run measures: every combination of backend, size and mode, once per round.
 
     Raises:
         ConfigError: on construction, naming the field, its value and what is allowed.
@@ -193,24 +191,25 @@ class SweepSpec:
     budget_s: float = 105.0
     """No further round begins when it would probably end after this."""
     precision_ratio: float = 0.0
-    """If above 0: rounds go on, beyond `rounds`, until the interval of every cell's median is within this share of it
-    on either side, or the budget is spent."""
+    """If above 0: rounds continue beyond `rounds` until the interval of every cell's median lies within this share of
+    it on either side, or the budget is spent."""
     control: bool = True
-    """Whether one cell is measured twice in every round, by processes of its own, under a name that no table shows: how
-    much the two differ is the run's noise floor (A/A)."""
+    """Whether one cell is measured a second time in every round, by separate processes, as an A/A control that no table
+    shows: the difference of the two is the run's noise floor."""
     seed: int = 1
-    """Of the order of cells in each round."""
+    """Seed of the order of cells in each round."""
     warmup_s: float = 0.03
     window_s: float = 0.15
     """Least length of the measured window; a paced trial may take longer to see enough messages."""
     depth: int = 64
     wait: WaitStrategy = "auto"
     pin: str = "none"
-    """`none`: the system places the processes. `auto`: each on a core of its own, where there are enough. `0,1,…`: the
-    writer on the first, reader 0 on the second, and so on, round and round. A transport's own threads follow."""
+    """`none`: the system places the processes. `auto`: each gets its own core if there are enough. `0,1,…`: the writer
+    runs on the first core, reader 0 on the second, and so on, cyclically. A transport's own threads follow."""
     touch: Touch = "header"
-    """What a reader looks at inside the timing: `none` but the number in front, `header` and trailer, a byte of each of
-    its `pages`, or `all` of it, copied out. A zero-copy read costs its reader nothing until the payload is touched."""
+    """What a reader touches while it is timed: `none` (only the sequence number), `header` and trailer, one byte of
+    each of the message's `pages`, or `all` of it, copied out. A zero-copy read costs nothing until the payload is
+    touched."""
 
     def __post_init__(self) -> None:
         for field, values in (("backends", self.backends), ("sizes", self.sizes), ("modes", self.modes)):
@@ -247,7 +246,7 @@ class SweepSpec:
     def trial(
         self, backend: str, size: int, payload_bytes: int, mode: Mode, round_index: int, *, twin: bool = False
     ) -> TrialSpec:
-        """Return the trial of one cell in one round; `payload_bytes` is the encoded size of that payload."""
+        """Return the trial of a cell in a round; `payload_bytes` is the encoded size of its payload."""
         rate, window_s, turns = 0.0, self.window_s, 1
         if mode == "paced":
             rate = self.rate_per_s or min(AUTO_RATE_PER_S, AUTO_RATE_BYTES_PER_S / max(1, payload_bytes))
@@ -277,7 +276,7 @@ class SweepSpec:
         )
 
     def _turns(self, payload_bytes: int, rate_per_s: float, window_s: float) -> int:
-        """Return how many turns a paced window has: one if a rate was asked for, which pauses would not sustain."""
+        """Return the number of turns of a paced window: one if a rate was asked for, which pauses would interrupt."""
         whole = self.rate_per_s is not None or self.delivery != "every_message"
         if whole or window_s > _MAX_TURNS_WINDOW_S or payload_bytes > _MAX_TURNS_PAYLOAD_BYTES:
             return 1

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_nobody_imports_a_backend() -> None:
         name_of(path)
         for path in SOURCES
         if not path.is_relative_to(PACKAGE / "backends")
-        and any(is_within(one, "ipcbench.backends") for one in imports_of(path))
+        and any(is_within(module, "ipcbench.backends") for module in imports_of(path))
     ]
     assert guilty == []
 
@@ -91,8 +92,55 @@ def test_a_backend_imports_only_its_own_family() -> None:
                 assert is_within(module, f"ipcbench.backends.{family}"), f"{name_of(path)} imports {module}"
 
 
+def import_graph(folder: Path, prefix: str = "") -> dict[str, set[str]]:
+    """Return module → modules of `folder` that it imports, anywhere in its code; names are relative to `prefix`."""
+    modules = {}
+    for path in folder.rglob("*.py"):
+        name = prefix + path.relative_to(folder).with_suffix("").as_posix().replace("/", ".")
+        modules[name.removesuffix("__init__").removesuffix(".")] = path
+    graph = {}
+    for name, path in modules.items():
+        imported = set()
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                members = {f"{node.module}.{alias.name}" for alias in node.names}
+                imported |= {member if member in modules else node.module for member in members}
+        graph[name] = imported & modules.keys() - {name}
+    return graph
+
+
+def require_no_circle(graph: dict[str, set[str]]) -> None:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"modules import one another: {' <- '.join(error.args[1])}")
+
+
+def test_no_module_of_the_package_imports_in_a_circle() -> None:
+    """Imports inside functions and for type checkers count; the lazy tables of public names do not."""
+    graph = import_graph(PACKAGE, "ipcbench.")
+    assert graph["ipcbench.harness.sweep"], "the graph is empty"
+    require_no_circle({**graph, "ipcbench": set(), "ipcbench.testing": set()})
+
+
+def test_no_benchmark_of_peers_imports_in_a_circle() -> None:
+    graph = import_graph(ROOT / "benchmarks" / "peers")
+    assert any(graph.values()), "the graph is empty"
+    require_no_circle(graph)
+
+
+def test_a_circle_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def f():\n    from b import g\n")
+    (tmp_path / "b.py").write_text("import c\n")
+    (tmp_path / "c.py").write_text("import a\n")
+    with pytest.raises(pytest.fail.Exception, match="import one another"):
+        require_no_circle(import_graph(tmp_path))
+
+
 def texts_of(node: ast.AST) -> set[str]:
-    return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
 
 
 @pytest.mark.parametrize("layer", ["harness", "processes", "analysis", "stats", "machine", "cli"])
@@ -165,7 +213,13 @@ def test_importing_the_package_loads_nothing_from_outside() -> None:
 def test_help_loads_neither_a_transport_nor_what_measures() -> None:
     loaded = modules_loaded_by("from ipcbench.cli import main; main(['--help'])") - set(sys.stdlib_module_names)
     assert "click" in loaded
-    assert not loaded & {"numpy", "rich", "psutil", "msgpack", "zmq", "lmdb", "mpi4py"}
+    assert not loaded & {"numpy", "rich", "psutil", "msgpack", "msgspec", "zmq", "lmdb", "mpi4py"}
+
+
+def test_a_worker_loads_no_reader_of_results() -> None:
+    loaded = modules_loaded_by("import ipcbench.harness.worker")
+    assert "ipcbench" in loaded
+    assert "msgspec" not in loaded
 
 
 def test_public_names_are_sorted_complete_and_there() -> None:
@@ -183,9 +237,9 @@ def test_public_names_are_sorted_complete_and_there() -> None:
 
 
 def _imported(node: ast.AST) -> Iterator[ast.alias]:
-    for one in ast.walk(node):
-        if isinstance(one, ast.ImportFrom):
-            yield from one.names
+    for part in ast.walk(node):
+        if isinstance(part, ast.ImportFrom):
+            yield from part.names
 
 
 def test_the_version_is_in_one_place() -> None:

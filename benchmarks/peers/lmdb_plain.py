@@ -22,7 +22,7 @@ from _common import BODY, MARKER, Role, Row
 
 from ipcbench.backend import Address
 from ipcbench.backends.lmdb.backend import Lmdb
-from ipcbench.backends.lmdb.layout import Layout
+from ipcbench.backends.lmdb.database import Layout
 from ipcbench.spec import ChannelSpec
 from ipcbench.util.clock import now_ns
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.stats.bootstrap import RoundSamples, quantile_estimates, time_blocks
-from ipcbench.stats.decisions import Estimate, ratio
+from ipcbench.stats.estimates import Estimate, ratio
 
 Samples = npt.NDArray[np.float64]
 _BETWEEN = 0.05

@@ -1,15 +1,21 @@
-"""Transport `file`: a message is a file, and all readers read the same one.
-
-What does not live here: cursors, waiting, seats and dead peers; ipcbench's board has them, in shared memory.
-"""
+"""Transport `file`: a message is a file, and all readers read the same one. The cursors lie in shared memory."""
 
 from contextlib import contextmanager
 from mmap import mmap
 
 from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
 from ipcbench.errors import EndOfStream, MessageTooLarge, TransportError
-from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, ReaderSide, WriterSide, board_bytes, make_doorbells
-from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.sync import (
+    MAX_READERS,
+    PUBLISHED,
+    ReaderCursors,
+    WriterCursors,
+    channel_directory,
+    cursors_bytes,
+    make_directory,
+    make_doorbells,
+    remove_directory,
+)
 
 
 @contextmanager
@@ -21,46 +27,46 @@ def our_errors():
 
 
 class End:
-    """What both ends have: a side of the board, and as many files as the channel is deep, used in turn."""
+    """What both ends have: cursors, and as many files as the channel is deep, used in turn."""
 
     @our_errors()
-    def __init__(self, side, address, *index):
+    def __init__(self, kind, address, *index):
         folder, self.count = channel_directory(address.channel.name), 0
-        with (folder / "board").open("r+b") as board:
-            words = memoryview(mmap(board.fileno(), 0)).cast("Q")
-        self.side = side(words, address.channel, folder, *index)
+        with (folder / "cursors").open("r+b") as file:
+            words = memoryview(mmap(file.fileno(), 0)).cast("Q")
+        self.cursors = kind(words, address.channel, folder, *index)
         self.files = [folder / f"{number}.message" for number in range(address.channel.depth)]
 
     def file(self):
         return self.files[self.count % len(self.files)]
 
     def close(self):
-        self.side.close()
-        self.side.words.release()
+        self.cursors.close()
+        self.cursors.words.release()
 
 
 class FileWriter(End, Writer):
     @our_errors()
     def write(self, message, timeout_s=None):
-        self.side.require_open()
-        if len(message) > self.side.channel.max_message_bytes:
-            raise MessageTooLarge(len(message), self.side.channel.max_message_bytes)
-        self.side.wait_until_consumed(self.count + 1 - len(self.files), timeout_s)
+        self.cursors.require_open()
+        if len(message) > self.cursors.channel.max_message_bytes:
+            raise MessageTooLarge(len(message), self.cursors.channel.max_message_bytes)
+        self.cursors.wait_until_consumed(self.count + 1 - len(self.files), timeout_s)
         self.file().write_bytes(message)
         self.count += 1
-        self.side.store_published(PUBLISHED, self.count)
-        self.side.ring_sleepers()
+        self.cursors.store_published(PUBLISHED, self.count)
+        self.cursors.ring_sleepers()
 
 
 class FileReader(End, Reader):
     @our_errors()
     def read(self, timeout_s=None):
-        self.side.require_open()
-        if not self.side.wait_until(lambda: self.side.words[PUBLISHED] > self.count, timeout_s):
+        self.cursors.require_open()
+        if not self.cursors.wait_until(lambda: self.cursors.words[PUBLISHED] > self.count, timeout_s):
             raise EndOfStream("the writer has closed")
         message = self.file().read_bytes()
         self.count += 1
-        self.side.done_with(self.count)
+        self.cursors.done_with(self.count)
         return memoryview(message)
 
 
@@ -89,14 +95,14 @@ class File(Backend):
         self.require(channel)
         folder = make_directory(channel.name)
         make_doorbells(folder, channel.readers)
-        (folder / "board").write_bytes(bytes(board_bytes(channel.readers)))
+        (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
         return Address(self.name, channel, "")
 
     def open_writer(self, address):
-        return FileWriter(WriterSide, address)
+        return FileWriter(WriterCursors, address)
 
     def open_reader(self, address, index):
-        return FileReader(ReaderSide, address, index)
+        return FileReader(ReaderCursors, address, index)
 
     def destroy(self, address):
         remove_directory(address.channel.name)

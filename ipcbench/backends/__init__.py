@@ -1,1 +1,1 @@
-"""The built-in transports, one underscore file (or a few) each; ipcbench/registry.py knows them by name."""
+"""The built-in transports, one folder per family; ipcbench.registry knows them by name."""

@@ -1,8 +1,8 @@
-"""A transport inside one process: queues of `bytes`. It obeys every law, so it is the test double and a harness floor.
+"""Queues of `bytes` inside one process. This backend obeys every law, so it is the test double and a harness floor.
 
-The paths without waiting take no lock: appending to a deque, taking from it and replacing a tuple are atomic in Python.
-Whoever must wait counts itself among the sleepers first and then looks again, and whoever changes something looks for
-sleepers afterwards, so no wake-up is lost.
+Paths without waiting take no lock: appending to a deque, taking from it and replacing a tuple are atomic in Python. A
+thread that must wait counts itself among the sleepers before it looks again, and a thread that changes something looks
+for sleepers afterwards, so no wake-up is lost.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from typing import ClassVar
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.locks import reader_role
 
 
 class _Channel:
-    """What the endpoints of one channel share."""
+    """State that the endpoints of a channel share."""
 
-    __slots__ = ("all_queues", "changed", "ended", "newest", "queues", "sleepers", "spec", "taken")
+    __slots__ = ("all_queues", "changed", "ended", "latest", "queues", "sleepers", "spec", "taken")
 
     def __init__(self, spec: ChannelSpec) -> None:
         self.spec = spec
         self.all_queues: tuple[deque[bytes], ...] = tuple(deque() for _ in range(spec.readers))
         """Unread messages of reader 0, 1 …"""
         self.queues = self.all_queues
-        """Those of the readers that have not closed."""
-        self.newest: tuple[int, bytes] = (0, b"")
-        """How many values there were, and the last of them."""
+        """The queues of readers that have not closed."""
+        self.latest: tuple[int, bytes] = (0, b"")
+        """Number of values written, and the last one."""
         self.ended = False
         self.taken: set[str] = set()
         """Roles that were opened, closed or not."""
@@ -37,7 +38,7 @@ class _Channel:
         self.changed = threading.Condition()
 
     def take(self, role: str) -> None:
-        """Take a seat, for good.
+        """Take an endpoint, for good.
 
         Raises:
             TransportError: it was taken before.
@@ -48,10 +49,10 @@ class _Channel:
             self.taken.add(role)
 
     def wait_for(self, ready: Callable[[], bool], timeout_s: float | None, what: str) -> None:
-        """Sleep until `ready()`.
+        """Sleep until `ready()` is true.
 
         Raises:
-            TransportTimeout: not by then.
+            TransportTimeout: it was not by then.
         """
         with self.changed:
             self.sleepers += 1
@@ -68,7 +69,7 @@ class _Channel:
 
 
 class _NullWriter(Writer):
-    """Replaces the newest value; the writer of every message adds queues to that."""
+    """Replaces the latest value; the base of the writer of every message."""
 
     __slots__ = ("_channel", "_closed", "_limit_bytes")
 
@@ -83,7 +84,7 @@ class _NullWriter(Writer):
         if size_bytes > self._limit_bytes:
             self._refuse(size_bytes)
         channel = self._channel
-        channel.newest = (channel.newest[0] + 1, bytes(message))
+        channel.latest = (channel.latest[0] + 1, bytes(message))
         if channel.sleepers:
             channel.wake()
 
@@ -94,7 +95,7 @@ class _NullWriter(Writer):
 
     def close(self) -> None:
         if not self._closed:
-            self._closed, self._limit_bytes = True, -1  # so that `write` has one thing to look at
+            self._closed, self._limit_bytes = True, -1  # so that `write` checks only one thing
             self._channel.ended = True
             self._channel.wake()
 
@@ -124,26 +125,22 @@ class _NullQueueWriter(_NullWriter):
 
     def _wait_for_room(self, timeout_s: float | None) -> None:
         channel, depth = self._channel, self._depth
-        channel.wait_for(lambda: all(len(one) < depth for one in channel.queues), timeout_s, "no room")
+        channel.wait_for(lambda: all(len(queue) < depth for queue in channel.queues), timeout_s, "no room")
 
 
 class _NullReader(Reader):
-    """What both kinds of reader share: the view of a message, the end and the close."""
+    """What both kinds of reader share."""
 
     __slots__ = ("_channel", "_closed", "_queue")
 
     def __init__(self, channel: _Channel, index: int) -> None:
-        if not 0 <= index < channel.spec.readers:
-            raise TransportError(
-                f"channel {channel.spec.name!r} has readers 0 to {channel.spec.readers - 1}, not {index}"
-            )
-        channel.take(f"reader {index}")
+        channel.take(reader_role(channel.spec, index))
         self._channel = channel
-        self._queue = channel.queues[index]
+        self._queue = channel.all_queues[index]
         self._closed = False
 
     def _wait(self, ready: Callable[[], bool], timeout_s: float | None) -> None:
-        """Wait until there is something to read."""
+        """Wait until `ready()` is true: there is something to read."""
         channel = self._channel
         if self._closed:
             raise EndpointClosed(f"this reader of channel {channel.spec.name!r} is closed")
@@ -153,7 +150,7 @@ class _NullReader(Reader):
 
 
 class _NullQueueReader(_NullReader):
-    """Takes from a queue of its own."""
+    """Takes from its own queue."""
 
     __slots__ = ()
 
@@ -170,12 +167,12 @@ class _NullQueueReader(_NullReader):
             self._closed = True
             channel, queue, self._queue = self._channel, self._queue, deque()
             with channel.changed:
-                channel.queues = tuple(one for one in channel.queues if one is not queue)
+                channel.queues = tuple(other for other in channel.queues if other is not queue)
             channel.wake()
 
 
-class _NullNewestReader(_NullReader):
-    """Looks at the newest value."""
+class _NullLatestReader(_NullReader):
+    """Returns the latest value."""
 
     __slots__ = ("_seen",)
 
@@ -184,10 +181,10 @@ class _NullNewestReader(_NullReader):
         self._seen = 0
 
     def read(self, timeout_s: float | None = None) -> memoryview:
-        count, value = self._channel.newest
+        count, value = self._channel.latest
         if count == self._seen or self._closed:
-            self._wait(lambda: self._channel.newest[0] != self._seen, timeout_s)
-            count, value = self._channel.newest
+            self._wait(lambda: self._channel.latest[0] != self._seen, timeout_s)
+            count, value = self._channel.latest
         self._seen = count
         return memoryview(value)
 
@@ -219,13 +216,13 @@ class Null(Backend):
 
     @classmethod
     def probe(cls) -> None:
-        """Return: it is always there."""
+        """Return: it is always available."""
 
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
         with _channels_lock:
             if channel.name in _channels:
-                raise TransportError(f"channel {channel.name!r} exists already; destroy it or take another name")
+                raise TransportError(f"channel {channel.name!r} exists already; destroy it or use another name")
             _channels[channel.name] = _Channel(channel)
         return Address(self.name, channel, "")
 
@@ -242,7 +239,7 @@ class Null(Backend):
 
     def open_reader(self, address: Address, index: int) -> Reader:
         channel = self._channel(address)
-        kind = _NullQueueReader if channel.spec.delivery == "every_message" else _NullNewestReader
+        kind = _NullQueueReader if channel.spec.delivery == "every_message" else _NullLatestReader
         return kind(channel, index)
 
     def destroy(self, address: Address) -> None:

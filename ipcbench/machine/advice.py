@@ -1,4 +1,4 @@
-"""What to change on a machine before figures from it are believed: from facts to advice, the largest effect first."""
+"""Advice on a machine: what to change before its figures can be trusted, the largest effect first."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ipcbench.machine.describe import NONE_WITHOUT_LIMIT
 from ipcbench.util.units import format_duration_ns, format_significant
 
 Facts = Mapping[str, Any]
-"""What `machine.describe_machine` returns, and as far as they are known:
+"""What `describe.describe_machine` returns, and as far as known:
 
-load_1min; stolen_cores: cores' worth of time that the hypervisor took in a busy second; longest_pause_ns: for how long
-at most a process that never waits was stopped in that second; clock_ns: one reading of the clock; clock_resolution_ns;
-clock_source; swap_used_bytes; debug_build; missing_backends: name → (reason, how to get it).
+load_1min; stolen_cores: cores' worth of time that the hypervisor took in a busy second; longest_pause_ns: the longest
+time for which a busy-looping process was preempted in that second; clock_ns: cost of one reading of the clock;
+clock_resolution_ns; clock_source; swap_used_bytes; debug_build; missing_backends: name → (reason, how to get it).
 """
 
 PROCESSES_COUNT = 4
-"""Of the default sweep: one writer and three readers."""
+"""Processes of the default sweep: one writer and three readers."""
 MIN_SHM_BYTES = 256 * 2**20
 MIN_SHM_FREE_RATIO = 0.1
 MAX_STOLEN_CORES = 0.01
@@ -37,13 +38,14 @@ class Advice:
     title: str
     """What is wrong."""
     fact: str
-    """What was read or measured, and what it does to figures."""
+    """What was read or measured, and its effect on figures."""
     action: str
     """What to do."""
 
 
-_Found = tuple[str, str, str]
-"""Title, fact and action."""
+_Answer = tuple[str, str, str] | None
+"""Title, fact and action; None if there is nothing to change."""
+Rule = Callable[[Facts], _Answer]
 
 
 def advise(facts: Facts) -> list[Advice]:
@@ -52,15 +54,14 @@ def advise(facts: Facts) -> list[Advice]:
     The order is that of the rules: what stops or fails a trial, what multiplies its times, what spreads them, and last
     what changes no figure.
     """
-    found = [advice for advice in (rule(facts) for rule in _RULES) if advice is not None]
-    return [Advice(rank, *one) for rank, one in enumerate(found, 1)]
+    answers = [answer for rule in _RULES if (answer := rule(facts)) is not None]
+    return [Advice(rank, *answer) for rank, answer in enumerate(answers, 1)]
 
 
 def unknown_facts(facts: Facts) -> list[str]:
-    """Return the names of the facts that the system does not tell."""
-    named = facts.get("unreadable", ())
-    without_limit = {"cpu_quota_cores", "memory_limit_bytes"}
-    return list(dict.fromkeys((*named, *(n for n, value in facts.items() if value is None and n not in without_limit))))
+    """Return the names of the facts that the system does not report."""
+    missing = (name for name, value in facts.items() if value is None and name not in NONE_WITHOUT_LIMIT)
+    return list(dict.fromkeys((*facts.get("unreadable", ()), *missing)))
 
 
 def _number(facts: Facts, name: str) -> float | None:
@@ -73,191 +74,101 @@ def _size(count_bytes: float) -> str:
     return f"{format_significant(count_bytes / unit)} {name}"
 
 
-def _quota(facts: Facts) -> _Found | None:
+def _quota(facts: Facts) -> _Answer:
     quota, cores = _number(facts, "cpu_quota_cores"), _number(facts, "logical_cores")
     usable = _number(facts, "usable_cores")
     if quota is None or cores is None or quota >= cores or (usable is not None and usable < quota):
         return None
     return (
-        "the control group stops processes that use more than its share",
-        f"quota of {quota:g} cores on {cores:g}: what is used up before a period ends, often 100 ms, stops all of them "
-        "until the next one",
+        "the control group throttles processes",
+        f"quota of {quota:g} cores on {cores:g}: once it is used up, all processes stop until the next period (often "
+        "100 ms)",
         "raise the limit (`docker run --cpus`, `resources.limits.cpu`), or run at most as many processes as the quota "
         "has cores",
     )
 
 
-def _oversubscribed(facts: Facts) -> _Found | None:
+def _oversubscribed(facts: Facts) -> _Answer:
     cores = _number(facts, "usable_cores")
     if cores is None or cores >= PROCESSES_COUNT:
         return None
     remedy = "`ipcbench run small` has one reader, two processes; " if cores >= 2 else ""
     return (
         f"fewer cores than the {PROCESSES_COUNT} processes of the default sweep",
-        f"{cores:g} usable: processes take turns, latencies hold waiting for a core, and more cores may reorder ranks",
+        f"{cores:g} usable: processes share cores, latencies include waiting for a core, and ranks may differ "
+        "with more cores",
         f"{remedy}for as many readers as you have, use a machine with one core for each process",
     )
 
 
-def _shared_memory(facts: Facts) -> _Found | None:
+def _shared_memory(facts: Facts) -> _Answer:
     size, free = _number(facts, "shm_bytes"), _number(facts, "shm_free_bytes")
     if size is not None and size < MIN_SHM_BYTES:
         return (
-            "the folder of shared memory is small",
+            "the shared memory folder is small",
             f"{_size(size)} in all: large messages in deep channels do not fit, and such trials fail",
             "make it larger: `docker run --shm-size=1g`, or `mount -o remount,size=1G /dev/shm`",
         )
     if size is not None and free is not None and free < MIN_SHM_FREE_RATIO * size:
         return (
-            "the folder of shared memory is nearly full",
+            "the shared memory folder is nearly full",
             f"{_size(free)} of {_size(size)} are free: the next trial may fail",
             "`ipcbench clean` removes what killed runs left; `ls -l /dev/shm` shows the rest",
         )
     return None
 
 
-def _stolen(facts: Facts) -> _Found | None:
-    stolen = _number(facts, "stolen_cores")
-    if stolen is None or stolen <= MAX_STOLEN_CORES:
-        return None
-    return (
-        "the hypervisor gives this machine's time to others",
-        f"{format_significant(stolen, 2)} cores' worth of one busy second was stolen: trials then are marked noisy",
-        "use dedicated cores, or more rounds at a quieter time",
-    )
+def _above(name: str, limit: float, title: str, effect: Callable[[float], str], action: str) -> Rule:
+    """Return the rule that a number may be at most `limit`."""
+
+    def rule(facts: Facts) -> _Answer:
+        value = _number(facts, name)
+        return None if value is None or value <= limit else (title, effect(value), action)
+
+    return rule
 
 
-def _load(facts: Facts) -> _Found | None:
+def _when(name: str, value: object, title: str, effect: Callable[[Facts], str], action: str) -> Rule:
+    """Return the rule that a fact must not be `value`."""
+    return lambda facts: (title, effect(facts), action) if facts.get(name) == value else None
+
+
+def _load(facts: Facts) -> _Answer:
     load, cores = _number(facts, "load_1min"), _number(facts, "logical_cores")
     if load is None or not cores or load <= MAX_LOAD_PER_CORE * cores:
         return None
     return (
-        "the machine is busy with other things",
-        f"load average {load:.2f} on {cores:g} cores in the last minute: they compete with every trial",
-        "end them (`top` shows which), then measure",
+        "the machine is busy with other work",
+        f"load average {load:.2f} on {cores:g} cores in the last minute: other processes compete with every trial",
+        "stop them (`top` lists them), then measure",
     )
 
 
-def _paused(facts: Facts) -> _Found | None:
-    pause = _number(facts, "longest_pause_ns")
-    if pause is None or pause <= MAX_PAUSE_NS:
-        return None
-    return (
-        "a process that never waits was stopped all the same",
-        f"for {format_duration_ns(pause)} in a busy second: such pauses are in p99 and in the largest values",
-        "look for what else runs on its core; `--pin` keeps the processes on cores of their own",
-    )
-
-
-def _swap(facts: Facts) -> _Found | None:
-    used = _number(facts, "swap_used_bytes")
-    if used is None or used <= MAX_SWAP_USED_BYTES:
-        return None
-    return (
-        "memory has been swapped out",
-        f"{_size(used)} of swap are in use: touching a page again waits for the disk",
-        "free memory, then `swapoff -a && swapon -a`",
-    )
-
-
-def _debug_build(facts: Facts) -> _Found | None:
-    if facts.get("debug_build") is not True:
-        return None
-    return (
-        "Python is a debug build",
-        f"{facts.get('python')}: every call takes longer, in the harness and in every transport",
-        "measure with a release build",
-    )
-
-
-def _free_threaded(facts: Facts) -> _Found | None:
-    if facts.get("gil") is not False:
-        return None
-    return (
-        "Python is a free-threaded build",
-        f"{facts.get('python')} without the GIL: single-threaded code has other costs than in the usual build",
-        "measure with the build that you will use",
-    )
-
-
-def _clock(facts: Facts) -> _Found | None:
+def _clock(facts: Facts) -> _Answer:
     cost, step = _number(facts, "clock_ns"), _number(facts, "clock_resolution_ns")
     source = f"clock source {facts.get('clock_source') or 'unknown'}"
-    remedy = "see /sys/devices/system/clocksource/clocksource0/: `tsc` is fast and fine where it is available"
+    remedy = "see /sys/devices/system/clocksource/clocksource0/: use `tsc`, which is fast and precise, if available"
     if cost is not None and cost > MAX_CLOCK_NS:
-        fact = f"{format_duration_ns(cost)} a reading ({source}), and each message needs a few"
+        fact = f"{format_duration_ns(cost)} per reading ({source}), and each message needs a few"
         return "the clock is slow to read", fact, remedy
     if step is not None and step > MAX_CLOCK_RESOLUTION_NS:
-        fact = f"its least step is {format_duration_ns(step)} ({source}): no shorter time can be told from another"
+        fact = f"its resolution is {format_duration_ns(step)} ({source}): shorter times cannot be told apart"
         return "the clock is coarse", fact, remedy
     return None
 
 
-def _virtual(facts: Facts) -> _Found | None:
-    if facts.get("virtual") is not True:
-        return None
-    return (
-        "this is a virtual machine",
-        "its cores move on the host, near to each other or far apart, and latencies flip between two levels",
-        "take more rounds, read the line `placement` above the tables, and compare runs only where it agrees",
-    )
-
-
-def _numa(facts: Facts) -> _Found | None:
-    nodes = _number(facts, "numa_nodes")
-    if nodes is None or nodes < 2:
-        return None
-    return (
-        "memory has several nodes",
-        f"{nodes:g} NUMA nodes: a message between two of them takes longer than within one",
-        "keep the processes on one: `--pin` with cores of one node (`lscpu` lists them), or `numactl --cpunodebind=0 "
-        "--membind=0 ipcbench run`",
-    )
-
-
-def _governor(facts: Facts) -> _Found | None:
+def _governor(facts: Facts) -> _Answer:
     governor = facts.get("governor")
     if governor is None or governor == "performance":
         return None
     return (
-        "cores slow down when they wait",
-        f"frequency governor `{governor}`: paced messages meet cores that must speed up first",
+        "idle cores reduce their frequency",
+        f"frequency governor `{governor}`: paced messages arrive at cores that must speed up first",
         "`sudo cpupower frequency-set -g performance`",
     )
 
 
-def _smt(facts: Facts) -> _Found | None:
-    if facts.get("smt") is not True:
-        return None
-    return (
-        "two processes may share one physical core",
-        f"{facts.get('physical_cores') or 'unknown number of'} physical cores are {facts.get('logical_cores')} logical "
-        "ones: who shares is left to chance",
-        "`--pin` one logical core of each physical one (`lscpu -e` shows which belong together)",
-    )
-
-
-def _turbo(facts: Facts) -> _Found | None:
-    if facts.get("turbo") is not True:
-        return None
-    return (
-        "the clock frequency depends on load and temperature",
-        "turbo is on: the same trial runs at other frequencies from one round to another",
-        "for comparisons turn it off: 1 into /sys/devices/system/cpu/intel_pstate/no_turbo, or 0 into cpufreq/boost",
-    )
-
-
-def _huge_pages(facts: Facts) -> _Found | None:
-    if facts.get("huge_pages") != "always":
-        return None
-    return (
-        "the kernel makes huge pages on its own",
-        "transparent huge pages are `always`: they are put together at moments of the kernel's choice",
-        "`echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled`",
-    )
-
-
-def _missing_backends(facts: Facts) -> _Found | None:
+def _missing_backends(facts: Facts) -> _Answer:
     missing: Mapping[str, tuple[str, str]] = facts.get("missing_backends") or {}
     if not missing:
         return None
@@ -271,22 +182,92 @@ def _missing_backends(facts: Facts) -> _Found | None:
     )
 
 
-_RULES: tuple[Callable[[Facts], _Found | None], ...] = (
+_RULES: tuple[Rule, ...] = (
     _quota,
     _oversubscribed,
     _shared_memory,
-    _stolen,
+    _above(
+        "stolen_cores",
+        MAX_STOLEN_CORES,
+        "the hypervisor gives this machine's time to others",
+        lambda cores: (
+            f"{format_significant(cores, 2)} cores' worth of one busy second was stolen: such trials are marked noisy"
+        ),
+        "use dedicated cores, or more rounds at a quieter time",
+    ),
     _load,
-    _swap,
-    _debug_build,
-    _free_threaded,
+    _above(
+        "swap_used_bytes",
+        MAX_SWAP_USED_BYTES,
+        "memory has been swapped out",
+        lambda used: f"{_size(used)} of swap are in use: touching a page again waits for the disk",
+        "free some memory, then `swapoff -a && swapon -a`",
+    ),
+    _when(
+        "debug_build",
+        True,
+        "Python is a debug build",
+        lambda facts: f"{facts.get('python')}: every call takes longer, in the harness and in every transport",
+        "measure with a release build",
+    ),
+    _when(
+        "gil",
+        False,
+        "Python is a free-threaded build",
+        lambda facts: (
+            f"{facts.get('python')} without the GIL: single-threaded code costs differ from those of the usual build"
+        ),
+        "measure with the build that you will use",
+    ),
     _clock,
-    _virtual,
-    _numa,
+    _when(
+        "virtual",
+        True,
+        "this is a virtual machine",
+        lambda _: "its cores move on the host, close together or far apart, and latencies flip between two levels",
+        "take more rounds, read the line `placement` above the tables, and compare only runs where it agrees",
+    ),
+    _above(
+        "numa_nodes",
+        1,
+        "memory has several nodes",
+        lambda nodes: f"{nodes:g} NUMA nodes: a message between two nodes takes longer than within one",
+        "keep the processes on one node: `--pin` with its cores (`lscpu` lists them), or `numactl --cpunodebind=0 "
+        "--membind=0 ipcbench run`",
+    ),
     _governor,
-    _paused,
-    _smt,
-    _turbo,
-    _huge_pages,
+    _above(
+        "longest_pause_ns",
+        MAX_PAUSE_NS,
+        "a busy-looping process was preempted",
+        lambda pause: (
+            f"for {format_duration_ns(pause)} in a busy second: such pauses appear in p99 and in the largest values"
+        ),
+        "find out what else runs on its core; `--pin` gives each process its own core",
+    ),
+    _when(
+        "smt",
+        True,
+        "two processes may share one physical core",
+        lambda facts: (
+            f"{facts.get('physical_cores') or 'unknown number of'} physical cores are {facts.get('logical_cores')} "
+            "logical ones: which processes share one is left to chance"
+        ),
+        "`--pin` one logical core of each physical one (`lscpu -e` shows which belong together)",
+    ),
+    _when(
+        "turbo",
+        True,
+        "the clock frequency depends on load and temperature",
+        lambda _: "turbo is on: the same trial runs at different frequencies from round to round",
+        "for comparisons, turn it off: write 1 to /sys/devices/system/cpu/intel_pstate/no_turbo, or 0 to cpufreq/boost",
+    ),
+    _when(
+        "huge_pages",
+        "always",
+        "the kernel makes huge pages by itself",
+        lambda _: "transparent huge pages are `always`: the kernel assembles them at unpredictable moments",
+        "`echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled`",
+    ),
     _missing_backends,
 )

@@ -1,7 +1,7 @@
-"""What the control group of this process may use: CPU quota, memory, and for how long it was stopped. Versions 1 and 2.
+"""The control group of this process: CPU quota, memory limit, throttled time. Versions 1 and 2.
 
-Every group on the way to the root can have a limit; the tightest counts. Inside a container the path that the kernel
-names may not exist under the mount, which then shows the container's own group at its root: both are looked at.
+Every group on the way to the root can have a limit; the tightest counts. Inside a container, the path that the kernel
+names may not exist under the mount, which then shows the container's own group at its root; both places are read.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def memory_limit_bytes(root: Path) -> int | None:
 
 
 def throttled_s(root: Path) -> float | None:
-    """Return for how long the group's quota has stopped its processes so far, None if the kernel does not say."""
-    found = []
+    """Return for how long the group's quota has stopped its processes so far, None if the kernel does not report it."""
+    times_s = []
     for folder in _folders(root, "cpu"):
         fields = dict(
             line.split(None, 1) for line in (read_text(folder / "cpu.stat") or "").splitlines() if " " in line
         )
         for key, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
             if fields.get(key, "").isdigit():
-                found.append(int(fields[key]) * unit_s)
-    return max(found, default=None)
+                times_s.append(int(fields[key]) * unit_s)
+    return max(times_s, default=None)
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of the groups that hold this process, from its own to the root, for one controller."""
+    """Yield the folders of the groups that contain this process, from its own to the root, for one controller."""
     mount = root / "sys/fs/cgroup"
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
@@ -70,4 +70,4 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
             continue
         inner = PurePosixPath(path.lstrip("/"))
         for base in bases:
-            yield from (base / one for one in (inner, *inner.parents))
+            yield from (base / group for group in (inner, *inner.parents))

@@ -1,6 +1,6 @@
-"""The machine: what it is, which versions run on it, how many cores may be used, and what it did during a trial.
+"""The machine: its description, versions of packages, usable cores, and what it did during a trial.
 
-The functions take the root of the file system, so that a test can show them another machine.
+The functions take the root of the file system, so that tests can present another machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import platform
 import re
 import sys
 import sysconfig
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,19 +20,23 @@ from ipcbench.machine.cgroup import cpu_quota_cores, memory_limit_bytes, read_te
 
 _ROOT = Path("/")
 _PACKAGES = ("numpy", "pyzmq", "lmdb", "msgpack", "mpi4py", "mpich", "openmpi", "impi-rt")
-"""The last three are MPI libraries that can be installed like a Python package."""
+"""The last three are MPI libraries that are installed as Python packages."""
+NONE_WITHOUT_LIMIT = frozenset({"cpu_quota_cores", "memory_limit_bytes"})
+"""Facts that are None if there is no limit; any other fact that is None is unknown."""
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _SYS_CPU = "sys/devices/system/cpu"
 
 
 def usable_cores(root: Path = _ROOT) -> float:
-    """Return how many cores this process may keep busy: its affinity or its group's quota, whichever is less."""
+    """Return how many cores this process may keep busy: the lesser of its affinity and its control group's quota."""
     quota = cpu_quota_cores(root)
     return float(_allowed_cores()) if quota is None else min(float(_allowed_cores()), quota)
 
 
 def describe_machine(root: Path = _ROOT) -> dict[str, Any]:
-    """Return what the machine is, as plain values; None where the system does not say, and its name in `unreadable`."""
+    """Return facts of the machine as plain values; one that the system does not report is None, its name in
+    `unreadable`.
+    """
     import psutil
 
     facts: dict[str, Any] = {
@@ -57,47 +62,44 @@ def describe_machine(root: Path = _ROOT) -> dict[str, Any]:
         "python_compiler": platform.python_compiler(),
         "gil": not sysconfig.get_config_var("Py_GIL_DISABLED"),
     }
-    without_limit = {"cpu_quota_cores", "memory_limit_bytes"}
-    facts["unreadable"] = [name for name, value in facts.items() if value is None and name not in without_limit]
+    facts["unreadable"] = [name for name, value in facts.items() if value is None and name not in NONE_WITHOUT_LIMIT]
     return facts
 
 
 def describe_versions() -> dict[str, str]:
-    """Return the versions of what takes part, by package; what is not installed is left out.
+    """Return the versions of Python, ipcbench and the packages that it uses, if installed.
 
     Transport libraries are not imported for it: the version of libzmq is known only if pyzmq is loaded already.
     """
-    found = {"ipcbench": __version__, "python": platform.python_version()}
+    versions = {"ipcbench": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    loaded = sys.modules.get("zmq")
-    if loaded is not None:
-        found["libzmq"] = str(loaded.zmq_version())
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    zmq = sys.modules.get("zmq")
+    if zmq is not None:
+        versions["libzmq"] = str(zmq.zmq_version())
     commit = _commit(Path(__file__).resolve().parents[2])
     if commit is not None:
-        found["commit"] = commit
-    return found
+        versions["commit"] = commit
+    return versions
 
 
 class MachineLoad(NamedTuple):
-    """What the machine did between two moments; 0.0 where it does not say (see `ConditionsProbe.unreadable`)."""
+    """What the machine did between two readings; 0.0 if it does not report it (see `ConditionsProbe.unreadable`)."""
 
     load_1min: float
-    """Load average of the last minute at the end."""
+    """Load average of the minute before the second reading."""
     steal_ratio: float
     """Share of all CPU time that the hypervisor gave to others."""
     throttled_s: float
-    """Time for which the group's quota stopped its processes."""
+    """Time for which the control group's quota stopped its processes."""
 
 
 class ConditionsProbe:
-    """Reads the machine's counters before and after a trial; a few small files each time, no process, no waiting.
+    """Reads the machine's counters before and after a trial, from a few small files.
 
     Attributes:
-        unreadable: which of `load_1min`, `steal_ratio` and `throttled_s` the system does not tell.
+        unreadable: which of `load_1min`, `steal_ratio` and `throttled_s` the system does not report.
     """
 
     def __init__(self, root: Path = _ROOT) -> None:
@@ -132,9 +134,9 @@ def _allowed_cores() -> int:
 
 
 def _cpu_ticks(root: Path) -> tuple[int, int] | None:
-    """Return (stolen, all) ticks of all cores since the system started."""
+    """Return the ticks of all cores since the system started: (stolen, all)."""
     words = (read_text(root / "proc/stat") or "").partition("\n")[0].split()
-    # user nice system idle iowait irq softirq steal; what guests used is in `user` already
+    # user nice system idle iowait irq softirq steal; guests' time is part of `user`
     if len(words) < 9 or words[0] != "cpu" or not all(word.isdigit() for word in words[1:9]):
         return None
     ticks = [int(word) for word in words[1:9]]
@@ -198,7 +200,7 @@ def _shared_memory(root: Path) -> dict[str, int | None]:
 
 
 def _commit(checkout: Path) -> str | None:
-    """Return the commit that a git checkout is at, read from its files; None if `checkout` is not the top of one."""
+    """Return the commit of a git checkout, read from its files; None if `checkout` is not the top of one."""
     git = checkout / ".git"
     pointer = re.fullmatch(r"gitdir: (.+)", (read_text(git) or "") if git.is_file() else "")
     if pointer:

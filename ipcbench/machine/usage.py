@@ -1,6 +1,4 @@
-"""What an endpoint consumes: CPU time, context switches, page faults, garbage collections; as differences of two
-readings.
-"""
+"""What an endpoint consumes between two readings: CPU time, context switches, page faults, garbage collections."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 class UsageMeter:
-    """Reads the process's counters, or the calling thread's where several endpoints share a process.
+    """Reads the counters of the process, or of the calling thread if several endpoints share the process.
 
-    A process that holds one endpoint is counted whole, so that a transport's own threads are on the bill.
+    A process with a single endpoint is counted as a whole, including a transport's own threads.
     """
 
     __slots__ = ("_collections", "_start", "_who")
@@ -29,11 +27,11 @@ class UsageMeter:
 
     def start(self) -> None:
         """Take the first reading."""
-        self._collections = sum(one["collections"] for one in gc.get_stats())
+        self._collections = _collections_count()
         self._start = resource.getrusage(self._who)
 
     def stop(self) -> tuple[Usage, int]:
-        """Return what was used since `start`, and how many garbage collections ran."""
+        """Return the usage since `start` and the number of garbage collections."""
         now, before = resource.getrusage(self._who), self._start
         usage = Usage(
             user_cpu_s=now.ru_utime - before.ru_utime,
@@ -44,4 +42,8 @@ class UsageMeter:
             major_faults_count=now.ru_majflt - before.ru_majflt,
             max_rss_bytes=now.ru_maxrss * _RSS_UNIT_BYTES,
         )
-        return usage, sum(one["collections"] for one in gc.get_stats()) - self._collections
+        return usage, _collections_count() - self._collections
+
+
+def _collections_count() -> int:
+    return sum(generation["collections"] for generation in gc.get_stats())

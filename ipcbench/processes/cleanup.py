@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipcbench.spec import NAME_PREFIX
-from ipcbench.sync.locks import is_locked
+from ipcbench.sync.locks import LOCK_SUFFIX, is_locked
 
 SHM_FOLDER = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory
 
@@ -67,8 +67,8 @@ def survey() -> tuple[Resource, ...]:
     judge = _Judge(
         living_runs=tuple(token for token, path in runs.items() if _is_in_use(path / RUN_LOCK)),
         ended_runs=tuple(token for token, path in runs.items() if (path / RUN_LOCK).is_file()),
-        open_channels=tuple(path.name for path in entries if any(map(_is_in_use, path.glob("*.seat")))),
-        closed_channels=tuple(path.name for path in entries if any(path.glob("*.seat"))),
+        open_channels=tuple(path.name for path in entries if any(map(_is_in_use, path.glob(f"*{LOCK_SUFFIX}")))),
+        closed_channels=tuple(path.name for path in entries if any(path.glob(f"*{LOCK_SUFFIX}"))),
         mapped=_mapped_segments() if any(path.parent == SHM_FOLDER for path in entries) else (),
         now_s=time.time(),
     )

@@ -16,7 +16,8 @@ import numpy as np
 from ipcbench.replay.run import Measured, Replayed
 from ipcbench.replay.traffic import Traffic
 from ipcbench.stats.bootstrap import median_estimate
-from ipcbench.stats.decisions import Estimate, Interval, Verdict, compare, noise_floor_ratio, rank_groups, ratio
+from ipcbench.stats.decisions import Verdict, compare, rank_groups
+from ipcbench.stats.estimates import Estimate, Interval, noise_floor_ratio, ratio
 from ipcbench.trace.readers.batch import UNKNOWN_NS
 
 _DOUBTFUL_RATIO = 0.1

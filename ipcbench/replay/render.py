@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ipcbench.replay.outcome import BackendOutcome, MethodOutcome, ReplayOutcome
-from ipcbench.stats.decisions import MIN_ROUNDS, Interval
+from ipcbench.stats.estimates import MIN_ROUNDS, Interval
 from ipcbench.util.units import format_duration_ns, format_significant
 
 Rows = tuple[list[str], list[list[str]]]

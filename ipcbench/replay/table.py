@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipcbench.replay.traffic import ThreadCalls
-from ipcbench.stats.decisions import FloatArray
+from ipcbench.stats.estimates import FloatArray
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
 
 _SIZES = (16, 1024, 8192, 2**16, 2**18, 2**20, 2**22, 2**24)

@@ -1,4 +1,4 @@
-"""Columns of int64 in one compressed .npz file: written as NumPy does, read without trusting what it says of itself."""
+"""Columns of int64 in a compressed .npz file: written as NumPy does, read without trusting the declared sizes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MAX_COLUMNS = 10_000
 
 
 def write_columns(file: IO[bytes], columns: Mapping[str, Column]) -> None:
-    """Write columns, each of shape (n,) and holding integers, as an .npz file that `numpy.load` can read too.
+    """Write columns of integers, each of shape (n,), as an .npz file that `numpy.load` can read.
 
     Raises:
-        StoreError: a column is something else, or its name is not plain.
+        StoreError: a column is something else, or its name has other characters than a-z, 0-9, `_`, `.` and `-`.
     """
     import numpy as np
 
@@ -50,7 +50,8 @@ def read_columns(path: Path, endings: tuple[str, ...] = ("",)) -> dict[str, npt.
         endings: only columns whose names end with one of these are unpacked.
 
     Raises:
-        StoreError: damaged, not such a file, or absurdly large once unpacked; nothing is allocated by what it claims.
+        StoreError: the file is damaged, of another format, or absurdly large once unpacked; declared sizes are checked
+            before memory is allocated.
         OSError: it cannot be opened.
     """
     try:
@@ -62,11 +63,11 @@ def read_columns(path: Path, endings: tuple[str, ...] = ("",)) -> dict[str, npt.
 
 def _read_archive(archive: zipfile.ZipFile, endings: tuple[str, ...]) -> dict[str, npt.NDArray[np.int64]]:
     members = archive.infolist()
-    total = sum(one.file_size for one in members)
+    total = sum(member.file_size for member in members)
     if total > _MAX_FILE_BYTES or len(members) > _MAX_COLUMNS:
         raise ValueError(f"{len(members):,} columns of {total:,} bytes, more than samples can have")
-    names = {one.filename.removesuffix(_SUFFIX): one for one in members}
-    return {name: _column(archive.read(one)) for name, one in names.items() if name.endswith(endings)}
+    by_name = {member.filename.removesuffix(_SUFFIX): member for member in members}
+    return {name: _column(archive.read(member)) for name, member in by_name.items() if name.endswith(endings)}
 
 
 def _column(data: bytes) -> npt.NDArray[np.int64]:

@@ -1,10 +1,10 @@
-"""The outputs: what a trial found, endpoint by endpoint, and what a run was. Plain, frozen, JSON-ready."""
+"""The records of a run: results of trials by endpoint, and the run's description. Plain, frozen, fit for JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from ipcbench.spec import TrialSpec
 
@@ -12,16 +12,16 @@ SCHEMA_VERSION = 1
 """Of run.json, trials.jsonl and samples/; a reader refuses any other."""
 
 Status = Literal["ok", "failed", "skipped"]
-"""`ok`: measured, nothing lost. `failed`: tried, kept, never ranked. `skipped`: not tried, for the reason given."""
+"""`ok`: measured, nothing lost. `failed`: tried, kept, never ranked. `skipped`: not tried, with the reason."""
 
 Stamp = Literal["clean", "noisy", "oversubscribed"]
-"""What the machine did around a trial. `oversubscribed`: more endpoints than cores. `noisy`: the hypervisor, a quota or
-a change of place took part."""
+"""Disturbance of a trial. `oversubscribed`: more endpoints than cores. `noisy`: caused by the hypervisor, a quota or a
+change of placement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one endpoint consumed during the measured window (deltas of getrusage)."""
+    """What an endpoint consumed during the measured window (differences of getrusage)."""
 
     user_cpu_s: float
     system_cpu_s: float
@@ -30,12 +30,12 @@ class Usage:
     minor_faults_count: int
     major_faults_count: int
     max_rss_bytes: int
-    """Peak of the process so far, not a delta."""
+    """Peak of the process so far, not a difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Integrity:
-    """What a reader found wrong, over warm-up, window and drain. All zero on a sound lossless channel."""
+    """Errors that a reader counted, over warm-up, window and drain. All zero on a sound lossless channel."""
 
     expected_count: int = 0
     received_count: int = 0
@@ -43,21 +43,21 @@ class Integrity:
     duplicated_count: int = 0
     reordered_count: int = 0
     torn_count: int = 0
-    """Header, trailer or length do not belong together, or the body's hash is wrong."""
+    """Header, trailer or length do not match, or the payload's hash is wrong."""
     skipped_count: int = 0
     """latest_value only: values overwritten before this reader looked; not an error."""
     hashed_count: int = 0
-    """Messages whose whole body was hashed and compared."""
+    """Messages whose whole payload was hashed and compared."""
 
     @property
     def errors_count(self) -> int:
-        """Return the number of messages that were not delivered as promised."""
+        """Return the number of messages that were not delivered as guaranteed."""
         return self.lost_count + self.duplicated_count + self.reordered_count + self.torn_count
 
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Five quantiles of one column over *all* messages of the window (`samples/` may hold a thinned column)."""
+    """Quantiles of one column over *all* messages of the window (`samples/` may hold every Nth only)."""
 
     count: int
     p50_ns: float
@@ -69,7 +69,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class EndpointResult:
-    """One endpoint's part of a trial."""
+    """An endpoint's part of a trial."""
 
     role: str
     """`writer`, `reader-0`, `reader-1` …"""
@@ -83,21 +83,21 @@ class EndpointResult:
     call: Quantiles | None
     """Time inside `write`, or inside `read` (waiting included); None in mode pingpong."""
     latency: Quantiles | None
-    """Readers: receipt − intended send time, in mode paced; receipt − send time, in mode pingpong. None in other modes,
-    and if the clocks failed the gate."""
+    """Readers: receipt − intended send time in mode paced, receipt − send time in mode pingpong. None in other modes,
+    and if the clock check failed."""
     decode: Quantiles | None
-    """Readers: time to decode, from the decode phase; None for a writer or if there was no such phase."""
+    """Readers: time to decode, from the decode phase; None for a writer or without such a phase."""
     usage: Usage
     integrity: Integrity
     """All zero for a writer."""
     sample_stride: int = 1
-    """Every how many messages `samples/` holds one."""
+    """`samples/` holds every Nth message, where N is this."""
     gc_count: int = 0
     """Garbage collections inside the window (0 unless the backend forces one)."""
     warmup_count: int = 0
     """Messages of the warm-up."""
     steady: bool = True
-    """Whether the window's two halves agree (see docs/method.md)."""
+    """Whether the two halves of the window agree (see docs/method.md)."""
     round_trip: Quantiles | None = None
     """Writer, mode pingpong: from a send to the last reader's reply."""
     core: int | None = None
@@ -112,14 +112,15 @@ class Conditions:
     steal_ratio: float
     """Share of the machine's CPU time that the hypervisor gave to others during the trial."""
     throttled_s: float
-    """Time for which the cgroup's quota stopped this machine's processes during the trial."""
+    """Time for which the control group's quota stopped processes during the trial."""
     probe_before_ns: float | None
-    """Half round trip of a spinning cache-line ping-pong of writer and reader 0 just before; None if impossible."""
+    """Half round trip of a spinning cache-line ping-pong of writer and reader 0 just before the trial; None if
+    impossible."""
     probe_after_ns: float | None
     clock_offset_ns: float
     """Largest |offset| of a worker's clock to the coordinator's, at the sample with the least delay."""
-    clock_delay_ns: float
-    """Least round-trip delay of that gate; one-way times are valid if the offset is within half of it."""
+    clock_delay_ns: int | float
+    """Least round-trip delay of the clock check; one-way times are valid if the offset is within half of it."""
     clocks_agree: bool
 
 
@@ -132,7 +133,7 @@ class TrialResult:
     spec: TrialSpec
     status: Status
     reason: str
-    """Why it failed or was skipped, with role, exit code and last words; empty if ok."""
+    """Why it failed or was skipped, with role, exit code and last output; empty if ok."""
     started_unix_s: float
     duration_s: float
     notes: tuple[str, ...] = ()
@@ -140,26 +141,26 @@ class TrialResult:
     endpoints: tuple[EndpointResult, ...] = ()
     conditions: Conditions | None = None
     throughput_per_s: float | None = None
-    """Messages validated by every reader over first to last receipt, N − 1 intervals; None unless mode saturate."""
+    """Messages validated by every reader between first and last receipt, N − 1 intervals; None unless mode saturate."""
     achieved_rate_per_s: float | None = None
-    """Rate that the writer really sent at; None unless mode paced."""
+    """Rate at which the writer sent; None unless mode paced."""
     has_samples: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further measured facts, by name with unit."""
+    """Further measured facts; names end with the unit."""
 
     @property
     def writer(self) -> EndpointResult | None:
-        """Return the writer's part, None if the trial did not get so far."""
-        return next((one for one in self.endpoints if one.role == "writer"), None)
+        """Return the writer's part; None if the trial ended before it."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.role == "writer"), None)
 
     @property
     def readers(self) -> tuple[EndpointResult, ...]:
         """Return the readers' parts."""
-        return tuple(one for one in self.endpoints if one.role != "writer")
+        return tuple(endpoint for endpoint in self.endpoints if endpoint.role != "writer")
 
     @property
     def main_figure(self) -> float | None:
-        """Return what the trial is judged by; None if it has no such figure.
+        """Return the figure that the trial is judged by; None if it has none.
 
         Messages per second (saturate), median round trip in ns (pingpong), or the mean over the readers of their median
         one-way latency in ns (paced).
@@ -168,60 +169,35 @@ class TrialResult:
             return self.throughput_per_s
         if self.spec.mode == "pingpong":
             return self.writer.round_trip.p50_ns if self.writer and self.writer.round_trip else None
-        medians = [one.latency.p50_ns for one in self.readers if one.latency is not None]
+        medians = [reader.latency.p50_ns for reader in self.readers if reader.latency is not None]
         return sum(medians) / len(medians) if medians else None
 
     @property
     def stamp(self) -> Stamp:
-        """Return the gravest of the trial's stamps; its thresholds are in docs/method.md."""
+        """Return the most severe of the trial's stamps; docs/method.md has the thresholds."""
         if "oversubscribed" in self.notes:
             return "oversubscribed"
-        return "noisy" if any(one.startswith("noisy") for one in self.notes) else "clean"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON and `from_dict`."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a result from what `as_dict` returned; unknown or missing keys raise TypeError or KeyError."""
-        plain = dict(values)
-        plain["spec"] = TrialSpec.from_dict(plain["spec"])
-        plain["notes"] = tuple(plain["notes"])
-        plain["endpoints"] = tuple(_endpoint(one) for one in plain["endpoints"])
-        if plain["conditions"] is not None:
-            plain["conditions"] = Conditions(**plain["conditions"])
-        return cls(**plain)
-
-
-def _endpoint(values: Mapping[str, Any]) -> EndpointResult:
-    plain = dict(values)
-    for name in ("call", "latency", "decode", "round_trip"):
-        if plain[name] is not None:
-            plain[name] = Quantiles(**plain[name])
-    plain["usage"] = Usage(**plain["usage"])
-    plain["integrity"] = Integrity(**plain["integrity"])
-    return EndpointResult(**plain)
+        return "noisy" if any(note.startswith("noisy") for note in self.notes) else "clean"
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What the harness itself costs on this machine, measured in the same run."""
+    """The harness's own cost on this machine, measured in the same run."""
 
     writer_ns: float
-    """Per message, writer's loop over a transport that does nothing."""
+    """Per message: the writer's loop over a transport that does nothing."""
     reader_ns: float
-    """Per message, reader's loop over a transport that does nothing."""
+    """Per message: the reader's loop over a transport that does nothing."""
     clock_ns: float
     """One reading of the clock."""
     clock_resolution_ns: float
     memcpy_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
-    """Payload size in bytes (as text) → bandwidth of one core's memory copy of that size, both buffers in its caches as
-    far as they fit."""
+    """Payload size in bytes (as text) → bandwidth of one core's memory copy of that size, with both buffers in its
+    caches as far as they fit."""
     memcpy_cold_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
-    """The same where neither buffer was touched for longer than the caches remember."""
+    """The same with both buffers evicted from the caches."""
     wakeup_ns: float | None = None
-    """Half round trip of a byte through pipes between two processes that sleep until it comes; None if unknown."""
+    """Half round trip of a byte through pipes between two processes that sleep until it arrives; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,21 +216,7 @@ class RunInfo:
     machine: Mapping[str, Any]
     versions: Mapping[str, str]
     skipped: Mapping[str, str]
-    """Backend → why it was left out of the run, with how to get it."""
+    """Backend → why it was left out of the run, and how to get it."""
     floor: Floor | None = None
     status: Literal["running", "complete", "interrupted", "out of budget"] = "running"
     rounds_done: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON and `from_dict`."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a run's description from what `as_dict` returned."""
-        plain = dict(values)
-        plain["command"] = tuple(plain["command"])
-        plain["payloads"] = tuple(plain["payloads"])
-        if plain["floor"] is not None:
-            plain["floor"] = Floor(**plain["floor"])
-        return cls(**plain)

@@ -1,7 +1,7 @@
 """Runs on disk: each trial is stored durably as it ends, and a stored run is read without changing it.
 
-<run>/run.json              RunInfo; replaced as a whole
-trials.jsonl          one TrialResult a line, appended and synced; a killed run loses nothing that was done
+run.json              RunInfo; replaced as a whole
+trials.jsonl          one TrialResult per line, appended and synced, so that a killed run loses no finished trial
 samples/<trial>.npz   int64 columns, written before the trial's line
 """
 
@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Self
 from ipcbench.errors import SchemaMismatch, StoreError
 from ipcbench.results.columns import Column, read_columns, write_columns
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
-from ipcbench.results.typecheck import check_types
-from ipcbench.util.files import as_store_errors, from_json, path_inside, read_limited, to_json, write_atomically
+from ipcbench.results.parse import parse_json, to_record
+from ipcbench.util.files import as_store_errors, path_inside, read_limited, to_json, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,25 +38,25 @@ _MAX_TRIALS_BYTES = 2**30
 _MAX_LINE_BYTES = 16 * 2**20
 _END_OF_TIME_S = 2e11
 """In the year 8307: later than any date that programs can write."""
-_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_MALFORMED = (ValueError, TypeError, KeyError, RecursionError)
 
 
 def new_run_id() -> str:
-    """Return a name for a run: the UTC time, by which names sort, and a random part."""
+    """Return a name for a run: the UTC time, so that names sort by it, and a random part."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def latest_run(root: Path) -> Path:
-    """Return the newest run in `root`; only folders named by `new_run_id` count.
+    """Return the latest run in `root`; only folders named by `new_run_id` count.
 
     Raises:
         StoreError: there is none.
     """
     with as_store_errors(root):
-        found = [one for one in root.iterdir() if _RUN_ID.fullmatch(one.name) and (one / INFO_FILE).is_file()]
-    if not found:
+        runs = [path for path in root.iterdir() if _RUN_ID.fullmatch(path.name) and (path / INFO_FILE).is_file()]
+    if not runs:
         raise StoreError(f"{root}: holds no run yet")
-    return max(found, key=lambda one: one.name)
+    return max(runs, key=lambda path: path.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,18 @@ class Run:
     trials: tuple[TrialResult, ...]
     """In the order of execution."""
     controls: tuple[TrialResult, ...]
-    """Second measurements of a cell (`TrialSpec.twin`), which say how noisy the run is and nothing else."""
+    """A/A controls: second measurements of a cell (`TrialSpec.twin`), used only for the run's noise floor."""
     problems: tuple[str, ...]
-    """What is wrong with the folder but did not stop the reading, one line each."""
+    """Defects of the folder that did not prevent reading it, one line each."""
 
     def samples(self, trial_id: int, endings: tuple[str, ...] = ("",)) -> dict[str, npt.NDArray[np.int64]]:
-        """Read the columns of one trial: `writer.sent_ns`, `reader-0.latency_ns` …; empty if it has none. With
-        `endings`, only those whose names end with one of them.
+        """Read the columns of a trial: `writer.sent_ns`, `reader-0.latency_ns` …; empty if it has none. With `endings`,
+        read only those whose names end with one of them.
 
         Raises:
-            StoreError: no such trial, or its file cannot be read.
+            StoreError: there is no such trial, or its file cannot be read.
         """
-        trial = next((one for one in (*self.trials, *self.controls) if one.trial_id == trial_id), None)
+        trial = next((trial for trial in (*self.trials, *self.controls) if trial.trial_id == trial_id), None)
         if trial is None:
             raise StoreError(f"{self.path}: there is no trial {trial_id}")
         if not trial.has_samples:
@@ -90,40 +90,39 @@ class Run:
 
 
 def load_run(path: Path) -> Run:
-    """Read a run; a last line that was cut off by a kill is left out and reported in `Run.problems`.
+    """Read a run; a last line cut off by a kill is left out and reported in `Run.problems`.
 
     Raises:
-        StoreError: not a results folder, a link out of it, or a file that is malformed (names file and line).
+        StoreError: not a results folder, a link out of it, or a malformed file; the text names file, line and value.
         SchemaMismatch: written by another version of the format.
     """
     info = _load_info(path)
     trials, _, problems = _load_trials(path_inside(path, TRIALS_FILE))
     missing = [
-        one.trial_id
-        for one in trials
-        if one.has_samples and not (path / SAMPLES_FOLDER / f"{one.trial_id}.npz").is_file()
+        trial.trial_id
+        for trial in trials
+        if trial.has_samples and not (path / SAMPLES_FOLDER / f"{trial.trial_id}.npz").is_file()
     ]
     if missing:
         problems.append(f"{SAMPLES_FOLDER}/: files of {len(missing)} trials are missing, the first is {missing[0]}.npz")
     return Run(
         path=path,
         info=info,
-        trials=tuple(one for one in trials if not one.spec.twin),
-        controls=tuple(one for one in trials if one.spec.twin),
+        trials=tuple(trial for trial in trials if not trial.spec.twin),
+        controls=tuple(trial for trial in trials if trial.spec.twin),
         problems=tuple(problems),
     )
 
 
 class RunWriter:
-    """The one writer of a run; a context manager.
+    """The only writer of a run; a context manager made with `create` or `resume`.
 
-    Make one with `create` or `resume`. Every method raises StoreError if the disk refuses; what was stored before stays
-    whole.
+    Every method raises StoreError if the system refuses; what was stored before stays intact.
 
     Attributes:
         path: the run's folder.
-        info: what run.json holds.
-        next_trial_id: number of the trial that `append` takes next.
+        info: the contents of run.json.
+        next_trial_id: number of the trial that `append` expects next.
     """
 
     def __init__(self, path: Path, info: RunInfo, fd: int, next_trial_id: int) -> None:
@@ -153,7 +152,7 @@ class RunWriter:
 
     @classmethod
     def resume(cls, path: Path) -> Self:
-        """Open a stored run to go on with it; a last line that was cut off is removed.
+        """Open a stored run to continue it; a last line that was cut off is removed.
 
         Raises:
             StoreError: as `load_run`, or another process is writing the run.
@@ -167,30 +166,30 @@ class RunWriter:
                 trials, end, _ = _load_trials(trials_file)
                 os.ftruncate(fd, end)
                 (path / SAMPLES_FOLDER).mkdir(exist_ok=True)
-                return cls(path, info, fd, 1 + max((one.trial_id for one in trials), default=-1))
+                return cls(path, info, fd, 1 + max((trial.trial_id for trial in trials), default=-1))
             except BaseException:
                 os.close(fd)
                 raise
 
     def update(self, info: RunInfo) -> None:
         """Replace run.json as a whole: a reader sees the old one or the new one."""
-        text = to_json(info.as_dict(), INFO_FILE, indent=2)
+        text = to_json(asdict(info), INFO_FILE, indent=2)
         write_atomically(self.path / INFO_FILE, lambda file: file.write(f"{text}\n".encode()))
         self.info = info
 
     def append(self, result: TrialResult, samples: Mapping[str, Column] | None = None) -> None:
-        """Store one trial; when this returns it is on the disk.
+        """Store one trial; when this returns, it is on the disk.
 
         Args:
-            result: its `trial_id` must be `next_trial_id`; `has_samples` is set by whether there are any.
-            samples: columns of integers by name, each of shape (n,).
+            result: its `trial_id` must be `next_trial_id`; `has_samples` is set here.
+            samples: name → column of integers, of shape (n,).
 
         Raises:
             StoreError: also if a figure is not finite, or a column does not hold integers.
         """
         if result.trial_id != self.next_trial_id:
             raise StoreError(f"{self.path}: trial {result.trial_id} is not the next one, {self.next_trial_id}")
-        line = to_json(replace(result, has_samples=bool(samples)).as_dict(), f"trial {result.trial_id}")
+        line = to_json(asdict(replace(result, has_samples=bool(samples))), f"trial {result.trial_id}")
         if samples:
             path = self.path / SAMPLES_FOLDER / f"{result.trial_id}.npz"
             write_atomically(path, lambda file: write_columns(file, samples))
@@ -205,7 +204,7 @@ class RunWriter:
                     written += os.write(self._fd, line[written:])
                 os.fsync(self._fd)
             except OSError:
-                os.ftruncate(self._fd, self._end)  # a disk that is full must not leave half a line in the middle
+                os.ftruncate(self._fd, self._end)  # a full disk must not leave half a line in the middle
                 raise
             self._end += len(line)
 
@@ -237,12 +236,11 @@ def _load_info(path: Path) -> RunInfo:
     file = path_inside(path, INFO_FILE)
     data = read_limited(file, _MAX_INFO_BYTES)
     try:
-        values = from_json(data)
+        values = parse_json(data)
         version = values["schema_version"]
-        info = None
-        if version == SCHEMA_VERSION:
-            info = RunInfo.from_dict(values)
-            _check(info)
+        info = to_record(values, RunInfo) if version == SCHEMA_VERSION else None
+        if info is not None:
+            _check_time(info)
     except _MALFORMED as error:
         raise StoreError(f"{file}: malformed: {_describe(error)}") from error
     if info is None:
@@ -251,7 +249,7 @@ def _load_info(path: Path) -> RunInfo:
 
 
 def _load_trials(path: Path) -> tuple[list[TrialResult], int, list[str]]:
-    """Return the trials, where the last whole line ends, and what is wrong."""
+    """Return the trials, the end of the last whole line, and problems."""
     trials: list[TrialResult] = []
     problems: list[str] = []
     data = read_limited(path, _MAX_TRIALS_BYTES)
@@ -270,21 +268,19 @@ def _load_trials(path: Path) -> tuple[list[TrialResult], int, list[str]]:
 def _parse_trial(line: bytes, previous_id: int) -> TrialResult:
     if len(line) > _MAX_LINE_BYTES:
         raise ValueError(f"it has {len(line):,} bytes")
-    trial = TrialResult.from_dict(from_json(line))
-    _check(trial)
+    trial = to_record(parse_json(line), TrialResult)
+    _check_time(trial)
     if trial.trial_id <= previous_id:
         raise ValueError(f"trial {trial.trial_id} follows trial {previous_id}")
     return trial
 
 
-def _check(one: RunInfo | TrialResult) -> None:
-    """Raise TypeError or ValueError if a field holds what it cannot."""
-    check_types(one)
-    if not 0 <= one.started_unix_s < _END_OF_TIME_S:
-        raise ValueError(f"started_unix_s is {one.started_unix_s:g}, which is no time of a run")
+def _check_time(record: RunInfo | TrialResult) -> None:
+    if not 0 <= record.started_unix_s < _END_OF_TIME_S:
+        raise ValueError(f"started_unix_s is {record.started_unix_s:g}, which is no time of a run")
 
 
 def _describe(error: Exception) -> str:
-    """Return an error of a parser in one line."""
+    """Return a parser's error in one line."""
     text = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
     return " ".join(text.split())

@@ -1,1 +1,1 @@
-"""Quantiles, bootstrap intervals and decisions. Pure functions of numbers."""
+"""Statistics as pure functions of numbers: estimates and their intervals, the bootstrap, decisions, histograms."""

@@ -1,9 +1,8 @@
-"""Estimates by a hierarchical bootstrap: a replicate draws rounds, and inside each drawn round whole time blocks.
+"""Estimates by hierarchical bootstrap: each replicate draws rounds, and within each drawn round whole time blocks.
 
-Samples inside a round are correlated, so blocks are drawn and not samples; rounds differ by more than their samples
-tell, so rounds are drawn too. Few rounds say little about how rounds differ, and the replicates of three spread too
-little: each estimate therefore carries a variance and its degrees of freedom, to which an interval is scaled
-(docs/method.md has the formulas).
+Samples within a round are correlated, so it draws blocks, not samples; rounds differ more than their samples show, so
+it draws rounds too. The replicates of a few rounds spread too little, so each estimate carries a variance and its
+degrees of freedom, to which its interval is scaled (formulas in docs/method.md).
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.stats.decisions import Estimate, FloatArray, IntArray, quantile
+from ipcbench.stats.estimates import Estimate, FloatArray, IntArray, quantile
 from ipcbench.stats.student import student_975
 
 REPLICATES = 1000
 _MAX_BINS = 1024
 _MIN_ROUNDS_OF_SHARES = 8
-"""With fewer, the rounds' own medians do not reach far enough to be the ends of a 95 % interval."""
+"""With fewer rounds, their medians do not reach the ends of a 95 % interval."""
 _MEDIAN_OF_MANY = math.pi / 2
-"""Variance of a median relative to that of a mean; a little less for a few values."""
+"""Variance of a median relative to that of a mean; slightly less for a few values."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,11 +32,11 @@ class RoundSamples:
     values: FloatArray
     """Shape (n,), positive; of all readers."""
     blocks: IntArray
-    """Shape (n,): the time block of each sample, from 0; samples of one block stay together in a replicate."""
+    """Shape (n,): the time block of each sample, from 0; a replicate takes or leaves a block as a whole."""
 
 
 def time_blocks(positions: npt.ArrayLike, count: int) -> IntArray:
-    """Return the number of each sample's block: `count` equal parts of the range of `positions`, times or sequences."""
+    """Return the block number of each sample; `count` blocks divide the range of `positions` (times or sequences)."""
     array = np.asarray(positions, dtype=np.float64)
     if array.size == 0:
         return np.zeros(0, dtype=np.int64)
@@ -53,7 +52,7 @@ def quantile_estimates(
     generator: np.random.Generator,
     replicates: int = REPLICATES,
 ) -> tuple[Estimate | None, ...]:
-    """Return the quantiles of all samples of all rounds, by hierarchical bootstrap: rounds, then blocks within each.
+    """Return quantiles of all samples of all rounds, by hierarchical bootstrap.
 
     Args:
         rounds: at least one, none of them empty.
@@ -63,20 +62,20 @@ def quantile_estimates(
 
     Returns:
         One estimate per probability; None where there are too few samples for it (see `quantile`). With one round the
-        interval comes from its blocks alone, and with fewer than `MIN_ROUNDS` it is a guess at best: say so beside it.
+        interval comes from its blocks alone; with fewer than `MIN_ROUNDS` it is a guess, and callers must say so.
     """
-    values = np.concatenate([one.values for one in rounds])
-    counts_per_round = [int(one.blocks.max()) + 1 for one in rounds]
+    values = np.concatenate([samples.values for samples in rounds])
+    counts_per_round = [int(samples.blocks.max()) + 1 for samples in rounds]
     starts = np.cumsum([0, *counts_per_round[:-1]])
-    blocks = np.concatenate([one.blocks + start for one, start in zip(rounds, starts, strict=True)])
+    blocks = np.concatenate([samples.blocks + start for samples, start in zip(rounds, starts, strict=True)])
     bins, table = _binned(values, blocks, sum(counts_per_round))
     drawn = _block_weights(counts_per_round, generator, replicates, draw_rounds=True) @ table
     fixed = _block_weights(counts_per_round, generator, replicates, draw_rounds=False) @ table
-    found: list[Estimate | None] = []
+    estimates: list[Estimate | None] = []
     for probability in probabilities:
         value = quantile(values, probability)
         if value is None:
-            found.append(None)
+            estimates.append(None)
             continue
         within = float(np.var(_log(_weighted_quantiles(fixed, bins, probability)), ddof=1))
         # Drawing K blocks with replacement shows (K − 1)/K of the variance.
@@ -84,8 +83,8 @@ def quantile_estimates(
         between = _between(rounds, values, value, probability)
         variance, degrees = _combine(between, len(rounds), within, sum(counts_per_round) - len(rounds))
         deviations = _log(_weighted_quantiles(drawn, bins, probability)) - _log(value)
-        found.append(Estimate(value, deviations, variance, degrees, len(rounds)))
-    return tuple(found)
+        estimates.append(Estimate(value, deviations, variance, degrees, len(rounds)))
+    return tuple(estimates)
 
 
 def median_estimate(
@@ -94,16 +93,16 @@ def median_estimate(
     blocks: Sequence[float] = (),
     replicates: int = REPLICATES,
 ) -> Estimate | None:
-    """Return the median of one figure a round (a throughput), by a bootstrap over the rounds.
+    """Return the median of a figure that each round has once (a throughput), by a bootstrap over the rounds.
 
     Args:
         rounds: the figure of each round, positive.
         generator: seeded by the caller.
-        blocks: the same figure of each time block; used only if there is a single round.
+        blocks: the figure of each time block; used only if there is a single round.
         replicates: how many.
 
     Returns:
-        The estimate, or None if there is one round of fewer than two blocks: nothing is known of its error.
+        The estimate; None for a single round of fewer than two blocks, since nothing is known of its error.
     """
     units = np.asarray(rounds if len(rounds) > 1 else blocks, dtype=np.float64)
     if units.size < 2:
@@ -116,48 +115,48 @@ def median_estimate(
 
 
 def _log(values: npt.ArrayLike) -> FloatArray:
-    """Return logarithms; a single 0, which a coarse clock can give, must not make minus infinity of them."""
+    """Return logarithms; values are at least 1e-3, since a coarse clock can give a 0."""
     result: FloatArray = np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-3))
     return result
 
 
 def _between(rounds: Sequence[RoundSamples], values: FloatArray, value: float, probability: float) -> float:
-    """Return the variance of log(value) by how rounds differ; nan for one round.
+    """Return the variance of log(value) between rounds; nan for a single round.
 
-    Of a median of enough rounds by the share of each round's samples that lies below it: they average one half, with a
-    standard error of s/√R, and the quantiles at one half ± t·s/√R, as far as the rounds' own medians go, are the
-    interval of the median (Woodruff's, with rounds as clusters). One round that is far off counts for no more than any
-    other, as it does for the median itself, and rounds of two kinds make it as wide as the kinds are apart. Elsewhere
-    it is the variance of the mean of the rounds' own quantiles.
+    For a median of enough rounds it is Woodruff's, with rounds as clusters. The shares of each round's samples that lie
+    below the median average one half, with a standard error of s/√R; the quantiles at one half ± t·s/√R, within the
+    range of the rounds' own medians, bound the interval. A single outlying round counts no more than any other, and
+    rounds of two kinds make the interval as wide as the kinds are apart. Otherwise it is the variance of the mean of
+    the rounds' own quantiles.
     """
     if len(rounds) < 2:
         return math.nan
-    own = _log([np.quantile(one.values, probability) for one in rounds])
+    own = _log([np.quantile(samples.values, probability) for samples in rounds])
     if probability != 0.5 or len(rounds) < _MIN_ROUNDS_OF_SHARES:  # near an end there is no room on one side
         return float(np.var(own, ddof=1)) / len(rounds)
     t = student_975(len(rounds) - 1)
-    shares = [float(np.mean(one.values <= value)) for one in rounds]
+    shares = [float(np.mean(samples.values <= value)) for samples in rounds]
     reach = min(0.5, t * float(np.std(shares, ddof=1)) / math.sqrt(len(rounds)))
     low, high = np.clip(_log(np.quantile(values, (0.5 - reach, 0.5 + reach))), own.min(), own.max())
     return float((high - low) / (2.0 * t)) ** 2
 
 
 def _combine(between: float, rounds_count: int, within: float, within_degrees: float) -> tuple[float, float]:
-    """Return variance and degrees of freedom of a figure of several rounds: that within rounds and that between."""
+    """Return variance and degrees of freedom of a figure, from its variance within rounds and between them."""
     if rounds_count < 2:
         return within, max(1.0, within_degrees)
-    # Satterthwaite's degrees would trust the few rounds too much where they differ about as much as their blocks let
-    # expect: then nobody knows which of the two it is. In simulations this mixture covers 94 to 98 % wherever that is.
+    # Where rounds differ about as much as their blocks predict, Satterthwaite's degrees of freedom would trust the few
+    # rounds too much. In simulations this mixture covers 94 to 98 % throughout.
     share = min(1.0, between / (2.0 * within)) if within > 0.0 else 1.0
     degrees = 1.0 / (share / (rounds_count - 1.0) + (1.0 - share) / max(1.0, within_degrees))
     return max(between, within), degrees
 
 
 def _binned(values: FloatArray, blocks: IntArray, block_count: int) -> tuple[FloatArray, FloatArray]:
-    """Return the values of at most `_MAX_BINS` bins of equal count, ascending, and the cumulated counts of each block.
+    """Return the values of at most `_MAX_BINS` bins of equal count, ascending, and each block's cumulative counts.
 
-    The counts have shape (blocks, bins). Up to that many samples, every sample is its own bin and a replicate's
-    quantile is exact.
+    The counts have shape (blocks, bins). With at most `_MAX_BINS` samples, each is its own bin and the quantiles of
+    replicates are exact.
     """
     order = np.argsort(values, kind="stable")
     size = values.size
@@ -172,7 +171,7 @@ def _binned(values: FloatArray, blocks: IntArray, block_count: int) -> tuple[Flo
 def _block_weights(
     counts_per_round: Sequence[int], generator: np.random.Generator, replicates: int, *, draw_rounds: bool
 ) -> FloatArray:
-    """Return how often each block occurs in each replicate, shape (replicates, blocks of all rounds)."""
+    """Return how many times each block occurs in each replicate, shape (replicates, blocks of all rounds)."""
     rounds = len(counts_per_round)
     times = np.ones((replicates, rounds), dtype=np.int64)
     if draw_rounds:
@@ -185,7 +184,7 @@ def _block_weights(
 
 
 def _weighted_quantiles(cumulated: FloatArray, bins: FloatArray, probability: float) -> FloatArray:
-    """Return each replicate's quantile, shape (replicates,): the first bin at which the share reaches `probability`."""
+    """Return each replicate's quantile, shape (replicates,): the first bin whose share reaches `probability`."""
     target = cumulated[:, -1:] * probability
     index = np.minimum((cumulated < target - 1e-9).sum(axis=1), bins.size - 1)
     result: FloatArray = bins[index]

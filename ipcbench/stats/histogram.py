@@ -8,14 +8,14 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.stats.decisions import IntArray
+from ipcbench.stats.estimates import IntArray
 from ipcbench.util.bins import BIN_COUNT, BINS_PER_OCTAVE, LINEAR_BINS, OCTAVES, bin_bounds
 
 SIGNIFICANT_DIGITS = 2
-"""What HdrHistogram calls this resolution."""
+"""The resolution in HdrHistogram's terms."""
 
 _WIDER: IntArray = np.left_shift(np.int64(LINEAR_BINS), np.arange(OCTAVES, dtype=np.int64))
-"""Where the bins become twice as wide: 2⁸ to 2⁶²."""
+"""The values from which bins are twice as wide: 2⁸ to 2⁶²."""
 
 
 def bin_index(values: npt.ArrayLike) -> IntArray:
@@ -30,8 +30,8 @@ class Histogram:
     """Counts of durations.
 
     Attributes:
-        counts: shape (BIN_COUNT,), how many values each bin holds.
-        total_count: how many values it holds.
+        counts: shape (BIN_COUNT,), number of values in each bin.
+        total_count: number of values.
         min: the least value, exact; 0 while empty.
         max: the largest value, exact; 0 while empty.
     """
@@ -47,7 +47,7 @@ class Histogram:
 
     @classmethod
     def of_counts(cls, counts: IntArray, largest: int) -> Self:
-        """Return a histogram of counts that were made elsewhere with the same bins.
+        """Return a histogram of counts in the same bins.
 
         Args:
             counts: shape (BIN_COUNT,).
@@ -65,7 +65,7 @@ class Histogram:
         """Add values, in ns or any other unit, of any shape.
 
         Raises:
-            ValueError: one of them is negative or not an integer; none is added then.
+            ValueError: a value is negative or not an integer; none is added then.
         """
         array = np.asarray(values).ravel()
         if array.size == 0:
@@ -79,7 +79,7 @@ class Histogram:
         self._include(array.size, low, high)
 
     def merge(self, other: Histogram) -> None:
-        """Add everything that `other` holds; the same as if its values had been recorded here."""
+        """Add all values of `other`."""
         if other.total_count:
             self.counts += other.counts
             self._include(other.total_count, other.min, other.max)
@@ -92,14 +92,14 @@ class Histogram:
     def quantile(self, probability: float) -> float:
         """Return the ⌈probability · n⌉-th smallest value (the first for 0), within 0.4 % of it.
 
-        The least, the largest and values below 256 are exact.
+        The smallest, the largest and values below 256 are exact.
 
         Raises:
             ValueError: it is empty, or the probability is not within 0 to 1.
         """
         if not self.total_count or not 0.0 <= probability <= 1.0:
             raise ValueError(f"no quantile {probability} of {self.total_count:,} values")
-        # 0.07 · 100 is a little more than 7 in binary: the rank is 7 all the same.
+        # 0.07 · 100 is slightly more than 7 in binary; the rank must still be 7.
         rank = max(1, math.ceil(probability * self.total_count * (1.0 - 1e-12)))
         if rank in (1, self.total_count):
             return float(self.min if rank == 1 else self.max)

@@ -1,4 +1,4 @@
-"""Has a quantity settled? The slope test of fio and a two-half test, on the values of consecutive intervals."""
+"""Whether a quantity has settled: fio's slope test and a test of two halves, on values of consecutive intervals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 MAX_DRIFT_RATIO = 0.2
-"""Largest change over all intervals, along the fitted line, relative to the mean."""
+"""Largest change over all intervals along the fitted line, relative to the mean."""
 
 MAX_HALVES_RATIO = 0.15
 """Largest difference of the medians of the two halves, relative to the whole's median."""
@@ -15,7 +15,7 @@ MIN_INTERVALS = 4
 
 
 def is_steady(values: Sequence[float]) -> bool:
-    """Return whether `values` (one an interval, equally spaced, at least `MIN_INTERVALS`) neither drift nor jump."""
+    """Return whether `values` (one per interval, equally spaced, at least `MIN_INTERVALS`) neither drift nor jump."""
     count = len(values)
     if count < MIN_INTERVALS or min(values) <= 0:
         return False

@@ -1,4 +1,4 @@
-"""Student's t: the point that an interval of 95 % reaches to, and the p-value of a test."""
+"""Student's t: the 97.5 % point, which bounds a 95 % interval, and the p-value of a test."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def student_975(degrees: float) -> float:
     """Return the 97.5 % point of Student's t for at least one degree of freedom; within 0.3 %, fractions included."""
     points = [(1.0 / freedom, value) for freedom, value in reversed(_STUDENT_975)]
     xs, ys = zip(*points, strict=True)
-    # Near one degree the points are far apart and the curve is steep: interpolate its logarithm.
+    # Near one degree of freedom the points are far apart and the curve is steep, so interpolate its logarithm.
     return float(np.exp(np.interp(1.0 / max(1.0, degrees), xs, np.log(ys))))
 
 
 @cache
 def _quadrature() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return Gauss and Legendre's nodes and weights on −1 to 1."""
+    """Return the nodes and weights of Gauss–Legendre quadrature on −1 to 1."""
     return np.polynomial.legendre.leggauss(_NODES_COUNT)
 
 

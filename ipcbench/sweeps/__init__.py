@@ -1,1 +1,1 @@
-"""Sweeps as people write them: the built-in TOML files, and the loader for files and command-line options."""
+"""The built-in sweeps (TOML files), and the loader of sweeps from files and command-line options."""

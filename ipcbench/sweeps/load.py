@@ -1,7 +1,7 @@
-"""Sweeps as people write them: TOML files, built-in names and options, all from one table of keys.
+"""Sweeps from TOML files, built-in names and command-line options, all parsed by one table of keys.
 
-A file holds plain keys, the command the same ones with `--` before them; an option overrides the file. One table parses
-both, so that a mistake reads the same wherever it was made, and says where that was.
+A key of a file is an option of the command with `--` before it; options override the file. One table parses both, so
+that errors read the same and say where the value stands.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _BYTE_PAYLOADS = tuple(kind for kind in PAYLOAD_KINDS if kind != "dict")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a sweep file, which is also one option of `ipcbench run`."""
+    """A key of a sweep file, which is also an option of `ipcbench run`."""
 
     name: str
-    """As written in a file, and after `--` on a command line."""
+    """The key in a file, and the option after `--`."""
     field: str
-    """Of `SweepSpec`."""
+    """The field of `SweepSpec`."""
     metavar: str
-    """What the value looks like, for help texts."""
+    """Form of the value, for help texts."""
     help: str
     parse: Callable[[object, str], object]
     """(value from a file or a command line, where it stands) → value of the field; raises ConfigError."""
@@ -47,7 +47,7 @@ def _text(value: object, where: str) -> str:
 
 
 def _scalar(value: object, where: str) -> str:
-    """Return the value as text, whether it was written with quotes or as a number."""
+    """Return a text or number as text."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ConfigError(where, value, "a number or a text")
     return str(value).strip()
@@ -67,7 +67,7 @@ def _integer(value: object, where: str) -> int:
 
 
 def _joined(value: object, where: str) -> str:
-    """Return `0,1`, whether it was written so or as an array."""
+    """Return `0,1` for that text or for an array."""
     return ",".join(_list(value, where))
 
 
@@ -99,27 +99,21 @@ def _rate_per_s(value: object, where: str) -> float | None:
 
 KEYS: tuple[Key, ...] = (
     Key("backends", "backends", "NAME,…", "Backends, in the order of the tables; see `ipcbench list`.", _list),
-    Key("readers", "readers", "N", "Readers of every channel.", _integer),
+    Key("readers", "readers", "N", "Number of readers of every channel.", _integer),
     Key("payload", "payload", "KIND", f"What a message carries: {', '.join(PAYLOAD_KINDS)}.", _text),
     Key("sizes", "sizes", "SIZE,…", "Entries of a dict (10,1000); bytes otherwise (64,1KiB,4MiB).", _list),
     Key("codec", "codec", "NAME", f"How it is encoded: {', '.join(CODEC_NAMES)}.", _text),
-    Key("delivery", "delivery", "KIND", f"What is promised: {', '.join(DELIVERIES)}.", _text),
+    Key("delivery", "delivery", "KIND", f"What is guaranteed: {', '.join(DELIVERIES)}.", _text),
     Key("mode", "modes", "MODE,…", f"How messages are offered: {', '.join(MODES)}.", _list),
     Key(
         "rate",
         "rate_per_s",
         "RATE",
-        "Messages per second of paced trials: 500, 2k/s; `auto` goes by size.",
+        "Messages per second of paced trials: 500, 2k/s; `auto` depends on size.",
         _rate_per_s,
     ),
-    Key("rounds", "rounds", "N", "Rounds; each has fresh processes and every cell once.", _integer),
-    Key(
-        "budget",
-        "budget_s",
-        "TIME",
-        "No round begins that would probably end after this: 75s, 5min.",
-        _duration_s,
-    ),
+    Key("rounds", "rounds", "N", "Rounds; each measures every cell once, in fresh processes.", _integer),
+    Key("budget", "budget_s", "TIME", "No round begins that would probably end after this: 75s, 5min.", _duration_s),
     Key(
         "precision",
         "precision_ratio",
@@ -127,26 +121,16 @@ KEYS: tuple[Key, ...] = (
         "Further rounds until every median is known to within this, or the budget is spent: 2%.",
         _ratio,
     ),
-    Key("control", "control", "yes|no", "Measure one cell twice a round (A/A): the run's noise floor.", _switch),
+    Key("control", "control", "yes|no", "Measure one cell twice per round (A/A) for the run's noise floor.", _switch),
     Key("seed", "seed", "N", "Seed of the order of cells within a round.", _integer),
     Key("depth", "depth", "N", "Messages a reader may be behind before the writer is held.", _integer),
     Key("wait", "wait", "STRATEGY", f"How an endpoint waits: {', '.join(WAIT_STRATEGIES)}.", _text),
     Key(
-        "pin",
-        "pin",
-        "CORES",
-        "Where processes run: none, auto, or cores for the writer and each reader: 0,1,2.",
-        _joined,
+        "pin", "pin", "CORES", "Cores of the processes: none, auto, or for the writer and each reader: 0,1,2.", _joined
     ),
-    Key("touch", "touch", "PART", f"What a reader looks at while timed: {', '.join(TOUCHES)}.", _text),
+    Key("touch", "touch", "PART", f"What a reader touches while timed: {', '.join(TOUCHES)}.", _text),
     Key("window", "window_s", "TIME", "Least length of the measured window: 250ms.", _duration_s),
-    Key(
-        "warmup",
-        "warmup_s",
-        "TIME",
-        "Least warm-up; it goes on until steady, up to four times this.",
-        _duration_s,
-    ),
+    Key("warmup", "warmup_s", "TIME", "Least warm-up; it goes on until steady, up to four times this.", _duration_s),
 )
 """Every key of a sweep file and every option of `ipcbench run` that says what to measure."""
 
@@ -156,27 +140,28 @@ PRESETS: Mapping[str, Mapping[str, str]] = {
     "quick": {"rounds": "3", "window": "60ms", "warmup": "20ms", "budget": "40s"},
     "rigorous": {"rounds": "10", "window": "300ms", "warmup": "100ms", "precision": "2%", "budget": "15min"},
 }
-"""Name → keys that it sets: between those of the sweep and the options."""
+"""Name → keys that it sets; they override those of the sweep and yield to options."""
 
 
 def builtin_sweeps() -> tuple[str, ...]:
-    """Return the names of the sweeps that come with the package, the default one first."""
-    found = {Path(entry.name).stem for entry in _folder().iterdir() if entry.name.endswith(_SUFFIX)}
-    return (DEFAULT_SWEEP, *sorted(found - {DEFAULT_SWEEP}))
+    """Return the names of the built-in sweeps, the default one first."""
+    sweeps = {Path(entry.name).stem for entry in _folder().iterdir() if entry.name.endswith(_SUFFIX)}
+    return (DEFAULT_SWEEP, *sorted(sweeps - {DEFAULT_SWEEP}))
 
 
 def load_sweep(
     sweep: str = DEFAULT_SWEEP, options: Mapping[str, object] | None = None, preset: str | None = None
 ) -> SweepSpec:
-    """Return the sweep of that built-in name or file (a path ending in `.toml`), with `options` laid over it.
+    """Return the sweep of that built-in name or file (a path ending in `.toml`), overridden by `options`.
 
     Args:
         sweep: a built-in name, or the path of a file.
-        options: key name → value, as text or plain values; they win over the file's.
-        preset: one of `PRESETS`, which wins over the file and gives way to `options`.
+        options: key name → value, as text or plain values; they override the file's.
+        preset: one of `PRESETS`, which overrides the file and yields to `options`.
 
     Raises:
-        ConfigError: no such sweep or file, not TOML, an unknown key, a value that is not allowed; the text says where.
+        ConfigError: no such sweep or file, not TOML, an unknown key, or a value that is not allowed; the text says
+            where.
     """
     path = Path(sweep)
     given = {**(PRESETS[preset] if preset else {}), **(options or {})}
@@ -186,7 +171,7 @@ def load_sweep(
 
 
 def describe_sweep(name: str) -> str:
-    """Return the first comment line of a built-in sweep: what it measures.
+    """Return the first comment line of a built-in sweep, which says what it measures.
 
     Raises:
         ConfigError: no built-in sweep of that name.
@@ -246,7 +231,7 @@ def _build(name: str, from_file: Mapping[str, object], place: str, options: Mapp
 
 
 def _chosen_together(key: str, other: str, from_file: Mapping[str, object], options: Mapping[str, object]) -> bool:
-    """Return whether whoever chose `other`, the file or the command line, also chose `key`."""
+    """Return whether `key` was set in the same place as `other`: the command line, else the file."""
     return key in (options if other in options else from_file)
 
 
@@ -264,7 +249,7 @@ def _sizes(value: object, where: str, payload: object) -> tuple[int, ...]:
 
 
 def _where_of(field: str, where: Mapping[str, str]) -> str:
-    """Return where the value stands that `SweepSpec` complains about; the field itself if it was not given."""
+    """Return where the value that `SweepSpec` refuses stands; the field itself if it was not given."""
     for key in KEYS:
         if field in {key.name, key.field} and key.name in where:
             return where[key.name]

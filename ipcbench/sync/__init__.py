@@ -1,1 +1,46 @@
-"""The kit of transport authors: cursors, hazard slots, latest value, liveness, endpoint locks, waiting, fences."""
+"""The kit of transport authors. Import its names from here.
+
+- `cursors`: the shared words of a channel (how far each endpoint is, who sleeps, who has closed) and waiting on them
+- `hazard`: slots that a writer reuses only when no reader is looking at them
+- `latest`: `latest_value` delivery on top of a reader of every message
+- `liveness`: which endpoints are open, closed or dead, for transports without shared words
+- `locks`: a channel's directory and its endpoint locks
+- `wait`: spinning, yielding and blocking; doorbells
+- `fences`: memory fences from pure Python
+"""
+
+from ipcbench.sync.cursors import (
+    MAX_READERS,
+    PUBLISHED,
+    Cursors,
+    ReaderCursors,
+    WriterCursors,
+    cursors_bytes,
+    make_doorbells,
+)
+from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
+from ipcbench.sync.latest import LatestValueReader
+from ipcbench.sync.liveness import Liveness
+from ipcbench.sync.locks import EndpointLock, channel_directory, is_held, make_directory, remove_directory
+from ipcbench.sync.wait import Doorbell, Waiter
+
+__all__ = [
+    "MAX_READERS",
+    "PUBLISHED",
+    "Cursors",
+    "Doorbell",
+    "EndpointLock",
+    "LatestValueReader",
+    "Liveness",
+    "ReaderCursors",
+    "ReaderHazardSlots",
+    "Waiter",
+    "WriterCursors",
+    "WriterHazardSlots",
+    "channel_directory",
+    "cursors_bytes",
+    "is_held",
+    "make_directory",
+    "make_doorbells",
+    "remove_directory",
+]

@@ -1,13 +1,13 @@
-"""The shared words of one channel: how far each endpoint is, who sleeps, who has closed; and the waiting around them.
+"""Cursors: the shared words that say how far each endpoint is, who sleeps and who has closed; and waiting on them.
 
-Every word has one writer, so plain stores of eight aligned bytes are enough and no lock is taken. Words that different
-processes write lie on different cache lines. Words (of 8 bytes):
+Each word has a single writer, so plain aligned 8-byte stores suffice and no lock is needed. Words written by different
+processes lie on different cache lines. The words:
 
     0        state of the writer: NEW, OPEN or CLOSED
-    1        messages published so far
+    1        number of messages published
     8        1 while the writer sleeps
-    16 … 23  one byte a reader: 1 while it sleeps (`MAX_READERS` bytes; the writer looks at eight at a time)
-    24 + 8i  reader i: [0] messages it is done with, [1] its state
+    16 … 23  one byte per reader, 1 while it sleeps (`MAX_READERS` bytes; the writer checks eight at a time)
+    24 + 8i  reader i: [0] number of messages it has finished with, [1] its state
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from ipcbench.errors import EndpointClosed, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
-from ipcbench.sync.locks import Seat, is_held
+from ipcbench.sync.locks import EndpointLock, is_held, reader_role, reader_roles
 from ipcbench.sync.wait import Doorbell, Waiter, spin_ns_for
 from ipcbench.util.clock import deadline_ns
 
@@ -31,16 +31,16 @@ NEW, OPEN, CLOSED = 0, 1, 2
 WRITER_STATE, PUBLISHED, WRITER_SLEEPS, READER_SLEEPS, FIRST_READER = 0, 1, 8, 16, 24
 _WORDS_PER_READER = 8
 GONE = 2**63
-"""Number of messages that a closed reader is done with: it never holds the writer back."""
+"""Message count stored by a reader that has closed, so that it never holds the writer back."""
 
 
-def board_bytes(readers: int) -> int:
-    """Return the size of a board, in bytes, a multiple of 64."""
+def cursors_bytes(readers: int) -> int:
+    """Return the size of a channel's cursors in bytes, a multiple of 64."""
     return 8 * (FIRST_READER + _WORDS_PER_READER * readers)
 
 
 def consumed_word(reader: int) -> int:
-    """Return the index of the word that holds how many messages reader `reader` is done with."""
+    """Return the index of the word that counts the messages reader `reader` has finished with."""
     return FIRST_READER + _WORDS_PER_READER * reader
 
 
@@ -51,14 +51,14 @@ def make_doorbells(directory: Path, readers: int) -> None:
         Doorbell.make(directory / f"reader-{index}.bell")
 
 
-class _Side(ABC):
-    """One endpoint's hold on a board: its seat, its doorbells, its way of waiting."""
+class Cursors(ABC):
+    """One endpoint's access to the channel's cursors, with its endpoint lock, its doorbells and its way of waiting."""
 
     def __init__(self, role: str, state_word: int, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
-        """Take the seat `role` and mark it open.
+        """Lock the endpoint `role` and mark it open.
 
         Raises:
-            TransportError: no such channel, the seat is taken, or it was closed before.
+            TransportError: there is no such channel, or the endpoint is open or was closed before.
         """
         self.words = words
         self._flags = words.cast("B")
@@ -68,10 +68,9 @@ class _Side(ABC):
         self._barrier, wakers_fence = sleeper_barrier()
         self.fence = make_fence()
         self.fenced = wakers_fence or not STRONG_ORDER
-        """Whether what is published needs `store_published`; where it does not, a plain store is enough and cheaper."""
+        """Whether publishing needs `store_published`; if not, a plain store is enough and cheaper."""
         self._held = ExitStack()
-        seat = Seat(directory, role)
-        self._held.callback(seat.leave)
+        self._held.callback(EndpointLock(directory, role).release)
         if words[state_word] == CLOSED:
             self._held.close()
             raise TransportError(f"the {role} of channel {channel.name!r} has closed; it cannot open again")
@@ -105,26 +104,26 @@ class _Side(ABC):
         )
 
     def store_published(self, word: int, value: int) -> None:
-        """Store a word that others act upon: after all stores before it, and before any look after it."""
+        """Store a word that other processes act on, ordered after all earlier stores and before all later loads."""
         self.fence()
         self.words[word] = value
         self.fence()
 
     @property
     def first_looks(self) -> int:
-        """Return how often an endpoint that polls by itself may look before it begins to wait properly."""
+        """Return how many times an endpoint may poll by itself before it calls a waiting method."""
         return self._waits.first_looks
 
     @abstractmethod
     def check_peers(self) -> None:
-        """Raise PeerLost if waiting is pointless."""
+        """Raise PeerLost if a peer that this endpoint waits for has died."""
 
     def require_open(self) -> None:
         """Raise EndpointClosed after `close`."""
         if self.closed:
             raise EndpointClosed(f"this endpoint of channel {self.channel.name!r} is closed")
 
-    def _leave(self) -> None:
+    def _mark_closed(self) -> None:
         self.store_published(self._state_word, CLOSED)
         self.closed = True
 
@@ -133,16 +132,16 @@ class _Side(ABC):
         self._flags.release()
 
     def _lost(self, role: str, state_word: int) -> bool:
-        """Return whether that peer had opened, has not closed, and is dead."""
+        """Return whether that peer opened and died without closing."""
         return self.words[state_word] == OPEN and not is_held(self._directory, role) and self.words[state_word] == OPEN
 
 
-class WriterSide(_Side):
-    """The writer's hold on the board."""
+class WriterCursors(Cursors):
+    """The writer's access to the cursors."""
 
     def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
         super().__init__("writer", WRITER_STATE, words, channel, directory)
-        self._bells = [self._doorbell(f"reader-{index}") for index in range(channel.readers)]
+        self._bells = [self._doorbell(role) for role in reader_roles(channel)]
         self._waits = self._waiter(self._doorbell("writer"), 8 * WRITER_SLEEPS)
         self._consumed = [consumed_word(index) for index in range(channel.readers)]
         self.sleep_words = tuple(range(READER_SLEEPS, READER_SLEEPS + (channel.readers + 7) // 8))
@@ -153,15 +152,15 @@ class WriterSide(_Side):
                 raise PeerLost(f"reader {index} of channel {self.channel.name!r} died without closing")
 
     def slowest(self) -> int:
-        """Return how many messages the slowest reader is done with; `GONE` if all have closed."""
+        """Return how many messages the slowest reader has finished with; `GONE` if all have closed."""
         words = self.words
         return min([words[word] for word in self._consumed])
 
     def wait_until_consumed(self, count: int, timeout_s: float | None) -> int:
-        """Wait until every reader is done with `count` messages; return how many the slowest is done with.
+        """Wait until every reader has finished with `count` messages; return `slowest()`.
 
         Raises:
-            TransportTimeout: not by then.
+            TransportTimeout: a reader had not by then.
             PeerLost: a reader died.
         """
         slowest = self.slowest()
@@ -169,8 +168,8 @@ class WriterSide(_Side):
             if not self._waits.until(lambda: self.slowest() >= count, deadline_ns(timeout_s)):
                 behind = [i for i, word in enumerate(self._consumed) if self.words[word] < count]
                 raise TransportTimeout(
-                    f"no room in channel {self.channel.name!r} within {timeout_s} s: the channel is full, and reader "
-                    f"{', '.join(map(str, behind))} has not read on"
+                    f"no room in channel {self.channel.name!r} within {timeout_s} s: the channel is full; waiting for "
+                    f"reader {', '.join(map(str, behind))}"
                 )
             slowest = self.slowest()
         if self.fenced:
@@ -178,7 +177,7 @@ class WriterSide(_Side):
         return slowest
 
     def ring_sleepers(self) -> None:
-        """Ring the readers whose sleep byte is set, after publishing; clear it first: a later sleeper sets its own."""
+        """Wake the sleeping readers; call it after publishing. Each sleep byte is cleared before its doorbell rings."""
         words = self.words
         if not any(words[word] for word in self.sleep_words):
             return
@@ -189,35 +188,34 @@ class WriterSide(_Side):
                 bell.ring()
 
     def close(self) -> None:
-        """Say that the stream ends here, and wake all who wait for more."""
+        """Mark the end of the stream and wake all readers."""
         if self.closed:
             return
-        self._leave()
+        self._mark_closed()
         for bell in self._bells:
             bell.ring()
         self._release()
 
 
-class ReaderSide(_Side):
-    """One reader's hold on the board."""
+class ReaderCursors(Cursors):
+    """One reader's access to the cursors."""
 
     def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path, index: int) -> None:
-        if not 0 <= index < channel.readers:
-            raise TransportError(f"channel {channel.name!r} has readers 0 to {channel.readers - 1}, not {index}")
+        role = reader_role(channel, index)
         self.consumed_word = consumed_word(index)
-        super().__init__(f"reader-{index}", self.consumed_word + 1, words, channel, directory)
+        super().__init__(role, self.consumed_word + 1, words, channel, directory)
         self._writer_bell = self._doorbell("writer")
-        self._waits = self._waiter(self._doorbell(f"reader-{index}"), 8 * READER_SLEEPS + index)
+        self._waits = self._waiter(self._doorbell(role), 8 * READER_SLEEPS + index)
 
     def check_peers(self) -> None:
         if self._lost("writer", WRITER_STATE):
             raise PeerLost(f"the writer of channel {self.channel.name!r} died without closing")
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait until `ready()`; return False if the writer has closed and it is still not so.
+        """Wait until `ready()` is true; return False if the writer has closed and it is still false.
 
         Raises:
-            TransportTimeout: not by then.
+            TransportTimeout: neither happened by then.
             PeerLost: the writer died.
         """
         words = self.words
@@ -225,7 +223,7 @@ class ReaderSide(_Side):
         try:
             arrived = self._waits.until(lambda: ready() or words[WRITER_STATE] == CLOSED, deadline)
         except PeerLost:
-            if not ready():  # else the writer's last message came between the look and the question who lives
+            if not ready():  # true if the writer's last message came just before the check that the writer lives
                 raise
             arrived = True
         if not arrived:
@@ -235,7 +233,7 @@ class ReaderSide(_Side):
         return ready()
 
     def done_with(self, count: int) -> None:
-        """Say that this reader is done with `count` messages in all, and wake the writer if it sleeps."""
+        """Record that this reader has finished with `count` messages in all, and wake the writer if it sleeps."""
         if self.fenced:
             self.store_published(self.consumed_word, count)
         else:
@@ -249,10 +247,10 @@ class ReaderSide(_Side):
         self._writer_bell.ring()
 
     def close(self) -> None:
-        """Leave: the writer no longer waits for this reader."""
+        """Close; the writer no longer waits for this reader."""
         if self.closed:
             return
-        self._leave()
+        self._mark_closed()
         self.words[self.consumed_word] = GONE
         self._writer_bell.ring()
         self._release()

@@ -1,11 +1,11 @@
-"""Fences for plain loads and stores of shared memory, from pure Python.
+"""Memory fences for plain loads and stores of shared memory, from pure Python.
 
 Two orders matter. *Publishing*: the payload must be visible before the word that announces it, and a reader must see
-the word before it loads the payload. x86 keeps both orders by itself; elsewhere both sides need a fence a message.
-*Falling asleep*: a waiter stores "I sleep" and then looks for news once more; a waker stores news and then looks for
-sleepers. Store-then-load is reordered by every processor, so each side needs a full barrier. The barrier is put
-where it is cheap: the waiter, about to sleep anyway, makes all registered processes pass one (membarrier(2), Linux ≥
-4.16), and the waker's fast path has none. Where membarrier is missing, the waker pays a fence a message.
+the word before it loads the payload. x86 keeps both orders by itself; elsewhere both sides need a fence per message.
+*Falling asleep*: a waiter stores "I sleep" and then checks for news once more; a waker stores news and then checks for
+sleepers. Every processor reorders a store with a later load, so each side needs a full barrier. The barrier goes where
+it is cheap: the waiter, about to sleep anyway, makes all registered processes execute one (membarrier(2), Linux ≥
+4.16), and the waker's fast path has none. Without membarrier, the waker pays for a fence per message.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ _QUERY, _GLOBAL_EXPEDITED, _REGISTER = 0, 1 << 1, 1 << 2
 
 
 def make_fence() -> Callable[[], None]:
-    """Return a full barrier for the one thread that will call it.
+    """Return a full barrier, for use by one thread.
 
-    It releases a lock that it holds and takes it again: locked instructions on x86; on ARMv8 a store-release
-    followed by a load-acquire, which that architecture keeps in order (RCsc), so nothing passes the pair in either
-    direction.
+    It releases a lock that it holds and takes it again: locked instructions on x86; on ARMv8 a store-release followed
+    by a load-acquire, which that architecture keeps in order (RCsc), so nothing is reordered across the pair.
     """
     lock = threading.Lock()
     lock.acquire()
@@ -44,7 +43,7 @@ def make_fence() -> Callable[[], None]:
 
 
 def _membarrier() -> Callable[[], None] | None:
-    """Register this process; return a call that makes every registered process pass a barrier, or None."""
+    """Register this process; return a function that makes every registered process execute a barrier, or None."""
     number = _SYS_MEMBARRIER.get(_MACHINE)
     if not sys.platform.startswith("linux") or number is None:
         return None
@@ -62,9 +61,9 @@ def _membarrier() -> Callable[[], None] | None:
 
 
 def sleeper_barrier() -> tuple[Callable[[], None], bool]:
-    """Return the barrier of a process about to sleep, and whether its wakers need a fence of their own.
+    """Return the barrier that a process executes before it sleeps, and whether its wakers need a fence too.
 
-    Every process that opens an endpoint calls this once before it publishes anything, which registers it.
+    Every process that opens an endpoint must call this before it publishes anything: the call registers the process.
     """
     barrier = _membarrier()
     return (make_fence(), True) if barrier is None else (barrier, False)

@@ -1,6 +1,6 @@
-"""Who has taken a place in a channel, who has left it politely, and who has died.
+"""Liveness: which endpoints of a channel are open, which have closed, and which have died.
 
-An endpoint that closes leaves a note, `<role>.left`, beside its seat. A free seat without a note is a death.
+An endpoint that closes leaves a note, `<role>.left`, beside its lock. A released lock without a note means a death.
 """
 
 from __future__ import annotations
@@ -9,88 +9,72 @@ from contextlib import suppress
 
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.locks import Seat, channel_directory, is_held
+from ipcbench.sync.locks import EndpointLock, channel_directory, is_held, lock_path
 from ipcbench.util.clock import now_ns
 
-LOOK_NS = 100_000_000
-"""Time between two looks at the others: how soon a death is noticed is two of these."""
+CHECK_NS = 100_000_000
+"""Interval between two checks of the peers; a death is noticed within two of these."""
 
-_LOOKS_TO_DEATH = 3
-
-
-def reader_role(channel: ChannelSpec, index: int) -> str:
-    """Return the role of reader `index`.
-
-    Raises:
-        TransportError: the channel has no such reader.
-    """
-    if not 0 <= index < channel.readers:
-        raise TransportError(f"channel {channel.name!r} has readers 0 to {channel.readers - 1}, not {index}")
-    return f"reader-{index}"
+_CHECKS_TO_DEATH = 3
 
 
-def reader_roles(channel: ChannelSpec) -> list[str]:
-    """Return the roles of all readers, in order."""
-    return [f"reader-{index}" for index in range(channel.readers)]
+class Liveness:
+    """One endpoint's lock, and its view of the other endpoints."""
 
-
-class Presence:
-    """One endpoint's place in its channel, and its view of the others' places."""
-
-    __slots__ = ("_looks", "_next_look_ns", "_seat", "directory", "role")
+    __slots__ = ("_checks", "_lock", "_next_check_ns", "directory", "role")
 
     def __init__(self, channel: ChannelSpec, role: str) -> None:
-        """Take the seat.
+        """Lock the endpoint `role`.
 
         Raises:
-            TransportError: there is no such channel, the seat is taken, or its holder has closed before.
+            TransportError: there is no such channel, or the endpoint is open or was closed before.
         """
         self.directory = channel_directory(channel.name)
         self.role = role
-        self._seat = Seat(self.directory, role)
+        self._lock = EndpointLock(self.directory, role)
         if self.note_of(role) is not None:
-            self._seat.leave()
+            self._lock.release()
             raise TransportError(f"the {role} of channel {channel.name!r} has closed; it cannot open again")
-        self._looks: dict[str, int] = {}
-        self._next_look_ns = 0
+        self._checks: dict[str, int] = {}
+        self._next_check_ns = 0
 
     def leave_note(self, text: str = "") -> None:
-        """Say that this endpoint closes of its own will; if the channel is destroyed already, nobody asks."""
-        with suppress(FileNotFoundError):
+        """Note that this endpoint closes in good order."""
+        with suppress(FileNotFoundError):  # the channel is destroyed already
             unfinished = self.directory / f"{self.role}.leaving"
             unfinished.write_text(text)
             unfinished.rename(self.directory / f"{self.role}.left")
 
     def note_of(self, role: str) -> str | None:
-        """Return what that endpoint noted when it closed; None if it has not closed."""
+        """Return the text that the endpoint noted when it closed; None if it has not closed."""
         try:
             return (self.directory / f"{role}.left").read_text()
         except FileNotFoundError:
             return None
 
-    def vacate(self) -> None:
-        """Free the seat; twice is fine."""
-        self._seat.leave()
+    def release(self) -> None:
+        """Release the lock; a second call does nothing."""
+        self._lock.release()
 
-    def is_time_to_look(self) -> bool:
-        """Return whether `LOOK_NS` have passed since it was true last: files are too dear to look at always."""
+    def is_check_due(self) -> bool:
+        """Return whether `CHECK_NS` have passed since it last returned True: looking at files takes time."""
         now = now_ns()
-        if now < self._next_look_ns:
+        if now < self._next_check_ns:
             return False
-        self._next_look_ns = now + LOOK_NS
+        self._next_check_ns = now + CHECK_NS
         return True
 
     def is_gone(self, role: str) -> bool:
-        """Return whether nobody is at that place any more: closed, dead, or the channel destroyed. Ask it when
-        `is_time_to_look`; whether a note was left is the caller's question.
+        """Return whether the endpoint was open and is not any more: it closed, died, or the channel was destroyed.
+        Call it when `is_check_due`; whether it left a note is for the caller to find out.
 
-        The first look only sees that the seat exists: asking for its lock could disturb the process that is just taking
-        it. Then two looks in a row must find it free, so that what the dead had sent has had time to arrive.
+        The first check only sees that the lock file exists, since testing the lock could disturb a process that is just
+        taking it. Two further checks in a row must find it released, so that what a dead peer sent has time to arrive.
         """
-        looks = self._looks.get(role, 0)
-        if looks:
-            looks = 1 if is_held(self.directory, role) else looks + 1
-        elif (self.directory / f"{role}.seat").exists() or not self.directory.exists():
-            looks = 1
-        self._looks[role] = looks
-        return looks >= _LOOKS_TO_DEATH
+        checks = self._checks.get(role, 0)
+        if checks:
+            checks = 1 if is_held(self.directory, role) else checks + 1
+        elif lock_path(self.directory, role).exists() or not self.directory.exists():
+            checks = 1
+        self._checks[role] = checks
+        return checks >= _CHECKS_TO_DEATH

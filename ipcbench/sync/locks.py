@@ -1,7 +1,7 @@
-"""A channel's directory and the seats in it: which endpoint is taken, and whether its process still lives.
+"""A channel's directory and its endpoint locks: which endpoints are open, and whether their processes still live.
 
-A seat is a file lock. The kernel drops it when the process dies, however it dies, so nothing can be stale: no process
-numbers that may be reused, no heartbeat.
+An endpoint lock is a file lock. The kernel releases it however the process dies, so it is never stale: there are no
+process numbers that may be reused, and no heartbeat.
 """
 
 from __future__ import annotations
@@ -13,10 +13,30 @@ import tempfile
 from pathlib import Path
 
 from ipcbench.errors import TransportError
+from ipcbench.spec import ChannelSpec
+
+LOCK_SUFFIX = ".endpoint"
+"""Suffix of the files that are locked; the stem is the endpoint's role."""
+
+
+def reader_role(channel: ChannelSpec, index: int) -> str:
+    """Return the role of reader `index`.
+
+    Raises:
+        TransportError: the channel has no such reader.
+    """
+    if not 0 <= index < channel.readers:
+        raise TransportError(f"channel {channel.name!r} has readers 0 to {channel.readers - 1}, not {index}")
+    return f"reader-{index}"
+
+
+def reader_roles(channel: ChannelSpec) -> list[str]:
+    """Return the roles of all readers, in order."""
+    return [f"reader-{index}" for index in range(channel.readers)]
 
 
 def channel_directory(name: str) -> Path:
-    """Return the directory of the channel called `name`, in the temporary folder; it need not exist."""
+    """Return the path of the directory of channel `name`, in the temporary folder; it need not exist."""
     return Path(tempfile.gettempdir()) / name
 
 
@@ -30,31 +50,30 @@ def make_directory(name: str) -> Path:
     try:
         path.mkdir(mode=0o700)
     except FileExistsError as error:
-        raise TransportError(f"channel {name!r} exists already ({path}); destroy it or take another name") from error
+        raise TransportError(f"channel {name!r} exists already ({path}); destroy it or use another name") from error
     except OSError as error:
         raise TransportError(f"cannot make {path}: {error.strerror}") from error
     return path
 
 
 def remove_directory(name: str) -> None:
-    """Remove the channel's directory and all in it; one that is not there is fine."""
+    """Remove the channel's directory and everything in it, if it exists."""
     shutil.rmtree(channel_directory(name), ignore_errors=True)
 
 
-class Seat:
-    """One endpoint's place, held until `leave` or the end of the process."""
+class EndpointLock:
+    """The lock of one endpoint, held until `release` or the end of the process."""
 
     __slots__ = ("_fd",)
 
     def __init__(self, directory: Path, role: str) -> None:
-        """Take the seat `role` (`writer`, `reader-0` …).
+        """Lock the endpoint `role` (`writer`, `reader-0` …).
 
         Raises:
-            TransportError: another endpoint holds it, or there is no such channel.
+            TransportError: the endpoint is open already, or there is no such channel.
         """
-        path = directory / f"{role}.seat"
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(lock_path(directory, role), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise TransportError(f"there is no channel at {directory}: {error.strerror}") from error
         try:
@@ -63,22 +82,27 @@ class Seat:
             os.close(self._fd)
             raise TransportError(f"channel {directory.name!r} already has its {role}") from error
 
-    def leave(self) -> None:
-        """Free the seat; twice is fine."""
+    def release(self) -> None:
+        """Release the lock; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
+def lock_path(directory: Path, role: str) -> Path:
+    """Return the file of the endpoint lock `role` of the channel in `directory`; the lock creates it."""
+    return directory / f"{role}{LOCK_SUFFIX}"
+
+
 def is_held(directory: Path, role: str) -> bool:
-    """Return whether a living process holds the seat. Ask only about seats that were taken once: the question itself
+    """Return whether a living process holds the endpoint lock. Ask only about locks that were taken before: asking
     takes the lock for a moment.
     """
-    return is_locked(directory / f"{role}.seat")
+    return is_locked(lock_path(directory, role))
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a living process holds the lock on a file; one that does not exist is not locked."""
+    """Return whether a living process holds the lock on a file; a file that does not exist is not locked."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -7,16 +7,16 @@ import select
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 from ipcbench.errors import TransportError
+from ipcbench.spec import WaitStrategy
 from ipcbench.util.clock import now_ns
 
 SLICE_NS = 100_000_000
-"""Longest single sleep on a doorbell: how soon a lost peer is noticed, and the most that a lost ring could cost."""
+"""Longest single sleep on a doorbell: the delay until a lost peer is noticed, and the most that a lost ring costs."""
 
 SPIN_NS = 40_000
-"""How long `auto` polls without giving up the core, when there is a core for every endpoint and messages are small."""
+"""How long `auto` polls without yielding, when there is a core for every endpoint and messages are small."""
 
 _COPY_BYTES_PER_NS = 16
 _MAX_SPIN_NS = 1_000_000
@@ -26,14 +26,12 @@ _POLLS_PER_CLOCK = 32
 _AUTO_YIELDS = 30
 
 _CORES_COUNT = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-"""Cores that this process may use, or 0 if nobody says. Read once: a process that is later pinned to a core of its own
-does not share it with its peers."""
-
-Strategy = Literal["auto", "spin", "yield", "block"]
+"""Cores that this process may use, 0 if unknown. Read once: a process that is later pinned to a core of its own does
+not share it with its peers."""
 
 
 class Doorbell:
-    """A named pipe that wakes one sleeper; bytes in it mean "look again" and nothing else."""
+    """A named pipe that wakes one sleeper; a byte in it only means "look again"."""
 
     __slots__ = ("_fd", "_poll")
 
@@ -56,49 +54,46 @@ class Doorbell:
         os.mkfifo(path, 0o600)
 
     def ring(self) -> None:
-        """Wake the sleeper. A pipe that is full has woken it already."""
+        """Wake the sleeper; a full pipe has woken it already."""
         with suppress(BlockingIOError):
             os.write(self._fd, b"\0")
 
     def sleep(self, timeout_ns: int) -> None:
-        """Sleep until rung or for `timeout_ns`, rounded up to a millisecond; forget all rings."""
+        """Sleep until rung, at most for `timeout_ns` rounded up to a millisecond; discard all rings."""
         if self._poll.poll(-(-timeout_ns // 1_000_000)):
             with suppress(BlockingIOError):
                 os.read(self._fd, 4096)
 
     def close(self) -> None:
-        """Release the descriptor; twice is fine."""
+        """Release the descriptor; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def spin_ns_for(message_bytes: int) -> int:
-    """Return how long `auto` should poll for messages of up to that size: `SPIN_NS`, and the time of one copy.
+    """Return how long `auto` should poll for messages of up to that size: `SPIN_NS` plus the time of one copy.
 
-    While one side copies a large message the other has to wait that long, every time; putting it to sleep and waking it
-    would cost both sides more.
+    While one side copies a large message, the other has to wait; putting it to sleep and waking it costs both more.
     """
     return min(SPIN_NS + message_bytes // _COPY_BYTES_PER_NS, _MAX_SPIN_NS)
 
 
 def has_core_each(count: int) -> bool:
-    """Return whether `count` busy processes can have a core each."""
+    """Return whether there is a core for each of `count` busy processes."""
     return count <= _CORES_COUNT
 
 
 class Waiter:
-    """How one endpoint waits. `until` is the slow path; a fast endpoint looks at its word once before calling it.
+    """How one endpoint waits. `until` is the slow path: check the condition once before you call it.
 
     Args:
-        strategy: `spin` never gives up the core; `yield` offers it after every look; `block` sleeps at once; `auto`
-        spins
-            for `spin_ns` if there is a core for each of `endpoints`, offers the core a few times, then sleeps.
+        strategy: `spin` never gives up the core; `yield` yields after every look; `block` sleeps at once; `auto` spins
+            for `spin_ns` if there is a core for each of `endpoints`, yields a few times, then sleeps.
         endpoints: how many endpoints of the channel may be busy at the same time.
         doorbell: what to sleep on; without one, `block` and `auto` sleep for short, growing times.
-        arm: called before sleeping: says in shared memory that this endpoint sleeps, and orders that store before the
-            next look.
-        disarm: takes it back.
+        arm: called before sleeping: records in shared memory that this endpoint sleeps, with a barrier after it.
+        disarm: undoes `arm`.
         spin_ns: how long `auto` spins.
         check_peers: called before every sleep and about every `SLICE_NS` while polling; raises if waiting is pointless.
     """
@@ -107,7 +102,7 @@ class Waiter:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: WaitStrategy,
         endpoints: int,
         *,
         doorbell: Doorbell | None,
@@ -126,11 +121,11 @@ class Waiter:
 
     @property
     def first_looks(self) -> int:
-        """Return how many looks, of a few dozen ns each, the strategy allows before all else; 0 without spinning."""
+        """Return how many looks, of a few dozen ns each, may precede `until`; 0 if the strategy does not spin."""
         return _FIRST_LOOKS if self._spin_ns or self._strategy == "spin" else 0
 
     def until(self, ready: Callable[[], bool], deadline: int | None) -> bool:
-        """Return True once `ready()` is true, False once the clock has passed `deadline` (ns) and it still is not."""
+        """Return True as soon as `ready()` is true, False if it is not by `deadline` (ns on the clock)."""
         if ready():
             return True
         if self._strategy in {"spin", "yield"}:
@@ -146,10 +141,9 @@ class Waiter:
         return self._sleep(ready, deadline)
 
     def _poll(self, ready: Callable[[], bool], deadline: int | None, stop: int | None, *, yielding: bool) -> bool:
-        """Look until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks."""
-        ends = [end for end in (deadline, stop) if end is not None]
-        end = min(ends) if ends else None
-        look_after_peers = now_ns() + SLICE_NS
+        """Poll until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks."""
+        end = min((end for end in (deadline, stop) if end is not None), default=None)
+        next_check_ns = now_ns() + SLICE_NS
         while True:
             for _ in range(_POLLS_PER_CLOCK):
                 if ready():
@@ -159,9 +153,9 @@ class Waiter:
             now = now_ns()
             if end is not None and now >= end:
                 return ready()
-            if now >= look_after_peers:
+            if now >= next_check_ns:
                 self._check_peers()
-                look_after_peers = now + SLICE_NS
+                next_check_ns = now + SLICE_NS
 
     def _sleep(self, ready: Callable[[], bool], deadline: int | None) -> bool:
         nap_ns = 50_000

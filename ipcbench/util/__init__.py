@@ -1,1 +1,1 @@
-"""Clock, units, files and bins: what has no better home."""
+"""Small helpers without a room of their own: clock, units, files, bins."""

@@ -1,14 +1,14 @@
-"""Log-linear bins of durations: where each begins, and which one holds a value. Standard library only.
+"""Log-linear bins of durations: the bin of a value, and the bounds of a bin. Standard library only.
 
-Values below 256 have a bin each; above, every power of two is divided into 128 bins of equal width. This is the layout
-of an HdrHistogram of two significant digits with a lowest value of 1.
+Each value below 256 has its own bin; above, every power of two is divided into 128 bins of equal width. This is the
+layout of an HdrHistogram of two significant digits with a lowest value of 1.
 """
 
 from __future__ import annotations
 
 BINS_PER_OCTAVE = 128
 LINEAR_BINS = 2 * BINS_PER_OCTAVE
-"""How many bins hold one value each."""
+"""Number of bins that hold a single value."""
 
 OCTAVES = 55
 """Powers of two above the linear bins, up to 2⁶³ − 1."""
@@ -25,7 +25,7 @@ def bin_of(value: int) -> int:
 
 
 def bin_bounds(index: int) -> tuple[int, int]:
-    """Return the least and the largest value of a bin."""
+    """Return the smallest and the largest value of a bin."""
     octave = max(0, index // BINS_PER_OCTAVE - 1)
     low = (index - octave * BINS_PER_OCTAVE) << octave
     return low, low + (1 << octave) - 1

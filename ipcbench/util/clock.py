@@ -1,7 +1,7 @@
-"""The one clock of every measurement: CLOCK_MONOTONIC, in integer nanoseconds.
+"""The clock of every measurement: CLOCK_MONOTONIC, in integer nanoseconds.
 
-On Linux and macOS this clock is common to all processes of a host, so a stamp taken by the writer and one taken by a
-reader can be subtracted there. It is never comparable between hosts.
+On Linux and macOS all processes of a host share this clock, so stamps taken by the writer and by a reader can be
+subtracted. It is never comparable between hosts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ now_ns = time.monotonic_ns
 
 
 def deadline_ns(timeout_s: float | None) -> int | None:
-    """Return the clock's reading `timeout_s` seconds from now; None waits for ever and stays None."""
+    """Return the clock's reading `timeout_s` seconds from now; None for None (no deadline)."""
     return None if timeout_s is None else now_ns() + int(timeout_s * 1e9)
 
 

@@ -1,4 +1,4 @@
-"""Files handled with care: replaced as a whole or not at all, never followed out of their folder, JSON without NaN."""
+"""Files: atomic replacement, paths that stay inside a folder, limited reads, strict JSON, and OS errors in one line."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar
+from typing import IO, Any
 
 from ipcbench.errors import StoreError
-
-_MOST, _MOST_WHOLE = 1e30, 2**64
-_Number = TypeVar("_Number", int, float)
 
 
 @contextmanager
 def as_store_errors(path: Path) -> Iterator[None]:
-    """Turn every OSError of the block into a StoreError of one line that names the file, `path` if nothing else."""
+    """Turn an OSError of the block into a StoreError of one line that names the file (`path` if the error does not)."""
     try:
         yield
     except OSError as error:
@@ -26,15 +23,15 @@ def as_store_errors(path: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Make or replace a file by what `write` writes; a reader, or a crash, sees the old file or the whole new one.
+    """Make or replace a file with what `write` writes; readers see the old file or the whole new one, even on a crash.
 
     Raises:
-        StoreError: the disk refuses; the old file is untouched.
+        StoreError: the system refuses; the old file is untouched.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with as_store_errors(path):
         try:
-            temporary.unlink(missing_ok=True)  # a link laid there must not lead out of the folder
+            temporary.unlink(missing_ok=True)  # it may be a link that leads out of the folder
             with temporary.open("xb") as file:
                 write(file)
                 file.flush()
@@ -64,44 +61,11 @@ def to_json(values: dict[str, Any], what: str, indent: int | None = None) -> str
     return text
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-def _measurable(text: str) -> float:
-    return _within(float(text), _MOST, text)
-
-
-def _whole(text: str) -> int:
-    return _within(int(text), _MOST_WHOLE, text)
-
-
-def _within(value: _Number, most: float, text: str) -> _Number:
-    """Return the number; not NaN, not infinite, and small enough to be reckoned with."""
-    if not abs(value) <= most:
-        raise ValueError(f"{text[:40]}{'…' * (len(text) > 40)} is beyond every number that can be measured")
-    return value
-
-
-def from_json(data: bytes) -> dict[str, Any]:
-    """Return the object in `data`.
-
-    Raises:
-        ValueError, TypeError, RecursionError: not strict JSON in UTF-8, or not an object.
-    """
-    values = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_measurable, parse_int=_whole)
-    if not isinstance(values, dict):
-        raise TypeError("not an object")
-    if b"\\u" in data:
-        json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair is no text and cannot be written
-    return values
-
-
 def path_inside(folder: Path, name: str) -> Path:
     """Return the path of the regular file `name` in `folder`.
 
     Raises:
-        StoreError: there is none, or it is a link that leads out of the folder.
+        StoreError: there is no such file, or it is a link that leads out of the folder.
     """
     path = folder / name
     with as_store_errors(path):
@@ -114,7 +78,7 @@ def path_inside(folder: Path, name: str) -> Path:
 
 
 def regular(path: Path) -> Path:
-    """Return the path of what can be read to its end: a regular file, or a link to one.
+    """Return `path` if it is a regular file or a link to one, which can be read to its end.
 
     Raises:
         StoreError: it is something else, such as a pipe or a device, or there is no such file.
@@ -126,7 +90,7 @@ def regular(path: Path) -> Path:
 
 
 def read_limited(path: Path, limit_bytes: int) -> bytes:
-    """Return what is in a file.
+    """Return the contents of a file.
 
     Raises:
         StoreError: it is larger than `limit_bytes`, or cannot be read.
@@ -134,5 +98,5 @@ def read_limited(path: Path, limit_bytes: int) -> bytes:
     with as_store_errors(path):
         size = path.stat().st_size
         if size > limit_bytes:
-            raise StoreError(f"{path}: {size:,} bytes, more than the {limit_bytes:,} that such a file can have")
+            raise StoreError(f"{path}: has {size:,} bytes, more than the {limit_bytes:,} allowed")
         return path.read_bytes()

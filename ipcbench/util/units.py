@@ -1,4 +1,4 @@
-"""Sizes and times as people write and read them. KiB and MiB are powers of 1024; kB and MB are powers of 1000."""
+"""Sizes, times and rates as text, parsed and formatted. KiB is 1024 bytes, MiB 1024²; kB is 1000 bytes, MB 1000²."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def parse_rate_per_s(text: str, field: str = "rate") -> float:
 
 
 def format_bytes(count: int) -> str:
-    """Return a size as a person writes it: exact, in a binary unit if that takes few digits, else in bytes."""
+    """Return a size exactly: in a binary unit if that takes few digits, else in bytes."""
     for unit in ("GiB", "MiB", "KiB"):
         if count % _FACTORS[unit] == 0 and 1 <= count // _FACTORS[unit] < _MOST_UNITS:
             return f"{count // _FACTORS[unit]} {unit}"
@@ -66,8 +66,8 @@ def format_bytes(count: int) -> str:
 
 
 def format_significant(value: float, digits: int = 3) -> str:
-    """Return `value` with that many significant digits, thousands separated, never in exponent form; `inf` and `nan`
-    as they are.
+    """Return `value` with that many significant digits and separated thousands, without an exponent; `inf` and `nan`
+    stay as they are.
     """
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
@@ -77,8 +77,8 @@ def format_significant(value: float, digits: int = 3) -> str:
 
 
 def format_duration_ns(value_ns: float) -> str:
-    """Return a time with three digits in the unit that reads best: ns, µs, ms or s."""
+    """Return a time with three significant digits, in ns, µs, ms or s."""
     for limit, divisor, unit in ((1e3, 1.0, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms")):
-        if abs(value_ns) < limit * 0.9995:  # above, three digits would show a thousand of the smaller unit
+        if abs(value_ns) < limit * 0.9995:  # above this, three digits would round to 1,000 of the smaller unit
             return f"{format_significant(value_ns / divisor)} {unit}"
     return f"{format_significant(value_ns / 1e9)} s"

@@ -14,7 +14,7 @@ _COUNT = struct.Struct("=QQ")
 
 
 class Codec(ABC):
-    """A way to encode an object as one contiguous run of bytes."""
+    """Encodes an object as contiguous bytes, and decodes it."""
 
     name: ClassVar[str]
 
@@ -24,11 +24,11 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, view: memoryview) -> Any:
-        """Return the object; it may share `view`'s memory if the codec says so."""
+        """Return the object; with some codecs it shares the memory of `view`."""
 
 
 class Pickle(Codec):
-    """pickle at its highest protocol; what the object holds is copied."""
+    """pickle at its highest protocol; decoding copies."""
 
     name = "pickle"
 
@@ -40,11 +40,11 @@ class Pickle(Codec):
 
 
 class Pickle5(Codec):
-    """Pickle protocol 5 with out-of-band buffers (PEP 574), laid out in one message; decoding copies no buffer.
+    """Pickle protocol 5 with out-of-band buffers (PEP 574) in one message; decoding copies no buffer.
 
-    Layout: number of buffers and bytes of the pickle (two words), the size of each buffer (one word each), the pickle,
-    then each buffer at a multiple of 64 bytes from the start. A decoded array shares the message's memory and is
-    read-only if that is; it is valid as long as the view is.
+    Layout: number of buffers and size of the pickle (two words), the size of each buffer (one word each), the pickle,
+    then each buffer at a multiple of 64 bytes from the start. A decoded array shares the message's memory: it is
+    read-only if the view is, and valid as long as the view.
     """
 
     name = "pickle5"
@@ -80,7 +80,7 @@ class Pickle5(Codec):
 
 
 class Msgpack(Codec):
-    """msgpack, strings as text and bytes as bytes; what the object holds is copied."""
+    """msgpack, with distinct types for text and bytes; decoding copies."""
 
     name = "msgpack"
 
@@ -97,7 +97,7 @@ class Msgpack(Codec):
 
 
 class Raw(Codec):
-    """No coding: the object is bytes, and what is decoded is the view itself."""
+    """No encoding: the object is bytes, and decoding returns the view itself."""
 
     name = "raw"
 

@@ -1,17 +1,16 @@
-"""The message that the harness sends: a 64-byte header, the payload, an 8-byte trailer. Packed in place, verified
-whole.
+"""The message that the harness sends: a 64-byte header, the payload, an 8-byte trailer; stamped in place.
 
-    offset  0  sequence       from 1, one up per message of a channel
-            8  intended_ns    when the schedule wanted it sent
+    offset  0  sequence       from 1, increases by 1 per message of a channel
+            8  intended_ns    when the schedule wants it sent
            16  sent_ns        when it was handed to the transport
            24  flags          the phase it belongs to
            32  payload_bytes
            40  check          CRC-32 of the payload
            48  reserved, zero
            64  payload
-    64 + payload_bytes        sequence again: a message put together from two is seen without hashing it
+    64 + payload_bytes        sequence again, which reveals a message mixed from two without hashing it
 
-All words are signed 64-bit integers in the machine's own byte order.
+All words are signed 64-bit integers in native byte order.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ unpack_stamp = struct.Struct("=4q").unpack_from
 """Return (sequence, intended_ns, sent_ns, flags) of a message."""
 
 unpack_word = struct.Struct("=q").unpack_from
-"""Return (word,) at an offset in bytes; the trailer, for one."""
+"""Return (word,) at an offset in bytes."""
 
 
 class Phase(IntEnum):
-    """What a message is for; the writer decides, the readers follow."""
+    """Phase of a trial that a message belongs to; the writer decides, the readers follow."""
 
     WARMUP = 1
     MEASURE = 2
@@ -44,12 +43,12 @@ class Phase(IntEnum):
 
 
 class Outgoing:
-    """A message in a buffer of its own, ready to be stamped and sent again and again.
+    """A message in its own buffer, to be stamped and sent repeatedly.
 
     Attributes:
         buffer: the whole message.
-        head: its header as words; write `head[SEQUENCE]` and so on before each send.
-        tail: its trailer as one word; write `tail[0]` = sequence before each send.
+        head: the header as words; set `head[SEQUENCE]` and so on before each send.
+        tail: the trailer as one word; set `tail[0]` to the sequence before each send.
     """
 
     __slots__ = ("buffer", "head", "tail")
@@ -75,7 +74,7 @@ def payload_of(view: memoryview) -> memoryview:
 
 
 def is_whole(view: memoryview, expected_bytes: int) -> bool:
-    """Return whether length, header and trailer belong together; does not look at the payload."""
+    """Return whether length, header and trailer match; the payload is not read."""
     if len(view) != expected_bytes or expected_bytes < OVERHEAD_BYTES:
         return False
     return bool(
@@ -85,5 +84,5 @@ def is_whole(view: memoryview, expected_bytes: int) -> bool:
 
 
 def body_matches(view: memoryview) -> bool:
-    """Return whether the payload hashes to the header's check; reads the whole payload."""
+    """Return whether the payload matches the header's CRC-32; reads the whole payload."""
     return bool(zlib.crc32(payload_of(view)) == unpack_word(view, 8 * CHECK)[0])

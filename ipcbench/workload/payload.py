@@ -1,4 +1,4 @@
-"""The objects that are sent, by kind and size; the same for every backend, process and run."""
+"""The objects that are sent, by kind and size: the same for every backend, process and run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _entries(count: int) -> dict[str, dict[str, Any]]:
 
 
 def _ndarray(size_bytes: int, variant: int) -> Any:
-    """Return float32 of shape (size/4096, 1024) or (size/4,), or uint8 of shape (size,): what divides the size."""
+    """Return random bits: float32 of shape (size/4096, 1024) or (size/4,) if those divide, else uint8 of (size,)."""
     import numpy as np
 
     raw = np.random.default_rng(_SEED + variant).integers(0, 256, size_bytes, dtype=np.uint8)
@@ -33,8 +33,8 @@ def build(kind: str, size: int, variant: int = 0) -> Any:
     Args:
         kind: `dict` (entries of {value, squared, text, float}), `bytes` (random) or `ndarray` (random bits).
         size: entries of a dict, otherwise bytes.
-        variant: 0 or 1: two payloads of equal size and different content, so that a message put together from two
-            consecutive ones has the wrong hash. A dict's variant 1 has its entries in reverse order.
+        variant: 0 or 1: payloads of equal size and different content, so that a message mixed from two consecutive ones
+            has the wrong hash. Variant 1 of a dict has its entries in reverse order.
 
     Raises:
         ConfigError: unknown kind.

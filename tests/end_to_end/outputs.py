@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ipcbench.analysis.summary.cells import CellSummary, Summary
-from ipcbench.stats.decisions import Interval
+from ipcbench.stats.estimates import Interval
 
 Figures = dict[tuple[int, str], dict[str, float]]
 INTERVALS = {

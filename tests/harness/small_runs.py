@@ -12,7 +12,7 @@ FATAL = [
     ("KilledReader", ["reader-", "killed by signal 9"]),
     ("KilledWriter", ["writer", "killed by signal 9"]),
     ("RaisingReader", ["reader-", "ValueError: a bug in the backend (broken.py:"]),
-    ("HangingReader", ["writer: TransportTimeout", "reader 0, 1 has not read on"]),
+    ("HangingReader", ["writer: TransportTimeout", "waiting for reader 0, 1"]),
     ("DiesAtStart", ["writer", "exit code 1", "no licence for this transport"]),
 ]
 """Broken backends of which a process dies or hangs, and words of the reason that their trials give."""

@@ -14,7 +14,8 @@ import pytest
 
 import ipcbench
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import Interval, compare, noise_floor_ratio
+from ipcbench.stats.decisions import compare
+from ipcbench.stats.estimates import Interval, noise_floor_ratio
 from tests.harness.small_runs import measure, tiny
 
 SECRET = "a-token-that-nobody-may-see"

@@ -14,7 +14,7 @@ from ipcbench.replay import render
 from ipcbench.replay.outcome import ReplayOutcome, conclude
 from ipcbench.replay.run import Measured, Replayed, Request, replay
 from ipcbench.replay.table import ladder
-from ipcbench.stats.decisions import Interval
+from ipcbench.stats.estimates import Interval
 from tests.replay.made import thread, traffic
 
 

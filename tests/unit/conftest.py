@@ -26,4 +26,4 @@ def nothing_is_left_of_a_module() -> Iterator[None]:
 
 def _threads() -> set[threading.Thread]:
     """Return the threads that are not the time limit of a test."""
-    return {one for one in threading.enumerate() if not isinstance(one, threading.Timer)}
+    return {thread for thread in threading.enumerate() if not isinstance(thread, threading.Timer)}

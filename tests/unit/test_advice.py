@@ -46,11 +46,11 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"shm_bytes": 64 * 2**20, "shm_free_bytes": 64 * 2**20}, "64.0 MiB", "--shm-size"),
     ({"shm_free_bytes": 100 * 2**20}, "100 MiB of 8.00 GiB", "ipcbench clean"),
     ({"stolen_cores": 0.25}, "0.25 cores", "dedicated"),
-    ({"load_1min": 9.5}, "load average 9.50 on 16 cores", "end them"),
+    ({"load_1min": 9.5}, "load average 9.50 on 16 cores", "stop them"),
     ({"swap_used_bytes": 2**30}, "1.00 GiB of swap", "swapoff"),
     ({"debug_build": True}, "CPython 3.11.7", "release build"),
     ({"gil": False}, "without the GIL", "build that you will use"),
-    ({"clock_ns": 900.0, "clock_source": "hpet"}, "900 ns a reading (clock source hpet)", "tsc"),
+    ({"clock_ns": 900.0, "clock_source": "hpet"}, "900 ns per reading (clock source hpet)", "tsc"),
     ({"clock_resolution_ns": 1e6, "clock_source": None}, "1.00 ms (clock source unknown)", "tsc"),
     ({"virtual": True}, "flip between two levels", "more rounds"),
     ({"numa_nodes": 2}, "2 NUMA nodes", "numactl"),
@@ -69,11 +69,11 @@ def test_a_fine_machine_needs_no_advice() -> None:
 
 @pytest.mark.parametrize(("facts", "fact", "action"), CASES, ids=lambda value: str(value)[:40])
 def test_one_fact_one_advice(facts: dict[str, Any], fact: str, action: str) -> None:
-    (found,) = advise({**FINE, **facts})
-    assert found.rank == 1
-    assert fact in found.fact
-    assert action in found.action
-    assert found.title
+    (item,) = advise({**FINE, **facts})
+    assert item.rank == 1
+    assert fact in item.fact
+    assert action in item.action
+    assert item.title
 
 
 def test_every_rule_has_a_case() -> None:
@@ -85,9 +85,9 @@ def test_advice_is_ranked_and_what_fails_trials_comes_before_what_spreads_them()
     everything: dict[str, Any] = dict(FINE)
     for facts, _, _ in reversed(CASES):
         everything |= facts
-    found = advise(everything)
-    assert [one.rank for one in found] == list(range(1, len(found) + 1))
-    actions = " ".join(one.action for one in found)
+    ranked = advise(everything)
+    assert [item.rank for item in ranked] == list(range(1, len(ranked) + 1))
+    actions = " ".join(item.action for item in ranked)
     order = ["--shm-size", "swapoff", "numactl", "cpupower", "no_turbo", "pip install"]
     assert [actions.index(word) for word in order] == sorted(actions.index(word) for word in order)
 
@@ -119,9 +119,9 @@ def test_at_the_threshold_nothing_is_said(facts: dict[str, Any]) -> None:
 
 def test_backends_missing_for_one_reason_are_said_once() -> None:
     missing = {"mpi": ("no MPI", "get it"), "mpi-p2p": ("no MPI", "get it"), "x": ("broken", "reinstall")}
-    (found,) = advise({**FINE, "missing_backends": missing})
-    assert found.fact == "mpi, mpi-p2p: no MPI; x: broken"
-    assert found.action == "get it; reinstall"
+    (item,) = advise({**FINE, "missing_backends": missing})
+    assert item.fact == "mpi, mpi-p2p: no MPI; x: broken"
+    assert item.action == "get it; reinstall"
 
 
 def test_what_could_not_be_read_is_named_once_and_no_limit_is_not_unknown() -> None:

@@ -13,7 +13,7 @@ import pytest
 from ipcbench.processes import cleanup
 from ipcbench.processes.cleanup import GRACE_S, RUN_LOCK, RUN_SUFFIX, clean, survey
 from ipcbench.processes.run_dir import RunDir
-from ipcbench.sync.locks import Seat
+from ipcbench.sync.locks import EndpointLock
 
 
 @pytest.fixture
@@ -90,20 +90,20 @@ def test_an_open_channel_stays_and_so_does_its_run(host: tuple[Path, Path]) -> N
     for name in ("ipcb-a-1", "ipcb-a-2"):
         (temporary / name).mkdir()
         (shared / name).touch()
-    seat = Seat(temporary / "ipcb-a-1", "reader-0")
+    lock = EndpointLock(temporary / "ipcb-a-1", "reader-0")
     open_words = "a process has its channel open"
     assert reasons() == {
         "ipcb-a-run": "a process has a channel of this run open",
         "ipcb-a-1": open_words,
         "ipcb-a-2": "",
     }
-    seat.leave()
+    lock.leave()
     assert set(reasons().values()) == {""}
 
 
 def test_a_channel_that_was_opened_and_left_goes_at_once(host: tuple[Path, Path]) -> None:
     (host[0] / "ipcb-lone").mkdir()
-    Seat(host[0] / "ipcb-lone", "writer").leave()
+    EndpointLock(host[0] / "ipcb-lone", "writer").leave()
     assert reasons() == {"ipcb-lone": ""}
 
 

@@ -20,7 +20,8 @@ from ipcbench.errors import ConfigError
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import SweepSpec
-from ipcbench.stats.decisions import Estimate, Interval, p_value, ratio
+from ipcbench.stats.decisions import p_value
+from ipcbench.stats.estimates import Estimate, Interval, ratio
 from ipcbench.stats.student import student_p_value
 from tests.unit.builders import MACHINE, Cell, conditions, make_run, quantiles, sweep_of
 

@@ -17,7 +17,7 @@ from ipcbench.analysis.summary.crossover import Crossover, crossovers, lead_chan
 from ipcbench.analysis.summary.curves import Curve, Point, curves, families, mixed, neighbours, share_of
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import Estimate
+from ipcbench.stats.estimates import Estimate
 from tests.unit.builders import Cell, make_run, sweep_of
 
 SIZES = (1024, 4096, 65_536, 262_144)

@@ -10,7 +10,7 @@ import pytest
 
 from ipcbench import errors
 
-KINDS = [one for _, one in inspect.getmembers(errors, inspect.isclass) if one.__module__ == errors.__name__]
+KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 
 
 def make(kind: type[errors.IpcbenchError]) -> errors.IpcbenchError:

@@ -195,10 +195,10 @@ def test_counters_that_vanish_or_run_backwards_do_no_harm(tmp_path: Path) -> Non
 def test_conditions_of_this_machine() -> None:
     probe = ConditionsProbe()
     probe.start()
-    found = probe.stop()
-    assert found.load_1min >= 0
-    assert 0 <= found.steal_ratio <= 1
-    assert found.throttled_s >= 0
+    load = probe.stop()
+    assert load.load_1min >= 0
+    assert 0 <= load.steal_ratio <= 1
+    assert load.throttled_s >= 0
 
 
 def test_versions_are_those_installed() -> None:

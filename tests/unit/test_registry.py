@@ -60,8 +60,8 @@ def test_a_target_that_is_no_backend(target: str, words: str) -> None:
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> None:
-    found = [EntryPoint(name, value, registry.ENTRY_POINT_GROUP) for name, value in points]
-    groups = {registry.ENTRY_POINT_GROUP: found}
+    entry_points = [EntryPoint(name, value, registry.ENTRY_POINT_GROUP) for name, value in points]
+    groups = {registry.ENTRY_POINT_GROUP: entry_points}
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: groups.get(group, []))
 
 

@@ -13,27 +13,43 @@ import pytest
 from ipcbench.errors import ConfigError
 from ipcbench.spec import AUTO_PACED_MESSAGES, AUTO_RATE_BYTES_PER_S, AUTO_RATE_PER_S, ChannelSpec, SweepSpec, TrialSpec
 
+REFUSED_BY_CHANNEL: dict[str, list[Any]] = {
+    "name": ["", "a/b", "-a", "a" * 49],
+    "readers": [0, True, 1025],
+    "max_message_bytes": [-1, 2**40 + 1],
+    "depth": [1, 2**16 + 1],
+    "delivery": ["some"],
+    "wait": ["sleep"],
+    "processes": [(0,), (1, 1)],
+}
+REFUSED_BY_SWEEP: dict[str, list[Any]] = {
+    "backends": [(), ("shm", "shm")],
+    "sizes": [(), (1, 1), (-1,), (10**6 + 1,)],
+    "modes": [(), ("fast",)],
+    "payload": ["text"],
+    "codec": ["json", "raw"],
+    "delivery": ["some"],
+    "rate_per_s": [0.0, 1e7],
+    "readers": [0, -1],
+    "rounds": [0],
+    "budget_s": [0.5],
+    "seed": [-1],
+    "warmup_s": [0.0],
+    "window_s": [0.001],
+    "depth": [1],
+    "wait": ["sleep"],
+    "pin": ["0,", "all"],
+    "touch": ["some"],
+}
+CALLED = {"name": "channel name", "rate_per_s": "rate", "budget_s": "budget"}
+"""Fields that the error calls by another name."""
 
-@pytest.mark.parametrize(
-    ("values", "field"),
-    [
-        ({"name": ""}, "channel name"),
-        ({"name": "a/b"}, "channel name"),
-        ({"name": "-a"}, "channel name"),
-        ({"name": "a" * 49}, "channel name"),
-        ({"readers": 0}, "readers"),
-        ({"readers": True}, "readers"),
-        ({"readers": 1025}, "readers"),
-        ({"max_message_bytes": -1}, "max_message_bytes"),
-        ({"max_message_bytes": 2**40 + 1}, "max_message_bytes"),
-        ({"depth": 1}, "depth"),
-        ({"depth": 2**16 + 1}, "depth"),
-        ({"delivery": "some"}, "delivery"),
-        ({"wait": "sleep"}, "wait"),
-        ({"processes": (0,)}, "processes"),
-        ({"processes": (1, 1)}, "processes"),
-    ],
-)
+
+def each(refused: dict[str, list[Any]]) -> list[tuple[dict[str, Any], str]]:
+    return [({name: value}, CALLED.get(name, name)) for name, values in refused.items() for value in values]
+
+
+@pytest.mark.parametrize(("values", "field"), each(REFUSED_BY_CHANNEL), ids=str)
 def test_channel_refuses(values: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ChannelSpec(**{"name": "ipcb-x", **values})
@@ -57,37 +73,13 @@ def test_channel_survives_the_way() -> None:
 @pytest.mark.parametrize(
     ("values", "field"),
     [
-        ({"backends": ()}, "backends"),
-        ({"backends": ("shm", "shm")}, "backends"),
-        ({"sizes": ()}, "sizes"),
-        ({"sizes": (1, 1)}, "sizes"),
-        ({"sizes": (-1,)}, "sizes"),
-        ({"sizes": (10**6 + 1,)}, "sizes"),
+        *each(REFUSED_BY_SWEEP),
         ({"payload": "bytes", "sizes": (2**30 + 1,)}, "sizes"),
-        ({"modes": ()}, "modes"),
-        ({"modes": ("fast",)}, "modes"),
-        ({"payload": "text"}, "payload"),
-        ({"codec": "json"}, "codec"),
-        ({"codec": "raw"}, "codec"),
         ({"codec": "raw", "payload": "ndarray"}, "codec"),
         ({"codec": "msgpack", "payload": "ndarray"}, "codec"),
-        ({"delivery": "some"}, "delivery"),
-        ({"rate_per_s": 0.0}, "rate"),
-        ({"rate_per_s": 1e7}, "rate"),
-        ({"readers": 0}, "readers"),
-        ({"readers": -1}, "readers"),
-        ({"rounds": 0}, "rounds"),
-        ({"budget_s": 0.5}, "budget"),
-        ({"seed": -1}, "seed"),
-        ({"warmup_s": 0.0}, "warmup_s"),
-        ({"window_s": 0.001}, "window_s"),
-        ({"depth": 1}, "depth"),
-        ({"wait": "sleep"}, "wait"),
-        ({"pin": "0,"}, "pin"),
-        ({"pin": "all"}, "pin"),
-        ({"touch": "some"}, "touch"),
         ({"modes": ("pingpong",), "delivery": "latest_value"}, "modes"),
     ],
+    ids=str,
 )
 def test_sweep_refuses(values: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError) as caught:

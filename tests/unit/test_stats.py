@@ -15,17 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipcbench.stats.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
-from ipcbench.stats.decisions import (
-    Estimate,
-    Interval,
-    compare,
-    noise_floor_ratio,
-    quantile,
-    rank_groups,
-    ratio,
-    satterthwaite,
-    verdict,
-)
+from ipcbench.stats.decisions import compare, rank_groups, verdict
+from ipcbench.stats.estimates import Estimate, Interval, noise_floor_ratio, quantile, ratio, satterthwaite
 from ipcbench.stats.student import student_975
 
 MEDIAN_NS = 10_000.0
@@ -39,17 +30,17 @@ def cell(
     source: np.random.Generator, rounds: int = 3, count: int = 350, between: float = 0.0, correlation: float = 0.0
 ) -> list[RoundSamples]:
     """Return log-normal samples of median `MEDIAN_NS`; rounds differ by `between`, neighbours correlate."""
-    found = []
+    samples = []
     for _ in range(rounds):
         memory = correlation ** np.arange(60)
         logs = np.convolve(source.standard_normal(count + 59), memory / np.sqrt((memory**2).sum()), "valid")
         shift = between * source.standard_normal()
-        found.append(RoundSamples(MEDIAN_NS * np.exp(shift + 0.3 * logs), time_blocks(np.arange(count), 10)))
-    return found
+        samples.append(RoundSamples(MEDIAN_NS * np.exp(shift + 0.3 * logs), time_blocks(np.arange(count), 10)))
+    return samples
 
 
 def scaled(rounds: list[RoundSamples], factors: tuple[float, ...]) -> list[RoundSamples]:
-    return [RoundSamples(one.values * factor, one.blocks) for one, factor in zip(rounds, factors, strict=True)]
+    return [RoundSamples(r.values * factor, r.blocks) for r, factor in zip(rounds, factors, strict=True)]
 
 
 def median_of(rounds: list[RoundSamples], source: np.random.Generator) -> Estimate:
@@ -96,8 +87,8 @@ def test_student_agrees_with_the_published_table(degrees: float, expected: float
 
 
 @given(st.floats(1, 1e6), st.floats(1, 1e6))
-def test_student_falls_with_the_degrees_of_freedom(one: float, other: float) -> None:
-    low, high = sorted((one, other))
+def test_student_falls_with_the_degrees_of_freedom(degrees: float, other: float) -> None:
+    low, high = sorted((degrees, other))
     assert student_975(low) >= student_975(high) >= 1.9599
 
 
@@ -132,7 +123,7 @@ def test_the_same_seed_gives_the_same_interval_and_no_global_state_is_used() -> 
 def test_the_estimate_is_the_quantile_of_all_samples() -> None:
     rounds = cell(generator(), count=600)
     p50, p99, p999 = quantile_estimates(rounds, (0.5, 0.99, 0.999), generator())
-    pooled = np.concatenate([one.values for one in rounds])
+    pooled = np.concatenate([samples.values for samples in rounds])
     assert p50 is not None
     assert p99 is not None
     assert p50.value == np.quantile(pooled, 0.5)
@@ -243,8 +234,8 @@ def test_a_clear_difference_is_seen() -> None:
 
 
 def test_a_ratio_and_its_inverse_agree() -> None:
-    one, other = fixed(10.0, 0.2), fixed(20.0, 0.1)
-    there, back = ratio(one, other), ratio(other, one)
+    first, second = fixed(10.0, 0.2), fixed(20.0, 0.1)
+    there, back = ratio(first, second), ratio(second, first)
     assert there.estimate == pytest.approx(1 / back.estimate)
     assert there.low == pytest.approx(1 / back.high, rel=0.02)
 
@@ -293,9 +284,9 @@ def test_ranks_of_many_hold_together() -> None:
 
 def test_one_round_claims_nothing() -> None:
     """Within one round a far placement looks like a slow backend: identical ones were ranked in every second run."""
-    one, other, third = (replace(fixed(value, 0.01), rounds_count=1) for value in (10.0, 540.0, 11.0))
-    assert rank_groups([one, other, third], 0.0) == (1, 1, 1)
-    assert verdict(other, one, 0.0) == "no clear difference"
+    first, second, third = (replace(fixed(value, 0.01), rounds_count=1) for value in (10.0, 540.0, 11.0))
+    assert rank_groups([first, second, third], 0.0) == (1, 1, 1)
+    assert verdict(second, first, 0.0) == "no clear difference"
     assert verdict(fixed(540.0, 0.01), fixed(10.0, 0.01), 0.0) == "slower"
 
 
@@ -345,7 +336,7 @@ def test_a_whole_run_takes_no_time() -> None:
     source = generator()
     cells = [cell(source, 3, 1000) for _ in range(20)]
     start = time.process_time()
-    estimates = [quantile_estimates(one, (0.5, 0.99), source) for one in cells]
+    estimates = [quantile_estimates(cell, (0.5, 0.99), source) for cell in cells]
     rank_groups([p50 for p50, _ in estimates if p50 is not None], 0.02)
     assert time.process_time() - start < 5.0
 
@@ -354,6 +345,6 @@ def test_intervals_cover_the_truth_of_samples_that_are_not_normal() -> None:
     """The experiment of benchmarks/verdicts/coverage.py, short: 50 of a true 95 % show fewer than 84 % once in 600."""
     path = Path(__file__).parents[2] / "benchmarks" / "verdicts" / "coverage.py"
     module = runpy.run_path(str(path))
-    found = {shape.__name__: module["share_covered"](shape, 50, 5, 200) for shape in module["SHAPES"]}
-    assert len(found) == 5
-    assert {name: share for name, share in found.items() if share < 0.84} == {}
+    shares = {shape.__name__: module["share_covered"](shape, 50, 5, 200) for shape in module["SHAPES"]}
+    assert len(shares) == 5
+    assert {name: share for name, share in shares.items() if share < 0.84} == {}

@@ -81,8 +81,8 @@ def test_samples_of_negative_and_extreme_values_survive(tmp_path: Path) -> None:
 
 def test_numpy_reads_the_samples_too(tmp_path: Path) -> None:
     path = stored(tmp_path / "run")
-    with np.load(path / "samples" / "0.npz") as found:
-        assert found["writer.sent_ns"].tolist() == [1, 2, 0]
+    with np.load(path / "samples" / "0.npz") as arrays:
+        assert arrays["writer.sent_ns"].tolist() == [1, 2, 0]
 
 
 def test_a_trial_without_samples_says_so_and_has_none(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch) ->
                 writer.append(small_trial(1))
         writer.append(small_trial(1))
     run = load_run(tmp_path / "run")
-    assert [one.trial_id for one in run.trials] == [0, 1]
+    assert [trial.trial_id for trial in run.trials] == [0, 1]
     assert run.problems == ()
 
 
@@ -177,7 +177,7 @@ def test_run_json_is_replaced_as_a_whole(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"run\.json"):
             writer.update(replace(writer.info, started_unix_s=float("nan")))
     assert load_run(path).info.status == "interrupted"
-    assert {one.name for one in path.iterdir()} == {"run.json", "trials.jsonl", "samples"}
+    assert {entry.name for entry in path.iterdir()} == {"run.json", "trials.jsonl", "samples"}
 
 
 def test_a_torn_last_line_is_reported_and_not_fatal(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_torn_last_line_is_reported_and_not_fatal(tmp_path: Path) -> None:
     trials = path / "trials.jsonl"
     trials.write_bytes(trials.read_bytes()[:-20])
     run = load_run(path)
-    assert [one.trial_id for one in run.trials] == [0, 1]
+    assert [trial.trial_id for trial in run.trials] == [0, 1]
     assert run.problems == ("trials.jsonl: line 3 is cut off; 2 whole lines were read",)
 
 
@@ -199,7 +199,7 @@ def test_resuming_removes_a_torn_line_and_goes_on(tmp_path: Path, lost_bytes: in
         writer.append(small_trial(2))
         writer.append(small_trial(3))
     run = load_run(path)
-    assert [one.trial_id for one in run.trials] == [0, 1, 2, 3]
+    assert [trial.trial_id for trial in run.trials] == [0, 1, 2, 3]
     assert run.problems == ()
 
 
@@ -207,9 +207,9 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
     path = stored(tmp_path / "run")
     trials = path / "trials.jsonl"
     trials.write_bytes(trials.read_bytes()[:-20])
-    before = {one: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.rglob("*")}
+    before = {entry: (entry.stat().st_mtime_ns, entry.stat().st_size) for entry in path.rglob("*")}
     load_run(path).samples(0)
-    assert {one: (one.stat().st_mtime_ns, one.stat().st_size) for one in path.rglob("*")} == before
+    assert {entry: (entry.stat().st_mtime_ns, entry.stat().st_size) for entry in path.rglob("*")} == before
 
 
 def test_two_writers_of_one_run_are_refused(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_wrong_field_deep_inside_is_named(tmp_path: Path) -> None:
     line = json.loads((path / "trials.jsonl").read_text().splitlines()[1])
     line["endpoints"][1]["call"]["p50_ns"] = "12"
     edit_line(path, 2, lambda _: json.dumps(line))
-    with pytest.raises(StoreError, match=r"line 2 is malformed: Quantiles\.p50_ns is '12'"):
+    with pytest.raises(StoreError, match=r"line 2 is malformed: endpoints\[1\]\.call\.p50_ns is '12'"):
         load_run(path)
 
 
@@ -410,5 +410,5 @@ def test_the_latest_run_is_found(tmp_path: Path) -> None:
 
 def test_the_builder_makes_sound_runs(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell(factors=(1.0, 0.0))})
-    assert [one.status for one in run.trials].count("failed") == 2
+    assert [trial.status for trial in run.trials].count("failed") == 2
     assert run.problems == ()

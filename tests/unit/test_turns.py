@@ -16,15 +16,8 @@ from ipcbench.analysis.summary.summary import summarise
 from ipcbench.harness.digest import Digest
 from ipcbench.harness.plan import GUARD_NS, Plan
 from ipcbench.spec import SweepSpec
-from ipcbench.stats.decisions import (
-    Estimate,
-    compare,
-    p_value,
-    paired_noise_floor_ratio,
-    rank_groups,
-    ratio,
-    round_differences,
-)
+from ipcbench.stats.decisions import compare, p_value, rank_groups
+from ipcbench.stats.estimates import Estimate, paired_noise_floor_ratio, ratio, round_differences
 from tests.unit.builders import Cell, make_run, sweep_of
 
 TURNS = 10

@@ -20,18 +20,8 @@ from ipcbench.util.units import (
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ("0", 0),
-        ("64", 64),
-        ("64B", 64),
-        (" 64 B ", 64),
-        ("1KiB", 1024),
-        ("4 MiB", 4 * 2**20),
-        ("1GiB", 2**30),
-        ("1kB", 1000),
-        ("1KB", 1000),
-        ("1.5MB", 1_500_000),
-        ("0.5KiB", 512),
-        ("2GB", 2_000_000_000),
+        *[("0", 0), ("64", 64), ("64B", 64), (" 64 B ", 64), ("1KiB", 1024), ("4 MiB", 4 * 2**20), ("1GiB", 2**30)],
+        *[("1kB", 1000), ("1KB", 1000), ("1.5MB", 1_500_000), ("0.5KiB", 512), ("2GB", 2_000_000_000)],
     ],
 )
 def test_sizes_are_read(text: str, count: int) -> None:
@@ -52,14 +42,8 @@ def test_what_is_no_size_is_refused_with_field_and_value(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("0.3", 0.3),
-        ("300ms", 0.3),
-        ("60s", 60.0),
-        ("2min", 120.0),
-        ("1h", 3600.0),
-        ("5us", 5e-6),
-        ("5µs", 5e-6),
-        ("7ns", 7e-9),
+        *[("0.3", 0.3), ("300ms", 0.3), ("60s", 60.0), ("2min", 120.0), ("1h", 3600.0)],
+        *[("5us", 5e-6), ("5µs", 5e-6), ("7ns", 7e-9)],
     ],
 )
 def test_durations_are_read(text: str, seconds: float) -> None:
@@ -99,16 +83,8 @@ def test_sizes_are_written_in_binary_units_only_if_exact(count: int, text: str) 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0"),
-        (1, "1.00"),
-        (12.345, "12.3"),
-        (999, "999"),
-        (999.6, "1,000"),
-        (1234, "1,230"),
-        (1234567, "1,230,000"),
-        (0.05678, "0.0568"),
-        (0.001, "0.00100"),
-        (-12.345, "-12.3"),
+        *[(0, "0"), (1, "1.00"), (12.345, "12.3"), (999, "999"), (999.6, "1,000"), (1234, "1,230")],
+        *[(1234567, "1,230,000"), (0.05678, "0.0568"), (0.001, "0.00100"), (-12.345, "-12.3")],
     ],
 )
 def test_numbers_keep_three_digits_and_no_exponent(value: float, text: str) -> None:
@@ -123,13 +99,8 @@ def test_a_written_number_is_within_half_a_unit_of_its_third_digit(value: float)
 @pytest.mark.parametrize(
     ("value_ns", "text"),
     [
-        (5.74, "5.74 ns"),
-        (999.0, "999 ns"),
-        (1_004.0, "1.00 µs"),
-        (5_740.0, "5.74 µs"),
-        (5_740_000.0, "5.74 ms"),
-        (5_740_000_000.0, "5.74 s"),
-        (0.0, "0 ns"),
+        *[(0.0, "0 ns"), (5.74, "5.74 ns"), (999.0, "999 ns"), (1_004.0, "1.00 µs"), (5_740.0, "5.74 µs")],
+        *[(5_740_000.0, "5.74 ms"), (5_740_000_000.0, "5.74 s")],
     ],
 )
 def test_times_change_units_by_thousands(value_ns: float, text: str) -> None:

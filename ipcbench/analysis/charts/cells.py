@@ -24,7 +24,7 @@ from ipcbench.analysis.summary.wording import setting_title
 from ipcbench.errors import StoreError
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import MIN_TAIL_COUNT
+from ipcbench.stats.estimates import MIN_TAIL_COUNT
 from ipcbench.util.units import format_significant
 
 _Kind = Literal["latency", "round trip"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ipcbench.analysis.summary.cells import CellSummary, Setting
 from ipcbench.render.charts import Axis, Marks
-from ipcbench.stats.decisions import Interval
+from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_significant
 
 

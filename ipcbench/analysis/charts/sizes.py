@@ -20,7 +20,7 @@ from ipcbench.render.charts import (
     shown_name,
     spread_ticks,
 )
-from ipcbench.stats.decisions import Interval
+from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_significant
 
 _MAX_MISSING = 6

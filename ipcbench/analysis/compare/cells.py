@@ -18,7 +18,7 @@ from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import CodecName, Delivery, Mode, PayloadKind, Touch, TrialSpec, WaitStrategy
 from ipcbench.stats.bootstrap import median_estimate
-from ipcbench.stats.decisions import Estimate, noise_floor_ratio
+from ipcbench.stats.estimates import Estimate, noise_floor_ratio
 
 Metric = Literal["latency-p50", "latency-p99", "round-trip-p50", "round-trip-p99", "throughput", "decode-p50"]
 METRICS: tuple[Metric, ...] = get_args(Metric)

@@ -2,7 +2,7 @@
 
 Many figures are tested at once, and of many equal ones some look different by chance: the p-values are therefore
 adjusted by Holm's method over all that is tested, and a difference is called one only if its adjusted p-value is below
-5 %, besides what `measure.stats.compare` asks for. docs/compare.md has the rule and what it was checked with.
+5 %, besides what `stats.decisions.compare` asks for. docs/compare.md has the rule and what it was checked with.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from ipcbench.analysis.summary.notes import one_line
 from ipcbench.errors import ConfigError
 from ipcbench.results.store import Run
 from ipcbench.spec import require_choice, require_range
-from ipcbench.stats.decisions import Estimate, Interval, p_value, ratio
+from ipcbench.stats.decisions import p_value
+from ipcbench.stats.estimates import Estimate, Interval, ratio
 
 MAX_GATE_RATIO = 10.0
 _MIN_GATE_RATIO = 1e-4

@@ -14,7 +14,8 @@ from ipcbench.analysis.compare.rules import Verdict
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import plural, ratio_words
 from ipcbench.render.table import NOT_MEASURED
-from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO, Interval
+from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO
+from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 JSON_VERSION = 1

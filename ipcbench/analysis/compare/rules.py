@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ipcbench.stats.decisions import LEAST_RATIO, LEVEL, MIN_DIFFERENCE_RATIO, Interval, compare, may_be_equal
+from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO, compare, may_be_equal
+from ipcbench.stats.estimates import LEVEL, Interval
 from ipcbench.util.units import format_significant
 
 Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]

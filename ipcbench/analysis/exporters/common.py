@@ -14,7 +14,7 @@ from ipcbench.errors import StoreError
 from ipcbench.results.model import TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import Mode
-from ipcbench.stats.decisions import IntArray
+from ipcbench.stats.estimates import IntArray
 
 # What a name leaves unsaid. Not taken from the defaults of a sweep: if one of those changes, a series must not go on
 # under its old name with another meaning.

@@ -15,7 +15,7 @@ from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import plural
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import Interval
+from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_significant
 
 

@@ -26,7 +26,7 @@ from ipcbench.analysis.summary.cells import setting_of
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.results.model import EndpointResult, TrialResult
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import IntArray
+from ipcbench.stats.estimates import IntArray
 from ipcbench.stats.histogram import SIGNIFICANT_DIGITS, Histogram, bin_index
 from ipcbench.util.bins import BIN_COUNT
 

@@ -21,7 +21,7 @@ from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import size_words
 from ipcbench.results.model import TrialResult
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import IntArray
+from ipcbench.stats.estimates import IntArray
 from ipcbench.util.units import format_duration_ns
 
 WORST_COUNT = 3

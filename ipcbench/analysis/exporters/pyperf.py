@@ -20,7 +20,7 @@ from ipcbench.analysis.summary.notes import one_line
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import Mode
-from ipcbench.stats.decisions import quantile
+from ipcbench.stats.estimates import quantile
 
 FORMAT_VERSION = "1.0"
 

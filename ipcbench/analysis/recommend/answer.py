@@ -16,7 +16,7 @@ from ipcbench.backend import Address, Backend, Reader, Writer
 from ipcbench.errors import Unsupported
 from ipcbench.registry import get_backend
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, WaitStrategy
-from ipcbench.stats.decisions import Interval
+from ipcbench.stats.estimates import Interval
 
 DOCUMENT_VERSION = 1
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipcbench.analysis.summary.notes import one_line, printable
 from ipcbench.analysis.summary.wording import joined, plural, ratio_words
-from ipcbench.stats.decisions import Interval
+from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_duration_ns, format_significant
 
 if TYPE_CHECKING:

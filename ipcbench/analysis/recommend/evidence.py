@@ -11,7 +11,7 @@ from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
 from ipcbench.analysis.summary.curves import Axis, estimate_of, mixed, neighbours, share_of
 from ipcbench.analysis.summary.facts import stamped_count, unsteady_count
 from ipcbench.analysis.summary.notes import PLACEMENT_NOTE, one_line
-from ipcbench.stats.decisions import MIN_ROUNDS, Estimate, Interval
+from ipcbench.stats.estimates import MIN_ROUNDS, Estimate, Interval
 from ipcbench.util.units import format_significant
 
 Sureness = Literal["high", "moderate", "low", "none"]

@@ -37,7 +37,8 @@ from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import joined
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import Interval, rank_groups, ratio, verdict
+from ipcbench.stats.decisions import rank_groups, verdict
+from ipcbench.stats.estimates import Interval, ratio
 from ipcbench.util.units import format_significant
 
 _CLOSE_RATIO = 1.1

@@ -13,7 +13,7 @@ from ipcbench.analysis.report.tables import Tables
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
 from ipcbench.analysis.summary.notes import printable
 from ipcbench.analysis.summary.wording import setting_title, verdict
-from ipcbench.stats.decisions import Interval
+from ipcbench.stats.estimates import Interval
 
 JSON_VERSION = 1
 

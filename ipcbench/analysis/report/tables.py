@@ -13,7 +13,7 @@ from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import header, ratio_words, setting_title, verdict
 from ipcbench.render.table import NOT_MEASURED, Column, Table, number
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import Interval
+from ipcbench.stats.estimates import Interval
 
 _TOO_FEW = "n/a"
 

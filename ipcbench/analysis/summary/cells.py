@@ -9,7 +9,7 @@ from typing import Literal
 from ipcbench.analysis.summary.figures import CellFigures
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.spec import CodecName, Delivery, PayloadKind, Touch, WaitStrategy
-from ipcbench.stats.decisions import Interval
+from ipcbench.stats.estimates import Interval
 
 CellStatus = Literal["ok", "failed", "skipped"]
 Metric = Literal["latency", "round trip", "throughput"]

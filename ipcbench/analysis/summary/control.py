@@ -11,7 +11,7 @@ from ipcbench.analysis.summary.cells import Control, Metric
 from ipcbench.analysis.summary.notes import is_sound
 from ipcbench.results.store import Run
 from ipcbench.spec import Mode
-from ipcbench.stats.decisions import MIN_ROUNDS, Interval
+from ipcbench.stats.estimates import MIN_ROUNDS, Interval
 from ipcbench.stats.student import student_975
 
 _METRICS: dict[Mode, Metric] = {"paced": "latency", "pingpong": "round trip", "saturate": "throughput"}

@@ -17,7 +17,8 @@ import numpy as np
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary
 from ipcbench.analysis.summary.curves import Axis, Curve, Point, curves, families, log_replicates, position
 from ipcbench.analysis.summary.wording import family_words, joined
-from ipcbench.stats.decisions import LEVEL, FloatArray, Interval, verdict
+from ipcbench.stats.decisions import verdict
+from ipcbench.stats.estimates import LEVEL, FloatArray, Interval
 from ipcbench.util.units import format_significant
 
 BETTER: Mapping[Axis, str] = {

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ipcbench.analysis.summary.cells import CellSummary, Setting, SettingSummary, Summary
 from ipcbench.analysis.summary.facts import cpu_estimate, cpu_rounds_ns
-from ipcbench.stats.decisions import Estimate, FloatArray, noise_floor_ratio, satterthwaite
+from ipcbench.stats.estimates import Estimate, FloatArray, noise_floor_ratio, satterthwaite
 from ipcbench.stats.student import student_975
 
 Axis = Literal["latency", "round trip", "throughput", "cpu"]

@@ -12,7 +12,7 @@ from ipcbench.analysis.summary.figures import SEED
 from ipcbench.results.model import EndpointResult, TrialResult
 from ipcbench.spec import Mode
 from ipcbench.stats.bootstrap import REPLICATES
-from ipcbench.stats.decisions import Estimate, FloatArray
+from ipcbench.stats.estimates import Estimate, FloatArray
 
 
 def cpu_rounds_ns(trials: Sequence[TrialResult]) -> tuple[float, ...]:

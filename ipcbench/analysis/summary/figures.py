@@ -12,7 +12,7 @@ from ipcbench.errors import StoreError
 from ipcbench.results.model import EndpointResult, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.stats.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
-from ipcbench.stats.decisions import Estimate, FloatArray, IntArray
+from ipcbench.stats.estimates import Estimate, FloatArray, IntArray
 
 SEED = 20_240_229
 """Of every bootstrap: the same run always gives the same intervals."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from ipcbench.results.model import TrialResult
-from ipcbench.stats.decisions import MIN_ROUNDS
+from ipcbench.stats.estimates import MIN_ROUNDS
 from ipcbench.util.units import format_significant
 
 _MAX_PLACEMENT_RATIO = 1.6

@@ -26,7 +26,8 @@ from ipcbench.analysis.summary.notes import cell_notes, failure_reason, is_sound
 from ipcbench.errors import StoreError
 from ipcbench.results.model import Floor, RunInfo, TrialResult
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import Estimate, Interval, noise_floor_ratio, paired_noise_floor_ratio, rank_groups, ratio
+from ipcbench.stats.decisions import rank_groups
+from ipcbench.stats.estimates import Estimate, Interval, noise_floor_ratio, paired_noise_floor_ratio, ratio
 
 
 @dataclass(frozen=True, slots=True)

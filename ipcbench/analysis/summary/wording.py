@@ -7,7 +7,8 @@ from typing import Any
 
 from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
 from ipcbench.analysis.summary.facts import stamped_count
-from ipcbench.stats.decisions import MIN_DIFFERENCE_RATIO, Interval
+from ipcbench.stats.decisions import MIN_DIFFERENCE_RATIO
+from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 _LEAST_BOUND, _MOST_BOUND = 0.01, 99.0

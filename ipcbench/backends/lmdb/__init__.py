@@ -1,1 +1,1 @@
-"""Transport over an LMDB database: one key a message."""
+"""Transport over an LMDB database: one key per message."""

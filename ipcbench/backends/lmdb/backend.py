@@ -1,18 +1,18 @@
 """LMDB: a memory-mapped database; one write transaction a message, reads show the database's own pages.
 
-every_message: message n is the value of key n modulo `depth`. A reader keeps a read transaction, a snapshot, until it
-has read all that the snapshot holds and asks for more. LMDB writes nothing in place that a snapshot shows, so a view
-stays as it is while the writer goes on. Large messages are deleted when all are done with them, so that the pages in
-use fit in the cache.
+every_message: message n is the value of key n modulo `depth`. A reader keeps a read transaction (a snapshot) until it
+has read everything in the snapshot and asks for more. LMDB overwrites no page that a snapshot shows, so a view stays
+unchanged while the writer continues. Large messages are deleted when all readers have finished with them, so that the
+pages in use fit in the cache.
 
-latest_value: `readers + 2` keys; the hazard slots say which one is free and which the newest. A kept snapshot would
-pin every page that is freed while a slow reader looks at one value. A pinned key keeps just that value: LMDB moves or
-frees the pages of a large value only when its own key is written. A small value shares its page with others and is
-copied.
+latest_value: `readers + 2` keys; the hazard slots tell which one is free and which is the latest. A lasting snapshot
+would keep every page that is freed while a slow reader looks at one value. A pinned key keeps only that value: LMDB
+moves or frees the pages of a large value only when its own key is written. A small value shares its page with others
+and is copied.
 
-Durability: no call waits for the disk (`sync=False`). What `write` has committed outlives every process, however it
-ends, until `destroy`; a crash of the system may lose or damage it. An endpoint whose process was killed may be opened
-again and goes on where it was; the message that a reader was looking at comes again.
+Durability: no call waits for the disk (`sync=False`). A committed message outlives every process, however it ends,
+until `destroy`; a crash of the system may lose or damage it. An endpoint whose process was killed may be opened again
+and continues where it was; a reader gets the message that it was looking at once more.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
-from ipcbench.backends.lmdb.layout import Layout
-from ipcbench.backends.lmdb.store import Store, absence, make_files
+from ipcbench.backends.lmdb.database import Database, Layout, absence, make_files
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderSide, WriterSide
-from ipcbench.sync.hazard import SlotReader, SlotWriter
+from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderCursors, WriterCursors
+from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.locks import channel_directory, remove_directory
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
-"""What a closed reader looks at: nothing arrives there and nobody sleeps, so it ends in asking whether it is open."""
+"""Words of a closed reader: nothing arrives there and no peer sleeps, so `read` ends in `require_open`."""
 
 
 def _no_snapshot(key: bytes) -> None:
@@ -39,32 +38,32 @@ def _no_snapshot(key: bytes) -> None:
 
 
 class _LmdbWriter(Writer):
-    """What both writers hold; a subclass knows which key comes next."""
+    """State of both writers; a subclass chooses the next key."""
 
-    def __init__(self, channel: ChannelSpec, store: Store) -> None:
-        self._side = WriterSide(store.words, channel, channel_directory(channel.name))
-        self._store = store
-        self._words = store.words
+    def __init__(self, channel: ChannelSpec, database: Database) -> None:
+        self._cursors = WriterCursors(database.words, channel, channel_directory(channel.name))
+        self._database = database
+        self._words = database.words
         self._layout = Layout(channel)
         self._keys = self._layout.keys()
         self._limit_bytes = channel.max_message_bytes
 
     def close(self) -> None:
-        if not self._side.closed:
-            self._side.close()
-            self._store.close()
+        if not self._cursors.closed:
+            self._cursors.close()
+            self._database.close()
 
 
 class RingWriter(_LmdbWriter):
     """Writer of an every_message channel."""
 
-    def __init__(self, channel: ChannelSpec, store: Store) -> None:
-        super().__init__(channel, store)
-        self._put = store.put
+    def __init__(self, channel: ChannelSpec, database: Database) -> None:
+        super().__init__(channel, database)
+        self._put = database.put
         self._count = len(self._keys)
         self._small_bytes, self._large_count = self._layout.small_bytes, self._layout.large_count
-        self._fenced = self._side.fenced
-        first, *self._more_sleep_words = self._side.sleep_words
+        self._fenced = self._cursors.fenced
+        first, *self._more_sleep_words = self._cursors.sleep_words
         self._sleep_word = first
         self._sequence = self._words[PUBLISHED]  # above 0 if an earlier writer was killed
         self._room = self._consumed = 0
@@ -79,26 +78,26 @@ class RingWriter(_LmdbWriter):
             stale = self._make_room(size_bytes, timeout_s)
         key = self._keys[sequence % self._count]
         if not self._put(key, message, stale):
-            self._store.put_when_it_fits(key, message, self._consumed_keys, self._side.check_peers, timeout_s)
+            self._database.put_when_it_fits(key, message, self._consumed_keys, self._cursors.check_peers, timeout_s)
         self._sequence = sequence + 1
         words = self._words
         if self._fenced:
-            self._side.store_published(PUBLISHED, sequence + 1)
+            self._cursors.store_published(PUBLISHED, sequence + 1)
         else:
             words[PUBLISHED] = sequence + 1
         if words[self._sleep_word] or self._more_sleep_words:
-            self._side.ring_sleepers()
+            self._cursors.ring_sleepers()
 
     def _make_room(self, size_bytes: int, timeout_s: float | None) -> Sequence[bytes]:
-        """Wait until the message may be stored beside those that are still needed; return what to delete for it."""
+        """Wait until the message may be stored beside those still needed; return the keys to delete for it."""
         is_large = size_bytes > self._small_bytes
         sequence = self._sequence
         first = sequence + 1 - (self._large_count if is_large else self._count)
         if first > self._consumed or size_bytes > self._limit_bytes:
-            self._side.require_open()
+            self._cursors.require_open()
             if size_bytes > self._limit_bytes:
                 raise MessageTooLarge(size_bytes, self._limit_bytes)
-            self._consumed = self._side.wait_until_consumed(first, timeout_s)
+            self._consumed = self._cursors.wait_until_consumed(first, timeout_s)
             self._room = self._consumed + self._count
         if not is_large or first <= self._oldest:
             return ()
@@ -109,92 +108,92 @@ class RingWriter(_LmdbWriter):
 
     def _consumed_keys(self) -> Sequence[bytes]:
         oldest = max(self._sequence - self._count, 0)
-        count = max(min(self._side.slowest(), self._sequence) - oldest, 0)
+        count = max(min(self._cursors.slowest(), self._sequence) - oldest, 0)
         begin = oldest % self._count
         return self._keys_twice[begin : begin + count]
 
 
 class LatestWriter(_LmdbWriter):
-    """Writer of a latest_value channel; waits only if a reader stops while taking a value and the database fills."""
+    """Writer of a latest_value channel; it waits only if a reader stops while taking a value and the database fills."""
 
-    def __init__(self, channel: ChannelSpec, store: Store) -> None:
-        super().__init__(channel, store)
-        self._pins = SlotWriter(self._side, self._words, channel.readers, len(self._keys))
+    def __init__(self, channel: ChannelSpec, database: Database) -> None:
+        super().__init__(channel, database)
+        self._hazard_slots = WriterHazardSlots(self._cursors, self._words, channel.readers, len(self._keys))
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        self._side.require_open()
+        self._cursors.require_open()
         size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
-        slot = self._pins.free()
-        if not self._store.put(self._keys[slot], message):
-            self._store.put_when_it_fits(self._keys[slot], message, tuple, self._side.check_peers, timeout_s)
-        self._pins.announce(slot)
+        slot = self._hazard_slots.free()
+        if not self._database.put(self._keys[slot], message):
+            self._database.put_when_it_fits(self._keys[slot], message, tuple, self._cursors.check_peers, timeout_s)
+        self._hazard_slots.announce(slot)
 
 
 class _LmdbReader(Reader):
-    """What both readers hold."""
+    """State of both readers."""
 
-    def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
-        self._side = ReaderSide(store.words, channel, channel_directory(channel.name), index)
-        self._store = store
-        self._words = store.words
+    def __init__(self, channel: ChannelSpec, database: Database, index: int) -> None:
+        self._cursors = ReaderCursors(database.words, channel, channel_directory(channel.name), index)
+        self._database = database
+        self._words = database.words
         self._keys = Layout(channel).keys()
         self._view: memoryview | None = None
 
     def close(self) -> None:
-        if not self._side.closed:
-            self._side.close()
-            self._store.close(self._view)
+        if not self._cursors.closed:
+            self._cursors.close()
+            self._database.close(self._view)
 
 
 class RingReader(_LmdbReader):
     """Reader of an every_message channel; its views are the database's own pages, held by its snapshot."""
 
-    def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
-        super().__init__(channel, store, index)
+    def __init__(self, channel: ChannelSpec, database: Database, index: int) -> None:
+        super().__init__(channel, database, index)
         self._count = len(self._keys)
-        self._fenced = self._side.fenced
-        self._consumed_word = self._side.consumed_word
-        self._spins = range(self._side.first_looks)
+        self._fenced = self._cursors.fenced
+        self._consumed_word = self._cursors.consumed_word
+        self._spins = range(self._cursors.first_looks)
         self._sequence = self._words[self._consumed_word]  # above 0 if an earlier reader was killed
         self._covered = 0
-        self._snapshot = store.snapshot
+        self._snapshot = database.snapshot
         self._get: Callable[[bytes], memoryview | None] = _no_snapshot
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
         words = self._words
         if self._fenced:
-            self._side.store_published(self._consumed_word, sequence)
+            self._cursors.store_published(self._consumed_word, sequence)
         else:
-            words[self._consumed_word] = sequence  # the last view is done with
+            words[self._consumed_word] = sequence  # finished with the last view
         if words[WRITER_SLEEPS]:
-            self._side.ring_writer()
+            self._cursors.ring_writer()
         if sequence >= self._covered:
-            self._get = _no_snapshot  # the last reference to the old one, which ends here
+            self._get = _no_snapshot  # drops the last reference to the old snapshot, which ends it
             covered = words[PUBLISHED]
             if covered <= sequence:
                 covered = self._await(sequence, timeout_s)
             if self._fenced:
-                self._side.fence()
+                self._cursors.fence()
             self._get = self._snapshot()
             self._covered = covered
         view = self._get(self._keys[sequence % self._count])
         if view is None:
-            raise TransportError(f"message {sequence} is not in the database of channel {self._side.channel.name!r}")
+            raise TransportError(f"message {sequence} is not in the database of channel {self._cursors.channel.name!r}")
         self._sequence = sequence + 1
         self._view = view
         return view
 
     def _await(self, sequence: int, timeout_s: float | None) -> int:
-        """Wait for that message; return how many are published."""
+        """Wait for message `sequence`; return how many are published."""
         words = self._words
         for _ in self._spins:
             if words[PUBLISHED] > sequence:
                 return words[PUBLISHED]
-        self._side.require_open()
-        if not self._side.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s):
+        self._cursors.require_open()
+        if not self._cursors.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s):
             raise EndOfStream(f"channel ended after {sequence} messages")
         return words[PUBLISHED]
 
@@ -207,18 +206,18 @@ class RingReader(_LmdbReader):
 class LatestReader(_LmdbReader):
     """Reader of a latest_value channel; its views are the pages of a value whose key is pinned, or a small copy."""
 
-    def __init__(self, channel: ChannelSpec, store: Store, index: int) -> None:
-        super().__init__(channel, store, index)
-        self._pins = SlotReader(self._side, self._words)
-        self._copied_bytes = store.page_bytes
+    def __init__(self, channel: ChannelSpec, database: Database, index: int) -> None:
+        super().__init__(channel, database, index)
+        self._hazard_slots = ReaderHazardSlots(self._cursors, self._words)
+        self._copied_bytes = database.page_bytes
 
     def read(self, timeout_s: float | None = None) -> memoryview:
-        self._side.require_open()
-        slot = self._pins.take(timeout_s)
-        get = self._store.snapshot()
+        self._cursors.require_open()
+        slot = self._hazard_slots.take(timeout_s)
+        get = self._database.snapshot()
         view = get(self._keys[slot])
         if view is None:
-            raise TransportError(f"the newest value is not in the database of channel {self._side.channel.name!r}")
+            raise TransportError(f"the latest value is not in the database of channel {self._cursors.channel.name!r}")
         if len(view) <= self._copied_bytes:
             view = memoryview(bytes(view))
         self._view = view
@@ -259,14 +258,14 @@ class Lmdb(Backend):
     def open_writer(self, address: Address) -> Writer:
         self.probe()
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
-        with Store.opened(address.channel, Layout(address.channel).map_bytes) as store:
-            return kind(address.channel, store)
+        with Database.opened(address.channel, Layout(address.channel).map_bytes) as database:
+            return kind(address.channel, database)
 
     def open_reader(self, address: Address, index: int) -> Reader:
         self.probe()
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
-        with Store.opened(address.channel, Layout(address.channel).map_bytes) as store:
-            return kind(address.channel, store, index)
+        with Database.opened(address.channel, Layout(address.channel).map_bytes) as database:
+            return kind(address.channel, database, index)
 
     def destroy(self, address: Address) -> None:
         remove_directory(address.channel.name)

@@ -1,1 +1,1 @@
-"""Transports over MPI: lowercase bcast, pkl5, uppercase Bcast, and point to point."""
+"""Transports over MPI: bcast of a pickled message, pkl5, Bcast of a buffer, and point to point."""

@@ -1,8 +1,8 @@
 """MPI: `bcast` of a pickled object, the same by pickle protocol 5, `Bcast` of a buffer, `Isend`/`Recv` to each reader.
 
-All data goes through the MPI call that a backend is named for. The words by which the endpoints agree on it lie in a
-file of shared memory, so all processes of a channel run on one host. MPI starts when a process opens its first
-endpoint, and MPI's own start waits for all processes of the launch.
+All data goes through the MPI call that a backend is named after. The words by which the endpoints agree on each call
+lie in a file in shared memory, so all processes of a channel run on one host. A process starts MPI when it opens its
+first endpoint, and MPI's start waits for all processes of the launch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, unavailable
-from ipcbench.backends.mpi.calls import Bcast, Call, Pickle5Bcast, PickledBcast, PointToPoint
-from ipcbench.backends.mpi.flow import MOST_AHEAD, RUN_WORDS, Link
-from ipcbench.backends.mpi.reader import MpiReader
-from ipcbench.backends.mpi.writer import MpiWriter
+from ipcbench.backends.mpi.endpoints import MOST_AHEAD, RUN_WORDS, MpiReader, MpiWriter
+from ipcbench.backends.mpi.links import Bcast, MpiLink, Pickle5Bcast, PickledBcast, PointToPoint
 from ipcbench.errors import BackendUnavailable, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import (
@@ -28,10 +26,10 @@ from ipcbench.sync.cursors import (
     MAX_READERS,
     NEW,
     WRITER_STATE,
-    ReaderSide,
-    WriterSide,
-    board_bytes,
+    ReaderCursors,
+    WriterCursors,
     consumed_word,
+    cursors_bytes,
     make_doorbells,
 )
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
@@ -40,16 +38,16 @@ from ipcbench.util.clock import deadline_ns
 
 _HINT = "pip install 'ipcbench[mpi]'"
 _OPEN_S = 60.0
-"""How long the endpoints of a channel wait for one another when they open."""
+"""How long an endpoint that opens waits for the channel's other endpoints."""
 
 
 def start_mpi(name: str) -> ModuleType:
-    """Return mpi4py's MPI, which starts MPI if that has not happened yet.
+    """Return mpi4py's module MPI; importing it starts MPI.
 
-    It starts at mpi4py's level of thread support, `multiple`, unless `MPI4PY_RC_THREAD_LEVEL` says otherwise. At
-    `serialized` MPICH takes no locks and never gives up a core: between two processes with a core each, small messages
-    go twice as fast and large ones at half the speed or less; four processes on two cores take hundreds of times as
-    long (`MPI4PY_RC_THREAD_LEVEL=serialized python benchmarks/peers/mpi_plain.py`). So the default is the one to keep.
+    It starts at mpi4py's default level of thread support, `multiple`, unless `MPI4PY_RC_THREAD_LEVEL` says otherwise.
+    At `serialized` MPICH takes no locks and never yields: between two processes with a core each, small messages are
+    twice as fast and large ones at most half as fast; four processes on two cores take hundreds of times as long
+    (`MPI4PY_RC_THREAD_LEVEL=serialized python benchmarks/peers/mpi_plain.py`).
     """
     try:
         from mpi4py import MPI
@@ -61,7 +59,7 @@ def start_mpi(name: str) -> ModuleType:
 
 
 class _Words:
-    """The file of shared words of a channel, mapped."""
+    """A channel's file of shared words, mapped."""
 
     def __init__(self, channel: ChannelSpec) -> None:
         size_bytes = _words_bytes(channel)
@@ -74,11 +72,11 @@ class _Words:
         finally:
             os.close(fd)
         self.words = memoryview(self._map).cast("Q")
-        self.runs = board_bytes(channel.readers) // 8, _run_slots(channel)
+        self.runs = cursors_bytes(channel.readers) // 8, _run_slots(channel)
 
     def close(self) -> None:
         self.words.release()
-        with suppress(BufferError):  # a failure's traceback still refers to a view: the memory goes with it
+        with suppress(BufferError):  # a traceback still refers to a view and frees the memory later
             self._map.close()
 
 
@@ -87,18 +85,18 @@ def _run_slots(channel: ChannelSpec) -> int:
 
 
 def _words_bytes(channel: ChannelSpec) -> int:
-    return board_bytes(channel.readers) + 8 * RUN_WORDS * _run_slots(channel)
+    return cursors_bytes(channel.readers) + 8 * RUN_WORDS * _run_slots(channel)
 
 
 def _words_path(name: str) -> Path:
-    """Return where the words lie: in memory, or where there is no such folder, in the channel's directory."""
+    """Return the file of the words: in /dev/shm, or in the channel's directory where there is no such folder."""
     memory = Path("/dev/shm")  # noqa: S108 - named after the channel, for this user only
     return memory / name if memory.is_dir() else channel_directory(name) / "words"
 
 
-def _await_all(side: WriterSide | ReaderSide) -> None:
-    """Wait until all endpoints of the channel are open: then a call that all must make is certain to return."""
-    words, channel = side.words, side.channel
+def _await_all(cursors: WriterCursors | ReaderCursors) -> None:
+    """Wait until all endpoints of the channel are open: then a collective call is certain to return."""
+    words, channel = cursors.words, cursors.channel
     states = [WRITER_STATE, *(consumed_word(index) + 1 for index in range(channel.readers))]
     waiter = Waiter(
         channel.wait,
@@ -106,7 +104,7 @@ def _await_all(side: WriterSide | ReaderSide) -> None:
         doorbell=None,
         arm=lambda: None,
         disarm=lambda: None,
-        check_peers=side.check_peers,
+        check_peers=cursors.check_peers,
     )
     if not waiter.until(lambda: all(words[state] != NEW for state in states), deadline_ns(_OPEN_S)):
         raise TransportTimeout(f"not all endpoints of channel {channel.name!r} opened within {_OPEN_S:g} s")
@@ -115,9 +113,9 @@ def _await_all(side: WriterSide | ReaderSide) -> None:
 
 
 class _Mpi(Backend):
-    """What the four backends share."""
+    """What the four MPI backends share."""
 
-    call: ClassVar[type[Call]]
+    link: ClassVar[type[MpiLink]]
     capabilities: ClassVar[Capabilities] = Capabilities(
         deliveries=frozenset({"every_message"}),
         when_full="block",
@@ -160,21 +158,21 @@ class _Mpi(Backend):
         channel = address.channel
         with ExitStack() as undo:
             words, mpi = self._begin(channel, 0, undo)
-            side = WriterSide(words.words, channel, channel_directory(channel.name))
-            undo.callback(side.close)
-            link = self._join(mpi, side)
+            cursors = WriterCursors(words.words, channel, channel_directory(channel.name))
+            undo.callback(cursors.close)
+            link = self._join(mpi, cursors)
             undo.pop_all()
-            return MpiWriter(side, words.runs, link, words.close)
+            return MpiWriter(cursors, words.runs, link, words.close)
 
     def open_reader(self, address: Address, index: int) -> Reader:
         channel = address.channel
         with ExitStack() as undo:
             words, mpi = self._begin(channel, index + 1, undo)
-            side = ReaderSide(words.words, channel, channel_directory(channel.name), index)
-            undo.callback(side.close)
-            link = self._join(mpi, side)
+            cursors = ReaderCursors(words.words, channel, channel_directory(channel.name), index)
+            undo.callback(cursors.close)
+            link = self._join(mpi, cursors)
             undo.pop_all()
-            return MpiReader(side, words.runs, link, words.close, index)
+            return MpiReader(cursors, words.runs, link, words.close, index)
 
     def _begin(self, channel: ChannelSpec, member: int, undo: ExitStack) -> tuple[_Words, Any]:
         """Map the words, start MPI, and check that this process is the one that the channel names."""
@@ -183,17 +181,17 @@ class _Mpi(Backend):
         mpi = start_mpi(self.name)
         ranks, rank, size = channel.process_numbers(), mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
         if max(ranks) >= size:
-            raise TransportError(f"channel {channel.name!r} names process {max(ranks)}; there are {size}, from 0")
+            raise TransportError(f"channel {channel.name!r} names rank {max(ranks)}; there are {size}, from 0")
         if member < len(ranks) and ranks[member] != rank:
-            raise TransportError(f"this end of channel {channel.name!r} is for process {ranks[member]}; this is {rank}")
+            raise TransportError(f"this endpoint of channel {channel.name!r} is for rank {ranks[member]}, not {rank}")
         return words, mpi
 
-    def _join(self, mpi: Any, side: WriterSide | ReaderSide) -> Link:
-        _await_all(side)
+    def _join(self, mpi: Any, cursors: WriterCursors | ReaderCursors) -> MpiLink:
+        _await_all(cursors)
         try:
-            return self.call(mpi, side.channel)
+            return self.link(mpi, cursors.channel)
         except mpi.Exception as error:
-            raise TransportError(f"MPI gave channel {side.channel.name!r} no communicator: {error}") from error
+            raise TransportError(f"MPI gave channel {cursors.channel.name!r} no communicator: {error}") from error
 
     def destroy(self, address: Address) -> None:
         _words_path(address.channel.name).unlink(missing_ok=True)
@@ -205,7 +203,7 @@ class MpiNative(_Mpi):
 
     name: ClassVar[str] = "mpi"
     summary: ClassVar[str] = "MPI bcast of a pickled message"
-    call = PickledBcast
+    link = PickledBcast
 
 
 class MpiPkl5(_Mpi):
@@ -213,7 +211,7 @@ class MpiPkl5(_Mpi):
 
     name: ClassVar[str] = "mpi-pkl5"
     summary: ClassVar[str] = "MPI bcast by pickle protocol 5, large messages out of band"
-    call = Pickle5Bcast
+    link = Pickle5Bcast
 
 
 class MpiBuffer(_Mpi):
@@ -221,7 +219,7 @@ class MpiBuffer(_Mpi):
 
     name: ClassVar[str] = "mpi-buffer"
     summary: ClassVar[str] = "MPI Bcast of a buffer, into a preallocated one"
-    call = Bcast
+    link = Bcast
 
 
 class MpiP2p(_Mpi):
@@ -229,4 +227,4 @@ class MpiP2p(_Mpi):
 
     name: ClassVar[str] = "mpi-p2p"
     summary: ClassVar[str] = "MPI Isend to each reader, Recv into a preallocated buffer"
-    call = PointToPoint
+    link = PointToPoint

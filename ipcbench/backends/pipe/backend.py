@@ -1,44 +1,105 @@
-"""The standard library's own transport: a Unix stream socket for each reader, as under `multiprocessing.Pipe`.
+"""The standard library's own transport: one Unix stream socket per reader, as under `multiprocessing.Pipe`.
 
 Each reader listens in the channel's directory as soon as it opens, and the writer connects to all before its first
-message, so the order of opening does not matter and the kernel keeps what a reader has not asked for yet. A message is
-its size in eight bytes and then its bytes; the end of the stream is a size that no message has.
+message, so endpoints may open in any order and the kernel keeps what a reader has not asked for yet. A message is its
+size in eight bytes, then its bytes; a size that no message has ends the stream.
 
-Flow control is by credit: a reader sends a byte for each batch of messages that it has read, and the writer stops when
-the slowest is `depth` behind, or a quarter more (a 64th if messages may be 64 KiB), since receipts come that late. A
-message is taken for all readers or for none: what the kernel does not take while a reader stands still is copied, and a
-thread sends it later, so no time-out leaves half a message behind.
+Flow control is by credit: a reader sends a byte (a receipt) for each batch of messages that it has read, and the writer
+stops when the slowest reader is `depth` behind, or a quarter more (a 64th if messages may be 64 KiB or larger), since
+receipts arrive that late. A message is accepted for all readers or for none: if a reader takes nothing, the part that
+the kernel does not accept is copied and a thread sends it later, so no time-out leaves half a message behind.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from struct import Struct
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
-from ipcbench.backends.pipe.connection import Lane, Pump
-from ipcbench.backends.pipe.reader import END, SIZE, PipeReader, credit, doorbell_path, wait_ready
-from ipcbench.errors import EndpointClosed, MessageTooLarge, PeerLost, TransportError, TransportTimeout
-from ipcbench.spec import ChannelSpec
-from ipcbench.sync.latest import NewestReader
-from ipcbench.sync.liveness import LOOK_NS, Presence, reader_roles
-from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.backends.pipe.connection import Connection, Pump
+from ipcbench.errors import (
+    EndOfStream,
+    EndpointClosed,
+    MessageTooLarge,
+    PeerLost,
+    TransportError,
+    TransportTimeout,
+)
+from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.sync.latest import LatestValueReader
+from ipcbench.sync.liveness import CHECK_NS, Liveness
+from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
 from ipcbench.sync.wait import Doorbell
-from ipcbench.util.clock import deadline_ns, now_ns
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
+_SIZE = Struct("<Q")
+"""The head of a message: its size."""
+_END = 2**64 - 1
+"""The size that ends a stream."""
+
+_HEAD_BYTES = _SIZE.size
+_TIMEVAL = Struct("@ll")
+_PROMPT_BYTES = 2**16
+"""From this size on, a receipt is cheap compared with a message."""
+_MOST_RECEIPTS = 64
+_CHUNK_BYTES = 2**16
+"""How much a reader receives at once while messages are small."""
+_TRY_S, _TRY_US = 0.1, 10_000
+"""A read with this time-out or a longer one first waits `_TRY_US` inside the kernel's receive: a single system call."""
 _JOIN_BYTES = 2**14
-"""Up to this size, a message is joined to its size: cheaper than sending two pieces."""
+"""Up to this size, a message is joined to its head, which is cheaper than sending two pieces."""
 _PATIENCE_NS = 100_000_000
-"""How long a write waits for readers that take nothing, before the rest of its message is copied for the thread."""
+"""How long a write waits for readers that take nothing before it copies the rest of its message for the thread."""
 _LINGER_S, _CLOSE_S = 30.0, 0.1
-"""How long a closed writer's thread goes on sending to readers that stand still, and how long `close` waits for it."""
+"""How long the thread of a closed writer continues to send to slow readers, and how long `close` waits for it."""
 _RECEIPTS_BYTES = 2**16
 _PATH_BYTES = 103
-"""Longest path of a socket on every system."""
+"""Longest socket path that every system allows."""
+
+
+def _credit(channel: ChannelSpec) -> tuple[int, int]:
+    """Return how many messages the slowest reader may be behind, and after how many it sends a receipt.
+
+    The kernel has room for all receipts that can be under way.
+    """
+    batch = max(1, channel.depth // (_MOST_RECEIPTS if channel.max_message_bytes >= _PROMPT_BYTES else 4))
+    return channel.depth + batch - 1, batch
+
+
+def _doorbell_path(directory: Path) -> Path:
+    """Return the path of the doorbell on which the writer waits for its readers."""
+    return directory / "writer.bell"
+
+
+def _ring(directory: Path) -> None:
+    doorbell = Doorbell(_doorbell_path(directory))
+    doorbell.ring()
+    doorbell.close()
+
+
+def _wait_ready(
+    sockets: Iterable[socket.socket], event: int, deadline: int | None, strategy: WaitStrategy = "block"
+) -> bool:
+    """Wait until one of the sockets is ready for `event` or broken; return False if none is by `deadline` (ns)."""
+    poller = select.poll()
+    for waiting in sockets:
+        poller.register(waiting, event)
+    if strategy in {"auto", "block"}:
+        left_s = remaining_s(deadline)
+        return bool(poller.poll(None if left_s is None else left_s * 1e3))
+    while not poller.poll(0):
+        if deadline is not None and now_ns() >= deadline:
+            return False
+        if strategy == "yield":
+            os.sched_yield()
+    return True
 
 
 class _PipeWriter(Writer):
@@ -46,14 +107,14 @@ class _PipeWriter(Writer):
 
     def __init__(self, address: Address) -> None:
         self._channel = address.channel
-        self._presence = Presence(address.channel, "writer")
-        self._doorbell = Doorbell(doorbell_path(self._presence.directory))
+        self._liveness = Liveness(address.channel, "writer")
+        self._doorbell = Doorbell(_doorbell_path(self._liveness.directory))
         self._awaited = reader_roles(address.channel)
-        self._connections: list[socket.socket] = []
-        self._lanes: list[Lane] = []
+        self._sockets: list[socket.socket] = []
+        self._connections: list[Connection] = []
         self._pump = Pump(f"{address.channel.name} pump")
         self._limit_bytes = address.channel.max_message_bytes
-        self._window, self._batch = credit(address.channel)
+        self._window, self._batch = _credit(address.channel)
         self._room = self._granted = 0
         self._begun = False
         self._failure: TransportError | None = None
@@ -68,123 +129,127 @@ class _PipeWriter(Writer):
             self._make_room(deadline_ns(timeout_s))
         self._room -= 1
         if size_bytes <= _JOIN_BYTES:
-            self._send_small(SIZE.pack(size_bytes) + message, timeout_s)
+            self._send_small(_SIZE.pack(size_bytes) + message, timeout_s)
         else:
-            pieces = memoryview(SIZE.pack(size_bytes)), memoryview(message).cast("B")
-            self._send([(lane, [*pieces]) for lane in self._lanes], deadline_ns(timeout_s))
+            pieces = memoryview(_SIZE.pack(size_bytes)), memoryview(message).cast("B")
+            self._send([(connection, [*pieces]) for connection in self._connections], deadline_ns(timeout_s))
 
     def _send_small(self, frame: bytes, timeout_s: float | None) -> None:
         unsent, now = [], socket.MSG_DONTWAIT
-        for lane in self._lanes:
+        for connection in self._connections:
             try:
-                sent = 0 if lane.held else lane.socket.send(frame, now)
+                sent = 0 if connection.held else connection.socket.send(frame, now)
             except OSError:  # full, or gone: `_send` finds out
                 sent = 0
             if sent != len(frame):
-                unsent.append((lane, [memoryview(frame)[sent:]]))
+                unsent.append((connection, [memoryview(frame)[sent:]]))
         if unsent:
             self._send(unsent, deadline_ns(timeout_s))
 
-    def _send(self, unsent: Sequence[tuple[Lane, list[memoryview]]], deadline: int | None) -> None:
-        """Send the pieces while the readers take them, and hand over the rest.
+    def _send(self, unsent: Sequence[tuple[Connection, list[memoryview]]], deadline: int | None) -> None:
+        """Send the pieces as long as the readers take them, and hand the rest to the thread.
 
         Raises:
             PeerLost: a reader died; the others get the message.
         """
         pump = self._pump
-        rest = [(lane, left) for lane, left in unsent if not (lane.held and pump.add(lane, left, start=False))]
-        dead: list[Lane] = []
+        rest = [
+            (connection, left)
+            for connection, left in unsent
+            if not (connection.held and pump.add(connection, left, start=False))
+        ]
+        dead: list[Connection] = []
         try:
             while rest:
-                rest = [(lane, left) for lane, left in rest if not self._push(lane, left, dead)]
+                rest = [(connection, left) for connection, left in rest if not self._push(connection, left, dead)]
                 patience = now_ns() + _PATIENCE_NS
                 until = patience if deadline is None else min(patience, deadline)
-                sockets = [lane.socket for lane, _ in rest]
-                if rest and not wait_ready(sockets, select.POLLOUT, until, self._channel.wait):
+                sockets = [connection.socket for connection, _ in rest]
+                if rest and not _wait_ready(sockets, select.POLLOUT, until, self._channel.wait):
                     break
         finally:
-            for lane, left in rest:
-                pump.add(lane, left, start=True)
-        for lane in dead:
-            self._drop(lane)
+            for connection, left in rest:
+                pump.add(connection, left, start=True)
+        for connection in dead:
+            self._drop(connection)
 
     @staticmethod
-    def _push(lane: Lane, pieces: list[memoryview], dead: list[Lane]) -> bool:
+    def _push(connection: Connection, pieces: list[memoryview], dead: list[Connection]) -> bool:
         try:
-            return lane.push(pieces)
+            return connection.push(pieces)
         except OSError:
-            dead.append(lane)
+            dead.append(connection)
             return True
 
     def _make_room(self, deadline: int | None) -> None:
-        """Wait until all readers are there and none is too far behind. There is no room after a loss or after close."""
+        """Wait until all readers are connected and none is too far behind; after a loss or `close`, raise its error."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         while self._awaited:
-            self._meet(deadline)
+            self._connect_readers(deadline)
         self._begun = True
         while not self._count_room():
-            sockets = [lane.socket for lane in self._lanes]
-            if not wait_ready(sockets, select.POLLIN, deadline, self._channel.wait):
+            sockets = [connection.socket for connection in self._connections]
+            if not _wait_ready(sockets, select.POLLIN, deadline, self._channel.wait):
                 raise TransportTimeout(f"no room in channel {self._channel.name!r}: a reader is too far behind")
 
     def _count_room(self) -> int:
-        for lane in list(self._lanes):
+        for connection in list(self._connections):
             try:
-                receipts = lane.socket.recv(_RECEIPTS_BYTES, socket.MSG_DONTWAIT)
+                receipts = connection.socket.recv(_RECEIPTS_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 continue
             except OSError:
                 receipts = b""
-            lane.read += len(receipts) * self._batch
+            connection.read += len(receipts) * self._batch
             if not receipts:
-                self._drop(lane)
-        granted = min((lane.read for lane in self._lanes), default=self._granted) + self._window
+                self._drop(connection)
+        granted = min((connection.read for connection in self._connections), default=self._granted) + self._window
         self._room, self._granted = granted - self._granted, granted
         return self._room
 
-    def _drop(self, lane: Lane) -> None:
+    def _drop(self, connection: Connection) -> None:
         """Forget a reader that is gone.
 
         Raises:
             PeerLost: it did not close.
         """
-        if lane in self._lanes:
-            self._lanes.remove(lane)
-        if self._presence.note_of(lane.role) is None:
-            self._lose(lane.role)
+        if connection in self._connections:
+            self._connections.remove(connection)
+        if self._liveness.note_of(connection.role) is None:
+            self._lose(connection.role)
 
     def _lose(self, role: str) -> None:
         self._room = 0
         self._failure = PeerLost(f"{role} of channel {self._channel.name!r} died without closing")
         raise self._failure
 
-    def _meet(self, deadline: int | None) -> None:
-        """Connect to those readers that listen; if some do not yet, wait until one rings."""
+    def _connect_readers(self, deadline: int | None) -> None:
+        """Connect to the readers that listen; if some do not yet, wait until one rings."""
         self._awaited = [role for role in self._awaited if not self._connect(role)]
-        if self._presence.is_time_to_look():
+        if self._liveness.is_check_due():
             self._check_awaited()
         if self._awaited:
-            left_ns = LOOK_NS if deadline is None else min(LOOK_NS, deadline - now_ns())
+            left_ns = CHECK_NS if deadline is None else min(CHECK_NS, deadline - now_ns())
             if left_ns <= 0:
                 raise TransportTimeout(f"channel {self._channel.name!r} has no {self._awaited[0]} yet")
             self._doorbell.sleep(left_ns)
 
     def _connect(self, role: str) -> bool:
-        connection = socket.socket(socket.AF_UNIX)
+        endpoint = socket.socket(socket.AF_UNIX)
         try:
-            connection.connect(str(self._presence.directory / role))
+            endpoint.connect(str(self._liveness.directory / role))
         except OSError:  # it does not listen yet, or no longer
-            connection.close()
+            endpoint.close()
             return False
-        self._connections.append(connection)
-        self._lanes.append(Lane(role, connection))
+        self._sockets.append(endpoint)
+        self._connections.append(Connection(role, endpoint))
         return True
 
     def _check_awaited(self) -> None:
-        self._awaited = [role for role in self._awaited if self._presence.note_of(role) is None]
+        self._awaited = [role for role in self._awaited if self._liveness.note_of(role) is None]
         for role in self._awaited:
-            if self._presence.is_gone(role):
+            if self._liveness.is_gone(role):
                 self._lose(role)
 
     def close(self) -> None:
@@ -194,8 +259,8 @@ class _PipeWriter(Writer):
         self._failure = EndpointClosed(f"the writer of channel {self._channel.name!r} is closed")
         if self._begun:
             with contextlib.suppress(PeerLost):
-                self._send_small(SIZE.pack(END), 0.0)
-        self._presence.leave_note("ended" if self._begun else "unused")
+                self._send_small(_SIZE.pack(_END), 0.0)
+        self._liveness.leave_note("ended" if self._begun else "unused")
         if self._pump.join(0):
             self._release()
         else:
@@ -205,14 +270,142 @@ class _PipeWriter(Writer):
 
     def _release(self) -> None:
         self._pump.join(_LINGER_S)
-        for connection in self._connections:
-            connection.close()
+        for endpoint in self._sockets:
+            endpoint.close()
         self._doorbell.close()
-        self._presence.vacate()
+        self._liveness.release()
+
+
+class _PipeReader(Reader):
+    """Listens, and receives into one buffer that it keeps."""
+
+    def __init__(self, address: Address, index: int) -> None:
+        role = reader_role(address.channel, index)
+        self._channel = address.channel
+        self._liveness = Liveness(address.channel, role)
+        self._socket = socket.socket(socket.AF_UNIX)
+        path = self._liveness.directory / role
+        try:
+            path.unlink(missing_ok=True)  # a reader that died may have left it
+            self._socket.bind(str(path))
+            self._socket.listen(1)
+            _ring(self._liveness.directory)
+        except (OSError, TransportError) as error:
+            self._release()
+            raise TransportError(f"cannot listen at {path}: {error}") from error
+        self._listening = True
+        self._buffer = bytearray(_CHUNK_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._ask_bytes = _CHUNK_BYTES
+        self._until_receipt = self._batch = _credit(address.channel)[1]
+        self._failure: TransportError | None = None
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        start = self._start + _HEAD_BYTES
+        if start > self._end or (stop := start + _SIZE.unpack_from(self._buffer, self._start)[0]) > self._end:
+            self._fill(timeout_s)
+            start = self._start + _HEAD_BYTES
+            stop = start + _SIZE.unpack_from(self._buffer, self._start)[0]
+        self._start = stop
+        self._until_receipt -= 1
+        if not self._until_receipt:
+            self._until_receipt = self._batch
+            with contextlib.suppress(OSError):  # the writer may have closed
+                self._socket.send(b"\1", socket.MSG_DONTWAIT)
+        return self._view[start:stop]
+
+    def _fill(self, timeout_s: float | None) -> None:
+        """Receive until a whole message is in the buffer."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        deadline = deadline_ns(timeout_s)
+        if self._listening:
+            self._accept(deadline)
+        sleepy = self._channel.wait in {"auto", "block"} and (timeout_s is None or timeout_s >= _TRY_S)
+        need = self._needed()
+        while self._end - self._start < need:
+            self._make_space(need)
+            stop = max(self._start + need, min(self._start + self._ask_bytes, len(self._buffer)))
+            try:
+                got = self._socket.recv_into(self._view[self._end : stop], 0, 0 if sleepy else socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                got = -1
+            except OSError:
+                got = 0
+            if got > 0:
+                self._end += got
+                need = self._needed()
+            elif got == 0:
+                self._stop(PeerLost(f"the writer of channel {self._channel.name!r} died without closing"))
+            elif not _wait_ready([self._socket], select.POLLIN, deadline, self._channel.wait):
+                raise TransportTimeout(f"no message in channel {self._channel.name!r} within {timeout_s} s")
+        self._ask_bytes = max(_CHUNK_BYTES, need)  # the next message is probably as large: receive it at once, no more
+
+    def _needed(self) -> int:
+        """Return the size of the next message with its head, or of the head if that is not complete yet."""
+        if self._end - self._start < _HEAD_BYTES:
+            return _HEAD_BYTES
+        size_bytes: int = _SIZE.unpack_from(self._buffer, self._start)[0]
+        if size_bytes == _END:
+            self._stop(EndOfStream(f"channel {self._channel.name!r} has ended"))
+        return _HEAD_BYTES + size_bytes
+
+    def _make_space(self, need: int) -> None:
+        """Make sure that `need` bytes fit behind the start; views returned earlier become invalid."""
+        have = self._end - self._start
+        if self._start + need <= len(self._buffer) and have:
+            return
+        rest = self._view[self._start : self._end]
+        if need > len(self._buffer):
+            self._buffer = bytearray(max(need, 2 * len(self._buffer)))
+            self._view = memoryview(self._buffer)
+        self._view[:have] = rest
+        self._start, self._end = 0, have
+
+    def _accept(self, deadline: int | None) -> None:
+        """Wait for the writer's connection."""
+        while True:
+            slice_end = now_ns() + CHECK_NS
+            if _wait_ready([self._socket], select.POLLIN, slice_end if deadline is None else min(slice_end, deadline)):
+                break
+            if self._liveness.is_check_due():
+                self._check_writer()
+            if deadline is not None and now_ns() >= deadline:
+                raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
+        listener, self._listening = self._socket, False
+        self._socket, _ = listener.accept()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(0, _TRY_US))
+        listener.close()
+
+    def _check_writer(self) -> None:
+        if self._liveness.note_of("writer") == "unused":
+            raise EndOfStream(f"channel {self._channel.name!r} was closed without a message")
+        if self._liveness.is_gone("writer"):
+            raise PeerLost(f"the writer of channel {self._channel.name!r} died without closing")
+
+    def _stop(self, failure: TransportError) -> None:
+        self._failure = failure
+        self._start = self._end = 0
+        raise failure
+
+    def _release(self) -> None:
+        self._socket.close()
+        self._liveness.release()
+
+    def close(self) -> None:
+        if isinstance(self._failure, EndpointClosed):
+            return
+        self._failure = EndpointClosed(f"this reader of channel {self._channel.name!r} is closed")
+        self._start = self._end = 0
+        self._liveness.leave_note()
+        with contextlib.suppress(TransportError):  # the channel was destroyed before
+            _ring(self._liveness.directory)
+        self._release()
 
 
 class Pipe(Backend):
-    """Unix stream sockets, with nothing but the standard library."""
+    """Unix stream sockets, with the standard library only."""
 
     name: ClassVar[str] = "pipe"
     summary: ClassVar[str] = "one Unix stream socket a reader, standard library only (as under multiprocessing.Pipe)"
@@ -237,10 +430,10 @@ class Pipe(Backend):
         self.require(channel)
         longest = str(channel_directory(channel.name) / reader_roles(channel)[-1])
         if len(longest) > _PATH_BYTES:
-            raise TransportError(f"{longest} is too long for a socket's path; set TMPDIR to a shorter folder")
+            raise TransportError(f"{longest} is too long for a socket path; set TMPDIR to a shorter folder")
         directory = make_directory(channel.name)
         try:
-            Doorbell.make(doorbell_path(directory))
+            Doorbell.make(_doorbell_path(directory))
         except OSError as error:
             remove_directory(channel.name)
             raise TransportError(f"cannot make a doorbell in {directory}: {error}") from error
@@ -250,10 +443,10 @@ class Pipe(Backend):
         return _PipeWriter(address)
 
     def open_reader(self, address: Address, index: int) -> Reader:
-        reader = PipeReader(address, index)
+        reader = _PipeReader(address, index)
         if address.channel.delivery == "every_message":
             return reader
-        return NewestReader(reader, f"{address.channel.name} reader-{index}", views_last=False)
+        return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=False)
 
     def destroy(self, address: Address) -> None:
         remove_directory(address.channel.name)

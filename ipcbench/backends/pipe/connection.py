@@ -1,4 +1,4 @@
-"""The writer's connection to one reader, and the thread that sends later what the kernel did not take at once."""
+"""The writer's connection to a reader, and the thread that later sends what the kernel did not accept at once."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import threading
 from collections.abc import Iterable
 
 _MOST_PIECES = 64
-_LOOK_MS = 50
-"""How soon the thread takes care of a lane that is handed over while it waits for another one."""
+_POLL_MS = 50
+"""How soon the thread notices a connection that is added while it waits for others."""
 
 
-class Lane:
+class Connection:
     """A connection to one reader.
 
     Attributes:
-        role: the reader's.
-        socket: the connection.
-        read: how many messages the reader has said it has read.
-        held: whether the pump has something to send here, so that everything else must queue behind it.
+        role: the reader's role.
+        socket: the connected socket.
+        read: number of messages for which the reader has sent receipts.
+        held: whether the pump has data to send here, behind which everything else must queue.
     """
 
     __slots__ = ("backlog", "held", "read", "role", "socket")
 
-    def __init__(self, role: str, connection: socket.socket) -> None:
+    def __init__(self, role: str, endpoint: socket.socket) -> None:
         self.role = role
-        self.socket = connection
+        self.socket = endpoint
         self.read = 0
         self.held = False
         self.backlog: list[memoryview] = []
 
     def push(self, pieces: list[memoryview]) -> bool:
-        """Send as much as the kernel takes now and cut it off `pieces`; return whether that was all.
+        """Send as much as the kernel accepts now and remove it from `pieces`; return whether nothing is left.
 
         Raises:
             OSError: the reader is gone.
@@ -49,37 +49,39 @@ class Lane:
 
 
 class Pump:
-    """Sends backlogs from a thread, which lives while there are any."""
+    """Sends backlogs from a thread that lives as long as there are any."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._lanes: list[Lane] = []
+        self._connections: list[Connection] = []
         self._thread: threading.Thread | None = None
 
-    def add(self, lane: Lane, pieces: Iterable[memoryview], *, start: bool) -> bool:
-        """Copy `pieces` and send them after all that is held for this lane.
+    def add(self, connection: Connection, pieces: Iterable[memoryview], *, start: bool) -> bool:
+        """Copy `pieces` and send them after everything that is held for this connection.
 
         Args:
-            start: False to do so only if something is held for it still.
+            connection: where to send.
+            pieces: what to send.
+            start: False to do so only if the connection still holds something.
 
         Returns:
-            Whether they were taken.
+            Whether the pieces were taken.
         """
         with self._lock:
-            if not (lane.held or start):
+            if not (connection.held or start):
                 return False
-            lane.backlog.append(memoryview(b"".join(pieces)))
-            if not lane.held:
-                lane.held = True
-                self._lanes.append(lane)
+            connection.backlog.append(memoryview(b"".join(pieces)))
+            if not connection.held:
+                connection.held = True
+                self._connections.append(connection)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
             return True
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until all is sent; return whether it is."""
+        """Wait until everything is sent; return whether it is."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
@@ -89,19 +91,19 @@ class Pump:
         while True:
             poller = select.poll()
             with self._lock:
-                self._lanes = [lane for lane in self._lanes if not self._is_done(lane)]
-                if not self._lanes:
+                self._connections = [connection for connection in self._connections if not self._is_done(connection)]
+                if not self._connections:
                     self._thread = None
                     return
-                for lane in self._lanes:
-                    poller.register(lane.socket, select.POLLOUT)
-            poller.poll(_LOOK_MS)
+                for connection in self._connections:
+                    poller.register(connection.socket, select.POLLOUT)
+            poller.poll(_POLL_MS)
 
     @staticmethod
-    def _is_done(lane: Lane) -> bool:
+    def _is_done(connection: Connection) -> bool:
         try:
-            lane.held = not lane.push(lane.backlog)
-        except OSError:  # the writer will find out for itself, and say so
-            lane.backlog.clear()
-            lane.held = False
-        return not lane.held
+            connection.held = not connection.push(connection.backlog)
+        except OSError:  # the writer notices the loss itself and reports it
+            connection.backlog.clear()
+            connection.held = False
+        return not connection.held

@@ -1,65 +1,178 @@
 """Shared memory: a ring of slots for every_message, spare buffers for latest_value; reads copy nothing.
 
-Ring: slot k of `depth` holds `[sequence + 1][size][payload …]`. The writer fills a slot, then stores its first word; a
-reader that finds the number it expects there may read the slot until it says it is done with it, at its next read.
+Ring: slot k of `depth` holds `[sequence + 1][size][payload …]`. The writer fills a slot, then stores its first word. A
+reader that finds the expected number there may use the slot until its next read, where it says that it has finished.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
+from multiprocessing import resource_tracker, shared_memory
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
-from ipcbench.backends.shm.memory import Layout, Mapping, Segment
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.cursors import MAX_READERS, WRITER_SLEEPS, ReaderSide, WriterSide, make_doorbells
-from ipcbench.sync.hazard import SlotReader, SlotWriter
+from ipcbench.sync.cursors import (
+    MAX_READERS,
+    WRITER_SLEEPS,
+    ReaderCursors,
+    WriterCursors,
+    cursors_bytes,
+    make_doorbells,
+)
+from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
 from ipcbench.util.units import format_bytes
 
+RING_BYTES = 2**22
+"""A ring has as many of its `depth` slots as fit in this, and at least `_MIN_SLOTS`: staying in the CPU cache is
+worth more than holding many large messages."""
+
+_MIN_SLOTS = 2
+_HEAD_BYTES = 16
+_LINE_BYTES = 64
+
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
-"""What a closed endpoint looks at: nothing arrives there and nobody sleeps, so its fast path ends in the slow one."""
+"""Words of a closed endpoint: nothing arrives there and no peer sleeps, so the fast path ends in the slow one."""
 _NO_SLOTS = ((memoryview(b""), 8, 9),)
+
+_tracking = threading.Lock()
+
+
+@contextmanager
+def _untracked() -> Iterator[None]:
+    """Disable the resource tracker, which would start a process and unlink segments still in use. Python 3.13 has
+    `track=False` for this; as long as older ones are supported, the tracker's two functions are replaced.
+    """
+
+    def ignore(name: Sized, rtype: str) -> None:
+        del name, rtype
+
+    with _tracking:
+        register, unregister = resource_tracker.register, resource_tracker.unregister
+        resource_tracker.register = resource_tracker.unregister = ignore
+        try:
+            yield
+        finally:
+            resource_tracker.register, resource_tracker.unregister = register, unregister
+
+
+class SharedSegment(shared_memory.SharedMemory):
+    """A segment that no resource tracker unlinks, and that can be closed while views of it exist."""
+
+    _fd: int  # of the base class, which does not declare them
+    _mmap: object
+    _buf: object
+
+    def __init__(self, name: str, create_bytes: int = 0) -> None:
+        """Attach, or create it with all memory reserved, so that touching a page later cannot fail."""
+        with _untracked():
+            super().__init__(name, create=bool(create_bytes), size=create_bytes)
+        if create_bytes:
+            try:
+                os.posix_fallocate(self._fd, 0, create_bytes)
+            except OSError:
+                self.close()
+                self.unlink()
+                raise
+
+    def close(self) -> None:
+        """Unmap; memory that a caller still has a view of stays mapped until the view is gone."""
+        try:
+            super().close()
+        except BufferError:
+            os.close(self._fd)
+            self._fd, self._mmap, self._buf = -1, None, None
+
+    def unlink(self) -> None:
+        """Remove the name."""
+        with _untracked():
+            super().unlink()
+
+
+class Layout:
+    """Where the slots of a channel lie in its segment."""
+
+    __slots__ = ("slot_bytes", "slots", "start_bytes", "total_bytes")
+
+    def __init__(self, channel: ChannelSpec) -> None:
+        lines = -(-(_HEAD_BYTES + channel.max_message_bytes) // _LINE_BYTES)
+        self.slot_bytes = lines * _LINE_BYTES
+        if channel.delivery == "latest_value":
+            self.slots = channel.readers + 2
+        else:
+            self.slots = max(_MIN_SLOTS, min(channel.depth, RING_BYTES // self.slot_bytes))
+        self.start_bytes = cursors_bytes(channel.readers)
+        self.total_bytes = self.start_bytes + self.slots * self.slot_bytes
+
+
+class Mapping:
+    """A channel's segment in this process: words, and slots as (payload, index of first word, of second)."""
+
+    def __init__(self, channel: ChannelSpec) -> None:
+        layout = Layout(channel)
+        try:
+            self._segment = SharedSegment(channel.name)
+        except OSError as error:
+            raise TransportError(f"there is no channel {channel.name!r}: {error.strerror}") from error
+        buffer: memoryview = self._segment.buf  # type: ignore[assignment] # typeshed has None for a closed one
+        self.words = buffer[: layout.total_bytes].cast("Q")
+        starts = range(layout.start_bytes, layout.total_bytes, layout.slot_bytes)
+        self.slots = tuple(
+            (buffer[start + _HEAD_BYTES : start + _HEAD_BYTES + channel.max_message_bytes], start // 8, start // 8 + 1)
+            for start in starts
+        )
+
+    def close(self) -> None:
+        """Unmap; see `SharedSegment.close`."""
+        for payload, *_ in self.slots:
+            payload.release()
+        self.words.release()
+        self._segment.close()
 
 
 class _ShmWriter(Writer):
-    """What both writers hold; a subclass knows which slot comes next."""
+    """State of both writers; a subclass chooses the next slot."""
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
-        self._side = WriterSide(mapping.words, channel, channel_directory(channel.name))
+        self._cursors = WriterCursors(mapping.words, channel, channel_directory(channel.name))
         self._map = mapping
         self._words = mapping.words
         self._slots = mapping.slots
         self._count = len(mapping.slots)
         self._limit_bytes = channel.max_message_bytes
-        self._fenced = self._side.fenced
+        self._fenced = self._cursors.fenced
         self._sequence = 0
 
     def close(self) -> None:
-        if not self._side.closed:
-            self._side.close()
+        if not self._cursors.closed:
+            self._cursors.close()
             self._words, self._slots, self._count = _NOWHERE, _NO_SLOTS, 1
             self._map.close()
 
 
 class _ShmReader(Reader):
-    """What both readers hold."""
+    """State of both readers."""
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
-        self._side = ReaderSide(mapping.words, channel, channel_directory(channel.name), index)
+        self._cursors = ReaderCursors(mapping.words, channel, channel_directory(channel.name), index)
         self._map = mapping
         self._words = mapping.words
         self._slots = mapping.slots
         self._count = len(mapping.slots)
-        self._consumed_word = self._side.consumed_word
-        self._fenced = self._side.fenced
-        self._spins = range(self._side.first_looks)
+        self._consumed_word = self._cursors.consumed_word
+        self._fenced = self._cursors.fenced
+        self._spins = range(self._cursors.first_looks)
         self._sequence = 0
 
     def close(self) -> None:
-        if not self._side.closed:
-            self._side.close()
+        if not self._cursors.closed:
+            self._cursors.close()
             self._words, self._slots, self._count = _NOWHERE, _NO_SLOTS, 1
             self._consumed_word = 0
             self._map.close()
@@ -69,11 +182,11 @@ class RingWriter(_ShmWriter):
     """Writer of an every_message channel."""
 
     _room = 0
-    """Sequence number that must not be written before the readers have been asked again how far they are."""
+    """First sequence number that may not be written before the readers' progress is checked again."""
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
         super().__init__(channel, mapping)
-        first, *self._more_sleep_words = self._side.sleep_words
+        first, *self._more_sleep_words = self._cursors.sleep_words
         self._sleep_word = first
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
@@ -91,16 +204,16 @@ class RingWriter(_ShmWriter):
             raise
         words[size_word] = size_bytes
         if self._fenced:
-            self._side.store_published(head, sequence + 1)
+            self._cursors.store_published(head, sequence + 1)
             self._sequence = sequence + 1
         else:
             self._sequence = words[head] = sequence + 1
         if words[self._sleep_word] or self._more_sleep_words:
-            self._side.ring_sleepers()
+            self._cursors.ring_sleepers()
 
     def _make_room(self, timeout_s: float | None) -> None:
-        self._side.require_open()
-        self._room = self._side.wait_until_consumed(self._sequence + 1 - self._count, timeout_s) + self._count
+        self._cursors.require_open()
+        self._room = self._cursors.wait_until_consumed(self._sequence + 1 - self._count, timeout_s) + self._count
 
     def close(self) -> None:
         super().close()
@@ -114,11 +227,11 @@ class RingReader(_ShmReader):
         sequence = self._sequence
         words = self._words
         if self._fenced:
-            self._side.store_published(self._consumed_word, sequence)
+            self._cursors.store_published(self._consumed_word, sequence)
         else:
-            words[self._consumed_word] = sequence  # the last view is done with
+            words[self._consumed_word] = sequence  # finished with the last view
         if words[WRITER_SLEEPS]:
-            self._side.ring_writer()
+            self._cursors.ring_writer()
         payload, head, size_word = self._slots[sequence % self._count]
         wanted = sequence + 1
         if words[head] != wanted:
@@ -128,13 +241,13 @@ class RingReader(_ShmReader):
             else:
                 self._await(words, head, wanted, timeout_s)
         if self._fenced:
-            self._side.fence()
+            self._cursors.fence()
         self._sequence = wanted
         return payload[: words[size_word]]
 
     def _await(self, words: memoryview, head: int, wanted: int, timeout_s: float | None) -> None:
-        self._side.require_open()
-        if not self._side.wait_until(lambda: words[head] == wanted, timeout_s):
+        self._cursors.require_open()
+        if not self._cursors.wait_until(lambda: words[head] == wanted, timeout_s):
             raise EndOfStream(f"channel ended after {wanted - 1} messages")
 
 
@@ -143,19 +256,19 @@ class LatestWriter(_ShmWriter):
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
         super().__init__(channel, mapping)
-        self._pins = SlotWriter(self._side, mapping.words, channel.readers, len(mapping.slots))
+        self._hazard_slots = WriterHazardSlots(self._cursors, mapping.words, channel.readers, len(mapping.slots))
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         del timeout_s  # there is always a free slot
-        self._side.require_open()
+        self._cursors.require_open()
         size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
-        slot = self._pins.free()
+        slot = self._hazard_slots.free()
         payload, head, _ = self._slots[slot]
         payload[:size_bytes] = message
         self._words[head + 1] = size_bytes
-        self._pins.announce(slot)
+        self._hazard_slots.announce(slot)
 
 
 class LatestReader(_ShmReader):
@@ -163,11 +276,11 @@ class LatestReader(_ShmReader):
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
         super().__init__(channel, mapping, index)
-        self._pins = SlotReader(self._side, mapping.words)
+        self._hazard_slots = ReaderHazardSlots(self._cursors, mapping.words)
 
     def read(self, timeout_s: float | None = None) -> memoryview:
-        self._side.require_open()
-        payload, head, _ = self._slots[self._pins.take(timeout_s)]
+        self._cursors.require_open()
+        payload, head, _ = self._slots[self._hazard_slots.take(timeout_s)]
         return payload[: self._words[head + 1]]
 
 
@@ -200,7 +313,7 @@ class Shm(Backend):
         total_bytes = Layout(channel).total_bytes
         try:
             make_doorbells(directory, channel.readers)
-            Segment(channel.name, total_bytes).close()
+            SharedSegment(channel.name, total_bytes).close()
         except OSError as error:
             remove_directory(channel.name)
             if isinstance(error, FileExistsError):
@@ -233,7 +346,7 @@ class Shm(Backend):
 
     def destroy(self, address: Address) -> None:
         try:
-            segment = Segment(address.channel.name)
+            segment = SharedSegment(address.channel.name)
         except FileNotFoundError:
             pass
         else:

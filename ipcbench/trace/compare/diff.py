@@ -13,7 +13,8 @@ from typing import Final, Literal
 import numpy as np
 
 from ipcbench.stats.bootstrap import REPLICATES, RoundSamples, quantile_estimates, time_blocks
-from ipcbench.stats.decisions import Estimate, FloatArray, Interval, compare, ratio
+from ipcbench.stats.decisions import compare
+from ipcbench.stats.estimates import Estimate, FloatArray, Interval, ratio
 from ipcbench.trace.compare.methods import Method, Methods
 
 Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]

@@ -9,7 +9,8 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO, Interval
+from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO
+from ipcbench.stats.estimates import Interval
 from ipcbench.trace.compare.diff import Change, Diff, MethodDiff, Verdict, worst_first
 from ipcbench.util.units import format_duration_ns, format_significant
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from ipcbench.stats.decisions import FloatArray
+from ipcbench.stats.estimates import FloatArray
 from ipcbench.stats.histogram import bin_index
 from ipcbench.trace.readers.batch import Ints
 from ipcbench.trace.readers.calls import Calls

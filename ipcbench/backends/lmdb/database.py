@@ -1,6 +1,4 @@
-"""The files under the LMDB backend: a channel's database, opened once in a process however many endpoints use it, and
-its board.
-"""
+"""The files of an LMDB channel: its database, opened once per process for all its endpoints, and its cursors."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from typing import Any, NoReturn, Self
 from ipcbench.backend import Message
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.cursors import MAX_READERS, board_bytes, make_doorbells
+from ipcbench.sync.cursors import MAX_READERS, cursors_bytes, make_doorbells
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
@@ -31,23 +29,70 @@ else:
     absence = None
 """Why the library is not there; the backend's `probe` says how to install it."""
 
-_READER_SLOTS = 4 * MAX_READERS  # room for those of readers that were killed, until somebody notices
+RING_BYTES = 2**21
+"""A channel holds `depth` messages if they fit in this, fewer if not, but at least two. The database is about twice as
+large and should stay in the CPU cache: with eight times as much, a message of 256 KiB costs a third more."""
 
-_DATABASE, _LOCKS, _BOARD = "data.mdb", "lock.mdb", "board"
+_MIN_MESSAGES = 2
+_UNCOUNTED_BYTES = 2**10
+_NODE_BYTES = 32  # overhead of a key and a value in the database, rounded up
+_SPARE_TRANSACTIONS = 1024
+_PAGES_PER_TRANSACTION = 8  # of the tree and of the list of free pages, rounded up
+_SPARE_BYTES = 2**20
+
+_READER_SLOTS = 4 * MAX_READERS  # with room for the slots of killed readers until they are noticed
+
+_DATABASE_FILE, _LOCKS_FILE, _CURSORS_FILE = "data.mdb", "lock.mdb", "cursors"
 _TURN = b"turn"
-"""A key that holds nothing; writing it makes a transaction."""
+"""A key without a value; writing it makes a transaction."""
 
 _Key = tuple[int, int, int]
 
 _open: dict[_Key, tuple[lmdb.Environment, int]] = {}
-"""(process, device, inode) → the open database and how many endpoints of this process use it. LMDB must not open a file
-twice in a process: its file locks belong to the process."""
+"""(process, device, inode) → the open database and the number of endpoints of this process that use it. LMDB must not
+open a file twice in a process, since its file locks belong to the process."""
 _opening = threading.Lock()
 
 
+class Layout:
+    """How many messages of which size a channel's database holds, and under which keys.
+
+    Attributes:
+        small_bytes: up to this size, `depth` messages always fit; larger ones are called large.
+        large_count: how many messages, small ones included, may be stored when a large one is written.
+        map_bytes: size of the database: for all messages that may be stored, for as many old ones kept by the snapshot
+            of a slow reader, and for the pages of the tree, which each transaction writes anew. If a reader is more
+            than about a thousand transactions behind, this may hold the writer before `depth` does.
+    """
+
+    __slots__ = ("_key_count", "large_count", "map_bytes", "small_bytes")
+
+    def __init__(self, channel: ChannelSpec) -> None:
+        page = mmap.PAGESIZE
+        most_bytes = channel.max_message_bytes
+        largest = -(-(most_bytes + _NODE_BYTES) // page) * page
+        self.small_bytes = min(most_bytes, max(RING_BYTES // channel.depth, _UNCOUNTED_BYTES))
+        self.large_count = max(_MIN_MESSAGES, min(channel.depth, RING_BYTES // largest))
+        if channel.delivery == "latest_value":
+            self._key_count = channel.readers + 2
+            stored = self._key_count * largest
+            transactions = _SPARE_TRANSACTIONS
+        else:
+            self._key_count = channel.depth
+            tree = 2 * channel.depth * (self.small_bytes + _NODE_BYTES)  # twice, as its pages may be half empty
+            stored = 2 * (tree + self.large_count * largest)
+            transactions = min(channel.depth, _SPARE_TRANSACTIONS)
+        total = stored + 4 * largest + transactions * _PAGES_PER_TRANSACTION * page + _SPARE_BYTES
+        self.map_bytes = -(-total // page) * page
+
+    def keys(self) -> tuple[bytes, ...]:
+        """Return the keys, in order."""
+        return tuple(number.to_bytes(4, "big") for number in range(self._key_count))
+
+
 def make_files(channel: ChannelSpec, map_bytes: int) -> None:
-    """Make the channel's directory with all that endpoints need, and reserve the disk space of the database: touching a
-    mapped page later can then not fail.
+    """Make the channel's directory and files, and reserve the database's disk space, so that touching a mapped page
+    later cannot fail.
 
     Raises:
         TransportError: the name is in use, or there is not enough space.
@@ -55,11 +100,11 @@ def make_files(channel: ChannelSpec, map_bytes: int) -> None:
     directory = make_directory(channel.name)
     try:
         make_doorbells(directory, channel.readers)
-        (directory / _BOARD).write_bytes(bytes(board_bytes(channel.readers)))
+        (directory / _CURSORS_FILE).write_bytes(bytes(cursors_bytes(channel.readers)))
         _open_database(directory, map_bytes).close()
-        for path in (directory / _DATABASE, directory / _LOCKS):
+        for path in (directory / _DATABASE_FILE, directory / _LOCKS_FILE):
             with path.open("r+b") as file:
-                if sys.platform != "darwin":  # which has no such call
+                if sys.platform != "darwin":  # which has no posix_fallocate
                     os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     except (OSError, lmdb.Error) as error:
         remove_directory(channel.name)
@@ -86,10 +131,10 @@ def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environmen
     """Return the channel's database, opened now or shared with other endpoints of this process."""
     directory = channel_directory(channel.name)
     try:
-        found = (directory / _DATABASE).stat()
+        status = (directory / _DATABASE_FILE).stat()
     except OSError as error:
         raise TransportError(f"there is no LMDB channel {channel.name!r}: {error.strerror}") from error
-    key = (os.getpid(), found.st_dev, found.st_ino)
+    key = (os.getpid(), status.st_dev, status.st_ino)
     with _opening:
         if any(other[1:] == key[1:] and other[0] != key[0] for other in _open):
             raise TransportError(
@@ -101,7 +146,7 @@ def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environmen
         else:
             try:
                 environment, users = _open_database(directory, map_bytes), 0
-                environment.reader_check()  # forget the snapshots of processes that were killed
+                environment.reader_check()  # drops the snapshots of killed processes
             except lmdb.Error as error:
                 raise TransportError(f"cannot open the database of channel {channel.name!r}: {error}") from error
         _open[key] = environment, users + 1
@@ -118,30 +163,30 @@ def _detach(key: _Key) -> None:
 
 
 def _is_shared(view: memoryview) -> bool:
-    """Return whether other views or arrays show the same memory as `view`. They all refer to one managed buffer, which
-    is the only thing that a memoryview refers to; how many references nobody else accounts for, a new view tells.
+    """Return whether other views or arrays share the memory of `view`. All refer to one managed buffer, the only
+    thing that a memoryview refers to; comparing with a new view's buffer shows whether it has further references.
     """
 
-    def references(one: memoryview) -> int:
-        return sum(sys.getrefcount(buffer) for buffer in gc.get_referents(one))
+    def references(view: memoryview) -> int:
+        return sum(sys.getrefcount(buffer) for buffer in gc.get_referents(view))
 
     return references(view) > references(memoryview(b" "))
 
 
 def _refuse(*_: object) -> NoReturn:
-    """Stand for `begin` after `close`."""
+    """Replace `begin` after `close`."""
     raise EndpointClosed("this endpoint is closed")
 
 
 def _do_nothing() -> None:
-    """Be silent: this wait is seen by nobody."""
+    """Arm and disarm a wait that no peer sees."""
 
 
-class Store:
-    """One endpoint's hold on a channel's files.
+class Database:
+    """A channel's database and cursors, opened by one endpoint.
 
     Attributes:
-        words: the board.
+        words: the cursors.
     """
 
     __slots__ = ("_begin", "_environment", "_key", "_name", "words")
@@ -156,8 +201,8 @@ class Store:
         self._key, self._environment = _attach(channel, map_bytes)
         self._begin: Callable[..., Any] = self._environment.begin
         try:
-            with (channel_directory(channel.name) / _BOARD).open("r+b") as file:
-                self.words = memoryview(mmap.mmap(file.fileno(), board_bytes(channel.readers))).cast("Q")
+            with (channel_directory(channel.name) / _CURSORS_FILE).open("r+b") as file:
+                self.words = memoryview(mmap.mmap(file.fileno(), cursors_bytes(channel.readers))).cast("Q")
         except (OSError, ValueError) as error:
             _detach(self._key)
             raise TransportError(f"there is no LMDB channel {channel.name!r}: {error}") from error
@@ -165,22 +210,21 @@ class Store:
     @classmethod
     @contextmanager
     def opened(cls, channel: ChannelSpec, map_bytes: int) -> Iterator[Self]:
-        """Give an open store for the block, which takes it over; if the block fails, close it."""
-        store = cls(channel, map_bytes)
+        """Give the block an open database to take over; close it if the block fails."""
+        database = cls(channel, map_bytes)
         try:
-            yield store
+            yield database
         except BaseException:
-            store.close()
+            database.close()
             raise
 
     @property
     def page_bytes(self) -> int:
-        """Return the size of a page: what is larger has pages of its own."""
+        """Return the size of a page; a larger value has pages of its own."""
         return self._environment.stat()["psize"]
 
     def put(self, key: bytes, message: Message, stale: Sequence[bytes] = ()) -> bool:
-        """Commit one message, and delete the values of `stale`; return False, with nothing done, if there are no pages
-        left for it.
+        """Commit one message and delete the values of `stale`; return False, with nothing done, if no pages are left.
 
         Raises:
             TransportError: the database refuses.
@@ -188,8 +232,8 @@ class Store:
         try:
             transaction = self._begin(None, None, True)  # by position, which is a tenth faster
             try:
-                for one in stale:
-                    transaction.delete(one)
+                for stale_key in stale:
+                    transaction.delete(stale_key)
                 transaction.put(key, message)
                 transaction.commit()
             except BaseException:
@@ -209,8 +253,8 @@ class Store:
         check_peers: Callable[[], None],
         timeout_s: float | None,
     ) -> None:
-        """Commit one message once a reader has given up an old snapshot, which keeps all pages that were freed since:
-        that of a reader that is many messages behind, or that was stopped at a bad moment, or that is dead.
+        """Commit one message as soon as pages are free. An old snapshot keeps all pages that were freed after it: that
+        of a reader that is many messages behind, was stopped while reading, or is dead.
 
         Args:
             key: as for `put`.
@@ -220,13 +264,13 @@ class Store:
             timeout_s: how long to wait.
 
         Raises:
-            TransportTimeout: not by then.
+            TransportTimeout: there was no room by then.
             TransportError: the database refuses.
         """
 
         def fits() -> bool:
             self._forget_the_dead()
-            # LMDB uses a page again in the second transaction after the one that has freed it: so have one more.
+            # LMDB reuses a page in the second transaction after the one that freed it, so make an extra transaction.
             return self.put(_TURN, b"", consumed_keys()) and self.put(key, message)
 
         waiter = Waiter(
@@ -236,15 +280,15 @@ class Store:
             raise TransportTimeout(f"no room in channel {self._name!r} within {timeout_s} s: a reader is far behind")
 
     def _forget_the_dead(self) -> None:
-        """Give up the snapshots of processes that were killed."""
+        """Drop the snapshots of killed processes."""
         try:
             self._environment.reader_check()
         except lmdb.Error as error:
             raise self._failed(error) from error
 
     def snapshot(self) -> Callable[[bytes], memoryview | None]:
-        """Return a function that gives the value of a key as it is now, in the database's own pages. The snapshot, and
-        with it what those pages hold, lasts as long as the function.
+        """Return a function that returns the present value of a key, in the database's own pages. The snapshot, which
+        keeps those pages unchanged, lasts as long as the function.
 
         Raises:
             TransportError: the database refuses.
@@ -259,8 +303,8 @@ class Store:
         return TransportError(f"the database of channel {self._name!r} refuses: {error}")
 
     def close(self, view: memoryview | None = None) -> None:
-        """Close the files. `view` is the last view given out, which ends here: using it is an error, not a crash. If
-        parts of it are still in use, the database stays open, or their memory would be gone.
+        """Close the files and release `view`, the last view returned: using it later is an error, not a crash. If other
+        views share its memory, the database stays open.
         """
         in_use = False
         if view is not None:

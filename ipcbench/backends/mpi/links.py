@@ -1,29 +1,41 @@
-"""The MPI calls that move the messages, one class each."""
+"""The MPI calls that move messages, one class for each kind of call."""
 
 from __future__ import annotations
 
 import pickle
 import zlib
-from abc import abstractmethod
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from ipcbench.backend import Message
-from ipcbench.backends.mpi.flow import Link
 from ipcbench.spec import ChannelSpec
 
 _SMALL = {"MPICH": (8000, 48), "Intel MPI": (2000, 48), "Open MPI": (128, 16)}
-"""Vendor → size up to which, and number up to which, one process's messages are kept for others that do not call MPI.
-Measured on one host: MPICH keeps 64 messages of 8 KiB less its header, Intel MPI over 200 of 2 KiB, Open MPI 4 KiB
-in all. Messages of any other library are never sent before all readers have asked for them."""
+"""Vendor → largest size and number of the messages of a process that MPI keeps for processes that have not called yet.
+Measured on one host: MPICH keeps 64 messages of 8 KiB less its header, Intel MPI over 200 of 2 KiB, Open MPI 4 KiB in
+all. With any other library, a message is never sent before all readers have asked for it."""
 
 
-class Call(Link):
-    """What the four links have in common: a communicator of the channel's members."""
+class MpiLink(ABC):
+    """The MPI side of an endpoint: one kind of call on the channel's own communicator, where the writer is rank 0."""
 
-    relays = True
-    makes_objects = False
-    pickled_bytes = 0
+    window: int
+    """Number of small messages that MPI keeps for a reader that has not called; at most `MOST_AHEAD`."""
+    small_bytes: int
+    """Largest size of a small message."""
+    relays: ClassVar[bool] = True
+    """True if a message may reach a reader through other readers."""
+    makes_objects: ClassVar[bool] = False
+    """True if `receive` returns the message; False if it fills the buffer that it is given."""
+    pickled_bytes: ClassVar[int] = 0
     """Most that pickling adds to a message."""
+    errors: type[Exception]
+    """Base class of what the calls raise."""
+    send: Callable[[Message], Any]
+    """Send a message."""
+    receive: Callable[..., Any]
+    """Receive into a buffer, or an object if the first argument is None; the second argument is 0."""
 
     def __init__(self, mpi: Any, channel: ChannelSpec) -> None:
         self._mpi, self._channel = mpi, channel
@@ -32,8 +44,8 @@ class Call(Link):
         limit_bytes, count = _SMALL.get(mpi.get_vendor()[0], (0, 0))
         self.small_bytes = limit_bytes - self.pickled_bytes
         self.window = min(channel.depth, count // self.sends_per_message())
-        self.comm = self._make(0)
-        self.use(self.comm)
+        self._comm = self._make(0)
+        self._use(self._comm)
 
     def _make(self, absent: int) -> Any:
         writer, *readers = self._channel.process_numbers()
@@ -47,36 +59,38 @@ class Call(Link):
 
     @abstractmethod
     def sends_per_message(self) -> int:
-        """Return the most messages that MPI sends from one process for one of ours."""
+        """Return the most messages that MPI sends from one process for one message of the channel."""
 
     @abstractmethod
-    def use(self, comm: Any) -> None:
+    def _use(self, comm: Any) -> None:
         """Make `send` and `receive` use that communicator."""
 
     def leave_out(self, absent: int) -> None:
-        comm, self.comm = self.comm, self._make(absent)
+        """Continue without the readers whose bits are set in `absent`; all other endpoints must do so now."""
+        comm, self._comm = self._comm, self._make(absent)
         comm.Free()
-        self.use(self.comm)
+        self._use(self._comm)
 
     def close(self, *, drained: bool) -> None:
-        # The standard calls this collective; MPICH, Intel MPI and Open MPI do it without the others. What is unread
-        # would meet the next communicator of the same number.
+        """Free the communicator if everything sent over it has been received here (`drained`)."""
+        # The standard calls this collective; MPICH, Intel MPI and Open MPI do it without the others. Unread messages
+        # would be received on the next communicator of the same number.
         if drained:
-            self.comm.Free()
+            self._comm.Free()
 
 
-class Bcast(Call):
+class Bcast(MpiLink):
     """`Bcast` of a buffer."""
 
     def sends_per_message(self) -> int:
         return self._readers.bit_length()  # of a binomial tree's root
 
-    def use(self, comm: Any) -> None:
+    def _use(self, comm: Any) -> None:
         self.send = self.receive = comm.Bcast
 
 
-class PickledBcast(Call):
-    """`bcast` of the message as an object: a broadcast of its pickled length, then one of the pickle."""
+class PickledBcast(MpiLink):
+    """`bcast` of the message as an object: one broadcast of its pickled length, one of the pickle."""
 
     makes_objects = True
     pickled_bytes = 64
@@ -84,7 +98,7 @@ class PickledBcast(Call):
     def sends_per_message(self) -> int:
         return 2 * self._readers.bit_length()
 
-    def use(self, comm: Any) -> None:
+    def _use(self, comm: Any) -> None:
         bcast = comm.bcast
 
         def send(message: Message) -> None:
@@ -93,8 +107,8 @@ class PickledBcast(Call):
         self.send, self.receive = send, bcast
 
 
-class Pickle5Bcast(Call):
-    """`bcast` of `mpi4py.util.pkl5`: the message is a PickleBuffer, so that a large one travels beside the pickle."""
+class Pickle5Bcast(MpiLink):
+    """`bcast` of `mpi4py.util.pkl5`: the message is a PickleBuffer, so that a large one is sent out of band."""
 
     makes_objects = True
     pickled_bytes = 64
@@ -102,7 +116,7 @@ class Pickle5Bcast(Call):
     def sends_per_message(self) -> int:
         return 3 * self._readers.bit_length()
 
-    def use(self, comm: Any) -> None:
+    def _use(self, comm: Any) -> None:
         from mpi4py.util import pkl5
 
         bcast = pkl5.Intracomm(comm).bcast
@@ -114,7 +128,7 @@ class Pickle5Bcast(Call):
         self.send, self.receive = send, bcast
 
 
-class PointToPoint(Call):
+class PointToPoint(MpiLink):
     """`Isend` to each reader."""
 
     relays = False
@@ -122,7 +136,7 @@ class PointToPoint(Call):
     def sends_per_message(self) -> int:
         return self._readers
 
-    def use(self, comm: Any) -> None:
+    def _use(self, comm: Any) -> None:
         isend, wait_all = comm.Isend, self._mpi.Request.Waitall
         ranks = range(1, comm.Get_size())
 
