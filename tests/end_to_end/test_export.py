@@ -18,7 +18,7 @@ from tests.end_to_end.shell import Shell
 from tests.unit.builders import Cell, make_run, sweep_of
 from tests.unit.test_exporters import GITHUB_SCHEMA
 from tests.unit.test_exporters_hlog import read_log
-from tests.unit.test_exporters_perfetto import TRACE_SCHEMA, check_trace
+from tests.unit.test_exporters_chrome import TRACE_SCHEMA, check_trace
 
 
 def exported(shell: Shell, run: Path, form: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipcbench.analysis.charts.cells import distributions, pareto_front
+from ipcbench.analysis.charts.settings import distributions, pareto_front
 from ipcbench.analysis.charts.groups import chart_groups
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks

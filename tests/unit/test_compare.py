@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipcbench.analysis.compare.cells import METRICS, Metric
+from ipcbench.analysis.compare.run_cells import METRICS, Metric
 from ipcbench.analysis.compare.compare import Change, Comparison, compare_runs
 from ipcbench.analysis.compare.render import as_json, as_markdown, as_text
 from ipcbench.analysis.compare.rules import gate_result, holm, judge, machine_differences

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
-from ipcbench.analysis.charts.cells import ReaderSpread
+from ipcbench.analysis.charts.settings import ReaderSpread
 from ipcbench.analysis.charts.sizes import color_numbers, family_of, gaps, is_noisy, payload_line
 from ipcbench.analysis.summary.cells import CellSummary, Setting, Summary
 from ipcbench.analysis.summary.wording import plural, size_words

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ipcbench.analysis.compare.cells import (
+from ipcbench.analysis.compare.run_cells import (
     METRICS,
     METRICS_OF,
     CellKey,

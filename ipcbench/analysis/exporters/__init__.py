@@ -38,6 +38,6 @@ EXPORTERS: Mapping[str, Exporter] = {
     "github-throughput": Exporter("github-action-benchmark, customBiggerIsBetter", "github", "as_github_throughput"),
     "hlog": Exporter("HdrHistogram log 1.3, a tag per series", "hlog", "as_hlog"),
     "osu": Exporter("text as of the OSU micro-benchmarks, latency and bandwidth", "osu", "as_osu"),
-    "perfetto": Exporter("Chrome trace of the worst outliers, for ui.perfetto.dev", "perfetto", "as_perfetto"),
+    "perfetto": Exporter("Chrome trace of the worst outliers, for ui.perfetto.dev", "chrome", "as_chrome"),
 }
 """Name of the format → what writes it."""

@@ -62,7 +62,7 @@ class _Traffic:
     """Latency of each of the writer's messages at the reader that got it last; 0 if no receipt is stored."""
 
 
-def as_perfetto(run: Run) -> Export:
+def as_chrome(run: Run) -> Export:
     """Return the windows around the worst messages of each paced trial.
 
     Raises:
