@@ -17,8 +17,8 @@ from ipcbench.results.store import load_run
 from tests.end_to_end.shell import Shell
 from tests.unit.builders import Cell, make_run, sweep_of
 from tests.unit.test_exporters import GITHUB_SCHEMA
-from tests.unit.test_exporters_hlog import read_log
 from tests.unit.test_exporters_chrome import TRACE_SCHEMA, check_trace
+from tests.unit.test_exporters_hlog import read_log
 
 
 def exported(shell: Shell, run: Path, form: str) -> str:

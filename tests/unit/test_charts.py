@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipcbench.analysis.charts.settings import distributions, pareto_front
 from ipcbench.analysis.charts.groups import chart_groups
+from ipcbench.analysis.charts.settings import distributions, pareto_front
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
-from ipcbench.render.palette import mark
-from ipcbench.render.scales import Span, round_ticks, spread_out, tick_text, x_span, y_span
+from ipcbench.render.palette import series_style
+from ipcbench.render.scales import AxisRange, round_ticks, spread_out, tick_text, x_range, y_range
 from ipcbench.results.model import TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import SweepSpec
@@ -188,17 +188,17 @@ def chart_of(*points: tuple[float, float], log: bool = True) -> Chart:
 
 def test_axes_hold_every_point_and_no_absurd_interval() -> None:
     chart = chart_of((10.0, 50.0), (1000.0, 400.0))
-    for span, values in ((x_span(chart), (10.0, 1000.0)), (y_span(chart), (25.0, 50.0, 400.0))):
+    for span, values in ((x_range(chart), (10.0, 1000.0)), (y_range(chart), (25.0, 50.0, 400.0))):
         assert all(0.0 < span.place(value) < 1.0 for value in values)
         assert span.value(span.place(values[0])) == pytest.approx(values[0])
-    assert y_span(chart).high < 400.0 * 5
-    alone = y_span(chart_of((10.0, 50.0), log=False))
+    assert y_range(chart).high < 400.0 * 5
+    alone = y_range(chart_of((10.0, 50.0), log=False))
     assert alone.low == 0.0
 
 
 def test_ticks_are_round_and_few() -> None:
-    assert round_ticks(Span(40.0, 1700.0, log=True)) == [50.0, 100.0, 200.0, 500.0, 1000.0]
-    assert round_ticks(Span(0.5, 20_000.0, log=True)) == [1.0, 10.0, 100.0, 1000.0, 10_000.0]
+    assert round_ticks(AxisRange(40.0, 1700.0, log=True)) == [50.0, 100.0, 200.0, 500.0, 1000.0]
+    assert round_ticks(AxisRange(0.5, 20_000.0, log=True)) == [1.0, 10.0, 100.0, 1000.0, 10_000.0]
     assert [tick_text(value) for value in (0.05, 1.0, 1.5, 50.0, 10_000.0)] == ["0.05", "1", "1.5", "50", "10,000"]
     ticks = spread_ticks([(float(index), str(index)) for index in range(11)])
     assert (ticks[0][0], ticks[-1][0], len(ticks)) == (0.0, 10.0, 6)
@@ -211,7 +211,7 @@ def test_labels_move_apart_and_stay_in_order() -> None:
 
 
 def test_marks_of_many_backends_are_all_different() -> None:
-    marks = [mark(number) for number in range(30)]
+    marks = [series_style(number) for number in range(30)]
     assert len({(one.light, one.marker, one.dash) for one in marks}) == len(marks)
 
 
@@ -227,7 +227,7 @@ def test_one_size_has_a_column_for_each_backend(tmp_path: Path) -> None:
     (chart,) = groups["throughput"].charts
     ceiling = series_of(chart, "memory copy, one core")
     assert len({point.y for point in ceiling.points}) == 1
-    span = x_span(chart)
+    span = x_range(chart)
     assert all(0.0 <= span.place(point.x) <= 1.0 for one in chart.series for point in one.points)
 
 
@@ -236,8 +236,8 @@ def test_absurd_figures_break_nothing(run: Run, rate_per_s: float) -> None:
     trials = tuple(replace(one, throughput_per_s=rate_per_s) if one.throughput_per_s else one for one in run.trials)
     for group in groups_of(replace(run, trials=trials)).values():
         for chart in group.charts:
-            y_span(chart)
-            x_span(chart)
+            y_range(chart)
+            x_range(chart)
 
 
 def test_a_payload_of_a_billion_bytes_or_of_none_has_its_place(tmp_path: Path) -> None:

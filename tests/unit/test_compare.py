@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipcbench.analysis.compare.run_cells import METRICS, Metric
 from ipcbench.analysis.compare.compare import Change, Comparison, compare_runs
 from ipcbench.analysis.compare.render import as_json, as_markdown, as_text
 from ipcbench.analysis.compare.rules import gate_result, holm, judge, machine_differences
+from ipcbench.analysis.compare.run_cells import METRICS, Metric
 from ipcbench.errors import ConfigError
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import Run

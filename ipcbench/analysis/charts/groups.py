@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipcbench.analysis.charts.settings import cell_groups, distributions, reader_spreads
 from ipcbench.analysis.charts.fanout import FanOutRun, fan_out_groups
+from ipcbench.analysis.charts.settings import cell_groups, distributions, reader_spreads
 from ipcbench.analysis.charts.sizes import size_groups
 from ipcbench.analysis.summary.cells import Summary
 from ipcbench.render.charts import ChartGroup

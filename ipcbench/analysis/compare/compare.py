@@ -11,6 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ipcbench.analysis.compare.rules import (
+    GateResult,
+    Verdict,
+    differences,
+    gate_result,
+    holm,
+    judge,
+    machine_differences,
+)
 from ipcbench.analysis.compare.run_cells import (
     METRICS,
     METRICS_OF,
@@ -20,15 +29,6 @@ from ipcbench.analysis.compare.run_cells import (
     absence,
     noise_ratios,
     run_cells,
-)
-from ipcbench.analysis.compare.rules import (
-    GateResult,
-    Verdict,
-    differences,
-    gate_result,
-    holm,
-    judge,
-    machine_differences,
 )
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.errors import ConfigError
