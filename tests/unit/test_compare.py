@@ -344,7 +344,7 @@ def test_notes_of_both_runs_stand_beside_a_figure(tmp_path: Path) -> None:
 def test_the_gate_claims_only_what_the_whole_interval_says(
     times: Interval, verdict: Any, believed: bool, expected: str
 ) -> None:
-    assert gate_result(times, verdict, 0.05, believed=believed) == expected
+    assert gate_result(times, verdict, 0.05, trusted=believed) == expected
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.findings import Finding, explain
-from ipcbench.analysis.findings_rules import RULES
+from ipcbench.analysis.findings import RULES, Finding, explain
 from ipcbench.analysis.report.render import FINDINGS_TITLE, as_markdown, as_text
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.analysis.summary.summary import summarise
@@ -112,8 +111,8 @@ NEEDLES = {
     "decoding dominates": r"10\.\d µs to decode against \d+\.\d µs one way",
     "spinning": r"each reader uses 5\d\.\d % of a core at 95\.4 messages/s",
     "oversubscription": r"2 processes share 1\.\d+ cores",
-    "copies": r"use 2\d\d µs of CPU time a message, 2\.\d+ times what one copy of it takes \(100 µs\)",
-    "small messages": r"8\d\.\d % of the 1\.00 µs a message of 2,000 B takes",
+    "copies": r"use 2\d\d µs of CPU time per message, 2\.\d+ times as much as one copy of it \(100 µs\)",
+    "small messages": r"8\d\.\d % of the 1\.00 µs that a message of 2,000 B takes does not depend on its size",
     "tail": r"one-way p99 \d+ µs against p50 [\d.]+ µs, 1\d\.\d times",
     "back-pressure": r"5\d\.\d % of the time, at 100,000 messages/s",
     "slow reader": r"slowest reader \(mostly reader-1\) is 2\.\d+ times that of the fastest",

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ipcbench.analysis.exporters.common import Export, Rows, Selection, received_at, select
-from ipcbench.analysis.summary.cells import setting_of
+from ipcbench.analysis.summary.cells import Setting
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import size_words
 from ipcbench.results.model import TrialResult
@@ -187,7 +187,7 @@ class _Window:
     def _names(self) -> Iterator[_Event]:
         trial = self._traffic.trial
         spec, worst = trial.spec, format_duration_ns(float(self._traffic.worst_ns[self._row]))
-        title = f"{spec.backend}, {spec.payload} of {size_words(setting_of(trial))}, round {spec.round_index}"
+        title = f"{spec.backend}, {spec.payload} of {size_words(Setting.of(trial))}, round {spec.round_index}"
         names: list[tuple[str, str, Any]] = [
             ("writer", "process_name", f"{title}: outlier {self._rank}, {worst}"),
             ("writer", "process_sort_index", self._process),

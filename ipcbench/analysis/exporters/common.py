@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ipcbench.analysis.summary.cells import Setting, setting_of
+from ipcbench.analysis.summary.cells import Setting
 from ipcbench.analysis.summary.notes import failure_reason, is_sound, one_line
 from ipcbench.analysis.summary.wording import size_words
 from ipcbench.errors import StoreError
@@ -106,7 +106,7 @@ def select(run: Run, modes: Sequence[Mode], what: str) -> Selection:
 def trial_words(trial: TrialResult) -> str:
     """Return which trial it is: number, backend, size, mode and round."""
     spec = trial.spec
-    size = size_words(setting_of(trial))
+    size = size_words(Setting.of(trial))
     return f"trial {trial.trial_id} ({spec.backend}, {spec.payload} of {size}, {spec.mode}, round {spec.round_index})"
 
 

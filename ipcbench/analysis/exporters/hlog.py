@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ipcbench.analysis.exporters.common import Export, Selection, cell_parts, rate_of, received_at, select
-from ipcbench.analysis.summary.cells import setting_of
+from ipcbench.analysis.summary.cells import Setting
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.results.model import EndpointResult, TrialResult
 from ipcbench.results.store import Run
@@ -133,7 +133,7 @@ def _saturate(columns: Mapping[str, IntArray], endpoint: EndpointResult) -> _Fou
 
 
 def _tag(trial: TrialResult, one: _Series) -> str:
-    parts = cell_parts(setting_of(trial), trial.spec.backend, rate_of(trial))
+    parts = cell_parts(Setting.of(trial), trial.spec.backend, rate_of(trial))
     return _NOT_IN_A_TAG.sub("_", ".".join((*parts, one.endpoint.role, one.metric)))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ipcbench.analysis.exporters.common import Export, Selection, rate_of, select, series_name
-from ipcbench.analysis.summary.cells import setting_of
+from ipcbench.analysis.summary.cells import Setting
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.results.store import Run
@@ -64,7 +64,7 @@ def as_pyperf(run: Run) -> Export:
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for trial in selection.trials:
         for metric, seconds in _values(selection, trial).items():
-            name = series_name(setting_of(trial), trial.spec.backend, rate_of(trial), metric)
+            name = series_name(Setting.of(trial), trial.spec.backend, rate_of(trial), metric)
             runs.setdefault((name, metric), []).append({"metadata": _run_metadata(trial), "values": [seconds]})
     selection.require(runs, "figure for pyperf")
     _note_fewer_rounds(selection, runs)

@@ -10,7 +10,7 @@ from ipcbench.analysis.recommend.evidence import covered_sizes, measured_around
 from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals
 from ipcbench.analysis.recommend.question import Question, sweep_command
 from ipcbench.analysis.summary.cells import SettingSummary, Summary
-from ipcbench.analysis.summary.curves import Axis, estimate_of, families, noise_ratios
+from ipcbench.analysis.summary.curves import Measure, estimate_of, families, noise_ratios
 from ipcbench.analysis.summary.wording import joined, plural
 from ipcbench.results.store import Run
 
@@ -24,11 +24,11 @@ class Case:
     question: Question
     run: Run
     summary: Summary
-    axis: Axis
+    axis: Measure
     """The figure that decides."""
     family: tuple[SettingSummary, ...]
     """Settings with the delivery and the readers that are asked for; empty if there are none."""
-    noise: Mapping[Axis, float]
+    noise: Mapping[Measure, float]
     able: tuple[str, ...]
     """Backends whose capabilities allow what is asked."""
     excluded: tuple[Exclusion, ...]
@@ -134,7 +134,7 @@ def _family(summary: Summary, question: Question) -> tuple[SettingSummary, ...]:
     return (covering or fit or [()])[0]
 
 
-def _axis(family: Sequence[SettingSummary], question: Question) -> Axis:
+def _axis(family: Sequence[SettingSummary], question: Question) -> Measure:
     if question.optimise != "latency":
         return question.optimise
     paced = any(estimate_of(cell, "latency") is not None for one in family for cell in one.cells)

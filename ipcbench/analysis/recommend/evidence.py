@@ -8,9 +8,8 @@ from typing import Literal, get_args
 
 from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
-from ipcbench.analysis.summary.curves import Axis, estimate_of, mixed, neighbours, share_of
-from ipcbench.analysis.summary.facts import stamped_count, unsteady_count
-from ipcbench.analysis.summary.notes import PLACEMENT_NOTE, one_line
+from ipcbench.analysis.summary.curves import Measure, estimate_of, mixed, neighbours, share_of
+from ipcbench.analysis.summary.notes import PLACEMENT_NOTE, one_line, stamped_count, unsteady_count
 from ipcbench.stats.decisions import MIN_ROUNDS, Estimate, Interval
 from ipcbench.util.units import format_significant
 
@@ -59,7 +58,7 @@ class Evidence:
     backend: str
     cells: tuple[CellSummary, ...]
     """One, or the two that it is interpolated between."""
-    times: Mapping[Axis, Estimate]
+    times: Mapping[Measure, Estimate]
     expected: Expected
 
     @property
@@ -74,7 +73,7 @@ def covered_sizes(family: Sequence[SettingSummary]) -> list[int]:
 
 
 def gather(
-    family: Sequence[SettingSummary], between: tuple[int, int], question: Question, backend: str, axis: Axis
+    family: Sequence[SettingSummary], between: tuple[int, int], question: Question, backend: str, axis: Measure
 ) -> Evidence | str:
     """Return what was measured of a backend at the question's payload, or why that says nothing.
 
@@ -96,11 +95,11 @@ def gather(
         if estimate_of(cell, axis) is None:
             return _absence_words(cell, axis)
     share = share_of(question.payload_bytes, between)
-    times = {one: time for one in get_args(Axis) if (time := _joined(cells, share, one)) is not None}
+    times = {one: time for one in get_args(Measure) if (time := _joined(cells, share, one)) is not None}
     return Evidence(backend, tuple(cells), times, _expected(cells, share, times, question.payload_bytes))
 
 
-def _absence_words(cell: CellSummary, axis: Axis) -> str:
+def _absence_words(cell: CellSummary, axis: Measure) -> str:
     """Return why a cell that has figures has none on this axis: its trials of that mode failed, or were too few."""
     what = "CPU time" if axis == "cpu" else axis
     text = f"no {what} was measured at {cell.setting.payload_bytes:,} B, or too little of it"
@@ -133,7 +132,7 @@ def doubts(
     return tuple(sorted(found, key=lambda one: LEVELS.index(one.level), reverse=True))
 
 
-def _joined(cells: Sequence[CellSummary], share: float, axis: Axis) -> Estimate | None:
+def _joined(cells: Sequence[CellSummary], share: float, axis: Measure) -> Estimate | None:
     return _between([estimate_of(cell, axis) for cell in cells], share)
 
 
@@ -145,7 +144,7 @@ def _between(found: Sequence[Estimate | None], share: float) -> Estimate | None:
 
 
 def _expected(
-    cells: Sequence[CellSummary], share: float, times: Mapping[Axis, Estimate], payload_bytes: int
+    cells: Sequence[CellSummary], share: float, times: Mapping[Measure, Estimate], payload_bytes: int
 ) -> Expected:
     tail = _between([cell.figures.latency_p99 if cell.figures else None for cell in cells], share)
     per_message = times["throughput"].interval() if "throughput" in times else None

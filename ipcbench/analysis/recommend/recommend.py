@@ -32,7 +32,7 @@ from ipcbench.analysis.recommend.needs import Offer, registered_offers
 from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.summary.cells import Summary
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers
-from ipcbench.analysis.summary.curves import Axis, curves
+from ipcbench.analysis.summary.curves import Measure, curves
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import joined
 from ipcbench.errors import Unsupported
@@ -42,7 +42,7 @@ from ipcbench.util.units import format_significant
 
 _CLOSE_RATIO = 1.1
 """A lead that may be smaller than this is not a sure one."""
-_TIE_BREAKS: Mapping[Axis, tuple[Axis, ...]] = {
+_TIE_BREAKS: Mapping[Measure, tuple[Measure, ...]] = {
     "latency": ("throughput", "cpu"),
     "round trip": ("throughput", "cpu"),
     "throughput": ("latency", "round trip", "cpu"),
@@ -60,7 +60,7 @@ class _Field:
     """The measured sizes on both sides of the payload; twice the same if it was measured."""
     found: tuple[Evidence, ...]
 
-    def ranks(self, axis: Axis, of: Sequence[Evidence] | None = None) -> dict[str, int]:
+    def ranks(self, axis: Measure, of: Sequence[Evidence] | None = None) -> dict[str, int]:
         """Return backend → rank by a figure; who has no such figure is not in it."""
         times = {one.backend: one.times[axis] for one in of or self.found if axis in one.times}
         return dict(zip(times, rank_groups(list(times.values()), self.case.noise[axis]), strict=True))
