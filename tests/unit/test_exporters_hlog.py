@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.analysis.exporters.common import received_at
+from ipcbench.analysis.exporters.common import matched_rows
 from ipcbench.analysis.exporters.hlog import encode
 from ipcbench.results.store import Run
 from ipcbench.stats.histogram import Histogram
@@ -162,8 +162,8 @@ def test_thinned_columns_are_joined_by_the_intended_time() -> None:
         "reader-0.received_ns": intended[::2] + 70,
         "reader-0.latency_ns": np.full(30, 70),
     }
-    rows = received_at(columns, "reader-0")
+    rows = matched_rows(columns, "reader-0")
     assert rows is not None
     assert (rows.reader * 2).tolist() == (rows.writer * 3).tolist() == list(range(0, 60, 6))
-    assert received_at(columns, "reader-1") is None
-    assert received_at({**columns, "reader-0.latency_ns": np.full(29, 70)}, "reader-0") is None
+    assert matched_rows(columns, "reader-1") is None
+    assert matched_rows({**columns, "reader-0.latency_ns": np.full(29, 70)}, "reader-0") is None
