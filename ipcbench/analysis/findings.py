@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary
 from ipcbench.analysis.summary.curves import families
-from ipcbench.analysis.summary.figures import held_ratio, reader_skew_ratio, waiting_core_ratio
+from ipcbench.analysis.summary.figures import held_ratio, reader_skew, waiting_core_ratio
 from ipcbench.analysis.summary.notes import printable
 from ipcbench.analysis.summary.wording import joined, plural, size_words
 from ipcbench.util.units import format_duration_ns, format_significant
@@ -263,7 +263,7 @@ def _back_pressure(context: CellContext) -> Observation | None:
 
 
 def _slow_reader(context: CellContext) -> Observation | None:
-    skew = reader_skew_ratio(context.cell.trials)
+    skew = reader_skew(context.cell.trials) if context.cell.setting.readers > 1 else None
     if skew is None:
         return None
     ratio, role = skew

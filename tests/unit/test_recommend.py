@@ -60,7 +60,7 @@ def answer(
 
 
 def texts(found: Recommendation) -> str:
-    return " | ".join(one.text for one in found.doubts)
+    return " | ".join(doubt.text for doubt in found.doubts)
 
 
 def test_a_clear_winner(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_capabilities_exclude_a_faster_one_and_say_what_dropping_the_need_would_
     assert (gone.backend, gone.by) == ("a", "capabilities")
     assert gone.reason == "needs persistent: its messages do not outlive the processes"
     assert any(
-        one.startswith("Needs: without persistent, a would have the lower one-way latency, 10.0 µs")
-        for one in found.changes
+        change.startswith("Needs: without persistent, a would have the lower one-way latency, 10.0 µs")
+        for change in found.changes
     )
 
 
@@ -270,7 +270,7 @@ def test_a_rate_excludes_who_cannot_keep_up(tmp_path: Path) -> None:
     assert found.backend == "b"
     assert found.excluded[0].reason.startswith("too slow for 20,000 messages/s: at most 2,000 [")
     assert "latency was measured at 1,000 messages/s, not at 20,000 messages/s" in texts(found)
-    assert any(one.startswith("Rate: b delivers at most 90,000 [") for one in found.changes)
+    assert any(change.startswith("Rate: b delivers at most 90,000 [") for change in found.changes)
 
 
 def test_a_rate_near_the_limit_is_said(tmp_path: Path) -> None:
@@ -286,7 +286,8 @@ def costly(factor: float):
 
     def change(trial: TrialResult) -> TrialResult:
         parts = tuple(
-            replace(one, usage=replace(one.usage, user_cpu_s=factor * one.usage.user_cpu_s)) for one in trial.endpoints
+            replace(part, usage=replace(part.usage, user_cpu_s=factor * part.usage.user_cpu_s))
+            for part in trial.endpoints
         )
         return replace(trial, endpoints=parts)
 
@@ -313,7 +314,7 @@ def test_what_is_optimised_decides(tmp_path: Path, optimise, backend: str, figur
     assert figure in found.sentence()
     others = {"latency": "the lower one-way latency", "throughput": "the higher throughput", "cpu": "the lower CPU"}
     for goal, words in others.items():
-        assert any(words in one for one in found.changes) == (goal != optimise), found.changes
+        assert any(words in change for change in found.changes) == (goal != optimise), found.changes
 
 
 def test_deliveries_are_never_ranked_against_each_other(tmp_path: Path) -> None:
@@ -331,7 +332,7 @@ def test_names_in_a_results_folder_load_no_code(tmp_path: Path) -> None:
     )
     found = recommend(run, Question(SIZE), offers=OFFERS)
     assert found.backend == "a"
-    assert {one.backend: one.reason for one in found.excluded} == {
+    assert {exclusion.backend: exclusion.reason for exclusion in found.excluded} == {
         "tests.unit.no_such_module:Thing": "not registered here, so what it can do is not known",
         "b": "this run did not measure it",
     }
@@ -424,7 +425,7 @@ def test_every_question_has_a_run_that_would_answer_it(size: int) -> None:
 
 def test_needs_of_the_built_in_backends() -> None:
     offers = registered_offers()
-    able = {need: {name for name, offer in offers.items() if not one.refusal(offer)} for need, one in NEEDS.items()}
+    able = {need: {name for name, offer in offers.items() if not check.refusal(offer)} for need, check in NEEDS.items()}
     mpi = {"mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p"}
     assert able["lossless"] == set(offers)
     assert able["latest-value"] == set(offers) - mpi

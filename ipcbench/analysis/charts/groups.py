@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipcbench.analysis.charts.fanout import FanOutRun, fan_out_groups
-from ipcbench.analysis.charts.settings import distributions, reader_spreads, setting_groups
+from ipcbench.analysis.charts.fanout import fan_out_groups
+from ipcbench.analysis.charts.settings import distributions, setting_groups
 from ipcbench.analysis.charts.sizes import size_groups
 from ipcbench.analysis.summary.cells import Summary
 from ipcbench.render.charts import ChartGroup
@@ -22,9 +22,6 @@ def chart_groups(run: Run, summary: Summary, others: Sequence[tuple[Run, Summary
         summary: of that run.
         others: the other runs named together with it; they enter only the fan-out charts.
     """
-    spreads = reader_spreads(run)
-    skews = {key: spread.skew_ratio for key, spread in spreads.items() if key[0].readers > 1}
-    runs = [*(FanOutRun(other, reader_spreads(its_run)) for its_run, other in others), FanOutRun(summary, spreads)]
-    groups = [*size_groups(summary, skews), *setting_groups(summary, distributions(run))]
+    groups = [*size_groups(summary), *setting_groups(summary, distributions(run))]
     groups.sort(key=lambda group: _ORDER.index(group.key) if group.key in _ORDER else len(_ORDER))
-    return (*groups, *fan_out_groups(runs))
+    return (*groups, *fan_out_groups([*(other for _, other in others), summary]))

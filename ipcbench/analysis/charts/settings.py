@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -22,15 +21,7 @@ from ipcbench.util.units import format_significant
 
 _Kind = Literal["latency", "round trip"]
 
-_TAIL_TICKS = (
-    (1.0, "min"),
-    (0.5, "50"),
-    (0.1, "90"),
-    (0.01, "99"),
-    (0.001, "99.9"),
-    (0.0001, "99.99"),
-    (1e-5, "99.999"),
-)
+_TAIL_TICKS = ((1.0, "min"), (0.5, "50"), (0.1, "90"), (0.01, "99"), (1e-3, "99.9"), (1e-4, "99.99"), (1e-5, "99.999"))
 _POINTS_PER_DECADE = 16
 
 
@@ -83,29 +74,6 @@ def _distribution(kind: _Kind, rounds: Mapping[int, Sequence[np.ndarray]]) -> Di
         tuple((float(share), float(value)) for share, value in zip(beyond, quantiles, strict=True)),
         tuple((index + 1, float(np.median(latencies))) for index, latencies in joined.items()),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderSpread:
-    """How the readers of one cell differ; medians over its rounds."""
-
-    slowest_us: float
-    """Latency p50 of the slowest reader."""
-    skew_ratio: float
-    """Latency p50 of the slowest reader over that of the fastest; 1 with one reader."""
-
-
-def reader_spreads(run: Run) -> dict[tuple[Setting, str], ReaderSpread]:
-    """Return (setting, backend) → how its readers differ, for cells with one-way latencies."""
-    extremes: dict[tuple[Setting, str], list[tuple[float, float]]] = {}
-    for trial in run.trials:
-        medians = [reader.latency.p50_ns for reader in trial.readers if reader.latency is not None]
-        if trial.spec.mode == "paced" and is_sound(trial) and medians and min(medians) > 0:
-            extremes.setdefault((Setting.of(trial), trial.spec.backend), []).append((max(medians), min(medians)))
-    return {
-        key: ReaderSpread(median(slow / 1e3 for slow, _ in pairs), median(slow / fast for slow, fast in pairs))
-        for key, pairs in extremes.items()
-    }
 
 
 _Distributions = Mapping[tuple[Setting, str], Distribution]

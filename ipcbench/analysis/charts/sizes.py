@@ -7,15 +7,9 @@ from dataclasses import dataclass, replace
 
 from ipcbench.analysis.summary.cells import CellSummary, Setting, SettingSummary, Summary
 from ipcbench.analysis.summary.curves import families
-from ipcbench.analysis.summary.figures import scaled
+from ipcbench.analysis.summary.figures import reader_skew, scaled
 from ipcbench.analysis.summary.notes import one_line
-from ipcbench.analysis.summary.wording import (
-    family_words,
-    interval_words,
-    joined,
-    setting_title,
-    size_words,
-)
+from ipcbench.analysis.summary.wording import family_words, interval_words, joined, setting_title, size_words
 from ipcbench.render.charts import (
     Axis,
     Chart,
@@ -77,6 +71,11 @@ def _decode_share(cell: CellSummary) -> Interval | None:
     return Interval(low, middle, high)
 
 
+def _reader_skew(cell: CellSummary) -> Interval | None:
+    skew = reader_skew(cell.trials) if cell.setting.readers > 1 else None
+    return None if skew is None else _exact(skew[0], 1.0)
+
+
 _QUANTITIES = (
     Quantity(
         "latency",
@@ -120,19 +119,15 @@ _QUANTITIES = (
         "decoding is",
         _decode_share,
     ),
-)
-
-
-def _skew_quantity(skew_ratios: Mapping[tuple[Setting, str], float]) -> Quantity:
-    """Return how the readers of a cell differ, as a quantity; `skew_ratios` is by (setting, backend)."""
-    return Quantity(
+    Quantity(
         "reader-skew",
         "Slowest against fastest reader",
         "Median latency of a round's slowest reader over that of its fastest, median over the rounds; 1 is fair.",
         Axis("Slowest / fastest reader, p50", "×", log=True),
         "slowest / fastest",
-        lambda cell: _exact(skew_ratios.get((cell.setting, cell.backend)), 1.0),
-    )
+        _reader_skew,
+    ),
+)
 
 
 def _further_lines(quantity: Quantity, cell: CellSummary) -> Iterator[str]:
@@ -146,16 +141,11 @@ def _further_lines(quantity: Quantity, cell: CellSummary) -> Iterator[str]:
         yield f"{decode} µs decoding, {latency} µs one-way"
 
 
-def size_groups(summary: Summary, skew_ratios: Mapping[tuple[Setting, str], float]) -> tuple[ChartGroup, ...]:
-    """Return the groups of charts against payload size; a quantity that was not measured has none.
-
-    Args:
-        summary: the run's.
-        skew_ratios: (setting, backend) → median latency of the slowest reader over that of the fastest.
-    """
+def size_groups(summary: Summary) -> tuple[ChartGroup, ...]:
+    """Return the groups of charts against payload size; a quantity that was not measured has none."""
     by_family, colors, floor = families(summary), color_numbers(summary), summary.info.floor
     groups = []
-    for quantity in (*_QUANTITIES, _skew_quantity(skew_ratios)):
+    for quantity in _QUANTITIES:
         charts = [_chart(quantity, family, colors, several=len(by_family) > 1) for family in by_family]
         if quantity.key == "throughput" and floor is not None:
             charts = [_with_ceiling(chart, family, floor) for chart, family in zip(charts, by_family, strict=True)]

@@ -51,12 +51,12 @@ class Change:
     a: Interval | None
     """In run A, in `unit`; None if not measured."""
     b: Interval | None
-    ratio: Interval | None
+    ratio: Interval | None = None
     """B / A; None if not comparable."""
-    p_value: float | None
+    p_value: float | None = None
     """Adjusted for all tests; None if not tested."""
-    verdict: Verdict
-    reason: str
+    verdict: Verdict = "not comparable"
+    reason: str = ""
     """Why it is not comparable, or why a ratio whose interval excludes 1 is not called a difference; else empty."""
     gate: GateResult | None = None
     """None without a gate, and for a figure that run A has not measured."""
@@ -172,11 +172,7 @@ def compare_runs(
 
 
 def _changes(
-    a: Run,
-    b: Run,
-    cells_a: Mapping[CellKey, RunCell],
-    cells_b: Mapping[CellKey, RunCell],
-    metrics: Collection[Metric],
+    a: Run, b: Run, cells_a: Mapping[CellKey, RunCell], cells_b: Mapping[CellKey, RunCell], metrics: Collection[Metric]
 ) -> list[Change]:
     """Return every figure of every cell with its own p-value, not judged yet."""
     changes: list[Change] = []
@@ -244,35 +240,17 @@ def _matched(key: CellKey, metrics: Sequence[Metric], a: RunCell, b: RunCell) ->
 def _incomparable(
     key: CellKey, metric: Metric, a: RunCell | None, b: RunCell | None, reason: str, notes: tuple[str, ...] = ()
 ) -> Change:
-    in_a, in_b = (cell.estimates.get(metric) if cell is not None else None for cell in (a, b))
-    return Change(
-        key,
-        metric,
-        in_a.interval() if in_a is not None else None,
-        in_b.interval() if in_b is not None else None,
-        ratio=None,
-        p_value=None,
-        verdict="not comparable",
-        reason=reason,
-        notes=notes,
-    )
+    estimates = (cell.estimates.get(metric) if cell is not None else None for cell in (a, b))
+    in_a, in_b = (estimate.interval() if estimate is not None else None for estimate in estimates)
+    return Change(key, metric, in_a, in_b, reason=reason, notes=notes)
 
 
 def _change(key: CellKey, metric: Metric, a: Estimate, b: Estimate, notes: tuple[str, ...]) -> Change:
     # Both runs draw the same replicates of a cell; reversing one makes them independent. Turns of different runs are
     # unrelated.
     independent = replace(b, deviations=b.deviations[::-1], turns={})
-    return Change(
-        key,
-        metric,
-        a.interval(),
-        b.interval(),
-        ratio=ratio(independent, a),
-        p_value=p_value(a, independent),
-        verdict="no clear difference",
-        reason="",
-        notes=notes,
-    )
+    times, p = ratio(independent, a), p_value(a, independent)
+    return Change(key, metric, a.interval(), b.interval(), times, p, "no clear difference", notes=notes)
 
 
 def _notes(a: RunCell, b: RunCell) -> tuple[str, ...]:

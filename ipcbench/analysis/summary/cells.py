@@ -18,11 +18,9 @@ Metric = Literal["latency", "round trip", "throughput"]
 
 def time_of(figures: CellFigures, metric: Metric) -> Estimate | None:
     """Return the time of a cell by a metric; for throughput that is the time per message."""
-    return {
-        "latency": figures.latency_p50,
-        "round trip": figures.round_trip_p50,
-        "throughput": figures.message_time,
-    }[metric]
+    if metric == "throughput":
+        return figures.message_time
+    return figures.latency_p50 if metric == "latency" else figures.round_trip_p50
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -286,17 +286,29 @@ def held_ratio(trials: Sequence[TrialResult]) -> float | None:
     return _median(shares)
 
 
-def reader_skew_ratio(trials: Sequence[TrialResult]) -> tuple[float, str] | None:
+def slowest_reader_ns(trials: Sequence[TrialResult]) -> float | None:
+    """Return the latency p50 of the slowest reader of paced trials, ns: median over the rounds."""
+    return _median(max(times.values()) for times in _reader_times(trials))
+
+
+def reader_skew(trials: Sequence[TrialResult]) -> tuple[float, str] | None:
     """Return latency p50 of the slowest reader over that of the fastest (median over the rounds), and which reader is
-    the slowest most often; None with a single reader.
+    the slowest most often.
     """
-    ratios, slowest = [], []
+    rounds = list(_reader_times(trials))
+    if not rounds:
+        return None
+    slowest = [max(times, key=lambda role: times[role]) for times in rounds]
+    ratio = median(max(times.values()) / min(times.values()) for times in rounds)
+    return ratio, max(sorted(set(slowest)), key=slowest.count)
+
+
+def _reader_times(trials: Sequence[TrialResult]) -> Iterator[dict[str, float]]:
+    """Yield reader → latency p50, ns, of each paced trial."""
     for trial in _of_mode(trials, "paced"):
         times = {reader.role: reader.latency.p50_ns for reader in trial.readers if reader.latency is not None}
-        if len(times) > 1 and min(times.values()) > 0.0:
-            ratios.append(max(times.values()) / min(times.values()))
-            slowest.append(max(times, key=lambda role: times[role]))
-    return (median(ratios), max(sorted(set(slowest)), key=slowest.count)) if ratios else None
+        if times and min(times.values()) > 0.0:
+            yield times
 
 
 def _cpu_and_messages(trial: TrialResult) -> tuple[float, float, float, float]:

@@ -174,7 +174,7 @@ def _header(summary: Summary) -> Iterator[str]:
         yield f"placement: a cache line takes {times} from one core to another, interpreter included"
     if any(setting.delivery == "latest_value" for setting in settings):
         yield (
-            "latest_value: readers get the latest value and older ones are overwritten; do not compare these figures "
+            "latest_value: readers get the latest value and older ones are overwritten; never compare these figures "
             "with every_message"
         )
     yield from (f"left out: {name}: {reason}" for name, reason in info.skipped.items())
