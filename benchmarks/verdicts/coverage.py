@@ -1,7 +1,4 @@
-"""How often an interval that is said to hold the truth 95 times in 100 does: synthetic runs with a known median; prints
-Markdown.
-
-What does not live here: real processes (`ipcbench selftest`, rank_stability.py).
+"""How often a 95 % interval holds the truth, on synthetic runs with a known median; prints Markdown.
 
 Each synthetic run has rounds that differ, and samples of a given shape within them. The truth is the median of the
 whole population, rounds included, found from a far larger draw of the same kind. The last row is of the ratio of two

@@ -1,11 +1,8 @@
-"""Whether two runs in a row ever claim opposite orders: runs a sweep again and again and compares the claims; prints
-Markdown.
+"""Check that consecutive runs never claim opposite orders: run a sweep repeatedly and compare; prints Markdown.
 
-What does not live here: false positives and missed slow-downs of single verdicts (`ipcbench selftest`).
-
-A rank says that a cell is clearly slower than the best of each group before its own, and nothing of the others there
-(docs/method.md): that is what a run claims. A reversal is a pair of backends of which each run claims that another one
-is faster. A pair that one run cannot tell apart reverses nothing.
+A rank claims that a cell is clearly slower than the best of each group before its own, and nothing about the others
+(docs/method.md). A reversal is a pair of backends for which two runs claim opposite orders. A pair that one of the runs
+cannot tell apart is not a reversal.
 
     python benchmarks/verdicts/rank_stability.py [--sweep default] [--runs 11] [--keep FOLDER]
 """
