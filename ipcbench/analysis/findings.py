@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.figures import held_ratio, reader_skew, waiting_core_ratio
 from ipcbench.analysis.summary.notes import printable
@@ -217,8 +217,7 @@ def _fixed_cost(context: CellContext) -> Observation | None:
     """Observe, for the smallest size of a backend, the share of its time per message that is independent of size."""
     rates = [
         (cell.setting.payload_bytes, cell.throughput_per_s)
-        for ranking in context.family
-        for cell in ranking.cells
+        for cell in cells_of(context.family)
         if cell.backend == context.cell.backend and cell.throughput_per_s
     ]
     small = context.cell.setting.payload_bytes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipcbench.analysis.charts.sizes import color_numbers, gaps, is_noisy
-from ipcbench.analysis.summary.cells import CellSummary, Setting, Summary
+from ipcbench.analysis.summary.cells import CellSummary, Setting, Summary, cells_of
 from ipcbench.analysis.summary.figures import reader_skew, slowest_reader_ns
 from ipcbench.analysis.summary.wording import payload_line, plural
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
@@ -68,7 +68,7 @@ def fan_out_groups(summaries: Sequence[Summary]) -> tuple[ChartGroup, ...]:
     """
     settings: dict[Setting, dict[tuple[int, str], tuple[CellSummary, str]]] = {}
     for summary in summaries:
-        for cell in (cell for ranking in summary.settings for cell in ranking.cells):
+        for cell in cells_of(summary.settings):
             cells = settings.setdefault(replace(cell.setting, readers=0), {})
             cells[cell.setting.readers, cell.backend] = cell, summary.info.run_id
     several = {setting: cells for setting, cells in settings.items() if len({readers for readers, _ in cells}) > 1}

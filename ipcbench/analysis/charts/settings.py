@@ -94,8 +94,7 @@ def setting_groups(summary: Summary, measured: _Distributions) -> tuple[ChartGro
             "cpu",
             "CPU time against latency",
             "CPU time of the writer and all readers per message, while saturated, against latency at a low rate. Lower "
-            "left is better. Points with a ring, on the dashed front: no backend beats them in both (by point "
-            "estimates).",
+            "left is better. Ringed points form the dashed front: no backend beats them in both (by point estimates).",
             lambda ranking: _cpu(ranking, colors),
         ),
         (

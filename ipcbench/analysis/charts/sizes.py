@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.summary.cells import CellSummary, Setting, SettingSummary, Summary
+from ipcbench.analysis.summary.cells import CellSummary, Setting, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.figures import reader_skew, scaled
 from ipcbench.analysis.summary.notes import one_line
@@ -158,7 +158,7 @@ def size_groups(summary: Summary) -> tuple[ChartGroup, ...]:
 def color_numbers(summary: Summary) -> dict[str, int]:
     """Return backend → number in the order of the sweep, so that a backend has the same colour in every chart."""
     planned = [str(name) for name in summary.info.sweep.get("backends", ())]
-    measured = [cell.backend for ranking in summary.settings for cell in ranking.cells]
+    measured = [cell.backend for cell in cells_of(summary.settings)]
     return {name: number for number, name in enumerate(dict.fromkeys([*planned, *measured]))}
 
 
@@ -193,7 +193,7 @@ def common_notes(cells: Sequence[CellSummary]) -> Iterator[str]:
 
 def _chart(quantity: Quantity, family: Sequence[SettingSummary], colors: Mapping[str, int], *, several: bool) -> Chart:
     first = family[0].setting
-    backends = sorted({cell.backend for ranking in family for cell in ranking.cells}, key=lambda name: colors[name])
+    backends = sorted({cell.backend for cell in cells_of(family)}, key=lambda name: colors[name])
     missing = [line for ranking in family for line in gaps(ranking.cells, size_words(ranking.setting))]
     notes = list(dict.fromkeys(note for ranking in family for note in common_notes(ranking.cells)))
     notes += missing[:_MAX_MISSING]
@@ -249,7 +249,7 @@ def _size_text(setting: Setting) -> str:
 
 def _series(quantity: Quantity, family: Sequence[SettingSummary], backend: str, color: int) -> Series:
     points = []
-    for cell in (cell for ranking in family for cell in ranking.cells if cell.backend == backend):
+    for cell in (cell for cell in cells_of(family) if cell.backend == backend):
         value = quantity.value(cell)
         if value is not None:
             text = f"{quantity.label}: {_value_words(value, quantity.y.unit)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ipcbench.analysis.exporters.common import Export, select
-from ipcbench.analysis.summary.cells import CellSummary, Setting
+from ipcbench.analysis.summary.cells import CellSummary, Setting, cells_of
 from ipcbench.analysis.summary.notes import printable
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import family_words
@@ -51,7 +51,7 @@ def as_osu(run: Run) -> Export:
     selection = select(run, ("paced", "pingpong", "saturate"), "osu")
     selection.check_samples()
     families: dict[tuple[str, Setting], list[CellSummary]] = {}
-    for cell in (cell for ranking in summarise(run).settings for cell in ranking.cells):
+    for cell in cells_of(summarise(run).settings):
         families.setdefault((cell.backend, cell.setting.without_size()), []).append(cell)
     tables = [table for _, cells in sorted(families.items()) for table in _tables(cells)]
     selection.require(tables, "figure for osu")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ipcbench.analysis.recommend.question import Question
-from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, cells_of
 from ipcbench.analysis.summary.curves import Measure, estimate_of, mixed, neighbours, share_of
 from ipcbench.analysis.summary.figures import inverted, scaled
 from ipcbench.analysis.summary.notes import PLACEMENT_NOTE, one_line, stamped_count, unsteady_count
@@ -87,7 +87,7 @@ def gather(
         measure: the figure that must be there.
     """
     rankings = [ranking for ranking in family if ranking.setting.payload_bytes in between and covered_sizes([ranking])]
-    cells = [cell for ranking in rankings for cell in ranking.cells if cell.backend == backend]
+    cells = [cell for cell in cells_of(rankings) if cell.backend == backend]
     if len(cells) < len(rankings):
         return NOT_MEASURED
     for cell in cells:

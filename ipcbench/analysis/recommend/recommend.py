@@ -21,7 +21,7 @@ from ipcbench.analysis.recommend.evidence import (
 )
 from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered_offers
 from ipcbench.analysis.recommend.question import Question, sweep_command
-from ipcbench.analysis.summary.cells import SettingSummary, Summary
+from ipcbench.analysis.summary.cells import SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers
 from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, noise_ratios
 from ipcbench.analysis.summary.summary import summarise
@@ -135,7 +135,7 @@ def require_candidates(question: Question, offers: Mapping[str, Offer] | None = 
 
 
 def _make_case(run: Run, question: Question, offers: Mapping[str, Offer], summary: Summary) -> _Case:
-    measured = [cell.backend for ranking in summary.settings for cell in ranking.cells]
+    measured = [cell.backend for cell in cells_of(summary.settings)]
     reasons = {
         name: "; ".join(_refusals(question, offers[name])) if name in offers else _NOT_REGISTERED
         for name in dict.fromkeys([*measured, *offers])
@@ -166,7 +166,7 @@ def _family(summary: Summary, question: Question) -> tuple[SettingSummary, ...]:
 def _measure(family: Sequence[SettingSummary], question: Question) -> Measure:
     if question.optimise != "latency":
         return question.optimise
-    cells = [cell for ranking in family for cell in ranking.cells]
+    cells = cells_of(family)
     paced = any(estimate_of(cell, "latency") is not None for cell in cells)
     trips = any(estimate_of(cell, "round trip") is not None for cell in cells)
     return "round trip" if trips and not paced else "latency"

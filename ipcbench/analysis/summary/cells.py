@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, Self
 
@@ -113,6 +113,11 @@ class SettingSummary:
     """Offered rate of the paced trials."""
     cells: tuple[CellSummary, ...]
     """Best first; cells without figures last, with their reason."""
+
+
+def cells_of(rankings: Iterable[SettingSummary]) -> list[CellSummary]:
+    """Return the cells of several settings."""
+    return [cell for ranking in rankings for cell in ranking.cells]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary, time_of
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary, cells_of, time_of
 from ipcbench.analysis.summary.figures import cpu_estimate, cpu_rounds_ns
 from ipcbench.stats.decisions import Estimate, FloatArray, noise_floor_ratio, satterthwaite
 from ipcbench.stats.student import student_975
@@ -59,7 +59,7 @@ def estimate_of(cell: CellSummary, measure: Measure) -> Estimate | None:
 def curves(family: Sequence[SettingSummary], measure: Measure) -> dict[str, Curve]:
     """Return backend → its curve over the sizes of a family, in order of appearance."""
     points: dict[str, list[CurvePoint]] = {}
-    for cell in (cell for ranking in family for cell in ranking.cells):
+    for cell in cells_of(family):
         time = estimate_of(cell, measure)
         if time is not None:
             points.setdefault(cell.backend, []).append(CurvePoint(cell.setting.payload_bytes, time))
@@ -68,7 +68,7 @@ def curves(family: Sequence[SettingSummary], measure: Measure) -> dict[str, Curv
 
 def noise_ratios(summary: Summary) -> dict[Measure, float]:
     """Return by how much two measurements of one cell differ, for each measure; 0 where that is unknown."""
-    cpu = noise_floor_ratio([cpu_rounds_ns(cell.trials) for ranking in summary.settings for cell in ranking.cells])
+    cpu = noise_floor_ratio([cpu_rounds_ns(cell.trials) for cell in cells_of(summary.settings)])
     known = summary.noise_ratios
     return {
         "latency": known.get("latency", 0.0),
