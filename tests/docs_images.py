@@ -27,7 +27,7 @@ TITLE = "ipcbench analyze results/reference"
 
 def table_svg(found: Tables) -> str:
     """Return what a terminal shows of one payload of the run, as rich records it."""
-    index = next(place for place, one in enumerate(found.summary.settings) if one.setting.size == SIZE)
+    index = next(place for place, ranking in enumerate(found.summary.settings) if ranking.setting.size == SIZE)
     part = replace(found, payload_tables=found.payload_tables[index : index + 1], matrices=(), findings=(), legend=())
     console = Console(file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor")
     show_on(part, console)
@@ -38,8 +38,8 @@ def table_svg(found: Tables) -> str:
 def main() -> None:
     run = load_run(REFERENCE)
     found = tables(run)
-    groups = tuple(one for one in chart_groups(run, found.summary) if one.key == "latency")
-    plots = {one.name: one.data for one in plot_files(groups, " · ".join(found.header[:2]))}
+    groups = tuple(group for group in chart_groups(run, found.summary) if group.key == "latency")
+    plots = {file.name: file.data for file in plot_files(groups, " · ".join(found.header[:2]))}
     for name, data in (("table.svg", table_svg(found).encode()), ("latency.png", plots["latency.png"])):
         (IMAGES / name).write_bytes(data)
         os.write(1, f"docs/images/{name}\n".encode())

@@ -1,1 +1,1 @@
-"""What a stored run means: summaries, tables, and what is made of them. Reads results and nothing else."""
+"""What a stored run means: summary, findings, charts, comparison, recommendation, report, exports."""

@@ -1,29 +1,40 @@
-"""Findings: what stands out in a run, each with the figures that it rests on and something to do about it."""
+"""Findings: what stands out in a run, the figures behind it, and what to do about it.
+
+Every rule looks at one cell and returns an observation, or None if the fact was not measured. A finding collects the
+cells of one family whose value is above the rule's threshold. All thresholds stand in `RULES`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
-from ipcbench.analysis.findings_rules import RULES, Observation, Place, Rule
-from ipcbench.analysis.summary.cells import SettingSummary, Summary
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.curves import families
+from ipcbench.analysis.summary.figures import held_ratio, reader_skew, waiting_core_ratio
 from ipcbench.analysis.summary.notes import printable
-from ipcbench.analysis.summary.wording import joined, plural
-from ipcbench.util.units import format_significant
+from ipcbench.analysis.summary.wording import joined, plural, size_words
+from ipcbench.util.units import format_duration_ns, format_significant
+
+_MIN_COPY_BYTES = 64 * 1024
+"""For smaller payloads a call costs more than a copy."""
+_MIN_GROWTH_RATIO = 4.0
+"""Two sizes closer than this say little about the cost of a byte."""
+_IDLE_RATIO = 0.5
+"""A reader that is offered less than this share of what it could take mostly waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One cell of which a finding is true."""
+    """One cell for which a finding is true."""
 
     backend: str
     payload_bytes: int
     value: float
     """Above the rule's threshold."""
     figures: dict[str, float]
-    """What the value follows from, by name with its unit."""
+    """The figures from which the value follows, by name with unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +43,75 @@ class Finding:
 
     rule: str
     sentence: str
-    """What was found, in words and figures: of the cell where it is most pronounced, then where else."""
+    """The fact with its figures for the cell where it is most pronounced, then where else it holds."""
     action: str
     threshold: float
     means: str
     """What the value is that was above the threshold."""
     evidence: tuple[Proof, ...]
-    """Every cell of which it is true, the most pronounced first."""
+    """Every cell for which it is true, the most pronounced first."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON."""
-        return {**asdict(self), "evidence": [asdict(one) for one in self.evidence]}
+        return {**asdict(self), "evidence": [asdict(proof) for proof in self.evidence]}
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A fact about one cell: its value, the figures behind it, and the sentence that states them."""
+
+    value: float
+    figures: Mapping[str, float]
+    """By name with unit; `value` follows from them."""
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class CellContext:
+    """A cell with its setting, its family and its run."""
+
+    summary: Summary
+    family: tuple[SettingSummary, ...]
+    ranking: SettingSummary
+    cell: CellSummary
+
+    def named(self) -> str:
+        """Return payload and backend: `dict of 1,000 entries over shm`."""
+        return f"{self.cell.setting.payload} of {size_words(self.cell.setting)} over {self.cell.backend}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A fact that is worth reporting above a threshold."""
+
+    name: str
+    threshold: float
+    """A cell whose value is above this is reported."""
+    unit: Literal["times", "share"]
+    means: str
+    """What the value is."""
+    observe: Callable[[CellContext], Observation | None]
+    action: str
 
 
 def explain(summary: Summary) -> tuple[Finding, ...]:
-    """Return what stands out, one finding per rule and family of settings; empty if there is nothing to say."""
+    """Return what stands out, one finding per rule and family of settings; empty if nothing does."""
     return tuple(
-        found
+        finding
         for family in families(summary)
         for rule in RULES
-        if (found := _finding(rule, summary, family)) is not None
+        if (finding := _finding(rule, summary, family)) is not None
     )
 
 
 def _finding(rule: Rule, summary: Summary, family: tuple[SettingSummary, ...]) -> Finding | None:
-    hits = sorted(_hits(rule, summary, family), key=lambda one: -one[1].value)
+    hits = sorted(_hits(rule, summary, family), key=lambda hit: -hit[1].value)
     if not hits:
         return None
-    (_, first), *others = hits
-    text = first.sentence
-    if others and len({one.sentence for _, one in hits}) > 1:
-        text += f" Also {_elsewhere(hits[0][0], [place for place, _ in others])}, {_span(rule, hits)}."
+    first, *others = (context.cell for context, _ in hits)
+    text = hits[0][1].sentence
+    if others and len({seen.sentence for _, seen in hits}) > 1:
+        text += f" Also {_elsewhere(first, others)}, {_value_range(rule, [seen.value for _, seen in hits[1:]])}."
     return Finding(
         rule=rule.name,
         sentence=printable(text),
@@ -70,35 +119,236 @@ def _finding(rule: Rule, summary: Summary, family: tuple[SettingSummary, ...]) -
         threshold=rule.threshold,
         means=rule.means,
         evidence=tuple(
-            Proof(place.cell.backend, place.cell.setting.payload_bytes, seen.value, dict(seen.figures))
-            for place, seen in hits
+            Proof(context.cell.backend, context.cell.setting.payload_bytes, seen.value, dict(seen.figures))
+            for context, seen in hits
         ),
     )
 
 
-def _hits(rule: Rule, summary: Summary, family: tuple[SettingSummary, ...]) -> Iterator[tuple[Place, Observation]]:
-    """Yield the cells with figures of which the rule is true."""
-    for one in family:
-        for cell in one.cells:
+def _hits(
+    rule: Rule, summary: Summary, family: tuple[SettingSummary, ...]
+) -> Iterator[tuple[CellContext, Observation]]:
+    """Yield the cells with figures for which the rule is true."""
+    for ranking in family:
+        for cell in ranking.cells:
             if cell.status == "ok":
-                place = Place(summary, family, one, cell)
-                seen = rule.observe(place)
+                context = CellContext(summary, family, ranking, cell)
+                seen = rule.observe(context)
                 if seen is not None and seen.value > rule.threshold:
-                    yield place, seen
+                    yield context, seen
 
 
-def _elsewhere(first: Place, others: Sequence[Place]) -> str:
-    """Return where else it is true: at other sizes of the same backend, and over which others."""
+def _elsewhere(first: CellSummary, others: Sequence[CellSummary]) -> str:
+    """Return where else a finding is true: at how many more sizes of the first backend, and of the others."""
     counts: dict[str, int] = {}
-    for place in others:
-        counts[place.cell.backend] = counts.get(place.cell.backend, 0) + 1
-    own = counts.pop(first.cell.backend, 0)
-    parts = [f"{first.cell.backend} at {plural(own, 'more size', 'more sizes')}"] if own else []
+    for cell in others:
+        counts[cell.backend] = counts.get(cell.backend, 0) + 1
+    own = counts.pop(first.backend, 0)
+    parts = [f"{first.backend} at {plural(own, 'more size', 'more sizes')}"] if own else []
     return joined(parts + [f"{name} at {plural(count, 'size', 'sizes')}" for name, count in counts.items()])
 
 
-def _span(rule: Rule, hits: Sequence[tuple[Place, Observation]]) -> str:
+def _value_range(rule: Rule, values: Sequence[float]) -> str:
     factor, unit = (100.0, "%") if rule.unit == "share" else (1.0, "times")
-    values = [factor * one.value for _, one in hits[1:]]
-    low, high = format_significant(min(values)), format_significant(max(values))
+    low, high = format_significant(factor * min(values)), format_significant(factor * max(values))
     return f"{low} to {high} {unit}" if low != high else f"{low} {unit}"
+
+
+# The rules
+
+
+def _decoding(context: CellContext) -> Observation | None:
+    decode, latency = context.cell.decode_p50_ns, context.cell.latency_p50_ns
+    if decode is None or latency is None:
+        return None
+    ratio = decode / latency.estimate
+    return Observation(
+        ratio,
+        {"decode_p50_ns": decode, "latency_p50_ns": latency.estimate},
+        f"Decoding takes longer than transport: {context.named()}, {format_duration_ns(decode)} to decode against "
+        f"{format_duration_ns(latency.estimate)} one way, {_times(ratio)}.",
+    )
+
+
+def _spinning(context: CellContext) -> Observation | None:
+    share, offered = waiting_core_ratio(context.cell.trials), context.ranking.rate_per_s
+    capacity = context.cell.throughput_per_s
+    if share is None or offered is None or (capacity is not None and offered > _IDLE_RATIO * capacity):
+        return None
+    return Observation(
+        share,
+        {"reader_core_ratio": share, "offered_rate_per_s": offered},
+        f"Waiting burns a core: {context.named()}, each reader uses {_percent(share)} of a core at "
+        f"{format_significant(offered)} messages/s.",
+    )
+
+
+def _oversubscribed(context: CellContext) -> Observation | None:
+    cores = context.summary.info.machine.get("usable_cores")
+    if isinstance(cores, bool) or not isinstance(cores, int | float) or cores <= 0:
+        return None
+    processes = context.cell.setting.readers + 1
+    return Observation(
+        processes / cores,
+        {"processes_count": processes, "usable_cores_count": float(cores)},
+        f"Oversubscription affects the ranking: {processes} processes share {cores:g} cores, so latencies include time "
+        "spent waiting for a core.",
+    )
+
+
+def _copies(context: CellContext) -> Observation | None:
+    cell, floor = context.cell, context.summary.info.floor
+    size = cell.setting.payload_bytes
+    bandwidth = floor.memcpy_bytes_per_s.get(str(size)) if floor is not None else None
+    if not bandwidth or size < _MIN_COPY_BYTES or cell.writer_cpu_ns is None or cell.reader_cpu_ns is None:
+        return None
+    copy_ns, path_ns = 1e9 * size / bandwidth, cell.writer_cpu_ns + cell.reader_cpu_ns
+    copies = path_ns / copy_ns
+    return Observation(
+        copies,
+        {"writer_cpu_ns": cell.writer_cpu_ns, "reader_cpu_ns": cell.reader_cpu_ns, "memory_copy_ns": copy_ns},
+        f"A message costs more than one copy: {context.named()}, writer and one reader together use "
+        f"{format_duration_ns(path_ns)} of CPU time per message, {format_significant(copies)} times as much as one "
+        f"copy of it ({format_duration_ns(copy_ns)}).",
+    )
+
+
+def _fixed_cost(context: CellContext) -> Observation | None:
+    """Observe, for the smallest size of a backend, the share of its time per message that is independent of size."""
+    rates = [
+        (cell.setting.payload_bytes, cell.throughput_per_s)
+        for cell in cells_of(context.family)
+        if cell.backend == context.cell.backend and cell.throughput_per_s
+    ]
+    small = context.cell.setting.payload_bytes
+    larger = [(size, rate) for size, rate in rates if size >= _MIN_GROWTH_RATIO * max(1, small)]
+    if not larger or small != min(size for size, _ in rates) or not context.cell.throughput_per_s:
+        return None
+    size, rate = min(larger)
+    small_ns, large_ns = 1e9 / context.cell.throughput_per_s, 1e9 / rate
+    share = max(0.0, min(1.0, (small_ns * size - large_ns * small) / ((size - small) * small_ns)))
+    return Observation(
+        share,
+        {"small_ns": small_ns, "large_ns": large_ns, "small_bytes": small, "large_bytes": size},
+        f"Small messages pay for the call, not for the bytes: {context.named()}, {_percent(share)} of the "
+        f"{format_duration_ns(small_ns)} that a message of {small:,} B takes does not depend on its size "
+        f"({size:,} B take {format_duration_ns(large_ns)}).",
+    )
+
+
+def _tail(context: CellContext) -> Observation | None:
+    p50, p99 = context.cell.latency_p50_ns, context.cell.latency_p99_ns
+    if p50 is None or p99 is None:
+        return None
+    ratio = p99.estimate / p50.estimate
+    return Observation(
+        ratio,
+        {"latency_p50_ns": p50.estimate, "latency_p99_ns": p99.estimate},
+        f"The tail is far above the median: {context.named()}, one-way p99 {format_duration_ns(p99.estimate)} against "
+        f"p50 {format_duration_ns(p50.estimate)}, {_times(ratio)}.",
+    )
+
+
+def _back_pressure(context: CellContext) -> Observation | None:
+    share, rate = held_ratio(context.cell.trials), context.cell.throughput_per_s
+    if share is None or rate is None:
+        return None
+    return Observation(
+        share,
+        {"writer_held_ratio": share, "throughput_per_s": rate},
+        f"The writer is held back: {context.named()}, while saturated it waits inside write, for room or for a core, "
+        f"{_percent(share)} of the time, at {format_significant(rate)} messages/s.",
+    )
+
+
+def _slow_reader(context: CellContext) -> Observation | None:
+    skew = reader_skew(context.cell.trials) if context.cell.setting.readers > 1 else None
+    if skew is None:
+        return None
+    ratio, role = skew
+    return Observation(
+        ratio,
+        {"slowest_of_fastest_reader_p50_ratio": ratio},
+        f"One reader lags behind another: {context.named()}, the one-way p50 of the slowest reader (mostly {role}) is "
+        f"{_times(ratio)} that of the fastest.",
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{format_significant(ratio)} times"
+
+
+def _percent(share: float) -> str:
+    return f"{format_significant(100.0 * share)} %"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "oversubscription",
+        1.0,
+        "times",
+        "processes per usable core",
+        _oversubscribed,
+        "Repeat with fewer readers or on more cores before you trust the order; compare CPU time, which suffers less.",
+    ),
+    Rule(
+        "decoding dominates",
+        1.0,
+        "times",
+        "decode p50 over one-way latency p50",
+        _decoding,
+        "Change what is sent before you change the transport: --codec msgpack, or --payload ndarray with --codec "
+        "pickle5.",
+    ),
+    Rule(
+        "spinning",
+        0.5,
+        "share",
+        "share of a core that a reader uses while it mostly waits",
+        _spinning,
+        "If those cores have other work, wait by blocking: --wait block, where `ipcbench list` offers it.",
+    ),
+    Rule(
+        "copies",
+        2.0,
+        "times",
+        "CPU time of writer and one reader over that of one copy of the payload",
+        _copies,
+        "Prefer a transport with zero-copy reads: `ipcbench recommend` with --needs zero-copy.",
+    ),
+    Rule(
+        "small messages",
+        0.8,
+        "share",
+        "share of the time per message that does not depend on its size",
+        _fixed_cost,
+        "Put several small messages into one where latency allows it.",
+    ),
+    Rule(
+        "tail",
+        10.0,
+        "times",
+        "one-way latency p99 over p50",
+        _tail,
+        "Plan by p99, not by p50; `ipcbench doctor` says what disturbs this machine, --pin auto keeps processes in "
+        "place.",
+    ),
+    Rule(
+        "back-pressure",
+        0.5,
+        "share",
+        "share of the time that the writer is held inside write while saturated",
+        _back_pressure,
+        "Make readers faster or fewer; a larger --depth only helps against bursts.",
+    ),
+    Rule(
+        "slow reader",
+        2.0,
+        "times",
+        "one-way p50 of the slowest reader over that of the fastest",
+        _slow_reader,
+        "A lossless channel goes at the pace of its slowest reader: give each a core (--pin auto), or use latest_value "
+        "if only the latest value counts.",
+    ),
+)
+"""In the order in which findings are reported."""

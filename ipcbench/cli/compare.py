@@ -13,7 +13,7 @@ from ipcbench.cli import format_option
 from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ipcbench.analysis.compare.cells import Metric
+    from ipcbench.analysis.compare.run_cells import Metric
 
 EXIT_REGRESSED = 1
 EXIT_INCONCLUSIVE = 3
@@ -68,7 +68,7 @@ def _gate_ratio(text: str | None) -> float | None:
 
 
 def _metrics(text: str | None) -> tuple[Metric, ...]:
-    from ipcbench.analysis.compare.cells import METRICS
+    from ipcbench.analysis.compare.run_cells import METRICS
 
     if text is None:
         return METRICS

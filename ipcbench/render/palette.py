@@ -1,11 +1,11 @@
-"""Colours and marks of backends, the same in files and in the report: told apart by colour-blind eyes and in grey."""
+"""Colours, markers and dashes of series, the same in files and pages; distinct to colour-blind readers and in grey."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Okabe and Ito's set, the yellow left out (too pale on white) and the pale ones darkened for white paper; each has a
-# lighter twin for a dark ground. A second turn through the colours meets other markers and dashes, never the same mark.
+# Okabe and Ito's set without yellow (too pale on white), the pale colours darkened; each has a lighter variant for dark
+# backgrounds. When the colours repeat, markers and dashes differ, so no two of the first styles are equal.
 _LIGHT = ("#0072b2", "#d55e00", "#008f68", "#b8568f", "#b07c00", "#2a9bd6", "#5b4bb5", "#7a7a7a", "#8c2d04", "#3f7f1f")
 _DARK = ("#4fb3f0", "#ff8a4c", "#2ecc9f", "#e79bc6", "#e6b13a", "#8fd3ff", "#a99bff", "#b5b5b5", "#d98b63", "#8fce6a")
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon", "star")
@@ -15,24 +15,24 @@ REFERENCE_LIGHT, REFERENCE_DARK = "#6b7280", "#9aa4b2"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """How a backend is drawn."""
+class SeriesStyle:
+    """How a series is drawn."""
 
     light: str
-    """Colour on a light ground, #rrggbb."""
+    """Colour on a light background, #rrggbb."""
     dark: str
-    """Colour on a dark ground."""
+    """Colour on a dark background."""
     marker: str
     """One of circle, square, diamond, triangle-up, triangle-down, pentagon, star."""
     dash: str
     """One of solid, dash, dot."""
 
 
-def mark(number: int) -> Mark:
-    """Return the mark of the backend with this number; a negative one is for what is no backend."""
+def series_style(number: int) -> SeriesStyle:
+    """Return the style of backend `number`; a negative number means that the series is not a backend."""
     if number < 0:
-        return Mark(REFERENCE_LIGHT, REFERENCE_DARK, "circle", "dash")
-    return Mark(
+        return SeriesStyle(REFERENCE_LIGHT, REFERENCE_DARK, "circle", "dash")
+    return SeriesStyle(
         _LIGHT[number % len(_LIGHT)],
         _DARK[number % len(_DARK)],
         _MARKERS[number % len(_MARKERS)],

@@ -1,4 +1,4 @@
-"""Charts as files, PNG and SVG, by matplotlib."""
+"""Charts as PNG and SVG files, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DPI = 144
 _STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9.5,
-    "text.parse_math": False,  # a dollar sign in somebody's backend is a dollar sign
+    "text.parse_math": False,  # a dollar sign in a backend's name is a dollar sign
     "svg.fonttype": "none",
     "svg.hashsalt": "ipcbench",
     "path.simplify": True,
@@ -30,7 +30,7 @@ _MAX_NOTES = 4
 
 @dataclass(frozen=True, slots=True)
 class PlotFile:
-    """One file, ready to be written."""
+    """One file to write."""
 
     name: str
     """`latency.png`, `percentiles-2.svg` …"""
@@ -38,14 +38,14 @@ class PlotFile:
 
 
 def plot_files(groups: tuple[ChartGroup, ...], source: str) -> Iterator[PlotFile]:
-    """Yield each figure as PNG and as SVG; one figure is in memory at a time.
+    """Yield each figure as PNG and as SVG; only one figure is in memory at a time.
 
     Args:
-        groups: what to draw; up to four charts of a group are panels of one figure.
+        groups: the charts; up to four of a group are panels of one figure.
         source: run and machine in one line, for the foot of each figure.
 
     Raises:
-        ImportError: there is no matplotlib.
+        ImportError: matplotlib is not installed.
     """
     import matplotlib as mpl
 
@@ -110,7 +110,7 @@ def _figure(group: ChartGroup, charts: tuple[Chart, ...], source: str) -> Figure
 
 
 def _subtitle(group: ChartGroup, charts: tuple[Chart, ...], width: float) -> list[str]:
-    """Return what stands below the title: what all panels have in common, and of several how to read them."""
+    """Return what all panels have in common, and for several panels how to read them."""
     if len(charts) == 1:
         return wrapped(charts[0].setting, int(width * 14))[:2]
     common = charts[0].common
@@ -122,9 +122,10 @@ def _foot(charts: tuple[Chart, ...], source: str) -> list[str]:
     if len(notes) > _MAX_NOTES:
         notes = [*notes[: _MAX_NOTES - 1], f"{len(notes) - _MAX_NOTES + 1} more notes: see the tables."]
     legend = []
-    if any(point.low != point.high or point.x_low for chart in charts for one in chart.series for point in one.points):
-        legend.append("Bands and bars: 95 % intervals, each by itself: of cells with different ranks they may overlap.")
-    if any(point.noisy for chart in charts for one in chart.series for point in one.points):
+    points = [point for chart in charts for series in chart.series for point in series.points]
+    if any(point.low != point.high or point.x_low for point in points):
+        legend.append("Bands and bars: 95 % intervals of each cell by itself; cells of different rank may overlap.")
+    if any(point.noisy for point in points):
         legend.append("Hollow: a trial was noisy or failed.")
     width = 128 if len(charts) == 1 else 180
     return [line for text in (" ".join([*legend, source]), *notes) for line in wrapped(text, width)]

@@ -17,8 +17,8 @@ from ipcbench.results.store import load_run
 from tests.end_to_end.shell import Shell
 from tests.unit.builders import Cell, make_run, sweep_of
 from tests.unit.test_exporters import GITHUB_SCHEMA
+from tests.unit.test_exporters_chrome import TRACE_SCHEMA, check_trace
 from tests.unit.test_exporters_hlog import read_log
-from tests.unit.test_exporters_perfetto import TRACE_SCHEMA, check_trace
 
 
 def exported(shell: Shell, run: Path, form: str) -> str:
@@ -62,17 +62,18 @@ def test_pyperf_compares_two_runs(shell: Shell) -> None:
 def test_github_action_benchmark(shell: Shell, finished_run: Path, form: str, unit: str) -> None:
     points = json.loads(exported(shell, finished_run, form))
     jsonschema.validate(points, GITHUB_SCHEMA)
-    assert {(one["name"].partition("/")[0], one["unit"]) for one in points} == {("shm", unit), ("zmq", unit)}
+    assert {(point["name"].partition("/")[0], point["unit"]) for point in points} == {("shm", unit), ("zmq", unit)}
 
 
 def test_hdrhistogram_reads_every_series_of_every_trial(shell: Shell, finished_run: Path) -> None:
     assert shell("export", str(finished_run), "--to", "hlog", "--out", "run.hlog").returncode == 0
-    medians = {one.tag: one.get_value_at_percentile(50) for one in read_log(shell.folder / "run.hlog")}
+    histograms = read_log(shell.folder / "run.hlog")
+    medians = {histogram.tag: histogram.get_value_at_percentile(50) for histogram in histograms}
     series = {
         "writer.delay", "writer.write", "reader-0.response", "reader-0.service",
         "writer.saturated-write", "reader-0.saturated-read",
     }  # fmt: skip
-    assert medians.keys() == {f"{backend}.dict-10-521B.r1.{one}" for backend in ("shm", "zmq") for one in series}
+    assert medians.keys() == {f"{backend}.dict-10-521B.r1.{name}" for backend in ("shm", "zmq") for name in series}
     run = load_run(finished_run)
     for trial in run.trials:
         if trial.spec.mode == "paced":
@@ -99,17 +100,17 @@ def test_a_file_is_replaced_as_a_whole_and_the_latest_run_is_found(shell: Shell,
     done = shell("export", "--to", "osu", "--out", "out.txt")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (shell.folder / "out.txt").read_text(encoding="utf-8") == exported(shell, finished_run, "osu")
-    assert sorted(one.name for one in shell.folder.iterdir()) == ["out.txt", "results"]
+    assert sorted(path.name for path in shell.folder.iterdir()) == ["out.txt", "results"]
 
 
 def test_what_failed_is_named_on_stderr_and_not_written(shell: Shell, finished_run: Path) -> None:
     shutil.copytree(finished_run, shell.folder / "run")
     lines = (shell.folder / "run" / "trials.jsonl").read_text(encoding="utf-8").splitlines()
     trials = [json.loads(line) for line in lines]
-    for one in trials:
-        if one["spec"]["backend"] == "zmq":
-            one.update(status="failed", reason="reader-0 ended with exit code 1")
-    text = "".join(json.dumps(one) + "\n" for one in trials)
+    for trial in trials:
+        if trial["spec"]["backend"] == "zmq":
+            trial.update(status="failed", reason="reader-0 ended with exit code 1")
+    text = "".join(json.dumps(trial) + "\n" for trial in trials)
     (shell.folder / "run" / "trials.jsonl").write_text(text, encoding="utf-8")
     for form in EXPORTERS:
         done = shell("export", "run", "--to", form)
@@ -120,9 +121,9 @@ def test_what_failed_is_named_on_stderr_and_not_written(shell: Shell, finished_r
         assert "(zmq, dict of 10 entries" in done.stderr
         assert "failed: reader-0 ended with exit code 1" in done.stderr
 
-    for one in trials:
-        one.update(status="failed", reason="writer ended with exit code 1")
-    text = "".join(json.dumps(one) + "\n" for one in trials)
+    for trial in trials:
+        trial.update(status="failed", reason="writer ended with exit code 1")
+    text = "".join(json.dumps(trial) + "\n" for trial in trials)
     (shell.folder / "run" / "trials.jsonl").write_text(text, encoding="utf-8")
     line = refused(shell, "run", "--to", "pyperf", "--out", "never.json")
     assert "run: holds no trial for pyperf" in line

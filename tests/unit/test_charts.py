@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipcbench.analysis.charts.cells import distributions, pareto_front
 from ipcbench.analysis.charts.groups import chart_groups
+from ipcbench.analysis.charts.settings import distributions, pareto_front
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
-from ipcbench.render.palette import mark
-from ipcbench.render.scales import Span, round_ticks, spread_out, tick_text, x_span, y_span
+from ipcbench.render.palette import series_style
+from ipcbench.render.scales import AxisRange, round_ticks, spread_out, tick_text, x_range, y_range
 from ipcbench.results.model import TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import SweepSpec
@@ -30,11 +30,11 @@ CELLS = {
 
 def groups_of(run: Run, others: list[Run] | None = None) -> dict[str, ChartGroup]:
     together = [(other, tables(other).summary) for other in others or []]
-    return {one.key: one for one in chart_groups(run, tables(run).summary, together)}
+    return {group.key: group for group in chart_groups(run, tables(run).summary, together)}
 
 
 def series_of(chart: Chart, name: str) -> Series:
-    return next(one for one in chart.series if one.name == name)
+    return next(line for line in chart.series if line.name == name)
 
 
 @pytest.fixture
@@ -49,15 +49,7 @@ def found(run: Run) -> Tables:
 
 def test_every_question_has_its_charts(run: Run) -> None:
     groups = groups_of(run)
-    assert list(groups) == [
-        "latency",
-        "throughput",
-        "percentiles",
-        "memory-share",
-        "decode-share",
-        "cpu",
-        "stability",
-    ]
+    assert list(groups) == ["latency", "throughput", "percentiles", "memory-share", "decode-share", "cpu", "stability"]
     for group in groups.values():
         for chart in group.charts:
             assert chart.series
@@ -68,7 +60,7 @@ def test_every_question_has_its_charts(run: Run) -> None:
 
 def test_a_line_has_the_figures_of_the_tables_with_their_intervals(run: Run, found: Tables) -> None:
     (chart,) = groups_of(run)["latency"].charts
-    cells = {(cell.backend, one.setting.size): cell for one in found.summary.settings for cell in one.cells}
+    cells = {(cell.backend, cell.setting.size): cell for ranking in found.summary.settings for cell in ranking.cells}
     for name, point in (("shm", series_of(chart, "shm").points[1]), ("zmq", series_of(chart, "zmq").points[0])):
         size = {521.0: 10, 55_039.0: 1000}[point.x]
         interval = cells[name, size].latency_p50_ns
@@ -96,17 +88,17 @@ def test_a_noisy_cell_is_hollow(run: Run) -> None:
 
 
 def test_percentiles_are_those_of_the_samples_and_end_where_ten_are_left(run: Run) -> None:
-    by_cell = {(setting.size, name): one for (setting, name), one in distributions(run).items()}
-    one = by_cell[10, "shm"]
+    by_cell = {(setting.size, name): measured for (setting, name), measured in distributions(run).items()}
+    measured = by_cell[10, "shm"]
     chosen = [trial for trial in run.trials if trial.spec.mode == "paced" and trial.spec.backend == "shm"]
     columns = [run.samples(trial.trial_id) for trial in chosen if trial.spec.size == 10]
     values = np.concatenate([each["reader-0.latency_ns"] for each in columns]) / 1e3
-    assert one.count == values.size
-    assert one.tail[0] == (1.0, values.min())
-    assert one.tail[-1][0] == pytest.approx(10 / values.size)
-    for beyond, value in one.tail:
+    assert measured.count == values.size
+    assert measured.tail[0] == (1.0, values.min())
+    assert measured.tail[-1][0] == pytest.approx(10 / values.size)
+    for beyond, value in measured.tail:
         assert value == pytest.approx(np.quantile(values, 1 - beyond))
-    assert [index for index, _ in one.rounds] == [1, 2, 3]
+    assert [index for index, _ in measured.rounds] == [1, 2, 3]
 
 
 def test_the_tail_has_a_mark_at_p99_and_words_that_tell_percentiles_apart(run: Run) -> None:
@@ -149,9 +141,9 @@ def test_skew_is_the_slowest_readers_latency_over_the_fastests(tmp_path: Path) -
 
 
 def test_runs_of_several_reader_counts_have_fan_out(tmp_path: Path) -> None:
-    one, three, seven = (fan_out_run(tmp_path / str(count), count) for count in (1, 3, 7))
+    single, three, seven = (fan_out_run(tmp_path / str(count), count) for count in (1, 3, 7))
     assert not [key for key in groups_of(three) if key.startswith("fan-out")]
-    groups = groups_of(three, [one, seven])
+    groups = groups_of(three, [single, seven])
     assert [key for key in groups if key.startswith("fan-out")] == [
         "fan-out-latency",
         "fan-out-skew",
@@ -172,7 +164,7 @@ def test_the_front_holds_whom_nobody_beats_in_both() -> None:
 def test_what_cannot_be_drawn_is_left_out() -> None:
     points = tuple(Point(x, y, ()) for x, y in ((1.0, 0.0), (0.0, 1.0), (math.inf, 1.0), (1.0, math.nan), (2.0, 3.0)))
     series = finite_series([Series("a", 0, "band", points), Series("b", 1, "band", points[:2])])
-    assert [(one.name, len(one.points)) for one in series] == [("a", 1)]
+    assert [(line.name, len(line.points)) for line in series] == [("a", 1)]
 
 
 def test_names_are_one_line_and_not_endless() -> None:
@@ -188,17 +180,17 @@ def chart_of(*points: tuple[float, float], log: bool = True) -> Chart:
 
 def test_axes_hold_every_point_and_no_absurd_interval() -> None:
     chart = chart_of((10.0, 50.0), (1000.0, 400.0))
-    for span, values in ((x_span(chart), (10.0, 1000.0)), (y_span(chart), (25.0, 50.0, 400.0))):
+    for span, values in ((x_range(chart), (10.0, 1000.0)), (y_range(chart), (25.0, 50.0, 400.0))):
         assert all(0.0 < span.place(value) < 1.0 for value in values)
         assert span.value(span.place(values[0])) == pytest.approx(values[0])
-    assert y_span(chart).high < 400.0 * 5
-    alone = y_span(chart_of((10.0, 50.0), log=False))
+    assert y_range(chart).high < 400.0 * 5
+    alone = y_range(chart_of((10.0, 50.0), log=False))
     assert alone.low == 0.0
 
 
 def test_ticks_are_round_and_few() -> None:
-    assert round_ticks(Span(40.0, 1700.0, log=True)) == [50.0, 100.0, 200.0, 500.0, 1000.0]
-    assert round_ticks(Span(0.5, 20_000.0, log=True)) == [1.0, 10.0, 100.0, 1000.0, 10_000.0]
+    assert round_ticks(AxisRange(40.0, 1700.0, log=True)) == [50.0, 100.0, 200.0, 500.0, 1000.0]
+    assert round_ticks(AxisRange(0.5, 20_000.0, log=True)) == [1.0, 10.0, 100.0, 1000.0, 10_000.0]
     assert [tick_text(value) for value in (0.05, 1.0, 1.5, 50.0, 10_000.0)] == ["0.05", "1", "1.5", "50", "10,000"]
     ticks = spread_ticks([(float(index), str(index)) for index in range(11)])
     assert (ticks[0][0], ticks[-1][0], len(ticks)) == (0.0, 10.0, 6)
@@ -211,15 +203,15 @@ def test_labels_move_apart_and_stay_in_order() -> None:
 
 
 def test_marks_of_many_backends_are_all_different() -> None:
-    marks = [mark(number) for number in range(30)]
-    assert len({(one.light, one.marker, one.dash) for one in marks}) == len(marks)
+    marks = [series_style(number) for number in range(30)]
+    assert len({(style.light, style.marker, style.dash) for style in marks}) == len(marks)
 
 
 def test_one_size_has_a_column_for_each_backend(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell(10_000.0), ("zmq", 10): Cell(30_000.0)})
     groups = groups_of(run)
     (chart,) = groups["latency"].charts
-    assert [(one.name, one.marks, one.points[0].x) for one in chart.series] == [
+    assert [(line.name, line.marks, line.points[0].x) for line in chart.series] == [
         ("shm", "dots", 1.0),
         ("zmq", "dots", 2.0),
     ]
@@ -227,17 +219,17 @@ def test_one_size_has_a_column_for_each_backend(tmp_path: Path) -> None:
     (chart,) = groups["throughput"].charts
     ceiling = series_of(chart, "memory copy, one core")
     assert len({point.y for point in ceiling.points}) == 1
-    span = x_span(chart)
-    assert all(0.0 <= span.place(point.x) <= 1.0 for one in chart.series for point in one.points)
+    span = x_range(chart)
+    assert all(0.0 <= span.place(point.x) <= 1.0 for line in chart.series for point in line.points)
 
 
 @pytest.mark.parametrize("rate_per_s", [1e-300, 1e300])
 def test_absurd_figures_break_nothing(run: Run, rate_per_s: float) -> None:
-    trials = tuple(replace(one, throughput_per_s=rate_per_s) if one.throughput_per_s else one for one in run.trials)
-    for group in groups_of(replace(run, trials=trials)).values():
+    trials = (replace(trial, throughput_per_s=trial.throughput_per_s and rate_per_s) for trial in run.trials)
+    for group in groups_of(replace(run, trials=tuple(trials))).values():
         for chart in group.charts:
-            y_span(chart)
-            x_span(chart)
+            y_range(chart)
+            x_range(chart)
 
 
 def test_a_payload_of_a_billion_bytes_or_of_none_has_its_place(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipcbench.analysis.compare.cells import METRICS, Metric
 from ipcbench.analysis.compare.compare import Change, Comparison, compare_runs
 from ipcbench.analysis.compare.render import as_json, as_markdown, as_text
 from ipcbench.analysis.compare.rules import gate_result, holm, judge, machine_differences
+from ipcbench.analysis.compare.run_cells import METRICS, Metric
 from ipcbench.errors import ConfigError
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import Run
@@ -40,7 +40,7 @@ def pair(tmp_path: Path, a: Cell = CALM, b: Cell = CALM, sweep: SweepSpec = SWEE
 
 
 def change(comparison: Comparison, metric: Metric) -> Change:
-    (found,) = [one for one in comparison.changes if one.metric == metric]
+    (found,) = [change for change in comparison.changes if change.metric == metric]
     return found
 
 
@@ -51,23 +51,23 @@ def test_a_run_does_not_differ_from_itself(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", {("shm", 10): CALM, ("zmq", 10): Cell(50_000.0, factors=FIVE)})
     comparison = compare_runs(run, run)
     assert comparison.count("no clear difference") == len(comparison.changes) == comparison.tests_count == 8
-    assert {one.p_value for one in comparison.changes} == {1.0}
-    assert {one.ratio.estimate for one in comparison.changes if one.ratio} == {1.0}
+    assert {change.p_value for change in comparison.changes} == {1.0}
+    assert {change.ratio.estimate for change in comparison.changes if change.ratio} == {1.0}
     assert comparison.outcome is None
 
 
 def test_twice_the_latency_and_half_the_throughput_are_slower(tmp_path: Path) -> None:
     comparison = pair(tmp_path, b=replace(CALM, latency_ns=20_000.0, rate_per_s=50_000.0))
     latency, throughput = change(comparison, "latency-p50"), change(comparison, "throughput")
-    for one, expected in ((latency, 2.0), (throughput, 0.5)):
-        assert one.verdict == "slower"
-        assert one.ratio is not None
-        assert one.ratio.low < expected < one.ratio.high
-        assert one.ratio.estimate == pytest.approx(expected, rel=0.02)
-        assert one.time_ratio is not None
-        assert one.time_ratio.estimate == pytest.approx(2.0, rel=0.02)
-        assert one.p_value is not None
-        assert one.p_value < 0.01
+    for slower, expected in ((latency, 2.0), (throughput, 0.5)):
+        assert slower.verdict == "slower"
+        assert slower.ratio is not None
+        assert slower.ratio.low < expected < slower.ratio.high
+        assert slower.ratio.estimate == pytest.approx(expected, rel=0.02)
+        assert slower.time_ratio is not None
+        assert slower.time_ratio.estimate == pytest.approx(2.0, rel=0.02)
+        assert slower.p_value is not None
+        assert slower.p_value < 0.01
     assert change(comparison, "decode-p50").verdict == "no clear difference"
 
 
@@ -76,12 +76,12 @@ def test_the_other_way_round_everything_is_mirrored(tmp_path: Path) -> None:
     b = one_cell(tmp_path / "b", replace(CALM, latency_ns=13_000.0, rate_per_s=80_000.0, factors=(1.03, 0.97, 1.0)))
     there, back = compare_runs(a, b), compare_runs(b, a)
     mirrored = {"slower": "faster", "faster": "slower"}
-    for one, other in zip(there.changes, back.changes, strict=True):
-        assert one.ratio is not None
-        assert other.ratio is not None
-        assert one.ratio.low == pytest.approx(1.0 / other.ratio.high)
-        assert one.p_value == pytest.approx(other.p_value)
-        assert other.verdict == mirrored.get(one.verdict, one.verdict)
+    for forth, reverse in zip(there.changes, back.changes, strict=True):
+        assert forth.ratio is not None
+        assert reverse.ratio is not None
+        assert forth.ratio.low == pytest.approx(1.0 / reverse.ratio.high)
+        assert forth.p_value == pytest.approx(reverse.p_value)
+        assert reverse.verdict == mirrored.get(forth.verdict, forth.verdict)
 
 
 def test_every_metric_of_every_mode(tmp_path: Path) -> None:
@@ -89,23 +89,23 @@ def test_every_metric_of_every_mode(tmp_path: Path) -> None:
         backends=("shm",), sizes=(10,), readers=1, rounds=5, rate_per_s=1000.0, modes=("paced", "pingpong", "saturate")
     )
     comparison = pair(tmp_path, b=replace(CALM, round_trip_ns=60_000.0), sweep=sweep)
-    assert {one.metric for one in comparison.changes} == set(METRICS)
+    assert {change.metric for change in comparison.changes} == set(METRICS)
     assert change(comparison, "round-trip-p50").verdict == "slower"
     assert change(comparison, "latency-p50").verdict == "no clear difference"
 
 
 def test_p99_needs_a_thousand_samples(tmp_path: Path) -> None:
     both = pair(tmp_path / "short", replace(CALM, factors=FIVE[:2]), replace(CALM, factors=FIVE[:2]))
-    assert "latency-p99" not in {one.metric for one in both.changes}
-    one = change(pair(tmp_path / "long", CALM, replace(CALM, factors=FIVE[:2])), "latency-p99")
-    assert (one.verdict, one.b) == ("not comparable", None)
-    assert "no such figure in B" in one.reason
+    assert "latency-p99" not in {change.metric for change in both.changes}
+    found = change(pair(tmp_path / "long", CALM, replace(CALM, factors=FIVE[:2])), "latency-p99")
+    assert (found.verdict, found.b) == ("not comparable", None)
+    assert "no such figure in B" in found.reason
 
 
 def test_decoding_is_compared_by_its_rounds(tmp_path: Path) -> None:
-    def slow(one: TrialResult) -> TrialResult:
-        decode = quantiles(300_000.0 + one.trial_id)
-        return replace(one, endpoints=tuple(replace(p, decode=decode) if p.decode else p for p in one.endpoints))
+    def slow(trial: TrialResult) -> TrialResult:
+        decode = quantiles(300_000.0 + trial.trial_id)
+        return replace(trial, endpoints=tuple(replace(p, decode=decode) if p.decode else p for p in trial.endpoints))
 
     found = change(pair(tmp_path, b=replace(CALM, change=slow)), "decode-p50")
     assert found.verdict == "slower"
@@ -150,7 +150,7 @@ def test_the_noisier_run_sets_the_noise(tmp_path: Path) -> None:
     calm = compare_runs(a, make_run(tmp_path / "calm", {("shm", 10): b}, SATURATE))
     noisy = compare_runs(a, make_run(tmp_path / "noisy", {("shm", 10): b, **restless}, SATURATE))
     assert calm.changes[0].verdict == "slower"
-    found = next(one for one in noisy.changes if one.cell.backend == "shm")
+    found = next(change for change in noisy.changes if change.cell.backend == "shm")
     assert found.verdict == "no clear difference"
     assert found.reason.startswith("within the noise of the runs")
     assert noisy.noise_ratios["throughput"] > 5 * calm.noise_ratios["throughput"]
@@ -185,7 +185,7 @@ def test_the_same_runs_give_the_same_result(tmp_path: Path) -> None:
 
 def test_only_the_metrics_asked_for_are_tested(tmp_path: Path) -> None:
     comparison = pair(tmp_path, metrics=("throughput",))
-    assert [one.metric for one in comparison.changes] == ["throughput"]
+    assert [change.metric for change in comparison.changes] == ["throughput"]
     with pytest.raises(ConfigError, match="metrics"):
         pair(tmp_path / "x", metrics=("speed",))
 
@@ -241,10 +241,11 @@ def test_of_many_equal_cells_none_is_called_different_though_some_look_so(tmp_pa
         return {(f"b{index}", 10): Cell(factors=np.exp(source.normal(0.0, 0.1, 3)).tolist()) for index in range(120)}
 
     comparison = compare_runs(make_run(tmp_path / "a", cells(), sweep), make_run(tmp_path / "b", cells(), sweep))
-    excluded = [one for one in comparison.changes if one.ratio and not one.ratio.low <= 1.0 <= one.ratio.high]
+    ratios = [(change, change.ratio) for change in comparison.changes if change.ratio]
+    excluded = [change for change, ratio in ratios if not ratio.low <= 1.0 <= ratio.high]
     assert comparison.tests_count == 120
     assert excluded, "alone, a few of so many would be called different"
-    assert all(one.verdict == "no clear difference" and one.reason for one in excluded)
+    assert all(change.verdict == "no clear difference" and change.reason for change in excluded)
     assert comparison.count("no clear difference") == 120
 
 
@@ -274,7 +275,7 @@ def test_a_cell_that_is_missing_says_what_was_measured_instead(
         make_run(tmp_path / "a", {("shm", a.sizes[0]): CALM}, a),
         make_run(tmp_path / "b", {("shm", b.sizes[0]): CALM}, b),
     )
-    missing = {one.reason.partition(":")[0]: one for one in comparison.changes}
+    missing = {change.reason.partition(":")[0]: change for change in comparison.changes}
     assert set(missing) == {"missing in A", "missing in B"}
     assert missing["missing in B"].reason == f"missing in B: {words}"
     assert missing["missing in B"].a is not None
@@ -284,7 +285,7 @@ def test_a_cell_that_is_missing_says_what_was_measured_instead(
 def test_a_backend_that_b_left_out_says_why(tmp_path: Path) -> None:
     a = make_run(tmp_path / "a", {("shm", 10): CALM, ("mpi", 10): CALM}, SATURATE)
     b = one_cell(tmp_path / "b", sweep=SATURATE, skipped={"mpi": "no MPI; pip install x"})
-    missing = next(one for one in compare_runs(a, b).changes if one.cell.backend == "mpi")
+    missing = next(change for change in compare_runs(a, b).changes if change.cell.backend == "mpi")
     assert missing.reason == "missing in B: no MPI; pip install x"
 
 
@@ -298,23 +299,24 @@ def test_a_cell_that_failed_says_where_and_why(tmp_path: Path) -> None:
 
 
 def test_lost_messages_are_failures_even_if_marked_ok(tmp_path: Path) -> None:
-    def lose(one: TrialResult) -> TrialResult:
-        return replace(one, endpoints=tuple(replace(part, integrity=Integrity(lost_count=1)) for part in one.endpoints))
+    def lose(trial: TrialResult) -> TrialResult:
+        lossy = Integrity(lost_count=1)
+        return replace(trial, endpoints=tuple(replace(part, integrity=lossy) for part in trial.endpoints))
 
     assert only(pair(tmp_path, b=replace(CALM, change=lose), sweep=SATURATE)).reason.startswith("failed in B")
 
 
 def test_other_payload_bytes_are_another_message(tmp_path: Path) -> None:
-    def larger(one: TrialResult) -> TrialResult:
-        return replace(one, spec=replace(one.spec, payload_bytes=600))
+    def larger(trial: TrialResult) -> TrialResult:
+        return replace(trial, spec=replace(trial.spec, payload_bytes=600))
 
     found = only(pair(tmp_path, b=replace(CALM, change=larger), sweep=SATURATE))
     assert found.reason == "other payload bytes: 521 B / 600 B"
 
 
 def test_notes_of_both_runs_stand_beside_a_figure(tmp_path: Path) -> None:
-    def far(one: TrialResult) -> TrialResult:
-        return replace(one, conditions=conditions(300.0), spec=replace(one.spec, window_s=9.0))
+    def far(trial: TrialResult) -> TrialResult:
+        return replace(trial, conditions=conditions(300.0), spec=replace(trial.spec, window_s=9.0))
 
     a = replace(CALM, notes=("oversubscribed",))
     found = change(pair(tmp_path, a, replace(a, notes=("oversubscribed", "closed loop"), change=far)), "throughput")
@@ -345,7 +347,7 @@ def test_notes_of_both_runs_stand_beside_a_figure(tmp_path: Path) -> None:
 def test_the_gate_claims_only_what_the_whole_interval_says(
     times: Interval, verdict: Any, believed: bool, expected: str
 ) -> None:
-    assert gate_result(times, verdict, 0.05, believed=believed) == expected
+    assert gate_result(times, verdict, 0.05, trusted=believed) == expected
 
 
 @pytest.mark.parametrize(
@@ -407,7 +409,7 @@ def test_a_gate_that_makes_no_sense(tmp_path: Path, gate: float) -> None:
 )
 def test_what_makes_another_machine(changes: dict[str, Any], names: Sequence[str]) -> None:
     found = machine_differences(MACHINE, {**MACHINE, **changes})
-    assert [one.partition(":")[0] for one in found] == list(names)
+    assert [text.partition(":")[0] for text in found] == list(names)
 
 
 def test_runs_of_different_machines_are_refused_or_marked(tmp_path: Path) -> None:
@@ -417,12 +419,12 @@ def test_runs_of_different_machines_are_refused_or_marked(tmp_path: Path) -> Non
         compare_runs(a, b)
     comparison = compare_runs(a, b, across_machines=True)
     assert comparison.machine_differences == ("cpu_model: Example CPU / Other CPU",)
-    assert all(one.across_machines for one in comparison.changes)
+    assert all(change.across_machines for change in comparison.changes)
     for text in (as_text(comparison), as_markdown(comparison)):
         assert "slower (other machine)" in text
         assert "No clear difference (other machine)" in text
         assert "different machines" in text
-    assert not any(one.across_machines for one in compare_runs(a, a, across_machines=True).changes)
+    assert not any(change.across_machines for change in compare_runs(a, a, across_machines=True).changes)
 
 
 # Text
@@ -471,8 +473,8 @@ def test_a_name_cannot_break_out_of_its_cell(tmp_path: Path) -> None:
 
 
 def test_reasons_of_foreign_programs_are_escaped(tmp_path: Path) -> None:
-    def fail(one: TrialResult) -> TrialResult:
-        return replace(one, status="failed", reason="</details> | [x](y) *z*\n\x1b[31m")
+    def fail(trial: TrialResult) -> TrialResult:
+        return replace(trial, status="failed", reason="</details> | [x](y) *z*\n\x1b[31m")
 
     comparison = pair(tmp_path, b=replace(CALM, change=fail))
     text = as_markdown(comparison)
@@ -490,7 +492,7 @@ def test_json_holds_everything_in_plain_values(tmp_path: Path) -> None:
     document = json.loads(as_json(comparison))
     assert (document["format"], document["version"], document["outcome"]) == ("ipcbench comparison", 1, "regressed")
     assert len(document["changes"]) == len(comparison.changes)
-    slower = next(one for one in document["changes"] if one["verdict"] == "slower")
+    slower = next(entry for entry in document["changes"] if entry["verdict"] == "slower")
     assert slower["cell"]["backend"] == "shm"
     assert slower["ratio"]["low"] < 2.5 < slower["ratio"]["high"]
     assert slower["unit"] == "ns"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.summary.control import controls
-from ipcbench.analysis.summary.summary import summarise
+from ipcbench.analysis.summary.summary import controls, summarise
 from ipcbench.analysis.summary.wording import header
 from ipcbench.results.store import Run
 from tests.unit.builders import Cell, make_run, sweep_of

@@ -14,7 +14,7 @@ import pytest
 
 from ipcbench.analysis.report.tables import tables
 from ipcbench.analysis.summary.crossover import Crossover, crossovers, lead_changes, pair_crossovers
-from ipcbench.analysis.summary.curves import Curve, Point, curves, families, mixed, neighbours, share_of
+from ipcbench.analysis.summary.curves import Curve, CurvePoint, curves, families, mixed, neighbours, share_of
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.results.store import Run
 from ipcbench.stats.estimates import Estimate
@@ -35,7 +35,7 @@ def run_of(path: Path, laws: dict[str, tuple[float, float]], sizes=SIZES, modes=
 
 
 def of(run: Run, axis: str = "latency") -> list[Crossover]:
-    return [one for one in crossovers(summarise(run)) if one.axis == axis]
+    return [crossover for crossover in crossovers(summarise(run)) if crossover.axis == axis]
 
 
 def test_the_place_is_found_and_the_interval_holds_it(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def estimate(value: float, spread: float, generator: np.random.Generator) -> Est
 
 
 def curve(name: str, values: dict[int, float], spread: float, generator: np.random.Generator) -> Curve:
-    return Curve(name, tuple(Point(size, estimate(value, spread, generator)) for size, value in values.items()))
+    return Curve(name, tuple(CurvePoint(size, estimate(value, spread, generator)) for size, value in values.items()))
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
@@ -132,8 +132,9 @@ def test_curves_that_cross_twice_have_two_crossovers() -> None:
     a = curve("a", {100: 1.0, 1000: 9.0, 10_000: 1.0}, 0.01, generator)
     b = curve("b", {100: 3.0, 1000: 3.0, 10_000: 3.0}, 0.01, generator)
     found = pair_crossovers(a, b, "latency", 0.0, "")
-    assert [(one.below, one.above) for one in found] == [(("a",), ("b",)), (("b",), ("a",))]
-    assert [one.payload_bytes.estimate for one in found if one.payload_bytes] == pytest.approx([316, 3162], rel=0.05)
+    assert [(crossover.below, crossover.above) for crossover in found] == [(("a",), ("b",)), (("b",), ("a",))]
+    places = [crossover.payload_bytes.estimate for crossover in found if crossover.payload_bytes]
+    assert places == pytest.approx([316, 3162], rel=0.05)
 
 
 def test_where_noise_crosses_often_the_interval_reaches_over_all_of_it() -> None:
@@ -148,7 +149,7 @@ def test_where_noise_crosses_often_the_interval_reaches_over_all_of_it() -> None
 
 def test_estimates_without_spread_cross_at_a_point() -> None:
     def exact(name: str, values: dict[int, float]) -> Curve:
-        points = (Point(size, Estimate(value, np.zeros(100), 0.0, 1.0, 3)) for size, value in values.items())
+        points = (CurvePoint(size, Estimate(value, np.zeros(100), 0.0, 1.0, 3)) for size, value in values.items())
         return Curve(name, tuple(points))
 
     (found,) = pair_crossovers(exact("a", {0: 1.0, 100: 4.0}), exact("b", {0: 2.0, 100: 2.0}), "cpu", 0.0, "")
@@ -186,9 +187,9 @@ def test_interpolation_on_logarithmic_axes(tmp_path: Path) -> None:
 
 def test_mixing_halves_the_variance_of_two_equal_ones() -> None:
     generator = np.random.default_rng(2)
-    one, other = estimate(10.0, 0.1, generator), estimate(10.0, 0.1, generator)
-    assert mixed(one, other, 0.5).log_variance == pytest.approx(0.005)
-    assert mixed(one, other, 0.0).value == pytest.approx(one.value)
+    first, second = estimate(10.0, 0.1, generator), estimate(10.0, 0.1, generator)
+    assert mixed(first, second, 0.5).log_variance == pytest.approx(0.005)
+    assert mixed(first, second, 0.0).value == pytest.approx(first.value)
 
 
 def test_a_leader_without_a_figure_at_the_size_before_makes_no_crossover(tmp_path: Path) -> None:
@@ -209,5 +210,5 @@ def test_every_interrupted_run_can_be_analyzed(tmp_path: Path) -> None:
     run = run_of(tmp_path, {"a": (5_000.0, 0.5), "b": (20_000.0, 0.0), "c": (90_000.0, -0.5)})
     for count in range(len(run.trials) + 1):
         for trials in (run.trials[:count], run.trials[count:]):
-            measured = len({one.spec.size for one in trials})
+            measured = len({trial.spec.size for trial in trials})
             assert len(tables(replace(run, trials=trials)).matrices) == (measured > 1)

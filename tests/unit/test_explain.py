@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.findings import Finding, explain
-from ipcbench.analysis.findings_rules import RULES
+from ipcbench.analysis.findings import RULES, Finding, explain
 from ipcbench.analysis.report.render import FINDINGS_TITLE, as_markdown, as_text
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.analysis.summary.summary import summarise
@@ -27,9 +26,9 @@ def each(change: Change, mode: str, roles: str = "reader") -> Callable[[TrialRes
     """Return what changes the endpoints of these roles in the trials of a mode; decoding is quick everywhere."""
 
     def changed(trial: TrialResult) -> TrialResult:
-        parts = tuple(replace(one, decode=None) for one in trial.endpoints)
+        parts = tuple(replace(part, decode=None) for part in trial.endpoints)
         if trial.spec.mode == mode:
-            parts = tuple(change(one) if one.role.startswith(roles) else one for one in parts)
+            parts = tuple(change(part) if part.role.startswith(roles) else part for part in parts)
         return replace(trial, endpoints=parts)
 
     return changed
@@ -42,18 +41,18 @@ def run_of(path: Path, *cells: Cell, sizes: tuple[int, ...] = (SIZE,), readers: 
     return make_run(path / "run", {("a", size): cell for size, cell in zip(sizes, cells, strict=True)}, sweep, **plain)
 
 
-QUIET = each(lambda one: one, "paced")
+QUIET = each(lambda part: part, "paced")
 
 
 def decoding(path: Path, ratio: float) -> Run:
-    def change(one: EndpointResult) -> EndpointResult:
-        return replace(one, decode=quantiles(10_000.0 * ratio))
+    def change(part: EndpointResult) -> EndpointResult:
+        return replace(part, decode=quantiles(10_000.0 * ratio))
 
     return run_of(path, Cell(10_000.0, change=each(change, "paced")))
 
 
 def spinning(path: Path, share: float) -> Run:
-    return run_of(path, Cell(change=each(lambda one: replace(one, usage=usage(share)), "paced")))
+    return run_of(path, Cell(change=each(lambda part: replace(part, usage=usage(share)), "paced")))
 
 
 def oversubscription(path: Path, ratio: float) -> Run:
@@ -63,8 +62,8 @@ def oversubscription(path: Path, ratio: float) -> Run:
 def copies(path: Path, count: float) -> Run:
     """Writer and reader each use half of that many copies' time; the machine copies 1 MiB in 100 µs."""
 
-    def change(one: EndpointResult) -> EndpointResult:
-        return replace(one, usage=usage(1000 * count * 50e-6))
+    def change(part: EndpointResult) -> EndpointResult:
+        return replace(part, usage=usage(1000 * count * 50e-6))
 
     floor = Floor(400.0, 600.0, 45.0, 1.0, {str(SIZE): SIZE / 100e-6})
     return run_of(path, Cell(change=each(change, "saturate", "")), floor=floor)
@@ -85,15 +84,15 @@ def tail(path: Path, ratio: float) -> Run:
 def back_pressure(path: Path, share: float) -> Run:
     """1,000 messages in one second: the time inside write is twice the share in ms, half of it on the CPU."""
 
-    def change(one: EndpointResult) -> EndpointResult:
-        return replace(one, call=replace(quantiles(1.0), mean_ns=2e6 * share), usage=usage(share))
+    def change(part: EndpointResult) -> EndpointResult:
+        return replace(part, call=replace(quantiles(1.0), mean_ns=2e6 * share), usage=usage(share))
 
     return run_of(path, Cell(change=each(change, "saturate", "writer")))
 
 
 def slow_reader(path: Path, ratio: float) -> Run:
-    def change(one: EndpointResult) -> EndpointResult:
-        return replace(one, latency=quantiles(10_000.0 * (ratio if one.role == "reader-1" else 1.0)))
+    def change(part: EndpointResult) -> EndpointResult:
+        return replace(part, latency=quantiles(10_000.0 * (ratio if part.role == "reader-1" else 1.0)))
 
     return run_of(path, Cell(change=each(change, "paced")), readers=3)
 
@@ -112,8 +111,8 @@ NEEDLES = {
     "decoding dominates": r"10\.\d µs to decode against \d+\.\d µs one way",
     "spinning": r"each reader uses 5\d\.\d % of a core at 95\.4 messages/s",
     "oversubscription": r"2 processes share 1\.\d+ cores",
-    "copies": r"use 2\d\d µs of CPU time a message, 2\.\d+ times what one copy of it takes \(100 µs\)",
-    "small messages": r"8\d\.\d % of the 1\.00 µs a message of 2,000 B takes",
+    "copies": r"use 2\d\d µs of CPU time per message, 2\.\d+ times as much as one copy of it \(100 µs\)",
+    "small messages": r"8\d\.\d % of the 1\.00 µs that a message of 2,000 B takes does not depend on its size",
     "tail": r"one-way p99 \d+ µs against p50 [\d.]+ µs, 1\d\.\d times",
     "back-pressure": r"5\d\.\d % of the time, at 100,000 messages/s",
     "slow reader": r"slowest reader \(mostly reader-1\) is 2\.\d+ times that of the fastest",
@@ -121,20 +120,20 @@ NEEDLES = {
 
 
 def found(run: Run) -> dict[str, Finding]:
-    return {one.rule: one for one in explain(summarise(run))}
+    return {finding.rule: finding for finding in explain(summarise(run))}
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_rule_speaks_above_its_threshold_with_its_figures(tmp_path: Path, name: str) -> None:
     findings = found(MAKERS[name](tmp_path, 1.06 * THRESHOLDS[name]))
     assert set(findings) == {name}
-    one = findings[name]
-    assert re.search(NEEDLES[name], one.sentence), one.sentence
-    assert one.threshold == THRESHOLDS[name]
-    assert one.action
-    assert one.evidence[0].value > one.threshold
-    assert one.evidence[0].figures
-    assert (one.evidence[0].backend, one.as_dict()["evidence"][0]["backend"]) == ("a", "a")
+    finding = findings[name]
+    assert re.search(NEEDLES[name], finding.sentence), finding.sentence
+    assert finding.threshold == THRESHOLDS[name]
+    assert finding.action
+    assert finding.evidence[0].value > finding.threshold
+    assert finding.evidence[0].figures
+    assert (finding.evidence[0].backend, finding.as_dict()["evidence"][0]["backend"]) == ("a", "a")
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -156,14 +155,14 @@ def test_every_finding_of_the_reference_run_holds_figures() -> None:
     from ipcbench.results.store import load_run
 
     findings = explain(summarise(load_run(Path(__file__).parents[2] / "results" / "reference")))
-    assert {"oversubscription", "decoding dominates"} <= {one.rule for one in findings}
-    for one in findings:
-        assert re.search(r"\d", one.sentence)
-        assert all(proof.value > one.threshold for proof in one.evidence)
+    assert {"oversubscription", "decoding dominates"} <= {finding.rule for finding in findings}
+    for finding in findings:
+        assert re.search(r"\d", finding.sentence)
+        assert all(proof.value > finding.threshold for proof in finding.evidence)
 
 
 def test_a_reader_that_is_busy_for_a_reason_does_not_spin(tmp_path: Path) -> None:
-    cell = Cell(rate_per_s=150.0, change=each(lambda one: replace(one, usage=usage(0.9)), "paced"))
+    cell = Cell(rate_per_s=150.0, change=each(lambda part: replace(part, usage=usage(0.9)), "paced"))
     assert found(run_of(tmp_path, cell)) == {}, "95 messages/s are more than half of 150"
 
 
@@ -174,7 +173,7 @@ def test_a_failed_cell_has_nothing_to_say(tmp_path: Path) -> None:
 def test_facts_that_were_not_measured_are_not_spoken_of(tmp_path: Path) -> None:
     def bare(trial: TrialResult) -> TrialResult:
         parts = tuple(
-            replace(one, call=None, latency=None, decode=None, last_ns=one.first_ns) for one in trial.endpoints
+            replace(part, call=None, latency=None, decode=None, last_ns=part.first_ns) for part in trial.endpoints
         )
         return replace(trial, endpoints=parts, throughput_per_s=None)
 
@@ -182,8 +181,8 @@ def test_facts_that_were_not_measured_are_not_spoken_of(tmp_path: Path) -> None:
 
 
 def test_other_cells_are_counted_with_their_span(tmp_path: Path) -> None:
-    def change(one: EndpointResult) -> EndpointResult:
-        return replace(one, decode=quantiles(40_000.0))
+    def change(part: EndpointResult) -> EndpointResult:
+        return replace(part, decode=quantiles(40_000.0))
 
     cells = {
         (name, size): Cell(latency, change=each(change, "paced"))
@@ -191,9 +190,11 @@ def test_other_cells_are_counted_with_their_span(tmp_path: Path) -> None:
         for name, latency in {"a": 10_000.0, "b": 20_000.0}.items()
     }
     sweep = sweep_of(backends=("a", "b"), sizes=(64, 128), readers=1, payload="bytes", codec="raw", modes=("paced",))
-    one = found(make_run(tmp_path / "run", cells, sweep))["decoding dominates"]
-    assert re.search(r"Also a at 1 more size and b at 2 sizes, (2|1\.99)(\.0\d)? to 4?", one.sentence), one.sentence
-    assert len(one.evidence) == 4
+    finding = found(make_run(tmp_path / "run", cells, sweep))["decoding dominates"]
+    assert re.search(r"Also a at 1 more size and b at 2 sizes, (2|1\.99)(\.0\d)? to 4?", finding.sentence), (
+        finding.sentence
+    )
+    assert len(finding.evidence) == 4
 
 
 def shown(path: Path, ratio: float) -> Tables:

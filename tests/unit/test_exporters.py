@@ -114,7 +114,7 @@ def test_names_tell_what_is_unusual_and_nothing_of_host_time_or_version(tmp_path
         rate_per_s=500.0,
     )
     unusual = make_run(tmp_path / "run", {("zmq", 10): Cell()}, sweep)
-    names = {one["name"] for one in json.loads(text_of(unusual, "github-latency"))}
+    names = {entry["name"] for entry in json.loads(text_of(unusual, "github-latency"))}
     assert "zmq/dict-10-521B/r2/codec-msgpack/wait-spin/pin-0,1/touch-all/rate-500/one-way-p50" in names
     assert "zmq/dict-10-521B/r2/codec-msgpack/wait-spin/pin-0,1/touch-all/round-trip-p50" in names
     assert "Tag=zmq.dict-10-521B.r2.codec-msgpack.wait-spin.pin-0_1.touch-all.rate-500.reader-1.response," in text_of(
@@ -126,7 +126,7 @@ def test_names_tell_what_is_unusual_and_nothing_of_host_time_or_version(tmp_path
 
 
 def pyperf_suite(run: Run) -> dict[str, pyperf.Benchmark]:
-    return {one.get_name(): one for one in pyperf.BenchmarkSuite.loads(text_of(run, "pyperf"))}
+    return {benchmark.get_name(): benchmark for benchmark in pyperf.BenchmarkSuite.loads(text_of(run, "pyperf"))}
 
 
 def test_pyperf_has_a_run_per_round_with_the_rounds_own_figure_in_seconds(run: Run) -> None:
@@ -138,7 +138,8 @@ def test_pyperf_has_a_run_per_round_with_the_rounds_own_figure_in_seconds(run: R
         for size in ("10-521B", "1000-55039B")
         for metric in metrics
     }
-    assert {(one.get_nrun(), one.get_nvalue(), one.get_unit()) for one in benchmarks.values()} == {(3, 3, "second")}
+    shapes = {(each.get_nrun(), each.get_nvalue(), each.get_unit()) for each in benchmarks.values()}
+    assert shapes == {(3, 3, "second")}
     assert benchmarks["zmq/dict-10-521B/r2/message-time"].get_values() == pytest.approx(
         [1e-5, 1e-5 / 1.01, 1e-5 / 0.99]
     )
@@ -177,9 +178,9 @@ def test_pyperf_metadata_is_an_allow_list(tmp_path: Path) -> None:
 
 def test_pyperf_says_which_benchmark_has_fewer_rounds(broken: Run) -> None:
     benchmarks = pyperf_suite(broken)
-    assert {one.get_nrun() for one in benchmarks.values()} == {2}
+    assert {benchmark.get_nrun() for benchmark in benchmarks.values()} == {2}
     uneven = replace(
-        broken, trials=tuple(one for one in broken.trials if one.spec.round_index or "z" in one.spec.backend)
+        broken, trials=tuple(trial for trial in broken.trials if trial.spec.round_index or "z" in trial.spec.backend)
     )
     said = EXPORTERS["pyperf"](uneven).left_out
     assert any(line.startswith("shm/dict-10-521B/r2/one-way-p50: 1 of 2 rounds are missing") for line in said)
@@ -215,8 +216,8 @@ GITHUB_SCHEMA = {
 def test_github_has_a_point_per_series(run: Run, form: str, unit: str, metrics: list[str]) -> None:
     points = json.loads(text_of(run, form))
     jsonschema.validate(points, GITHUB_SCHEMA)
-    assert {one["unit"] for one in points} == {unit}
-    names = [one["name"] for one in points]
+    assert {point["unit"] for point in points} == {unit}
+    names = [point["name"] for point in points]
     assert len(set(names)) == len(names)
     assert set(names) == {
         f"{b}/dict-{s}/r2/{m}" for b in ("shm", "zmq") for s in ("10-521B", "1000-55039B") for m in metrics
@@ -225,7 +226,9 @@ def test_github_has_a_point_per_series(run: Run, form: str, unit: str, metrics: 
 
 def test_github_values_and_ranges_are_those_of_the_tables(run: Run) -> None:
     found = {
-        one["name"]: one for form in ("github-latency", "github-throughput") for one in json.loads(text_of(run, form))
+        point["name"]: point
+        for form in ("github-latency", "github-throughput")
+        for point in json.loads(text_of(run, form))
     }
     latency, rate = found["zmq/dict-10-521B/r2/one-way-p50"], found["zmq/dict-10-521B/r2/throughput"]
     assert latency["value"] == pytest.approx(30.0, rel=0.02)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.analysis.exporters.common import received_at
+from ipcbench.analysis.exporters.common import matched_rows
 from ipcbench.analysis.exporters.hlog import encode
 from ipcbench.results.store import Run
 from ipcbench.stats.histogram import Histogram
@@ -33,8 +33,8 @@ def read_log(path: Path) -> list[Any]:
 
     reader = HistogramLogReader(str(path), HdrHistogram(1, 3_600_000_000_000, 2))
     found = []
-    while (one := reader.get_next_interval_histogram()) is not None:
-        found.append(one)
+    while (histogram := reader.get_next_interval_histogram()) is not None:
+        found.append(histogram)
     reader.close()
     return found
 
@@ -46,10 +46,10 @@ def logged(run: Run, folder: Path) -> list[Any]:
 
 
 def test_hlog_is_read_by_hdrhistogram_with_quantiles_within_one_percent(run: Run, tmp_path: Path) -> None:
-    columns = run.samples(next(one.trial_id for one in run.trials if one.spec.cell[:3] == ("zmq", "dict", 1000)))
+    columns = run.samples(next(trial.trial_id for trial in run.trials if trial.spec.cell[:3] == ("zmq", "dict", 1000)))
     times = np.sort(columns["reader-1.latency_ns"])
     tag = "zmq.dict-1000-55039B.r2.reader-1.response"
-    read = next(one for one in logged(run, tmp_path) if one.tag == tag)
+    read = next(histogram for histogram in logged(run, tmp_path) if histogram.tag == tag)
     assert read.get_total_count() == times.size
     assert read.get_max_value() == pytest.approx(times[-1], rel=0.01)
     for percent in (1, 10, 50, 90, 99):
@@ -59,14 +59,14 @@ def test_hlog_is_read_by_hdrhistogram_with_quantiles_within_one_percent(run: Run
 
 def test_hlog_has_a_line_per_series_and_round_in_order_of_time(run: Run, tmp_path: Path) -> None:
     found = logged(run, tmp_path)
-    tags = [one.tag for one in found]
+    tags = [histogram.tag for histogram in found]
     assert {tags.count(tag) for tag in tags} == {3}
     ends = {tag.partition(".r2.")[2] for tag in tags}
     assert ends == {
         "writer.delay", "writer.write", "writer.round-trip", "reader-0.response", "reader-0.service",
         "reader-1.response", "reader-1.service",
     }  # fmt: skip
-    starts = [one.get_start_time_stamp() for one in found]
+    starts = [histogram.get_start_time_stamp() for histogram in found]
     assert starts == sorted(starts)
     assert starts[0] == 1.7e12
     assert found[0].get_end_time_stamp() - starts[0] == 1000
@@ -75,7 +75,7 @@ def test_hlog_has_a_line_per_series_and_round_in_order_of_time(run: Run, tmp_pat
 def test_hlog_service_counts_from_the_actual_send(run: Run, tmp_path: Path) -> None:
     columns = run.samples(0)
     delay = columns["writer.sent_ns"] - columns["writer.intended_ns"]
-    service = next(one for one in logged(run, tmp_path) if one.tag.endswith("reader-0.service"))
+    service = next(histogram for histogram in logged(run, tmp_path) if histogram.tag.endswith("reader-0.service"))
     exact = np.sort(columns["reader-0.latency_ns"] - delay)[174]
     assert service.get_value_at_percentile(50) == pytest.approx(exact, rel=0.01)
 
@@ -85,7 +85,7 @@ def test_hlog_lines_have_the_grammar_of_the_format(run: Run) -> None:
     line = re.compile(rf"Tag=[^, \n]+,{number},{number},{number},[A-Za-z0-9+/]+=*")
     header = re.compile(r'#\[.*\]|"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"')
     lines = text_of(run, "hlog").splitlines()
-    assert all(line.fullmatch(one) or header.fullmatch(one) for one in lines)
+    assert all(line.fullmatch(text) or header.fullmatch(text) for text in lines)
     assert "#[Histogram log format version 1.3]" in lines
     assert "#[StartTime: 1700000000.000 (seconds since epoch), 2023-11-14T22:13:20Z]" in lines
 
@@ -93,7 +93,7 @@ def test_hlog_lines_have_the_grammar_of_the_format(run: Run) -> None:
 def test_hlog_leaves_out_what_a_histogram_cannot_hold_and_says_what_is_thinned(tmp_path: Path) -> None:
     result, columns = paced(trial(ALL_MODES, "zmq", 10, "paced", 0, 0), 10_000.0, 0.2)
     columns["reader-0.latency_ns"][3] = -1
-    thinned = replace(result, endpoints=tuple(replace(one, sample_stride=4) for one in result.endpoints))
+    thinned = replace(result, endpoints=tuple(replace(part, sample_stride=4) for part in result.endpoints))
     exported = EXPORTERS["hlog"](store(tmp_path / "run", (thinned, columns)))
     assert "reader-0.response" not in exported.text
     assert any("reader-0 response: a histogram holds no time below zero" in line for line in exported.left_out)
@@ -105,11 +105,13 @@ def test_hlog_has_all_messages_of_a_window_that_kept_only_some(tmp_path: Path) -
     every = columns["reader-0.latency_ns"]
     some = {name: column[::4] for name, column in columns.items()}
     some["reader-0.latency_bins"] = Histogram(every).counts
-    thinned = replace(result, endpoints=tuple(replace(one, sample_stride=4) for one in result.endpoints))
-    whole, part = (
-        next(one for one in logged(store(tmp_path / name, (thinned, kept)), tmp_path) if one.tag.endswith("0.response"))
-        for name, kept in (("whole", some), ("part", {key: some[key] for key in some if not key.endswith("_bins")}))
-    )
+    thinned = replace(result, endpoints=tuple(replace(part, sample_stride=4) for part in result.endpoints))
+    without_bins = {key: some[key] for key in some if not key.endswith("_bins")}
+    logs = [
+        logged(store(tmp_path / name, (thinned, kept)), tmp_path)
+        for name, kept in (("whole", some), ("part", without_bins))
+    ]
+    whole, part = (next(log for log in lines if log.tag.endswith("0.response")) for lines in logs)
     assert (whole.get_total_count(), part.get_total_count()) == (len(every), len(every[::4]))
     assert whole.get_value_at_percentile(99) == pytest.approx(np.quantile(every, 0.99), rel=0.02)
     assert "reader-0.response: up to" not in EXPORTERS["hlog"](store(tmp_path / "again", (thinned, some))).text
@@ -162,8 +164,8 @@ def test_thinned_columns_are_joined_by_the_intended_time() -> None:
         "reader-0.received_ns": intended[::2] + 70,
         "reader-0.latency_ns": np.full(30, 70),
     }
-    rows = received_at(columns, "reader-0")
+    rows = matched_rows(columns, "reader-0")
     assert rows is not None
     assert (rows.reader * 2).tolist() == (rows.writer * 3).tolist() == list(range(0, 60, 6))
-    assert received_at(columns, "reader-1") is None
-    assert received_at({**columns, "reader-0.latency_ns": np.full(29, 70)}, "reader-0") is None
+    assert matched_rows(columns, "reader-1") is None
+    assert matched_rows({**columns, "reader-0.latency_ns": np.full(29, 70)}, "reader-0") is None

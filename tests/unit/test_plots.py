@@ -20,7 +20,7 @@ HOSTILE = "<script>alert(1)</script> $\\frac{1}{0}$ & 日本 {x}"
 
 def files_of(run: Run) -> dict[str, bytes]:
     groups = chart_groups(run, tables(run).summary)
-    return {one.name: one.data for one in plot_files(groups, "source $x_1$ <b>")}
+    return {file.name: file.data for file in plot_files(groups, "source $x_1$ <b>")}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Run:
 def test_each_group_is_a_png_and_an_svg(run: Run) -> None:
     found = files_of(run)
     groups = chart_groups(run, tables(run).summary)
-    assert set(found) == {f"{one.key}.{form}" for one in groups for form in ("png", "svg")}
+    assert set(found) == {f"{group.key}.{form}" for group in groups for form in ("png", "svg")}
     for name, data in found.items():
         if name.endswith("png"):
             assert data.startswith(b"\x89PNG\r\n")

@@ -15,7 +15,7 @@ from ipcbench.analysis.summary.wording import verdict
 from ipcbench.errors import StoreError
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run
-from tests.unit.builders import Cell, conditions, endpoint, make_run, run_info, sweep_of, trial
+from tests.unit.builders import Cell, conditions, make_run, run_info, sweep_of, trial
 
 STEADY = (1.0, 1.01, 0.99)
 
@@ -26,7 +26,7 @@ def only(run: Run) -> SettingSummary:
 
 
 def cell_of(run: Run, backend: str) -> CellSummary:
-    (found,) = [one for setting in summarise(run).settings for one in setting.cells if one.backend == backend]
+    (found,) = [cell for ranking in summarise(run).settings for cell in ranking.cells if cell.backend == backend]
     return found
 
 
@@ -68,7 +68,7 @@ def test_the_figures_of_saturated_trials(tmp_path: Path) -> None:
 def test_cells_are_ranked_best_first_with_their_ratio(tmp_path: Path) -> None:
     cells = {("zmq", 10): Cell(60_000.0), ("shm", 10): Cell(10_000.0), ("lmdb", 10): Cell(20_000.0)}
     setting = only(make_run(tmp_path / "run", cells))
-    assert [(one.backend, one.rank) for one in setting.cells] == [("shm", 1), ("lmdb", 2), ("zmq", 3)]
+    assert [(cell.backend, cell.rank) for cell in setting.cells] == [("shm", 1), ("lmdb", 2), ("zmq", 3)]
     assert setting.ranked_by == "latency"
     assert setting.rate_per_s == 1000.0
     best, _, last = setting.cells
@@ -81,15 +81,15 @@ def test_cells_are_ranked_best_first_with_their_ratio(tmp_path: Path) -> None:
 
 def test_equal_cells_share_the_first_rank(tmp_path: Path) -> None:
     setting = only(make_run(tmp_path / "run", {("a", 10): Cell(), ("b", 10): Cell(), ("c", 10): Cell(50_000.0)}))
-    assert [one.rank for one in setting.cells] == [1, 1, 3]
+    assert [cell.rank for cell in setting.cells] == [1, 1, 3]
 
 
 def test_a_difference_below_the_noise_of_the_run_is_not_called(tmp_path: Path) -> None:
     noisy = {(f"n{index}", 10): Cell(90_000.0, factors=(1.0, 1.3, 0.75)) for index in range(3)}
     steady = Cell(10_000.0, spread=0.001, factors=(1.0, 1.0, 1.0))
     calm = {("a", 10): steady, ("b", 10): replace(steady, latency_ns=10_300.0)}
-    assert [one.rank for one in only(make_run(tmp_path / "calm", calm)).cells] == [1, 2]
-    assert [one.rank for one in only(make_run(tmp_path / "noisy", calm | noisy)).cells][:2] == [1, 1]
+    assert [cell.rank for cell in only(make_run(tmp_path / "calm", calm)).cells] == [1, 2]
+    assert [cell.rank for cell in only(make_run(tmp_path / "noisy", calm | noisy)).cells][:2] == [1, 1]
 
 
 def test_without_paced_trials_throughput_ranks(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_without_paced_trials_throughput_ranks(tmp_path: Path) -> None:
     setting = only(make_run(tmp_path / "run", cells, sweep))
     assert setting.ranked_by == "throughput"
     assert setting.rate_per_s is None
-    assert [(one.backend, one.rank, one.throughput_rank) for one in setting.cells] == [("shm", 1, 1), ("zmq", 2, 2)]
+    assert [(cell.backend, cell.rank, cell.throughput_rank) for cell in setting.cells] == [("shm", 1, 1), ("zmq", 2, 2)]
     assert setting.cells[1].ratio is not None
     assert setting.cells[1].ratio.estimate == pytest.approx(4.0, rel=0.02)
     assert setting.cells[0].latency_p50_ns is None
@@ -109,7 +109,7 @@ def test_round_trips_are_their_own_figure(tmp_path: Path) -> None:
     cells = {("zmq", 10): Cell(round_trip_ns=90_000.0), ("shm", 10): Cell(round_trip_ns=30_000.0)}
     setting = only(make_run(tmp_path / "run", cells, sweep))
     assert setting.ranked_by == "round trip"
-    assert [one.backend for one in setting.cells] == ["shm", "zmq"]
+    assert [cell.backend for cell in setting.cells] == ["shm", "zmq"]
     assert setting.cells[0].round_trip_p50_ns is not None
     assert setting.cells[0].round_trip_p50_ns.estimate == pytest.approx(30_000, rel=0.02)
     assert setting.cells[0].latency_p50_ns is None
@@ -127,7 +127,7 @@ def test_each_metric_has_its_own_ranks(tmp_path: Path) -> None:
     sweep = sweep_of(backends=("pipe", "shm"), sizes=(10,), readers=1, modes=("paced", "pingpong", "saturate"))
     cells = {("pipe", 10): Cell(33_000.0, 1e5, 49_000.0), ("shm", 10): Cell(40_000.0, 2e5, 8_500.0)}
     setting = only(make_run(tmp_path / "run", cells, sweep))
-    ranks = {one.backend: (one.rank, one.round_trip_rank, one.throughput_rank) for one in setting.cells}
+    ranks = {cell.backend: (cell.rank, cell.round_trip_rank, cell.throughput_rank) for cell in setting.cells}
     assert ranks == {"pipe": (1, 2, 2), "shm": (2, 1, 1)}
     assert verdict(setting).endswith(" Shortest round trip: shm. Highest throughput: shm.")
 
@@ -168,9 +168,9 @@ def test_a_cell_that_always_failed_is_shown_and_not_ranked(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["lost_count", "duplicated_count", "reordered_count", "torn_count"])
 def test_a_trial_with_broken_delivery_is_not_believed_even_if_marked_ok(tmp_path: Path, name: str) -> None:
-    def corrupt(one: TrialResult) -> TrialResult:
-        writer, *readers = one.endpoints
-        return replace(one, endpoints=(writer, *(replace(r, integrity=Integrity(**{name: 3})) for r in readers)))
+    def corrupt(trial: TrialResult) -> TrialResult:
+        writer, *readers = trial.endpoints
+        return replace(trial, endpoints=(writer, *(replace(r, integrity=Integrity(**{name: 3})) for r in readers)))
 
     cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=corrupt)}), "shm")
     assert cell.status == "failed"
@@ -183,7 +183,7 @@ def test_what_was_left_out_is_shown_with_its_reason(tmp_path: Path) -> None:
     run = make_run(
         tmp_path / "run", {("shm", 10): Cell()}, sweep, skipped={"mpi": "no MPI; pip install x"}, status="interrupted"
     )
-    rows = {one.backend: one for one in only(run).cells}
+    rows = {cell.backend: cell for cell in only(run).cells}
     assert rows["mpi"].status == rows["zmq"].status == "skipped"
     assert rows["mpi"].reason == "no MPI; pip install x"
     assert rows["zmq"].reason == "not reached: the run is interrupted"
@@ -196,34 +196,26 @@ def test_a_size_that_was_not_reached_is_a_problem(tmp_path: Path) -> None:
     assert summary.problems == ("size 1,000: no trial was made; the run is out of budget",)
 
 
-def test_deliveries_are_never_in_one_table(tmp_path: Path) -> None:
-    lossless = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
-    latest = replace(lossless, delivery="latest_value")
-    with RunWriter.create(tmp_path / "run", run_info(lossless)) as writer:
-        for index, sweep in enumerate((lossless, latest)):
-            one = trial(sweep, "shm", 10, "saturate", 0, index)
-            writer.append(replace(one, throughput_per_s=1e5, endpoints=(endpoint("writer"), endpoint("reader-0"))))
-    summary = summarise(load_run(tmp_path / "run"))
-    assert [one.setting.delivery for one in summary.settings] == ["every_message", "latest_value"]
-    assert all(len(one.cells) == 1 for one in summary.settings)
-
-
 @pytest.mark.parametrize(
-    "change", [{"readers": 2}, {"codec": "msgpack"}, {"depth": 4}, {"wait": "spin"}, {"touch": "all"}, {"pin": "auto"}]
+    "change",
+    [
+        {"delivery": "latest_value"},
+        *({"readers": 2}, {"codec": "msgpack"}, {"depth": 4}, {"wait": "spin"}, {"touch": "all"}, {"pin": "auto"}),
+    ],
 )
 def test_other_settings_are_never_in_one_table(tmp_path: Path, change: dict) -> None:
     sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
     with RunWriter.create(tmp_path / "run", run_info(sweep)) as writer:
-        for index, one in enumerate((sweep, replace(sweep, **change))):
-            writer.append(replace(trial(one, "shm", 10, "saturate", 0, index), throughput_per_s=1e5))
-    assert len(summarise(load_run(tmp_path / "run")).settings) == 2
+        for index, other in enumerate((sweep, replace(sweep, **change))):
+            writer.append(replace(trial(other, "shm", 10, "saturate", 0, index), throughput_per_s=1e5))
+    assert [len(ranking.cells) for ranking in summarise(load_run(tmp_path / "run")).settings] == [1, 1]
 
 
 def test_trials_of_different_rates_are_refused(tmp_path: Path) -> None:
     sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("paced",))
     with RunWriter.create(tmp_path / "run", run_info(sweep)) as writer:
-        for index, one in enumerate((sweep, replace(sweep, rate_per_s=5.0))):
-            writer.append(trial(one, "shm", 10, "paced", 0, index))
+        for index, other in enumerate((sweep, replace(sweep, rate_per_s=5.0))):
+            writer.append(trial(other, "shm", 10, "paced", 0, index))
     with pytest.raises(StoreError, match="different rates"):
         summarise(load_run(tmp_path / "run"))
 
@@ -231,9 +223,9 @@ def test_trials_of_different_rates_are_refused(tmp_path: Path) -> None:
 def test_sizes_are_in_order_and_rounds_of_one_are_not_of_another(tmp_path: Path) -> None:
     cells = {("shm", size): Cell(1_000.0 * size) for size in (1000, 10, 100)}
     summary = summarise(make_run(tmp_path / "run", cells))
-    assert [one.setting.size for one in summary.settings] == [10, 100, 1000]
-    found = [one.cells[0].latency_p50_ns for one in summary.settings]
-    assert [one.estimate for one in found if one] == pytest.approx([1e4, 1e5, 1e6], rel=0.02)
+    assert [ranking.setting.size for ranking in summary.settings] == [10, 100, 1000]
+    found = [ranking.cells[0].latency_p50_ns for ranking in summary.settings]
+    assert [p50.estimate for p50 in found if p50] == pytest.approx([1e4, 1e5, 1e6], rel=0.02)
 
 
 def test_stamps_stand_beside_the_figures(tmp_path: Path) -> None:
@@ -242,24 +234,22 @@ def test_stamps_stand_beside_the_figures(tmp_path: Path) -> None:
 
 
 def test_stamps_of_some_trials_are_counted(tmp_path: Path) -> None:
-    def unsteady_when_paced(one: TrialResult) -> TrialResult:
-        if one.spec.mode != "paced":
-            return one
-        return replace(one, endpoints=tuple(replace(part, steady=False) for part in one.endpoints))
+    def unsteady_when_paced(trial: TrialResult) -> TrialResult:
+        if trial.spec.mode != "paced":
+            return trial
+        return replace(trial, endpoints=tuple(replace(part, steady=False) for part in trial.endpoints))
 
     cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=unsteady_when_paced)}), "shm")
     assert cell.notes == ("unsteady in 3 of 6 trials",)
 
 
 def test_stamps_of_one_kind_are_one_note(tmp_path: Path) -> None:
-    def stamp(one: TrialResult) -> TrialResult:
-        return replace(one, notes=(f"0.{one.trial_id} page faults per message", "noisy: steal") if one.trial_id else ())
+    def stamp(trial: TrialResult) -> TrialResult:
+        stamps = (f"0.{trial.trial_id} page faults per message", "noisy: steal")
+        return replace(trial, notes=stamps if trial.trial_id else ())
 
     cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=stamp)}), "shm")
-    assert cell.notes == (
-        "noisy in 5 of 6 trials: steal",
-        "page faults per message in 5 of 6 trials: 0.1, 0.2, 0.3, …",
-    )
+    assert cell.notes == ("noisy in 5 of 6 trials: steal", "page faults per message in 5 of 6 trials: 0.1, 0.2, 0.3, …")
 
 
 @pytest.mark.parametrize(("rounds", "words"), [(1, "only 1 round:"), (2, "only 2 rounds:")])
@@ -275,8 +265,8 @@ def test_few_rounds_have_intervals_but_say_so(tmp_path: Path, rounds: int, words
 
 
 def test_cores_that_moved_are_noted_and_the_range_is_kept(tmp_path: Path) -> None:
-    def move(one: TrialResult) -> TrialResult:
-        return replace(one, conditions=conditions(80.0 if one.spec.round_index else 240.0))
+    def move(trial: TrialResult) -> TrialResult:
+        return replace(trial, conditions=conditions(80.0 if trial.spec.round_index else 240.0))
 
     run = make_run(tmp_path / "run", {("shm", 10): Cell(change=move)})
     assert any("cores far apart" in note for note in cell_of(run, "shm").notes)
@@ -284,9 +274,9 @@ def test_cores_that_moved_are_noted_and_the_range_is_kept(tmp_path: Path) -> Non
 
 
 def test_overwritten_values_are_counted_for_latest_value(tmp_path: Path) -> None:
-    def see_a_quarter(one: TrialResult) -> TrialResult:
+    def see_a_quarter(trial: TrialResult) -> TrialResult:
         seen = Integrity(received_count=250, skipped_count=750)
-        return replace(one, endpoints=tuple(replace(part, integrity=seen) for part in one.endpoints))
+        return replace(trial, endpoints=tuple(replace(part, integrity=seen) for part in trial.endpoints))
 
     sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, delivery="latest_value")
     cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=see_a_quarter)}, sweep), "shm")
@@ -294,8 +284,8 @@ def test_overwritten_values_are_counted_for_latest_value(tmp_path: Path) -> None
 
 
 def test_clocks_that_disagree_leave_no_latency_and_no_rank_by_it(tmp_path: Path) -> None:
-    def drop_latency(one: TrialResult) -> TrialResult:
-        return replace(one, endpoints=tuple(replace(part, latency=None) for part in one.endpoints))
+    def drop_latency(trial: TrialResult) -> TrialResult:
+        return replace(trial, endpoints=tuple(replace(part, latency=None) for part in trial.endpoints))
 
     setting = only(make_run(tmp_path / "run", {("shm", 10): Cell(change=drop_latency)}))
     assert setting.cells[0].latency_p50_ns is None
@@ -324,9 +314,9 @@ def test_the_same_run_gives_the_same_figures(tmp_path: Path) -> None:
 
 def test_a_cell_more_changes_no_other_cells_interval(tmp_path: Path) -> None:
     sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
-    one = cell_of(make_run(tmp_path / "one", {("shm", 10): Cell()}, sweep), "shm")
+    alone = cell_of(make_run(tmp_path / "one", {("shm", 10): Cell()}, sweep), "shm")
     two = cell_of(make_run(tmp_path / "two", {("shm", 10): Cell(), ("zmq", 10): Cell(rate_per_s=5e4)}, sweep), "shm")
-    assert one.throughput_interval_per_s == two.throughput_interval_per_s
+    assert alone.throughput_interval_per_s == two.throughput_interval_per_s
 
 
 def test_a_run_without_trials_or_floor(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ harness floor: 400 ns writer and 600 ns reader per message; it is part of every 
 load: 4 processes on 8 cores
 noise: a cell measured twice differs by 0.241 % in one-way latency; no difference below 1.00 % is
   called one
-placement: a cache line goes from core to core and is seen in 100 ns, interpreter included
+placement: a cache line takes 100 ns from one core to another, interpreter included
 
 dict of 10 entries = 521 B, pickle, 3 readers, every_message
 shm has the lowest one-way latency: 10.0 µs; next is zmq, 3.00 [2.97–3.02] times as slow. Highest

@@ -1,1 +1,1 @@
-"""What the plots of a run show: which figures, on which axes, in which groups. Drawing is render/."""
+"""The charts of a run: what is drawn, on which axes, in which groups. Drawing is in `ipcbench.render`."""

@@ -1,11 +1,11 @@
-"""All charts of a run, in the order in which they are read."""
+"""All charts of a run, in reading order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipcbench.analysis.charts.cells import cell_groups, distributions, reader_spreads
-from ipcbench.analysis.charts.fanout import FanOutRun, fan_out_groups
+from ipcbench.analysis.charts.fanout import fan_out_groups
+from ipcbench.analysis.charts.settings import distributions, setting_groups
 from ipcbench.analysis.charts.sizes import size_groups
 from ipcbench.analysis.summary.cells import Summary
 from ipcbench.render.charts import ChartGroup
@@ -18,13 +18,10 @@ def chart_groups(run: Run, summary: Summary, others: Sequence[tuple[Run, Summary
     """Return the groups of charts of a run.
 
     Args:
-        run: its samples are read.
+        run: the run that holds the samples.
         summary: of that run.
-        others: runs named together with it, itself left out; they enter the charts of fan-out alone.
+        others: the other runs named together with it; they enter only the fan-out charts.
     """
-    spreads = reader_spreads(run)
-    skews = {key: one.skew_ratio for key, one in spreads.items() if key[0].readers > 1}
-    together = [FanOutRun(one, reader_spreads(other)) for other, one in others] + [FanOutRun(summary, spreads)]
-    found = [*size_groups(summary, skews), *cell_groups(summary, distributions(run))]
-    found.sort(key=lambda one: _ORDER.index(one.key) if one.key in _ORDER else len(_ORDER))
-    return (*found, *fan_out_groups(together))
+    groups = [*size_groups(summary), *setting_groups(summary, distributions(run))]
+    groups.sort(key=lambda group: _ORDER.index(group.key) if group.key in _ORDER else len(_ORDER))
+    return (*groups, *fan_out_groups([*(other for _, other in others), summary]))

@@ -1,1 +1,1 @@
-"""Two runs side by side: which cells differ, by how much, and whether a gate fails."""
+"""Two runs side by side: how their cells differ, by how much, and whether a gate fails."""

@@ -1,8 +1,8 @@
-"""Two runs, cell by cell: the ratio B / A of each figure with its interval, and what may be said of it; the gate.
+"""Compare two runs cell by cell: the ratio B / A of each figure with its interval, the verdict on it, and the gate.
 
-Many figures are tested at once, and of many equal ones some look different by chance: the p-values are therefore
-adjusted by Holm's method over all that is tested, and a difference is called one only if its adjusted p-value is below
-5 %, besides what `stats.decisions.compare` asks for. docs/compare.md has the rule and what it was checked with.
+Of many equal figures tested at once, some look different by chance. The p-values are therefore adjusted by Holm's
+method over all tests, and a difference also needs an adjusted p-value below 5 %, besides what `stats.decisions.compare`
+requires. docs/compare.md states the rule and how it was checked.
 """
 
 from __future__ import annotations
@@ -11,16 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ipcbench.analysis.compare.cells import (
-    METRICS,
-    METRICS_OF,
-    CellKey,
-    Metric,
-    RunCell,
-    absence,
-    noise_ratios,
-    run_cells,
-)
 from ipcbench.analysis.compare.rules import (
     GateResult,
     Verdict,
@@ -30,7 +20,18 @@ from ipcbench.analysis.compare.rules import (
     judge,
     machine_differences,
 )
-from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.compare.run_cells import (
+    METRICS,
+    METRICS_OF,
+    CellKey,
+    Metric,
+    RunCell,
+    absence,
+    noise_ratios,
+    run_cells,
+)
+from ipcbench.analysis.summary.figures import inverted
+from ipcbench.analysis.summary.notes import MAX_PLACEMENT_RATIO, one_line
 from ipcbench.errors import ConfigError
 from ipcbench.results.store import Run
 from ipcbench.spec import require_choice, require_range
@@ -39,8 +40,6 @@ from ipcbench.stats.estimates import Estimate, Interval, ratio
 
 MAX_GATE_RATIO = 10.0
 _MIN_GATE_RATIO = 1e-4
-_MAX_PLACEMENT_RATIO = 1.6
-"""Nearer cores and farther ones differ by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +48,24 @@ class Change:
 
     cell: CellKey
     metric: Metric
-    """Of a cell that cannot be compared at all: its main one."""
+    """The main one if the cell cannot be compared at all."""
     a: Interval | None
     """In run A, in `unit`; None if not measured."""
     b: Interval | None
-    ratio: Interval | None
+    ratio: Interval | None = None
     """B / A; None if not comparable."""
-    p_value: float | None
-    """Adjusted for all that is tested; None if not tested."""
-    verdict: Verdict
-    reason: str
-    """Why not comparable, or why a ratio whose interval excludes 1 is not called a difference; else empty."""
+    p_value: float | None = None
+    """Adjusted for all tests; None if not tested."""
+    verdict: Verdict = "not comparable"
+    reason: str = ""
+    """Why it is not comparable, or why a ratio whose interval excludes 1 is not called a difference; else empty."""
     gate: GateResult | None = None
-    """None without a gate, and for what run A has not measured."""
+    """None without a gate, and for a figure that run A has not measured."""
     notes: tuple[str, ...] = ()
     new_failures_count: int = 0
-    """How many more trials of the cell failed in B than in A; they enter no figure, and no gate is passed with them."""
+    """How many more trials of the cell failed in B than in A; a gate is not passed with any."""
     across_machines: bool = False
-    """The runs were made on different machines: the verdict is about both, machine and change."""
+    """The runs come from different machines: the verdict covers machine and change together."""
 
     @property
     def unit(self) -> str:
@@ -75,10 +74,10 @@ class Change:
 
     @property
     def time_ratio(self) -> Interval | None:
-        """Return how many times as slow B is: `ratio`, or its inverse for a throughput."""
+        """Return how many times as slow B is: `ratio`, or its inverse for throughput."""
         if self.ratio is None or self.metric != "throughput":
             return self.ratio
-        return Interval(1.0 / self.ratio.high, 1.0 / self.ratio.estimate, 1.0 / self.ratio.low)
+        return inverted(self.ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,37 +87,37 @@ class Comparison:
     run_a: str
     run_b: str
     machine_differences: tuple[str, ...]
-    """What makes them two machines; empty if one. If not empty, every change is marked as one across machines."""
+    """How the machines differ; empty if they are the same. Otherwise every change is marked `across_machines`."""
     version_differences: tuple[str, ...]
     noise_ratios: Mapping[Metric, float]
     """The larger of the two runs' noise; a metric is absent if neither run has two rounds of it."""
     gate_ratio: float | None
     tests_count: int
-    """How many figures were tested, for which the p-values are adjusted."""
+    """How many figures were tested; the p-values are adjusted for this number."""
     changes: tuple[Change, ...]
     """By delivery, payload, size, backend and mode."""
     problems: tuple[str, ...]
 
     @property
     def outcome(self) -> GateResult | None:
-        """Return what the gate says of all together; None without a gate.
+        """Return the result of the gate over all figures; None without a gate.
 
-        `regressed` if any figure is; else `inconclusive` if any is, or if nothing could be compared; else `passed`.
+        `regressed` if any figure is; else `inconclusive` if any is or nothing could be compared; else `passed`.
         """
         if self.gate_ratio is None:
             return None
-        results = {one.gate for one in self.changes} - {None}
+        results = {change.gate for change in self.changes} - {None}
         if "regressed" in results:
             return "regressed"
         return "passed" if results == {"passed"} else "inconclusive"
 
     def count(self, verdict: Verdict) -> int:
         """Return how many figures have this verdict."""
-        return sum(one.verdict == verdict for one in self.changes)
+        return sum(change.verdict == verdict for change in self.changes)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON: the fields, `outcome`, and the unit of each change."""
-        changes = [{**asdict(one), "unit": one.unit} for one in self.changes]
+        changes = [{**asdict(change), "unit": change.unit} for change in self.changes]
         return {**asdict(self), "changes": changes, "outcome": self.outcome}
 
 
@@ -137,27 +136,29 @@ def compare_runs(
         b: the later one.
         gate_ratio: by how much a figure may be worse: 0.05 allows times up to 1.05-fold, and throughput down to a
             1.05th.
-        across_machines: compare runs of different machines too.
+        across_machines: compare runs even if their machines differ.
         metrics: which figures to compare.
 
     Raises:
-        ConfigError: the machines differ and `across_machines` is false, or a gate or metric that is not allowed.
+        ConfigError: the machines differ and `across_machines` is false, or the gate or a metric is not allowed.
     """
     if gate_ratio is not None:
         require_range("gate", gate_ratio, _MIN_GATE_RATIO, MAX_GATE_RATIO)
-    for one in metrics:
-        require_choice("metrics", one, METRICS)
+    for metric in metrics:
+        require_choice("metrics", metric, METRICS)
     between = tuple(map(one_line, machine_differences(a.info.machine, b.info.machine)))
     if between and not across_machines:
         allowed = f"a run on the machine of A, unless --across-machines is given; they differ in {'; '.join(between)}"
         raise ConfigError("B", b.info.run_id, allowed)
     cells_a, cells_b = run_cells(a), run_cells(b)
-    noises = [noise_ratios(cells.values()) for cells in (cells_a, cells_b)]
-    noise = {
-        metric: max(one.get(metric, 0.0) for one in noises) for metric in METRICS if any(metric in n for n in noises)
+    noise_a, noise_b = noise_ratios(cells_a.values()), noise_ratios(cells_b.values())
+    noise: dict[Metric, float] = {
+        metric: max(noise_a.get(metric, 0.0), noise_b.get(metric, 0.0))
+        for metric in METRICS
+        if metric in noise_a or metric in noise_b
     }
     changes = _judged(_changes(a, b, cells_a, cells_b, metrics), noise)
-    changes = [replace(one, across_machines=bool(between)) for one in changes]
+    changes = [replace(change, across_machines=bool(between)) for change in changes]
     return Comparison(
         run_a=one_line(a.info.run_id),
         run_b=one_line(b.info.run_id),
@@ -165,77 +166,73 @@ def compare_runs(
         version_differences=tuple(map(one_line, differences(a.info.versions, b.info.versions))),
         noise_ratios=noise,
         gate_ratio=gate_ratio,
-        tests_count=sum(one.p_value is not None for one in changes),
-        changes=tuple(changes if gate_ratio is None else (_gated(one, gate_ratio) for one in changes)),
-        problems=tuple(f"{name}: {one}" for name, run in (("A", a), ("B", b)) for one in run.problems),
+        tests_count=sum(change.p_value is not None for change in changes),
+        changes=tuple(changes if gate_ratio is None else (_gated(change, gate_ratio) for change in changes)),
+        problems=tuple(f"{name}: {problem}" for name, run in (("A", a), ("B", b)) for problem in run.problems),
     )
 
 
 def _changes(
-    a: Run,
-    b: Run,
-    cells_a: Mapping[CellKey, RunCell],
-    cells_b: Mapping[CellKey, RunCell],
-    metrics: Collection[Metric],
+    a: Run, b: Run, cells_a: Mapping[CellKey, RunCell], cells_b: Mapping[CellKey, RunCell], metrics: Collection[Metric]
 ) -> list[Change]:
-    """Return every figure of every cell, with its own p-value, not judged yet."""
+    """Return every figure of every cell with its own p-value, not judged yet."""
     changes: list[Change] = []
     for key in sorted({*cells_a, *cells_b}):
-        chosen = tuple(one for one in METRICS_OF[key.mode] if one in metrics)
-        one, other = cells_a.get(key), cells_b.get(key)
-        if one is not None and other is not None:
-            changes += _matched(key, chosen, one, other)
-        elif chosen and one is not None:
-            changes.append(_incomparable(key, chosen[0], one, None, f"missing in B: {absence(key, cells_b, b.info)}"))
-        elif chosen and other is not None:
-            changes.append(_incomparable(key, chosen[0], None, other, f"missing in A: {absence(key, cells_a, a.info)}"))
+        chosen = tuple(metric for metric in METRICS_OF[key.mode] if metric in metrics)
+        in_a, in_b = cells_a.get(key), cells_b.get(key)
+        if in_a is not None and in_b is not None:
+            changes += _matched(key, chosen, in_a, in_b)
+        elif chosen and in_a is not None:
+            changes.append(_incomparable(key, chosen[0], in_a, None, f"missing in B: {absence(key, cells_b, b.info)}"))
+        elif chosen:
+            changes.append(_incomparable(key, chosen[0], None, in_b, f"missing in A: {absence(key, cells_a, a.info)}"))
     return changes
 
 
 def _judged(changes: Sequence[Change], noise: Mapping[Metric, float]) -> list[Change]:
     """Return the changes with verdicts, their p-values adjusted for each other."""
-    own = [one.p_value for one in changes if one.p_value is not None]
-    adjusted = iter(holm(own))
-    found = []
-    for one in changes:
-        times = one.time_ratio
+    p_values = [change.p_value for change in changes if change.p_value is not None]
+    adjusted = iter(holm(p_values))
+    judged = []
+    for change in changes:
+        times = change.time_ratio
         if times is None:
-            found.append(one)
+            judged.append(change)
             continue
-        p_adjusted = None if one.p_value is None else next(adjusted)
-        verdict, reason = judge(times, p_adjusted, noise.get(one.metric, 0.0), len(own))
-        found.append(replace(one, p_value=p_adjusted, verdict=verdict, reason=reason))
-    return found
+        p_adjusted = None if change.p_value is None else next(adjusted)
+        verdict, reason = judge(times, p_adjusted, noise.get(change.metric, 0.0), len(p_values))
+        judged.append(replace(change, p_value=p_adjusted, verdict=verdict, reason=reason))
+    return judged
 
 
 def _gated(change: Change, gate_ratio: float) -> Change:
-    """Return the change with what the gate says: nothing of what A has not measured."""
+    """Return the change with its gate result; a figure that A has not measured has none."""
     times = change.time_ratio
     if times is not None:
-        believed = change.p_value is not None and change.new_failures_count <= 0
-        return replace(change, gate=gate_result(times, change.verdict, gate_ratio, believed=believed))
+        trusted = change.p_value is not None and change.new_failures_count <= 0
+        return replace(change, gate=gate_result(times, change.verdict, gate_ratio, trusted=trusted))
     return replace(change, gate="inconclusive" if change.a is not None else None)
 
 
 def _matched(key: CellKey, metrics: Sequence[Metric], a: RunCell, b: RunCell) -> list[Change]:
-    """Return a cell that both runs have: one change for each metric, or a single one if nothing can be compared."""
+    """Return a cell that both runs have: one change per metric, or a single one if nothing can be compared."""
     if not metrics:
         return []
-    reasons = [f"{one.status} in {name}: {one.reason}" for name, one in (("A", a), ("B", b)) if one.status != "ok"]
+    reasons = [f"{cell.status} in {name}: {cell.reason}" for name, cell in (("A", a), ("B", b)) if cell.status != "ok"]
     if not reasons and (a.payload_bytes != b.payload_bytes or len(a.payload_bytes) > 1):
-        sizes = (", ".join(f"{count:,} B" for count in one.payload_bytes) for one in (a, b))
+        sizes = (", ".join(f"{count:,} B" for count in cell.payload_bytes) for cell in (a, b))
         reasons = [f"other payload bytes: {' / '.join(sizes)}"]
     notes = _notes(a, b)
     if reasons:
         return [_incomparable(key, metrics[0], a, b, "; ".join(reasons), notes)]
     changes = []
     for metric in metrics:
-        one, other = a.estimates.get(metric), b.estimates.get(metric)
-        if one is not None and other is not None:
-            change = _change(key, metric, one, other, notes)
+        in_a, in_b = a.estimates.get(metric), b.estimates.get(metric)
+        if in_a is not None and in_b is not None:
+            change = _change(key, metric, in_a, in_b, notes)
             changes.append(replace(change, new_failures_count=b.failed_count - a.failed_count))
-        elif one is not None or other is not None or metric == METRICS_OF[key.mode][0]:
-            absent = " and ".join(name for name, found in (("A", one), ("B", other)) if found is None)
+        elif in_a is not None or in_b is not None or metric == METRICS_OF[key.mode][0]:
+            absent = " and ".join(name for name, estimate in (("A", in_a), ("B", in_b)) if estimate is None)
             reason = f"no such figure in {absent}: not measured, or too few samples or rounds"
             changes.append(_incomparable(key, metric, a, b, reason, notes))
     return changes
@@ -244,44 +241,26 @@ def _matched(key: CellKey, metrics: Sequence[Metric], a: RunCell, b: RunCell) ->
 def _incomparable(
     key: CellKey, metric: Metric, a: RunCell | None, b: RunCell | None, reason: str, notes: tuple[str, ...] = ()
 ) -> Change:
-    one, other = (cell.estimates.get(metric) if cell is not None else None for cell in (a, b))
-    return Change(
-        key,
-        metric,
-        one.interval() if one is not None else None,
-        other.interval() if other is not None else None,
-        ratio=None,
-        p_value=None,
-        verdict="not comparable",
-        reason=reason,
-        notes=notes,
-    )
+    estimates = (cell.estimates.get(metric) if cell is not None else None for cell in (a, b))
+    in_a, in_b = (estimate.interval() if estimate is not None else None for estimate in estimates)
+    return Change(key, metric, in_a, in_b, reason=reason, notes=notes)
 
 
 def _change(key: CellKey, metric: Metric, a: Estimate, b: Estimate, notes: tuple[str, ...]) -> Change:
-    # Both runs draw the same replicates of a cell; in opposite orders they are independent of each other. And the turns
-    # of two runs have nothing to do with one another.
-    other = replace(b, deviations=b.deviations[::-1], turns={})
-    return Change(
-        key,
-        metric,
-        a.interval(),
-        b.interval(),
-        ratio=ratio(other, a),
-        p_value=p_value(a, other),
-        verdict="no clear difference",
-        reason="",
-        notes=notes,
-    )
+    # Both runs draw the same replicates of a cell; reversing one makes them independent. Turns of different runs are
+    # unrelated.
+    independent = replace(b, deviations=b.deviations[::-1], turns={})
+    times, p = ratio(independent, a), p_value(a, independent)
+    return Change(key, metric, a.interval(), b.interval(), times, p, "no clear difference", notes=notes)
 
 
 def _notes(a: RunCell, b: RunCell) -> tuple[str, ...]:
-    both = [one for one in a.notes if one in b.notes]
-    notes = [*both, *(f"A: {one}" for one in a.notes if one not in both)]
-    notes += [f"B: {one}" for one in b.notes if one not in both]
+    both = [note for note in a.notes if note in b.notes]
+    notes = [*both, *(f"A: {note}" for note in a.notes if note not in both)]
+    notes += [f"B: {note}" for note in b.notes if note not in both]
     if a.schedule_s != b.schedule_s:
         notes.append("windows or warm-ups of different lengths in A and B")
     near_a, near_b = a.placement_ns, b.placement_ns
-    if near_a and near_b and max(near_a, near_b) > _MAX_PLACEMENT_RATIO * min(near_a, near_b):
+    if near_a and near_b and max(near_a, near_b) > MAX_PLACEMENT_RATIO * min(near_a, near_b):
         notes.append(f"cores were nearer to each other in {'A than in B' if near_a < near_b else 'B than in A'}")
     return tuple(notes)

@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.compare.cells import CellKey, Metric
 from ipcbench.analysis.compare.compare import Change, Comparison
 from ipcbench.analysis.compare.rules import Verdict
+from ipcbench.analysis.compare.run_cells import CellKey, Metric
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import plural, ratio_words
 from ipcbench.render.table import NOT_MEASURED

@@ -1,4 +1,4 @@
-"""What may be said of a figure in two runs: p-values adjusted for many tests, verdict, gate; and of two machines."""
+"""What may be claimed of a figure in two runs: adjusted p-values, verdict, gate; and whether two machines are one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]
 GateResult = Literal["passed", "regressed", "inconclusive"]
 
 _MAX_MEMORY_RATIO = 1.05
-"""Kernels reserve different amounts of one and the same memory."""
+"""Kernels reserve different amounts of the same memory."""
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Return the p-values adjusted by Holm's method, in the same order: what is below 5 % is so for all together."""
+    """Return the p-values adjusted by Holm's method, in the same order: below 5 % is significant for all together."""
     adjusted = [1.0] * len(p_values)
     largest = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
@@ -56,43 +56,44 @@ def _why_none(time_ratio: Interval, noise_ratio: float) -> str:
     return f"within {format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %"
 
 
-def gate_result(time_ratio: Interval, verdict: Verdict, gate_ratio: float, *, believed: bool) -> GateResult:
-    """Return whether B is worse by more than the gate, is not, or neither can be claimed.
+def gate_result(time_ratio: Interval, verdict: Verdict, gate_ratio: float, *, trusted: bool) -> GateResult:
+    """Return whether B is worse by more than the gate.
 
     `regressed`: slower by the verdict, and the whole interval lies beyond the gate. `passed`: the whole interval lies
-    within it and can be `believed`: there are two rounds of it, and no trials failed that did not fail before.
+    within it, and the figure is `trusted`: it has two rounds, and no more trials failed than in A. Otherwise neither
+    can be claimed.
     """
     limit = 1.0 + gate_ratio
     if verdict == "slower" and time_ratio.low > limit:
         return "regressed"
-    return "passed" if believed and time_ratio.high <= limit else "inconclusive"
+    return "passed" if trusted and time_ratio.high <= limit else "inconclusive"
 
 
 def machine_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what makes two described machines different ones, each as `name: A / B`.
+    """Return how two described machines differ, each difference as `name: A / B`; empty if they are the same machine.
 
-    Two are one machine if CPU model, usable and all logical cores, kernel (system, major, minor) and Python
-    (implementation, major, minor) are equal and their memory is within 5 %. What only one of them knows differs.
+    They are the same if CPU model, usable and logical cores, kernel (system, major, minor) and Python (implementation,
+    major, minor) are equal and memory is within 5 %. A value that only one of them has is a difference.
     """
-    one, other = _identity(a), _identity(b)
-    sizes = sorted(size for size in (one["memory_bytes"], other["memory_bytes"]) if isinstance(size, int))
+    here, there = _identity(a), _identity(b)
+    sizes = sorted(size for size in (here["memory_bytes"], there["memory_bytes"]) if isinstance(size, int))
     if len(sizes) == 2 and sizes[1] <= _MAX_MEMORY_RATIO * sizes[0]:
-        other["memory_bytes"] = one["memory_bytes"]
-    return differences(one, other)
+        there["memory_bytes"] = here["memory_bytes"]
+    return differences(here, there)
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names under which two mappings hold different values, each as `name: A / B`."""
     return tuple(
-        f"{name}: {' / '.join('unknown' if one.get(name) is None else str(one[name]) for one in (a, b))}"
+        f"{name}: {' / '.join('unknown' if side.get(name) is None else str(side[name]) for side in (a, b))}"
         for name in dict.fromkeys((*a, *b))
         if a.get(name) != b.get(name)
     )
 
 
 def _identity(machine: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: machine.get(name) for name in ("cpu_model", "usable_cores", "logical_cores", "memory_bytes")}
-    for name in ("kernel", "python"):  # `Linux 6.1.0-18-amd64`, `CPython 3.11.7`: fixes of one version are no other
+    identity = {name: machine.get(name) for name in ("cpu_model", "usable_cores", "logical_cores", "memory_bytes")}
+    for name in ("kernel", "python"):  # `Linux 6.1.0-18-amd64`, `CPython 3.11.7`: patch releases do not count
         match = re.match(r"\D*\d+\.\d+", str(machine.get(name) or ""))
-        found[name] = match[0] if match else machine.get(name)
-    return found
+        identity[name] = match[0] if match else machine.get(name)
+    return identity

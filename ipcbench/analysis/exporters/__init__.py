@@ -1,4 +1,4 @@
-"""A stored run in the formats of other tools: a table from a format's name to the function that writes it."""
+"""A stored run in the formats of other tools: format name → the function that writes it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """One format; called with a run it returns the text and what was left out."""
+    """One format; call it with a run to get the text and what was left out."""
 
     summary: str
-    """What it is for, in a line."""
+    """One line for help texts."""
     module: str
     function: str
 
@@ -25,7 +25,7 @@ class Exporter:
         """Return the run in this format.
 
         Raises:
-            StoreError: the run has no trial that this format could be made from.
+            StoreError: the run has no trial that this format can use.
         """
         module = import_module(f"{__name__}.{self.module}")
         export: Export = getattr(module, self.function)(run)
@@ -38,6 +38,6 @@ EXPORTERS: Mapping[str, Exporter] = {
     "github-throughput": Exporter("github-action-benchmark, customBiggerIsBetter", "github", "as_github_throughput"),
     "hlog": Exporter("HdrHistogram log 1.3, a tag per series", "hlog", "as_hlog"),
     "osu": Exporter("text as of the OSU micro-benchmarks, latency and bandwidth", "osu", "as_osu"),
-    "perfetto": Exporter("Chrome trace of the worst outliers, for ui.perfetto.dev", "perfetto", "as_perfetto"),
+    "perfetto": Exporter("Chrome JSON trace of the worst outliers, for ui.perfetto.dev", "chrome", "as_chrome"),
 }
-"""Name of the format → what writes it."""
+"""Name of the format, as `ipcbench export --to` takes it → its exporter."""

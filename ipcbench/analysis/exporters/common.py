@@ -1,4 +1,4 @@
-"""What all formats share: which trials may be used, what a series is called, whatever had to be left out."""
+"""What all formats share: the usable trials, names of series, and the list of what was left out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ipcbench.analysis.summary.cells import Setting, setting_of
+from ipcbench.analysis.summary.cells import Setting
 from ipcbench.analysis.summary.notes import failure_reason, is_sound, one_line
 from ipcbench.analysis.summary.wording import size_words
 from ipcbench.errors import StoreError
@@ -16,9 +16,9 @@ from ipcbench.results.store import Run
 from ipcbench.spec import Mode
 from ipcbench.stats.estimates import IntArray
 
-# What a name leaves unsaid. Not taken from the defaults of a sweep: if one of those changes, a series must not go on
-# under its old name with another meaning.
-_UNSAID = {
+# Values that a name omits. They are not taken from the defaults of a sweep: if a default changes, a series must not
+# continue under its old name with another meaning.
+_OMITTED = {
     "delivery": "every_message",
     "codec": "pickle",
     "depth": 64,
@@ -26,8 +26,8 @@ _UNSAID = {
     "pin": "none",
     "touch": "header",
 }
-_UNSAID_RATE_PER_S = 1000.0
-_UNSAID_RATE_BYTES_PER_S = 100e6
+_OMITTED_RATE_PER_S = 1000.0
+_OMITTED_RATE_BYTES_PER_S = 100e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +36,25 @@ class Export:
 
     text: str
     left_out: tuple[str, ...]
-    """What is not in it and why, one line each."""
+    """What is missing and why, one line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The trials of a run that a format is made from."""
+    """The trials of a run that enter a format."""
 
     run: Run
     trials: tuple[TrialResult, ...]
-    """Those that are ok, of the modes that were asked for, in the order of execution."""
+    """Sound trials of the modes asked for, in the order of execution."""
     left_out: list[str] = field(default_factory=list)
-    """Grows as a format finds more that it cannot use."""
+    """Grows as the format finds more that it cannot use."""
 
     def leave_out(self, trial: TrialResult, reason: str) -> None:
-        """Note that a trial, or a part of it, is not in the export."""
+        """Note that a trial, or part of it, is not in the export."""
         self.left_out.append(f"{trial_words(trial)}: {one_line(reason)}")
 
     def samples(self, trial: TrialResult) -> dict[str, IntArray]:
-        """Return the columns of a trial; empty, and the trial left out, if they cannot be read or there are none."""
+        """Return the columns of a trial; without readable columns, leave it out and return nothing."""
         try:
             columns = self.run.samples(trial.trial_id)
         except StoreError as error:
@@ -65,7 +65,7 @@ class Selection:
         return columns
 
     def check_samples(self) -> None:
-        """Note every trial whose figures come from samples and which has none that can be read."""
+        """Leave out every trial whose figures come from samples but which has no readable ones."""
         for trial in self.trials:
             if trial.spec.mode != "saturate":
                 self.samples(trial)
@@ -74,26 +74,26 @@ class Selection:
         """Return the finished export."""
         return Export(text, tuple(dict.fromkeys(self.left_out)))
 
-    def require(self, found: object, what: str) -> None:
-        """Raise StoreError, with the reason, if nothing was found to write; `what` names what was looked for."""
-        if not found:
+    def require(self, content: object, what: str) -> None:
+        """Raise StoreError, with the reason, if there is nothing to write; `what` names what was looked for."""
+        if not content:
             because = f": {self.left_out[0]}" if self.left_out else ""
             raise StoreError(f"{self.run.path}: holds no {what}{because}")
 
 
 def select(run: Run, modes: Sequence[Mode], what: str) -> Selection:
-    """Return the trials of these modes that may enter a figure; the others, and absent backends, are noted as left out.
+    """Return the sound trials of these modes; the others, and skipped backends, are noted as left out.
 
     Args:
         run: the stored run.
-        modes: those that the format can show.
+        modes: the modes that the format can show.
         what: name of the format, for the error.
 
     Raises:
         StoreError: there is no such trial.
     """
-    asked = [one for one in run.trials if one.spec.mode in modes]
-    selection = Selection(run, tuple(one for one in asked if is_sound(one)))
+    asked = [trial for trial in run.trials if trial.spec.mode in modes]
+    selection = Selection(run, tuple(trial for trial in asked if is_sound(trial)))
     selection.left_out.extend(f"{name}: {one_line(reason)}" for name, reason in run.info.skipped.items())
     for trial in asked:
         if not is_sound(trial):
@@ -104,9 +104,9 @@ def select(run: Run, modes: Sequence[Mode], what: str) -> Selection:
 
 
 def trial_words(trial: TrialResult) -> str:
-    """Return which trial it is: number, backend, size, mode and round."""
+    """Return how a trial is named in messages: number, backend, size, mode and round."""
     spec = trial.spec
-    size = size_words(setting_of(trial))
+    size = size_words(Setting.of(trial))
     return f"trial {trial.trial_id} ({spec.backend}, {spec.payload} of {size}, {spec.mode}, round {spec.round_index})"
 
 
@@ -116,18 +116,18 @@ def size_name(setting: Setting) -> str:
 
 
 def cell_parts(setting: Setting, backend: str, rate_per_s: float | None) -> tuple[str, ...]:
-    """Return the parts of a series' name without its metric: backend, payload, readers, and whatever is unusual.
+    """Return the parts of a series' name without its metric: backend, payload, readers, and unusual values.
 
     Args:
         setting: of the cell.
         backend: of the cell.
-        rate_per_s: offered rate of paced trials, None for what has none.
+        rate_per_s: offered rate of paced trials; None for other modes.
 
     Returns:
-        The same for every run of the same measurement: neither host, version nor time is in it.
+        The same parts for every run of the same measurement: no host, version or time.
     """
-    usual = round(min(_UNSAID_RATE_PER_S, _UNSAID_RATE_BYTES_PER_S / max(1, setting.payload_bytes)), 3)
-    unusual = [f"{name}-{value}" for name, told in _UNSAID.items() if (value := getattr(setting, name)) != told]
+    usual = round(min(_OMITTED_RATE_PER_S, _OMITTED_RATE_BYTES_PER_S / max(1, setting.payload_bytes)), 3)
+    unusual = [f"{name}-{value}" for name, omitted in _OMITTED.items() if (value := getattr(setting, name)) != omitted]
     if rate_per_s is not None and rate_per_s != usual:
         unusual.append(f"rate-{rate_per_s:g}")
     return backend, size_name(setting), f"r{setting.readers}", *unusual
@@ -139,23 +139,23 @@ def series_name(setting: Setting, backend: str, rate_per_s: float | None, metric
 
 
 def rate_of(trial: TrialResult) -> float | None:
-    """Return the offered rate of a paced trial, None for the others."""
+    """Return the offered rate of a paced trial; None for other modes."""
     return trial.spec.rate_per_s if trial.spec.mode == "paced" else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """Which stored rows of a reader and of the writer are of the same message; both have shape (n,)."""
+class MatchedRows:
+    """Which stored rows of a reader and of the writer belong to the same message; both have shape (n,)."""
 
     reader: IntArray
     writer: IntArray
 
 
-def received_at(columns: Mapping[str, IntArray], role: str) -> Rows | None:
-    """Return what a reader of a paced trial received, row by row, and where the writer sent it.
+def matched_rows(columns: Mapping[str, IntArray], role: str) -> MatchedRows | None:
+    """Return which rows of a reader of a paced trial match which rows of the writer.
 
-    A receipt less its latency is the intended time, which the writer noted too; so thinned columns join as well as
-    whole ones. None if a column is missing or does not fit the others.
+    A receipt minus its latency is the intended time, which the writer stored too; so thinned columns can be joined as
+    well as whole ones. None if a column is missing or does not fit the others.
     """
     received, latency = columns.get(f"{role}.received_ns"), columns.get(f"{role}.latency_ns")
     intended, sent = columns.get("writer.intended_ns"), columns.get("writer.sent_ns")
@@ -166,4 +166,4 @@ def received_at(columns: Mapping[str, IntArray], role: str) -> Rows | None:
     wanted = received - latency
     place = np.minimum(np.searchsorted(intended, wanted), intended.size - 1)
     hit = np.flatnonzero(intended[place] == wanted)
-    return Rows(hit, place[hit].astype(np.int64))
+    return MatchedRows(hit, place[hit].astype(np.int64))

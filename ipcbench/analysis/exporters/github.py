@@ -1,7 +1,7 @@
 """JSON for github-action-benchmark: customSmallerIsBetter (latency) and customBiggerIsBetter (throughput).
 
-A name identifies a series over years of commits, so neither host nor version is in it. The action only compares with
-the point before and knows no interval, so `range` is for the eye; `alert-threshold` must be wider than it.
+A name identifies a series over years of commits, so it contains neither host nor version. The action compares only with
+the previous point and ignores intervals: `range` is for readers, and `alert-threshold` must be wider than it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_significant
 
 
-class _Point(NamedTuple):
+class _Figure(NamedTuple):
     metric: str
-    value: float | None
+    value: float
     interval: Interval | None
     """In the unit of the value."""
     is_paced: bool
@@ -36,11 +36,10 @@ def as_github_latency(run: Run) -> Export:
     selection = select(run, ("paced", "pingpong"), "github-latency")
     selection.check_samples()
     entries = [
-        _entry(one, cell, point, "us")
-        for one in summarise(run).settings
-        for cell in one.cells
-        for point in _latencies(cell)
-        if point.value is not None
+        _entry(ranking, cell, figure, "us")
+        for ranking in summarise(run).settings
+        for cell in ranking.cells
+        for figure in _latencies(cell)
     ]
     selection.require(entries, "figure for github-latency")
     return selection.export(_text(entries))
@@ -54,17 +53,16 @@ def as_github_throughput(run: Run) -> Export:
     """
     selection = select(run, ("saturate",), "github-throughput")
     entries = [
-        _entry(one, cell, point, "messages/s")
-        for one in summarise(run).settings
-        for cell in one.cells
-        for point in [_Point("throughput", cell.throughput_per_s, cell.throughput_interval_per_s, is_paced=False)]
-        if point.value is not None
+        _entry(ranking, cell, _Figure("throughput", rate, cell.throughput_interval_per_s, is_paced=False), "messages/s")
+        for ranking in summarise(run).settings
+        for cell in ranking.cells
+        if (rate := cell.throughput_per_s) is not None
     ]
     selection.require(entries, "figure for github-throughput")
     return selection.export(_text(entries))
 
 
-def _latencies(cell: CellSummary) -> Iterator[_Point]:
+def _latencies(cell: CellSummary) -> Iterator[_Figure]:
     for metric, interval, is_paced in (
         ("one-way-p50", cell.latency_p50_ns, True),
         ("one-way-p99", cell.latency_p99_ns, True),
@@ -73,32 +71,32 @@ def _latencies(cell: CellSummary) -> Iterator[_Point]:
     ):
         if interval is not None:
             us = Interval(interval.low / 1e3, interval.estimate / 1e3, interval.high / 1e3, interval.level)
-            yield _Point(metric, us.estimate, us, is_paced)
+            yield _Figure(metric, us.estimate, us, is_paced)
 
 
-def _entry(one: SettingSummary, cell: CellSummary, point: _Point, unit: str) -> dict[str, Any]:
+def _entry(ranking: SettingSummary, cell: CellSummary, figure: _Figure, unit: str) -> dict[str, Any]:
+    rate_per_s = ranking.rate_per_s if figure.is_paced else None
     entry: dict[str, Any] = {
-        "name": series_name(one.setting, cell.backend, one.rate_per_s if point.is_paced else None, point.metric),
+        "name": series_name(cell.setting, cell.backend, rate_per_s, figure.metric),
         "unit": unit,
-        "value": point.value,
+        "value": figure.value,
     }
-    if point.interval is not None:
-        half = (point.interval.high - point.interval.low) / 2
+    if figure.interval is not None:
+        half = (figure.interval.high - figure.interval.low) / 2
         entry["range"] = f"± {format_significant(half).replace(',', '')}"
-    entry["extra"] = "\n".join(_extra(one, cell, point, unit))
+    entry["extra"] = "\n".join(_extra(rate_per_s, cell, figure, unit))
     return entry
 
 
-def _extra(one: SettingSummary, cell: CellSummary, point: _Point, unit: str) -> Iterator[str]:
-    """Yield what the chart shows when pointed at."""
-    setting = one.setting
-    yield f"{plural(cell.rounds_count, 'round', 'rounds')}, {setting.codec}, {setting.delivery}"
-    if point.interval is not None:
-        low, high = (format_significant(value) for value in (point.interval.low, point.interval.high))
-        yield f"{100 * point.interval.level:g} % interval {low} to {high} {unit}"
-    if point.is_paced and one.rate_per_s is not None:
-        yield f"offered {format_significant(one.rate_per_s)} messages/s"
-    if point.metric == "throughput" and cell.throughput_bytes_per_s is not None:
+def _extra(rate_per_s: float | None, cell: CellSummary, figure: _Figure, unit: str) -> Iterator[str]:
+    """Yield the lines of the tooltip."""
+    yield f"{plural(cell.rounds_count, 'round', 'rounds')}, {cell.setting.codec}, {cell.setting.delivery}"
+    if figure.interval is not None:
+        low, high = format_significant(figure.interval.low), format_significant(figure.interval.high)
+        yield f"{100 * figure.interval.level:g} % interval {low} to {high} {unit}"
+    if rate_per_s is not None:
+        yield f"offered {format_significant(rate_per_s)} messages/s"
+    if figure.metric == "throughput" and cell.throughput_bytes_per_s is not None:
         yield f"{format_significant(cell.throughput_bytes_per_s / 1e6)} MB/s of payload to each reader"
     yield from cell.notes
 

@@ -1,4 +1,4 @@
-"""HdrHistogram log, version 1.3: a tag per series, a line per trial; written here, so that no library is needed.
+"""HdrHistogram log, version 1.3: a tag per series, a line per trial; written without a library.
 
     #[Histogram log format version 1.3]
     #[StartTime: 1700000000.000 (seconds since epoch), 2023-11-14T22:13:20Z]
@@ -6,7 +6,7 @@
     "StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"
     Tag=zmq.dict-1000-55039B.r3.reader-0.response,<s since BaseTime>,<length s>,<max ms>,<base64>
 
-Values are nanoseconds, the maximum of a line is in milliseconds, as HdrHistogram's own writer has it.
+Values are nanoseconds; the maximum of a line is in milliseconds, as HdrHistogram's own writer has it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipcbench.analysis.exporters.common import Export, Selection, cell_parts, rate_of, received_at, select
-from ipcbench.analysis.summary.cells import setting_of
+from ipcbench.analysis.exporters.common import Export, Selection, cell_parts, matched_rows, rate_of, select
+from ipcbench.analysis.summary.cells import Setting
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.results.model import EndpointResult, TrialResult
 from ipcbench.results.store import Run
@@ -33,24 +33,24 @@ from ipcbench.util.bins import BIN_COUNT
 _ENCODING_COOKIE = 0x1C849303 | 0x10
 _COMPRESSION_COOKIE = 0x1C849304 | 0x10
 _HOUR_NS = 3_600_000_000_000
-"""The range that a histogram declares at least: readers add up histograms of equal range without resizing."""
+"""Smallest range that a histogram declares: readers add up histograms of equal range without resizing."""
 _NOT_IN_A_TAG = re.compile(r"[^A-Za-z0-9_.:+-]")
 
 
-class _Series(NamedTuple):
+class _Times(NamedTuple):
     endpoint: EndpointResult
     metric: str
     values_ns: IntArray
     all_counts: IntArray | None = None
-    """By bin, of every message of a window that was too long to keep them; `values_ns` are some of those."""
+    """By bin, all messages of a window too long to store each; `values_ns` then are a part of them."""
 
     @property
     def stride(self) -> int:
-        """Return that one of so many values is in the line."""
+        """Return N if every Nth value is in the line."""
         return 1 if self.all_counts is not None else self.endpoint.sample_stride
 
     def histogram(self) -> Histogram:
-        """Return all values that there are."""
+        """Return the histogram of all known values."""
         latency = self.endpoint.latency
         if self.all_counts is None or latency is None:
             return Histogram(self.values_ns)
@@ -64,19 +64,21 @@ def as_hlog(run: Run) -> Export:
         StoreError: there is no trial, or no time, to write.
     """
     selection = select(run, ("paced", "pingpong", "saturate"), "hlog")
-    base_s = min(run.info.started_unix_s, *(one.started_unix_s for one in selection.trials))
+    base_s = min(run.info.started_unix_s, *(trial.started_unix_s for trial in selection.trials))
     lines: list[str] = []
     thinned: dict[str, int] = {}
     notes: dict[str, None] = {}
-    for trial in sorted(selection.trials, key=lambda one: one.started_unix_s):
-        for one in _series(selection, trial):
-            if one.values_ns.size and int(one.values_ns.min()) < 0:
-                selection.leave_out(trial, f"{one.endpoint.role} {one.metric}: a histogram holds no time below zero")
-            elif one.values_ns.size:
-                tag = _tag(trial, one)
-                thinned[tag] = max(thinned.get(tag, 1), one.stride)
+    for trial in sorted(selection.trials, key=lambda trial: trial.started_unix_s):
+        for times in _series(selection, trial):
+            if times.values_ns.size and int(times.values_ns.min()) < 0:
+                selection.leave_out(
+                    trial, f"{times.endpoint.role} {times.metric}: a histogram holds no time below zero"
+                )
+            elif times.values_ns.size:
+                tag = _tag(trial, times)
+                thinned[tag] = max(thinned.get(tag, 1), times.stride)
                 notes |= dict.fromkeys(f"#[{tag}: round {trial.spec.round_index} {one_line(n)}]" for n in trial.notes)
-                lines.append(_line(tag, trial.started_unix_s - base_s, one))
+                lines.append(_line(tag, trial.started_unix_s - base_s, times))
     selection.require(lines, "times for hlog")
     header = [
         "#[ipcbench: values are nanoseconds]",
@@ -90,56 +92,56 @@ def as_hlog(run: Run) -> Export:
     return selection.export("".join(f"{line}\n" for line in (*header, *lines)))
 
 
-def _series(selection: Selection, trial: TrialResult) -> Iterator[_Series]:
-    """Yield every series of a trial that its mode records; a column that is not there is noted as left out."""
+def _series(selection: Selection, trial: TrialResult) -> Iterator[_Times]:
+    """Yield the times that the mode of a trial records; a missing column is noted as left out."""
     columns = selection.samples(trial)
     if not columns:
         return
-    found = {"paced": _paced, "pingpong": _pingpong, "saturate": _saturate}[trial.spec.mode]
+    times_of = {"paced": _paced, "pingpong": _pingpong, "saturate": _saturate}[trial.spec.mode]
     for endpoint in trial.endpoints:
-        for metric, values in found(columns, endpoint).items():
+        for metric, values in times_of(columns, endpoint).items():
             if values is None:
                 selection.leave_out(trial, f"{endpoint.role} has no {metric} times")
             else:
                 counts = columns.get(f"{endpoint.role}.latency_bins") if metric == "response" else None
                 usable = counts is not None and counts.shape == (BIN_COUNT,) and int(counts.min()) >= 0
-                yield _Series(endpoint, metric, values, counts if usable else None)
+                yield _Times(endpoint, metric, values, counts if usable else None)
 
 
-_Found = Mapping[str, IntArray | None]
+_ByMetric = Mapping[str, IntArray | None]
 
 
-def _paced(columns: Mapping[str, IntArray], endpoint: EndpointResult) -> _Found:
+def _paced(columns: Mapping[str, IntArray], endpoint: EndpointResult) -> _ByMetric:
     if endpoint.role == "writer":
         sent, intended = columns.get("writer.sent_ns"), columns.get("writer.intended_ns")
         delay = sent - intended if sent is not None and intended is not None and sent.size == intended.size else None
         return {"delay": delay, "write": columns.get("writer.write_ns")}
-    rows = received_at(columns, endpoint.role)
+    rows = matched_rows(columns, endpoint.role)
     service = None
     if rows is not None:
         service = columns[f"{endpoint.role}.received_ns"][rows.reader] - columns["writer.sent_ns"][rows.writer]
     return {"response": columns.get(f"{endpoint.role}.latency_ns"), "service": service}
 
 
-def _pingpong(columns: Mapping[str, IntArray], endpoint: EndpointResult) -> _Found:
+def _pingpong(columns: Mapping[str, IntArray], endpoint: EndpointResult) -> _ByMetric:
     if endpoint.role == "writer":
         return {"round-trip": columns.get("writer.round_trip_ns")}
     return {"service": columns.get(f"{endpoint.role}.latency_ns")}  # its latency counts from the actual send
 
 
-def _saturate(columns: Mapping[str, IntArray], endpoint: EndpointResult) -> _Found:
+def _saturate(columns: Mapping[str, IntArray], endpoint: EndpointResult) -> _ByMetric:
     call = "write" if endpoint.role == "writer" else "read"
     return {f"saturated-{call}": columns.get(f"{endpoint.role}.{call}_ns")}
 
 
-def _tag(trial: TrialResult, one: _Series) -> str:
-    parts = cell_parts(setting_of(trial), trial.spec.backend, rate_of(trial))
-    return _NOT_IN_A_TAG.sub("_", ".".join((*parts, one.endpoint.role, one.metric)))
+def _tag(trial: TrialResult, times: _Times) -> str:
+    parts = cell_parts(Setting.of(trial), trial.spec.backend, rate_of(trial))
+    return _NOT_IN_A_TAG.sub("_", ".".join((*parts, times.endpoint.role, times.metric)))
 
 
-def _line(tag: str, start_s: float, one: _Series) -> str:
-    histogram = one.histogram()
-    length_s = max(0, one.endpoint.last_ns - one.endpoint.first_ns) / 1e9
+def _line(tag: str, start_s: float, times: _Times) -> str:
+    histogram = times.histogram()
+    length_s = max(0, times.endpoint.last_ns - times.endpoint.first_ns) / 1e9
     return f"Tag={tag},{start_s:.3f},{length_s:.3f},{histogram.max / 1e6:.3f},{encode(histogram)}"
 
 
@@ -165,11 +167,11 @@ def _words(counts: IntArray) -> Iterator[bytes]:
 
 
 def _zigzag(value: int) -> bytes:
-    """Return a signed number as ZigZag LEB128; in this variant a ninth byte holds eight bits and is the last."""
+    """Return a signed number as ZigZag LEB128; in this variant the ninth byte holds eight bits and is the last."""
     rest = value << 1 if value >= 0 else (-value << 1) - 1
-    found = bytearray()
-    while rest > 0x7F and len(found) < 8:
-        found.append(rest & 0x7F | 0x80)
+    encoded = bytearray()
+    while rest > 0x7F and len(encoded) < 8:
+        encoded.append(rest & 0x7F | 0x80)
         rest >>= 7
-    found.append(rest)
-    return bytes(found)
+    encoded.append(rest)
+    return bytes(encoded)

@@ -1,16 +1,15 @@
 """Text in the form of the OSU micro-benchmarks: a latency and a bandwidth table per backend, sizes in payload bytes.
 
-OSU's latency is half a round trip between two processes. Here a table of one-way latency is what was timed one way, and
-half a round trip is a table of its own that says so; the two are never one column.
+OSU's latency is half a round trip between two processes. Here one-way latency is timed one way, and half a round trip
+has its own table that says so; the two are never one column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from ipcbench.analysis.exporters.common import Export, select
-from ipcbench.analysis.summary.cells import CellSummary, Setting
+from ipcbench.analysis.summary.cells import CellSummary, Setting, cells_of
 from ipcbench.analysis.summary.notes import printable
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import family_words
@@ -40,11 +39,11 @@ _TABLES: tuple[tuple[str, str, Callable[[CellSummary], float | None]], ...] = (
     ("half round trip, median, to the last reader's reply", _LATENCY, _half_round_trip_us),
     ("bandwidth to each reader, MB = 10^6 bytes of payload", _BANDWIDTH, _mb_per_s),
 )
-"""What the table shows, OSU's title of its column, the figure."""
+"""(what the table shows, OSU's title of its column, the figure)."""
 
 
 def as_osu(run: Run) -> Export:
-    """Return the tables, backend by backend, empty lines between them.
+    """Return the tables, backend by backend, separated by empty lines.
 
     Raises:
         StoreError: there is no trial, or no figure, to write.
@@ -52,17 +51,15 @@ def as_osu(run: Run) -> Export:
     selection = select(run, ("paced", "pingpong", "saturate"), "osu")
     selection.check_samples()
     families: dict[tuple[str, Setting], list[CellSummary]] = {}
-    for one in summarise(run).settings:
-        family = replace(one.setting, size=0, payload_bytes=0)
-        for cell in one.cells:
-            families.setdefault((cell.backend, family), []).append(cell)
+    for cell in cells_of(summarise(run).settings):
+        families.setdefault((cell.backend, cell.setting.without_size()), []).append(cell)
     tables = [table for _, cells in sorted(families.items()) for table in _tables(cells)]
     selection.require(tables, "figure for osu")
     return selection.export("\n".join(tables))
 
 
 def _tables(cells: Sequence[CellSummary]) -> Iterator[str]:
-    """Yield the tables of one backend that have a row."""
+    """Yield the tables of one backend that have rows."""
     for what, title, figure in _TABLES:
         rows = {cell.setting: value for cell in cells if (value := figure(cell)) is not None}
         if rows:

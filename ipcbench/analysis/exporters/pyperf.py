@@ -1,8 +1,8 @@
 """pyperf JSON 1.0: a benchmark per backend, payload, readers and metric; a run per round; seconds.
 
-A pyperf run is a process, and so is a round: each started fresh ones. Its one value is the round's own figure. More
-values per run would be easy to give and wrong to use: pyperf's test takes all values for independent of one another,
-and those of one process are not. It also needs equally many values on both sides, so what has fewer rounds is noted.
+A pyperf run is a process, and each round starts fresh processes. Its single value is the figure of the round. More
+values per run would be wrong: pyperf's test assumes that all values are independent, and those of one process are not.
+pyperf also needs equally many values on both sides, so benchmarks with fewer rounds are noted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ipcbench.analysis.exporters.common import Export, Selection, rate_of, select, series_name
-from ipcbench.analysis.summary.cells import setting_of
+from ipcbench.analysis.summary.cells import Setting
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.results.store import Run
@@ -34,10 +34,10 @@ _MACHINE = {
     "usable_cores": "usable_cores",
     "memory_bytes": "memory_bytes",
 }
-"""What of the machine is written → how pyperf calls it, where it has a name for it. Nothing else is."""
+"""Our name of each fact about the machine that is written → pyperf's name, if it has one."""
 
 _VERSIONS = ("ipcbench", "numpy", "pyzmq", "libzmq", "lmdb", "msgpack", "mpi4py", "mpich", "openmpi", "impi-rt")
-"""Of the run's versions, those that are written."""
+"""The versions that are written."""
 
 _DESCRIPTIONS = {
     "one-way-p50": "receipt - intended send time, all readers, median",
@@ -51,7 +51,7 @@ _COLUMNS: Mapping[Mode, tuple[str, str]] = {
     "paced": ("one-way", ".latency_ns"),
     "pingpong": ("round-trip", "writer.round_trip_ns"),
 }
-"""Mode → what its times are called, and how the names of their columns end."""
+"""Mode → (name of its times, suffix of their columns)."""
 
 
 def as_pyperf(run: Run) -> Export:
@@ -64,7 +64,7 @@ def as_pyperf(run: Run) -> Export:
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for trial in selection.trials:
         for metric, seconds in _values(selection, trial).items():
-            name = series_name(setting_of(trial), trial.spec.backend, rate_of(trial), metric)
+            name = series_name(Setting.of(trial), trial.spec.backend, rate_of(trial), metric)
             runs.setdefault((name, metric), []).append({"metadata": _run_metadata(trial), "values": [seconds]})
     selection.require(runs, "figure for pyperf")
     _note_fewer_rounds(selection, runs)
@@ -72,15 +72,15 @@ def as_pyperf(run: Run) -> Export:
         "version": FORMAT_VERSION,
         "metadata": _common_metadata(run.info),
         "benchmarks": [
-            {"metadata": {"name": name, "description": _DESCRIPTIONS[metric]}, "runs": found}
-            for (name, metric), found in sorted(runs.items())
+            {"metadata": {"name": name, "description": _DESCRIPTIONS[metric]}, "runs": rounds}
+            for (name, metric), rounds in sorted(runs.items())
         ],
     }
     return selection.export(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def _values(selection: Selection, trial: TrialResult) -> dict[str, float]:
-    """Return metric → seconds of one trial; a percentile of too few samples is not there."""
+    """Return metric → seconds of one trial, without percentiles that have too few samples."""
     if trial.spec.mode == "saturate":
         if not trial.throughput_per_s:
             selection.leave_out(trial, "it has no throughput")
@@ -88,8 +88,8 @@ def _values(selection: Selection, trial: TrialResult) -> dict[str, float]:
         return {"message-time": 1.0 / trial.throughput_per_s}
     what, ending = _COLUMNS[trial.spec.mode]
     columns = selection.samples(trial)
-    found = [column for name, column in columns.items() if name.endswith(ending) and column.size]
-    times = np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    parts = [column for name, column in columns.items() if name.endswith(ending) and column.size]
+    times = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
     if columns and (times.size == 0 or float(np.median(times)) <= 0.0):
         selection.leave_out(trial, f"it has no {what} times")
     figures = {"p50": float(np.median(times)) if times.size else None, "p99": quantile(times, 0.99)}
@@ -97,41 +97,41 @@ def _values(selection: Selection, trial: TrialResult) -> dict[str, float]:
 
 
 def _note_fewer_rounds(selection: Selection, runs: Mapping[tuple[str, str], Sequence[object]]) -> None:
-    most = max(len(found) for found in runs.values())
+    most = max(map(len, runs.values()))
     selection.left_out.extend(
-        f"{name}: {most - len(found)} of {most} rounds are missing; pyperf compares equally many only"
-        for (name, _), found in sorted(runs.items())
-        if len(found) < most
+        f"{name}: {most - len(rounds)} of {most} rounds are missing; pyperf only compares equal numbers"
+        for (name, _), rounds in sorted(runs.items())
+        if len(rounds) < most
     )
 
 
 def _common_metadata(info: RunInfo) -> dict[str, Any]:
     implementation, _, python = str(info.machine.get("python") or "").partition(" ")
-    found = {
+    known = {
         **{theirs: info.machine.get(ours) for ours, theirs in _MACHINE.items()},
         "python_implementation": implementation.lower(),
         "python_version": python,
         **{f"{name}_version": info.versions.get(name) for name in _VERSIONS},
         "ipcbench_run": info.run_id,
     }
-    return {"unit": "second", **_fit(found)}
+    return {"unit": "second", **_fit(known)}
 
 
 def _run_metadata(trial: TrialResult) -> dict[str, Any]:
     conditions = trial.conditions
-    found = {
+    known = {
         "date": f"{datetime.fromtimestamp(trial.started_unix_s, UTC):%Y-%m-%d %H:%M:%S.%f}",
         "duration": max(0.0, trial.duration_s),
         "load_avg_1min": max(0.0, conditions.load_1min) if conditions is not None else None,
-        "mem_max_rss": max((one.usage.max_rss_bytes for one in trial.endpoints), default=0) or None,
+        "mem_max_rss": max((endpoint.usage.max_rss_bytes for endpoint in trial.endpoints), default=0) or None,
         "round": trial.spec.round_index,
         "notes": "; ".join(trial.notes),
     }
-    return _fit(found)
+    return _fit(known)
 
 
 def _fit(values: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Return what pyperf takes: numbers, and texts of one line; what is unknown or empty is left away."""
+    """Return what pyperf accepts: numbers, and texts of one line; unknown and empty values are left out."""
     texts = {name: one_line(value) if isinstance(value, str) else value for name, value in values.items()}
     return {
         name: value

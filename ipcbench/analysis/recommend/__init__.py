@@ -1,1 +1,1 @@
-"""Which transport to use for a given traffic: the question, its evidence, the answer."""
+"""Which transport to use for given traffic: the question, the evidence, the answer."""

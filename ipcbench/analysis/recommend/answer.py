@@ -11,7 +11,7 @@ from ipcbench.analysis.recommend import answer_text as recommendation_text
 from ipcbench.analysis.recommend.evidence import Doubt, Expected, Sureness
 from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.summary.crossover import Crossover
-from ipcbench.analysis.summary.curves import Axis
+from ipcbench.analysis.summary.curves import Measure
 from ipcbench.backend import Address, Backend, Reader, Writer
 from ipcbench.errors import Unsupported
 from ipcbench.registry import get_backend
@@ -59,7 +59,7 @@ class Recommendation:
     outcome: Outcome
     backend: str | None
     """The one to take; of a tie, the one to take all the same. None if there is none."""
-    axis: Axis
+    axis: Measure
     """The figure that decided."""
     tied_with: tuple[str, ...]
     """Others that cannot be told from it by that figure."""

@@ -13,7 +13,7 @@ from ipcbench.util.units import format_duration_ns, format_significant
 if TYPE_CHECKING:
     from ipcbench.analysis.recommend.answer import Candidate, Recommendation
     from ipcbench.analysis.recommend.evidence import Doubt, Expected
-    from ipcbench.analysis.summary.curves import Axis
+    from ipcbench.analysis.summary.curves import Measure
 
 _AXIS_WORDS = {
     "latency": "one-way latency p50",
@@ -31,7 +31,7 @@ _ESCAPES = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"})
 _MAX_TRIALS = 12
 
 
-def figure_words(expected: Expected, axis: Axis) -> str:
+def figure_words(expected: Expected, axis: Measure) -> str:
     """Return the figure of an axis with its interval and unit, or that it was not measured."""
     if axis == "throughput":
         rate = expected.throughput_per_s

@@ -1,4 +1,4 @@
-"""What a run says about one backend at one question: figures, what stands beside them, how far they can be trusted."""
+"""What a run says about one backend for one question: its figures, and the doubts about them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ipcbench.analysis.recommend.question import Question
-from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
-from ipcbench.analysis.summary.curves import Axis, estimate_of, mixed, neighbours, share_of
-from ipcbench.analysis.summary.facts import stamped_count, unsteady_count
-from ipcbench.analysis.summary.notes import PLACEMENT_NOTE, one_line
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, cells_of
+from ipcbench.analysis.summary.curves import Measure, estimate_of, mixed, neighbours, share_of
+from ipcbench.analysis.summary.figures import inverted, scaled
+from ipcbench.analysis.summary.notes import PLACEMENT_NOTE, one_line, stamped_count, unsteady_count
+from ipcbench.analysis.summary.wording import interval_words
 from ipcbench.stats.estimates import MIN_ROUNDS, Estimate, Interval
 from ipcbench.util.units import format_significant
 
 Sureness = Literal["high", "moderate", "low", "none"]
 LEVELS: tuple[Sureness, ...] = get_args(Sureness)
 
-MAX_GAP_RATIO = 16.0
-"""Between sizes further apart than this, interpolation says little."""
 NOT_MEASURED = "this run did not measure it"
-MOSTLY_RATIO = 0.5
-"""From this share of its trials on, a stamp is about the cell and not about a trial."""
+_MAX_GAP_RATIO = 16.0
+"""Between sizes further apart than this, interpolation says little."""
+_MOSTLY_RATIO = 0.5
+"""From this share of its trials on, a stamp is about the cell and not about single trials."""
 _LOADED_RATIO = 2.0
-"""Latency measured at one rate is taken to hold up to this many times that rate."""
+"""Latency measured at one rate is assumed to hold up to this many times that rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,12 @@ class Doubt:
     level: Sureness
     """How sure the answer can be at most."""
     grave: bool = False
-    """It belongs beside the name of a winner, wherever that is said."""
+    """It must stand beside the name of the winner in the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What to expect of a backend; None where it was not measured. Each with its 95 % interval."""
+    """What to expect of a backend, with 95 % intervals; None where it was not measured."""
 
     latency_p50_ns: Interval | None
     latency_p99_ns: Interval | None
@@ -58,8 +59,8 @@ class Evidence:
 
     backend: str
     cells: tuple[CellSummary, ...]
-    """One, or the two that it is interpolated between."""
-    times: Mapping[Axis, Estimate]
+    """One cell, or the two between which it is interpolated."""
+    times: Mapping[Measure, Estimate]
     expected: Expected
 
     @property
@@ -70,100 +71,91 @@ class Evidence:
 
 def covered_sizes(family: Sequence[SettingSummary]) -> list[int]:
     """Return the payload sizes at which anything was measured."""
-    return [one.setting.payload_bytes for one in family if any(cell.status == "ok" for cell in one.cells)]
+    return [group.setting.payload_bytes for group in family if any(cell.status == "ok" for cell in group.cells)]
 
 
 def gather(
-    family: Sequence[SettingSummary], between: tuple[int, int], question: Question, backend: str, axis: Axis
+    family: Sequence[SettingSummary], between: tuple[int, int], question: Question, backend: str, measure: Measure
 ) -> Evidence | str:
-    """Return what was measured of a backend at the question's payload, or why that says nothing.
+    """Return what was measured of a backend at the question's payload, or the reason why nothing usable was.
 
     Args:
-        family: settings that differ in nothing but the size.
+        family: settings that differ only in size.
         between: the measured sizes on both sides of the payload.
         question: what is asked.
         backend: whose figures.
-        axis: which figure must be there.
+        measure: the figure that must be there.
     """
-    at = [one for one in family if one.setting.payload_bytes in between and covered_sizes([one])]
-    cells = [cell for one in at for cell in one.cells if cell.backend == backend]
-    if len(cells) < len(at):
+    rankings = [ranking for ranking in family if ranking.setting.payload_bytes in between and covered_sizes([ranking])]
+    cells = [cell for cell in cells_of(rankings) if cell.backend == backend]
+    if len(cells) < len(rankings):
         return NOT_MEASURED
     for cell in cells:
         size = f"{cell.setting.payload_bytes:,} B"
         if cell.status != "ok":
             return f"{cell.status} at {size}: {one_line(cell.reason)}"
-        if estimate_of(cell, axis) is None:
-            return _absence_words(cell, axis)
+        if estimate_of(cell, measure) is None:
+            return _absence_words(cell, measure)
     share = share_of(question.payload_bytes, between)
-    times = {one: time for one in get_args(Axis) if (time := _joined(cells, share, one)) is not None}
+    by_measure = {name: _between([estimate_of(cell, name) for cell in cells], share) for name in get_args(Measure)}
+    times: dict[Measure, Estimate] = {name: time for name, time in by_measure.items() if time is not None}
     return Evidence(backend, tuple(cells), times, _expected(cells, share, times, question.payload_bytes))
 
 
-def _absence_words(cell: CellSummary, axis: Axis) -> str:
-    """Return why a cell that has figures has none on this axis: its trials of that mode failed, or were too few."""
-    what = "CPU time" if axis == "cpu" else axis
+def _absence_words(cell: CellSummary, measure: Measure) -> str:
+    """Return why a cell with figures lacks this one: its trials of that mode failed, or were too few."""
+    what = "CPU time" if measure == "cpu" else measure
     text = f"no {what} was measured at {cell.setting.payload_bytes:,} B, or too little of it"
     return f"{text}; {one_line(cell.notes[0])}" if cell.failed_count and cell.notes else text
 
 
-def keeps_up(evidence: Evidence, question: Question, offered_per_s: float | None) -> str:
-    """Return why a backend cannot deliver the rate that is asked for; empty if it can, or if nothing is known."""
+def too_slow_words(evidence: Evidence, question: Question, offered_per_s: float | None) -> str:
+    """Return why a backend cannot deliver the rate asked for; empty if it can, or if that is unknown."""
     capacity = evidence.expected.throughput_per_s
     rate = question.rate_per_s
     if rate is None or capacity is None or capacity.estimate >= rate or (offered_per_s or 0.0) >= rate:
         return ""
-    return f"too slow for {format_significant(rate)} messages/s: at most {_interval_words(capacity)} messages/s"
+    return f"too slow for {format_significant(rate)} messages/s: at most {interval_words(capacity)} messages/s"
 
 
 def doubts(
     evidence: Evidence, question: Question, offered_per_s: float | None, between: tuple[int, int], cores: object
 ) -> tuple[Doubt, ...]:
-    """Return what makes the figures of a backend less than sure, the gravest first.
+    """Return what makes the figures of a backend less than sure, the most serious first.
 
     Args:
         evidence: the figures.
         question: what is asked.
         offered_per_s: the rate of the paced trials, None if there were none.
         between: the measured sizes on both sides of the payload.
-        cores: how many the machine could use; None if unknown.
+        cores: how many cores the machine could use; None if unknown.
     """
-    found = [*_trial_doubts(evidence), *_load_doubts(evidence, question, cores)]
-    found += [*_gap_doubts(question, between), *_rate_doubts(evidence, question, offered_per_s)]
-    return tuple(sorted(found, key=lambda one: LEVELS.index(one.level), reverse=True))
+    reasons = [*_trial_doubts(evidence), *_load_doubts(evidence, question, cores)]
+    reasons += [*_gap_doubts(question, between), *_rate_doubts(evidence, question, offered_per_s)]
+    return tuple(sorted(reasons, key=lambda doubt: LEVELS.index(doubt.level), reverse=True))
 
 
-def _joined(cells: Sequence[CellSummary], share: float, axis: Axis) -> Estimate | None:
-    return _between([estimate_of(cell, axis) for cell in cells], share)
-
-
-def _between(found: Sequence[Estimate | None], share: float) -> Estimate | None:
-    known = [one for one in found if one is not None]
-    if len(known) < len(found) or not known:
+def _between(estimates: Sequence[Estimate | None], share: float) -> Estimate | None:
+    """Return the estimate between those of two sizes, or the only one; None if any is missing."""
+    known = [estimate for estimate in estimates if estimate is not None]
+    if len(known) < len(estimates) or not known:
         return None
     return known[0] if len(known) == 1 else mixed(known[0], known[1], share)
 
 
 def _expected(
-    cells: Sequence[CellSummary], share: float, times: Mapping[Axis, Estimate], payload_bytes: int
+    cells: Sequence[CellSummary], share: float, times: Mapping[Measure, Estimate], payload_bytes: int
 ) -> Expected:
     tail = _between([cell.figures.latency_p99 if cell.figures else None for cell in cells], share)
-    per_message = times["throughput"].interval() if "throughput" in times else None
-    rate = None
-    if per_message is not None:
-        rate = Interval(1.0 / per_message.high, 1.0 / per_message.estimate, 1.0 / per_message.low)
+    rate = inverted(times["throughput"].interval()) if "throughput" in times else None
     return Expected(
         latency_p50_ns=times["latency"].interval() if "latency" in times else None,
         latency_p99_ns=tail.interval() if tail is not None else None,
         round_trip_p50_ns=times["round trip"].interval() if "round trip" in times else None,
         throughput_per_s=rate,
-        throughput_bytes_per_s=_scaled(rate, payload_bytes),
+        throughput_bytes_per_s=scaled(rate, payload_bytes) if rate is not None else None,
         cpu_ns=times["cpu"].interval() if "cpu" in times else None,
     )
-
-
-def _scaled(one: Interval | None, factor: float) -> Interval | None:
-    return None if one is None else Interval(one.low * factor, one.estimate * factor, one.high * factor)
 
 
 def _trial_doubts(evidence: Evidence) -> Iterator[Doubt]:
@@ -175,11 +167,11 @@ def _trial_doubts(evidence: Evidence) -> Iterator[Doubt]:
         yield Doubt(f"failed: {failed} of {tried} trials of {name}", "low", grave=True)
     noisy = stamped_count(trials, "noisy")
     if noisy:
-        level: Sureness = "low" if noisy >= MOSTLY_RATIO * len(trials) else "moderate"
+        level: Sureness = "low" if noisy >= _MOSTLY_RATIO * len(trials) else "moderate"
         yield Doubt(f"noisy: {noisy} of {len(trials)} trials of {name}", level, grave=True)
     unsteady = unsteady_count(trials)
     if unsteady:
-        level = "moderate" if unsteady >= MOSTLY_RATIO * len(trials) else "high"
+        level = "moderate" if unsteady >= _MOSTLY_RATIO * len(trials) else "high"
         yield Doubt(f"unsteady: {unsteady} of {len(trials)} trials of {name}", level)
     rounds = min(cell.rounds_count for cell in evidence.cells)
     if rounds < MIN_ROUNDS:
@@ -203,7 +195,7 @@ def _gap_doubts(question: Question, between: tuple[int, int]) -> Iterator[Doubt]
         return
     text = f"{question.payload_bytes:,} B was not measured: interpolated between {low:,} B and {high:,} B"
     ratio = high / max(1, low)
-    if ratio <= MAX_GAP_RATIO:
+    if ratio <= _MAX_GAP_RATIO:
         yield Doubt(text, "moderate")
     else:
         yield Doubt(f"{text}, {format_significant(ratio)} times apart: that says little", "low", grave=True)
@@ -217,7 +209,7 @@ def _rate_doubts(evidence: Evidence, question: Question, offered: float | None) 
     if capacity is None and (offered or 0.0) < rate:
         yield Doubt(f"whether {name} keeps up with {format_significant(rate)} messages/s was not measured", "low")
     elif capacity is not None and capacity.low < rate and (offered or 0.0) < rate:
-        text = f"{name} may not keep up with {format_significant(rate)} messages/s: at most {_interval_words(capacity)}"
+        text = f"{name} may not keep up with {format_significant(rate)} messages/s: at most {interval_words(capacity)}"
         yield Doubt(f"{text} messages/s", "low", grave=True)
     if offered is not None and rate > _LOADED_RATIO * offered and question.optimise == "latency":
         measured = f"{format_significant(offered)} messages/s"
@@ -225,16 +217,11 @@ def _rate_doubts(evidence: Evidence, question: Question, offered: float | None) 
 
 
 def offered_rate(family: Sequence[SettingSummary], between: tuple[int, int]) -> float | None:
-    """Return the least rate offered in the paced trials around the payload, None if there were none."""
-    rates = [one.rate_per_s for one in family if one.setting.payload_bytes in between and one.rate_per_s is not None]
-    return min(rates, default=None)
+    """Return the lowest rate offered in the paced trials around the payload, None if there were none."""
+    rates = [ranking.rate_per_s for ranking in family if ranking.setting.payload_bytes in between]
+    return min((rate for rate in rates if rate is not None), default=None)
 
 
 def measured_around(family: Sequence[SettingSummary], payload_bytes: int) -> tuple[int, int] | None:
-    """Return the measured sizes on both sides of a payload, None if it lies outside what was measured."""
+    """Return the measured sizes on both sides of a payload, None outside the measured range."""
     return neighbours(covered_sizes(family), payload_bytes)
-
-
-def _interval_words(one: Interval) -> str:
-    low, high = format_significant(one.low), format_significant(one.high)
-    return f"{format_significant(one.estimate)} [{low}–{high}]"

@@ -1,4 +1,4 @@
-"""What one can need of a transport, and which backends do not offer it: capabilities decide, never a name."""
+"""What can be needed of a transport, and which backends do not offer it: capabilities decide, never names."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _OWN = __name__.partition(".")[0]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a backend offers, and what it takes to have it."""
+    """What a backend offers, and what it needs."""
 
     capabilities: Capabilities
     packages: tuple[str, ...]
-    """Packages that its code imports and that neither Python nor ipcbench brings."""
+    """Packages that its code imports and that are part of neither Python nor ipcbench."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that can be asked for with `--needs`."""
+    """A value of `--needs`."""
 
     meaning: str
-    """What it is, for help texts."""
+    """For help texts."""
     refusal: Callable[[Offer], str]
-    """Return why a backend does not offer it; empty if it does."""
+    """Return why a backend does not meet the need; empty if it does."""
 
 
 def _unless(offered: bool, reason: str) -> str:
@@ -61,7 +61,7 @@ def _no_deps(offer: Offer) -> str:
 NEEDS: Mapping[str, Need] = {
     "lossless": Need("every message reaches every reader, and a full channel holds the writer", _lossless),
     "latest-value": Need(
-        "only the newest value counts; older ones are overwritten", lambda offer: _delivery(offer, "latest_value")
+        "only the latest value counts; older ones are overwritten", lambda offer: _delivery(offer, "latest_value")
     ),
     "no-deps": Need("nothing but Python's standard library", _no_deps),
     "persistent": Need(
@@ -85,53 +85,53 @@ NEEDS: Mapping[str, Need] = {
         lambda offer: _unless(offer.capabilities.launcher != "mpiexec", "its processes must be started by mpiexec"),
     ),
 }
-"""Everything that can be needed, with its one check."""
+"""Name of the need → its check."""
 
 
 def refusals(offer: Offer, payload_bytes: int, readers: int, delivery: Delivery, needs: Iterable[str]) -> list[str]:
     """Return every reason for which a backend cannot do what is asked; empty if it can."""
     can = offer.capabilities
     message_bytes = payload_bytes + OVERHEAD_BYTES
-    found = [
+    reasons = [
         _unless(can.launcher != "inline", "all its endpoints live in one process"),
         _unless(readers <= can.max_readers, f"it takes at most {can.max_readers:,} readers"),
         _unless(message_bytes <= can.max_message_bytes, f"it carries at most {format_bytes(can.max_message_bytes)}"),
         _delivery(offer, delivery),
         *(f"needs {need}: {reason}" for need in needs if (reason := NEEDS[need].refusal(offer))),
     ]
-    named = {reason.partition(": ")[2] for reason in found}
-    return [reason for reason in found if reason and reason not in named]  # a delivery that is needed is said once
+    named = {reason.partition(": ")[2] for reason in reasons}
+    return [reason for reason in reasons if reason and reason not in named]  # a needed delivery is reported once
 
 
 def registered_offers() -> dict[str, Offer]:
-    """Return what every registered backend offers; one whose module is broken is left out.
+    """Return what every registered backend offers; a backend whose module is broken is left out.
 
-    Only names of the registry are looked up, never one that a results folder holds: reading a result runs no code that
-    it names.
+    Only names in the registry are looked up, never names in a results folder: reading a result runs no code that it
+    names.
     """
-    found: dict[str, Offer] = {}
+    offers: dict[str, Offer] = {}
     for name in names():
         try:
-            found[name] = offer_of(get_backend(name))
-        except (ImportError, IpcbenchError):  # it is reported by `ipcbench list`, and excluded as not registered
+            offers[name] = offer_of(get_backend(name))
+        except (ImportError, IpcbenchError):  # `ipcbench list` reports it; here it counts as not registered
             continue
-    return found
+    return offers
 
 
 def offer_of(backend: type[Backend]) -> Offer:
-    """Return what a backend class offers and what it takes to have it."""
+    """Return what a backend class offers and needs."""
     return Offer(backend.capabilities, required_packages(backend.__module__))
 
 
 @cache
 def required_packages(module: str) -> tuple[str, ...]:
-    """Return the packages that a module imports, directly or through ipcbench's own modules, by name.
+    """Return the packages that a module imports, directly or through its own package or ipcbench, by name.
 
-    They are read from the source and nothing is imported for it, so that an absent one is found too. Python's
-    own and the module's own package are not counted.
+    They are read from the source without importing anything, so that absent packages are found too. The standard
+    library and the module's own package do not count.
     """
     home = module.partition(".")[0]
-    found: set[str] = set()
+    packages: set[str] = set()
     seen: set[str] = set()
     waiting = [module]
     while waiting:
@@ -144,8 +144,8 @@ def required_packages(module: str) -> tuple[str, ...]:
             if top in {home, _OWN}:
                 waiting.append(imported)
             elif top not in sys.stdlib_module_names:
-                found.add(top)
-    return tuple(sorted(found))
+                packages.add(top)
+    return tuple(sorted(packages))
 
 
 def _imports(module: str) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _imports(module: str) -> Iterator[str]:
 
 
 def _source(module: str) -> Path | None:
-    """Return the source file of a module; None if it has none, or is `ipcbench` itself, which imports lazily."""
+    """Return the source file of a module; None without one, and for `ipcbench` itself, which imports lazily."""
     if module == _OWN:
         return None
     spec = find_spec(module)

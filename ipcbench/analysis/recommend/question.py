@@ -1,4 +1,4 @@
-"""What is asked of `recommend`: payload, readers, rate, needs, and what counts; and the run that would answer it."""
+"""A question to `recommend`: payload, readers, rate, needs and goal; and the sweep that would answer it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Goal = Literal["latency", "throughput", "cpu"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 
 MAX_PAYLOAD_BYTES = 2**30
-"""As much as a run can measure."""
+"""The largest payload that a run can measure."""
 
 _ROUNDS, _BUDGET_S = 3, 180.0
 _MORE_ROUNDS, _MORE_BUDGET_S = 10, 600.0
-"""For one that was measured already, and is not sure enough."""
+"""If the question was measured already and the answer is not sure enough."""
 _SPREAD = 4
-"""The run for a question also measures a payload this many times smaller and larger, to see what would change it."""
+"""The sweep also measures a payload this many times smaller and one this many times larger, to see what changes."""
 _MAX_LARGER_BYTES = 64 * 2**20
 
 
@@ -34,14 +34,14 @@ class Question:
     """
 
     payload_bytes: int
-    """Of one message as it is sent, encoded."""
+    """Encoded size of one message."""
     readers: int = 1
     rate_per_s: float | None = None
-    """Messages per second that it must keep up with; None if that does not matter."""
+    """Messages per second that the transport must sustain; None if that does not matter."""
     needs: tuple[str, ...] = ()
-    """Names in `NEEDS`: what a transport must offer to be considered."""
+    """Names in `NEEDS`: what a transport must offer."""
     optimise: Goal = "latency"
-    """What decides among those that do."""
+    """What decides among the transports that do."""
 
     def __post_init__(self) -> None:
         require_range("payload", self.payload_bytes, 0, MAX_PAYLOAD_BYTES)
@@ -56,7 +56,7 @@ class Question:
 
     @property
     def delivery(self) -> Delivery:
-        """Return the delivery whose figures count: every_message unless the latest value is all that is needed."""
+        """Return the delivery whose figures count: every_message unless only the latest value is needed."""
         return "latest_value" if "latest-value" in self.needs else "every_message"
 
     def words(self) -> str:
@@ -66,7 +66,7 @@ class Question:
         return ", ".join((f"{format_bytes(self.payload_bytes)} to {readers}{rate}", *self.needs))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, the delivery that follows from the needs among them."""
+        """Return plain values, including the delivery that follows from the needs."""
         return {**asdict(self), "delivery": self.delivery}
 
 
@@ -78,15 +78,15 @@ def ask(
     optimise: Goal,
     prefix: str = "",
 ) -> Question:
-    """Return the question in these values, as people write them: `1MiB`, `500/s`, `lossless,no-deps`.
+    """Return the question for values as people write them: `1MiB`, `500/s`, `lossless,no-deps`.
 
     Args:
         payload: bytes, or a text with a unit.
-        readers: how many.
+        readers: number of readers.
         rate: messages per second, or a text; None if it does not matter.
         needs: names in `NEEDS`.
         optimise: what decides.
-        prefix: what stands before the names of values in errors: `--` for options.
+        prefix: put before the names of values in errors: `--` for options.
 
     Raises:
         ConfigError: naming the value that is not allowed.
@@ -110,8 +110,8 @@ def question_sweep(question: Question, backends: Sequence[str], *, again: bool =
 
     Args:
         question: what is asked.
-        backends: whom to measure.
-        again: it was measured already: take more rounds.
+        backends: which backends to measure.
+        again: take more rounds, because it was measured already.
 
     Raises:
         ConfigError: there are no backends to measure.

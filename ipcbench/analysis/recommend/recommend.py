@@ -1,4 +1,4 @@
-"""Which backend to take: capabilities exclude, measured evidence ranks, and every reason is kept."""
+"""Choose a backend: capabilities exclude, measured evidence ranks, and every reason is kept."""
 
 from __future__ import annotations
 
@@ -7,34 +7,25 @@ from dataclasses import dataclass, replace
 
 from ipcbench.analysis.recommend.answer import Candidate, Exclusion, Outcome, Recommendation
 from ipcbench.analysis.recommend.answer_text import figure_words
-from ipcbench.analysis.recommend.case import (
-    Case,
-    blank,
-    command_for,
-    gap_words,
-    make_case,
-    refusal,
-    refused,
-    unable_words,
-)
 from ipcbench.analysis.recommend.evidence import (
     LEVELS,
     NOT_MEASURED,
     Doubt,
     Evidence,
+    covered_sizes,
     doubts,
     gather,
-    keeps_up,
     measured_around,
     offered_rate,
+    too_slow_words,
 )
-from ipcbench.analysis.recommend.needs import Offer, registered_offers
-from ipcbench.analysis.recommend.question import Question
-from ipcbench.analysis.summary.cells import Summary
+from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered_offers
+from ipcbench.analysis.recommend.question import Question, sweep_command
+from ipcbench.analysis.summary.cells import SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers
-from ipcbench.analysis.summary.curves import Axis, curves
+from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, noise_ratios
 from ipcbench.analysis.summary.summary import summarise
-from ipcbench.analysis.summary.wording import joined
+from ipcbench.analysis.summary.wording import interval_words, joined, plural
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
 from ipcbench.stats.decisions import rank_groups, verdict
@@ -43,28 +34,56 @@ from ipcbench.util.units import format_significant
 
 _CLOSE_RATIO = 1.1
 """A lead that may be smaller than this is not a sure one."""
-_TIE_BREAKS: Mapping[Axis, tuple[Axis, ...]] = {
+_TIE_BREAKS: Mapping[Measure, tuple[Measure, ...]] = {
     "latency": ("throughput", "cpu"),
     "round trip": ("throughput", "cpu"),
     "throughput": ("latency", "round trip", "cpu"),
     "cpu": ("latency", "round trip", "throughput"),
 }
-"""What sets those apart that tie, in this order; whatever separates them clearly first, decides."""
+"""What breaks a tie: the first of these that clearly separates the tied backends."""
+_NOT_REGISTERED = "not registered here, so what it can do is not known"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Field:
-    """Those that can do what is asked and were measured."""
+class _Case:
+    """A question, a run, and what follows from the two."""
 
-    case: Case
+    question: Question
+    run: Run
+    summary: Summary
+    measure: Measure
+    """The figure that decides."""
+    family: tuple[SettingSummary, ...]
+    """Settings with the delivery and the number of readers asked for; may be empty."""
+    noise: Mapping[Measure, float]
+    able: tuple[str, ...]
+    """Backends whose capabilities allow what is asked."""
+    excluded: tuple[Exclusion, ...]
+    """The other backends, and the able ones that the evidence excludes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shortlist:
+    """The backends that can do what is asked and were measured."""
+
+    case: _Case
     between: tuple[int, int]
-    """The measured sizes on both sides of the payload; twice the same if it was measured."""
-    found: tuple[Evidence, ...]
+    """The measured sizes on both sides of the payload; twice the same size if it was measured."""
+    evidence: tuple[Evidence, ...]
 
-    def ranks(self, axis: Axis, of: Sequence[Evidence] | None = None) -> dict[str, int]:
-        """Return backend → rank by a figure; who has no such figure is not in it."""
-        times = {one.backend: one.times[axis] for one in of or self.found if axis in one.times}
-        return dict(zip(times, rank_groups(list(times.values()), self.case.noise[axis]), strict=True))
+    def ranks(self, measure: Measure, among: Sequence[Evidence] | None = None) -> dict[str, int]:
+        """Return backend → rank by a measure; backends without that figure are left out."""
+        times = {
+            evidence.backend: evidence.times[measure]
+            for evidence in among or self.evidence
+            if measure in evidence.times
+        }
+        return dict(zip(times, rank_groups(list(times.values()), self.case.noise[measure]), strict=True))
+
+    @property
+    def offered_per_s(self) -> float | None:
+        """Return the rate of the paced trials around the payload."""
+        return offered_rate(self.case.family, self.between)
 
 
 def recommend(
@@ -75,24 +94,25 @@ def recommend(
     Args:
         run: what was measured.
         question: what is asked.
-        offers: backend → what it offers; None takes all that are registered. Backends of the run that are not in it
-            are excluded: their names are data, and no code is loaded by them.
-        summary: of that run, if it was made already.
+        offers: backend → what it offers; None takes all registered backends. Other backends of the run are excluded:
+            their names are data, and no code is loaded by them.
+        summary: of that run, if the caller has it already.
 
     Returns:
         The answer. Without evidence it names no backend, says why, and holds the command that would measure it.
     """
     known = registered_offers() if offers is None else offers
-    case = make_case(run, question, known, summary or summarise(run))
+    case = _make_case(run, question, known, summary or summarise(run))
     if not case.able:
-        return refusal(case, "no candidate", unable_words(question, known.values()))
+        return _refusal(case, "no candidate", _unable_words(question, known.values()))
     between = measured_around(case.family, question.payload_bytes)
     if between is None:
-        return refusal(case, "outside the measured range", gap_words(case))
-    field = _field(case, between)
-    if not field.found:
-        return refusal(field.case, "no candidate", "of the transports that can do it, none has figures that count")
-    return _choose(field)
+        return _refusal(case, "outside the measured range", _gap_words(case))
+    shortlist = _shortlist(case, between)
+    if not shortlist.evidence:
+        why = "of the transports that can do it, none has figures that count"
+        return _refusal(shortlist.case, "no candidate", why)
+    return _choose(shortlist)
 
 
 def require_candidates(question: Question, offers: Mapping[str, Offer] | None = None) -> tuple[str, ...]:
@@ -102,154 +122,267 @@ def require_candidates(question: Question, offers: Mapping[str, Offer] | None = 
         Unsupported: there is none; the text says what each of them lacks.
     """
     known = registered_offers() if offers is None else offers
-    able = tuple(name for name, offer in known.items() if not refused(question, offer))
+    able = tuple(name for name, offer in known.items() if not _refusals(question, offer))
     if not able:
         reasons: dict[str, list[str]] = {}
         for name, offer in known.items():
-            reasons.setdefault(", ".join(refused(question, offer)), []).append(name)
-        each = "; ".join(f"{joined(names)}: {reason}" for reason, names in reasons.items())
-        raise Unsupported(f"{question.words()}: {unable_words(question, known.values())} ({each})")
+            reasons.setdefault(", ".join(_refusals(question, offer)), []).append(name)
+        lacks = "; ".join(f"{joined(names)}: {reason}" for reason, names in reasons.items())
+        raise Unsupported(f"{question.words()}: {_unable_words(question, known.values())} ({lacks})")
     return able
 
 
-def _field(case: Case, between: tuple[int, int]) -> _Field:
-    """Return the evidence of the able backends; those that have none, or are too slow, are excluded with the reason."""
-    found: list[Evidence] = []
-    silent: list[Exclusion] = []
+# The case, and answers without evidence
+
+
+def _make_case(run: Run, question: Question, offers: Mapping[str, Offer], summary: Summary) -> _Case:
+    measured = [cell.backend for cell in cells_of(summary.settings)]
+    reasons = {
+        name: "; ".join(_refusals(question, offers[name])) if name in offers else _NOT_REGISTERED
+        for name in dict.fromkeys([*measured, *offers])
+    }
+    family = _family(summary, question)
+    return _Case(
+        question=question,
+        run=run,
+        summary=summary,
+        measure=_measure(family, question),
+        family=family,
+        noise=noise_ratios(summary),
+        able=tuple(name for name, reason in reasons.items() if not reason),
+        excluded=tuple(Exclusion(name, reason, "capabilities") for name, reason in reasons.items() if reason),
+    )
+
+
+def _family(summary: Summary, question: Question) -> tuple[SettingSummary, ...]:
+    """Return the settings that the question is about; of several families, one that covers the payload."""
+    asked = question.delivery, question.readers
+    fitting = [
+        family for family in families(summary) if (family[0].setting.delivery, family[0].setting.readers) == asked
+    ]
+    covering = [family for family in fitting if measured_around(family, question.payload_bytes) is not None]
+    return (covering or fitting or [()])[0]
+
+
+def _measure(family: Sequence[SettingSummary], question: Question) -> Measure:
+    if question.optimise != "latency":
+        return question.optimise
+    cells = cells_of(family)
+    paced = any(estimate_of(cell, "latency") is not None for cell in cells)
+    trips = any(estimate_of(cell, "round trip") is not None for cell in cells)
+    return "round trip" if trips and not paced else "latency"
+
+
+def _refusals(question: Question, offer: Offer) -> list[str]:
+    return refusals(offer, question.payload_bytes, question.readers, question.delivery, question.needs)
+
+
+def _unable_words(question: Question, offers: Iterable[Offer]) -> str:
+    """Return in words that no backend can do what is asked, naming the needs that none of them offers."""
+    real = [offer for offer in offers if offer.capabilities.launcher != "inline"]
+    absent = [need for need in question.needs if all(NEEDS[need].refusal(offer) for offer in real)]
+    if absent:
+        return f"no transport here offers {joined(absent)}"
+    return "no transport here offers all of it at once"
+
+
+def _gap_words(case: _Case) -> str:
+    """Return in words that the question lies outside of what the run measured."""
+    question, sizes, run_id = case.question, covered_sizes(case.family), case.run.info.run_id
+    if sizes:
+        span = f"{min(sizes):,} B to {max(sizes):,} B"
+        return f"{question.payload_bytes:,} B is outside the measured range of run {run_id}, {span}"
+    measured = dict.fromkeys((ranking.setting.delivery, ranking.setting.readers) for ranking in case.summary.settings)
+    words = joined([f"{delivery} to {plural(readers, 'reader', 'readers')}" for delivery, readers in measured])
+    asked = f"{question.delivery} to {plural(question.readers, 'reader', 'readers')}"
+    return f"{asked} is outside the measured range of run {run_id}, which has {words or 'no trial'}"
+
+
+def _refusal(case: _Case, outcome: Outcome, why: str) -> Recommendation:
+    """Return an answer that names no backend."""
+    return replace(_blank(case), outcome=outcome, why_not=why, next_command=_command_for(case))
+
+
+def _blank(case: _Case) -> Recommendation:
+    """Return the answer with everything that is known before ranking."""
+    sizes = covered_sizes(case.family)
+    setting = case.family[0].setting if case.family else None
+    return Recommendation(
+        question=case.question,
+        run_id=case.run.info.run_id,
+        run_path=str(case.run.path),
+        outcome="no candidate",
+        backend=None,
+        axis=case.measure,
+        tied_with=(),
+        tie_break="",
+        candidates=(),
+        excluded=case.excluded,
+        measured_bytes=(min(sizes), max(sizes)) if sizes else None,
+        why_not="",
+        crossovers=(),
+        changes=(),
+        sureness="none",
+        doubts=(),
+        next_command="",
+        depth=setting.depth if setting else 16,
+        wait=setting.wait if setting else "auto",
+    )
+
+
+def _command_for(case: _Case, *, again: bool = False) -> str:
+    """Return the command that measures the question, with more rounds if `again`; empty if no backend could do it."""
+    return sweep_command(case.question, case.able, again=again) if case.able else ""
+
+
+# The choice
+
+
+def _shortlist(case: _Case, between: tuple[int, int]) -> _Shortlist:
+    """Return the evidence of the able backends; those without it, or too slow, are excluded with the reason."""
+    measured: list[Evidence] = []
+    excluded: list[Exclusion] = []
     offered = offered_rate(case.family, between)
     for name in case.able:
-        one = gather(case.family, between, case.question, name, case.axis)
-        if isinstance(one, str):
-            silent.append(Exclusion(name, one, "evidence"))
-        elif reason := keeps_up(one, case.question, offered):
-            silent.append(Exclusion(name, reason, "evidence"))
+        evidence = gather(case.family, between, case.question, name, case.measure)
+        if isinstance(evidence, str):
+            excluded.append(Exclusion(name, evidence, "evidence"))
+        elif reason := too_slow_words(evidence, case.question, offered):
+            excluded.append(Exclusion(name, reason, "evidence"))
         else:
-            found.append(one)
-    return _Field(replace(case, excluded=case.excluded + tuple(silent)), between, tuple(found))
+            measured.append(evidence)
+    return _Shortlist(replace(case, excluded=case.excluded + tuple(excluded)), between, tuple(measured))
 
 
-def _choose(field: _Field) -> Recommendation:
-    case, axis = field.case, field.case.axis
-    ranks = field.ranks(axis)
-    first = [one for one in field.found if ranks[one.backend] == 1]
-    chosen, tie_break = _break_tie(field, first)
+def _choose(shortlist: _Shortlist) -> Recommendation:
+    case, measure = shortlist.case, shortlist.case.measure
+    ranks = shortlist.ranks(measure)
+    first = [evidence for evidence in shortlist.evidence if ranks[evidence.backend] == 1]
+    chosen, tie_break = _break_tie(shortlist, first)
     others = sorted(
-        (one for one in field.found if one is not chosen), key=lambda one: (ranks[one.backend], one.times[axis].value)
+        (evidence for evidence in shortlist.evidence if evidence is not chosen),
+        key=lambda evidence: (ranks[evidence.backend], evidence.times[measure].value),
     )
-    candidates = tuple(_candidate(field, one, chosen, ranks[one.backend]) for one in (chosen, *others))
+    candidates = tuple(
+        _candidate(shortlist, evidence, chosen, ranks[evidence.backend]) for evidence in (chosen, *others)
+    )
     crossings = _crossovers(case, chosen, others)
     reasons = _reasons(case, candidates, len(first))
     outcome: Outcome = "tie" if len(first) > 1 else "clear" if others else "only candidate"
-    level = max((one.level for one in reasons), key=LEVELS.index, default=LEVELS[0])
+    level = max((doubt.level for doubt in reasons), key=LEVELS.index, default=LEVELS[0])
+    measured_exactly = shortlist.between[0] == shortlist.between[1]
     return replace(
-        blank(case),
+        _blank(case),
         outcome=outcome,
         backend=chosen.backend,
-        tied_with=tuple(one.backend for one in others if ranks[one.backend] == 1),
+        tied_with=tuple(evidence.backend for evidence in others if ranks[evidence.backend] == 1),
         tie_break=tie_break,
         candidates=candidates,
         crossovers=crossings,
-        changes=tuple(_changes(field, chosen, crossings)),
+        changes=tuple(_changes(shortlist, chosen, crossings)),
         sureness=level,
         doubts=reasons,
-        next_command="" if level == LEVELS[0] else command_for(case, again=field.between[0] == field.between[1]),
+        next_command="" if level == LEVELS[0] else _command_for(case, again=measured_exactly),
     )
 
 
-def _break_tie(field: _Field, first: Sequence[Evidence]) -> tuple[Evidence, str]:
-    """Return one of those that tie, and what sets it apart: fewer failures, or another figure clearly better."""
-    axis = field.case.axis
-    failures = {one.backend: sum(cell.failed_count for cell in one.cells) for one in first}
-    left = [one for one in first if failures[one.backend] == min(failures.values())]
+def _break_tie(shortlist: _Shortlist, first: Sequence[Evidence]) -> tuple[Evidence, str]:
+    """Return one of the tied backends and what sets it apart: fewer failures, or another figure clearly better."""
+    measure = shortlist.case.measure
+    failures = {evidence.backend: sum(cell.failed_count for cell in evidence.cells) for evidence in first}
+    left = [evidence for evidence in first if failures[evidence.backend] == min(failures.values())]
     why = [f"fewer of its trials failed than of {_others(first, left)}"] if len(left) < len(first) else []
-    for other in _TIE_BREAKS[axis]:
-        ranks = field.ranks(other, left)
-        ahead = [one for one in left if ranks.get(one.backend) == 1]
+    for other in _TIE_BREAKS[measure]:
+        ranks = shortlist.ranks(other, left)
+        ahead = [evidence for evidence in left if ranks.get(evidence.backend) == 1]
         if len(ranks) == len(left) and len(ahead) < len(left):
             better = BETTER[other].removeprefix("the ")
             why.append(f"{better} than {_others(left, ahead)}, {figure_words(ahead[0].expected, other)}")
             left = ahead
-    return min(left, key=lambda one: one.times[axis].value), " and ".join(why)
+    return min(left, key=lambda evidence: evidence.times[measure].value), " and ".join(why)
 
 
-def _others(several: Sequence[Evidence], but: Sequence[Evidence]) -> str:
-    return joined([one.backend for one in several if one not in but])
+def _others(tied: Sequence[Evidence], ahead: Sequence[Evidence]) -> str:
+    return joined([evidence.backend for evidence in tied if evidence not in ahead])
 
 
-def _candidate(field: _Field, one: Evidence, chosen: Evidence, rank: int) -> Candidate:
-    case = field.case
-    times = Interval(1.0, 1.0, 1.0) if one is chosen else ratio(one.times[case.axis], chosen.times[case.axis])
-    found = doubts(one, case.question, offered_rate(case.family, field.between), field.between, case.cores)
-    return Candidate(one.backend, rank, times, one.expected, found, one.trial_ids)
+def _candidate(shortlist: _Shortlist, evidence: Evidence, chosen: Evidence, rank: int) -> Candidate:
+    case = shortlist.case
+    slower = Interval(1.0, 1.0, 1.0)
+    if evidence is not chosen:
+        slower = ratio(evidence.times[case.measure], chosen.times[case.measure])
+    cores = case.run.info.machine.get("usable_cores")
+    reasons = doubts(evidence, case.question, shortlist.offered_per_s, shortlist.between, cores)
+    return Candidate(evidence.backend, rank, slower, evidence.expected, reasons, evidence.trial_ids)
 
 
-def _reasons(case: Case, candidates: Sequence[Candidate], tied_count: int) -> tuple[Doubt, ...]:
-    """Return why the choice is not surer: doubts about the chosen and its rival, and how the choice came about."""
-    found = list(candidates[0].doubts)
+def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> tuple[Doubt, ...]:
+    """Return why the choice is not surer: doubts about the chosen backend and its rival, and about the choice."""
+    reasons = list(candidates[0].doubts)
     if len(candidates) > 1:
-        # The rival may have lost by its bad trials; but that weighs less than bad trials of the winner.
-        found += [replace(one, level="moderate") for one in candidates[1].doubts if one.grave]
-        found += _close(candidates[1]) if tied_count == 1 else []
+        # The rival may have lost because of its bad trials; but that weighs less than bad trials of the winner.
+        reasons += [replace(doubt, level="moderate") for doubt in candidates[1].doubts if doubt.grave]
+        reasons += _close(candidates[1]) if tied_count == 1 else []
     else:
-        found.append(Doubt("there is nothing to compare it with in this run", "moderate"))
+        reasons.append(Doubt("there is nothing to compare it with in this run", "moderate"))
     if tied_count > 1:
-        found.append(Doubt("a tie: by the figure that decides, another one may be as good", "moderate"))
+        reasons.append(Doubt("a tie: by the figure that decides, another backend may be as good", "moderate"))
     if case.run.info.status != "complete":
-        found.append(Doubt(f"the run is {case.run.info.status}", "moderate"))
-    absent = [one.backend for one in case.excluded if one.by == "evidence" and one.reason == NOT_MEASURED]
+        reasons.append(Doubt(f"the run is {case.run.info.status}", "moderate"))
+    absent = [out.backend for out in case.excluded if out.by == "evidence" and out.reason == NOT_MEASURED]
     if absent:
-        found.append(Doubt(f"not measured in this run, although able: {joined(absent)}", "high"))
-    unique = {one.text: one for one in reversed(found)}  # what is said of both is said once, as of the chosen one
-    return tuple(sorted(unique.values(), key=lambda one: (-LEVELS.index(one.level), found.index(one))))
+        reasons.append(Doubt(f"not measured in this run, although able: {joined(absent)}", "high"))
+    unique = {doubt.text: doubt for doubt in reversed(reasons)}  # a text said of both is kept as said of the chosen one
+    return tuple(sorted(unique.values(), key=lambda doubt: (-LEVELS.index(doubt.level), reasons.index(doubt))))
 
 
 def _close(rival: Candidate) -> list[Doubt]:
-    """Return the doubt that a lead is hardly one, if its interval reaches down to that."""
+    """Return the doubt that the lead may be negligible, if its interval allows that."""
     lead = format_significant(rival.ratio.low)
     small = Doubt(f"the lead over {rival.backend} may be as small as {lead} times", "moderate")
     return [small] if rival.ratio.low < _CLOSE_RATIO else []
 
 
-def _crossovers(case: Case, chosen: Evidence, others: Iterable[Evidence]) -> tuple[Crossover, ...]:
-    by_name = curves(case.family, case.axis)
-    own, words = by_name[chosen.backend], family_words_of(case.family)
+def _crossovers(case: _Case, chosen: Evidence, others: Iterable[Evidence]) -> tuple[Crossover, ...]:
+    by_name = curves(case.family, case.measure)
+    own, words, noise = by_name[chosen.backend], family_words_of(case.family), case.noise[case.measure]
     return tuple(
-        found
-        for one in others
-        for found in pair_crossovers(own, by_name[one.backend], case.axis, case.noise[case.axis], words)
+        crossover
+        for other in others
+        for crossover in pair_crossovers(own, by_name[other.backend], case.measure, noise, words)
     )
 
 
-def _changes(field: _Field, chosen: Evidence, crossings: Sequence[Crossover]) -> Iterable[str]:
-    crossing = [one for one in crossings if one.payload_bytes is not None]
-    yield from (one.sentence() for one in crossing)
+def _changes(shortlist: _Shortlist, chosen: Evidence, crossings: Sequence[Crossover]) -> Iterable[str]:
+    """Yield what would change the choice: another payload, rate, need or goal."""
+    crossing = [crossover for crossover in crossings if crossover.payload_bytes is not None]
+    yield from (crossover.sentence() for crossover in crossing)
     if crossings and not crossing:
         low, high = crossings[0].range_bytes
         yield f"Payload: no crossover in the measured range, {low:,} B to {high:,} B."
     capacity = chosen.expected.throughput_per_s
     if capacity is not None:
-        most = f"{format_significant(capacity.estimate)} [{format_significant(capacity.low)}–"
-        yield f"Rate: {chosen.backend} delivers at most {most}{format_significant(capacity.high)}] messages/s."
-    yield from _dropped_needs(field, chosen)
-    for axis in _TIE_BREAKS[field.case.axis]:
-        ranks = field.ranks(axis)
-        ahead = [one for one in field.found if ranks.get(one.backend) == 1]
+        yield f"Rate: {chosen.backend} delivers at most {interval_words(capacity)} messages/s."
+    yield from _dropped_needs(shortlist, chosen)
+    for measure in _TIE_BREAKS[shortlist.case.measure]:
+        ranks = shortlist.ranks(measure)
+        ahead = [evidence for evidence in shortlist.evidence if ranks.get(evidence.backend) == 1]
         if ahead and ranks.get(chosen.backend, 1) > 1:
-            best = min(ahead, key=lambda one: one.times[axis].value)
-            yield f"Optimising: {best.backend} has {BETTER[axis]}, {figure_words(best.expected, axis)}."
+            best = min(ahead, key=lambda evidence: evidence.times[measure].value)
+            yield f"Optimising: {best.backend} has {BETTER[measure]}, {figure_words(best.expected, measure)}."
 
 
-def _dropped_needs(field: _Field, chosen: Evidence) -> Iterable[str]:
-    """Yield which backends that nothing but a need excludes are clearly better than the chosen one."""
-    case = field.case
-    for one in case.excluded:
-        reasons = one.reason.split("; ")
+def _dropped_needs(shortlist: _Shortlist, chosen: Evidence) -> Iterable[str]:
+    """Yield which backends that only a need excludes are clearly better than the chosen one."""
+    case = shortlist.case
+    for excluded in case.excluded:
+        reasons = excluded.reason.split("; ")
         needs = [need for need in case.question.needs if any(text.startswith(f"needs {need}: ") for text in reasons)]
-        if one.by != "capabilities" or not needs or len(reasons) > len(needs):
+        if excluded.by != "capabilities" or not needs or len(reasons) > len(needs):
             continue
-        other = gather(case.family, field.between, case.question, one.backend, case.axis)
+        other = gather(case.family, shortlist.between, case.question, excluded.backend, case.measure)
         if isinstance(other, str):
             continue
-        if verdict(other.times[case.axis], chosen.times[case.axis], case.noise[case.axis]) == "faster":
-            figure = figure_words(other.expected, case.axis)
-            yield f"Needs: without {joined(needs)}, {one.backend} would have {BETTER[case.axis]}, {figure}."
+        if verdict(other.times[case.measure], chosen.times[case.measure], case.noise[case.measure]) == "faster":
+            figure, better = figure_words(other.expected, case.measure), BETTER[case.measure]
+            yield f"Needs: without {joined(needs)}, {excluded.backend} would have {better}, {figure}."

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ipcbench.analysis.charts.sizes import payload_line
 from ipcbench.analysis.findings import Finding, explain
 from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.recommend.recommend import recommend
 from ipcbench.analysis.report.tables import Tables
 from ipcbench.analysis.summary.cells import SettingSummary, Summary
 from ipcbench.analysis.summary.notes import one_line
-from ipcbench.analysis.summary.wording import family_words, joined, plural, setting_title, verdict
+from ipcbench.analysis.summary.wording import family_words, joined, payload_line, plural, setting_title, verdict
 from ipcbench.errors import IpcbenchError
 from ipcbench.results.store import Run
 from ipcbench.util.units import format_significant

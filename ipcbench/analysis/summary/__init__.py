@@ -1,1 +1,1 @@
-"""The figures of a run: cells, settings, ranks, crossovers, and the notes that qualify them."""
+"""The figures of a run: cells, settings, ranks, the A/A control, crossovers, and the notes and sentences about them."""

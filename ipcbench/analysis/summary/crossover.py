@@ -1,8 +1,8 @@
 """Crossovers: the payload size at which one backend overtakes another, with its interval.
 
-A crossover is claimed only where one backend is clearly ahead at a smaller size and the other clearly ahead at a larger
-one. Between those two sizes the logarithm of the ratio of their times is interpolated over the logarithm of the size;
-its zero is the estimate, and the zeros of the bootstrap's replicates give the interval.
+A crossover is claimed only where one backend is clearly ahead at a smaller size and the other at a larger one. Between
+those sizes the logarithm of the ratio of their times is interpolated over the logarithm of the size. Its zero is the
+estimate; the zeros of the bootstrap replicates give the interval.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from typing import Any, get_args
 import numpy as np
 
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary
-from ipcbench.analysis.summary.curves import Axis, Curve, Point, curves, families, log_replicates, position
-from ipcbench.analysis.summary.wording import family_words, joined
+from ipcbench.analysis.summary.curves import Curve, CurvePoint, Measure, curves, families, log_replicates, position
+from ipcbench.analysis.summary.wording import family_words, interval_words, joined
 from ipcbench.stats.decisions import verdict
 from ipcbench.stats.estimates import LEVEL, FloatArray, Interval
-from ipcbench.util.units import format_significant
 
-BETTER: Mapping[Axis, str] = {
+BETTER: Mapping[Measure, str] = {
     "latency": "the lower one-way latency",
     "round trip": "the shorter round trip",
     "throughput": "the higher throughput",
     "cpu": "the lower CPU time per message",
 }
-"""What who is ahead on an axis has."""
+"""What the backend that is ahead by a measure has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """How two backends, or two groups that cannot be told apart, stand to each other over the measured sizes."""
+    """How two backends, or two groups of equal ones, compare over the measured sizes."""
 
-    axis: Axis
+    axis: Measure
     family: str
     """What all sizes have in common, in words."""
     below: tuple[str, ...]
@@ -46,79 +45,75 @@ class Crossover:
     range_bytes: tuple[int, int]
     """The sizes between which they cross; without a crossover, the measured range."""
     clear_of_sizes: tuple[int, int] | None = None
-    """Without a crossover: at how many of how many sizes the first is clearly ahead; the second is at none."""
+    """Without a crossover: (number of sizes at which the first is clearly ahead, number of sizes)."""
 
     def sentence(self) -> str:
         """Return it in words, with figures and units."""
         low, high = (f"{size:,} B" for size in self.range_bytes)
-        below, above = joined(self.below), joined(self.above)
+        below, above, better = joined(self.below), joined(self.above), BETTER[self.axis]
         if self.payload_bytes is not None:
-            where = self.payload_bytes
-            return (
-                f"Crossover at {format_significant(where.estimate)} B "
-                f"[{format_significant(where.low)}–{format_significant(where.high)}], "
-                f"between {low} and {high}: {below} has {BETTER[self.axis]} below, {above} above."
-            )
+            where = interval_words(self.payload_bytes, " B")
+            return f"Crossover at {where}, between {low} and {high}: {below} has {better} below, {above} above."
         count, sizes = self.clear_of_sizes or (0, 0)
         span = f"No crossover in the measured range, {low} to {high}"
         if count == 0:
-            return f"{span}: between {below} and {above} neither clearly has {BETTER[self.axis]} at any size."
-        return f"{span}: {below} clearly has {BETTER[self.axis]} at {count} of {sizes} sizes, {above} at none."
+            return f"{span}: between {below} and {above} neither clearly has {better} at any size."
+        return f"{span}: {below} clearly has {better} at {count} of {sizes} sizes, {above} at none."
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, the sentence among them."""
+        """Return plain values, including the sentence."""
         return {**asdict(self), "sentence": self.sentence()}
 
 
 def crossovers(summary: Summary) -> tuple[Crossover, ...]:
-    """Return how every two backends stand to each other over the sizes of each family, by each metric measured.
+    """Return how every two backends compare over the sizes of each family, by each metric measured.
 
-    A pair that crosses several times has one entry each time; a pair that never does has one that says so. Pairs with
-    fewer than two sizes in common have none.
+    A pair has one entry per crossing, or one that says that it never crosses. Pairs with fewer than two sizes in common
+    have none.
     """
     return tuple(
-        found
+        crossover
         for family in families(summary)
         for metric in get_args(Metric)
         for a, b in combinations(curves(family, metric).values(), 2)
-        for found in pair_crossovers(a, b, metric, summary.noise_ratios.get(metric, 0.0), family_words_of(family))
+        for crossover in pair_crossovers(a, b, metric, summary.noise_ratios.get(metric, 0.0), family_words_of(family))
     )
 
 
 def lead_changes(family: Sequence[SettingSummary], metric: Metric, noise_ratio: float) -> tuple[Crossover, ...]:
-    """Return each change of the lead that is clear: no backend holds first rank on both sides of it.
+    """Return each clear change of the lead: no backend holds first rank on both sides of it.
 
-    A new leader without a figure at a smaller size, or an old one without a figure at the larger size, overtook nobody
-    that was measured there: that change has no entry.
+    There is no entry if the new leader has no figure at a smaller size, or the old one none at the larger size: then
+    nobody who was measured there was overtaken.
 
     Args:
-        family: settings that differ in nothing but the size, by size.
-        metric: what the lead is in.
+        family: settings that differ only in size, by size.
+        metric: the metric of the ranks.
         noise_ratio: the run's noise in that metric.
     """
-    found: list[Crossover] = []
+    changes: list[Crossover] = []
     by_name = curves(family, metric)
     held: frozenset[str] = frozenset()
     held_at = 0
-    for one in family:
-        first = leaders(one, metric)
+    for ranking in family:
+        first = leaders(ranking, metric)
         if not first:
             continue
-        size = one.setting.payload_bytes
+        size = ranking.setting.payload_bytes
         if held and not held & first:
             pair = (_fastest(by_name, held, held_at), _fastest(by_name, first, size))
             crossing = _lead_crossing(pair, noise_ratio, (held_at, size))
             if crossing is not None:
                 words = family_words_of(family)
-                found.append(Crossover(metric, words, tuple(sorted(held)), tuple(sorted(first)), *crossing))
+                changes.append(Crossover(metric, words, tuple(sorted(held)), tuple(sorted(first)), *crossing))
             held = first
         else:
             held = held & first or first
         held_at = size
-    return tuple(found)
+    return tuple(changes)
 
 
-def pair_crossovers(a: Curve, b: Curve, axis: Axis, noise_ratio: float, family: str) -> tuple[Crossover, ...]:
+def pair_crossovers(a: Curve, b: Curve, measure: Measure, noise_ratio: float, family: str) -> tuple[Crossover, ...]:
     """Return where two curves cross, by size, or one entry that says that they do not; empty with fewer than two
     common sizes.
     """
@@ -126,24 +121,24 @@ def pair_crossovers(a: Curve, b: Curve, axis: Axis, noise_ratio: float, family: 
     if len(pairs) < 2:
         return ()
     clear = list(_clear(pairs, noise_ratio))
-    found: list[Crossover] = []
+    crossings: list[Crossover] = []
     for (start, ahead), (end, then) in pairwise(clear):
         if ahead != then:
             below, above = (a, b) if ahead == "faster" else (b, a)
             part = pairs[start : end + 1]
             between = (part[0][0].payload_bytes, part[-1][0].payload_bytes)
-            found.append(Crossover(axis, family, (below.backend,), (above.backend,), _where(part), between))
-    if found:
-        return tuple(found)
+            crossings.append(Crossover(measure, family, (below.backend,), (above.backend,), _where(part), between))
+    if crossings:
+        return tuple(crossings)
     whole = (pairs[0][0].payload_bytes, pairs[-1][0].payload_bytes)
     first, other = (a, b) if not clear or clear[0][1] == "faster" else (b, a)
     counts = (len(clear), len(pairs))
-    return (Crossover(axis, family, (first.backend,), (other.backend,), None, whole, counts),)
+    return (Crossover(measure, family, (first.backend,), (other.backend,), None, whole, counts),)
 
 
-def leaders(one: SettingSummary, metric: Metric) -> frozenset[str]:
-    """Return the backends that hold or share the first rank by a metric; empty if it ranked nobody."""
-    return frozenset(cell.backend for cell in one.cells if _rank(one, cell, metric) == 1)
+def leaders(ranking: SettingSummary, metric: Metric) -> frozenset[str]:
+    """Return the backends that hold or share the first rank by a metric; empty if nothing was ranked by it."""
+    return frozenset(cell.backend for cell in ranking.cells if _rank(ranking, cell, metric) == 1)
 
 
 def family_words_of(family: Sequence[SettingSummary]) -> str:
@@ -152,35 +147,35 @@ def family_words_of(family: Sequence[SettingSummary]) -> str:
     return f"{setting.payload}, {family_words(setting)}"
 
 
-def _rank(one: SettingSummary, cell: CellSummary, metric: Metric) -> int | None:
-    if one.ranked_by == metric:
+def _rank(ranking: SettingSummary, cell: CellSummary, metric: Metric) -> int | None:
+    if ranking.ranked_by == metric:
         return cell.rank
     return {"round trip": cell.round_trip_rank, "throughput": cell.throughput_rank}.get(metric)
 
 
-def _common(a: Curve, b: Curve) -> list[tuple[Point, Point]]:
-    others = {one.payload_bytes: one for one in b.points}
-    return [(one, others[one.payload_bytes]) for one in a.points if one.payload_bytes in others]
+def _common(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
+    others = {point.payload_bytes: point for point in b.points}
+    return [(point, others[point.payload_bytes]) for point in a.points if point.payload_bytes in others]
 
 
-def _clear(pairs: Sequence[tuple[Point, Point]], noise_ratio: float) -> Iterator[tuple[int, str]]:
-    """Yield the indices at which the first of the pair is clearly faster or slower."""
-    for index, (one, other) in enumerate(pairs):
-        found = verdict(one.time, other.time, noise_ratio)
-        if found != "no clear difference":
-            yield index, found
+def _clear(pairs: Sequence[tuple[CurvePoint, CurvePoint]], noise_ratio: float) -> Iterator[tuple[int, str]]:
+    """Yield the indices at which the first of the pair is clearly faster or slower, with that verdict."""
+    for index, (point, other) in enumerate(pairs):
+        decided = verdict(point.time, other.time, noise_ratio)
+        if decided != "no clear difference":
+            yield index, decided
 
 
 def _lead_crossing(
     pair: tuple[Curve, Curve], noise_ratio: float, between: tuple[int, int]
 ) -> tuple[Interval, tuple[int, int]] | None:
-    """Return where the lead passes from one to the other, and the sizes at which each of the two is clearly ahead.
+    """Return where the lead passes from the first to the second, and the sizes at which each is clearly ahead.
 
-    None if the two do not both have figures at the sizes that this needs: a trial failed, or the run ended early.
+    None if a figure that this needs is missing: a trial failed, or the run ended early.
     """
-    pairs = [one for one in _common(*pair) if one[0].payload_bytes <= between[1]]
-    sizes = [one.payload_bytes for one, _ in pairs]
-    ahead = [index for index, found in _clear(pairs, noise_ratio) if found == "faster"]
+    pairs = [points for points in _common(*pair) if points[0].payload_bytes <= between[1]]
+    sizes = [point.payload_bytes for point, _ in pairs]
+    ahead = [index for index, decided in _clear(pairs, noise_ratio) if decided == "faster"]
     if between[1] not in sizes or not (ahead or between[0] in sizes):
         return None
     start = ahead[-1] if ahead else sizes.index(between[0])
@@ -189,34 +184,34 @@ def _lead_crossing(
 
 def _fastest(by_name: Mapping[str, Curve], names: frozenset[str], payload_bytes: int) -> Curve:
     times = {
-        name: one.time.value
+        name: point.time.value
         for name in sorted(names)
-        for one in by_name[name].points
-        if one.payload_bytes == payload_bytes
+        for point in by_name[name].points
+        if point.payload_bytes == payload_bytes
     }
     return by_name[min(times, key=lambda name: times[name])]
 
 
-def _where(pairs: Sequence[tuple[Point, Point]]) -> Interval:
-    """Return the size at which the two cross: the first is ahead at the first pair and behind at the last.
+def _where(pairs: Sequence[tuple[CurvePoint, CurvePoint]]) -> Interval:
+    """Return the size at which two curves cross; the first is ahead at the first pair and behind at the last.
 
     Where noise makes a curve cross more than once, everything from the first to the last zero is uncertain: the
-    interval reaches from the lower end of the first to the upper end of the last, the estimate is their middle.
+    interval reaches from the lower end of the first to the upper end of the last; the estimate is their middle.
     """
-    places = np.array([position(one.payload_bytes) for one, _ in pairs])
-    values = np.array([[np.log(one.time.value) - np.log(other.time.value) for one, other in pairs]])
-    replicates = np.stack([log_replicates(one.time) - log_replicates(other.time) for one, other in pairs], axis=1)
+    places = np.array([position(point.payload_bytes) for point, _ in pairs])
+    values = np.array([[np.log(point.time.value) - np.log(other.time.value) for point, other in pairs]])
+    replicates = np.stack([log_replicates(point.time) - log_replicates(other.time) for point, other in pairs], axis=1)
     middle = float(np.mean(_zeros(places, values)))
     first, last = _zeros(places, replicates)
     low = min(middle, float(np.quantile(first, 0.5 - LEVEL / 2)))
     high = max(middle, float(np.quantile(last, 0.5 + LEVEL / 2)))
-    return Interval(*(float(np.exp(one)) for one in (low, middle, high)))
+    return Interval(*(float(np.exp(place)) for place in (low, middle, high)))
 
 
 def _zeros(places: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the first and the last zero of each row, shape (rows,), rising from below to above 0 between places.
+    """Return the first and the last zero of each row, shape (rows,), where it rises from below to above 0.
 
-    A row that is above 0 from the start crosses at the first place, one that is never above 0 at the last.
+    A row that is above 0 from the start crosses at the first place, a row that is never above 0 at the last.
     """
     first = np.full(rows.shape[0], places[-1])
     last = np.full(rows.shape[0], places[0])

@@ -1,48 +1,49 @@
-"""From the trials of one cell to its figures: latency, throughput, time inside calls, CPU, each over all its rounds."""
+"""From the trials of a cell to its figures: latency, throughput, time inside calls, CPU time, waiting, reader skew."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, median
 
 import numpy as np
 
 from ipcbench.errors import StoreError
 from ipcbench.results.model import EndpointResult, TrialResult
 from ipcbench.results.store import Run
-from ipcbench.stats.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
-from ipcbench.stats.estimates import Estimate, FloatArray, IntArray
+from ipcbench.spec import Mode
+from ipcbench.stats.bootstrap import REPLICATES, RoundSamples, median_estimate, quantile_estimates, time_blocks
+from ipcbench.stats.estimates import Estimate, FloatArray, IntArray, Interval
 
-SEED = 20_240_229
-"""Of every bootstrap: the same run always gives the same intervals."""
-
+_SEED = 20_240_229
+"""Of every bootstrap, so that the same run always gives the same intervals."""
 _BLOCKS_PER_ROUND = 10
 _MIN_SAMPLES_PER_BLOCK = 4
-_LEAST_NS = 1e-3
-"""For a median of 0, which a coarse clock can give, in place of minus infinity."""
+_MIN_NS = 1e-3
+"""Stands in for a median of 0, which a coarse clock can give and which has no logarithm."""
 _MAX_TURNS = 60
-"""Of more turns in a round, neighbours are taken together."""
+"""If a round has more turns, neighbouring turns are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellFigures:
-    """The figures of one backend at one setting; None where nothing was measured or too little for that figure."""
+    """The figures of one backend at one setting; None where there were no samples, or too few."""
 
     latency_p50: Estimate | None
-    """One-way latency, ns: all samples of all readers of all rounds of the paced trials."""
+    """One-way latency, ns: all samples of all readers and rounds of the paced trials."""
     latency_p99: Estimate | None
     latency_rounds_ns: tuple[float, ...]
     """The median of each round."""
     samples_count: int
-    """How many latencies that is; of round trips if only those were measured."""
+    """Number of latencies; of round trips if only those were measured."""
     round_trip_p50: Estimate | None
     """From a send to the last reader's reply, ns: all samples of all rounds of the pingpong trials."""
     round_trip_p99: Estimate | None
     round_trip_rounds_ns: tuple[float, ...]
     throughput: Estimate | None
-    """Messages per second that every reader got; median of the rounds of the saturate trials. None if one round without
-    samples is all there is."""
+    """Messages per second that every reader got: median of the rounds of the saturate trials. None if there is only one
+    round and it has no samples."""
     throughput_rounds_per_s: tuple[float, ...]
     read_p50_ns: float | None
     """Time inside `read` while saturated, waiting included: median over readers and rounds of their medians."""
@@ -51,78 +52,101 @@ class CellFigures:
     decode_p50_ns: float | None
     """Time to decode one payload: median over readers, rounds and modes of their medians."""
     writer_cpu_ns: float | None
-    """User and system CPU time per message of the saturate trials."""
+    """User and system CPU time per message in the saturate trials."""
     reader_cpu_ns: float | None
-    """As `writer_cpu_ns`, mean over the readers."""
+    """Like `writer_cpu_ns`, mean over the readers."""
     unreadable_count: int
     """Trials whose samples are missing or damaged."""
+
+    @property
+    def message_time(self) -> Estimate | None:
+        """Return the time per message while saturated, s: the inverse of the throughput."""
+        rate = self.throughput
+        return None if rate is None else replace(rate, value=1.0 / rate.value, deviations=-rate.deviations)
+
+
+def scaled(interval: Interval, factor: float) -> Interval:
+    """Return the interval in another unit."""
+    return Interval(interval.low * factor, interval.estimate * factor, interval.high * factor, interval.level)
+
+
+def inverted(interval: Interval) -> Interval:
+    """Return the interval of the inverse: of a rate for a time, of A / B for B / A."""
+    return Interval(1.0 / interval.high, 1.0 / interval.estimate, 1.0 / interval.low)
+
+
+def _of_mode(trials: Sequence[TrialResult], mode: Mode) -> list[TrialResult]:
+    """Return the trials of one mode."""
+    return [trial for trial in trials if trial.spec.mode == mode]
+
+
+def generator_of(backend: str, purpose: str, size: int) -> np.random.Generator:
+    """Return a generator for one figure of one cell, so that another cell in the run does not change its interval."""
+    return np.random.default_rng([_SEED, zlib.crc32(f"{backend} {purpose}".encode()), size])
 
 
 def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
     """Return the figures of one cell.
 
     Args:
-        run: where the samples are read from.
-        trials: those of one backend at one setting that are ok, of both modes.
+        run: the run that holds the samples.
+        trials: the sound trials of one backend at one setting, of all modes.
     """
-    paced = [one for one in trials if one.spec.mode == "paced"]
-    saturate = [one for one in trials if one.spec.mode == "saturate"]
+    paced, pingpong, saturate = (_of_mode(trials, mode) for mode in ("paced", "pingpong", "saturate"))
     rounds, unreadable = _rounds(run, paced, _latency_columns)
     p50, p99 = _p50_p99([samples for _, samples in rounds], paced, "latency")
     if p50 is not None:
         p50 = replace(p50, turns=dict(_turns(run, rounds)))
-    pingpong = [one for one in trials if one.spec.mode == "pingpong"]
     trips, unreadable_trips = _rounds(run, pingpong, _round_trip_columns)
     trip_p50, trip_p99 = _p50_p99([samples for _, samples in trips], pingpong, "round trip")
-    rates = [one.throughput_per_s for one in saturate if one.throughput_per_s]
-    readers = [one for trial in saturate for one in trial.readers]
-    writers = [one.writer for one in saturate if one.writer is not None]
+    rates = [trial.throughput_per_s for trial in saturate if trial.throughput_per_s]
+    readers = [reader for trial in saturate for reader in trial.readers]
+    writers = [trial.writer for trial in saturate if trial.writer is not None]
+    decodes = [reader.decode for trial in trials for reader in trial.readers]
     return CellFigures(
         latency_p50=p50,
         latency_p99=p99,
         latency_rounds_ns=_medians(rounds),
-        samples_count=sum(one.values.size for _, one in rounds or trips),
+        samples_count=sum(samples.values.size for _, samples in rounds or trips),
         round_trip_p50=trip_p50,
         round_trip_p99=trip_p99,
         round_trip_rounds_ns=_medians(trips),
         throughput=_throughput(run, saturate, rates),
         throughput_rounds_per_s=tuple(rates),
-        read_p50_ns=_median(one.call.p50_ns for one in readers if one.call is not None),
-        write_p50_ns=_median(one.call.p50_ns for one in writers if one.call is not None),
-        decode_p50_ns=_median(one.decode.p50_ns for trial in trials for one in trial.readers if one.decode is not None),
-        writer_cpu_ns=_cpu_ns(writers),
-        reader_cpu_ns=_cpu_ns(readers),
+        read_p50_ns=_median(reader.call.p50_ns for reader in readers if reader.call is not None),
+        write_p50_ns=_median(writer.call.p50_ns for writer in writers if writer.call is not None),
+        decode_p50_ns=_median(decode.p50_ns for decode in decodes if decode is not None),
+        writer_cpu_ns=_cpu_per_message_ns(writers),
+        reader_cpu_ns=_cpu_per_message_ns(readers),
         unreadable_count=unreadable + unreadable_trips,
     )
 
 
-def _generator(trial: TrialResult, purpose: str) -> np.random.Generator:
-    """Return a generator of the cell's own, so that adding a cell to a run changes no other's interval."""
-    return np.random.default_rng([SEED, zlib.crc32(f"{trial.spec.backend} {purpose}".encode()), trial.spec.size])
+def _cell_generator(trial: TrialResult, purpose: str) -> np.random.Generator:
+    return generator_of(trial.spec.backend, purpose, trial.spec.size)
 
 
 def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return float(np.median(found)) if found else None
+    known = list(values)
+    return float(median(known)) if known else None
 
 
-def _cpu_ns(endpoints: Sequence[EndpointResult]) -> float | None:
-    messages = sum(one.messages_count for one in endpoints)
-    seconds = sum(one.usage.user_cpu_s + one.usage.system_cpu_s for one in endpoints)
-    return seconds * 1e9 / messages if messages else None
+def _cpu_per_message_ns(endpoints: Sequence[EndpointResult]) -> float | None:
+    messages = sum(endpoint.messages_count for endpoint in endpoints)
+    return sum(map(_cpu_s, endpoints)) * 1e9 / messages if messages else None
 
 
 def _medians(rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> tuple[float, ...]:
-    return tuple(float(np.median(one.values)) for _, one in rounds)
+    return tuple(float(np.median(samples.values)) for _, samples in rounds)
 
 
 def _turns(run: Run, rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> Iterator[tuple[str, FloatArray]]:
-    """Yield the medians of the turns of each round that has any, as logarithms, by a name that no other run has."""
+    """Yield (key that no other run has, logarithms of the medians of the turns) of each round with several turns."""
     for trial, samples in rounds:
         if trial.spec.turns > 1:
             name = f"{run.info.run_id} {trial.spec.round_index}"
-            medians = [np.median(samples.values[samples.blocks == one]) for one in range(samples.blocks.max() + 1)]
-            yield name, np.log(np.maximum(medians, _LEAST_NS))
+            medians = [np.median(samples.values[samples.blocks == turn]) for turn in range(samples.blocks.max() + 1)]
+            yield name, np.log(np.maximum(medians, _MIN_NS))
 
 
 def _p50_p99(
@@ -130,12 +154,13 @@ def _p50_p99(
 ) -> tuple[Estimate | None, Estimate | None]:
     if not rounds:
         return None, None
-    p50, p99 = quantile_estimates(rounds, (0.5, 0.99), _generator(trials[0], purpose))
+    p50, p99 = quantile_estimates(rounds, (0.5, 0.99), _cell_generator(trials[0], purpose))
     return p50, p99
 
 
 def _latency_columns(trial: TrialResult) -> list[tuple[str, str]]:
-    return [(f"{one.role}.latency_ns", f"{one.role}.received_ns") for one in trial.readers if one.latency is not None]
+    roles = [reader.role for reader in trial.readers if reader.latency is not None]
+    return [(f"{role}.latency_ns", f"{role}.received_ns") for role in roles]
 
 
 def _round_trip_columns(trial: TrialResult) -> list[tuple[str, str]]:
@@ -145,12 +170,12 @@ def _round_trip_columns(trial: TrialResult) -> list[tuple[str, str]]:
 def _rounds(
     run: Run, trials: Sequence[TrialResult], columns_of: Callable[[TrialResult], list[tuple[str, str]]]
 ) -> tuple[list[tuple[TrialResult, RoundSamples]], int]:
-    """Return the samples of each round, all endpoints together, and how many rounds have none that can be used.
+    """Return the samples of each round, all endpoints together, and the number of rounds without usable samples.
 
     Args:
-        run: where they are read from.
+        run: the run that holds the samples.
         trials: one per round.
-        columns_of: names of (durations, their moments), per endpoint; none means that the trial has no such figure.
+        columns_of: names of (durations, their moments) per endpoint; empty if the trial has no such figure.
     """
     rounds: list[tuple[TrialResult, RoundSamples]] = []
     unreadable = 0
@@ -178,7 +203,7 @@ def _rounds(
 
 
 def _turn_blocks(turns: int, count: int) -> IntArray:
-    """Return the number of each message's turn; of very many, several have one number."""
+    """Return the turn number of each of `count` messages, with neighbouring turns merged if there are too many."""
     each = -(-count // turns)
     used = -(-count // each)
     return np.arange(count) // each * min(used, _MAX_TURNS) // used
@@ -188,7 +213,7 @@ def _throughput(run: Run, trials: Sequence[TrialResult], rates: Sequence[float])
     if not rates:
         return None
     blocks = _block_rates(run, trials[0]) if len(rates) == 1 else np.zeros(0)
-    return median_estimate(rates, _generator(trials[0], "throughput"), blocks.tolist())
+    return median_estimate(rates, _cell_generator(trials[0], "throughput"), blocks.tolist())
 
 
 def _block_rates(run: Run, trial: TrialResult) -> FloatArray:
@@ -203,3 +228,110 @@ def _block_rates(run: Run, trial: TrialResult) -> FloatArray:
     durations = np.diff(edges).astype(np.float64)
     rates: FloatArray = 1e9 / durations[durations > 0]
     return rates
+
+
+# Figures that no table has a column for
+
+
+def cpu_rounds_ns(trials: Sequence[TrialResult]) -> tuple[float, ...]:
+    """Return the CPU time per message of the writer and all readers together, ns, of each saturate trial."""
+    rounds = []
+    for trial in _of_mode(trials, "saturate"):
+        parts = [_cpu_s(part) / part.messages_count for part in trial.endpoints if part.messages_count > 0]
+        if trial.endpoints and len(parts) == len(trial.endpoints) and sum(parts) > 0.0:
+            rounds.append(1e9 * sum(parts))
+    return tuple(rounds)
+
+
+def cpu_estimate(trials: Sequence[TrialResult]) -> Estimate | None:
+    """Return the CPU time per message of the writer and all readers together, ns.
+
+    As in the tables, it is all CPU time over all messages of all rounds; replicates draw rounds. None with fewer than
+    two rounds.
+    """
+    rounds = cpu_rounds_ns(trials)
+    if len(rounds) < 2:
+        return None
+    generator, readers = _cell_generator(trials[0], "cpu"), trials[0].spec.readers
+    parts = np.array([_cpu_and_messages(trial) for trial in _of_mode(trials, "saturate")])
+    picks = generator.integers(len(parts), size=(REPLICATES, len(parts)))
+    value = float(_cpu_ns(parts.sum(axis=0), readers))
+    deviations = np.log(_cpu_ns(parts[picks].sum(axis=1), readers)) - np.log(value)
+    log_variance = float(np.var(np.log(rounds), ddof=1)) / len(rounds)
+    return Estimate(value, deviations, log_variance, len(rounds) - 1.0, len(rounds))
+
+
+def waiting_core_ratio(trials: Sequence[TrialResult]) -> float | None:
+    """Return the share of a core that a reader uses in paced trials, where it mostly waits; near 1 it spins.
+
+    Mean over the readers, median over the rounds.
+    """
+    return _median(
+        fmean(shares)
+        for trial in _of_mode(trials, "paced")
+        if (shares := [_cpu_s(reader) / span for reader in trial.readers if (span := _span_s(reader)) > 0.0])
+    )
+
+
+def held_ratio(trials: Sequence[TrialResult]) -> float | None:
+    """Return the share of the time of saturate trials that the writer spends inside `write` without using the CPU.
+
+    There it waits for room in the channel, or for a core. Median over the rounds; 0 to 1.
+    """
+    shares = []
+    for writer in (trial.writer for trial in _of_mode(trials, "saturate")):
+        if writer is not None and writer.call is not None and (span_s := _span_s(writer)) > 0.0:
+            inside_s = 1e-9 * writer.call.mean_ns * writer.messages_count
+            shares.append(min(1.0, max(0.0, (inside_s - _cpu_s(writer)) / span_s)))
+    return _median(shares)
+
+
+def slowest_reader_ns(trials: Sequence[TrialResult]) -> float | None:
+    """Return the latency p50 of the slowest reader of paced trials, ns: median over the rounds."""
+    return _median(max(times.values()) for times in _reader_times(trials))
+
+
+def reader_skew(trials: Sequence[TrialResult]) -> tuple[float, str] | None:
+    """Return latency p50 of the slowest reader over that of the fastest (median over the rounds), and which reader is
+    the slowest most often.
+    """
+    rounds = list(_reader_times(trials))
+    if not rounds:
+        return None
+    slowest = [max(times, key=lambda role: times[role]) for times in rounds]
+    ratio = median(max(times.values()) / min(times.values()) for times in rounds)
+    return ratio, max(sorted(set(slowest)), key=slowest.count)
+
+
+def _reader_times(trials: Sequence[TrialResult]) -> Iterator[dict[str, float]]:
+    """Yield reader → latency p50, ns, of each paced trial."""
+    for trial in _of_mode(trials, "paced"):
+        times = {reader.role: reader.latency.p50_ns for reader in trial.readers if reader.latency is not None}
+        if times and min(times.values()) > 0.0:
+            yield times
+
+
+def _cpu_and_messages(trial: TrialResult) -> tuple[float, float, float, float]:
+    """Return CPU seconds and messages of the writer, then of all readers together."""
+    writers, readers = [part for part in trial.endpoints if part.role == "writer"], trial.readers
+    return (
+        sum(map(_cpu_s, writers)),
+        float(sum(writer.messages_count for writer in writers)),
+        sum(map(_cpu_s, readers)),
+        float(sum(reader.messages_count for reader in readers)),
+    )
+
+
+def _cpu_ns(sums: FloatArray, readers: int) -> FloatArray:
+    """Return ns per message of the writer and `readers` readers; `sums` has shape (…, 4), see `_cpu_and_messages`."""
+    writer_s, written, reader_s, read = np.maximum(sums, [0.0, 1.0, 0.0, 1.0]).T
+    per_message: FloatArray = np.maximum(1e9 * (writer_s / written + readers * reader_s / read), 1e-3)
+    return per_message
+
+
+def _cpu_s(endpoint: EndpointResult) -> float:
+    return endpoint.usage.user_cpu_s + endpoint.usage.system_cpu_s
+
+
+def _span_s(endpoint: EndpointResult) -> float:
+    return (endpoint.last_ns - endpoint.first_ns) * 1e-9

@@ -1,4 +1,4 @@
-"""What must stand beside a cell's figures: stamps of its trials, failures, rates that were not held, moving cores."""
+"""Which trials enter a figure, and the notes beside a cell's figures: stamps, failures, few rounds, moving cores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ipcbench.results.model import TrialResult
 from ipcbench.stats.estimates import MIN_ROUNDS
 from ipcbench.util.units import format_significant
 
-_MAX_PLACEMENT_RATIO = 1.6
+MAX_PLACEMENT_RATIO = 1.6
+"""Placement probes of near cores and of far ones differ by more than this."""
 _MAX_REASON = 300
 _MAX_DETAILS = 3
 
@@ -18,28 +19,48 @@ PLACEMENT_NOTE = "some trials were taken with cores near to each other and some 
 
 
 def is_sound(trial: TrialResult) -> bool:
-    """Return whether a trial may enter a figure: it is ok, and nothing was lost, repeated, reordered or torn."""
+    """Return whether a trial may enter a figure: it is ok, and no message was lost, repeated, reordered or torn."""
     return trial.status == "ok" and not _errors_count(trial)
 
 
 def failure_reason(trials: Sequence[TrialResult]) -> str:
-    """Return in one line why trials failed or were skipped; each different reason once."""
+    """Return in one line why trials failed or were skipped, each distinct reason once."""
     reasons: dict[str, int] = {}
     for trial in trials:
         if not is_sound(trial):
-            reason = trial.reason or f"{_errors_count(trial)} messages were not delivered as promised"
-            reasons[one_line(reason)] = reasons.get(one_line(reason), 0) + 1
+            reason = one_line(trial.reason or f"{_errors_count(trial)} messages were not delivered as promised")
+            reasons[reason] = reasons.get(reason, 0) + 1
     return "; ".join(f"{text} ({count} trials)" if count > 1 else text for text, count in reasons.items())
 
 
 def cell_notes(trials: Sequence[TrialResult], unreadable_count: int) -> tuple[str, ...]:
-    """Return the notes of a cell that has figures, the gravest first.
+    """Return the notes of a cell that has figures, the most serious first.
 
     Args:
-        trials: all of the cell, the failed ones too.
-        unreadable_count: trials whose samples are missing or cannot be used.
+        trials: all trials of the cell, including failed ones.
+        unreadable_count: trials whose samples are missing or unusable.
     """
-    return tuple(_notes(trials, [one for one in trials if is_sound(one)], unreadable_count))
+    return tuple(_notes(trials, [trial for trial in trials if is_sound(trial)], unreadable_count))
+
+
+def stamped_count(trials: Sequence[TrialResult], kind: str) -> int:
+    """Return how many trials have a stamp that begins with `kind`: `noisy`, `oversubscribed` …"""
+    return sum(any(note.startswith(kind) for note in trial.notes) for trial in trials)
+
+
+def unsteady_count(trials: Sequence[TrialResult]) -> int:
+    """Return how many trials have an endpoint whose window's two halves disagree."""
+    return sum(not all(part.steady for part in trial.endpoints) for trial in trials)
+
+
+def placement_ns(trials: Sequence[TrialResult]) -> list[float]:
+    """Return the placement probe around each trial, ns; trials without it are left out."""
+    probes = []
+    for conditions in (trial.conditions for trial in trials):
+        if conditions is not None:
+            values = [probe for probe in (conditions.probe_before_ns, conditions.probe_after_ns) if probe]
+            probes += [fmean(values)] if values else []
+    return probes
 
 
 def printable(text: str) -> str:
@@ -48,13 +69,13 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text of a foreign program fit for a terminal: one line, no control characters, not endless."""
+    """Return another program's text fit for a terminal: one line of limited length, no control characters."""
     plain = printable(text)
     return plain if len(plain) <= _MAX_REASON else plain[: _MAX_REASON - 1] + "…"
 
 
 def _errors_count(trial: TrialResult) -> int:
-    return sum(one.integrity.errors_count for one in trial.readers)
+    return sum(reader.integrity.errors_count for reader in trial.readers)
 
 
 def _notes(trials: Sequence[TrialResult], sound: Sequence[TrialResult], unreadable_count: int) -> Iterator[str]:
@@ -64,26 +85,28 @@ def _notes(trials: Sequence[TrialResult], sound: Sequence[TrialResult], unreadab
     if unreadable_count:
         yield f"the samples of {unreadable_count} trials are missing or unusable"
     yield from _stamps(sound)
-    rounds = len({one.spec.round_index for one in sound})
+    rounds = len({trial.spec.round_index for trial in sound})
     if rounds < MIN_ROUNDS:
         yield f"only {rounds} round{'s' * (rounds != 1)}: how rounds differ is hardly known"
-    yield from _placement(sound)
-    yield from _seen(sound)
+    probes = placement_ns(sound)
+    if probes and max(probes) > MAX_PLACEMENT_RATIO * min(probes):
+        yield PLACEMENT_NOTE
+    yield from _share_seen(sound)
 
 
 def _stamps(trials: Sequence[TrialResult]) -> Iterator[str]:
-    """Yield each kind of stamp once, with how many trials bear it and their details."""
-    found: dict[str, list[str]] = {}
+    """Yield each kind of stamp once, with the number of trials that have it and the details."""
+    by_kind: dict[str, list[str]] = {}
     for trial in trials:
         stamps = dict(map(_split_stamp, trial.notes))
-        if not all(one.steady for one in trial.endpoints):
+        if unsteady_count([trial]):
             stamps.setdefault("unsteady", "")
         for kind, detail in stamps.items():
-            found.setdefault(kind, []).append(detail)
-    for kind, details in sorted(found.items()):
+            by_kind.setdefault(kind, []).append(detail)
+    for kind, details in sorted(by_kind.items()):
         share = "" if len(details) == len(trials) else f" in {len(details)} of {len(trials)} trials"
-        different = [one for one in dict.fromkeys(details) if one]
-        words = ", ".join(different[:_MAX_DETAILS]) + (", …" if len(different) > _MAX_DETAILS else "")
+        distinct = [detail for detail in dict.fromkeys(details) if detail]
+        words = ", ".join(distinct[:_MAX_DETAILS]) + (", …" if len(distinct) > _MAX_DETAILS else "")
         yield f"{kind}{share}{': ' if words else ''}{words}"
 
 
@@ -96,28 +119,11 @@ def _split_stamp(stamp: str) -> tuple[str, str]:
     return kind.strip(), detail.strip()
 
 
-def placement_ns(trials: Sequence[TrialResult]) -> list[float]:
-    """Return what the placement probe found around each trial, ns; trials without it are left out."""
-    found = []
-    for trial in trials:
-        conditions = trial.conditions
-        probes = (conditions.probe_before_ns, conditions.probe_after_ns) if conditions is not None else ()
-        values = [one for one in probes if one]
-        if values:
-            found.append(fmean(values))
-    return found
-
-
-def _placement(trials: Sequence[TrialResult]) -> Iterator[str]:
-    probes = placement_ns(trials)
-    if probes and max(probes) > _MAX_PLACEMENT_RATIO * min(probes):
-        yield PLACEMENT_NOTE
-
-
-def _seen(trials: Sequence[TrialResult]) -> Iterator[str]:
-    latest = [one.integrity for trial in trials if trial.spec.delivery == "latest_value" for one in trial.readers]
-    received = sum(one.received_count for one in latest)
-    skipped = sum(one.skipped_count for one in latest)
+def _share_seen(trials: Sequence[TrialResult]) -> Iterator[str]:
+    """Yield the share of the values that the readers of a latest_value cell saw."""
+    latest = [reader.integrity for trial in trials if trial.spec.delivery == "latest_value" for reader in trial.readers]
+    received = sum(integrity.received_count for integrity in latest)
+    skipped = sum(integrity.skipped_count for integrity in latest)
     if received and skipped:
         share = 100 * received / (received + skipped)
         yield f"readers saw {format_significant(share)} % of the values; the others were overwritten"

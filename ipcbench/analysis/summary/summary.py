@@ -1,33 +1,38 @@
-"""A run in figures: per setting (payload, readers, delivery …) its cells, ranked where they can be told apart.
+"""A run in figures: the cells of each setting, ranked where they can be told apart, and the A/A control.
 
-Cells are only ever compared inside one setting, and the delivery is part of it: what is lossless is never ranked
-against what overwrites.
+Cells are compared only within one setting. The delivery is part of the setting: a lossless backend is never ranked
+against one that overwrites.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import get_args
 
 from ipcbench.analysis.summary.cells import (
     CellStatus,
     CellSummary,
+    Control,
     Metric,
     Setting,
     SettingSummary,
     Summary,
-    setting_of,
+    time_of,
 )
-from ipcbench.analysis.summary.control import controls
 from ipcbench.analysis.summary.figures import CellFigures, cell_figures
 from ipcbench.analysis.summary.notes import cell_notes, failure_reason, is_sound, placement_ns
 from ipcbench.errors import StoreError
 from ipcbench.results.model import Floor, RunInfo, TrialResult
 from ipcbench.results.store import Run
+from ipcbench.spec import Mode
 from ipcbench.stats.decisions import rank_groups
-from ipcbench.stats.estimates import Estimate, Interval, noise_floor_ratio, paired_noise_floor_ratio, ratio
+from ipcbench.stats.estimates import MIN_ROUNDS, Estimate, Interval, noise_floor_ratio, paired_noise_floor_ratio, ratio
+from ipcbench.stats.student import student_975
+
+_METRICS: dict[Mode, Metric] = {"paced": "latency", "pingpong": "round trip", "saturate": "throughput"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +44,23 @@ class _Cell:
 
 
 def summarise(run: Run) -> Summary:
-    """Return the figures of a run, from what is stored alone; the same run gives the same figures.
+    """Return the figures of a run, from stored data alone; the same run always gives the same figures.
 
     Raises:
-        StoreError: trials of different rates under one setting, which must not be joined.
+        StoreError: one setting has trials at different rates, which must not be joined.
     """
     groups: dict[Setting, dict[str, list[TrialResult]]] = {}
     for trial in run.trials:
-        groups.setdefault(setting_of(trial), {}).setdefault(trial.spec.backend, []).append(trial)
+        groups.setdefault(Setting.of(trial), {}).setdefault(trial.spec.backend, []).append(trial)
     cells = {
         setting: [_cell(run, name, trials) for name, trials in by_backend.items()]
         for setting, by_backend in sorted(groups.items())
     }
-    noise = _noise([[cell.figures for cell in one] for one in cells.values()])
+    noise = _noise([[cell.figures for cell in group] for group in cells.values()])
     probes = placement_ns(run.trials)
     return Summary(
         info=run.info,
-        settings=tuple(_summarise_setting(run, setting, one, noise) for setting, one in cells.items()),
+        settings=tuple(_summarise_setting(run, setting, group, noise) for setting, group in cells.items()),
         noise_ratios=noise,
         controls=controls(run),
         placement_ns=(min(probes), max(probes)) if probes else None,
@@ -63,29 +68,48 @@ def summarise(run: Run) -> Summary:
     )
 
 
+def controls(run: Run) -> tuple[Control, ...]:
+    """Return the A/A control of each mode; a mode with fewer than three rounds of two sound trials has none."""
+    singles = {trial.spec: trial for trial in run.trials if is_sound(trial)}
+    logs: dict[tuple[Metric, str, int], list[float]] = {}
+    for twin in run.controls:
+        single = singles.get(replace(twin.spec, twin=False))
+        if single is not None and is_sound(twin) and (first := single.main_figure) and (second := twin.main_figure):
+            key = _METRICS[twin.spec.mode], twin.spec.backend, twin.spec.payload_bytes
+            logs.setdefault(key, []).append(math.log(second / first))
+    return tuple(Control(*key, _mean_ratio(ratios)) for key, ratios in logs.items() if len(ratios) >= MIN_ROUNDS)
+
+
+def _mean_ratio(logs: Sequence[float]) -> Interval:
+    """Return the geometric mean of ratios, given as logarithms."""
+    half = student_975(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    low, middle, high = (math.exp(fmean(logs) + shift) for shift in (-half, 0.0, half))
+    return Interval(low, middle, high)
+
+
 def _noise(settings: Sequence[Sequence[CellFigures]]) -> dict[Metric, float]:
-    figures = [one for setting in settings for one in setting]
-    latencies = [[one.latency_p50 for one in setting if one.latency_p50 is not None] for setting in settings]
+    figures = [cell for setting in settings for cell in setting]
+    latencies = [[cell.latency_p50 for cell in setting if cell.latency_p50 is not None] for setting in settings]
     paired = paired_noise_floor_ratio(latencies)
-    found: dict[Metric, float | None] = {
-        "latency": noise_floor_ratio([one.latency_rounds_ns for one in figures]) if paired is None else paired,
-        "round trip": noise_floor_ratio([one.round_trip_rounds_ns for one in figures]),
-        "throughput": noise_floor_ratio([one.throughput_rounds_per_s for one in figures]),
+    ratios: dict[Metric, float | None] = {
+        "latency": noise_floor_ratio([cell.latency_rounds_ns for cell in figures]) if paired is None else paired,
+        "round trip": noise_floor_ratio([cell.round_trip_rounds_ns for cell in figures]),
+        "throughput": noise_floor_ratio([cell.throughput_rounds_per_s for cell in figures]),
     }
-    return {metric: ratio for metric, ratio in found.items() if ratio is not None}
+    return {metric: ratio for metric, ratio in ratios.items() if ratio is not None}
 
 
 def _cell(run: Run, backend: str, trials: Sequence[TrialResult]) -> _Cell:
-    sound = tuple(one for one in trials if is_sound(one))
+    sound = tuple(trial for trial in trials if is_sound(trial))
     return _Cell(backend, tuple(trials), sound, cell_figures(run, sound))
 
 
 def _absent_sizes(run: Run, settings: Sequence[Setting]) -> tuple[str, ...]:
-    seen = {one.size for one in settings}
+    seen = {setting.size for setting in settings}
     return tuple(
-        f"size {one['size']:,}: no trial was made; the run is {run.info.status}"
-        for one in run.info.payloads
-        if isinstance(one.get("size"), int) and one["size"] not in seen
+        f"size {payload['size']:,}: no trial was made; the run is {run.info.status}"
+        for payload in run.info.payloads
+        if isinstance(payload.get("size"), int) and payload["size"] not in seen
     )
 
 
@@ -93,51 +117,39 @@ def _summarise_setting(
     run: Run, setting: Setting, cells: Sequence[_Cell], noise: Mapping[Metric, float]
 ) -> SettingSummary:
     times = {metric: _times(cells, metric) for metric in get_args(Metric)}
-    ranks = {metric: _ranks(found, noise.get(metric, 0.0)) for metric, found in times.items()}
-    metric: Metric | None = next((one for one, found in times.items() if found), None)
+    ranks = {metric: _ranks(estimates, noise.get(metric, 0.0)) for metric, estimates in times.items()}
+    metric: Metric | None = next((name for name, estimates in times.items() if estimates), None)
     main = times[metric] if metric else {}
     ratios = _ratios_to_best(main)
     rows = [
         replace(
-            _summarise_cell(run, setting, one),
-            rank=ranks[metric].get(one.backend) if metric else None,
-            ratio=ratios.get(one.backend),
-            round_trip_rank=ranks["round trip"].get(one.backend),
-            throughput_rank=ranks["throughput"].get(one.backend),
+            _summarise_cell(run, setting, cell),
+            rank=ranks[metric].get(cell.backend) if metric else None,
+            ratio=ratios.get(cell.backend),
+            round_trip_rank=ranks["round trip"].get(cell.backend),
+            throughput_rank=ranks["throughput"].get(cell.backend),
         )
-        for one in cells
+        for cell in cells
     ]
-    rows += [_unmeasured(setting, name, reason) for name, reason in _left_out(run.info, cells).items()]
+    rows += [CellSummary(setting, name, "skipped", reason) for name, reason in _left_out(run.info, cells).items()]
     rows.sort(key=lambda row: _order(row, main))
     return SettingSummary(setting, metric, _offered_rate(setting, cells), tuple(rows))
 
 
 def _times(cells: Sequence[_Cell], metric: Metric) -> dict[str, Estimate]:
-    """Return backend → time by this metric; of a throughput its inverse, the time per message."""
-    found: dict[str, Estimate | None] = {}
-    for one in cells:
-        rate = one.figures.throughput
-        found[one.backend] = {
-            "latency": one.figures.latency_p50,
-            "round trip": one.figures.round_trip_p50,
-            "throughput": _per_message(rate) if rate is not None else None,
-        }[metric]
-    return {name: time for name, time in found.items() if time is not None}
+    """Return backend → time by this metric."""
+    return {cell.backend: time for cell in cells if (time := time_of(cell.figures, metric)) is not None}
 
 
 def _ranks(times: Mapping[str, Estimate], noise_ratio: float) -> dict[str, int]:
     return dict(zip(times, rank_groups(list(times.values()), noise_ratio), strict=True))
 
 
-def _per_message(rate: Estimate) -> Estimate:
-    return replace(rate, value=1.0 / rate.value, deviations=-rate.deviations)
-
-
 def _ratios_to_best(times: Mapping[str, Estimate]) -> dict[str, Interval]:
     if not times:
         return {}
     best = min(times, key=lambda name: times[name].value)
-    return {name: Interval(1.0, 1.0, 1.0) if name == best else ratio(one, times[best]) for name, one in times.items()}
+    return {name: Interval(1.0, 1.0, 1.0) if name == best else ratio(time, times[best]) for name, time in times.items()}
 
 
 def _order(row: CellSummary, times: Mapping[str, Estimate]) -> tuple[float, float, str]:
@@ -147,40 +159,68 @@ def _order(row: CellSummary, times: Mapping[str, Estimate]) -> tuple[float, floa
 
 
 def _offered_rate(setting: Setting, cells: Sequence[_Cell]) -> float | None:
-    rates = {trial.spec.rate_per_s for one in cells for trial in one.trials if trial.spec.mode == "paced"}
+    rates = {trial.spec.rate_per_s for cell in cells for trial in cell.trials if trial.spec.mode == "paced"}
     if len(rates) > 1:
         raise StoreError(f"size {setting.size:,}: paced trials at different rates cannot be joined: {sorted(rates)}")
     return rates.pop() if rates else None
 
 
 def _left_out(info: RunInfo, cells: Sequence[_Cell]) -> dict[str, str]:
-    """Return the backends of the sweep that have no trial at this setting, and why."""
+    """Return the backends of the sweep without a trial at this setting, with the reason."""
     planned = info.sweep.get("backends", ())
     reasons = dict.fromkeys(map(str, planned), f"not reached: the run is {info.status}") | dict(info.skipped)
-    measured = {one.backend for one in cells}
+    measured = {cell.backend for cell in cells}
     return {name: reason for name, reason in reasons.items() if name not in measured}
 
 
-def _unmeasured(setting: Setting, backend: str, reason: str) -> CellSummary:
-    return replace(_summarise_figures(setting, backend, None), status="skipped", reason=reason)
-
-
 def _summarise_cell(run: Run, setting: Setting, cell: _Cell) -> CellSummary:
-    """Return a cell by itself: neither ranked nor compared yet."""
-    summary = replace(
-        _summarise_figures(setting, cell.backend, cell.figures if cell.sound else None),
+    """Return a cell by itself, not ranked yet."""
+    status: CellStatus = "ok"
+    if not cell.sound:
+        status = "skipped" if all(trial.status == "skipped" for trial in cell.trials) else "failed"
+    summary = CellSummary(
+        setting,
+        cell.backend,
+        status,
+        reason="" if cell.sound else failure_reason(cell.trials),
         trials_count=len(cell.trials),
-        clean_count=sum(one.stamp == "clean" for one in cell.sound),
-        failed_count=sum(one.status != "skipped" and not is_sound(one) for one in cell.trials),
-        rounds_count=len({one.spec.round_index for one in cell.sound}),
-        figures=cell.figures if cell.sound else None,
+        clean_count=sum(trial.stamp == "clean" for trial in cell.sound),
+        failed_count=sum(trial.status != "skipped" and not is_sound(trial) for trial in cell.trials),
+        rounds_count=len({trial.spec.round_index for trial in cell.sound}),
         trials=cell.sound,
     )
     if not cell.sound:
-        status: CellStatus = "skipped" if all(one.status == "skipped" for one in cell.trials) else "failed"
-        return replace(summary, status=status, reason=failure_reason(cell.trials))
-    summary = replace(summary, notes=cell_notes(cell.trials, cell.figures.unreadable_count))
+        return summary
+    summary = replace(
+        _with_figures(summary, cell.figures), notes=cell_notes(cell.trials, cell.figures.unreadable_count)
+    )
     return summary if run.info.floor is None else _with_floor(summary, run.info.floor)
+
+
+def _with_figures(summary: CellSummary, figures: CellFigures) -> CellSummary:
+    rates = figures.throughput_rounds_per_s
+    rate = median(rates) if rates else None
+    return replace(
+        summary,
+        figures=figures,
+        latency_p50_ns=_interval(figures.latency_p50),
+        latency_p99_ns=_interval(figures.latency_p99),
+        round_trip_p50_ns=_interval(figures.round_trip_p50),
+        round_trip_p99_ns=_interval(figures.round_trip_p99),
+        throughput_per_s=rate,
+        throughput_interval_per_s=_interval(figures.throughput),
+        throughput_bytes_per_s=rate * summary.setting.payload_bytes if rate is not None else None,
+        read_p50_ns=figures.read_p50_ns,
+        write_p50_ns=figures.write_p50_ns,
+        decode_p50_ns=figures.decode_p50_ns,
+        writer_cpu_ns=figures.writer_cpu_ns,
+        reader_cpu_ns=figures.reader_cpu_ns,
+        samples_count=figures.samples_count,
+    )
+
+
+def _interval(estimate: Estimate | None) -> Interval | None:
+    return None if estimate is None else estimate.interval()
 
 
 def _with_floor(summary: CellSummary, floor: Floor) -> CellSummary:
@@ -193,45 +233,4 @@ def _with_floor(summary: CellSummary, floor: Floor) -> CellSummary:
         latency_floor_ratio=p50.estimate / harness_ns if p50 is not None and harness_ns > 0 else None,
         memory_bandwidth_ratio=rate / memory if rate is not None and memory else None,
         cold_memory_bandwidth_ratio=rate / cold if rate is not None and cold else None,
-    )
-
-
-def _summarise_figures(setting: Setting, backend: str, figures: CellFigures | None) -> CellSummary:
-    p50 = figures.latency_p50 if figures else None
-    p99 = figures.latency_p99 if figures else None
-    trip_p50 = figures.round_trip_p50 if figures else None
-    trip_p99 = figures.round_trip_p99 if figures else None
-    throughput = figures.throughput if figures else None
-    rates = figures.throughput_rounds_per_s if figures else ()
-    rate = median(rates) if rates else None
-    return CellSummary(
-        setting=setting,
-        backend=backend,
-        status="ok",
-        reason="",
-        rank=None,
-        ratio=None,
-        latency_p50_ns=p50.interval() if p50 else None,
-        latency_p99_ns=p99.interval() if p99 else None,
-        round_trip_p50_ns=trip_p50.interval() if trip_p50 else None,
-        round_trip_p99_ns=trip_p99.interval() if trip_p99 else None,
-        throughput_per_s=rate,
-        throughput_interval_per_s=throughput.interval() if throughput else None,
-        throughput_bytes_per_s=rate * setting.payload_bytes if rate is not None else None,
-        round_trip_rank=None,
-        throughput_rank=None,
-        read_p50_ns=figures.read_p50_ns if figures else None,
-        write_p50_ns=figures.write_p50_ns if figures else None,
-        decode_p50_ns=figures.decode_p50_ns if figures else None,
-        writer_cpu_ns=figures.writer_cpu_ns if figures else None,
-        reader_cpu_ns=figures.reader_cpu_ns if figures else None,
-        latency_floor_ratio=None,
-        memory_bandwidth_ratio=None,
-        cold_memory_bandwidth_ratio=None,
-        rounds_count=0,
-        samples_count=figures.samples_count if figures else 0,
-        trials_count=0,
-        clean_count=0,
-        failed_count=0,
-        notes=(),
     )

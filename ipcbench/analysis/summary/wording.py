@@ -1,4 +1,4 @@
-"""A run in sentences: titles, verdicts, the header block and the legend; the same in every format."""
+"""A run in sentences, the same in every format: titles, verdicts and the header block."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
-from ipcbench.analysis.summary.facts import stamped_count
+from ipcbench.analysis.summary.notes import stamped_count
 from ipcbench.stats.decisions import MIN_DIFFERENCE_RATIO
 from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
-_LEAST_BOUND, _MOST_BOUND = 0.01, 99.0
+_MIN_BOUND, _MAX_BOUND = 0.01, 99.0
 
 _METRIC_WORDS: Mapping[Metric, str] = {
     "latency": "one-way latency",
@@ -24,13 +24,13 @@ _CONTROL_WORDS: Mapping[Metric, str] = {**_METRIC_WORDS, "throughput": "throughp
 
 
 def size_words(setting: Setting) -> str:
-    """Return the size as its payload kind counts it: entries of a dict, otherwise bytes."""
+    """Return the size in the unit of its payload kind: entries of a dict, otherwise bytes."""
     return plural(setting.size, "entry", "entries") if setting.payload == "dict" else format_bytes(setting.size)
 
 
-def plural(count: int, one: str, many: str) -> str:
+def plural(count: int, singular: str, many: str) -> str:
     """Return `1 reader` or `3 readers`."""
-    return f"{count:,} {one if count == 1 else many}"
+    return f"{count:,} {singular if count == 1 else many}"
 
 
 def joined(names: Sequence[str]) -> str:
@@ -39,7 +39,7 @@ def joined(names: Sequence[str]) -> str:
 
 
 def family_words(setting: Setting) -> str:
-    """Return what settings of all sizes have in common."""
+    """Return what the settings of a family have in common: codec, readers, delivery, and what is unusual."""
     parts = [setting.codec, plural(setting.readers, "reader", "readers"), setting.delivery]
     if setting.touch != "header":
         parts.append(f"readers touch {setting.touch}")
@@ -50,26 +50,37 @@ def family_words(setting: Setting) -> str:
     return ", ".join(parts)
 
 
+def payload_line(setting: Setting) -> str:
+    """Return kind, size in its own unit and encoded bytes: `dict of 10 entries = 521 B`."""
+    return f"{setting.payload} of {size_words(setting)} = {setting.payload_bytes:,} B"
+
+
 def setting_title(setting: Setting) -> str:
-    """Return kind, size in its own unit, bytes on the wire, codec, readers and delivery."""
-    return f"{setting.payload} of {size_words(setting)} = {setting.payload_bytes:,} B, {family_words(setting)}"
+    """Return payload, codec, readers and delivery."""
+    return f"{payload_line(setting)}, {family_words(setting)}"
+
+
+def interval_words(interval: Interval, unit: str = "") -> str:
+    """Return an estimate with its interval: `53.7 µs [45.1–60.2]` for the unit ` µs`."""
+    low, high = format_significant(interval.low), format_significant(interval.high)
+    return f"{format_significant(interval.estimate)}{unit} [{low}–{high}]"
 
 
 def ratio_words(ratio: Interval) -> str:
-    """Return a ratio with its interval: `2.26 [1.75–3.07]`; bounds that only say "anything" are cut, <0.01 and >99."""
-    low = "<0.01" if ratio.low < _LEAST_BOUND else format_significant(ratio.low)
-    high = ">99" if ratio.high > _MOST_BOUND else format_significant(ratio.high)
+    """Return a ratio with its interval: `2.26 [1.75–3.07]`; meaningless bounds are shown as <0.01 and >99."""
+    low = "<0.01" if ratio.low < _MIN_BOUND else format_significant(ratio.low)
+    high = ">99" if ratio.high > _MAX_BOUND else format_significant(ratio.high)
     return f"{format_significant(ratio.estimate)} [{low}–{high}]"
 
 
-def verdict(one: SettingSummary) -> str:
+def verdict(ranking: SettingSummary) -> str:
     """Return in one line what may be concluded at this setting, and nothing more."""
-    ranked = [cell for cell in one.cells if cell.rank is not None]
-    if not ranked or one.ranked_by is None:
+    ranked = [cell for cell in ranking.cells if cell.rank is not None]
+    if not ranked or ranking.ranked_by is None:
         return "No verdict: nothing was measured."
-    what = _METRIC_WORDS[one.ranked_by]
+    what = _METRIC_WORDS[ranking.ranked_by]
     best = [cell for cell in ranked if cell.rank == 1]
-    figures = joined([_main_figure(cell, one) for cell in best])
+    figures = joined([_main_figure(cell, ranking.ranked_by) for cell in best])
     if len(ranked) == 1:
         text = f"Only {best[0].backend} was measured: {figures}"
     elif len(best) == 1:
@@ -80,23 +91,23 @@ def verdict(one: SettingSummary) -> str:
     following = ranked[len(best)] if len(best) < len(ranked) else None
     if following is not None and following.ratio is not None:
         text += f"; next is {following.backend}, {ratio_words(following.ratio)} times as slow"
-    return f"{text}.{_other_words(one)}{_caveats(one)}"
+    return f"{text}.{_other_words(ranking)}{_caveats(ranking)}"
 
 
-def _main_figure(cell: CellSummary, one: SettingSummary) -> str:
-    p50 = {"latency": cell.latency_p50_ns, "round trip": cell.round_trip_p50_ns}.get(one.ranked_by or "")
+def _main_figure(cell: CellSummary, metric: Metric) -> str:
+    p50 = {"latency": cell.latency_p50_ns, "round trip": cell.round_trip_p50_ns}.get(metric)
     if p50 is not None:
         return format_duration_ns(p50.estimate)
     return f"{format_significant((cell.throughput_per_s or 0.0) / 1e3)} k messages/s"
 
 
-def _other_words(one: SettingSummary) -> str:
-    """Return who leads by the metrics that the table is not ordered by."""
+def _other_words(ranking: SettingSummary) -> str:
+    """Return which backends lead by the metrics that do not order the table."""
     text = ""
-    if one.ranked_by == "latency":
-        text += _leaders_words("round trip", "Shortest", {cell.backend: cell.round_trip_rank for cell in one.cells})
-    if one.ranked_by != "throughput":
-        text += _leaders_words("throughput", "Highest", {cell.backend: cell.throughput_rank for cell in one.cells})
+    if ranking.ranked_by == "latency":
+        text += _leaders_words("round trip", "Shortest", {cell.backend: cell.round_trip_rank for cell in ranking.cells})
+    if ranking.ranked_by != "throughput":
+        text += _leaders_words("throughput", "Highest", {cell.backend: cell.throughput_rank for cell in ranking.cells})
     return text
 
 
@@ -110,9 +121,9 @@ def _leaders_words(what: str, praise: str, ranks: Mapping[str, int | None]) -> s
     return f" {praise} {what}: {joined(first)}."
 
 
-def _caveats(one: SettingSummary) -> str:
-    """Return what speaks against those that lead by any metric, so that nobody wins without a word of it."""
-    measured = [cell for cell in one.cells if cell.status == "ok"]
+def _caveats(ranking: SettingSummary) -> str:
+    """Return what speaks against the backends that lead by any metric, so that no win hides it."""
+    measured = [cell for cell in ranking.cells if cell.status == "ok"]
     first = [cell for cell in measured if 1 in {cell.rank, cell.round_trip_rank, cell.throughput_rank}]
     counts = {"failed": [(cell.failed_count, cell.trials_count) for cell in first]}
     stamps = ["noisy"]
@@ -120,19 +131,19 @@ def _caveats(one: SettingSummary) -> str:
         stamps.append("oversubscribed")
     for stamp in stamps:
         counts[stamp] = [(stamped_count(cell.trials, stamp), len(cell.trials)) for cell in first]
-    found = []
+    warnings = []
     for kind, shares in counts.items():
         backends: dict[tuple[int, int], list[str]] = {}
         for cell, share in zip(first, shares, strict=True):
             if share[0]:
                 backends.setdefault(share, []).append(cell.backend)
         if backends:
-            found.append(f"{kind}: {', '.join(_shares(backends))}")
-    return f" Beware: {'; '.join(found)}." if found else ""
+            warnings.append(f"{kind}: {', '.join(_shares(backends))}")
+    return f" Beware: {'; '.join(warnings)}." if warnings else ""
 
 
 def _shares(shares: Mapping[tuple[int, int], Sequence[str]]) -> Iterator[str]:
-    """Yield `2 of 15 trials of shm`, and the next ones without the word."""
+    """Yield `2 of 15 trials of shm`, then the others without the word "trials"."""
     word = " trials"
     for (count, trials_count), backends in shares.items():
         each = " each" if len(backends) > 1 else ""
@@ -141,7 +152,7 @@ def _shares(shares: Mapping[tuple[int, int], Sequence[str]]) -> Iterator[str]:
 
 
 def header(summary: Summary) -> tuple[str, ...]:
-    """Return what a reader must know before any number: run, machine, harness floor, oversubscription, noise, gaps."""
+    """Return what to know before any figure: run, machine, harness floor, oversubscription, noise, gaps."""
     return tuple(_header(summary))
 
 
@@ -155,19 +166,20 @@ def _header(summary: Summary) -> Iterator[str]:
         yield f"harness floor: {writer} writer and {reader} reader per message; it is part of every figure"
         if info.floor.wakeup_ns is not None:
             yield f"wake-up floor: {format_duration_ns(info.floor.wakeup_ns)} to wake a process that sleeps on a pipe"
-    yield from (_load_words(summary, readers) for readers in sorted({one.setting.readers for one in summary.settings}))
+    settings = [ranking.setting for ranking in summary.settings]
+    yield from (_load_words(summary, readers) for readers in sorted({setting.readers for setting in settings}))
     yield _noise_words(summary)
     yield from _control_words(summary.controls)
     if summary.placement_ns is not None:
-        times = " to ".join(dict.fromkeys(format_duration_ns(one) for one in summary.placement_ns))
-        yield f"placement: a cache line goes from core to core and is seen in {times}, interpreter included"
-    if any(one.setting.delivery == "latest_value" for one in summary.settings):
+        times = " to ".join(dict.fromkeys(map(format_duration_ns, summary.placement_ns)))
+        yield f"placement: a cache line takes {times} from one core to another, interpreter included"
+    if any(setting.delivery == "latest_value" for setting in settings):
         yield (
-            "latest_value: readers get the newest value and older ones are overwritten; never compare these figures "
+            "latest_value: readers get the latest value and older ones are overwritten; never compare these figures "
             "with every_message"
         )
     yield from (f"left out: {name}: {reason}" for name, reason in info.skipped.items())
-    yield from (f"problem: {one}" for one in summary.problems)
+    yield from (f"problem: {problem}" for problem in summary.problems)
 
 
 def _machine_words(summary: Summary) -> str:
@@ -194,7 +206,8 @@ def _load_words(summary: Summary, readers: int) -> str:
     text = f"load: {readers + 1} processes on {_cores(summary) or 'an unknown number of'} cores"
     if isinstance(cores, int | float) and readers + 1 > cores:
         text += (
-            ": oversubscribed; they take turns, so latencies hold waiting for a core, and more cores may reorder ranks"
+            ": oversubscribed; they take turns, so latencies include time spent waiting for a core, and more cores may "
+            "change the ranks"
         )
     return text
 
@@ -204,17 +217,17 @@ def _control_words(controls: Sequence[Control]) -> Iterator[str]:
     if not controls:
         return
     first = controls[0]
-    found = joined([f"{ratio_words(one.ratio)} in {_CONTROL_WORDS[one.metric]}" for one in controls])
+    ratios = joined([f"{ratio_words(control.ratio)} in {_CONTROL_WORDS[control.metric]}" for control in controls])
     text = (
-        f"control: {first.backend} at {first.payload_bytes:,} B, twice a round; the second is {found} times the first"
+        f"control: {first.backend} at {first.payload_bytes:,} B, twice a round; the second is {ratios} times the first"
     )
-    unlike = [_CONTROL_WORDS[one.metric] for one in controls if not one.agrees]
+    unlike = [_CONTROL_WORDS[control.metric] for control in controls if not control.agrees]
     yield f"{text}; it should be 1: doubt small differences in {joined(unlike)}" if unlike else text
 
 
 def _noise_words(summary: Summary) -> str:
     if not summary.noise_ratios:
-        return "noise: unknown, for it takes two rounds of a cell; differences are judged by their intervals alone"
+        return "noise: unknown, it takes two rounds of a cell; differences are judged by their intervals alone"
     metric, noise = next(iter(summary.noise_ratios.items()))
     least = max(noise, MIN_DIFFERENCE_RATIO)
     return (

@@ -1,8 +1,8 @@
-"""Chrome trace JSON of what surrounded the worst messages of each paced trial, for ui.perfetto.dev.
+"""Chrome JSON trace of the messages around the worst ones of each paced trial, for ui.perfetto.dev.
 
-Each window is a process of its own, with its writer and readers as threads and its own zero of time: a slice for each
-write and for each read up to the receipt, an arrow from the send to each receipt, a mark where the schedule wanted the
-message sent. Slices of a track follow one another and never overlap.
+Each window is a separate process with its own zero of time; its writer and readers are threads. It has a slice for each
+write and for each read up to the receipt, an arrow from the send to each receipt, and a mark at each intended send
+time. Slices of a track never overlap.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ipcbench.analysis.exporters.common import Export, Rows, Selection, received_at, select
-from ipcbench.analysis.summary.cells import setting_of
+from ipcbench.analysis.exporters.common import Export, MatchedRows, Selection, matched_rows, select
+from ipcbench.analysis.summary.cells import Setting
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import size_words
 from ipcbench.results.model import TrialResult
@@ -30,17 +30,17 @@ NEIGHBOURS_COUNT = 4
 """Messages shown before and after the outlier."""
 
 _INSIDE_NS = 100
-"""An arrow is fastened so far inside its slice, where no rounding of a viewer can put it outside."""
+"""An arrow ends this far inside its slice, where no rounding of a viewer can move it outside."""
 
 _Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """A call of one endpoint; times of CLOCK_MONOTONIC."""
+    """A call of one endpoint; times are of CLOCK_MONOTONIC."""
 
     row: int
-    """Which message: its row in the writer's columns."""
+    """Row of the message in the writer's columns."""
     start_ns: int
     end_ns: int
     arguments: Mapping[str, Any]
@@ -56,13 +56,13 @@ class _Traffic:
 
     trial: TrialResult
     columns: Mapping[str, IntArray]
-    rows: Mapping[str, Rows]
+    rows: Mapping[str, MatchedRows]
     """By reader."""
     worst_ns: IntArray
-    """Latency of each of the writer's messages at the reader that got it last; 0 if no receipt is stored."""
+    """Latency of each message at the reader that got it last; 0 if no receipt is stored."""
 
 
-def as_perfetto(run: Run) -> Export:
+def as_chrome(run: Run) -> Export:
     """Return the windows around the worst messages of each paced trial.
 
     Raises:
@@ -86,42 +86,42 @@ def _traffic(selection: Selection, trial: TrialResult) -> _Traffic | None:
     columns = selection.samples(trial)
     if not columns:
         return None
-    rows: dict[str, Rows] = {}
+    rows: dict[str, MatchedRows] = {}
     for reader in trial.readers:
-        found = received_at(columns, reader.role)
+        matched = matched_rows(columns, reader.role)
         calls, received = columns.get(f"{reader.role}.read_ns"), columns.get(f"{reader.role}.received_ns")
-        if found is None or calls is None or received is None or calls.size != received.size:
+        if matched is None or calls is None or received is None or calls.size != received.size:
             selection.leave_out(trial, f"{reader.role} has no one-way times that fit its receipts")
             return None
-        rows[reader.role] = found
+        rows[reader.role] = matched
     sent, writes = columns["writer.sent_ns"], columns.get("writer.write_ns")
     if writes is None or writes.size != sent.size:
         selection.leave_out(trial, "the writer has no times of its writes")
         return None
     worst: IntArray = np.zeros(sent.size, dtype=np.int64)
-    for role, one in rows.items():
-        np.maximum.at(worst, one.writer, columns[f"{role}.latency_ns"][one.reader])
+    for role, matched in rows.items():
+        np.maximum.at(worst, matched.writer, columns[f"{role}.latency_ns"][matched.reader])
     return _Traffic(trial, columns, rows, worst)
 
 
 def _outliers(traffic: _Traffic) -> list[int]:
-    """Return the rows of the worst messages, the worst first; none that is in the window of one before."""
+    """Return the rows of the worst messages, the worst first; none lies in the window of a worse one."""
     chosen: list[int] = []
     for row in np.argsort(-traffic.worst_ns, kind="stable").tolist():
         if len(chosen) == WORST_COUNT or traffic.worst_ns[row] <= 0:
             break
-        if all(abs(row - one) > NEIGHBOURS_COUNT for one in chosen):
+        if all(abs(row - other) > NEIGHBOURS_COUNT for other in chosen):
             chosen.append(row)
     return chosen
 
 
 def _apart(slices: Iterable[_Slice]) -> list[_Slice]:
-    """Return slices of one track that do not overlap: each begins when the one before has ended, or later."""
+    """Return the slices of a track without overlap: each begins no earlier than the previous one ends."""
     kept: list[_Slice] = []
-    for one in slices:
-        start_ns = max(one.start_ns, kept[-1].end_ns) if kept else one.start_ns
-        if start_ns < one.end_ns:
-            kept.append(replace(one, start_ns=start_ns))
+    for call in slices:
+        start_ns = max(call.start_ns, kept[-1].end_ns) if kept else call.start_ns
+        if start_ns < call.end_ns:
+            kept.append(replace(call, start_ns=start_ns))
     return kept
 
 
@@ -129,10 +129,10 @@ class _Window:
     """One outlier and its neighbours.
 
     Args:
-        traffic: of the trial.
+        traffic: the trial's.
         row: the outlier's.
         rank: 1 for the worst of the trial.
-        numbers: gives numbers that no other process, thread or arrow of the file has.
+        numbers: yields numbers that are unique in the file, for processes, threads and arrows.
     """
 
     def __init__(self, traffic: _Traffic, row: int, rank: int, numbers: Iterator[int]) -> None:
@@ -145,22 +145,22 @@ class _Window:
         self._tracks = {"writer": self._writes(), **{role: self._reads(role) for role in traffic.rows}}
         self._process = next(numbers)
         self._threads = {role: next(numbers) for role in self._tracks}
-        starts = [one.start_ns for track in self._tracks.values() for one in track]
+        starts = [call.start_ns for track in self._tracks.values() for call in track]
         self._origin_ns = min([*starts, *self._column("writer.intended_ns")])
 
     def events(self) -> Iterator[_Event]:
         """Yield names first, then slices, marks and arrows."""
         yield from self._names()
         for role, track in self._tracks.items():
-            for one in track:
-                more = {"dur": (one.end_ns - one.start_ns) / 1e3, "args": one.arguments}
-                yield self._event("X", "write" if role == "writer" else "read", role, one.start_ns, **more)
+            for call in track:
+                more = {"dur": (call.end_ns - call.start_ns) / 1e3, "args": call.arguments}
+                yield self._event("X", "write" if role == "writer" else "read", role, call.start_ns, **more)
         for due_ns in self._column("writer.intended_ns"):
             yield self._event("i", "due", "writer", due_ns, s="t")
         yield from self._arrows()
 
     def _column(self, name: str) -> list[int]:
-        """Return the part of a writer's column that is in the window."""
+        """Return the part of a writer's column that lies in the window."""
         part: list[int] = self._traffic.columns[name][self._first : self._last + 1].tolist()
         return part
 
@@ -175,24 +175,24 @@ class _Window:
     def _reads(self, role: str) -> list[_Slice]:
         columns, rows = self._traffic.columns, self._traffic.rows[role]
         inside = np.flatnonzero((rows.writer >= self._first) & (rows.writer <= self._last))
-        found = []
+        slices = []
         for row, place in zip(rows.writer[inside].tolist(), rows.reader[inside].tolist(), strict=True):
             received, call, latency = (
                 int(columns[f"{role}.{name}"][place]) for name in ("received_ns", "read_ns", "latency_ns")
             )
             about = {"message": row, "latency us": latency / 1e3, "outlier": row == self._row}
-            found.append(_Slice(row, received - call, received, about))
-        return _apart(found)
+            slices.append(_Slice(row, received - call, received, about))
+        return _apart(slices)
 
     def _names(self) -> Iterator[_Event]:
         trial = self._traffic.trial
         spec, worst = trial.spec, format_duration_ns(float(self._traffic.worst_ns[self._row]))
-        title = f"{spec.backend}, {spec.payload} of {size_words(setting_of(trial))}, round {spec.round_index}"
+        title = f"{spec.backend}, {spec.payload} of {size_words(Setting.of(trial))}, round {spec.round_index}"
         names: list[tuple[str, str, Any]] = [
             ("writer", "process_name", f"{title}: outlier {self._rank}, {worst}"),
             ("writer", "process_sort_index", self._process),
         ]
-        if trial.notes:  # shown beside the process's name
+        if trial.notes:  # shown beside the name of the process
             names.append(("writer", "process_labels", one_line("; ".join(trial.notes))))
         for role, number in self._threads.items():
             names += [(role, "thread_name", role), (role, "thread_sort_index", number)]
@@ -201,8 +201,8 @@ class _Window:
             yield {"ph": "M", "name": name, "pid": self._process, "tid": self._threads[role], "args": {key: value}}
 
     def _arrows(self) -> Iterator[_Event]:
-        """Yield both ends of an arrow for every write and each read of the same message."""
-        writes = {one.row: one for one in self._tracks["writer"]}
+        """Yield both ends of an arrow from every write to each read of the same message."""
+        writes = {write.row: write for write in self._tracks["writer"]}
         for role, track in self._tracks.items():
             for read in track if role != "writer" else ():
                 write, received_ns = writes.get(read.row), read.end_ns - max(1, read.margin_ns)
@@ -212,6 +212,6 @@ class _Window:
                     yield self._event("f", "message", role, received_ns, id=number, bp="e")
 
     def _event(self, phase: str, name: str, role: str, at_ns: int, **more: Any) -> _Event:
-        """Return an event at a moment, in µs since the window's first."""
+        """Return an event at a moment, in µs since the start of the window."""
         moment = {"pid": self._process, "tid": self._threads[role], "ts": (at_ns - self._origin_ns) / 1e3}
         return {"ph": phase, "name": name, "cat": "ipcbench", **moment, **more}

@@ -71,8 +71,8 @@ def ns(us: float) -> int:
 
 def tracks_of(events: list[dict[str, Any]]) -> dict[tuple[int, int], list[dict[str, Any]]]:
     found: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for one in sorted((one for one in events if one["ph"] == "X"), key=lambda one: float(one["ts"])):
-        found.setdefault((one["pid"], one["tid"]), []).append(one)
+    for event in sorted((event for event in events if event["ph"] == "X"), key=lambda event: float(event["ts"])):
+        found.setdefault((event["pid"], event["tid"]), []).append(event)
     return found
 
 
@@ -80,19 +80,19 @@ def check_trace(events: list[dict[str, Any]]) -> None:
     """Check that slices nest, that every arrow has both ends inside a slice of one message, that all has a name."""
     tracks = tracks_of(events)
     for track in tracks.values():
-        assert all(ns(one["ts"]) + ns(one["dur"]) <= ns(after["ts"]) for one, after in pairwise(track))
+        assert all(ns(before["ts"]) + ns(before["dur"]) <= ns(after["ts"]) for before, after in pairwise(track))
 
-    def slice_at(one: dict[str, Any]) -> dict[str, Any]:
-        at = ns(one["ts"])
-        around = [s for s in tracks[one["pid"], one["tid"]] if ns(s["ts"]) <= at < ns(s["ts"]) + ns(s["dur"])]
-        assert len(around) == 1, one
+    def slice_at(event: dict[str, Any]) -> dict[str, Any]:
+        at = ns(event["ts"])
+        around = [s for s in tracks[event["pid"], event["tid"]] if ns(s["ts"]) <= at < ns(s["ts"]) + ns(s["dur"])]
+        assert len(around) == 1, event
         return around[0]
 
-    starts = {one["id"]: one for one in events if one["ph"] == "s"}
-    ends = {one["id"]: one for one in events if one["ph"] == "f"}
+    starts = {event["id"]: event for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
     assert starts
     assert starts.keys() == ends.keys()
-    assert len(starts) + len(ends) == sum(one["ph"] in "sf" for one in events)
+    assert len(starts) + len(ends) == sum(event["ph"] in "sf" for event in events)
     for number, start in starts.items():
         end = ends[number]
         write, read = slice_at(start), slice_at(end)
@@ -100,9 +100,9 @@ def check_trace(events: list[dict[str, Any]]) -> None:
         assert write["args"]["message"] == read["args"]["message"]
         assert start["pid"] == end["pid"]
         assert start["ts"] <= end["ts"]
-    named = {(one["pid"], one["tid"]) for one in events if one["name"] == "thread_name"}
+    named = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
     assert named >= tracks.keys()
-    assert {one["pid"] for one in events} == {one["pid"] for one in events if one["name"] == "process_name"}
+    assert {event["pid"] for event in events} == {event["pid"] for event in events if event["name"] == "process_name"}
     assert len({tid for _, tid in named}) == len(named)
 
 
@@ -118,7 +118,7 @@ def test_a_trace_has_valid_windows_of_every_paced_trial(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", CELLS, ALL_MODES)
     events = trace_of(run)
     check_trace(events)
-    titles = [one["args"]["name"] for one in events if one["name"] == "process_name"]
+    titles = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert len(titles) == 2 * 2 * 3 * 3  # backends × sizes × rounds × outliers
     assert len(set(titles)) == len(titles)
 
@@ -130,18 +130,18 @@ def test_the_worst_message_is_in_the_first_window_with_its_neighbours(tmp_path: 
 
     events = trace_of(stalled(tmp_path / "run", stall))
     check_trace(events)
-    first = [one for one in events if one["pid"] == events[0]["pid"]]
+    first = [event for event in events if event["pid"] == events[0]["pid"]]
     assert first[0]["args"] == {"name": "zmq, dict of 10 entries, round 0: outlier 1, 510 µs"}
-    threads = {one["args"]["name"]: one["tid"] for one in first if one["name"] == "thread_name"}
+    threads = {event["args"]["name"]: event["tid"] for event in first if event["name"] == "thread_name"}
     assert list(threads) == ["writer", "reader-0", "reader-1"]
-    slices = [one for one in first if one["ph"] == "X"]
-    assert {one["args"]["message"] for one in slices} == set(range(96, 105))
-    (outlier,) = (one for one in slices if one["tid"] == threads["reader-1"] and one["args"]["outlier"])
+    slices = [event for event in first if event["ph"] == "X"]
+    assert {call["args"]["message"] for call in slices} == set(range(96, 105))
+    (outlier,) = (call for call in slices if call["tid"] == threads["reader-1"] and call["args"]["outlier"])
     assert outlier["args"]["latency us"] == 510.0
-    sent = next(one for one in slices if one["tid"] == threads["writer"] and one["args"]["message"] == 100)
+    sent = next(call for call in slices if call["tid"] == threads["writer"] and call["args"]["message"] == 100)
     assert ns(outlier["ts"]) + ns(outlier["dur"]) - ns(sent["ts"]) == 510_000 - 60
-    assert sum(one["name"] == "due" for one in first) == 9
-    assert min(one["ts"] for one in first if "ts" in one) == 0
+    assert sum(event["name"] == "due" for event in first) == 9
+    assert min(event["ts"] for event in first if "ts" in event) == 0
 
 
 def test_slices_that_would_overlap_are_cut(tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def test_a_window_at_either_end_and_equal_latencies(tmp_path: Path) -> None:
     events = trace_of(stalled(tmp_path / "run", ends, readers=1))
     check_trace(events)
     messages = [
-        {one["args"]["message"] for one in events if one["ph"] == "X" and one["pid"] == pid}
-        for pid in dict.fromkeys(one["pid"] for one in events)
+        {event["args"]["message"] for event in events if event["ph"] == "X" and event["pid"] == pid}
+        for pid in dict.fromkeys(event["pid"] for event in events)
     ]
     assert messages[:2] == [set(range(5)), set(range(345, 350))]
 
