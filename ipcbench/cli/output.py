@@ -83,7 +83,7 @@ def read_run(folder: Path) -> tuple[Run, Tables]:
 
 def print_tables(found: Sequence[Tables], form: str) -> None:
     """Print the tables of one run or several: as CSV under one head, as JSON one document, in a list if several."""
-    from ipcbench.analysis.report import export, render
+    from ipcbench.analysis.report import render
 
     if form == "text":
         for index, one in enumerate(found):
@@ -92,10 +92,10 @@ def print_tables(found: Sequence[Tables], form: str) -> None:
     elif form == "markdown":
         sys.stdout.write("\n".join(map(render.as_markdown, found)))
     elif form == "csv":
-        first, *rest = map(export.as_csv, found)
+        first, *rest = map(render.as_csv, found)
         sys.stdout.write(first + "".join(text.partition("\n")[2] for text in rest))
     else:
-        documents = [export.as_json(one) for one in found]
+        documents = [render.as_json(one) for one in found]
         sys.stdout.write(documents[0] if len(documents) == 1 else f"[\n{','.join(documents)}]\n")
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
 
@@ -106,9 +106,9 @@ def write_tables(found: Tables, folder: Path) -> None:
     Raises:
         StoreError: the disk refuses.
     """
-    from ipcbench.analysis.report import export, render
+    from ipcbench.analysis.report import render
 
-    for name, text in ((MARKDOWN_FILE, render.as_markdown(found)), (CSV_FILE, export.as_csv(found))):
+    for name, text in ((MARKDOWN_FILE, render.as_markdown(found)), (CSV_FILE, render.as_csv(found))):
         write_file(folder / name, text.encode())
 
 

@@ -73,8 +73,7 @@ def _write_plots(groups: tuple[ChartGroup, ...], found: Tables, folder: Path) ->
 
 
 def _write_page(groups: tuple[ChartGroup, ...], run: Run, found: Tables, path: Path) -> None:
-    from ipcbench.analysis.report.page import report_html
-    from ipcbench.analysis.report.page_words import headline_words
+    from ipcbench.analysis.report.page import headline_words, report_html
     from ipcbench.cli.output import write_file
 
     write_file(path, report_html(found, groups, headline_words(run, found)).encode())

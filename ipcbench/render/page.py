@@ -5,14 +5,25 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from ipcbench.render.charts import ChartGroup
 from ipcbench.render.page_data import groups_json
 
 _ASSETS = files("ipcbench.render") / "assets"
 _SCRIPTS = ("plotly-basic.min.js", "report.js")
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """One fact in a few words at the head of a page."""
+
+    text: str
+    tone: Literal["good", "plain", "warn", "bad"]
+    target: str
+    """Id of the section that says more."""
 
 
 def render_page(template: str, groups: Sequence[ChartGroup], **values: Any) -> str:

@@ -4,21 +4,67 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
-from ipcbench.analysis.report.page_words import PageWords, badges, failure_rows, noise_rows
+from ipcbench.analysis.charts.sizes import payload_line
+from ipcbench.analysis.findings import Finding, explain
+from ipcbench.analysis.recommend.question import Question
+from ipcbench.analysis.recommend.recommend import recommend
 from ipcbench.analysis.report.tables import Tables
-from ipcbench.analysis.summary.cells import Summary
+from ipcbench.analysis.summary.cells import SettingSummary, Summary
 from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.summary.wording import family_words, joined, plural, setting_title, verdict
+from ipcbench.errors import IpcbenchError
 from ipcbench.render.charts import ChartGroup
-from ipcbench.render.page import render_page
+from ipcbench.render.page import Badge, render_page
+from ipcbench.results.store import Run
 from ipcbench.util.units import format_duration_ns, format_significant
 
 _TEMPLATE = files("ipcbench.analysis.report") / "assets" / "report.html.j2"
 _MAX_YEAR_S = 2e11
+_MOST_PROOFS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictLine:
+    """One answer: for which setting, and what."""
+
+    topic: str
+    sentence: str
+    detail: str = ""
+    """Evidence, runner-up, what would change it; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingLine:
+    """One thing that the figures tell, with the figure it rests on and what to do about it."""
+
+    sentence: str
+    evidence: str = ""
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageWords:
+    """The sentences at the head of a report; an empty part is left out of the page."""
+
+    verdicts: tuple[VerdictLine, ...]
+    crossovers: tuple[str, ...] = ()
+    findings: tuple[FindingLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRow:
+    """A cell without figures, or with trials left out."""
+
+    backend: str
+    where: str
+    status: str
+    reason: str
 
 
 def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) -> str:
@@ -111,3 +157,87 @@ def _noise(summary: Summary) -> Mapping[str, str]:
         low, high = summary.placement_ns
         found["placement probe"] = f"{format_duration_ns(low)} to {format_duration_ns(high)}"
     return found
+
+
+def headline_words(run: Run, tables: Tables) -> PageWords:
+    """Return what `recommend` answers for each setting, and the crossovers and findings of the tables."""
+    summary = tables.summary
+    return PageWords(
+        verdicts=tuple(_verdict(run, summary, one) for one in summary.settings),
+        crossovers=tuple(f"{one.title}: {remark}" for one in tables.matrices for remark in one.remarks[:-1]),
+        findings=tuple(FindingLine(one.sentence, _proof_words(one), one.action) for one in explain(summary)),
+    )
+
+
+def _verdict(run: Run, summary: Summary, one: SettingSummary) -> VerdictLine:
+    setting = one.setting
+    topic = f"{payload_line(setting)}, {family_words(setting)}"
+    needs = ("latest-value",) if setting.delivery == "latest_value" else ()
+    try:
+        question = Question(setting.payload_bytes, setting.readers, needs=needs)
+        return VerdictLine(topic, recommend(run, question, summary=summary).sentence())
+    except IpcbenchError as error:
+        return VerdictLine(topic, verdict(one), f"No recommendation: {error}")
+
+
+def _proof_words(finding: Finding) -> str:
+    """Return the foremost cells that a finding rests on, and the threshold they are above."""
+    cells = [f"{one.backend} at {one.payload_bytes:,} B" for one in finding.evidence]
+    more = [f"{len(cells) - _MOST_PROOFS} more"] if len(cells) > _MOST_PROOFS else []
+    return f"{finding.means}, above {format_significant(finding.threshold)}: {joined(cells[:_MOST_PROOFS] + more)}"
+
+
+def badges(summary: Summary) -> tuple[Badge, ...]:
+    """Return the state of the run, the noise, oversubscription, and what failed or is missing."""
+    return tuple(_badges(summary))
+
+
+def _badges(summary: Summary) -> Iterator[Badge]:
+    info = summary.info
+    done = plural(info.rounds_done, "round", "rounds")
+    yield Badge(f"{info.status}, {done}", "good" if info.status == "complete" else "warn", "run")
+    cells = [cell for one in summary.settings for cell in one.cells]
+    measured = [cell for cell in cells if cell.status == "ok"]
+    if any(note.startswith("oversubscribed") for cell in measured for note in cell.notes):
+        yield Badge("oversubscribed", "warn", "noise")
+    if "latency" in summary.noise_ratios:
+        yield Badge(f"noise {format_significant(100 * summary.noise_ratios['latency'])} %", "plain", "noise")
+    noisy = sum(any(note.startswith("noisy") for note in cell.notes) for cell in measured)
+    if noisy:
+        yield Badge(f"{noisy} of {len(measured)} cells noisy", "warn", "noise")
+    failed = sum(cell.status == "failed" for cell in cells)
+    partly = sum(cell.status == "ok" and cell.failed_count > 0 for cell in cells)
+    if failed or partly:
+        yield Badge(f"{plural(failed + partly, 'cell', 'cells')} with failures", "bad", "failures")
+    else:
+        yield Badge("no failures", "good", "failures")
+    skipped = {cell.backend for cell in cells if cell.status == "skipped"} | set(info.skipped)
+    if skipped:
+        yield Badge(f"{plural(len(skipped), 'backend', 'backends')} left out", "warn", "failures")
+
+
+def failure_rows(summary: Summary) -> tuple[FailureRow, ...]:
+    """Return every cell that failed, was skipped, or lost trials, and every backend that was left out, with reasons."""
+    rows = [
+        FailureRow(name, "whole run", "left out", one_line(reason)) for name, reason in summary.info.skipped.items()
+    ]
+    for one in summary.settings:
+        for cell in one.cells:
+            where = setting_title(one.setting)
+            if cell.status != "ok" and cell.backend not in summary.info.skipped:
+                rows.append(FailureRow(cell.backend, where, cell.status, one_line(cell.reason)))
+            elif cell.failed_count:
+                note = next((note for note in cell.notes if " trials failed" in note), "")
+                rows.append(FailureRow(cell.backend, where, "partly failed", note))
+    return tuple(rows)
+
+
+def noise_rows(summary: Summary) -> tuple[FailureRow, ...]:
+    """Return every cell with notes on how it was taken, once for each note."""
+    return tuple(
+        FailureRow(cell.backend, payload_line(one.setting), "noisy" if note.startswith("noisy") else "noted", note)
+        for one in summary.settings
+        for cell in one.cells
+        for note in cell.notes
+        if cell.status == "ok" and note.startswith(("noisy", "unsteady", "page faults", "only ", "the samples"))
+    )

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipcbench.analysis.findings import Finding, explain
-from ipcbench.analysis.report.matrix import matrices
-from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary
+from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary
+from ipcbench.analysis.summary.crossover import lead_changes, leaders
+from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.notes import one_line, printable
 from ipcbench.analysis.summary.summary import summarise
-from ipcbench.analysis.summary.wording import header, ratio_words, setting_title, verdict
-from ipcbench.render.table import NOT_MEASURED, Column, Table, number
+from ipcbench.analysis.summary.wording import (
+    family_words,
+    header,
+    joined,
+    ratio_words,
+    setting_title,
+    size_words,
+    verdict,
+)
+from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
 from ipcbench.results.store import Run
 from ipcbench.stats.decisions import Interval
 
 _TOO_FEW = "n/a"
+BEST_MARK = "*"
+SHARED_MARK = "="
+_MATRIX_TITLES: Mapping[Metric, str] = {
+    "latency": "One-way latency p50, µs",
+    "round trip": "Round trip p50, µs",
+    "throughput": "Throughput, k messages/s to each reader",
+}
+_MAX_SIZES = 6
+"""Of one matrix: more do not fit beside the names in 100 columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +58,7 @@ def tables(run: Run) -> Tables:
     return Tables(
         header=tuple(one_line(line) for line in header(summary)),
         payload_tables=tuple(_printable(_payload_table(one)) for one in summary.settings),
-        matrices=tuple(map(_printable, matrices(summary))),
+        matrices=tuple(map(_printable, _matrices(summary))),
         findings=explain(summary),
         legend=_legend(summary),
         summary=summary,
@@ -142,7 +160,7 @@ def _legend(summary: Summary) -> tuple[str, ...]:
 
 def _payload_table(one: SettingSummary) -> Table:
     common = _common_notes(one.cells)
-    letters = _letters(one.cells, common)
+    letters = footnote_letters(note for cell in one.cells for note in cell_remarks(cell) if note not in common)
     ranks = [cell.rank for cell in one.cells]
     shown = _shown(one.cells)
     return Table(
@@ -150,7 +168,7 @@ def _payload_table(one: SettingSummary) -> Table:
         remarks=(verdict(one), *(f"All: {note}." for note in common)),
         columns=(
             Column(("", "rank")),
-            Column(("", "backend"), "left"),
+            Column(("", "backend"), "left", names_row=True),
             *(figure.column for figure in shown),
             Column(("", "notes"), "left"),
         ),
@@ -186,11 +204,59 @@ def _common_notes(cells: Sequence[CellSummary]) -> tuple[str, ...]:
     return tuple(note for note in measured[0] if all(note in notes for notes in measured))
 
 
-def _letters(cells: Sequence[CellSummary], common: Sequence[str]) -> dict[str, str]:
-    """Return note → letter, in the order of appearance: a to z, then aa, ab …"""
-    notes = dict.fromkeys(note for cell in cells for note in cell_remarks(cell) if note not in common)
-    return {note: chr(97 + index) if index < 26 else _letter_pair(index) for index, note in enumerate(notes)}
+def _matrices(summary: Summary) -> Iterator[Table]:
+    """Yield a matrix backend × size of each metric for each kind of payload measured at several sizes."""
+    for settings in families(summary):
+        if len(settings) < 2:
+            continue
+        for metric in _MATRIX_TITLES:
+            noise = summary.noise_ratios.get(metric, 0.0)
+            if any(leaders(one, metric) for one in settings):
+                for start in range(0, len(settings), _MAX_SIZES):
+                    yield _matrix(settings, settings[start : start + _MAX_SIZES], metric, noise)
 
 
-def _letter_pair(index: int) -> str:
-    return chr(96 + index // 26) + chr(97 + index % 26)
+def _matrix(
+    family: Sequence[SettingSummary], settings: Sequence[SettingSummary], metric: Metric, noise_ratio: float
+) -> Table:
+    backends = list(dict.fromkeys(cell.backend for one in family for cell in one.cells))
+    first = settings[0].setting
+    changes = tuple(one.sentence() for one in lead_changes(family, metric, noise_ratio))
+    remarks = changes or (_no_crossover(family, metric),)
+    marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
+    return Table(
+        title=f"{_MATRIX_TITLES[metric]}: {first.payload}, {family_words(first)}",
+        remarks=(*remarks, marks),
+        columns=(
+            Column(("", "backend"), "left", names_row=True),
+            *(Column((size_words(one.setting), f"{one.setting.payload_bytes:,} B")) for one in settings),
+        ),
+        rows=tuple((name, *(_entry(one, name, metric) for one in settings)) for name in backends),
+    )
+
+
+def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
+    always = frozenset.intersection(*(first for one in family if (first := leaders(one, metric))))
+    if always:
+        verb = "has" if len(always) == 1 else "have"
+        return f"No crossover: {joined(sorted(always))} {verb} the first rank at every size, alone or shared."
+    return "No clear crossover: ranks overlap from each size to the next."
+
+
+def _entry(one: SettingSummary, backend: str, metric: Metric) -> str:
+    cell = next((cell for cell in one.cells if cell.backend == backend), None)
+    if cell is None:
+        return f"{NOT_MEASURED}  "
+    if cell.status != "ok":
+        return f"{cell.status}  "
+    text = _figure(cell, metric)
+    first = leaders(one, metric)
+    mark = "" if backend not in first else BEST_MARK if len(first) == 1 else SHARED_MARK
+    return f"{text} {mark or ' '}"
+
+
+def _figure(cell: CellSummary, metric: Metric) -> str:
+    if metric == "throughput":
+        return number(cell.throughput_per_s, 1e3)
+    p50 = cell.latency_p50_ns if metric == "latency" else cell.round_trip_p50_ns
+    return number(p50.estimate if p50 is not None else None, 1e3)
