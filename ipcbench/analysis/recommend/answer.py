@@ -271,8 +271,8 @@ def _expected_lines(answer: Recommendation) -> Iterator[str]:
 def _candidate_line(answer: Recommendation, candidate: Candidate) -> str:
     beware = "; ".join(doubt.text for doubt in candidate.doubts if doubt.grave and candidate.backend in doubt.text)
     tail = f" ({beware})" if beware else ""
-    figure = figure_words(candidate.expected, answer.axis)
-    return f"{candidate.rank} {candidate.backend}: {figure}, {ratio_words(candidate.ratio)} {_RATIO_WORDS[answer.axis]}{tail}"
+    figure, times = figure_words(candidate.expected, answer.axis), _RATIO_WORDS[answer.axis]
+    return f"{candidate.rank} {candidate.backend}: {figure}, {ratio_words(candidate.ratio)} {times}{tail}"
 
 
 def _doubt_line(doubt: Doubt) -> str:
