@@ -21,12 +21,12 @@ EXIT_FAILED = 1
 @click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", help="Form.")
 def diff(a: str, b: str, form: str) -> None:
     """Compare, show."""
-    from ipcbench.trace.compare import diff_render
+    from ipcbench.trace.compare import render
     from ipcbench.trace.compare.diff import diff as compared
     from ipcbench.trace.compare.methods import read_methods
 
     found = compared(*(read_methods([Path(one)], keep_times=True) for one in (a, b)))
-    forms = {"text": diff_render.as_text, "markdown": diff_render.as_markdown, "json": diff_render.as_json}
+    forms = {"text": render.as_text, "markdown": render.as_markdown, "json": render.as_json}
     sys.stdout.write(forms[form](found))
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
 

@@ -13,8 +13,8 @@ from ipcbench import trace
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.compare.check import Outcome, check, parse_condition
 from ipcbench.trace.compare.diff import Diff, diff
-from ipcbench.trace.compare.diff_render import as_json, as_markdown, as_text
 from ipcbench.trace.compare.methods import Methods, read_methods
+from ipcbench.trace.compare.render import as_json, as_markdown, as_text
 from tests.trace.logs import V1, head, row
 from tests.trace.made import HOSTILE, Made, both_sides
 

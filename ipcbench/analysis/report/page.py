@@ -26,6 +26,27 @@ from ipcbench.util.units import format_duration_ns, format_significant
 
 _TEMPLATE = files("ipcbench.analysis.report") / "assets" / "report.html.j2"
 _MAX_YEAR_S = 2e11
+_LABELS = {
+    "skip": "Skip to the verdict",
+    "theme": "Switch between light and dark",
+    "state": "State of the run",
+    "sections": "Sections",
+    "reproduce": "Reproduce",
+    "command": "This is the command that made the run; name another folder, or none, to keep both.",
+    "copy": "Copy",
+    "footer": "Made by ipcbench from the stored run alone; nothing was measured again.",
+}
+_SECTIONS = {
+    "verdict": "Verdict",
+    "findings": "Findings",
+    "tables": "Tables",
+    "plots": "Plots",
+    "method": "Method",
+    "machine": "Machine",
+    "noise": "Noise",
+    "failures": "Failures",
+    "reproduce": "Reproduce",
+}
 _MOST_PROOFS = 5
 
 
@@ -82,8 +103,16 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
     return render_page(
         _TEMPLATE.read_text(encoding="utf-8"),
         groups,
-        info=summary.info,
-        started=_date(summary.info.started_unix_s),
+        language="en",
+        brand="ipcbench report",
+        labels=_LABELS,
+        sections=[
+            (key, text)
+            for key, text in _SECTIONS.items()
+            if (key != "findings" or words.findings) and (key != "plots" or groups)
+        ],
+        title=summary.info.run_id,
+        subtitle=_subtitle(summary),
         words=words,
         badges=badges(summary),
         tables=tables,
@@ -106,10 +135,14 @@ def reproduce(summary: Summary) -> str:
     return f"import json\nfrom ipcbench import SweepSpec, run\n\nrun(SweepSpec.from_dict(json.loads({sweep})))"
 
 
-def _date(unix_s: float) -> str:
-    if not 0 <= unix_s < _MAX_YEAR_S:
-        return "at an unknown time"
-    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+def _subtitle(summary: Summary) -> str:
+    machine, unix_s = summary.info.machine, summary.info.started_unix_s
+    known = 0 <= unix_s < _MAX_YEAR_S
+    text = f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC" if known else "at an unknown time"
+    if machine.get("cpu_model"):
+        text += f" · {machine['cpu_model']}"
+    cores = machine.get("usable_cores")
+    return f"{text}, {cores:g} cores" if isinstance(cores, int | float) else text
 
 
 def _facts(summary: Summary) -> Mapping[str, Mapping[str, str]]:
@@ -195,7 +228,7 @@ def badges(summary: Summary) -> tuple[Badge, ...]:
 def _badges(summary: Summary) -> Iterator[Badge]:
     info = summary.info
     done = plural(info.rounds_done, "round", "rounds")
-    yield Badge(f"{info.status}, {done}", "good" if info.status == "complete" else "warn", "run")
+    yield Badge(f"{info.status}, {done}", "good" if info.status == "complete" else "warn", "top")
     cells = [cell for one in summary.settings for cell in one.cells]
     measured = [cell for cell in cells if cell.status == "ok"]
     if any(note.startswith("oversubscribed") for cell in measured for note in cell.notes):

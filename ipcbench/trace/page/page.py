@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from ipcbench.render.page import render_page
+from ipcbench.render.page import Badge, render_page
+from ipcbench.render.table import Table
 from ipcbench.trace.page.charts import chart_groups
 from ipcbench.trace.page.sample import draw
 from ipcbench.trace.page.words import word
@@ -19,26 +20,7 @@ from ipcbench.trace.report.words import Language
 from ipcbench.trace.report.words import word as report_word
 
 _TEMPLATE = files("ipcbench.trace.page") / "assets" / "trace.html.j2"
-_NAMES = ("method", "stage")
-
-
-@dataclass(frozen=True, slots=True)
-class Badge:
-    """A word on the state of the trace, and where to read more."""
-
-    text: str
-    tone: str
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
-class PageTable:
-    """A table; `name_column` is the column that names a row and stays in sight."""
-
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-    name_column: int
+_LABELS = ("skip", "theme", "state", "sections", "reproduce", "command", "copy", "footer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +29,7 @@ class PageGroup:
 
     title: str
     overall: str
-    tables: list[PageTable]
+    tables: tuple[Table, ...]
 
 
 def trace_html(report: Report, paths: Sequence[Path], language: Language = "en") -> str:
@@ -68,8 +50,17 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
         _TEMPLATE.read_text(encoding="utf-8"),
         groups,
         language=language,
+        brand=word("brand", language),
+        labels={key: word(key, language) for key in _LABELS},
+        sections=[
+            ("findings", report_word("findings", language)),
+            *([("plots", word("plots", language))] if groups else []),
+            ("figures", word("figures", language)),
+            ("audit", report_word("audit", language)),
+            ("reproduce", word("reproduce", language)),
+        ],
         title=", ".join(path.name or str(path) for path in paths),
-        quiet=", ".join(map(str, paths)),
+        subtitle=", ".join(map(str, paths)),
         badges=list(_badges(report, language)),
         findings=[render.sentence(one, report.total_ns, language) for one in report.findings],
         objections=[render.objection_text(one, language) for one in report.objections],
@@ -77,7 +68,7 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
             PageGroup(
                 f"{group.segment.source}: {group.segment.name}" if several else group.segment.name,
                 render.overall(group, language),
-                [_table(title, table, language) for title, table in render.tables(group, language)],
+                tuple(render.tables(group, language)),
             )
             for group in report.gathered.sums.groups
         ],
@@ -85,13 +76,6 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
         word=lambda key: word(key, language),
         said=lambda key: report_word(key, language),
     )
-
-
-def _table(title: str, table: render.Table, language: Language) -> PageTable:
-    head, rows = table
-    names = {report_word(key, language) for key in _NAMES}
-    column = next((index for index, text in enumerate(head) if text in names), 0)
-    return PageTable(title, head, rows, column)
 
 
 def _badges(report: Report, language: Language) -> Iterator[Badge]:

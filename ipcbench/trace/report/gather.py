@@ -15,7 +15,7 @@ from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_segment, read_tally
 from ipcbench.trace.record.files import SEGMENT_SUFFIX, TALLY_SUFFIX
-from ipcbench.trace.report.sums import Sums
+from ipcbench.trace.report.sums import TrafficTotals
 from ipcbench.util.files import as_store_errors, regular
 
 _OWN_SUFFIXES = (SEGMENT_SUFFIX, TALLY_SUFFIX)
@@ -26,7 +26,7 @@ class Gathered:
     """All that was read."""
 
     paths: tuple[Path, ...]
-    sums: Sums
+    sums: TrafficTotals
     notes: Notes
 
 
@@ -36,7 +36,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     Raises:
         StoreError: there is no such path, it cannot be read, or no call is in any of them.
     """
-    sums, notes = Sums(), Notes()
+    sums, notes = TrafficTotals(), Notes()
     texts: list[Path] = []
     named: list[Path] = []
     found: list[Path] = []
@@ -95,7 +95,7 @@ def _is_segment(path: Path) -> bool:
         return file.read(8) == SEGMENT_MAGIC
 
 
-def _read_own(path: Path, servers: Servers, sums: Sums, notes: Notes) -> None:
+def _read_own(path: Path, servers: Servers, sums: TrafficTotals, notes: Notes) -> None:
     if path.suffix == TALLY_SUFFIX or (path.suffix != SEGMENT_SUFFIX and not _is_segment(path)):
         for bulk in read_tally(path, notes):
             sums.add_bulk(bulk)

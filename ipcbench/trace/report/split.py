@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch, Ints
 from ipcbench.trace.record.buffers import wide_bytes
-from ipcbench.trace.report.figures import ms, percent
 from ipcbench.trace.report.words import Language, word
-from ipcbench.util.units import format_duration_ns
+from ipcbench.util.units import format_duration_ns, format_ms, format_percent
 
 
 @dataclass(slots=True)
@@ -131,16 +130,16 @@ def known_calls(batch: Batch) -> npt.NDArray[np.bool_] | None:
     return None if column is None else column != UNKNOWN_NS
 
 
-def split_rows(split: Split, language: Language) -> list[list[str]]:
+def split_rows(split: Split, language: Language) -> list[tuple[str, str, str]]:
     """Return the rows that stand below `wait` in a table of stages; shares are of the joined calls' own time."""
     if not split.joined_count:
         return []
-    total = split.total_ns or 1.0
     rows = []
     for name in PARTS:
         ns: float = getattr(split, f"{name}_ns")
         if name == "server" or split.is_whole:
-            rows.append([word(name if name == "server" else f"split {name}", language), ms(ns), percent(ns / total)])
+            shown = word(name if name == "server" else f"split {name}", language)
+            rows.append((shown, format_ms(ns), format_percent(ns / (split.total_ns or 1.0))))
     return rows
 
 
@@ -149,7 +148,7 @@ def split_text(split: Split, calls_count: int, language: Language) -> str:
     if not split.answered_count or split.total_ns <= 0:
         return ""
     text = word("transport share", language).format(
-        share=percent(split.transport_ratio), joined=split.joined_count, calls=calls_count
+        share=format_percent(split.transport_ratio), joined=split.joined_count, calls=calls_count
     )
     if split.offset_error_ns:
         text += word("offset", language).format(error=format_duration_ns(split.offset_error_ns))

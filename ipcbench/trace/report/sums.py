@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +12,6 @@ import numpy.typing as npt
 
 from ipcbench.stats.histogram import Histogram
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Bulk, Ints, Segment, printable
-from ipcbench.trace.report.extremes import Extreme, add_extremes
 from ipcbench.trace.report.split import Split
 from ipcbench.util.bins import bin_bounds
 
@@ -20,7 +20,21 @@ _PAIRS_COUNT = 2000
 _MOST_GROUPS = 200
 _MOST_METHODS = 1000
 _MOST_WORKERS = 2000
+_TOP_COUNT = 5
 OTHER = "(other)"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Extreme:
+    """One of the few calls that are shown by themselves; `order` is what they are chosen by."""
+
+    order: int
+    call_id: int
+    method: str
+    total_ns: int
+    stage_ns: tuple[int, ...]
+    sent_bytes: int
+    recv_bytes: int
 
 
 @dataclass(slots=True)
@@ -133,7 +147,7 @@ class GroupSums:
         return sum(ns for name, ns in zip(self.stages, self.stage_ns, strict=True) if name in names)
 
 
-class Sums:
+class TrafficTotals:
     """Groups by source, segment and stages; beyond some hundred, one for each set of stages, and then one for all."""
 
     def __init__(self) -> None:
@@ -174,8 +188,8 @@ class Sums:
             group.outside_ns = (group.outside_ns or 0.0) + float(batch.outside_ns.sum(dtype=np.float64))
         _add_worker(group, batch.segment.worker, len(batch.ids), float(batch.total_ns.sum(dtype=np.float64)))
         _add_methods(group, _folded(group, batch))
-        add_extremes(group.slowest, batch, batch.total_ns)
-        add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
+        _add_extremes(group.slowest, batch, batch.total_ns)
+        _add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
 
     def add_bulk(self, bulk: Bulk) -> None:
         """Add calls without records."""
@@ -293,3 +307,24 @@ def _keep_first(sums: MethodSums, batch: Batch, chosen: Ints) -> None:
         some = chosen[:room]
         moved = batch.sent_bytes[some] + batch.recv_bytes[some]
         sums.pairs += zip(batch.total_ns[some].tolist(), moved.tolist(), strict=True)
+
+
+def _add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
+    """Keep the few calls that are largest in `order`; of equals, those with the smaller id."""
+    if len(kept) >= _TOP_COUNT and order.max() <= kept[-1].order:
+        return
+    least = np.partition(order, -min(_TOP_COUNT, len(order)))[-min(_TOP_COUNT, len(order))]
+    chosen = np.concatenate([np.flatnonzero(order > least), np.flatnonzero(order == least)[:_TOP_COUNT]])
+    kept += [
+        Extreme(
+            int(order[index]),
+            int(batch.ids[index]),
+            printable(batch.methods[int(batch.method[index])]),
+            int(batch.total_ns[index]),
+            tuple(batch.stage_ns[index].tolist()),
+            int(batch.sent_bytes[index]),
+            int(batch.recv_bytes[index]),
+        )
+        for index in chosen.tolist()
+    ]
+    kept[:] = heapq.nsmallest(_TOP_COUNT, kept, key=lambda one: (-one.order, one.call_id))
