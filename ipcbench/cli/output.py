@@ -57,10 +57,10 @@ def show_run(folder: Path, form: str) -> bool:
     Raises:
         StoreError: not a folder of results, or one that cannot be read.
     """
-    run, found = read_run(folder)
-    print_tables([found], form)
+    run, shown = read_run(folder)
+    print_tables([shown], form)
     try:
-        write_tables(found, folder)
+        write_tables(shown, folder)
     except StoreError as error:  # somebody else's folder can be read all the same
         click.echo(f"warning: {error}; {MARKDOWN_FILE} and {CSV_FILE} are not written", err=True)
     return any(trial.status == "ok" for trial in run.trials)
@@ -81,26 +81,26 @@ def read_run(folder: Path) -> tuple[Run, Tables]:
     return run, tables(run)
 
 
-def print_tables(found: Sequence[Tables], form: str) -> None:
+def print_tables(several: Sequence[Tables], form: str) -> None:
     """Print the tables of one run or several: as CSV under one head, as JSON one document, in a list if several."""
     from ipcbench.analysis.report import render
 
     if form == "text":
-        for index, one in enumerate(found):
+        for index, tables in enumerate(several):
             sys.stdout.write("\n\n" if index else "")
-            render.show(one, sys.stdout)
+            render.show(tables, sys.stdout)
     elif form == "markdown":
-        sys.stdout.write("\n".join(map(render.as_markdown, found)))
+        sys.stdout.write("\n".join(map(render.as_markdown, several)))
     elif form == "csv":
-        first, *rest = map(render.as_csv, found)
+        first, *rest = map(render.as_csv, several)
         sys.stdout.write(first + "".join(text.partition("\n")[2] for text in rest))
     else:
-        documents = [render.as_json(one) for one in found]
+        documents = [render.as_json(tables) for tables in several]
         sys.stdout.write(documents[0] if len(documents) == 1 else f"[\n{','.join(documents)}]\n")
     sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
 
 
-def write_tables(found: Tables, folder: Path) -> None:
+def write_tables(tables: Tables, folder: Path) -> None:
     """Write the tables as Markdown and as CSV.
 
     Raises:
@@ -108,7 +108,7 @@ def write_tables(found: Tables, folder: Path) -> None:
     """
     from ipcbench.analysis.report import render
 
-    for name, text in ((MARKDOWN_FILE, render.as_markdown(found)), (CSV_FILE, render.as_csv(found))):
+    for name, text in ((MARKDOWN_FILE, render.as_markdown(tables)), (CSV_FILE, render.as_csv(tables))):
         write_file(folder / name, text.encode())
 
 

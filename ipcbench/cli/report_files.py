@@ -20,12 +20,12 @@ PLOTS_FOLDER = "plots"
 _HOW = "pip install 'ipcbench[report]'"
 
 
-def write_report(run: Run, found: Tables, others: Sequence[tuple[Run, Tables]], target: Path) -> None:
+def write_report(run: Run, tables: Tables, others: Sequence[tuple[Run, Tables]], target: Path) -> None:
     """Write plots and report into `target`, and say on stderr where they are, or which library is missing.
 
     Args:
         run: the run.
-        found: its tables.
+        tables: its tables.
         others: runs that were named together with it, for the plots of fan-out.
         target: a folder that exists.
 
@@ -34,15 +34,15 @@ def write_report(run: Run, found: Tables, others: Sequence[tuple[Run, Tables]], 
     """
     from ipcbench.analysis.charts.groups import chart_groups
 
-    groups = chart_groups(run, found.summary, [(other, tables.summary) for other, tables in others])
+    groups = chart_groups(run, tables.summary, [(other, its_tables.summary) for other, its_tables in others])
     missing: dict[str, list[str]] = {}
     count = 0
     try:
-        count = _write_plots(groups, found, target / PLOTS_FOLDER)
+        count = _write_plots(groups, tables, target / PLOTS_FOLDER)
     except ImportError as error:
         missing.setdefault(_reason(error), []).append(f"{PLOTS_FOLDER}/")
     try:
-        _write_page(groups, run, found, target / REPORT_FILE)
+        _write_page(groups, run, tables, target / REPORT_FILE)
         click.echo(f"report in {target / REPORT_FILE}{f', {count} plots beside it' if count else ''}", err=True)
     except ImportError as error:
         missing.setdefault(_reason(error), []).append(REPORT_FILE)
@@ -55,25 +55,25 @@ def _reason(error: ImportError) -> str:
     return f"no {error.name}" if isinstance(error, ModuleNotFoundError) else " ".join(str(error).split())
 
 
-def _write_plots(groups: tuple[ChartGroup, ...], found: Tables, folder: Path) -> int:
+def _write_plots(groups: tuple[ChartGroup, ...], tables: Tables, folder: Path) -> int:
     """Write each plot and return how many there are, a PNG and its SVG counted once."""
     from ipcbench.cli.output import write_file
     from ipcbench.render.plots import plot_files
     from ipcbench.util.files import as_store_errors
 
     names = set()
-    for one in plot_files(groups, " · ".join(found.header[:2])):
+    for plot in plot_files(groups, " · ".join(tables.header[:2])):
         if folder.is_symlink():
             raise StoreError(f"{folder}: is a link; plots are written into a folder of the run's own")
         with as_store_errors(folder):
             folder.mkdir(exist_ok=True)
-        write_file(folder / one.name, one.data)
-        names.add(Path(one.name).stem)
+        write_file(folder / plot.name, plot.data)
+        names.add(Path(plot.name).stem)
     return len(names)
 
 
-def _write_page(groups: tuple[ChartGroup, ...], run: Run, found: Tables, path: Path) -> None:
+def _write_page(groups: tuple[ChartGroup, ...], run: Run, tables: Tables, path: Path) -> None:
     from ipcbench.analysis.report.page import headline_words, report_html
     from ipcbench.cli.output import write_file
 
-    write_file(path, report_html(found, groups, headline_words(run, found)).encode())
+    write_file(path, report_html(tables, groups, headline_words(run, tables)).encode())

@@ -47,7 +47,7 @@ def render_page(template: str, groups: Sequence[ChartGroup], **values: Any) -> s
     page = environment.from_string(template).render(
         policy=_policy(scripts),
         style=Markup(_asset("report.css")),  # noqa: S704 # ours, as are the scripts
-        scripts=[Markup(one) for one in scripts],  # noqa: S704
+        scripts=[Markup(script) for script in scripts],  # noqa: S704
         charts=Markup(groups_json(groups)),  # noqa: S704 # JSON without a single `<`
         groups=groups,
         **values,
@@ -61,7 +61,9 @@ def _asset(name: str) -> str:
 
 def _policy(scripts: Sequence[str]) -> str:
     """Return a content security policy under which only these scripts run and nothing is fetched."""
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in scripts)
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
+    )
     rules = {
         "default-src": "'none'",
         "script-src": hashes,

@@ -118,7 +118,9 @@ def _sentences(outcome: Outcome) -> list[str]:
     lines += [f"{name} is left out: {reason}" for name, reason in outcome.left_out.items()]
     lines += [f"{name} failed: {reason}" for name, reason in outcome.failed.items()]
     lines += [
-        f"{one.name} failed after {one.rounds_count} rounds: {one.failure}" for one in outcome.backends if one.failure
+        f"{backend.name} failed after {backend.rounds_count} rounds: {backend.failure}"
+        for backend in outcome.backends
+        if backend.failure
     ]
     return [printable(line) for line in lines]
 
@@ -153,8 +155,8 @@ def as_json(outcome: Outcome) -> str:
         "rounds_count": outcome.rounds_count,
         "recorded_ns": outcome.recorded_ns,
         "noise_ratio": outcome.noise_ratio,
-        "backends": [asdict(one) for one in outcome.backends],
-        "methods": [asdict(one) for one in outcome.methods],
+        "backends": [asdict(backend) for backend in outcome.backends],
+        "methods": [asdict(method) for method in outcome.methods],
         "remarks": list(outcome.remarks),
         "left_out": outcome.left_out,
         "failed": outcome.failed,

@@ -53,8 +53,8 @@ class Table:
 
 def ladder(largest_bytes: int) -> Ints:
     """Return the sizes of the calibration's round trips, in their order."""
-    sizes = [*(one for one in _SIZES if one < largest_bytes), largest_bytes]
-    repeats = [next((count for below, count in _REPEATS if one < below), _HUGE_REPEATS) for one in sizes]
+    sizes = [*(size for size in _SIZES if size < largest_bytes), largest_bytes]
+    repeats = [next((count for below, count in _REPEATS if size < below), _HUGE_REPEATS) for size in sizes]
     return np.repeat(np.array(sizes, dtype=np.int64), repeats)
 
 
@@ -62,5 +62,5 @@ def make_table(sizes: Ints, round_trips_ns: Sequence[Ints]) -> Table:
     """Return the table of some calibrations; each has one time for each of `sizes`."""
     every = np.stack(round_trips_ns)
     distinct = np.unique(sizes)
-    halves = [float(np.median(every[:, sizes == one])) / 2 for one in distinct]
+    halves = [float(np.median(every[:, sizes == size])) / 2 for size in distinct]
     return Table(tuple(distinct.tolist()), tuple(halves))

@@ -124,7 +124,7 @@ def _sheet(comparison: Comparison) -> _Sheet:
 
 def _summary(comparison: Comparison) -> str:
     verdicts: tuple[Verdict, ...] = ("slower", "faster", "no clear difference", "not comparable")
-    counts = ", ".join(f"{comparison.count(one)} {one}" for one in verdicts)
+    counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in verdicts)
     gate = ""
     if comparison.gate_ratio is not None:
         gate = f"; gate {100 * comparison.gate_ratio:g} %: {comparison.outcome}"
@@ -142,23 +142,26 @@ def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str
         first = comparison.changes[0].cell
         same = [words(first) for name, words in _FIELD_WORDS.items() if name not in {*varying, "rate_per_s"}]
         yield f"all cells: {', '.join(same)}"
-    noise = [f"{_METRIC_WORDS[m]} {format_significant(100 * one, 2)} %" for m, one in comparison.noise_ratios.items()]
+    noise = [
+        f"{_METRIC_WORDS[m]} {format_significant(100 * noise_ratio, 2)} %"
+        for m, noise_ratio in comparison.noise_ratios.items()
+    ]
     yield f"noise, one cell measured twice: {', '.join(noise)}" if noise else "noise: unknown, it takes two rounds"
     yield f"tested: {plural(comparison.tests_count, 'figure', 'figures')}"
-    yield from (f"all: {one}" for one in common)
-    yield from (f"problem: {one_line(one)}" for one in comparison.problems)
+    yield from (f"all: {note}" for note in common)
+    yield from (f"problem: {one_line(problem)}" for problem in comparison.problems)
 
 
 def _varying(keys: Sequence[CellKey]) -> tuple[str, ...]:
     """Return the fields, besides backend and mode, that are not the same everywhere; mode is told by the metric."""
-    found = [name for name in _FIELD_WORDS if len({getattr(one, name) for one in keys}) > 1]
+    varying = [name for name in _FIELD_WORDS if len({getattr(key, name) for key in keys}) > 1]
     # The rate follows from size and mode unless it is all that two cells differ in.
-    without_rate = {replace(one, rate_per_s=0.0) for one in keys}
-    return tuple(name for name in found if name != "rate_per_s" or len(without_rate) < len(set(keys)))
+    without_rate = {replace(key, rate_per_s=0.0) for key in keys}
+    return tuple(name for name in varying if name != "rate_per_s" or len(without_rate) < len(set(keys)))
 
 
 def _common_notes(comparison: Comparison) -> tuple[str, ...]:
-    compared = [one.notes for one in comparison.changes if one.ratio is not None]
+    compared = [change.notes for change in comparison.changes if change.ratio is not None]
     if len(compared) < 2:
         return ()
     return tuple(text for text in compared[0] if all(text in notes for notes in compared))

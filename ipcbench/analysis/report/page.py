@@ -120,7 +120,7 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
         noise=_noise(summary),
         noise_rows=noise_rows(summary),
         failures=failure_rows(summary),
-        problems=[one_line(one) for one in summary.problems],
+        problems=[one_line(problem) for problem in summary.problems],
         command=reproduce(summary),
         sweep=json.dumps(summary.info.sweep, indent=2, ensure_ascii=False, default=str),
     )
@@ -182,40 +182,42 @@ def _fact(key: str, value: Any) -> str:
 
 
 def _noise(summary: Summary) -> Mapping[str, str]:
-    found = {
+    facts = {
         f"A/A noise floor, {metric}": f"{format_significant(100 * ratio)} %"
         for metric, ratio in summary.noise_ratios.items()
     }
     if summary.placement_ns is not None:
         low, high = summary.placement_ns
-        found["placement probe"] = f"{format_duration_ns(low)} to {format_duration_ns(high)}"
-    return found
+        facts["placement probe"] = f"{format_duration_ns(low)} to {format_duration_ns(high)}"
+    return facts
 
 
 def headline_words(run: Run, tables: Tables) -> PageWords:
     """Return what `recommend` answers for each setting, and the crossovers and findings of the tables."""
     summary = tables.summary
     return PageWords(
-        verdicts=tuple(_verdict(run, summary, one) for one in summary.settings),
-        crossovers=tuple(f"{one.title}: {remark}" for one in tables.matrices for remark in one.remarks[:-1]),
-        findings=tuple(FindingLine(one.sentence, _proof_words(one), one.action) for one in explain(summary)),
+        verdicts=tuple(_verdict(run, summary, result) for result in summary.settings),
+        crossovers=tuple(f"{matrix.title}: {remark}" for matrix in tables.matrices for remark in matrix.remarks[:-1]),
+        findings=tuple(
+            FindingLine(finding.sentence, _proof_words(finding), finding.action) for finding in explain(summary)
+        ),
     )
 
 
-def _verdict(run: Run, summary: Summary, one: SettingSummary) -> VerdictLine:
-    setting = one.setting
+def _verdict(run: Run, summary: Summary, result: SettingSummary) -> VerdictLine:
+    setting = result.setting
     topic = f"{payload_line(setting)}, {family_words(setting)}"
     needs = ("latest-value",) if setting.delivery == "latest_value" else ()
     try:
         question = Question(setting.payload_bytes, setting.readers, needs=needs)
         return VerdictLine(topic, recommend(run, question, summary=summary).sentence())
     except IpcbenchError as error:
-        return VerdictLine(topic, verdict(one), f"No recommendation: {error}")
+        return VerdictLine(topic, verdict(result), f"No recommendation: {error}")
 
 
 def _proof_words(finding: Finding) -> str:
     """Return the foremost cells that a finding rests on, and the threshold they are above."""
-    cells = [f"{one.backend} at {one.payload_bytes:,} B" for one in finding.evidence]
+    cells = [f"{proof.backend} at {proof.payload_bytes:,} B" for proof in finding.evidence]
     more = [f"{len(cells) - _MOST_PROOFS} more"] if len(cells) > _MOST_PROOFS else []
     return f"{finding.means}, above {format_significant(finding.threshold)}: {joined(cells[:_MOST_PROOFS] + more)}"
 
@@ -229,7 +231,7 @@ def _badges(summary: Summary) -> Iterator[Badge]:
     info = summary.info
     done = plural(info.rounds_done, "round", "rounds")
     yield Badge(f"{info.status}, {done}", "good" if info.status == "complete" else "warn", "top")
-    cells = [cell for one in summary.settings for cell in one.cells]
+    cells = [cell for result in summary.settings for cell in result.cells]
     measured = [cell for cell in cells if cell.status == "ok"]
     if any(note.startswith("oversubscribed") for cell in measured for note in cell.notes):
         yield Badge("oversubscribed", "warn", "noise")
@@ -254,9 +256,9 @@ def failure_rows(summary: Summary) -> tuple[FailureRow, ...]:
     rows = [
         FailureRow(name, "whole run", "left out", one_line(reason)) for name, reason in summary.info.skipped.items()
     ]
-    for one in summary.settings:
-        for cell in one.cells:
-            where = setting_title(one.setting)
+    for result in summary.settings:
+        for cell in result.cells:
+            where = setting_title(result.setting)
             if cell.status != "ok" and cell.backend not in summary.info.skipped:
                 rows.append(FailureRow(cell.backend, where, cell.status, one_line(cell.reason)))
             elif cell.failed_count:
@@ -268,9 +270,9 @@ def failure_rows(summary: Summary) -> tuple[FailureRow, ...]:
 def noise_rows(summary: Summary) -> tuple[FailureRow, ...]:
     """Return every cell with notes on how it was taken, once for each note."""
     return tuple(
-        FailureRow(cell.backend, payload_line(one.setting), "noisy" if note.startswith("noisy") else "noted", note)
-        for one in summary.settings
-        for cell in one.cells
+        FailureRow(cell.backend, payload_line(result.setting), "noisy" if note.startswith("noisy") else "noted", note)
+        for result in summary.settings
+        for cell in result.cells
         for note in cell.notes
         if cell.status == "ok" and note.startswith(("noisy", "unsteady", "page faults", "only ", "the samples"))
     )

@@ -80,7 +80,9 @@ def as_markdown(tables: Tables) -> str:
             parts.append(bullets(f"{letter}: {text}" for letter, text in table.footnotes))
     if tables.findings:
         parts.append(f"### {FINDINGS_TITLE}")
-        parts.append("\n".join(f"- {escape(one.sentence)} *{escape(one.action)}*" for one in tables.findings))
+        parts.append(
+            "\n".join(f"- {escape(finding.sentence)} *{escape(finding.action)}*" for finding in tables.findings)
+        )
     parts.append(bullets(tables.legend))
     return "\n\n".join(parts) + "\n"
 
@@ -89,9 +91,9 @@ def as_csv(tables: Tables) -> str:
     """Return one row per backend and setting; a figure that was not measured is an empty field, text is one line."""
     run_id = tables.summary.info.run_id
     rows = [
-        {"run_id": run_id, **cell_fields(setting, cell), "notes": "; ".join(cell.notes)}
-        for setting in tables.summary.settings
-        for cell in setting.cells
+        {"run_id": run_id, **cell_fields(result, cell), "notes": "; ".join(cell.notes)}
+        for result in tables.summary.settings
+        for cell in result.cells
     ]
     plain = [{name: printable(v) if isinstance(v, str) else v for name, v in row.items()} for row in rows]
     return csv_text(plain, list(rows[0]) if rows else ["run_id"])
@@ -108,33 +110,33 @@ def as_json(tables: Tables) -> str:
         "legend": tables.legend,
         "problems": summary.problems,
         "noise_ratios": summary.noise_ratios,
-        "controls": [{**asdict(one), "agrees": one.agrees} for one in summary.controls],
+        "controls": [{**asdict(control), "agrees": control.agrees} for control in summary.controls],
         "placement_ns": summary.placement_ns,
         "settings": [
             {
-                "title": setting_title(one.setting),
-                "verdict": verdict(one),
-                **asdict(one.setting),
-                "cells": [{**cell_fields(one, cell), "notes": cell.notes} for cell in one.cells],
+                "title": setting_title(result.setting),
+                "verdict": verdict(result),
+                **asdict(result.setting),
+                "cells": [{**cell_fields(result, cell), "notes": cell.notes} for cell in result.cells],
             }
-            for one in summary.settings
+            for result in summary.settings
         ],
-        "findings": [one.as_dict() for one in tables.findings],
-        "crossovers": [{"title": one.title, "remarks": one.remarks[:-1]} for one in tables.matrices],
+        "findings": [finding.as_dict() for finding in tables.findings],
+        "crossovers": [{"title": matrix.title, "remarks": matrix.remarks[:-1]} for matrix in tables.matrices],
     }
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def cell_fields(one: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
+def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
     """Return a cell as flat fields, times in µs, with units in the names; None where not measured."""
     rate = cell.throughput_bytes_per_s
     return {
-        **asdict(one.setting),
-        "offered_rate_per_s": one.rate_per_s,
+        **asdict(result.setting),
+        "offered_rate_per_s": result.rate_per_s,
         "backend": cell.backend,
         "status": cell.status,
         "reason": cell.reason,
-        "ranked_by": one.ranked_by,
+        "ranked_by": result.ranked_by,
         "rank": cell.rank,
         **_interval("ratio_to_best", "", cell.ratio),
         **_interval("latency_p50", "_us", cell.latency_p50_ns, 1e3),

@@ -57,7 +57,7 @@ def tables(run: Run) -> Tables:
     summary = summarise(run)
     return Tables(
         header=tuple(one_line(line) for line in header(summary)),
-        payload_tables=tuple(_printable(_payload_table(one)) for one in summary.settings),
+        payload_tables=tuple(_printable(_payload_table(result)) for result in summary.settings),
         matrices=tuple(map(_printable, _matrices(summary))),
         findings=explain(summary),
         legend=_legend(summary),
@@ -69,7 +69,7 @@ def rank_text(rank: int | None, ranks: Iterable[int | None]) -> str:
     """Return a rank, with `=` behind it if others of `ranks` share it."""
     if rank is None:
         return NOT_MEASURED
-    return f"{rank}=" if sum(one == rank for one in ranks) > 1 else str(rank)
+    return f"{rank}=" if sum(other == rank for other in ranks) > 1 else str(rank)
 
 
 def _printable(table: Table) -> Table:
@@ -150,22 +150,22 @@ _FIGURES = (
 
 
 def _shown(cells: Sequence[CellSummary]) -> tuple[_Figure, ...]:
-    return tuple(one for one in _FIGURES if any(one.text(cell) != NOT_MEASURED for cell in cells))
+    return tuple(figure for figure in _FIGURES if any(figure.text(cell) != NOT_MEASURED for cell in cells))
 
 
 def _legend(summary: Summary) -> tuple[str, ...]:
-    topics = {figure.topic for one in summary.settings for figure in _shown(one.cells)}
+    topics = {figure.topic for result in summary.settings for figure in _shown(result.cells)}
     return tuple(text for topic, text in _LEGEND.items() if topic in topics)
 
 
-def _payload_table(one: SettingSummary) -> Table:
-    common = _common_notes(one.cells)
-    letters = footnote_letters(note for cell in one.cells for note in cell_remarks(cell) if note not in common)
-    ranks = [cell.rank for cell in one.cells]
-    shown = _shown(one.cells)
+def _payload_table(result: SettingSummary) -> Table:
+    common = _common_notes(result.cells)
+    letters = footnote_letters(note for cell in result.cells for note in cell_remarks(cell) if note not in common)
+    ranks = [cell.rank for cell in result.cells]
+    shown = _shown(result.cells)
     return Table(
-        title=setting_title(one.setting),
-        remarks=(verdict(one), *(f"All: {note}." for note in common)),
+        title=setting_title(result.setting),
+        remarks=(verdict(result), *(f"All: {note}." for note in common)),
         columns=(
             Column(("", "rank")),
             Column(("", "backend"), "left", names_row=True),
@@ -179,7 +179,7 @@ def _payload_table(one: SettingSummary) -> Table:
                 *(figure.text(cell) for figure in shown),
                 _note_marks(cell, letters),
             )
-            for cell in one.cells
+            for cell in result.cells
         ),
         best_rows=frozenset(index for index, rank in enumerate(ranks) if rank == 1),
         footnotes=tuple((letter, note) for note, letter in letters.items()),
@@ -211,7 +211,7 @@ def _matrices(summary: Summary) -> Iterator[Table]:
             continue
         for metric in _MATRIX_TITLES:
             noise = summary.noise_ratios.get(metric, 0.0)
-            if any(leaders(one, metric) for one in settings):
+            if any(leaders(result, metric) for result in settings):
                 for start in range(0, len(settings), _MAX_SIZES):
                     yield _matrix(settings, settings[start : start + _MAX_SIZES], metric, noise)
 
@@ -219,9 +219,9 @@ def _matrices(summary: Summary) -> Iterator[Table]:
 def _matrix(
     family: Sequence[SettingSummary], settings: Sequence[SettingSummary], metric: Metric, noise_ratio: float
 ) -> Table:
-    backends = list(dict.fromkeys(cell.backend for one in family for cell in one.cells))
+    backends = list(dict.fromkeys(cell.backend for result in family for cell in result.cells))
     first = settings[0].setting
-    changes = tuple(one.sentence() for one in lead_changes(family, metric, noise_ratio))
+    changes = tuple(change.sentence() for change in lead_changes(family, metric, noise_ratio))
     remarks = changes or (_no_crossover(family, metric),)
     marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
     return Table(
@@ -229,28 +229,28 @@ def _matrix(
         remarks=(*remarks, marks),
         columns=(
             Column(("", "backend"), "left", names_row=True),
-            *(Column((size_words(one.setting), f"{one.setting.payload_bytes:,} B")) for one in settings),
+            *(Column((size_words(result.setting), f"{result.setting.payload_bytes:,} B")) for result in settings),
         ),
-        rows=tuple((name, *(_entry(one, name, metric) for one in settings)) for name in backends),
+        rows=tuple((name, *(_entry(result, name, metric) for result in settings)) for name in backends),
     )
 
 
 def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
-    always = frozenset.intersection(*(first for one in family if (first := leaders(one, metric))))
+    always = frozenset.intersection(*(first for result in family if (first := leaders(result, metric))))
     if always:
         verb = "has" if len(always) == 1 else "have"
         return f"No crossover: {joined(sorted(always))} {verb} the first rank at every size, alone or shared."
     return "No clear crossover: ranks overlap from each size to the next."
 
 
-def _entry(one: SettingSummary, backend: str, metric: Metric) -> str:
-    cell = next((cell for cell in one.cells if cell.backend == backend), None)
+def _entry(result: SettingSummary, backend: str, metric: Metric) -> str:
+    cell = next((cell for cell in result.cells if cell.backend == backend), None)
     if cell is None:
         return f"{NOT_MEASURED}  "
     if cell.status != "ok":
         return f"{cell.status}  "
     text = _figure(cell, metric)
-    first = leaders(one, metric)
+    first = leaders(result, metric)
     mark = "" if backend not in first else BEST_MARK if len(first) == 1 else SHARED_MARK
     return f"{text} {mark or ' '}"
 

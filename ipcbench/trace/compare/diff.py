@@ -64,7 +64,7 @@ class Diff:
 
     def count(self, verdict: Verdict) -> int:
         """Return how many figures have that verdict."""
-        return sum(change.verdict == verdict for one in self.methods for change in one.changes)
+        return sum(change.verdict == verdict for method in self.methods for change in method.changes)
 
 
 def diff(a: Methods, b: Methods) -> Diff:
@@ -74,14 +74,14 @@ def diff(a: Methods, b: Methods) -> Diff:
 
 
 def _method_diff(name: str, a: Method | None, b: Method | None) -> MethodDiff:
-    counts = [0 if one is None else one.sums.calls_count for one in (a, b)]
+    counts = [0 if method is None else method.sums.calls_count for method in (a, b)]
     figures = ("mean", *_QUANTILES)
     if a is None or b is None:
         why = f"only in {'B' if a is None else 'A'}"
         changes = [Change(figure, _shown(a, figure), _shown(b, figure), None, "not comparable", why)
                    for figure in figures]  # fmt: skip
     else:
-        of_a, of_b = (_estimates(one, np.random.default_rng(_SEED + number)) for number, one in enumerate((a, b)))
+        of_a, of_b = (_estimates(method, np.random.default_rng(_SEED + number)) for number, method in enumerate((a, b)))
         changes = [_change(figure, (a, b), of_a.get(figure), of_b.get(figure)) for figure in figures]
     return MethodDiff(name, counts[0], counts[1], tuple(changes))
 
@@ -116,13 +116,13 @@ def _estimates(method: Method, generator: np.random.Generator) -> dict[str, Esti
         return {}
     count = min(_MOST_BLOCKS, max(_FEWEST_BLOCKS, len(values) // _BLOCK_CALLS))
     samples = RoundSamples(values, time_blocks(np.arange(len(values)), count))
-    found = dict(zip(_QUANTILES, quantile_estimates([samples], list(_QUANTILES.values()), generator), strict=True))
+    quantiles = dict(zip(_QUANTILES, quantile_estimates([samples], list(_QUANTILES.values()), generator), strict=True))
     estimates = {"mean": _mean_estimate(samples, generator)}
-    estimates |= {name: one for name, one in found.items() if one is not None}
+    estimates |= {name: estimate for name, estimate in quantiles.items() if estimate is not None}
     if not method.has_tally:
         return estimates
     exact = {name: _shown(method, name) for name in estimates}
-    return {name: replace(one, value=exact[name] or one.value) for name, one in estimates.items()}
+    return {name: replace(estimate, value=exact[name] or estimate.value) for name, estimate in estimates.items()}
 
 
 def _mean_estimate(samples: RoundSamples, generator: np.random.Generator) -> Estimate:
@@ -140,4 +140,4 @@ def _mean_estimate(samples: RoundSamples, generator: np.random.Generator) -> Est
 def worst_first(methods: Sequence[MethodDiff]) -> list[MethodDiff]:
     """Return the methods, those with something slower first, then those with something faster."""
     order = {"slower": 0, "faster": 1, "no clear difference": 2, "not comparable": 3}
-    return sorted(methods, key=lambda one: min(order[change.verdict] for change in one.changes))
+    return sorted(methods, key=lambda method: min(order[change.verdict] for change in method.changes))

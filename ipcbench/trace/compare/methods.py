@@ -57,7 +57,7 @@ class Methods:
     @property
     def total_ns(self) -> int:
         """The time of all calls; the work of the far side is part of it already."""
-        return sum(one.sums.total_ns for one in self.methods.values() if not one.is_far)
+        return sum(method.sums.total_ns for method in self.methods.values() if not method.is_far)
 
     def words(self) -> Iterator[str]:
         """Yield what is to be known beside the figures."""
@@ -76,13 +76,13 @@ def read_methods(paths: Sequence[Path], *, keep_times: bool) -> Methods:
         StoreError: they cannot be read, or hold no call.
     """
     source = find(paths)
-    found: dict[str, Method] = {}
+    methods: dict[str, Method] = {}
 
     def of(name: str, role: int) -> Method:
         full = method_name(name, role)
-        if full not in found and len(found) >= MOST_METHODS:
+        if full not in methods and len(methods) >= MOST_METHODS:
             full = method_name(OTHER, role)
-        return found.setdefault(full, Method(full, role in FAR_SIDES))
+        return methods.setdefault(full, Method(full, role in FAR_SIDES))
 
     for calls in source.calls():
         for number, name in enumerate(calls.batch.methods):
@@ -95,7 +95,7 @@ def read_methods(paths: Sequence[Path], *, keep_times: bool) -> Methods:
         count = int(bulk.counts.sum())
         method.sums.add_tallied(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
         method.has_tally = method.has_tally or count > 0
-    if not any(one.sums.calls_count for one in found.values()):
+    if not any(method.sums.calls_count for method in methods.values()):
         raise StoreError(f"{', '.join(map(str, paths))}: no calls found")
-    ordered = sorted(found.values(), key=lambda one: -one.sums.total_ns)
-    return Methods(tuple(paths), {one.name: one for one in ordered}, source.notes)
+    ordered = sorted(methods.values(), key=lambda method: -method.sums.total_ns)
+    return Methods(tuple(paths), {method.name: method for method in ordered}, source.notes)

@@ -52,8 +52,8 @@ def _summary(diff: Diff) -> str:
 
 
 def _notes(diff: Diff) -> list[str]:
-    named = [f"{letter} is {', '.join(map(str, one.paths))}" for letter, one in (("A", diff.a), ("B", diff.b))]
-    return named + [f"{letter}: {words}" for letter, one in (("A", diff.a), ("B", diff.b)) for words in one.words()]
+    named = [f"{letter} is {', '.join(map(str, side.paths))}" for letter, side in (("A", diff.a), ("B", diff.b))]
+    return named + [f"{letter}: {words}" for letter, side in (("A", diff.a), ("B", diff.b)) for words in side.words()]
 
 
 def _table(diff: Diff) -> Table:

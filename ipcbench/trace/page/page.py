@@ -62,8 +62,8 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
         title=", ".join(path.name or str(path) for path in paths),
         subtitle=", ".join(map(str, paths)),
         badges=list(_badges(report, language)),
-        findings=[render.sentence(one, report.total_ns, language) for one in report.findings],
-        objections=[render.objection_text(one, language) for one in report.objections],
+        findings=[render.sentence(finding, report.total_ns, language) for finding in report.findings],
+        objections=[render.objection_text(objection, language) for objection in report.objections],
         segments=[
             PageGroup(
                 f"{group.segment.source}: {group.segment.name}" if several else group.segment.name,
@@ -81,7 +81,7 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
 def _badges(report: Report, language: Language) -> Iterator[Badge]:
     groups = report.gathered.sums.groups
     calls = sum(group.calls_count for group in groups)
-    failed = sum(one.failed_count for group in groups for one in group.methods.values())
+    failed = sum(sums.failed_count for group in groups for sums in group.methods.values())
     damaged = report.gathered.notes.damaged_count
     yield Badge(word("calls", language, count=f"{calls:,}"), "plain", "figures")
     if failed:

@@ -119,7 +119,7 @@ def draw(source: Source) -> Sample:
         count = int(bulk.counts.sum())
         sums = of(bulk.method, bulk.segment.role).sums
         sums.add_tallied(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
-    ordered = sorted(methods.values(), key=lambda one: -one.sums.total_ns)
+    ordered = sorted(methods.values(), key=lambda method: -method.sums.total_ns)
     return Sample(tuple(ordered), _windows(source, timed_count, centre_ns))
 
 
@@ -154,7 +154,7 @@ def _windows(source: Source, timed_count: int, centre_ns: int) -> tuple[Window, 
                 best = best[keys[best] < kept[kind][-1][0]]
             if len(best):
                 rows = zip(keys[best].tolist(), rows_of(take(calls, places[best])), strict=True)
-                kept[kind] = sorted([*kept[kind], *rows], key=lambda one: one[0])[:WINDOW_CALLS]
+                kept[kind] = sorted([*kept[kind], *rows], key=lambda item: item[0])[:WINDOW_CALLS]
     return tuple(Window(kind, _on_lanes([row for _, row in rows])) for kind, rows in kept.items())
 
 

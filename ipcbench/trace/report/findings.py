@@ -49,10 +49,10 @@ class TraceFinding:
 def findings(groups: list[GroupSums], notes: Notes, rules: str) -> list[TraceFinding]:
     """Return what the rules `default` or `seed` find, the largest gains first."""
     by_group = _SEED_RULES if rules == "seed" else _RULES
-    found = [one for group in groups for rule in by_group for one in rule(group)]
+    found = [finding for group in groups for rule in by_group for finding in rule(group)]
     if rules != "seed":
         found += _notes_rules(groups, notes)
-    return sorted(found, key=lambda one: -(one.gain_ns or 0.0))
+    return sorted(found, key=lambda finding: -(finding.gain_ns or 0.0))
 
 
 def _at_stake(group: GroupSums) -> bool:
@@ -108,7 +108,7 @@ def _r4_loopback(group: GroupSums) -> Iterator[TraceFinding]:
 def _r5_chatty(group: GroupSums) -> Iterator[TraceFinding]:
     if not (_is_rpc(group) and _at_stake(group)) or group.segment.bytes_are_partial:
         return
-    sizes = [size for one in group.methods.values() for _, size in one.pairs]
+    sizes = [size for sums in group.methods.values() for _, size in sums.pairs]
     median_bytes = float(np.median(sizes)) if sizes else 0.0
     floor_ns = group.timed_count * EMPTY_ROUND_TRIP_NS
     if floor_ns >= 0.20 * group.total_ns and median_bytes < 4096:
@@ -119,28 +119,28 @@ def _r5_chatty(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 def _r6_tail(group: GroupSums) -> Iterator[TraceFinding]:
-    for name, one in group.methods.items():
-        if one.timed_count < 100 or one.total_ns < LEAST_STAKE_RATIO * group.total_ns:
+    for name, sums in group.methods.items():
+        if sums.timed_count < 100 or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns:
             continue
-        median = max(1.0, one.histogram.quantile(0.5))
-        ratio = one.histogram.quantile(0.99) / median
-        if ratio < 10 and one.variation_ratio < 1:
+        median = max(1.0, sums.histogram.quantile(0.5))
+        ratio = sums.histogram.quantile(0.99) / median
+        if ratio < 10 and sums.variation_ratio < 1:
             continue
-        values = {"ratio": ratio, "variation": one.variation_ratio, "cause": _cause(one, median)}
-        gain = max(0.0, one.total_ns - median * one.timed_count)
+        values = {"ratio": ratio, "variation": sums.variation_ratio, "cause": _cause(sums, median)}
+        gain = max(0.0, sums.total_ns - median * sums.timed_count)
         yield TraceFinding("R6", f"{group.segment.name}, {name}", values, gain)
 
 
-def _cause(one: MethodSums, median_ns: float) -> str:
+def _cause(sums: MethodSums, median_ns: float) -> str:
     """Return what a long tail goes with: `size`, `warm-up` or `unknown`."""
-    if len(one.pairs) >= 20:
-        times, sizes = np.array(one.pairs, dtype=np.float64).T
+    if len(sums.pairs) >= 20:
+        times, sizes = np.array(sums.pairs, dtype=np.float64).T
         if sizes.min() < sizes.max() and times.min() < times.max():
             ranks = [np.argsort(np.argsort(column)) for column in (times, sizes)]
             if float(np.corrcoef(ranks[0], ranks[1])[0, 1]) >= 0.7:
                 return "size"
-    slow = [ns for ns in one.first_ns if ns > 5 * median_ns]
-    return "warm-up" if slow and sum(slow) > 0.5 * (one.total_ns - median_ns * one.timed_count) else "unknown"
+    slow = [ns for ns in sums.first_ns if ns > 5 * median_ns]
+    return "warm-up" if slow and sum(slow) > 0.5 * (sums.total_ns - median_ns * sums.timed_count) else "unknown"
 
 
 def _r7_queueing(group: GroupSums) -> Iterator[TraceFinding]:
@@ -158,12 +158,12 @@ def _r7_queueing(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 def _r8_bandwidth(group: GroupSums) -> Iterator[TraceFinding]:
-    for name, one in group.methods.items():
-        moved = one.sent_bytes + one.recv_bytes
-        timed = one.timed_count
-        if timed < LEAST_CALLS or moved < _MIB * timed or one.total_ns < LEAST_STAKE_RATIO * group.total_ns:
+    for name, sums in group.methods.items():
+        moved = sums.sent_bytes + sums.recv_bytes
+        timed = sums.timed_count
+        if timed < LEAST_CALLS or moved < _MIB * timed or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns:
             continue
-        speed = moved / _MIB / (one.total_ns / 1e9)
+        speed = moved / _MIB / (sums.total_ns / 1e9)
         if speed < 500:
             level = 100 if speed < 100 else 500
             yield TraceFinding("R8", f"{group.segment.name}, {name}", {"mib_per_s": speed, "threshold": level})
@@ -187,7 +187,7 @@ def _r10_unaccounted(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 def _r12_failed(group: GroupSums) -> Iterator[TraceFinding]:
-    failed = sum(one.failed_count for one in group.methods.values())
+    failed = sum(sums.failed_count for sums in group.methods.values())
     if group.timed_count >= LEAST_CALLS and failed >= 0.01 * group.timed_count:
         yield TraceFinding("R12", group.segment.name, {"count": failed, "calls": group.timed_count, "threshold": 0.01})
 
@@ -197,7 +197,7 @@ def _r13_straggler(group: GroupSums) -> Iterator[TraceFinding]:
     if len(workers) < 3:
         return
     median = float(np.median([mean for _, mean in workers.values()]))
-    name, (count, mean) = max(workers.items(), key=lambda one: one[1][1])
+    name, (count, mean) = max(workers.items(), key=lambda item: item[1][1])
     if mean >= 1.5 * median > 0:
         values = {"worker": name, "ratio": mean / median, "workers": len(workers), "threshold": 1.5}
         yield TraceFinding("R13", group.segment.name, values, (mean - median) * count)
@@ -205,16 +205,16 @@ def _r13_straggler(group: GroupSums) -> Iterator[TraceFinding]:
 
 def _r14_wide_types(group: GroupSums) -> Iterator[TraceFinding]:
     """R14: large messages of numbers that could be half as wide."""
-    for name, one in group.methods.items():
-        split = one.split
-        mean_bytes = (one.sent_bytes + one.recv_bytes) / max(1, one.timed_count)
+    for name, sums in group.methods.items():
+        split = sums.split
+        mean_bytes = (sums.sent_bytes + sums.recv_bytes) / max(1, sums.timed_count)
         if split.answered_count < LEAST_CALLS or mean_bytes < _MIB or not split.typed_bytes:
             continue
         wide_share = split.wide_bytes / split.typed_bytes
         if wide_share >= 0.50 and split.transport_ratio >= 0.30:
             values = {"wide_share": wide_share, "mean_bytes": mean_bytes, "share": split.transport_ratio,
                       "threshold": 0.30}  # fmt: skip
-            gain_ns = split.transport_ratio * one.total_ns * wide_share / 2
+            gain_ns = split.transport_ratio * sums.total_ns * wide_share / 2
             yield TraceFinding("R14", f"{group.segment.name}, {name}", values, gain_ns)
 
 
@@ -273,7 +273,7 @@ def _seed_rpc(group: GroupSums) -> Iterator[TraceFinding]:
         yield TraceFinding("S1", group.segment.name, {"share": serialize, "threshold": 0.30}, group.stage("serialize"))
     if moving > 0.30:
         yield TraceFinding("S2", group.segment.name, {"share": moving, "threshold": 0.30}, group.stage("send", "wait"))
-    name, most = max(group.methods.items(), key=lambda one: one[1].calls_count)
+    name, most = max(group.methods.items(), key=lambda item: item[1].calls_count)
     if most.calls_count > 10:
         yield TraceFinding("S3", f"{group.segment.name}, {name}", {"calls": most.calls_count, "threshold": 10})
 

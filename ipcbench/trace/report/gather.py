@@ -39,19 +39,19 @@ def gather(paths: Sequence[Path]) -> Gathered:
     sums, notes = TrafficTotals(), Notes()
     texts: list[Path] = []
     named: list[Path] = []
-    found: list[Path] = []
+    in_folders: list[Path] = []
     for path in paths:
         with as_store_errors(path):
             if path.is_dir():
-                found += _in_folder(path, texts)
+                in_folders += _in_folder(path, texts)
             else:
                 with regular(path).open("rb") as file:
                     magic = file.read(8)
                 (named if magic in {SEGMENT_MAGIC, TALLY_MAGIC} else texts).append(path)
-    servers = find_servers([path for path in (*named, *found) if _is_segment(path)], notes)
+    servers = find_servers([path for path in (*named, *in_folders) if _is_segment(path)], notes)
     for path in named:
         _read_own(path, servers, sums, notes)
-    for path in found:
+    for path in in_folders:
         try:
             _read_own(path, servers, sums, notes)
         except StoreError as error:

@@ -213,8 +213,8 @@ def _document(report: Report, language: Language, *, is_markdown: bool) -> str:
         for table in tables(group, language):
             lines.append(title(3, table.title))
             lines += [markdown_table(table)] if is_markdown else aligned(table, indent="  ")
-    lines += section("findings", [sentence(one, report.total_ns, language, quote) for one in report.findings])
-    lines += section("audit", [objection_text(one, language, quote) for one in report.objections])
+    lines += section("findings", [sentence(finding, report.total_ns, language, quote) for finding in report.findings])
+    lines += section("audit", [objection_text(objection, language, quote) for objection in report.objections])
     return "\n".join(lines) + "\n"
 
 
@@ -263,8 +263,8 @@ def as_json(report: Report, language: Language = "en") -> str:
         }
         for group in report.gathered.sums.groups
     ]
-    found = [{**asdict(one), "text": sentence(one, report.total_ns, language)} for one in report.findings]
-    objections = [{**asdict(one), "text": objection_text(one, language)} for one in report.objections]
+    found = [{**asdict(finding), "text": sentence(finding, report.total_ns, language)} for finding in report.findings]
+    objections = [{**asdict(objection), "text": objection_text(objection, language)} for objection in report.objections]
     lines = {"lines_count": report.gathered.notes.lines_count, "damaged_count": report.gathered.notes.damaged_count}
     whole = {"segments": groups, "findings": found, "audit": objections, **lines}
     return to_json(whole, "the report", indent=1) + "\n"

@@ -125,22 +125,22 @@ class GroupSums:
     @property
     def calls_count(self) -> int:
         """All calls."""
-        return sum(one.calls_count for one in self.methods.values())
+        return sum(sums.calls_count for sums in self.methods.values())
 
     @property
     def timed_count(self) -> int:
         """Calls whose time is known."""
-        return sum(one.timed_count for one in self.methods.values())
+        return sum(sums.timed_count for sums in self.methods.values())
 
     @property
     def total_ns(self) -> float:
         """The time of all timed calls."""
-        return sum(one.total_ns for one in self.methods.values())
+        return sum(sums.total_ns for sums in self.methods.values())
 
     @property
     def moved_bytes(self) -> float:
         """Sent and received by timed calls."""
-        return sum(one.sent_bytes + one.recv_bytes for one in self.methods.values())
+        return sum(sums.sent_bytes + sums.recv_bytes for sums in self.methods.values())
 
     def stage(self, *names: str) -> float:
         """Return the ns of the stages of these names, as far as there are such."""
@@ -157,7 +157,7 @@ class TrafficTotals:
     @property
     def groups(self) -> list[GroupSums]:
         """All groups that have calls, in the order in which they were met."""
-        return [one for one in self._groups.values() if one.methods]
+        return [group for group in self._groups.values() if group.methods]
 
     def _group(self, segment: Segment, stages: tuple[str, ...]) -> GroupSums:
         key = (segment.source, segment.name, stages)
@@ -166,10 +166,10 @@ class TrafficTotals:
             key = ("", OTHER, stages)
         if key not in self._groups and len(self._groups) >= 2 * _MOST_GROUPS:
             key, stages = ("", OTHER, ()), ()
-        found = self._groups.get(key)
-        if found is None:
-            found = self._groups[key] = GroupSums(segment, stages, stage_ns=[0.0] * len(stages), room=self._room)
-        return found
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = GroupSums(segment, stages, stage_ns=[0.0] * len(stages), room=self._room)
+        return group
 
     def add(self, batch: Batch) -> None:
         """Add calls."""
@@ -200,12 +200,12 @@ class TrafficTotals:
         if not count:
             return
         scale = count / bulk.summed_count if bulk.summed_count else 0.0
-        one = Histogram()
-        one.counts[: len(bulk.counts)] = bulk.counts
-        one.total_count = count
+        histogram = Histogram()
+        histogram.counts[: len(bulk.counts)] = bulk.counts
+        histogram.total_count = count
         used = np.flatnonzero(bulk.counts)
-        one.min, one.max = bin_bounds(int(used[0]))[0], max(bulk.longest_ns, bin_bounds(int(used[-1]))[0])
-        sums.histogram.merge(one)
+        histogram.min, histogram.max = bin_bounds(int(used[0]))[0], max(bulk.longest_ns, bin_bounds(int(used[-1]))[0])
+        sums.histogram.merge(histogram)
         sums.failed_count += bulk.failed_count
         sums.total_ns += bulk.total_ns * scale
         sums.sent_bytes += bulk.sent_bytes * scale
@@ -327,4 +327,4 @@ def _add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
         )
         for index in chosen.tolist()
     ]
-    kept[:] = heapq.nsmallest(_TOP_COUNT, kept, key=lambda one: (-one.order, one.call_id))
+    kept[:] = heapq.nsmallest(_TOP_COUNT, kept, key=lambda extreme: (-extreme.order, extreme.call_id))
