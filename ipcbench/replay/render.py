@@ -1,4 +1,4 @@
-"""A replay's outcome as text, Markdown, JSON and CSV."""
+"""The outcome of a replay as text, Markdown, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def backend_table(outcome: Outcome) -> Table:
     """Return the times of all calls over each backend."""
     bounded = any(backend.at_most_ns is not None for backend in outcome.backends)
     heads = ["backend", "rank", "replayed", "α+β table", "at least" if bounded else "predicted end to end"]
-    heads += ["at most"] if bounded else ["time saved", "against then"]
+    heads += ["at most"] if bounded else ["time saved", "verdict"]
     rows = []
     for backend in outcome.backends:
         has_interval = backend.rounds_count >= MIN_ROUNDS
@@ -67,7 +67,7 @@ def backend_table(outcome: Outcome) -> Table:
 def method_table(outcome: Outcome) -> Table:
     """Return the mean time of a call of each method over each backend."""
     names = [backend.name for backend in outcome.backends]
-    heads = ["method", "calls", "sent B", "received B", "then", "of it server", *map(printable, names)]
+    heads = ["method", "calls", "sent B", "received B", "recorded", "of which server", *map(printable, names)]
     rows = [_method_row(method, names) for method in outcome.methods]
     if any(method.layout for method in outcome.methods):
         heads.append("made of")
@@ -106,14 +106,16 @@ def _sentences(outcome: Outcome) -> list[str]:
         lines.append(f"Time saved is against the replay over {outcome.source}, as the trace was recorded.")
     elif outcome.source:
         lines.append(
-            f"Predicted: the recorded time, and what the replay takes more or less than the one over {outcome.source}."
+            f"Predicted: the recorded time plus the difference between each replay and that over {outcome.source}."
         )
     if outcome.noise_ratio is not None:
-        lines.append(f"The rounds of one backend differ by {100 * outcome.noise_ratio:.1f} %; less is a tie.")
+        lines.append(
+            f"Rounds of the same backend differ by {100 * outcome.noise_ratio:.1f} %; less than that is a tie."
+        )
     if outcome.rounds_count == 1:
-        lines.append("A single round: no intervals, and nobody can be told apart.")
+        lines.append("A single round: no intervals and no ranks.")
     elif outcome.rounds_count < MIN_ROUNDS:
-        lines.append(f"Fewer than {MIN_ROUNDS} rounds: no intervals, which would say little.")
+        lines.append(f"Fewer than {MIN_ROUNDS} rounds: too few for intervals.")
     lines += outcome.remarks
     lines += [f"{name} is left out: {reason}" for name, reason in outcome.left_out.items()]
     lines += [f"{name} failed: {reason}" for name, reason in outcome.failed.items()]
@@ -142,7 +144,7 @@ def as_markdown(outcome: Outcome) -> str:
 
 
 def as_json(outcome: Outcome) -> str:
-    """Return everything as one JSON object; times in ns."""
+    """Return all figures as a JSON object; times in ns."""
     values: dict[str, Any] = {
         "source": outcome.traffic.source,
         "recorded_over": outcome.source or None,
@@ -187,4 +189,4 @@ FORMS: dict[str, Callable[[Outcome], str]] = {
     "json": as_json,
     "csv": as_csv,
 }
-"""By the name of the form."""
+"""Name of a format → what writes it."""
