@@ -1,4 +1,4 @@
-"""What commands share: a stored run on stdout and as files, a file to write into, formats in a help text."""
+"""What commands share: printing and writing the tables of a run, the target of `--out`, formats in a help text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipcbench.results.store import Run
 
 RESULTS_ROOT = Path("results")
-"""Where runs are stored and looked for, below the current folder."""
+"""Where runs are stored and found, below the current folder."""
 
 FORMATS = ("text", "markdown", "csv", "json")
 
@@ -25,10 +25,10 @@ CSV_FILE = "summary.csv"
 
 
 class ListsFormats(click.Command):
-    """A command with `--to FORMAT`, whose formats stand at the end of its help text."""
+    """A command with `--to FORMAT` that lists the formats at the end of its help text."""
 
     def __init__(self, *args: Any, formats: Mapping[str, str], **kwargs: Any) -> None:
-        """Take the arguments of a command, and a summary for each format."""
+        """Take the arguments of a command, and format → summary."""
         super().__init__(*args, **kwargs)
         self._formats = formats
 
@@ -38,10 +38,10 @@ class ListsFormats(click.Command):
 
 
 def target_file(out: str | None) -> Path | None:
-    """Return the file that `--out` names, None for stdout; a device or a folder must not be replaced by a file.
+    """Return the file that `--out` names; None for stdout.
 
     Raises:
-        ConfigError: it is one of those.
+        ConfigError: it is a device or a folder, which no file must replace.
     """
     if out is None:
         return None
@@ -61,13 +61,13 @@ def show_run(folder: Path, form: str) -> bool:
     print_tables([shown], form)
     try:
         write_tables(shown, folder)
-    except StoreError as error:  # somebody else's folder can be read all the same
+    except StoreError as error:  # a folder may be readable but not writable
         click.echo(f"warning: {error}; {MARKDOWN_FILE} and {CSV_FILE} are not written", err=True)
     return any(trial.status == "ok" for trial in run.trials)
 
 
 def read_run(folder: Path) -> tuple[Run, Tables]:
-    """Return a run and its tables; what is wrong with its folder goes to stderr.
+    """Return a run and its tables; problems of its folder go to stderr.
 
     Raises:
         StoreError: not a folder of results, or one that cannot be read.
@@ -82,7 +82,7 @@ def read_run(folder: Path) -> tuple[Run, Tables]:
 
 
 def print_tables(several: Sequence[Tables], form: str) -> None:
-    """Print the tables of one run or several: as CSV under one head, as JSON one document, in a list if several."""
+    """Print the tables of one or more runs; CSV has one head, several JSON documents are a list."""
     from ipcbench.analysis.report import render
 
     if form == "text":
@@ -97,7 +97,7 @@ def print_tables(several: Sequence[Tables], form: str) -> None:
     else:
         documents = [render.as_json(tables) for tables in several]
         sys.stdout.write(documents[0] if len(documents) == 1 else f"[\n{','.join(documents)}]\n")
-    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+    sys.stdout.flush()  # so that a closed pipe is an error here, not after the exit
 
 
 def write_tables(tables: Tables, folder: Path) -> None:
@@ -113,7 +113,7 @@ def write_tables(tables: Tables, folder: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Make a file, or replace it as a whole.
+    """Write a file, replacing it as a whole.
 
     Raises:
         StoreError: the disk refuses.

@@ -1,4 +1,4 @@
-"""The files that `analyze` makes of a run: tables, figures, plots and the report; nothing else is ever touched."""
+"""The plots and the report that `analyze` writes; it touches no other file."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _HOW = "pip install 'ipcbench[report]'"
 
 
 def write_report(run: Run, tables: Tables, others: Sequence[tuple[Run, Tables]], target: Path) -> None:
-    """Write plots and report into `target`, and say on stderr where they are, or which library is missing.
+    """Write plots and report into `target`; stderr gets their place, or which library is missing.
 
     Args:
         run: the run.
         tables: its tables.
-        others: runs that were named together with it, for the plots of fan-out.
-        target: a folder that exists.
+        others: the other runs of the command, for the fan-out plots.
+        target: an existing folder.
 
     Raises:
         StoreError: the disk refuses, or the folder for plots is a link.
@@ -56,7 +56,7 @@ def _reason(error: ImportError) -> str:
 
 
 def _write_plots(groups: tuple[ChartGroup, ...], tables: Tables, folder: Path) -> int:
-    """Write each plot and return how many there are, a PNG and its SVG counted once."""
+    """Write the plots and return their number; a PNG and its SVG count once."""
     from ipcbench.cli.output import write_file
     from ipcbench.render.plots import plot_files
     from ipcbench.util.files import as_store_errors
@@ -64,7 +64,7 @@ def _write_plots(groups: tuple[ChartGroup, ...], tables: Tables, folder: Path) -
     names = set()
     for plot in plot_files(groups, " · ".join(tables.header[:2])):
         if folder.is_symlink():
-            raise StoreError(f"{folder}: is a link; plots are written into a folder of the run's own")
+            raise StoreError(f"{folder}: is a link; plots are written only into a real folder")
         with as_store_errors(folder):
             folder.mkdir(exist_ok=True)
         write_file(folder / plot.name, plot.data)

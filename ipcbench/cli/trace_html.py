@@ -18,10 +18,10 @@ _HOW = "pip install 'ipcbench[report]'"
 
 
 def write_page(report: Report, paths: Sequence[Path], language: Language, target: str) -> None:
-    """Write the page, and say on stderr where it is.
+    """Write the page; stderr gets its place.
 
     Raises:
-        ConfigError: the target is there and no file.
+        ConfigError: the target exists and is not a file.
         StoreError: the disk refuses, or jinja2 is missing.
     """
     from ipcbench.cli.output import write_file

@@ -1,4 +1,4 @@
-"""A comparison as text: aligned for a terminal, as Markdown for a pull request, as JSON for other programs."""
+"""A comparison of two runs as aligned text, as Markdown for a pull request and as JSON."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ _DECIDED = (
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """What every format shows."""
+    """The content of a comparison, the same for text and Markdown."""
 
     summary: str
     header: tuple[str, ...]
     tables: tuple[Table, ...]
-    """What changed, what did not, what is not comparable; any may be without rows."""
+    """What changed, what did not, and what is not comparable; any of them may have no rows."""
     notes: tuple[str, ...]
-    """What the letters in the tables stand for, and how it was decided."""
+    """The footnotes of the tables, and how verdicts are decided."""
 
 
 def as_json(comparison: Comparison) -> str:
-    """Return everything, times in ns and throughput in messages per second, nothing rounded."""
+    """Return all figures unrounded, times in ns, throughput in messages per second."""
     document = {"format": "ipcbench comparison", "version": JSON_VERSION, **comparison.as_dict()}
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def as_text(comparison: Comparison, width: int = WIDTH) -> str:
-    """Return the summary, what changed, what did not, and why what is not compared is not; no escape sequences."""
+    """Return plain text: the summary, what changed, what did not, and what is not comparable and why."""
     sheet = _sheet(comparison)
     parts = [paragraphs((sheet.summary, *sheet.header), width)]
     parts += [[f"{table.title}:", *aligned(table.without_empty_columns())] for table in sheet.tables if table.rows]
@@ -153,9 +153,9 @@ def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str
 
 
 def _varying(keys: Sequence[CellKey]) -> tuple[str, ...]:
-    """Return the fields, besides backend and mode, that are not the same everywhere; mode is told by the metric."""
+    """Return the fields besides the backend in which the cells differ; the metric tells the mode."""
     varying = [name for name in _FIELD_WORDS if len({getattr(key, name) for key in keys}) > 1]
-    # The rate follows from size and mode unless it is all that two cells differ in.
+    # The rate follows from size and mode; it is shown only if some cells differ in nothing else.
     without_rate = {replace(key, rate_per_s=0.0) for key in keys}
     return tuple(name for name in varying if name != "rate_per_s" or len(without_rate) < len(set(keys)))
 
@@ -173,7 +173,9 @@ def _remarks(change: Change, common: Sequence[str]) -> tuple[str, ...]:
 
 
 def _row(change: Change, varying: Sequence[str], letters: Sequence[str], *, gated: bool) -> tuple[str, ...]:
-    verdict: str = change.verdict if change.verdict in _SECTIONS[0][1] else ""  # of others the section tells it
+    verdict: str = (
+        change.verdict if change.verdict in _SECTIONS[0][1] else ""
+    )  # the titles of the other sections say it
     if verdict and change.across_machines:
         verdict += " (other machine)"
     return (

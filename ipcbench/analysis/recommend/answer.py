@@ -37,19 +37,19 @@ _RATIO_WORDS = {
 _MAX_TRIALS = 12
 
 Outcome = Literal["clear", "tie", "only candidate", "outside the measured range", "no candidate"]
-"""`clear`: one is ahead. `tie`: several cannot be told apart. `only candidate`: one alone can do it and was measured.
-The last two name no backend."""
+"""`clear`: a single backend is ahead. `tie`: several have no clear difference. `only candidate`: just one backend
+qualifies and was measured. The last two name no backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A backend that can do what is asked and was measured."""
+    """A measured backend that meets the requirements."""
 
     backend: str
     rank: int
-    """By the figure that decides; equal where there is no clear difference."""
+    """By the deciding figure; equal ranks have no clear difference."""
     ratio: Interval
-    """How many times as slow as the chosen one, by that figure; 1 for the chosen one."""
+    """How many times as slow as the chosen backend, by the deciding figure; 1 for the chosen one."""
     expected: Expected
     doubts: tuple[Doubt, ...]
     trial_ids: tuple[int, ...]
@@ -62,7 +62,7 @@ class Exclusion:
     backend: str
     reason: str
     by: Literal["capabilities", "evidence"]
-    """What it cannot do by its nature, or what this run shows or lacks."""
+    """Whether it lacks a capability, or this run shows or lacks something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +74,31 @@ class Recommendation:
     run_path: str
     outcome: Outcome
     backend: str | None
-    """The one to take; of a tie, the one to take all the same. None if there is none."""
+    """The recommended backend, also in a tie; None if there is none."""
     axis: Axis
     """The figure that decided."""
     tied_with: tuple[str, ...]
-    """Others that cannot be told from it by that figure."""
+    """Backends without a clear difference from it in that figure."""
     tie_break: str
-    """Why it was taken among those; empty if nothing sets it apart."""
+    """Why it was preferred in a tie; empty if nothing sets it apart."""
     candidates: tuple[Candidate, ...]
-    """All that were ranked, the chosen one first, then by rank."""
+    """All ranked backends, the chosen one first, then by rank."""
     excluded: tuple[Exclusion, ...]
     measured_bytes: tuple[int, int] | None
     """Smallest and largest payload measured for this many readers and this delivery."""
     why_not: str
-    """Why no backend is named; empty if one is."""
+    """Why no backend is recommended; empty if one is."""
     crossovers: tuple[Crossover, ...]
-    """Of the chosen one with every other candidate."""
+    """Crossovers of the chosen backend with every other candidate."""
     changes: tuple[str, ...]
-    """What would change the choice, one sentence each."""
+    """What would change the choice, a sentence each."""
     sureness: Sureness
     doubts: tuple[Doubt, ...]
-    """Why it is not surer, the gravest first."""
+    """What limits the sureness, the gravest first."""
     next_command: str
-    """The run that would answer, or answer better; empty if there is none to make."""
+    """The command of a run that would answer, or answer better; empty if there is none."""
     depth: int
-    """Of the channel that was measured."""
+    """Depth of the measured channel."""
     wait: WaitStrategy
 
     @property
@@ -108,16 +108,16 @@ class Recommendation:
 
     @property
     def runner_up(self) -> Candidate | None:
-        """Return the next best: of a tie, the best of those tied with it."""
+        """Return the next best candidate; in a tie, the best of the others."""
         return self.candidates[1] if len(self.candidates) > 1 else None
 
     @property
     def trial_ids(self) -> tuple[int, ...]:
-        """Return the trials that the choice and the comparison with the runner-up rest on."""
+        """Return the trials behind the choice and its comparison with the runner-up."""
         return tuple(sorted({trial for candidate in self.candidates[:2] for trial in candidate.trial_ids}))
 
     def sentence(self) -> str:
-        """Return the verdict: what to use, its figure, the runner-up, and what stands in the way of trusting it."""
+        """Return the verdict in a paragraph: what to use, its figure, the next best, and every grave doubt."""
         asked = self.question.words()
         if self.backend is None:
             command = f" Measure it: {self.next_command}" if self.next_command else ""
@@ -164,7 +164,7 @@ class Recommendation:
         return "\n\n".join([f"**{escape(self.sentence())}**", *parts]) + "\n"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON; units are in the names."""
+        """Return plain values for JSON; units are in the names."""
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         return {
             "format": "ipcbench recommendation",
@@ -177,15 +177,15 @@ class Recommendation:
         }
 
     def create(self, name: str | None = None, *, max_message_bytes: int | None = None) -> Address:
-        """Make a channel over the chosen transport, as it was measured: readers, delivery, depth, wait strategy.
+        """Make a channel over the chosen transport, as measured: same readers, delivery, depth and wait strategy.
 
         Args:
-            name: prefix of all its resources; without it, a new one.
-            max_message_bytes: largest message; without it, the question's payload.
+            name: prefix of all its resources; by default a new one.
+            max_message_bytes: largest message; by default the question's payload.
 
         Raises:
             Unsupported: no backend was chosen.
-            TransportError: the resources could not be had.
+            TransportError: the resources could not be made.
         """
         channel = ChannelSpec(
             name=name or f"{NAME_PREFIX}{secrets.token_hex(6)}",
@@ -198,15 +198,15 @@ class Recommendation:
         return self._transport().create(channel)
 
     def open_writer(self, address: Address) -> Writer:
-        """Open the one writer of a channel that `create` made, here or in any process that has the address."""
+        """Open the only writer of a channel from `create`, in any process that has the address."""
         return self._transport().open_writer(address)
 
     def open_reader(self, address: Address, index: int = 0) -> Reader:
-        """Open reader `index` of a channel that `create` made, here or in any process that has the address."""
+        """Open reader `index` of a channel from `create`, in any process that has the address."""
         return self._transport().open_reader(address, index)
 
     def destroy(self, address: Address) -> None:
-        """Remove everything that the channel left; twice is fine."""
+        """Remove all resources of the channel; calling it twice is fine."""
         self._transport().destroy(address)
 
     def _transport(self) -> Backend:

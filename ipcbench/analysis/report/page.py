@@ -1,4 +1,4 @@
-"""report.html: one file that opens offline, fetches nothing and executes nothing from data."""
+"""report.html: what the page of a run says, from its verdicts to the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ _MOST_PROOFS = 5
 
 @dataclass(frozen=True, slots=True)
 class VerdictLine:
-    """One answer: for which setting, and what."""
+    """The answer for a setting."""
 
     topic: str
     sentence: str
     detail: str = ""
-    """Evidence, runner-up, what would change it; may be empty."""
+    """May be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindingLine:
-    """One thing that the figures tell, with the figure it rests on and what to do about it."""
+    """A finding with its evidence and the action that it suggests."""
 
     sentence: str
     evidence: str = ""
@@ -92,12 +92,12 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
     """Return the page.
 
     Args:
-        tables: of the run, shown as they are printed.
-        groups: of charts.
-        words: what stands first.
+        tables: the tables of the run, shown as they are printed.
+        groups: charts.
+        words: the sentences at the head of the page.
 
     Raises:
-        ImportError: there is no jinja2.
+        ImportError: jinja2 is not installed.
     """
     summary = tables.summary
     return render_page(
@@ -127,7 +127,7 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
 
 
 def reproduce(summary: Summary) -> str:
-    """Return the command that reproduces the run; of a run made by a program, the call."""
+    """Return the command that reproduces the run; for a run that a program made, the Python code."""
     info = summary.info
     if info.command:
         return shlex.join(info.command)
@@ -146,7 +146,7 @@ def _subtitle(summary: Summary) -> str:
 
 
 def _facts(summary: Summary) -> Mapping[str, Mapping[str, str]]:
-    """Return what is known of machine, versions and harness, each as name → text."""
+    """Return the known facts about machine, versions and harness, each as name → text."""
     info = summary.info
     facts = {
         "Machine": {_name(key): _fact(key, value) for key, value in info.machine.items() if value not in (None, [])},
@@ -216,14 +216,14 @@ def _verdict(run: Run, summary: Summary, result: SettingSummary) -> VerdictLine:
 
 
 def _proof_words(finding: Finding) -> str:
-    """Return the foremost cells that a finding rests on, and the threshold they are above."""
+    """Return the first few cells that a finding rests on, and the threshold that they exceed."""
     cells = [f"{proof.backend} at {proof.payload_bytes:,} B" for proof in finding.evidence]
     more = [f"{len(cells) - _MOST_PROOFS} more"] if len(cells) > _MOST_PROOFS else []
     return f"{finding.means}, above {format_significant(finding.threshold)}: {joined(cells[:_MOST_PROOFS] + more)}"
 
 
 def badges(summary: Summary) -> tuple[Badge, ...]:
-    """Return the state of the run, the noise, oversubscription, and what failed or is missing."""
+    """Return badges for the state of the run, noise, oversubscription, failures and missing backends."""
     return tuple(_badges(summary))
 
 
@@ -268,7 +268,7 @@ def failure_rows(summary: Summary) -> tuple[FailureRow, ...]:
 
 
 def noise_rows(summary: Summary) -> tuple[FailureRow, ...]:
-    """Return every cell with notes on how it was taken, once for each note."""
+    """Return a row for every note about how a cell was measured."""
     return tuple(
         FailureRow(cell.backend, payload_line(result.setting), "noisy" if note.startswith("noisy") else "noted", note)
         for result in summary.settings

@@ -32,7 +32,7 @@ def show(tables: Tables, stream: TextIO) -> None:
 
 
 def show_on(tables: Tables, console: Console) -> None:
-    """Print the tables on a console. On one narrower than `WIDTH` the lines of tables wrap, but no digit is cut off."""
+    """Print the tables on a console. On a narrow console the lines of tables wrap; no digit is cut off."""
     from rich.text import Text
 
     for line, style in _lines(tables, min(WIDTH, console.width), WIDTH):
@@ -72,7 +72,7 @@ def _lines(tables: Tables, width: int, table_width: int) -> Iterator[Styled]:
 
 
 def as_markdown(tables: Tables) -> str:
-    """Return the tables as Markdown (GitHub's), fit to be pasted into a document or an issue."""
+    """Return the tables as GitHub Markdown for a document or an issue."""
     parts = [bullets(tables.header)]
     for table in (*tables.payload_tables, *tables.matrices):
         parts += [f"### {escape(table.title)}", bullets(table.remarks), markdown_table(table)]
@@ -88,7 +88,7 @@ def as_markdown(tables: Tables) -> str:
 
 
 def as_csv(tables: Tables) -> str:
-    """Return one row per backend and setting; a figure that was not measured is an empty field, text is one line."""
+    """Return a row per backend and setting. An unmeasured figure is an empty field; texts are single lines."""
     run_id = tables.summary.info.run_id
     rows = [
         {"run_id": run_id, **cell_fields(result, cell), "notes": "; ".join(cell.notes)}
@@ -100,7 +100,7 @@ def as_csv(tables: Tables) -> str:
 
 
 def as_json(tables: Tables) -> str:
-    """Return run, machine, and per setting its verdict and cells; a figure that was not measured is null."""
+    """Return run, machine, and the verdict and cells of each setting; a figure that was not measured is null."""
     summary = tables.summary
     document = {
         "format": "ipcbench tables",
@@ -128,7 +128,7 @@ def as_json(tables: Tables) -> str:
 
 
 def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
-    """Return a cell as flat fields, times in µs, with units in the names; None where not measured."""
+    """Return a cell as flat fields with units in their names, times in µs; None where not measured."""
     rate = cell.throughput_bytes_per_s
     return {
         **asdict(result.setting),

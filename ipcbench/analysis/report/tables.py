@@ -1,4 +1,4 @@
-"""A run as tables: one per payload, then backend × payload; strings in rows, the same for every format."""
+"""The tables of a run: one per payload, then backend × payload size; the same strings for every format."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ _MATRIX_TITLES: Mapping[Metric, str] = {
     "throughput": "Throughput, k messages/s to each reader",
 }
 _MAX_SIZES = 6
-"""Of one matrix: more do not fit beside the names in 100 columns."""
+"""Of a matrix; more do not fit beside the names in 100 columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Everything that is said of a run, ready for any format."""
+    """Everything that is reported about a run, ready for any format."""
 
     header: tuple[str, ...]
     payload_tables: tuple[Table, ...]
     """One per setting."""
     matrices: tuple[Table, ...]
-    """Latency and throughput over the sizes, for each payload kind of several sizes."""
+    """Each metric over the sizes, for each payload kind with several sizes."""
     findings: tuple[Finding, ...]
-    """What stands out; often nothing."""
+    """Often empty."""
     legend: tuple[str, ...]
-    """What each column is; only of those that are shown."""
+    """Explanations of the columns that are shown."""
     summary: Summary
 
 
@@ -66,14 +66,14 @@ def tables(run: Run) -> Tables:
 
 
 def rank_text(rank: int | None, ranks: Iterable[int | None]) -> str:
-    """Return a rank, with `=` behind it if others of `ranks` share it."""
+    """Return a rank, followed by `=` if others of `ranks` share it."""
     if rank is None:
         return NOT_MEASURED
     return f"{rank}=" if sum(other == rank for other in ranks) > 1 else str(rank)
 
 
 def _printable(table: Table) -> Table:
-    """Return the table fit for a terminal, whatever a stored run calls its backends."""
+    """Return the table without control characters, which names and reasons of a stored run may hold."""
     return replace(
         table,
         remarks=tuple(map(printable, table.remarks)),
@@ -89,7 +89,7 @@ class _Figure:
     column: Column
     text: Callable[[CellSummary], str]
     topic: str
-    """Which line of the legend explains it."""
+    """Key of the line in the legend that explains it."""
 
 
 _LEGEND = {
@@ -192,12 +192,12 @@ def _note_marks(cell: CellSummary, letters: Mapping[str, str]) -> str:
 
 
 def cell_remarks(cell: CellSummary) -> tuple[str, ...]:
-    """Return what stands beside a cell: why it has no figures, or the notes of those it has."""
+    """Return the remarks on a cell: why it has no figures, or the notes on its figures."""
     return cell.notes if cell.status == "ok" else (one_line(cell.reason),)
 
 
 def _common_notes(cells: Sequence[CellSummary]) -> tuple[str, ...]:
-    """Return the notes that every measured cell bears, if there are several: they are said once, above."""
+    """Return the notes that all of several measured cells have; they are printed once, above the table."""
     measured = [cell.notes for cell in cells if cell.status == "ok"]
     if len(measured) < 2:
         return ()

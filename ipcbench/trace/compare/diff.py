@@ -1,7 +1,7 @@
-"""What changed from one trace to another, by method: mean, p50 and p99 as ratios with intervals, and verdicts.
+"""What changed between two traces, by method: mean, p50 and p99 as ratios with intervals, and verdicts.
 
-Calls near each other in time resemble each other, so an interval comes from drawing whole blocks of time. It is about
-these two traces: how one run of an application differs from the next is not in it.
+Calls close in time are correlated, so the bootstrap draws whole blocks of time. The intervals cover only the variation
+within these two traces, not how one run of an application differs from the next.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of a method in both traces.
+    """A figure of a method in both traces.
 
     Attributes:
         figure: `mean`, `p50` or `p99`.
         a_ns, b_ns: None where there are too few calls.
         times: B / A with its interval; None if not comparable.
-        why: the reason for not being comparable.
+        why: why it is not comparable; else empty.
     """
 
     figure: str
@@ -68,7 +68,7 @@ class Diff:
 
 
 def diff(a: Methods, b: Methods) -> Diff:
-    """Compare trace B with the earlier trace A, method by method; both with the times of their calls."""
+    """Compare trace B with the earlier trace A, method by method; both must be read with `keep_times`."""
     names = dict.fromkeys([*a.methods, *b.methods])
     return Diff(a, b, tuple(_method_diff(name, a.methods.get(name), b.methods.get(name)) for name in names))
 
@@ -110,7 +110,7 @@ def _change(figure: str, methods: tuple[Method, Method], a: Estimate | None, b: 
 
 
 def _estimates(method: Method, generator: np.random.Generator) -> dict[str, Estimate]:
-    """Return the figures that there are enough recorded calls for."""
+    """Return the figures for which there are enough recorded calls."""
     values: FloatArray = np.maximum(method.times_ns(), 1).astype(np.float64)
     if len(values) < LEAST_CALLS:
         return {}
@@ -126,14 +126,14 @@ def _estimates(method: Method, generator: np.random.Generator) -> dict[str, Esti
 
 
 def _mean_estimate(samples: RoundSamples, generator: np.random.Generator) -> Estimate:
-    """Return the mean; a replicate draws as many blocks as there are."""
+    """Return the mean; each replicate draws as many blocks as there are."""
     sizes = np.bincount(samples.blocks)
     sums = np.bincount(samples.blocks, samples.values)
     count = len(sizes)
     weights = generator.multinomial(count, np.full(count, 1.0 / count), size=REPLICATES)
     value = float(sums.sum() / sizes.sum())
     deviations: FloatArray = np.log((weights @ sums) / (weights @ sizes) / value)
-    variance = float(np.var(deviations, ddof=1)) * count / (count - 1)  # drawing K blocks shows (K − 1)/K of it
+    variance = float(np.var(deviations, ddof=1)) * count / (count - 1)  # K blocks show (K − 1)/K of it
     return Estimate(value, deviations, variance, float(count - 1), 1)
 
 

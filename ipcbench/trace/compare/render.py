@@ -16,9 +16,9 @@ _MAX_NAME_CELLS = 40
 _DECIDED = (
     "slower and faster: all of the 95 % interval of B / A is more than "
     f"{format_significant(100 * LEAST_RATIO, 1)} % from 1, and the difference is more than "
-    f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %. Intervals are by a bootstrap of blocks of time "
-    "within these two traces, each by itself: of 20 figures that are equal, up to one is called different; and how "
-    "one run of the application differs from the next is not in them."
+    f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %. Intervals are 95 % each, from a bootstrap of blocks "
+    "of time within these two traces: of 20 equal figures, up to one is called different. They do not cover how "
+    "one run of the application differs from the next."
 )
 
 
@@ -35,7 +35,7 @@ def as_markdown(diff: Diff) -> str:
 
 
 def as_json(diff: Diff) -> str:
-    """Return everything; times in ns, nothing rounded."""
+    """Return all figures unrounded, times in ns."""
     document = {
         "format": "ipcbench trace diff",
         "version": 1,
@@ -66,7 +66,7 @@ def _table(diff: Diff) -> Table:
 
 
 def _told(method: MethodDiff) -> tuple[Change, ...]:
-    """Return the figures to be told; of a method that only one trace has, the first is enough."""
+    """Return the figures to show; for a method of only one trace, the first is enough."""
     return method.changes[:1] if method.changes[0].why.startswith("only in") else method.changes
 
 
@@ -77,7 +77,7 @@ def _row(method: MethodDiff, change: Change, index: int) -> tuple[str, ...]:
 
 
 def shown_name(name: str) -> str:
-    """Return a name of one line without anything that commands a terminal, and not too long: its beginning."""
+    """Return a name as one line without control characters; of a long one, the beginning."""
     plain = " ".join("".join(char if char.isprintable() else " " for char in name).split()) or "?"
     if display_width(plain) <= _MAX_NAME_CELLS:
         return plain

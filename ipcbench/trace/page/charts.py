@@ -17,13 +17,13 @@ _MOST_BARS = 12
 _MOST_CLOUDS = 8
 _MOST_LANES = 24
 _OTHERS = -1
-"""Number of the colour of what has none of its own."""
+"""Colour number of everything without its own colour."""
 
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 
 
 def chart_groups(sample: Sample, language: Language) -> tuple[ChartGroup, ...]:
-    """Return the plots that there is something for."""
+    """Return the plots for which there is data."""
     groups = (
         _group("shares", _shares(sample, language), language),
         _group("sizes", _sizes(sample, language), language),
@@ -42,7 +42,9 @@ def _name(method: MethodSample, language: Language) -> str:
 
 
 def _shares(sample: Sample, language: Language) -> list[Chart]:
-    split = {method.name for method in sample.methods if method.known_count}  # their servers' stages are in theirs
+    split = {
+        method.name for method in sample.methods if method.known_count
+    }  # their own time includes the server's stages
     methods = [
         method
         for method in sample.methods
@@ -89,7 +91,7 @@ def _known_count(method: MethodSample) -> int:
 
 
 def _stage_times(method: MethodSample, language: Language) -> dict[str, float]:
-    """Return the ns of each stage and of what is in none; a wait whose parts are known is given by these."""
+    """Return the time of each stage and of the rest, ns; a wait whose parts are known is split into them."""
     times: dict[str, float] = {}
     for name, ns in method.sums.stage_ns.items():
         if name != "wait" or method.known_wait_ns <= 0:
@@ -106,7 +108,7 @@ def _stage_times(method: MethodSample, language: Language) -> dict[str, float]:
 def _parts(
     methods: Sequence[MethodSample], times: Sequence[dict[str, float]], stage: str, language: Language
 ) -> Iterator[Point]:
-    """Yield what a stage is of each method's time."""
+    """Yield the share of a stage in each method's time."""
     for number, (method, parts) in enumerate(zip(methods, times, strict=True), 1):
         part, whole = parts.get(stage, 0.0), sum(parts.values())
         if part <= 0:
@@ -152,7 +154,7 @@ def _sizes(sample: Sample, language: Language) -> list[Chart]:
 
 
 def _size_ticks(series: Sequence[Series]) -> tuple[tuple[float, str], ...]:
-    """Return round sizes between the smallest and the largest, not too many; none if that leaves fewer than two."""
+    """Return some powers of two between the smallest and the largest size; none if fewer than two fit."""
     low, high = (find(point.x for cloud in series for point in cloud.points) for find in (min, max))
     powers = range(0, 41, 5 if high > 2**13 * low else 2)
     ticks = [(float(2**power), format_bytes(2**power)) for power in powers if low / 1.5 <= 2**power <= high * 1.5]
@@ -201,7 +203,7 @@ def _color(numbers: dict[tuple[str, int], int], key: tuple[str, int]) -> int:
 
 
 def _said(row: Row, start: float, unit: str) -> Iterator[str]:
-    """Yield what is said of a call: its time, its begin, its stages, its bytes."""
+    """Yield the tooltip lines of a call: its time, begin, stages, bytes, error."""
     yield format_duration_ns(row.total_ns)
     yield f"+ {format_significant(start, 4)} {unit}"
     if len(row.stages) > 1:

@@ -1,4 +1,4 @@
-"""The page of a trace: its report, its plots, and nothing that is fetched or executed from data."""
+"""The page of a trace: its report and its plots; nothing is fetched, and nothing from data is executed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABELS = ("skip", "theme", "state", "sections", "reproduce", "command", "copy",
 
 @dataclass(frozen=True, slots=True)
 class PageGroup:
-    """A segment of a trace: its sums in a line, and its tables."""
+    """A segment of a trace: its totals in a line, and its tables."""
 
     title: str
     overall: str
@@ -36,13 +36,13 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
     """Return the page of a report.
 
     Args:
-        report: what it says.
-        paths: what it was made from; they are read again for the plots.
+        report: the content.
+        paths: of the trace; they are read again for the plots.
         language: of everything but names.
 
     Raises:
-        ImportError: there is no jinja2.
-        StoreError: the paths cannot be read any more.
+        ImportError: jinja2 is not installed.
+        StoreError: the paths cannot be read.
     """
     groups = chart_groups(draw(find(paths)), language)
     several = len({group.segment.source for group in report.gathered.sums.groups}) > 1

@@ -1,4 +1,4 @@
-"""The audit: does a log agree with itself? Its summary against its rows, times that cannot be, damaged lines."""
+"""The audit: whether a log is consistent. Its summary against its rows, impossible times, damaged lines."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _AVERAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """Something that does not agree.
+    """An inconsistency.
 
     Attributes:
         kind: the key of its words.
-        what: whose; empty for the whole log.
-        said: what the log says, or how many.
-        found: what was computed; None if there is nothing to compare with.
-        grave: whether the figures are doubtful, and not only incomplete.
+        what: what it is about; empty for the whole log.
+        said: the value in the log, or a count.
+        found: the computed value; None if there is nothing to compare with.
+        grave: whether the figures are doubtful rather than incomplete.
     """
 
     kind: str

@@ -1,4 +1,8 @@
-"""Findings: rules with a condition, its evidence, an upper bound of what a change can gain, and the threshold."""
+"""Findings: rules, each with a condition and its threshold, the evidence, and a bound on what a change can save.
+
+Rules about the server's side (R2, R3, R7, R14) take their shares from the joined calls, which are a fair sample of all;
+what can be saved is scaled to all calls.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +21,27 @@ LEAST_CALLS: Final = 20
 LEAST_STAKE_RATIO: Final = 0.01
 
 MEMCPY_BYTES_PER_S: Final = 5e9
-"""Assumed; one core copies about this much on most machines."""
+"""Assumed; about what a core copies on most machines."""
 
 EMPTY_ROUND_TRIP_NS: Final = 30_000.0
-"""Assumed for an empty message and its answer between two processes of one host."""
+"""Assumed for an empty message and its reply between two processes on the same host."""
 
 _MIB = 2**20
 _MOST_COST_NS = 1e9
-"""What a header says beyond this is no cost of a call."""
+"""A header that claims a higher cost per call is not believed."""
 _TQ_LINE_NS = 10_000.0
 _TQ_LINES_PER_CALL = 8
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFinding:
-    """One finding.
+    """A finding.
 
     Attributes:
         rule: its number, the key of its words.
-        where: segment, and method if it is about one.
+        where: the segment, and the method if it is about a single method.
         values: what its words quote: shares as ratios, times in ns.
-        gain_ns: the most that following it can save, of the traced time; None where no bound is known.
+        gain_ns: the most traced time that following it can save; None if no bound is known.
     """
 
     rule: str
@@ -56,12 +60,12 @@ def findings(groups: list[GroupSums], notes: Notes, rules: str) -> list[TraceFin
 
 
 def _at_stake(group: GroupSums) -> bool:
-    """Return whether there are enough calls to say anything of."""
+    """Return whether there are enough timed calls for a finding."""
     return group.timed_count >= LEAST_CALLS and group.total_ns > 0
 
 
 def _is_rpc(group: GroupSums) -> bool:
-    """Return whether it is the client's side of calls that are answered."""
+    """Return whether the group is the client's side of request–reply calls."""
     return group.segment.role == CLIENT and "wait" in group.stages
 
 
@@ -78,7 +82,7 @@ def _r1_serialize(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 def _r2_r3_wait(group: GroupSums) -> Iterator[TraceFinding]:
-    """R2, R2b, R3: what waiting for the reply is made of."""
+    """R2, R2b, R3: what the wait for the reply consists of."""
     if not (_is_rpc(group) and _at_stake(group)):
         return
     split = group.split
@@ -132,7 +136,7 @@ def _r6_tail(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 def _cause(sums: MethodSums, median_ns: float) -> str:
-    """Return what a long tail goes with: `size`, `warm-up` or `unknown`."""
+    """Return what a long tail is related to: `size`, `warm-up` or `unknown`."""
     if len(sums.pairs) >= 20:
         times, sizes = np.array(sums.pairs, dtype=np.float64).T
         if sizes.min() < sizes.max() and times.min() < times.max():
@@ -144,7 +148,7 @@ def _cause(sums: MethodSums, median_ns: float) -> str:
 
 
 def _r7_queueing(group: GroupSums) -> Iterator[TraceFinding]:
-    """R7: requests wait for the server."""
+    """R7: requests queue at the server."""
     split = group.split
     if not _is_rpc(group) or split.answered_count < LEAST_CALLS or split.total_ns <= 0:
         return
@@ -204,7 +208,7 @@ def _r13_straggler(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 def _r14_wide_types(group: GroupSums) -> Iterator[TraceFinding]:
-    """R14: large messages of numbers that could be half as wide."""
+    """R14: large messages of numbers whose type could be half as wide."""
     for name, sums in group.methods.items():
         split = sums.split
         mean_bytes = (sums.sent_bytes + sums.recv_bytes) / max(1, sums.timed_count)
@@ -244,7 +248,7 @@ def _notes_rules(groups: list[GroupSums], notes: Notes) -> Iterator[TraceFinding
 
 
 def _r11_cost(groups: list[GroupSums], notes: Notes) -> Iterator[TraceFinding]:
-    """Say what tracing itself costs, from the costs in the headers, or from the lines that were logged."""
+    """R11: what tracing itself costs, from the costs in the headers or the number of logged lines."""
     costs = [facts["costs_ns"][0] for facts in notes.facts if _has_costs(facts)]
     for group in groups:
         if not _at_stake(group):

@@ -1,4 +1,4 @@
-"""From paths to sums: which files there are, what each is, all of it read once."""
+"""From paths to totals: finds the files, recognises them by content, reads each once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN_SUFFIXES = (SEGMENT_SUFFIX, TALLY_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All that was read."""
+    """Everything that was read."""
 
     paths: tuple[Path, ...]
     sums: TrafficTotals
@@ -31,10 +31,10 @@ class Gathered:
 
 
 def gather(paths: Sequence[Path]) -> Gathered:
-    """Read traces and logs: files, or folders with files of a trace or logs in them. What each is shows in its content.
+    """Read traces and logs: files, or folders with files of a trace or logs. Each is recognised by its content.
 
     Raises:
-        StoreError: there is no such path, it cannot be read, or no call is in any of them.
+        StoreError: a path does not exist or cannot be read, or none of them holds a call.
     """
     sums, notes = TrafficTotals(), Notes()
     texts: list[Path] = []
@@ -56,7 +56,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
             _read_own(path, servers, sums, notes)
         except StoreError as error:
             notes.damaged(path.name, str(error).removeprefix(f"{path}: "))
-    with _no_search_for_cycles():
+    with _garbage_collector_off():
         for parts in grouped(texts):
             for batch in read_log(parts, notes):
                 sums.add(batch)
@@ -70,8 +70,8 @@ def gather(paths: Sequence[Path]) -> Gathered:
 
 
 @contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
-    """Hold off Python's search for cycles: lines make many objects and no cycle, and it takes a seventh of the time."""
+def _garbage_collector_off() -> Iterator[None]:
+    """Suspend the garbage collector: lines make many objects and no cycle; it would take a seventh of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -82,7 +82,7 @@ def _no_search_for_cycles() -> Iterator[None]:
 
 
 def _in_folder(folder: Path, texts: list[Path]) -> list[Path]:
-    """Return the package's own files in a folder; without any, its logs are to be read."""
+    """Return the trace files in a folder; if there are none, add its logs to `texts`."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     own = [path for path in files if path.suffix in _OWN_SUFFIXES]
     if not own:

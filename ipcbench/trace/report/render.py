@@ -1,4 +1,4 @@
-"""Reports as text, Markdown, JSON and CSV."""
+"""Reports on traces as text, Markdown, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Quote = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a report says."""
+    """The content of a report."""
 
     gathered: Gathered
     findings: list[TraceFinding]
@@ -84,7 +84,7 @@ def _method_table(group: GroupSums, language: Language) -> Table:
 
 
 def stage_shares(group: GroupSums) -> list[tuple[str, float, float]]:
-    """Return name, ns and share of the total of each stage, and of what is in none."""
+    """Return name, ns and share of the total of each stage, and of the time that belongs to none."""
     total = group.total_ns or 1.0
     rows = [(name, ns, ns / total) for name, ns in zip(group.stages, group.stage_ns, strict=True)]
     rest = group.total_ns - sum(group.stage_ns)
@@ -130,7 +130,7 @@ def tables(group: GroupSums, language: Language) -> Iterator[Table]:
 
 
 def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
-    """Return the sums of a group in a line."""
+    """Return the totals of a group in a line."""
     timed = group.timed_count
     parts = [f"{word('calls', language)} {group.calls_count:,}"]
     failed = sum(sums.failed_count for sums in group.methods.values())
@@ -238,7 +238,7 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
 
 
 def as_json(report: Report, language: Language = "en") -> str:
-    """Return the report for programs: times in ns, sizes in bytes, shares as ratios; percentiles may be null."""
+    """Return the report as JSON: times in ns, sizes in bytes, shares as ratios; percentiles may be null."""
     groups = [
         {
             "source": group.segment.source,
@@ -271,7 +271,7 @@ def as_json(report: Report, language: Language = "en") -> str:
 
 
 def as_csv(report: Report, language: Language = "en") -> str:
-    """Return one line per segment and method; `language` changes nothing, the column names are for programs."""
+    """Return a line per segment and method; the column names are the same in every language."""
     rows = [
         {"source": group.segment.source, "segment": group.segment.name, **_figures(name, sums)}
         for group in report.gathered.sums.groups

@@ -1,4 +1,4 @@
-"""Sums over calls whose two sides are known: the way there, the server's queue, its work, the way back."""
+"""Sums over calls with both sides known: request transit, server queue, server work, reply transit."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from ipcbench.util.units import format_duration_ns, format_ms, format_percent
 
 @dataclass(slots=True)
 class Split:
-    """Sums over the calls of which the server's part is known.
+    """Sums over the joined calls: those whose server side is known.
 
     Attributes:
-        joined_count: those calls; `total_ns`, `send_ns` and `wait_ns` are theirs.
-        answered_count: those among them that have a reply; of the others, way and queue lie behind the call's own time.
+        joined_count: joined calls; `total_ns`, `send_ns` and `wait_ns` are theirs.
+        answered_count: joined calls with a reply; of the others, transit and queue come after the call's own time.
         request_ns, queue_ns, server_ns, reply_ns: the parts of `wait`.
-        is_whole: whether all parts are known, and not the server's alone, as in some logs.
+        is_whole: whether all parts are known; some logs have only the server's work.
         offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
-        first_ns, last_ns: begin of the first and of the last call; `origin_ns` is that of the one that came first.
+        first_ns, last_ns: begin of the earliest and of the latest call; `origin_ns` is that of the first call added.
         moments: sums for a line through queue over time since `origin_ns`: t, t², t·queue, in s and ns.
-        typed_bytes, wide_bytes: what the calls of known buffers moved, and what of it are floating-point numbers of
-            four or eight bytes.
+        typed_bytes, wide_bytes: bytes moved by calls of known buffers, and those of four- or eight-byte floats.
     """
 
     joined_count: int = 0
@@ -50,22 +49,22 @@ class Split:
 
     @property
     def transport_ns(self) -> float:
-        """The time that these calls spent in the transport: sending and waiting, less the server's queue and work."""
+        """The time in the transport: sending and waiting, less the server's queue and work."""
         return self.send_ns + self.wait_ns - self.queue_ns - self.server_ns
 
     @property
     def transport_ratio(self) -> float:
-        """Its share of these calls."""
+        """The transport's share of the joined calls' time."""
         return self.transport_ns / self.total_ns if self.total_ns > 0 else 0.0
 
     @property
     def span_s(self) -> float:
-        """From the first call's begin to the last one's."""
+        """From the begin of the earliest call to that of the latest."""
         return (self.last_ns - self.first_ns) / 1e9
 
     @property
     def growth_ratio(self) -> float:
-        """By how many times its mean the queue grows from the first call to the last, along a straight line."""
+        """Growth of the queueing time from first to last call as a multiple of its mean, by a linear fit."""
         count, (t, tt, tq) = self.joined_count, self.moments
         spread = count * tt - t * t
         if spread <= 0 or self.queue_ns <= 0:
@@ -73,7 +72,7 @@ class Split:
         return (count * tq - t * self.queue_ns) / spread * self.span_s / (self.queue_ns / count)
 
     def add(self, batch: Batch, chosen: Ints | slice) -> None:
-        """Add calls of a batch, those whose server's part is known."""
+        """Add those of the chosen calls whose server side is known."""
         known = known_calls(batch)
         if batch.layout is not None:
             self._add_types(batch, chosen)
@@ -125,13 +124,13 @@ class Split:
 
 
 def known_calls(batch: Batch) -> npt.NDArray[np.bool_] | None:
-    """Return of which calls the other side is known; None if of none."""
+    """Return a mask of the calls whose other side is known; None if the log has no such column."""
     column = batch.server_ns if batch.server_ns is not None else batch.request_ns
     return None if column is None else column != UNKNOWN_NS
 
 
 def split_rows(split: Split, language: Language) -> list[tuple[str, str, str]]:
-    """Return the rows that stand below `wait` in a table of stages; shares are of the joined calls' own time."""
+    """Return the rows below `wait` in a table of stages; shares are of the joined calls' own time."""
     if not split.joined_count:
         return []
     rows = []
@@ -144,7 +143,7 @@ def split_rows(split: Split, language: Language) -> list[tuple[str, str, str]]:
 
 
 def split_text(split: Split, calls_count: int, language: Language) -> str:
-    """Return what the parts together say: the transport's share, of how many calls, and how sure the clocks are."""
+    """Return the transport's share, of how many calls, and the error of the clocks; empty if unknown."""
     if not split.answered_count or split.total_ns <= 0:
         return ""
     text = word("transport share", language).format(
@@ -156,7 +155,7 @@ def split_text(split: Split, calls_count: int, language: Language) -> str:
 
 
 def as_figures(split: Split) -> dict[str, Any]:
-    """Return the sums for programs."""
+    """Return the sums for JSON and CSV."""
     return {
         "joined_count": split.joined_count,
         **{f"{name}_ns": getattr(split, f"{name}_ns") if split.joined_count else None for name in PARTS},

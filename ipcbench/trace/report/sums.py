@@ -1,4 +1,4 @@
-"""Sums over batches of calls, in bounded memory: by segment and method, with histograms and the few extreme calls."""
+"""Totals of calls in bounded memory: by segment and method, with histograms and a few extreme calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = "(other)"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Extreme:
-    """One of the few calls that are shown by themselves; `order` is what they are chosen by."""
+    """A slowest or largest call, which is shown by itself; `order` is the key it was chosen by."""
 
     order: int
     call_id: int
@@ -43,11 +43,11 @@ class MethodSums:
 
     Attributes:
         histogram: of all timed calls; negative times count as 0.
-        untimed_count: further calls that were only counted.
+        untimed_count: further calls that were counted but not timed.
         square_ns2: sum of the squares of the times of calls with records.
         first_ns: times of the first few calls.
         pairs: time and bytes of the first calls with records.
-        split: of its calls whose two sides are known.
+        split: of its calls with both sides known.
     """
 
     histogram: Histogram = field(default_factory=Histogram)
@@ -89,7 +89,7 @@ class MethodSums:
 
 @dataclass(slots=True)
 class Room:
-    """For how many more methods there is room, in all groups together: each has a histogram."""
+    """How many more methods all groups together may add; each takes a histogram."""
 
     methods_count: int = _MOST_METHODS
 
@@ -101,10 +101,9 @@ class GroupSums:
     Attributes:
         stage_ns, server_ns, outside_ns: sums; server and outside are None where the log has no such column.
         workers: calls and ns by process.
-        begin_ns, end_ns: of the calls whose times on the clock are known; 0 if there are none.
-        split: of the calls whose two sides are known.
+        split: of the calls with both sides known.
         room: shared by all groups of a report.
-        negative_count, impossible_count: calls with a time below 0, or with stages that are longer than the whole.
+        negative_count, impossible_count: calls with a negative time; calls whose stages exceed the whole.
     """
 
     segment: Segment
@@ -143,12 +142,12 @@ class GroupSums:
         return sum(sums.sent_bytes + sums.recv_bytes for sums in self.methods.values())
 
     def stage(self, *names: str) -> float:
-        """Return the ns of the stages of these names, as far as there are such."""
+        """Return the time of the stages with these names, ns; absent stages count as 0."""
         return sum(ns for name, ns in zip(self.stages, self.stage_ns, strict=True) if name in names)
 
 
 class TrafficTotals:
-    """Groups by source, segment and stages; beyond some hundred, one for each set of stages, and then one for all."""
+    """Groups by source, segment and stages. Beyond 200, one group per set of stages; beyond 400, a single group."""
 
     def __init__(self) -> None:
         self._room = Room()
@@ -156,7 +155,7 @@ class TrafficTotals:
 
     @property
     def groups(self) -> list[GroupSums]:
-        """All groups that have calls, in the order in which they were met."""
+        """All groups with calls, in order of appearance."""
         return [group for group in self._groups.values() if group.methods]
 
     def _group(self, segment: Segment, stages: tuple[str, ...]) -> GroupSums:
@@ -215,9 +214,9 @@ class TrafficTotals:
         _add_worker(group, bulk.segment.worker, count, bulk.total_ns * scale)
 
     def _check(self, group: GroupSums, batch: Batch) -> None:
-        """Count calls whose times cannot be."""
+        """Count calls with impossible times."""
         negative = (batch.total_ns < 0) | (batch.stage_ns < 0).any(axis=1)
-        slack = 1000 * (len(batch.stages) + 1)  # each column is rounded by itself, to a microsecond in the logs
+        slack = 1000 * (len(batch.stages) + 1)  # the columns are rounded separately, in logs to a microsecond
         impossible = batch.stage_ns.sum(axis=1) > batch.total_ns + slack
         if batch.server_ns is not None and "wait" in batch.stages:
             negative |= (batch.server_ns < 0) & (batch.server_ns != UNKNOWN_NS)
@@ -233,7 +232,7 @@ class TrafficTotals:
 
 
 def method_of(group: GroupSums, name: str) -> MethodSums:
-    """Return the sums of a method; beyond a thousand in all groups, all further ones of a group are one."""
+    """Return the sums of a method; beyond 1,000 in all groups, the further methods of a group share one entry."""
     if name not in group.methods:
         name = printable(name)
     if name not in group.methods:
@@ -246,7 +245,7 @@ def method_of(group: GroupSums, name: str) -> MethodSums:
 
 
 def _folded(group: GroupSums, batch: Batch) -> Batch:
-    """Return the batch with the methods for which there is no room as one."""
+    """Return the batch with the methods that exceed the room merged into one."""
     if len(batch.methods) <= group.room.methods_count:
         return batch
     room = group.room.methods_count
@@ -277,7 +276,7 @@ def _add_methods(group: GroupSums, batch: Batch) -> None:
 
     counts = np.bincount(batch.method, minlength=len(batch.methods))
     ends = np.cumsum(counts).tolist()
-    order = np.argsort(batch.method.astype(np.uint16), kind="stable")  # quick for numbers of two bytes
+    order = np.argsort(batch.method.astype(np.uint16), kind="stable")  # NumPy sorts two-byte integers fastest
     total, squares = summed(exact), summed(exact * exact)
     sent, recv, failed = summed(batch.sent_bytes), summed(batch.recv_bytes), summed(batch.failed)
     for number, name in enumerate(batch.methods):
@@ -310,7 +309,7 @@ def _keep_first(sums: MethodSums, batch: Batch, chosen: Ints) -> None:
 
 
 def _add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
-    """Keep the few calls that are largest in `order`; of equals, those with the smaller id."""
+    """Keep the calls that are largest in `order`; of equals, those with the smaller id."""
     if len(kept) >= _TOP_COUNT and order.max() <= kept[-1].order:
         return
     least = np.partition(order, -min(_TOP_COUNT, len(order)))[-min(_TOP_COUNT, len(order))]
