@@ -203,7 +203,7 @@ def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> 
     rules = {one.rule for one in report.findings}
     assert "R2" in rules
     assert not rules & {"R2b", "R3"}
-    assert "of it request transit" in as_text(report)
+    assert "of which request transit" in as_text(report)
     assert "请求传输" in as_markdown(report, "zh")
     assert "queue_ns" in as_csv(report).partition("\n")[0]
     seed = make_report(gather([folder]), "seed").findings

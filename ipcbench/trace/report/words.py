@@ -41,7 +41,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
                         "传输占 {share}（{calls:,} 次调用中 {joined:,} 次双端已知）"),
     "offset": (", clocks of two hosts, ± {error}", "，两台主机时钟，误差 ± {error}"),
     "outside": ("outside the call", "调用之外"),
-    "gain": ("at most {gain} can be saved ({share} of the traced time)", "最多可节省 {gain}（占跟踪时间的 {share}）"),
+    "gain": ("At most {gain} can be saved ({share} of the traced time).", "最多可节省 {gain}（占跟踪时间的 {share}）"),
     "R1": (
         "{share} of the time is serialization (threshold {threshold}); a plain copy of these bytes would take about "
         "{copy_ns} (5 GB/s assumed). Out-of-band buffers or shared memory avoid it.",
