@@ -1,4 +1,4 @@
-"""The plots and the report that `analyze` writes; it touches no other file."""
+"""The plots and pages that `analyze` and `trace report --html` write; no other file is touched."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.errors import StoreError
+from ipcbench.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from ipcbench.analysis.report.tables import Tables
     from ipcbench.render.charts import ChartGroup
     from ipcbench.results.store import Run
+    from ipcbench.trace.report.render import Report
+    from ipcbench.trace.report.words import Language
 
 REPORT_FILE = "report.html"
 PLOTS_FOLDER = "plots"
@@ -77,3 +79,24 @@ def _write_page(groups: tuple[ChartGroup, ...], run: Run, tables: Tables, path: 
     from ipcbench.cli.output import write_file
 
     write_file(path, report_html(tables, groups, headline_words(run, tables)).encode())
+
+
+def write_trace_page(report: Report, paths: Sequence[Path], language: Language, target: str) -> None:
+    """Write the page; stderr gets its place.
+
+    Raises:
+        ConfigError: the target exists and is not a file.
+        StoreError: the disk refuses, or jinja2 is missing.
+    """
+    from ipcbench.cli.output import write_file
+    from ipcbench.trace.page.page import trace_html
+
+    path = Path(target)
+    if path.exists() and not path.is_file():
+        raise ConfigError("--html", target, "the path of a file")
+    try:
+        page = trace_html(report, paths, language)
+    except ModuleNotFoundError as error:
+        raise StoreError(f"--html needs {error.name}: {_HOW}") from error
+    write_file(path, page.encode())
+    click.echo(f"report in {path}", err=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from ipcbench.cli.output import FORMATS
+from ipcbench.cli.report_files import write_trace_page
 from ipcbench.cli.trace_compare import check, diff
 from ipcbench.cli.trace_export import export, serve_metrics
-from ipcbench.cli.trace_html import write_page
 from ipcbench.cli.trace_live import tail, top
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def report(paths: tuple[str, ...], form: str, lang: str, rules: str, html: str |
 
     made = render.make_report(gather([Path(one) for one in paths]), rules)
     if html is not None:
-        write_page(made, [Path(one) for one in paths], cast("Language", lang), html)
+        write_trace_page(made, [Path(one) for one in paths], cast("Language", lang), html)
         return
     forms = {"text": render.as_text, "markdown": render.as_markdown, "json": render.as_json, "csv": render.as_csv}
     sys.stdout.write(forms[form](made, cast("Language", lang)))

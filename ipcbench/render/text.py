@@ -7,7 +7,7 @@ import io
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ipcbench.render.table import Table
 
@@ -33,13 +33,13 @@ def display_width(text: str) -> int:
     return cell_len(text)
 
 
-def shortened(name: str, most: int = _MAX_NAME_CELLS) -> str:
-    """Return a name that fits into `most` columns; of a longer one the end, which tells more."""
+def shortened(name: str, most: int = _MAX_NAME_CELLS, keep: Literal["start", "end"] = "end") -> str:
+    """Return a name that fits into `most` columns; of a longer one its end, which tells more, or its start."""
     if display_width(name) <= most:
         return name
     while display_width(name) >= most:
-        name = name[1:]
-    return f"…{name}"
+        name = name[1:] if keep == "end" else name[:-1]
+    return f"…{name}" if keep == "end" else f"{name}…"
 
 
 def wrapped(text: str, width: int = WIDTH, first: str = "", indent: str = "  ") -> list[str]:

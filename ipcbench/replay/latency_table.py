@@ -22,7 +22,7 @@ _HUGE_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LatencyTable:
     """One-way times of a backend.
 
     Attributes:
@@ -57,9 +57,9 @@ def ladder(largest_bytes: int) -> Ints:
     return np.repeat(np.array(sizes, dtype=np.int64), repeats)
 
 
-def make_table(sizes: Ints, round_trips_ns: Sequence[Ints]) -> Table:
+def make_table(sizes: Ints, round_trips_ns: Sequence[Ints]) -> LatencyTable:
     """Return the table of several calibrations; each has a time for each of `sizes`."""
     every = np.stack(round_trips_ns)
     distinct = np.unique(sizes)
     halves = [float(np.median(every[:, sizes == size])) / 2 for size in distinct]
-    return Table(tuple(distinct.tolist()), tuple(halves))
+    return LatencyTable(tuple(distinct.tolist()), tuple(halves))

@@ -11,9 +11,9 @@ from ipcbench.errors import BackendUnavailable, ConfigError, TrialError, Unknown
 from ipcbench.processes.leftovers import find
 from ipcbench.processes.run_dir import Scene
 from ipcbench.replay import render
+from ipcbench.replay.latency_table import ladder
 from ipcbench.replay.outcome import Outcome, conclude
 from ipcbench.replay.run import Measured, Replayed, Request, replay
-from ipcbench.replay.table import ladder
 from ipcbench.stats.decisions import Interval
 from tests.replay.made import lane, traffic
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
-from ipcbench.render.text import aligned, bullets, display_width, escape, markdown_table, wrapped
+from ipcbench.render.text import aligned, bullets, escape, markdown_table, shortened, wrapped
 from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO, Interval
 from ipcbench.trace.compare.diff import Change, Diff, MethodDiff, Verdict, worst_first
 from ipcbench.util.units import format_duration_ns, format_significant
@@ -71,19 +71,15 @@ def _told(method: MethodDiff) -> tuple[Change, ...]:
 
 
 def _row(method: MethodDiff, change: Change, index: int) -> tuple[str, ...]:
-    first = (shown_name(method.method), f"{method.a_count:,}", f"{method.b_count:,}") if not index else ("", "", "")
+    first = (_shown_name(method.method), f"{method.a_count:,}", f"{method.b_count:,}") if not index else ("", "", "")
     verdict = f"{change.verdict}: {change.why}" if change.why else change.verdict
     return (*first, change.figure, _time(change.a_ns), _time(change.b_ns), _ratio(change.times), verdict)
 
 
-def shown_name(name: str) -> str:
-    """Return a name as one line without control characters; of a long one, the beginning."""
-    plain = " ".join("".join(char if char.isprintable() else " " for char in name).split()) or "?"
-    if display_width(plain) <= _MAX_NAME_CELLS:
-        return plain
-    while display_width(plain) >= _MAX_NAME_CELLS:
-        plain = plain[:-1]
-    return f"{plain}…"
+def _shown_name(name: str) -> str:
+    """Return a name as one line without control characters; of a long one, the start."""
+    plain = " ".join("".join(char if char.isprintable() else " " for char in name).split())
+    return shortened(plain or "?", _MAX_NAME_CELLS, keep="start")
 
 
 def _time(value_ns: float | None) -> str:
