@@ -135,7 +135,7 @@ def _summary(comparison: Comparison) -> str:
 def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str]) -> Iterator[str]:
     yield f"A is {comparison.run_a}, B is {comparison.run_b}"
     if comparison.machine_differences:
-        yield f"different machines, so every verdict is about both: {'; '.join(comparison.machine_differences)}"
+        yield f"different machines, so verdicts compare these too: {'; '.join(comparison.machine_differences)}"
     if comparison.version_differences:
         yield f"versions that differ, A / B: {'; '.join(comparison.version_differences)}"
     if comparison.changes:
@@ -146,7 +146,7 @@ def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str
         f"{_METRIC_WORDS[m]} {format_significant(100 * noise_ratio, 2)} %"
         for m, noise_ratio in comparison.noise_ratios.items()
     ]
-    yield f"noise, one cell measured twice: {', '.join(noise)}" if noise else "noise: unknown, it takes two rounds"
+    yield f"noise, from a cell measured twice: {', '.join(noise)}" if noise else "noise: unknown, two rounds are needed"
     yield f"tested: {plural(comparison.tests_count, 'figure', 'figures')}"
     yield from (f"all: {note}" for note in common)
     yield from (f"problem: {one_line(problem)}" for problem in comparison.problems)

@@ -21,6 +21,7 @@ from ipcbench.analysis.summary.wording import family_words, joined, plural, sett
 from ipcbench.errors import IpcbenchError
 from ipcbench.render.charts import ChartGroup
 from ipcbench.render.page import Badge, render_page
+from ipcbench.render.table import Table, make_columns
 from ipcbench.results.store import Run
 from ipcbench.util.units import format_duration_ns, format_significant
 
@@ -32,9 +33,9 @@ _LABELS = {
     "state": "State of the run",
     "sections": "Sections",
     "reproduce": "Reproduce",
-    "command": "This is the command that made the run; name another folder, or none, to keep both.",
+    "command": "The command that made the run; name another folder, or none, to keep both runs.",
     "copy": "Copy",
-    "footer": "Made by ipcbench from the stored run alone; nothing was measured again.",
+    "footer": "Made by ipcbench from the stored run; nothing was measured again.",
 }
 _SECTIONS = {
     "verdict": "Verdict",
@@ -48,6 +49,7 @@ _SECTIONS = {
     "reproduce": "Reproduce",
 }
 _MOST_PROOFS = 5
+_REASON_COLUMNS = make_columns(("backend", "where", "status", "why"), left=range(4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +78,6 @@ class PageWords:
     verdicts: tuple[VerdictLine, ...]
     crossovers: tuple[str, ...] = ()
     findings: tuple[FindingLine, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FailureRow:
-    """A cell without figures, or with trials left out."""
-
-    backend: str
-    where: str
-    status: str
-    reason: str
 
 
 def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) -> str:
@@ -118,8 +110,8 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
         tables=tables,
         facts=_facts(summary),
         noise=_noise(summary),
-        noise_rows=noise_rows(summary),
-        failures=failure_rows(summary),
+        noise_notes=noise_notes(summary),
+        failures=failures(summary),
         problems=[one_line(problem) for problem in summary.problems],
         command=reproduce(summary),
         sweep=json.dumps(summary.info.sweep, indent=2, ensure_ascii=False, default=str),
@@ -251,28 +243,27 @@ def _badges(summary: Summary) -> Iterator[Badge]:
         yield Badge(f"{plural(len(skipped), 'backend', 'backends')} left out", "warn", "failures")
 
 
-def failure_rows(summary: Summary) -> tuple[FailureRow, ...]:
+def failures(summary: Summary) -> Table:
     """Return every cell that failed, was skipped, or lost trials, and every backend that was left out, with reasons."""
-    rows = [
-        FailureRow(name, "whole run", "left out", one_line(reason)) for name, reason in summary.info.skipped.items()
-    ]
+    rows = [(name, "whole run", "left out", one_line(reason)) for name, reason in summary.info.skipped.items()]
     for result in summary.settings:
+        where = setting_title(result.setting)
         for cell in result.cells:
-            where = setting_title(result.setting)
             if cell.status != "ok" and cell.backend not in summary.info.skipped:
-                rows.append(FailureRow(cell.backend, where, cell.status, one_line(cell.reason)))
+                rows.append((cell.backend, where, cell.status, one_line(cell.reason)))
             elif cell.failed_count:
                 note = next((note for note in cell.notes if " trials failed" in note), "")
-                rows.append(FailureRow(cell.backend, where, "partly failed", note))
-    return tuple(rows)
+                rows.append((cell.backend, where, "partly failed", note))
+    return Table("Cells that failed or were left out", _REASON_COLUMNS, tuple(rows))
 
 
-def noise_rows(summary: Summary) -> tuple[FailureRow, ...]:
-    """Return a row for every note about how a cell was measured."""
-    return tuple(
-        FailureRow(cell.backend, payload_line(result.setting), "noisy" if note.startswith("noisy") else "noted", note)
+def noise_notes(summary: Summary) -> Table:
+    """Return every note about how a cell was measured."""
+    rows = (
+        (cell.backend, payload_line(result.setting), "noisy" if note.startswith("noisy") else "noted", note)
         for result in summary.settings
         for cell in result.cells
         for note in cell.notes
         if cell.status == "ok" and note.startswith(("noisy", "unsteady", "page faults", "only ", "the samples"))
     )
+    return Table("Cells with notes on how they were measured", _REASON_COLUMNS, tuple(rows))

@@ -15,12 +15,12 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     "figures": ("Figures", "数据"),
     "plots": ("Plots", "图表"),
     "reproduce": ("Reproduce", "重现"),
-    "command": ("This is the command that makes this page.", "用以下命令生成本页。"),
+    "command": ("The command that makes this page.", "用以下命令生成本页。"),
     "copy": ("Copy", "复制"),
-    "footer": ("Made by ipcbench from the trace alone.", "由 ipcbench 仅根据跟踪数据生成。"),
+    "footer": ("Made by ipcbench from the trace.", "由 ipcbench 仅根据跟踪数据生成。"),
     "hint": (
-        "Point at a mark for its figures, or walk over the marks with the arrow keys. A name below a plot shows and "
-        "hides it.",
+        "Point at a mark for its figures, or move between marks with the arrow keys. Click a name below a plot to show "
+        "or hide it.",
         "指向标记可查看数据，也可用方向键逐个浏览；点击图下的名称可显示或隐藏。",
     ),
     "noscript": ("The plots need JavaScript; the tables hold the figures.", "图表需要 JavaScript；数据见表格。"),
