@@ -29,7 +29,7 @@ from ipcbench.trace.record.context import CONTEXT_BYTES, Context, parse_tracepar
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import as_csv, as_json, as_markdown, as_text, make_report
-from ipcbench.trace.report.split import Split
+from ipcbench.trace.report.sums import Split
 from ipcbench.trace.schema import SERVER
 from ipcbench.util.clock import now_ns
 from tests.trace.made import Made

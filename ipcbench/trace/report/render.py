@@ -8,13 +8,12 @@ from typing import Any
 
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned, csv_text, display_width, escape, markdown_table
-from ipcbench.trace.readers.batch import printable
+from ipcbench.trace.readers.batch import PARTS, printable
 from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.findings import TraceFinding, findings
 from ipcbench.trace.report.gather import Gathered
 from ipcbench.trace.report.phrases import localized
-from ipcbench.trace.report.split import as_figures, split_rows, split_text
-from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums
+from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums, Split
 from ipcbench.trace.report.words import Language, word
 from ipcbench.util.files import to_json
 from ipcbench.util.units import format_bytes, format_duration_ns, format_ms, format_percent
@@ -97,13 +96,26 @@ def _stage_table(group: GroupSums, language: Language) -> Table:
         shown = word(name, language) if name == "unaccounted" else name
         rows.append((shown, format_ms(ns), format_percent(share)))
         if name == "wait":
-            rows += split_rows(group.split, language)
+            rows += _split_rows(group.split, language)
     if "wait" not in group.stages:
-        rows += split_rows(group.split, language)
+        rows += _split_rows(group.split, language)
     if group.outside_ns:
         rows.append((word("outside", language), format_ms(group.outside_ns), NOT_MEASURED))
     heads = (word("stage", language), f"{word('total', language)} ms", word("share", language))
     return Table(word("stages", language), make_columns(heads), tuple(rows))
+
+
+def _split_rows(split: Split, language: Language) -> list[tuple[str, str, str]]:
+    """Return the rows below `wait` in a table of stages; shares are of the joined calls' own time."""
+    if not split.joined_count:
+        return []
+    rows = []
+    for name in PARTS:
+        ns: float = getattr(split, f"{name}_ns")
+        if name == "server" or split.is_whole:
+            shown = word(name if name == "server" else f"split {name}", language)
+            rows.append((shown, format_ms(ns), format_percent(ns / (split.total_ns or 1.0))))
+    return rows
 
 
 def _extreme_table(title: str, group: GroupSums, calls: Sequence[Extreme], language: Language) -> Table:
@@ -148,9 +160,21 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
         parts.append(f"{word('transport', language)} {quote(group.segment.transport)}")
     if len(group.workers) > 1:
         parts.append(f"{word('processes', language)} {len(group.workers)}")
-    if text := split_text(group.split, group.calls_count, language):
+    if text := _split_text(group.split, group.calls_count, language):
         parts.append(text)
     return ", ".join(parts)
+
+
+def _split_text(split: Split, calls_count: int, language: Language) -> str:
+    """Return the transport's share, of how many calls, and the error of the clocks; empty if unknown."""
+    if not split.answered_count or split.total_ns <= 0:
+        return ""
+    text = word("transport share", language).format(
+        share=format_percent(split.transport_ratio), joined=split.joined_count, calls=calls_count
+    )
+    if split.offset_error_ns:
+        text += word("offset", language).format(error=format_duration_ns(split.offset_error_ns))
+    return text
 
 
 _FORMATS: dict[str, Callable[[Any], str]] = {
@@ -233,7 +257,16 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
         "sent_bytes": sums.sent_bytes,
         "recv_bytes": sums.recv_bytes,
         "throughput_mib_per_s": _speed(sums.sent_bytes + sums.recv_bytes, sums.total_ns),
-        **as_figures(sums.split),
+        **_split_figures(sums.split),
+    }
+
+
+def _split_figures(split: Split) -> dict[str, Any]:
+    """Return the sums for JSON and CSV."""
+    return {
+        "joined_count": split.joined_count,
+        **{f"{name}_ns": getattr(split, f"{name}_ns") if split.joined_count else None for name in PARTS},
+        "transport_ns": split.transport_ns if split.answered_count else None,
     }
 
 
@@ -251,7 +284,7 @@ def as_json(report: Report, language: Language = "en") -> str:
             "stages": [{"stage": n, "total_ns": ns, "share_ratio": share} for n, ns, share in stage_shares(group)],
             "server_ns": group.server_ns,
             "split": {
-                **as_figures(group.split),
+                **_split_figures(group.split),
                 "transport_share_ratio": group.split.transport_ratio,
                 "offset_error_ns": group.split.offset_error_ns,
             }
