@@ -222,3 +222,4 @@ def test_chinese_text_takes_two_cells_a_character() -> None:
     assert max(map(cell_len, lines)) <= 40
     assert " ".join(" ".join(lines).split()) == sentence
     assert shortened(CHINESE * 4) == "…" + (CHINESE * 4)[-9:]
+    assert shortened(CHINESE * 10**5, 40, keep="start") == (CHINESE * 5)[:19] + "…"

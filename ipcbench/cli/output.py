@@ -81,21 +81,21 @@ def read_run(folder: Path) -> tuple[Run, Tables]:
     return run, tables(run)
 
 
-def print_tables(several: Sequence[Tables], form: str) -> None:
+def print_tables(all_tables: Sequence[Tables], form: str) -> None:
     """Print the tables of one or more runs; CSV has one head, several JSON documents are a list."""
     from ipcbench.analysis.report import render
 
     if form == "text":
-        for index, tables in enumerate(several):
+        for index, tables in enumerate(all_tables):
             sys.stdout.write("\n\n" if index else "")
             render.show(tables, sys.stdout)
     elif form == "markdown":
-        sys.stdout.write("\n".join(map(render.as_markdown, several)))
+        sys.stdout.write("\n".join(map(render.as_markdown, all_tables)))
     elif form == "csv":
-        first, *rest = map(render.as_csv, several)
+        first, *rest = map(render.as_csv, all_tables)
         sys.stdout.write(first + "".join(text.partition("\n")[2] for text in rest))
     else:
-        documents = [render.as_json(tables) for tables in several]
+        documents = [render.as_json(tables) for tables in all_tables]
         sys.stdout.write(documents[0] if len(documents) == 1 else f"[\n{','.join(documents)}]\n")
     sys.stdout.flush()  # so that a closed pipe is an error here, not after the exit
 

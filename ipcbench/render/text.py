@@ -34,9 +34,10 @@ def display_width(text: str) -> int:
 
 
 def shortened(name: str, most: int = _MAX_NAME_CELLS, keep: Literal["start", "end"] = "end") -> str:
-    """Return a name that fits into `most` columns; of a longer one its end, which tells more, or its start."""
+    """Return a name that fits into `most` columns: of a longer one its end, which tells more, or its start."""
     if display_width(name) <= most:
         return name
+    name = name[-most:] if keep == "end" else name[:most]
     while display_width(name) >= most:
         name = name[1:] if keep == "end" else name[:-1]
     return f"…{name}" if keep == "end" else f"{name}…"

@@ -27,7 +27,7 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     "calls": ("{count} calls", "{count} 次调用"),
     "failed": ("{count} failed", "{count} 次失败"),
     "damaged": ("{count} damaged", "{count} 处损坏"),
-    "objections": ("{count} objections", "{count} 处疑点"),
+    "objections": ("{count} inconsistencies", "{count} 处疑点"),
     "sound": ("consistent", "自洽"),
     "shares": ("Where the time of a call goes", "每次调用的时间构成"),
     "shares reading": (
