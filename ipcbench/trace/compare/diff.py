@@ -119,7 +119,7 @@ def _estimates(method: Method, generator: np.random.Generator) -> dict[str, Esti
     quantiles = dict(zip(_QUANTILES, quantile_estimates([samples], list(_QUANTILES.values()), generator), strict=True))
     estimates = {"mean": _mean_estimate(samples, generator)}
     estimates |= {name: estimate for name, estimate in quantiles.items() if estimate is not None}
-    if not method.has_tally:
+    if not method.has_histogram:
         return estimates
     exact = {name: _shown(method, name) for name in estimates}
     return {name: replace(estimate, value=exact[name] or estimate.value) for name, estimate in estimates.items()}

@@ -21,13 +21,13 @@ class Method:
 
     Attributes:
         name: followed by ` (server)` for the work of servers.
-        has_tally: whether some calls have no record.
+        has_histogram: whether some calls have no record.
     """
 
     name: str
     is_far: bool
     sums: Sums = field(default_factory=Sums)
-    has_tally: bool = False
+    has_histogram: bool = False
     _times: list[Ints] = field(default_factory=list)
     _places: list[Ints] = field(default_factory=list)
 
@@ -94,7 +94,7 @@ def read_methods(paths: Sequence[Path], *, keep_times: bool) -> Methods:
         method = of(bulk.method, bulk.segment.role)
         count = int(bulk.counts.sum())
         method.sums.add_tallied(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
-        method.has_tally = method.has_tally or count > 0
+        method.has_histogram = method.has_histogram or count > 0
     if not any(method.sums.calls_count for method in methods.values()):
         raise StoreError(f"{', '.join(map(str, paths))}: no calls found")
     ordered = sorted(methods.values(), key=lambda method: -method.sums.total_ns)
