@@ -13,9 +13,10 @@ from dataclasses import replace
 from rich.console import Console
 
 from ipcbench.analysis.charts.groups import chart_groups
-from ipcbench.analysis.report.render import WIDTH, show_on
+from ipcbench.analysis.report.render import show_on
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.render.plots import plot_files
+from ipcbench.render.text import WIDTH
 from ipcbench.results.store import load_run
 from tests.docs_blocks import ROOT
 

@@ -1,4 +1,4 @@
-"""What commands share: a stored run on stdout and as files, a file to write into, formats in a help text."""
+"""What commands share: printing and writing the tables of a run, the target of `--out`, formats in a help text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipcbench.results.store import Run
 
 RESULTS_ROOT = Path("results")
-"""Where runs are stored and looked for, below the current folder."""
+"""Where runs are stored and found, below the current folder."""
 
 FORMATS = ("text", "markdown", "csv", "json")
 
@@ -25,10 +25,10 @@ CSV_FILE = "summary.csv"
 
 
 class ListsFormats(click.Command):
-    """A command with `--to FORMAT`, whose formats stand at the end of its help text."""
+    """A command with `--to FORMAT` that lists the formats at the end of its help text."""
 
     def __init__(self, *args: Any, formats: Mapping[str, str], **kwargs: Any) -> None:
-        """Take the arguments of a command, and a summary for each format."""
+        """Take the arguments of a command, and format → summary."""
         super().__init__(*args, **kwargs)
         self._formats = formats
 
@@ -38,10 +38,10 @@ class ListsFormats(click.Command):
 
 
 def target_file(out: str | None) -> Path | None:
-    """Return the file that `--out` names, None for stdout; a device or a folder must not be replaced by a file.
+    """Return the file that `--out` names; None for stdout.
 
     Raises:
-        ConfigError: it is one of those.
+        ConfigError: it is a device or a folder, which no file must replace.
     """
     if out is None:
         return None
@@ -57,17 +57,17 @@ def show_run(folder: Path, form: str) -> bool:
     Raises:
         StoreError: not a folder of results, or one that cannot be read.
     """
-    run, found = read_run(folder)
-    print_tables([found], form)
+    run, shown = read_run(folder)
+    print_tables([shown], form)
     try:
-        write_tables(found, folder)
-    except StoreError as error:  # somebody else's folder can be read all the same
+        write_tables(shown, folder)
+    except StoreError as error:  # a folder may be readable but not writable
         click.echo(f"warning: {error}; {MARKDOWN_FILE} and {CSV_FILE} are not written", err=True)
     return any(trial.status == "ok" for trial in run.trials)
 
 
 def read_run(folder: Path) -> tuple[Run, Tables]:
-    """Return a run and its tables; what is wrong with its folder goes to stderr.
+    """Return a run and its tables; problems of its folder go to stderr.
 
     Raises:
         StoreError: not a folder of results, or one that cannot be read.
@@ -81,39 +81,39 @@ def read_run(folder: Path) -> tuple[Run, Tables]:
     return run, tables(run)
 
 
-def print_tables(found: Sequence[Tables], form: str) -> None:
-    """Print the tables of one run or several: as CSV under one head, as JSON one document, in a list if several."""
-    from ipcbench.analysis.report import export, render
+def print_tables(all_tables: Sequence[Tables], form: str) -> None:
+    """Print the tables of one or more runs; CSV has one head, several JSON documents are a list."""
+    from ipcbench.analysis.report import render
 
     if form == "text":
-        for index, one in enumerate(found):
+        for index, tables in enumerate(all_tables):
             sys.stdout.write("\n\n" if index else "")
-            render.show(one, sys.stdout)
+            render.show(tables, sys.stdout)
     elif form == "markdown":
-        sys.stdout.write("\n".join(map(render.as_markdown, found)))
+        sys.stdout.write("\n".join(map(render.as_markdown, all_tables)))
     elif form == "csv":
-        first, *rest = map(export.as_csv, found)
+        first, *rest = map(render.as_csv, all_tables)
         sys.stdout.write(first + "".join(text.partition("\n")[2] for text in rest))
     else:
-        documents = [export.as_json(one) for one in found]
+        documents = [render.as_json(tables) for tables in all_tables]
         sys.stdout.write(documents[0] if len(documents) == 1 else f"[\n{','.join(documents)}]\n")
-    sys.stdout.flush()  # a pipe that was closed is an error here, and not after the exit
+    sys.stdout.flush()  # so that a closed pipe is an error here, not after the exit
 
 
-def write_tables(found: Tables, folder: Path) -> None:
+def write_tables(tables: Tables, folder: Path) -> None:
     """Write the tables as Markdown and as CSV.
 
     Raises:
         StoreError: the disk refuses.
     """
-    from ipcbench.analysis.report import export, render
+    from ipcbench.analysis.report import render
 
-    for name, text in ((MARKDOWN_FILE, render.as_markdown(found)), (CSV_FILE, export.as_csv(found))):
+    for name, text in ((MARKDOWN_FILE, render.as_markdown(tables)), (CSV_FILE, render.as_csv(tables))):
         write_file(folder / name, text.encode())
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Make a file, or replace it as a whole.
+    """Write a file, replacing it as a whole.
 
     Raises:
         StoreError: the disk refuses.

@@ -1,4 +1,4 @@
-"""The files that `analyze` makes of a run: tables, figures, plots and the report; nothing else is ever touched."""
+"""The plots and pages that `analyze` and `trace report --html` write; no other file is touched."""
 
 from __future__ import annotations
 
@@ -8,41 +8,43 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.errors import StoreError
+from ipcbench.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from ipcbench.analysis.report.tables import Tables
     from ipcbench.render.charts import ChartGroup
     from ipcbench.results.store import Run
+    from ipcbench.trace.report.render import Report
+    from ipcbench.trace.report.words import Language
 
 REPORT_FILE = "report.html"
 PLOTS_FOLDER = "plots"
 _HOW = "pip install 'ipcbench[report]'"
 
 
-def write_report(run: Run, found: Tables, others: Sequence[tuple[Run, Tables]], target: Path) -> None:
-    """Write plots and report into `target`, and say on stderr where they are, or which library is missing.
+def write_report(run: Run, tables: Tables, others: Sequence[tuple[Run, Tables]], target: Path) -> None:
+    """Write plots and report into `target`; stderr gets their place, or which library is missing.
 
     Args:
         run: the run.
-        found: its tables.
-        others: runs that were named together with it, for the plots of fan-out.
-        target: a folder that exists.
+        tables: its tables.
+        others: the other runs of the command, for the fan-out plots.
+        target: an existing folder.
 
     Raises:
         StoreError: the disk refuses, or the folder for plots is a link.
     """
     from ipcbench.analysis.charts.groups import chart_groups
 
-    groups = chart_groups(run, found.summary, [(other, tables.summary) for other, tables in others])
+    groups = chart_groups(run, tables.summary, [(other, its_tables.summary) for other, its_tables in others])
     missing: dict[str, list[str]] = {}
     count = 0
     try:
-        count = _write_plots(groups, found, target / PLOTS_FOLDER)
+        count = _write_plots(groups, tables, target / PLOTS_FOLDER)
     except ImportError as error:
         missing.setdefault(_reason(error), []).append(f"{PLOTS_FOLDER}/")
     try:
-        _write_page(groups, run, found, target / REPORT_FILE)
+        _write_page(groups, run, tables, target / REPORT_FILE)
         click.echo(f"report in {target / REPORT_FILE}{f', {count} plots beside it' if count else ''}", err=True)
     except ImportError as error:
         missing.setdefault(_reason(error), []).append(REPORT_FILE)
@@ -55,26 +57,46 @@ def _reason(error: ImportError) -> str:
     return f"no {error.name}" if isinstance(error, ModuleNotFoundError) else " ".join(str(error).split())
 
 
-def _write_plots(groups: tuple[ChartGroup, ...], found: Tables, folder: Path) -> int:
-    """Write each plot and return how many there are, a PNG and its SVG counted once."""
+def _write_plots(groups: tuple[ChartGroup, ...], tables: Tables, folder: Path) -> int:
+    """Write the plots and return their number; a PNG and its SVG count once."""
     from ipcbench.cli.output import write_file
     from ipcbench.render.plots import plot_files
     from ipcbench.util.files import as_store_errors
 
     names = set()
-    for one in plot_files(groups, " · ".join(found.header[:2])):
+    for plot in plot_files(groups, " · ".join(tables.header[:2])):
         if folder.is_symlink():
-            raise StoreError(f"{folder}: is a link; plots are written into a folder of the run's own")
+            raise StoreError(f"{folder}: is a link; plots are written only into a real folder")
         with as_store_errors(folder):
             folder.mkdir(exist_ok=True)
-        write_file(folder / one.name, one.data)
-        names.add(Path(one.name).stem)
+        write_file(folder / plot.name, plot.data)
+        names.add(Path(plot.name).stem)
     return len(names)
 
 
-def _write_page(groups: tuple[ChartGroup, ...], run: Run, found: Tables, path: Path) -> None:
-    from ipcbench.analysis.report.page import report_html
-    from ipcbench.analysis.report.page_words import headline_words
+def _write_page(groups: tuple[ChartGroup, ...], run: Run, tables: Tables, path: Path) -> None:
+    from ipcbench.analysis.report.page import headline_words, report_html
     from ipcbench.cli.output import write_file
 
-    write_file(path, report_html(found, groups, headline_words(run, found)).encode())
+    write_file(path, report_html(tables, groups, headline_words(run, tables)).encode())
+
+
+def write_trace_page(report: Report, paths: Sequence[Path], language: Language, target: str) -> None:
+    """Write the page; stderr gets its place.
+
+    Raises:
+        ConfigError: the target exists and is not a file.
+        StoreError: the disk refuses, or jinja2 is missing.
+    """
+    from ipcbench.cli.output import write_file
+    from ipcbench.trace.page.page import trace_html
+
+    path = Path(target)
+    if path.exists() and not path.is_file():
+        raise ConfigError("--html", target, "the path of a file")
+    try:
+        page = trace_html(report, paths, language)
+    except ModuleNotFoundError as error:
+        raise StoreError(f"--html needs {error.name}: {_HOW}") from error
+    write_file(path, page.encode())
+    click.echo(f"report in {path}", err=True)

@@ -10,9 +10,9 @@ import click
 
 from ipcbench.cli import format_option
 from ipcbench.cli.output import FORMATS
+from ipcbench.cli.report_files import write_trace_page
 from ipcbench.cli.trace_compare import check, diff
 from ipcbench.cli.trace_export import export, serve_metrics
-from ipcbench.cli.trace_html import write_page
 from ipcbench.cli.trace_live import tail, top
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def report(paths: tuple[str, ...], form: str, lang: str, rules: str, html: str |
 
     made = render.make_report(gather([Path(path) for path in paths]), rules)
     if html is not None:
-        write_page(made, [Path(path) for path in paths], cast("Language", lang), html)
+        write_trace_page(made, [Path(path) for path in paths], cast("Language", lang), html)
         return
     forms = {"text": render.as_text, "markdown": render.as_markdown, "json": render.as_json, "csv": render.as_csv}
     sys.stdout.write(forms[form](made, cast("Language", lang)))

@@ -21,12 +21,12 @@ from ipcbench.cli import EXIT_FAILED, format_option
 @format_option("text", "markdown", "json")
 def diff(a: str, b: str, form: str) -> None:
     """Compare, print."""
-    from ipcbench.trace.compare import diff_render
+    from ipcbench.trace.compare import render
     from ipcbench.trace.compare.diff import diff as compared
     from ipcbench.trace.compare.methods import read_methods
 
     compared_methods = compared(*(read_methods([Path(path)], keep_times=True) for path in (a, b)))
-    forms = {"text": diff_render.as_text, "markdown": diff_render.as_markdown, "json": diff_render.as_json}
+    forms = {"text": render.as_text, "markdown": render.as_markdown, "json": render.as_json}
     sys.stdout.write(forms[form](compared_methods))
     sys.stdout.flush()  # report a closed pipe here, not after the exit
 

@@ -24,8 +24,8 @@ from ipcbench.processes.control import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.registry import get_backend
+from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
 from ipcbench.replay.pair import DEPTH, Columns, Pair, back_to_back, by_pieces, columns_of, warm_up
-from ipcbench.replay.table import Table, ladder, make_table
 from ipcbench.replay.traffic import Traffic
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, require_range
 from ipcbench.trace.readers.batch import Ints
@@ -108,7 +108,7 @@ class Replayed:
     skipped: dict[str, str]
     ladder_bytes: Ints
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> LatencyTable:
         """Return the table of a backend that has finished a round."""
         return make_table(self.ladder_bytes, self.measured[name].trips_ns)
 

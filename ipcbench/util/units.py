@@ -82,3 +82,13 @@ def format_duration_ns(value_ns: float) -> str:
         if abs(value_ns) < limit * 0.9995:  # above this, three digits would round to 1,000 of the smaller unit
             return f"{format_significant(value_ns / divisor)} {unit}"
     return f"{format_significant(value_ns / 1e9)} s"
+
+
+def format_ms(value_ns: float | None) -> str:
+    """Return a time in milliseconds without the unit; a dash for an unknown one."""
+    return "–" if value_ns is None else f"{value_ns / 1e6:,.3f}"
+
+
+def format_percent(ratio: float) -> str:
+    """Return a share with one decimal."""
+    return f"{100 * ratio:.1f} %"

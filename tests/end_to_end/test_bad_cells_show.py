@@ -16,8 +16,7 @@ from ipcbench.analysis.compare.compare import compare_runs
 from ipcbench.analysis.compare.render import as_markdown as compare_markdown
 from ipcbench.analysis.compare.render import as_text as compare_text
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.analysis.report.export import as_csv, as_json
-from ipcbench.analysis.report.render import as_markdown, as_text
+from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_text
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.results.store import Run
 from tests.end_to_end.shell import Shell

@@ -16,7 +16,7 @@ from ipcbench.analysis.compare.compare import compare_runs
 from ipcbench.analysis.exporters import EXPORTERS
 from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.recommend.recommend import recommend
-from ipcbench.analysis.report.export import as_csv, as_json
+from ipcbench.analysis.report.render import as_csv, as_json
 from ipcbench.analysis.report.tables import tables
 from ipcbench.analysis.summary.cells import Summary
 from ipcbench.results.store import Run

@@ -11,9 +11,9 @@ from ipcbench.errors import BackendUnavailable, ConfigError, TrialError, Unknown
 from ipcbench.processes.cleanup import find
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.replay import render
+from ipcbench.replay.latency_table import ladder
 from ipcbench.replay.outcome import ReplayOutcome, conclude
 from ipcbench.replay.run import Measured, Replayed, Request, replay
-from ipcbench.replay.table import ladder
 from ipcbench.stats.estimates import Interval
 from tests.replay.made import thread, traffic
 

@@ -12,9 +12,9 @@ import pytest
 
 from ipcbench.backend import Reader, Writer
 from ipcbench.errors import IntegrityError
+from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
 from ipcbench.replay.pair import by_pieces, columns_of, warm_up
 from ipcbench.replay.parts import COLUMNS, ClientPart, ServerPart
-from ipcbench.replay.table import Table, ladder, make_table
 from ipcbench.replay.work import BY_TIME, PIECE_BYTES, Work
 from tests.replay.made import thread, traffic
 
@@ -107,11 +107,11 @@ def test_a_warm_up_has_every_pair_of_sizes_and_no_work_between():
 
 def test_the_table_is_straight_between_sizes_and_goes_on_beyond_them():
     table = make_table(np.array([100, 100, 1100]), [np.array([20, 40, 4060]), np.array([40, 20, 4060])])
-    assert table == Table((100, 1100), (15.0, 2030.0))
+    assert table == LatencyTable((100, 1100), (15.0, 2030.0))
     assert table.times_ns(np.array([100, 600, 2100])).tolist() == pytest.approx([15.0, 1022.5, 4045.0])
-    assert Table((8,), (5.0,)).times_ns(np.array([1, 100])).tolist() == [5.0, 5.0]
+    assert LatencyTable((8,), (5.0,)).times_ns(np.array([1, 100])).tolist() == [5.0, 5.0]
     calls = thread(count=2)
-    flat = Table((1,), (1000.0,))
+    flat = LatencyTable((1,), (1000.0,))
     assert flat.thread_ns(calls) == 4 * 1000 + 10_000 + 2 * (5_000 + 5_000 + 50_000)
 
 

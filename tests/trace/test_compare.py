@@ -11,10 +11,10 @@ import pytest
 
 from ipcbench import trace
 from ipcbench.errors import ConfigError, StoreError
-from ipcbench.trace.compare.check import Outcome, check, parse_condition
+from ipcbench.trace.compare.check import CheckResult, check, parse_condition
 from ipcbench.trace.compare.diff import Diff, diff
-from ipcbench.trace.compare.diff_render import as_json, as_markdown, as_text
 from ipcbench.trace.compare.methods import Methods, read_methods
+from ipcbench.trace.compare.render import as_json, as_markdown, as_text
 from tests.trace.logs import V1, head, row
 from tests.trace.made import HOSTILE, Made, both_sides
 
@@ -110,7 +110,7 @@ def test_logs_are_compared_too(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def checked(tmp_path: Path) -> Callable[[str], list[Outcome]]:
+def checked(tmp_path: Path) -> Callable[[str], list[CheckResult]]:
     both_sides(tmp_path / "t", 20)
     methods = read_methods([tmp_path / "t"], keep_times=False)
     return lambda text: check(methods, parse_condition(text))
@@ -134,7 +134,7 @@ def checked(tmp_path: Path) -> Callable[[str], list[Outcome]]:
         (f"{HOSTILE}.calls==1", 1, True),
     ],
 )
-def test_conditions(checked: Callable[[str], list[Outcome]], text: str, value: float, holds: bool) -> None:
+def test_conditions(checked: Callable[[str], list[CheckResult]], text: str, value: float, holds: bool) -> None:
     (outcome,) = checked(text)
     assert outcome.value == pytest.approx(value, rel=0.01)
     assert outcome.holds == holds
@@ -142,7 +142,7 @@ def test_conditions(checked: Callable[[str], list[Outcome]], text: str, value: f
     assert outcome.line.startswith("FAIL" if holds else "ok")
 
 
-def test_a_star_stands_for_every_method_that_has_such_a_figure(checked: Callable[[str], list[Outcome]]) -> None:
+def test_a_star_stands_for_every_method_that_has_such_a_figure(checked: Callable[[str], list[CheckResult]]) -> None:
     assert {one.method for one in checked("*.mean_ms>1")} == {"Matmul", "Matmul (server)", HOSTILE}
     assert {one.method for one in checked("*.wait_percent>1")} == {"Matmul", HOSTILE}
     assert "of 20 calls only" in checked("Matmul.p99_ms>1")[0].line
@@ -156,7 +156,7 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
         parse_condition(text)
 
 
-def test_what_the_trace_has_not_is_refused(checked: Callable[[str], list[Outcome]], tmp_path: Path) -> None:
+def test_what_the_trace_has_not_is_refused(checked: Callable[[str], list[CheckResult]], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a method of this trace: Matmul"):
         checked("Matmol.calls>1")
     with pytest.raises(ConfigError, match="serialize"):

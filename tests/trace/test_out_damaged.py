@@ -16,8 +16,8 @@ from ipcbench import trace
 from ipcbench.errors import StoreError
 from ipcbench.render.page_data import groups_json
 from ipcbench.trace.compare.diff import diff
-from ipcbench.trace.compare.diff_render import as_json, as_text
 from ipcbench.trace.compare.methods import read_methods
+from ipcbench.trace.compare.render import as_json, as_text
 from ipcbench.trace.exporters import EXPORTERS
 from ipcbench.trace.live.lines import FORMATS
 from ipcbench.trace.live.meter import Meter

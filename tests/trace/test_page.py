@@ -53,11 +53,11 @@ def test_plots_say_what_they_show(tmp_path: Path) -> None:
     (chart,) = shares.charts
     work = next(one for one in chart.series if one.name == "server work")
     assert work.points[0].y == pytest.approx(100 * 800 / 1500)
-    assert work.points[0].lines == ("Matmul", "53.3 %", "800 µs of 1.50 ms a call on average")
+    assert work.points[0].lines == ("Matmul", "53.3 %", "800 µs of 1.50 ms per call on average")
     first = {one.name: one.points[0].y for one in chart.series if one.points[0].x == 1}
     assert list(first) == ["serialize", "send", "request transit", "server queue", "server work", "reply transit",
                            "deserialize"]  # fmt: skip
-    assert chart.notes == ("The wait is split as it is in the 19 of 20 calls whose server's part is known.",)
+    assert chart.notes == ("The wait is split as in the 19 of 20 calls whose server side is known.",)
     assert chart.y.title == "share of the call, %"
     for at in range(1, len(chart.x.ticks) + 1):
         assert sum(p.y for one in chart.series for p in one.points if p.x == at) == pytest.approx(100)

@@ -26,7 +26,7 @@ from ipcbench.trace.record.context import CONTEXT_BYTES, Context, parse_tracepar
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import as_csv, as_json, as_markdown, as_text, make_report
-from ipcbench.trace.report.split import Split
+from ipcbench.trace.report.sums import Split
 from ipcbench.trace.schema import SERVER
 from ipcbench.util.clock import now_ns
 from tests.trace.made import Made
@@ -187,7 +187,7 @@ def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> 
     rules = {finding.rule for finding in report.findings}
     assert "R2" in rules
     assert not rules & {"R2b", "R3"}
-    assert "of it request transit" in as_text(report)
+    assert "of which request transit" in as_text(report)
     assert "请求传输" in as_markdown(report, "zh")
     assert "queue_ns" in as_csv(report).partition("\n")[0]
     seed = make_report(gather([folder]), "seed").findings

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from ipcbench.analysis.charts.groups import chart_groups
-from ipcbench.analysis.report.page import report_html
-from ipcbench.analysis.report.page_words import FindingLine, PageWords, VerdictLine, headline_words
+from ipcbench.analysis.report.page import FindingLine, PageWords, VerdictLine, headline_words, report_html
 from ipcbench.analysis.report.tables import tables
 from ipcbench.results.store import Run
 from ipcbench.spec import SweepSpec

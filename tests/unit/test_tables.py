@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.report.export import as_csv, as_json
-from ipcbench.analysis.report.render import as_markdown, as_text, show
+from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_text, show
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.results.model import TrialResult
 from ipcbench.spec import SweepSpec

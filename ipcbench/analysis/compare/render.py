@@ -1,10 +1,8 @@
-"""A comparison as text: aligned for a terminal, as Markdown for a pull request, as JSON for other programs."""
+"""A comparison of two runs as aligned text, as Markdown for a pull request and as JSON."""
 
 from __future__ import annotations
 
 import json
-import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,15 +11,13 @@ from ipcbench.analysis.compare.rules import Verdict
 from ipcbench.analysis.compare.run_cells import CellKey, Metric
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import plural, ratio_words
-from ipcbench.render.table import NOT_MEASURED
+from ipcbench.render.table import NOT_MEASURED, Table, footnote_letters, make_columns
+from ipcbench.render.text import WIDTH, aligned, bullets, escape, markdown_table, paragraphs, shortened
 from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO
 from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 JSON_VERSION = 1
-WIDTH = 100
-_MAX_NAME = 20
-_SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~&"})
 
 _METRIC_WORDS: Mapping[Metric, str] = {
     "latency-p50": "one-way p50",
@@ -58,72 +54,78 @@ _DECIDED = (
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """What every format shows."""
+    """The content of a comparison, the same for text and Markdown."""
 
     summary: str
     header: tuple[str, ...]
-    columns: tuple[str, ...]
-    sections: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
-    """(title, rows): what changed, what did not, what is not comparable; any may be without rows."""
-    footnotes: tuple[tuple[str, str], ...]
+    tables: tuple[Table, ...]
+    """What changed, what did not, and what is not comparable; any of them may have no rows."""
+    notes: tuple[str, ...]
+    """The footnotes of the tables, and how verdicts are decided."""
 
 
 def as_json(comparison: Comparison) -> str:
-    """Return everything, times in ns and throughput in messages per second, nothing rounded."""
+    """Return all figures unrounded, times in ns, throughput in messages per second."""
     document = {"format": "ipcbench comparison", "version": JSON_VERSION, **comparison.as_dict()}
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def as_text(comparison: Comparison, width: int = WIDTH) -> str:
-    """Return the summary, what changed, what did not, and why what is not compared is not; no escape sequences."""
+    """Return plain text: the summary, what changed, what did not, and what is not comparable and why."""
     sheet = _sheet(comparison)
-    parts = ["\n".join(_wrapped((sheet.summary, *sheet.header), width))]
-    for title, rows in sheet.sections:
-        if rows:
-            parts.append("\n".join([f"{title}:", *_aligned(sheet.columns, rows)]))
-    notes = [f"{letter}: {text}" for letter, text in sheet.footnotes]
-    parts.append("\n".join(_wrapped((*notes, _DECIDED), width)))
-    return "\n\n".join(parts) + "\n"
+    parts = [paragraphs((sheet.summary, *sheet.header), width)]
+    parts += [[f"{table.title}:", *aligned(table.without_empty_columns())] for table in sheet.tables if table.rows]
+    parts.append(paragraphs(sheet.notes, width))
+    return "\n\n".join(map("\n".join, parts)) + "\n"
 
 
 def as_markdown(comparison: Comparison) -> str:
     """Return Markdown for a pull request: the summary, a table of what changed, the rest folded."""
     sheet = _sheet(comparison)
-    parts = [f"**{_escape(sheet.summary)}**"]
-    changed, *others = sheet.sections
-    parts += [_markdown_table(sheet.columns, changed[1])] if changed[1] else []
-    for title, rows in others:
-        parts += [_folded(f"{title} ({len(rows)})", _markdown_table(sheet.columns, rows))] if rows else []
-    lines = [*sheet.header, *(f"{letter}: {text}" for letter, text in sheet.footnotes), _DECIDED]
-    parts.append(_folded("Runs, notes and how it was decided", "\n".join(f"- {_escape(line)}" for line in lines)))
+    changed, *others = sheet.tables
+    parts = [f"**{escape(sheet.summary)}**"]
+    parts += [_markdown_table(changed)] if changed.rows else []
+    parts += [_folded(f"{table.title} ({len(table.rows)})", _markdown_table(table)) for table in others if table.rows]
+    parts.append(_folded("Runs, notes and how it was decided", bullets((*sheet.header, *sheet.notes))))
     return "\n\n".join(parts) + "\n"
 
 
+def _markdown_table(table: Table) -> str:
+    return markdown_table(table.without_empty_columns(), names_as_code=True)
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"
+
+
 def _sheet(comparison: Comparison) -> _Sheet:
-    varying = _varying([one.cell for one in comparison.changes])
+    varying = _varying([change.cell for change in comparison.changes])
     common = _common_notes(comparison)
-    remarks = {id(one): _remarks(one, common) for one in comparison.changes}
-    letters = {text: _letter(i) for i, text in enumerate(dict.fromkeys(t for one in remarks.values() for t in one))}
+    remarks = {id(change): _remarks(change, common) for change in comparison.changes}
+    letters = footnote_letters(text for texts in remarks.values() for text in texts)
     gated = comparison.gate_ratio is not None
-    sections = []
-    for title, verdicts in _SECTIONS:
-        found = [one for verdict in verdicts for one in comparison.changes if one.verdict == verdict]
-        rows = tuple(_row(one, varying, [letters[text] for text in remarks[id(one)]], gated=gated) for one in found)
-        where = " (other machine)" if comparison.machine_differences else ""
-        sections.append((f"{title}{where}", rows))
     heads = ("backend", *(name.removesuffix("_per_s") for name in varying), "figure", "A", "B", "B / A [95 %]")
+    heads += ("verdict", *(("gate",) if gated else ()), "notes")
+    columns = make_columns(heads, left=range(len(heads)))
+    where = " (other machine)" if comparison.machine_differences else ""
+    tables = []
+    for title, verdicts in _SECTIONS:
+        changes = [change for verdict in verdicts for change in comparison.changes if change.verdict == verdict]
+        rows = (
+            _row(change, varying, [letters[text] for text in remarks[id(change)]], gated=gated) for change in changes
+        )
+        tables.append(Table(f"{title}{where}", columns, tuple(rows)))
     return _Sheet(
         summary=_summary(comparison),
         header=tuple(_header(comparison, varying, common)),
-        columns=(*heads, "verdict", *(("gate",) if gated else ()), "notes"),
-        sections=tuple(sections),
-        footnotes=tuple((letter, text) for text, letter in letters.items()),
+        tables=tuple(tables),
+        notes=(*(f"{letter}: {text}" for text, letter in letters.items()), _DECIDED),
     )
 
 
 def _summary(comparison: Comparison) -> str:
     verdicts: tuple[Verdict, ...] = ("slower", "faster", "no clear difference", "not comparable")
-    counts = ", ".join(f"{comparison.count(one)} {one}" for one in verdicts)
+    counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in verdicts)
     gate = ""
     if comparison.gate_ratio is not None:
         gate = f"; gate {100 * comparison.gate_ratio:g} %: {comparison.outcome}"
@@ -134,30 +136,33 @@ def _summary(comparison: Comparison) -> str:
 def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str]) -> Iterator[str]:
     yield f"A is {comparison.run_a}, B is {comparison.run_b}"
     if comparison.machine_differences:
-        yield f"different machines, so every verdict is about both: {'; '.join(comparison.machine_differences)}"
+        yield f"different machines, so verdicts compare these too: {'; '.join(comparison.machine_differences)}"
     if comparison.version_differences:
         yield f"versions that differ, A / B: {'; '.join(comparison.version_differences)}"
     if comparison.changes:
         first = comparison.changes[0].cell
         same = [words(first) for name, words in _FIELD_WORDS.items() if name not in {*varying, "rate_per_s"}]
         yield f"all cells: {', '.join(same)}"
-    noise = [f"{_METRIC_WORDS[m]} {format_significant(100 * one, 2)} %" for m, one in comparison.noise_ratios.items()]
-    yield f"noise, one cell measured twice: {', '.join(noise)}" if noise else "noise: unknown, it takes two rounds"
+    noise = [
+        f"{_METRIC_WORDS[m]} {format_significant(100 * noise_ratio, 2)} %"
+        for m, noise_ratio in comparison.noise_ratios.items()
+    ]
+    yield f"noise, from a cell measured twice: {', '.join(noise)}" if noise else "noise: unknown, two rounds are needed"
     yield f"tested: {plural(comparison.tests_count, 'figure', 'figures')}"
-    yield from (f"all: {one}" for one in common)
-    yield from (f"problem: {one_line(one)}" for one in comparison.problems)
+    yield from (f"all: {note}" for note in common)
+    yield from (f"problem: {one_line(problem)}" for problem in comparison.problems)
 
 
 def _varying(keys: Sequence[CellKey]) -> tuple[str, ...]:
-    """Return the fields, besides backend and mode, that are not the same everywhere; mode is told by the metric."""
-    found = [name for name in _FIELD_WORDS if len({getattr(one, name) for one in keys}) > 1]
-    # The rate follows from size and mode unless it is all that two cells differ in.
-    without_rate = {replace(one, rate_per_s=0.0) for one in keys}
-    return tuple(name for name in found if name != "rate_per_s" or len(without_rate) < len(set(keys)))
+    """Return the fields besides the backend in which the cells differ; the metric tells the mode."""
+    varying = [name for name in _FIELD_WORDS if len({getattr(key, name) for key in keys}) > 1]
+    # The rate follows from size and mode; it is shown only if some cells differ in nothing else.
+    without_rate = {replace(key, rate_per_s=0.0) for key in keys}
+    return tuple(name for name in varying if name != "rate_per_s" or len(without_rate) < len(set(keys)))
 
 
 def _common_notes(comparison: Comparison) -> tuple[str, ...]:
-    compared = [one.notes for one in comparison.changes if one.ratio is not None]
+    compared = [change.notes for change in comparison.changes if change.ratio is not None]
     if len(compared) < 2:
         return ()
     return tuple(text for text in compared[0] if all(text in notes for notes in compared))
@@ -168,17 +173,14 @@ def _remarks(change: Change, common: Sequence[str]) -> tuple[str, ...]:
     return tuple(one_line(text) for text in texts if text)
 
 
-def _letter(index: int) -> str:
-    return (chr(96 + index // 26) if index >= 26 else "") + chr(97 + index % 26)
-
-
 def _row(change: Change, varying: Sequence[str], letters: Sequence[str], *, gated: bool) -> tuple[str, ...]:
-    name = one_line(change.cell.backend)
-    verdict: str = change.verdict if change.verdict in _SECTIONS[0][1] else ""  # of others the section tells it
+    verdict: str = (
+        change.verdict if change.verdict in _SECTIONS[0][1] else ""
+    )  # the titles of the other sections say it
     if verdict and change.across_machines:
         verdict += " (other machine)"
     return (
-        name if len(name) <= _MAX_NAME else "…" + name[1 - _MAX_NAME :],
+        shortened(one_line(change.cell.backend)),
         *(_FIELD_WORDS[field](change.cell) for field in varying),
         _METRIC_WORDS[change.metric],
         _figure(change.a, change.metric),
@@ -196,42 +198,3 @@ def _figure(interval: Interval | None, metric: Metric) -> str:
     if metric == "throughput":
         return f"{format_significant(interval.estimate / 1e3)} k/s"
     return format_duration_ns(interval.estimate)
-
-
-def _wrapped(lines: Sequence[str], width: int) -> Iterator[str]:
-    for line in lines:
-        yield from textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
-
-
-def _shown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return head and rows without the columns that the rows leave empty."""
-    kept = [index for index in range(len(columns)) if any(row[index] for row in rows)]
-    return [[row[index] for index in kept] for row in (columns, *rows)]
-
-
-def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    shown = _shown(columns, rows)
-    sizes = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return ["  ".join(text.ljust(size) for text, size in zip(row, sizes, strict=True)).rstrip() for row in shown]
-
-
-def _escape(text: str) -> str:
-    return text.translate(_SPECIAL)
-
-
-def _code(text: str) -> str:
-    """Return text as code, in which nothing is markup, mention or link; a table asks for its bars to be escaped."""
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    pad = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
-
-
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head, *shown = _shown(columns, rows)
-    lines = [[_escape(text) for text in head], [":--"] * len(head)]
-    lines += [[_code(row[0]), *(_escape(text) for text in row[1:])] for row in shown]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _folded(title: str, content: str) -> str:
-    return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"

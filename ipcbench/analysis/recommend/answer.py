@@ -1,39 +1,55 @@
-"""The answer of `recommend`: what was chosen and on what evidence, as data, and the chosen transport to use."""
+"""The answer of `recommend`: the choice and its evidence, as data and in words, and the chosen transport to use."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from ipcbench.analysis.recommend import answer_text as recommendation_text
 from ipcbench.analysis.recommend.evidence import Doubt, Expected, Sureness
 from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.summary.crossover import Crossover
 from ipcbench.analysis.summary.curves import Measure
+from ipcbench.analysis.summary.notes import one_line, printable
+from ipcbench.analysis.summary.wording import joined, plural, ratio_words
 from ipcbench.backend import Address, Backend, Reader, Writer
 from ipcbench.errors import Unsupported
 from ipcbench.registry import get_backend
+from ipcbench.render.text import bullets, escape
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, WaitStrategy
 from ipcbench.stats.estimates import Interval
+from ipcbench.util.units import format_duration_ns, format_significant
 
 DOCUMENT_VERSION = 1
+_AXIS_WORDS = {
+    "latency": "one-way latency p50",
+    "round trip": "round trip p50",
+    "throughput": "throughput",
+    "cpu": "CPU time per message",
+}
+_RATIO_WORDS = {
+    "latency": "times as long",
+    "round trip": "times as long",
+    "throughput": "times as slow",
+    "cpu": "times as much",
+}
+_MAX_TRIALS = 12
 
 Outcome = Literal["clear", "tie", "only candidate", "outside the measured range", "no candidate"]
-"""`clear`: one is ahead. `tie`: several cannot be told apart. `only candidate`: one alone can do it and was measured.
-The last two name no backend."""
+"""`clear`: a single backend is ahead. `tie`: several have no clear difference. `only candidate`: just one backend
+qualifies and was measured. The last two name no backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A backend that can do what is asked and was measured."""
+    """A measured backend that meets the requirements."""
 
     backend: str
     rank: int
-    """By the figure that decides; equal where there is no clear difference."""
+    """By the deciding figure; equal ranks have no clear difference."""
     ratio: Interval
-    """How many times as slow as the chosen one, by that figure; 1 for the chosen one."""
+    """How many times as slow as the chosen backend, by the deciding figure; 1 for the chosen one."""
     expected: Expected
     doubts: tuple[Doubt, ...]
     trial_ids: tuple[int, ...]
@@ -46,7 +62,7 @@ class Exclusion:
     backend: str
     reason: str
     by: Literal["capabilities", "evidence"]
-    """What it cannot do by its nature, or what this run shows or lacks."""
+    """Whether it lacks a capability, or this run shows or lacks something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +74,31 @@ class Recommendation:
     run_path: str
     outcome: Outcome
     backend: str | None
-    """The one to take; of a tie, the one to take all the same. None if there is none."""
+    """The recommended backend, also in a tie; None if there is none."""
     axis: Measure
     """The figure that decided."""
     tied_with: tuple[str, ...]
-    """Others that cannot be told from it by that figure."""
+    """Backends without a clear difference from it in that figure."""
     tie_break: str
-    """Why it was taken among those; empty if nothing sets it apart."""
+    """Why it was preferred in a tie; empty if nothing sets it apart."""
     candidates: tuple[Candidate, ...]
-    """All that were ranked, the chosen one first, then by rank."""
+    """All ranked backends, the chosen one first, then by rank."""
     excluded: tuple[Exclusion, ...]
     measured_bytes: tuple[int, int] | None
     """Smallest and largest payload measured for this many readers and this delivery."""
     why_not: str
-    """Why no backend is named; empty if one is."""
+    """Why no backend is recommended; empty if one is."""
     crossovers: tuple[Crossover, ...]
-    """Of the chosen one with every other candidate."""
+    """Crossovers of the chosen backend with every other candidate."""
     changes: tuple[str, ...]
-    """What would change the choice, one sentence each."""
+    """What would change the choice, a sentence each."""
     sureness: Sureness
     doubts: tuple[Doubt, ...]
-    """Why it is not surer, the gravest first."""
+    """What limits the sureness, the gravest first."""
     next_command: str
-    """The run that would answer, or answer better; empty if there is none to make."""
+    """The command of a run that would answer, or answer better; empty if there is none."""
     depth: int
-    """Of the channel that was measured."""
+    """Depth of the measured channel."""
     wait: WaitStrategy
 
     @property
@@ -92,28 +108,63 @@ class Recommendation:
 
     @property
     def runner_up(self) -> Candidate | None:
-        """Return the next best: of a tie, the best of those tied with it."""
+        """Return the next best candidate; in a tie, the best of the others."""
         return self.candidates[1] if len(self.candidates) > 1 else None
 
     @property
     def trial_ids(self) -> tuple[int, ...]:
-        """Return the trials that the choice and the comparison with the runner-up rest on."""
-        return tuple(sorted({trial for one in self.candidates[:2] for trial in one.trial_ids}))
+        """Return the trials behind the choice and its comparison with the runner-up."""
+        return tuple(sorted({trial for candidate in self.candidates[:2] for trial in candidate.trial_ids}))
 
     def sentence(self) -> str:
-        """Return the verdict: what to use, its figure, the runner-up, and what stands in the way of trusting it."""
-        return recommendation_text.sentence(self)
+        """Return the verdict in a paragraph: what to use, its figure, the next best, and every grave doubt."""
+        asked = self.question.words()
+        if self.backend is None:
+            command = f" Measure it: {self.next_command}" if self.next_command else ""
+            return printable(f"No recommendation for {asked}: {self.why_not}.{command}")
+        what, figure = _AXIS_WORDS[self.axis], figure_words(self.candidates[0].expected, self.axis)
+        if self.outcome == "tie":
+            answer = self._tie_words(what) + self._next_words(what)
+        elif self.outcome == "only candidate":
+            answer = f"{self.backend}, the only candidate with figures: {what} {figure}."
+        else:
+            answer = f"{self.backend}, with {what} {figure}.{self._next_words(what)}"
+        warnings = [doubt.text for doubt in self.doubts if doubt.grave]
+        beware = f" Beware: {'; '.join(warnings)}." if warnings else ""
+        return printable(f"For {asked}: {answer}{beware} Sureness: {self.sureness}.")
+
+    def _tie_words(self, what: str) -> str:
+        tied = {self.backend, *self.tied_with}
+        figures = [
+            f"{candidate.backend} {figure_words(candidate.expected, self.axis)}"
+            for candidate in self.candidates
+            if candidate.backend in tied
+        ]
+        names = joined([str(self.backend), *self.tied_with])
+        take = f"Take {self.backend}: {self.tie_break}." if self.tie_break else "Take whichever suits you."
+        return f"a tie between {names}, no clear difference in {what}: {joined(figures)}. {take}"
+
+    def _next_words(self, what: str) -> str:
+        following = next((candidate for candidate in self.candidates if candidate.rank > 1), None)
+        if following is None:
+            return ""
+        figure = figure_words(following.expected, self.axis)
+        return (
+            f" Next is {following.backend}, {ratio_words(following.ratio)} {_RATIO_WORDS[self.axis]}: {what} {figure}."
+        )
 
     def text(self) -> str:
         """Return the whole answer as plain text."""
-        return recommendation_text.text(self)
+        parts = ["\n".join((title, *(f"  {line}" for line in lines))) for title, lines in _sections(self)]
+        return "\n\n".join([self.sentence(), *parts]) + "\n"
 
     def markdown(self) -> str:
         """Return the whole answer as Markdown."""
-        return recommendation_text.markdown(self)
+        parts = [f"### {escape(title)}\n\n{bullets(lines)}" for title, lines in _sections(self)]
+        return "\n\n".join([f"**{escape(self.sentence())}**", *parts]) + "\n"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON; units are in the names."""
+        """Return plain values for JSON; units are in the names."""
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         return {
             "format": "ipcbench recommendation",
@@ -121,20 +172,20 @@ class Recommendation:
             "verdict": self.sentence(),
             **plain,
             "question": self.question.as_dict(),
-            "crossovers": [one.as_dict() for one in self.crossovers],
+            "crossovers": [crossover.as_dict() for crossover in self.crossovers],
             "trial_ids": list(self.trial_ids),
         }
 
     def create(self, name: str | None = None, *, max_message_bytes: int | None = None) -> Address:
-        """Make a channel over the chosen transport, as it was measured: readers, delivery, depth, wait strategy.
+        """Make a channel over the chosen transport, as measured: same readers, delivery, depth and wait strategy.
 
         Args:
-            name: prefix of all its resources; without it, a new one.
-            max_message_bytes: largest message; without it, the question's payload.
+            name: prefix of all its resources; by default a new one.
+            max_message_bytes: largest message; by default the question's payload.
 
         Raises:
             Unsupported: no backend was chosen.
-            TransportError: the resources could not be had.
+            TransportError: the resources could not be made.
         """
         channel = ChannelSpec(
             name=name or f"{NAME_PREFIX}{secrets.token_hex(6)}",
@@ -147,15 +198,15 @@ class Recommendation:
         return self._transport().create(channel)
 
     def open_writer(self, address: Address) -> Writer:
-        """Open the one writer of a channel that `create` made, here or in any process that has the address."""
+        """Open the only writer of a channel from `create`, in any process that has the address."""
         return self._transport().open_writer(address)
 
     def open_reader(self, address: Address, index: int = 0) -> Reader:
-        """Open reader `index` of a channel that `create` made, here or in any process that has the address."""
+        """Open reader `index` of a channel from `create`, in any process that has the address."""
         return self._transport().open_reader(address, index)
 
     def destroy(self, address: Address) -> None:
-        """Remove everything that the channel left; twice is fine."""
+        """Remove all resources of the channel; calling it twice is fine."""
         self._transport().destroy(address)
 
     def _transport(self) -> Backend:
@@ -166,7 +217,88 @@ class Recommendation:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, str | int | float | None):
         return value
     return dict(value) if isinstance(value, Mapping) else asdict(value)
+
+
+def figure_words(expected: Expected, axis: Measure) -> str:
+    """Return the figure of an axis with its interval and unit, or that it was not measured."""
+    if axis == "throughput":
+        rate = expected.throughput_per_s
+        return f"{_rate_words(rate)} messages/s to each reader" if rate is not None else "not measured"
+    time = {"latency": expected.latency_p50_ns, "round trip": expected.round_trip_p50_ns, "cpu": expected.cpu_ns}[axis]
+    return _time_words(time) if time is not None else "not measured"
+
+
+def _sections(answer: Recommendation) -> Iterator[tuple[str, Sequence[str]]]:
+    sections = (
+        ("Expected" if answer.backend is None else f"Expected of {answer.backend}", list(_expected_lines(answer))),
+        (
+            f"Others, against {answer.backend}",
+            [_candidate_line(answer, candidate) for candidate in answer.candidates[1:]],
+        ),
+        ("Excluded", [f"{exclusion.backend}: {one_line(exclusion.reason)}" for exclusion in answer.excluded]),
+        ("What would change the choice", list(answer.changes)),
+        (f"How sure: {answer.sureness}", [_doubt_line(doubt) for doubt in answer.doubts]),
+        ("Rests on", list(_basis_lines(answer))),
+        ("To measure this very question", [answer.next_command] if answer.next_command else []),
+    )
+    yield from ((printable(title), [printable(line) for line in lines]) for title, lines in sections if lines)
+
+
+def _expected_lines(answer: Recommendation) -> Iterator[str]:
+    expected = answer.expected
+    if expected is None:
+        return
+    for label, time in (
+        ("one-way latency p50", expected.latency_p50_ns),
+        ("one-way latency p99", expected.latency_p99_ns),
+        ("round trip p50", expected.round_trip_p50_ns),
+    ):
+        if time is not None:
+            yield f"{label}: {_time_words(time)}"
+    if expected.throughput_per_s is not None and expected.throughput_bytes_per_s is not None:
+        megabytes = _rate_words(_scaled(expected.throughput_bytes_per_s, 1e-6))
+        rate = _rate_words(expected.throughput_per_s)
+        yield f"throughput, saturated: {rate} messages/s, {megabytes} MB/s to each reader"
+    if expected.cpu_ns is not None:
+        who = f"writer and {plural(answer.question.readers, 'reader', 'readers')} together"
+        yield f"CPU time per message, saturated: {_time_words(expected.cpu_ns)}, {who}"
+
+
+def _candidate_line(answer: Recommendation, candidate: Candidate) -> str:
+    beware = "; ".join(doubt.text for doubt in candidate.doubts if doubt.grave and candidate.backend in doubt.text)
+    tail = f" ({beware})" if beware else ""
+    figure, times = figure_words(candidate.expected, answer.axis), _RATIO_WORDS[answer.axis]
+    return f"{candidate.rank} {candidate.backend}: {figure}, {ratio_words(candidate.ratio)} {times}{tail}"
+
+
+def _doubt_line(doubt: Doubt) -> str:
+    return doubt.text if doubt.level == "high" else f"{doubt.text}: at most {doubt.level}"
+
+
+def _basis_lines(answer: Recommendation) -> Iterator[str]:
+    ids = answer.trial_ids
+    if not ids:
+        return
+    shown = ", ".join(map(str, ids[:_MAX_TRIALS])) + (", …" if len(ids) > _MAX_TRIALS else "")
+    yield f"{plural(len(ids), 'trial', 'trials')} of run {answer.run_id}: {shown}"
+    if answer.measured_bytes is not None:
+        low, high = answer.measured_bytes
+        yield f"measured range: {low:,} B to {high:,} B, {plural(answer.question.readers, 'reader', 'readers')}"
+
+
+def _time_words(interval: Interval) -> str:
+    low, high = format_duration_ns(interval.low), format_duration_ns(interval.high)
+    return f"{format_duration_ns(interval.estimate)} [{low}–{high}]"
+
+
+def _rate_words(interval: Interval) -> str:
+    low, high = format_significant(interval.low), format_significant(interval.high)
+    return f"{format_significant(interval.estimate)} [{low}–{high}]"
+
+
+def _scaled(interval: Interval, factor: float) -> Interval:
+    return Interval(interval.low * factor, interval.estimate * factor, interval.high * factor)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.recommend.answer import Candidate, Exclusion, Outcome, Recommendation
-from ipcbench.analysis.recommend.answer_text import figure_words
+from ipcbench.analysis.recommend.answer import Candidate, Exclusion, Outcome, Recommendation, figure_words
 from ipcbench.analysis.recommend.evidence import (
     LEVELS,
     NOT_MEASURED,

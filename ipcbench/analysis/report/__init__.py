@@ -1,1 +1,1 @@
-"""The tables, exports and page of a run."""
+"""A run as tables, in every format, and as an HTML page."""

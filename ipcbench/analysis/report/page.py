@@ -1,58 +1,124 @@
-"""report.html: one file that opens offline, fetches nothing and executes nothing from data."""
+"""report.html: what the page of a run says, from its verdicts to the command that reproduces it."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
-from ipcbench.analysis.report.page_words import PageWords, badges, failure_rows, noise_rows
+from ipcbench.analysis.findings import Finding, explain
+from ipcbench.analysis.recommend.question import Question
+from ipcbench.analysis.recommend.recommend import recommend
 from ipcbench.analysis.report.tables import Tables
-from ipcbench.analysis.summary.cells import Summary
+from ipcbench.analysis.summary.cells import SettingSummary, Summary
 from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.summary.wording import family_words, joined, payload_line, plural, setting_title, verdict
+from ipcbench.errors import IpcbenchError
 from ipcbench.render.charts import ChartGroup
-from ipcbench.render.page import render_page
+from ipcbench.render.page import Badge, render_page
+from ipcbench.render.table import Table, make_columns
+from ipcbench.results.store import Run
 from ipcbench.util.units import format_duration_ns, format_significant
 
 _TEMPLATE = files("ipcbench.analysis.report") / "assets" / "report.html.j2"
 _MAX_YEAR_S = 2e11
+_LABELS = {
+    "skip": "Skip to the verdict",
+    "theme": "Switch between light and dark",
+    "state": "State of the run",
+    "sections": "Sections",
+    "reproduce": "Reproduce",
+    "command": "The command that made the run; name another folder, or none, to keep both runs.",
+    "copy": "Copy",
+    "footer": "Made by ipcbench from the stored run; nothing was measured again.",
+}
+_SECTIONS = {
+    "verdict": "Verdict",
+    "findings": "Findings",
+    "tables": "Tables",
+    "plots": "Plots",
+    "method": "Method",
+    "machine": "Machine",
+    "noise": "Noise",
+    "failures": "Failures",
+    "reproduce": "Reproduce",
+}
+_MOST_PROOFS = 5
+_REASON_COLUMNS = make_columns(("backend", "where", "status", "why"), left=range(4))
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictLine:
+    """The answer for a setting."""
+
+    topic: str
+    sentence: str
+    detail: str = ""
+    """May be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingLine:
+    """A finding with its evidence and the action that it suggests."""
+
+    sentence: str
+    evidence: str = ""
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageWords:
+    """The sentences at the head of a report; an empty part is left out of the page."""
+
+    verdicts: tuple[VerdictLine, ...]
+    crossovers: tuple[str, ...] = ()
+    findings: tuple[FindingLine, ...] = ()
 
 
 def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) -> str:
     """Return the page.
 
     Args:
-        tables: of the run, shown as they are printed.
-        groups: of charts.
-        words: what stands first.
+        tables: the tables of the run, shown as they are printed.
+        groups: charts.
+        words: the sentences at the head of the page.
 
     Raises:
-        ImportError: there is no jinja2.
+        ImportError: jinja2 is not installed.
     """
     summary = tables.summary
     return render_page(
         _TEMPLATE.read_text(encoding="utf-8"),
         groups,
-        info=summary.info,
-        started=_date(summary.info.started_unix_s),
+        language="en",
+        brand="ipcbench report",
+        labels=_LABELS,
+        sections=[
+            (key, text)
+            for key, text in _SECTIONS.items()
+            if (key != "findings" or words.findings) and (key != "plots" or groups)
+        ],
+        title=summary.info.run_id,
+        subtitle=_subtitle(summary),
         words=words,
         badges=badges(summary),
         tables=tables,
         facts=_facts(summary),
         noise=_noise(summary),
-        noise_rows=noise_rows(summary),
-        failures=failure_rows(summary),
-        problems=[one_line(one) for one in summary.problems],
+        noise_notes=noise_notes(summary),
+        failures=failures(summary),
+        problems=[one_line(problem) for problem in summary.problems],
         command=reproduce(summary),
         sweep=json.dumps(summary.info.sweep, indent=2, ensure_ascii=False, default=str),
     )
 
 
 def reproduce(summary: Summary) -> str:
-    """Return the command that reproduces the run; of a run made by a program, the call."""
+    """Return the command that reproduces the run; for a run that a program made, the Python code."""
     info = summary.info
     if info.command:
         return shlex.join(info.command)
@@ -60,14 +126,18 @@ def reproduce(summary: Summary) -> str:
     return f"import json\nfrom ipcbench import SweepSpec, run\n\nrun(SweepSpec.from_dict(json.loads({sweep})))"
 
 
-def _date(unix_s: float) -> str:
-    if not 0 <= unix_s < _MAX_YEAR_S:
-        return "at an unknown time"
-    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+def _subtitle(summary: Summary) -> str:
+    machine, unix_s = summary.info.machine, summary.info.started_unix_s
+    known = 0 <= unix_s < _MAX_YEAR_S
+    text = f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC" if known else "at an unknown time"
+    if machine.get("cpu_model"):
+        text += f" · {machine['cpu_model']}"
+    cores = machine.get("usable_cores")
+    return f"{text}, {cores:g} cores" if isinstance(cores, int | float) else text
 
 
 def _facts(summary: Summary) -> Mapping[str, Mapping[str, str]]:
-    """Return what is known of machine, versions and harness, each as name → text."""
+    """Return the known facts about machine, versions and harness, each as name → text."""
     info = summary.info
     facts = {
         "Machine": {_name(key): _fact(key, value) for key, value in info.machine.items() if value not in (None, [])},
@@ -103,11 +173,96 @@ def _fact(key: str, value: Any) -> str:
 
 
 def _noise(summary: Summary) -> Mapping[str, str]:
-    found = {
+    facts = {
         f"A/A noise floor, {metric}": f"{format_significant(100 * ratio)} %"
         for metric, ratio in summary.noise_ratios.items()
     }
     if summary.placement_ns is not None:
         low, high = summary.placement_ns
-        found["placement probe"] = f"{format_duration_ns(low)} to {format_duration_ns(high)}"
-    return found
+        facts["placement probe"] = f"{format_duration_ns(low)} to {format_duration_ns(high)}"
+    return facts
+
+
+def headline_words(run: Run, tables: Tables) -> PageWords:
+    """Return what `recommend` answers for each setting, and the crossovers and findings of the tables."""
+    summary = tables.summary
+    return PageWords(
+        verdicts=tuple(_verdict(run, summary, result) for result in summary.settings),
+        crossovers=tuple(f"{matrix.title}: {remark}" for matrix in tables.matrices for remark in matrix.remarks[:-1]),
+        findings=tuple(
+            FindingLine(finding.sentence, _proof_words(finding), finding.action) for finding in explain(summary)
+        ),
+    )
+
+
+def _verdict(run: Run, summary: Summary, result: SettingSummary) -> VerdictLine:
+    setting = result.setting
+    topic = f"{payload_line(setting)}, {family_words(setting)}"
+    needs = ("latest-value",) if setting.delivery == "latest_value" else ()
+    try:
+        question = Question(setting.payload_bytes, setting.readers, needs=needs)
+        return VerdictLine(topic, recommend(run, question, summary=summary).sentence())
+    except IpcbenchError as error:
+        return VerdictLine(topic, verdict(result), f"No recommendation: {error}")
+
+
+def _proof_words(finding: Finding) -> str:
+    """Return the first few cells that a finding rests on, and the threshold that they exceed."""
+    cells = [f"{proof.backend} at {proof.payload_bytes:,} B" for proof in finding.evidence]
+    more = [f"{len(cells) - _MOST_PROOFS} more"] if len(cells) > _MOST_PROOFS else []
+    return f"{finding.means}, above {format_significant(finding.threshold)}: {joined(cells[:_MOST_PROOFS] + more)}"
+
+
+def badges(summary: Summary) -> tuple[Badge, ...]:
+    """Return badges for the state of the run, noise, oversubscription, failures and missing backends."""
+    return tuple(_badges(summary))
+
+
+def _badges(summary: Summary) -> Iterator[Badge]:
+    info = summary.info
+    done = plural(info.rounds_done, "round", "rounds")
+    yield Badge(f"{info.status}, {done}", "good" if info.status == "complete" else "warn", "top")
+    cells = [cell for result in summary.settings for cell in result.cells]
+    measured = [cell for cell in cells if cell.status == "ok"]
+    if any(note.startswith("oversubscribed") for cell in measured for note in cell.notes):
+        yield Badge("oversubscribed", "warn", "noise")
+    if "latency" in summary.noise_ratios:
+        yield Badge(f"noise {format_significant(100 * summary.noise_ratios['latency'])} %", "plain", "noise")
+    noisy = sum(any(note.startswith("noisy") for note in cell.notes) for cell in measured)
+    if noisy:
+        yield Badge(f"{noisy} of {len(measured)} cells noisy", "warn", "noise")
+    failed = sum(cell.status == "failed" for cell in cells)
+    partly = sum(cell.status == "ok" and cell.failed_count > 0 for cell in cells)
+    if failed or partly:
+        yield Badge(f"{plural(failed + partly, 'cell', 'cells')} with failures", "bad", "failures")
+    else:
+        yield Badge("no failures", "good", "failures")
+    skipped = {cell.backend for cell in cells if cell.status == "skipped"} | set(info.skipped)
+    if skipped:
+        yield Badge(f"{plural(len(skipped), 'backend', 'backends')} left out", "warn", "failures")
+
+
+def failures(summary: Summary) -> Table:
+    """Return every cell that failed, was skipped, or lost trials, and every backend that was left out, with reasons."""
+    rows = [(name, "whole run", "left out", one_line(reason)) for name, reason in summary.info.skipped.items()]
+    for result in summary.settings:
+        where = setting_title(result.setting)
+        for cell in result.cells:
+            if cell.status != "ok" and cell.backend not in summary.info.skipped:
+                rows.append((cell.backend, where, cell.status, one_line(cell.reason)))
+            elif cell.failed_count:
+                note = next((note for note in cell.notes if " trials failed" in note), "")
+                rows.append((cell.backend, where, "partly failed", note))
+    return Table("Cells that failed or were left out", _REASON_COLUMNS, tuple(rows))
+
+
+def noise_notes(summary: Summary) -> Table:
+    """Return every note about how a cell was measured."""
+    rows = (
+        (cell.backend, payload_line(result.setting), "noisy" if note.startswith("noisy") else "noted", note)
+        for result in summary.settings
+        for cell in result.cells
+        for note in cell.notes
+        if cell.status == "ok" and note.startswith(("noisy", "unsteady", "page faults", "only ", "the samples"))
+    )
+    return Table("Cells with notes on how they were measured", _REASON_COLUMNS, tuple(rows))

@@ -1,24 +1,24 @@
-"""Tables of a run as text: for a terminal, for a pipe, as Markdown. The same strings in each."""
+"""The tables of a run in every form: for a terminal, as plain text, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TextIO
 
-from ipcbench.analysis.findings import Finding
 from ipcbench.analysis.report.tables import Tables
-from ipcbench.render.table import Column, Table
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
+from ipcbench.analysis.summary.notes import printable
+from ipcbench.analysis.summary.wording import setting_title, verdict
+from ipcbench.render.text import WIDTH, Styled, aligned_styled, bullets, csv_text, escape, markdown_table, wrapped
+from ipcbench.stats.estimates import Interval
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table as RichTable
 
-WIDTH = 100
+JSON_VERSION = 1
 FINDINGS_TITLE = "What stands out"
-_MAX_NAME = 20
-_MARKDOWN_SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"} | {"\n": " "})
 
 
 def show(tables: Tables, stream: TextIO) -> None:
@@ -28,172 +28,152 @@ def show(tables: Tables, stream: TextIO) -> None:
         return
     from rich.console import Console
 
-    # A table is never squeezed: on a narrow terminal its lines wrap, but no digit is cut off.
-    terminal = Console(file=stream, highlight=False, emoji=False, markup=False)
-    wide = Console(file=stream, highlight=False, emoji=False, markup=False, width=max(WIDTH, terminal.width))
-    show_on(tables, wide, min(WIDTH, terminal.width))
+    show_on(tables, Console(file=stream, highlight=False, emoji=False, markup=False))
 
 
-def show_on(tables: Tables, wide: Console, width: int = WIDTH) -> None:
-    """Print the tables on a console of at least `WIDTH` columns, sentences wrapped at `width`."""
+def show_on(tables: Tables, console: Console) -> None:
+    """Print the tables on a console. On a narrow console the lines of tables wrap; no digit is cut off."""
     from rich.text import Text
 
-    for line in _paragraphs(tables.header, width):
-        wide.print(Text(line), soft_wrap=True)
-    for one in (*tables.payload_tables, *tables.matrices):
-        wide.print()
-        for line in _paragraphs((one.title,), width):
-            wide.print(Text(line, "bold"), soft_wrap=True)
-        for line in _paragraphs(one.remarks, width):
-            wide.print(Text(line), soft_wrap=True)
-        for grid in _grids(one, WIDTH):
-            wide.print(_rich_table(grid, one.best_rows))
-        for line in _footnotes(one, width):
-            wide.print(Text(line, "dim"), soft_wrap=True)
-    for index, line in enumerate(_finding_lines(tables.findings, width)):
-        wide.print(Text(line, "bold" if index == 1 else ""), soft_wrap=True)
-    wide.print()
-    for line in _paragraphs(tables.legend, width):
-        wide.print(Text(line, "dim"), soft_wrap=True)
+    for line, style in _lines(tables, min(WIDTH, console.width), WIDTH):
+        console.print(Text(line, style), soft_wrap=True)
 
 
 def as_text(tables: Tables, width: int = WIDTH) -> str:
     """Return the tables as aligned plain text without any escape sequence."""
-    parts = ["\n".join(_paragraphs(tables.header, width))]
-    for one in (*tables.payload_tables, *tables.matrices):
-        lines = list(_paragraphs((one.title, *one.remarks), width))
-        for grid in _grids(one, width):
-            lines += _aligned(grid)
-        parts.append("\n".join([*lines, *_footnotes(one, width)]))
+    return "\n".join(line for line, _ in _lines(tables, width, width)) + "\n"
+
+
+def _lines(tables: Tables, width: int, table_width: int) -> Iterator[Styled]:
+    """Yield the lines with their styles, sentences wrapped at `width`."""
+
+    def styled(text: str, style: str = "", first: str = "", indent: str = "  ") -> Iterator[Styled]:
+        return ((line, style) for line in wrapped(text, width, first, indent))
+
+    for text in tables.header:
+        yield from styled(text)
+    for table in (*tables.payload_tables, *tables.matrices):
+        yield "", ""
+        yield from styled(table.title, "bold")
+        for text in table.remarks:
+            yield from styled(text)
+        yield from aligned_styled(table, table_width)
+        for letter, text in table.footnotes:
+            yield from styled(f"{letter}: {text}", "dim", indent="   ")
     if tables.findings:
-        parts.append("\n".join(_finding_lines(tables.findings, width)).strip())
-    parts.append("\n".join(_paragraphs(tables.legend, width)))
-    return "\n\n".join(parts) + "\n"
+        yield "", ""
+        yield FINDINGS_TITLE, "bold"
+    for finding in tables.findings:
+        yield from styled(finding.sentence, first="- ")
+        yield from styled(finding.action, first="  → ", indent="    ")
+    yield "", ""
+    for text in tables.legend:
+        yield from styled(text, "dim")
 
 
 def as_markdown(tables: Tables) -> str:
-    """Return the tables as Markdown (GitHub's), fit to be pasted into a document or an issue."""
-    parts = ["\n".join(f"- {_escape(line)}" for line in tables.header)]
-    for one in (*tables.payload_tables, *tables.matrices):
-        parts.append(f"### {_escape(one.title)}")
-        parts.append("\n".join(f"- {_escape(line)}" for line in one.remarks))
-        parts.append(_markdown_table(one))
-        if one.footnotes:
-            parts.append("\n".join(f"- {letter}: {_escape(text)}" for letter, text in one.footnotes))
+    """Return the tables as GitHub Markdown for a document or an issue."""
+    parts = [bullets(tables.header)]
+    for table in (*tables.payload_tables, *tables.matrices):
+        parts += [f"### {escape(table.title)}", bullets(table.remarks), markdown_table(table)]
+        if table.footnotes:
+            parts.append(bullets(f"{letter}: {text}" for letter, text in table.footnotes))
     if tables.findings:
         parts.append(f"### {FINDINGS_TITLE}")
-        parts.append("\n".join(f"- {_escape(one.sentence)} *{_escape(one.action)}*" for one in tables.findings))
-    parts.append("\n".join(f"- {_escape(line)}" for line in tables.legend))
+        parts.append(
+            "\n".join(f"- {escape(finding.sentence)} *{escape(finding.action)}*" for finding in tables.findings)
+        )
+    parts.append(bullets(tables.legend))
     return "\n\n".join(parts) + "\n"
 
 
-def _paragraphs(lines: Sequence[str], width: int) -> Iterator[str]:
-    for line in lines:
-        yield from textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+def as_csv(tables: Tables) -> str:
+    """Return a row per backend and setting. An unmeasured figure is an empty field; texts are single lines."""
+    run_id = tables.summary.info.run_id
+    rows = [
+        {"run_id": run_id, **cell_fields(result, cell), "notes": "; ".join(cell.notes)}
+        for result in tables.summary.settings
+        for cell in result.cells
+    ]
+    plain = [{name: printable(v) if isinstance(v, str) else v for name, v in row.items()} for row in rows]
+    return csv_text(plain, list(rows[0]) if rows else ["run_id"])
 
 
-def _finding_lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
-    """Yield an empty line, the title, and the findings; nothing if there are none."""
-    if findings:
-        yield from ("", FINDINGS_TITLE)
-    for one in findings:
-        for mark, text in (("- ", one.sentence), ("  → ", one.action)):
-            indent = " " * len(mark)
-            yield from textwrap.wrap(text, width, initial_indent=mark, subsequent_indent=indent, break_on_hyphens=False)
+def as_json(tables: Tables) -> str:
+    """Return run, machine, and the verdict and cells of each setting; a figure that was not measured is null."""
+    summary = tables.summary
+    document = {
+        "format": "ipcbench tables",
+        "version": JSON_VERSION,
+        "run": asdict(summary.info),
+        "header": tables.header,
+        "legend": tables.legend,
+        "problems": summary.problems,
+        "noise_ratios": summary.noise_ratios,
+        "controls": [{**asdict(control), "agrees": control.agrees} for control in summary.controls],
+        "placement_ns": summary.placement_ns,
+        "settings": [
+            {
+                "title": setting_title(result.setting),
+                "verdict": verdict(result),
+                **asdict(result.setting),
+                "cells": [{**cell_fields(result, cell), "notes": cell.notes} for cell in result.cells],
+            }
+            for result in summary.settings
+        ],
+        "findings": [finding.as_dict() for finding in tables.findings],
+        "crossovers": [{"title": matrix.title, "remarks": matrix.remarks[:-1]} for matrix in tables.matrices],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _footnotes(table: Table, width: int) -> Iterator[str]:
-    for letter, text in table.footnotes:
-        yield from textwrap.wrap(f"{letter}: {text}", width, subsequent_indent="   ", break_on_hyphens=False)
+def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
+    """Return a cell as flat fields with units in their names, times in µs; None where not measured."""
+    rate = cell.throughput_bytes_per_s
+    return {
+        **asdict(result.setting),
+        "offered_rate_per_s": result.rate_per_s,
+        "backend": cell.backend,
+        "status": cell.status,
+        "reason": cell.reason,
+        "ranked_by": result.ranked_by,
+        "rank": cell.rank,
+        **_interval("ratio_to_best", "", cell.ratio),
+        **_interval("latency_p50", "_us", cell.latency_p50_ns, 1e3),
+        **_interval("latency_p99", "_us", cell.latency_p99_ns, 1e3),
+        **_interval("round_trip_p50", "_us", cell.round_trip_p50_ns, 1e3),
+        **_interval("round_trip_p99", "_us", cell.round_trip_p99_ns, 1e3),
+        "throughput_messages_per_s": cell.throughput_per_s,
+        **_interval("throughput_messages", "_per_s", cell.throughput_interval_per_s, middle=False),
+        "throughput_mb_per_s": rate / 1e6 if rate is not None else None,
+        "round_trip_rank": cell.round_trip_rank,
+        "throughput_rank": cell.throughput_rank,
+        "read_p50_us": _us(cell.read_p50_ns),
+        "write_p50_us": _us(cell.write_p50_ns),
+        "decode_p50_us": _us(cell.decode_p50_ns),
+        "writer_cpu_us_per_message": _us(cell.writer_cpu_ns),
+        "reader_cpu_us_per_message": _us(cell.reader_cpu_ns),
+        "latency_of_harness_floor_ratio": cell.latency_floor_ratio,
+        "throughput_of_memory_copy_ratio": cell.memory_bandwidth_ratio,
+        "throughput_of_cold_memory_copy_ratio": cell.cold_memory_bandwidth_ratio,
+        "rounds_count": cell.rounds_count,
+        "samples_count": cell.samples_count,
+        "trials_count": cell.trials_count,
+        "clean_count": cell.clean_count,
+        "failed_count": cell.failed_count,
+    }
 
 
-def _shortened(name: str) -> str:
-    """Return a name that fits its column; of a long one, the end tells more."""
-    return name if len(name) <= _MAX_NAME else "…" + name[-_MAX_NAME + 1 :]
+def _us(value_ns: float | None) -> float | None:
+    return None if value_ns is None else value_ns / 1e3
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """A table, or a part of one, laid out to fit."""
-
-    heads: tuple[tuple[str, ...], tuple[str, ...]]
-    rows: tuple[tuple[str, ...], ...]
-    columns: tuple[Column, ...]
-    widths: tuple[int, ...]
-    gap: int
-    """Spaces between columns."""
-
-
-def _grids(table: Table, width: int) -> list[_Grid]:
-    """Return the table in as few parts as fit, of about equally many columns; each begins with those to the backend."""
-    name = next(index for index, column in enumerate(table.columns) if column.head[1] == "backend")
-    rows = [(*row[:name], _shortened(row[name]), *row[name + 1 :]) for row in table.rows]
-    heads = [tuple(column.head[line] for column in table.columns) for line in (0, 1)]
-    sizes = [max(len(row[index]) for row in (*heads, *rows)) for index in range(len(table.columns))]
-    fixed, free = list(range(name + 1)), list(range(name + 1, len(table.columns)))
-    parts: list[list[int]] = []
-    for count in range(1, len(free) + 1):
-        share = -(-len(free) // count)
-        parts = [fixed + free[start : start + share] for start in range(0, len(free), share)]
-        if all(_total(sizes, part, gap=1) <= width for part in parts):
-            break
-    return [_grid(table, part, heads, rows, sizes, width) for part in parts]
-
-
-def _total(sizes: Sequence[int], indices: Sequence[int], gap: int) -> int:
-    return sum(sizes[index] for index in indices) + gap * (len(indices) - 1)
-
-
-def _grid(
-    table: Table,
-    part: Sequence[int],
-    heads: Sequence[tuple[str, ...]],
-    rows: Sequence[tuple[str, ...]],
-    sizes: Sequence[int],
-    width: int,
-) -> _Grid:
-    first, second, *picked = (tuple(row[index] for index in part) for row in (*heads, *rows))
-    return _Grid(
-        heads=(first, second),
-        rows=tuple(picked),
-        columns=tuple(table.columns[index] for index in part),
-        widths=tuple(sizes[index] for index in part),
-        gap=2 if _total(sizes, part, gap=2) <= width else 1,
-    )
-
-
-def _aligned(grid: _Grid) -> list[str]:
-    lines = []
-    for row in (*grid.heads, *grid.rows):
-        padded = [
-            text.ljust(size) if column.align == "left" else text.rjust(size)
-            for text, size, column in zip(row, grid.widths, grid.columns, strict=True)
-        ]
-        lines.append((" " * grid.gap).join(padded).rstrip())
-    lines.insert(2, "-" * max(len(line) for line in lines))
-    return lines
-
-
-def _rich_table(grid: _Grid, best_rows: frozenset[int]) -> RichTable:
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    rich = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, grid.gap - 1, 0, 0))
-    for index, column in enumerate(grid.columns):
-        head = Text("\n".join(line[index] for line in grid.heads))
-        rich.add_column(head, justify=column.align, no_wrap=True, min_width=grid.widths[index])
-    for index, row in enumerate(grid.rows):
-        rich.add_row(*(Text(text) for text in row), style="bold" if index in best_rows else "")
-    return rich
-
-
-def _escape(text: str) -> str:
-    return text.translate(_MARKDOWN_SPECIAL)
-
-
-def _markdown_table(table: Table) -> str:
-    heads = [_escape(" ".join(part for part in column.head if part)) for column in table.columns]
-    rules = [":--" if column.align == "left" else "--:" for column in table.columns]
-    rows = [[_escape(text.strip()) for text in row] for row in table.rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, rules, *rows))
+def _interval(
+    name: str, unit: str, interval: Interval | None, divisor: float = 1.0, *, middle: bool = True
+) -> dict[str, float | None]:
+    """Return `name_unit`, `name_low_unit` and `name_high_unit`; without `middle` only the last two."""
+    low, estimate, high = (None, None, None)
+    if interval is not None:
+        low, estimate, high = (value / divisor for value in (interval.low, interval.estimate, interval.high))
+    first = {f"{name}{unit}": estimate} if middle else {}
+    return {**first, f"{name}_low{unit}": low, f"{name}_high{unit}": high}

@@ -1,36 +1,54 @@
-"""A run as tables: one per payload, then backend × payload; strings in rows, the same for every format."""
+"""The tables of a run: one per payload, then backend × payload size; the same strings for every format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipcbench.analysis.findings import Finding, explain
-from ipcbench.analysis.report.matrix import matrices
-from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary
+from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary
+from ipcbench.analysis.summary.crossover import lead_changes, leaders
+from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.notes import one_line, printable
 from ipcbench.analysis.summary.summary import summarise
-from ipcbench.analysis.summary.wording import header, ratio_words, setting_title, verdict
-from ipcbench.render.table import NOT_MEASURED, Column, Table, number
+from ipcbench.analysis.summary.wording import (
+    family_words,
+    header,
+    joined,
+    ratio_words,
+    setting_title,
+    size_words,
+    verdict,
+)
+from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
 from ipcbench.results.store import Run
 from ipcbench.stats.estimates import Interval
 
 _TOO_FEW = "n/a"
+BEST_MARK = "*"
+SHARED_MARK = "="
+_MATRIX_TITLES: Mapping[Metric, str] = {
+    "latency": "One-way latency p50, µs",
+    "round trip": "Round trip p50, µs",
+    "throughput": "Throughput, k messages/s to each reader",
+}
+_MAX_SIZES = 6
+"""Of a matrix; more do not fit beside the names in 100 columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Everything that is said of a run, ready for any format."""
+    """Everything that is reported about a run, ready for any format."""
 
     header: tuple[str, ...]
     payload_tables: tuple[Table, ...]
     """One per setting."""
     matrices: tuple[Table, ...]
-    """Latency and throughput over the sizes, for each payload kind of several sizes."""
+    """Each metric over the sizes, for each payload kind with several sizes."""
     findings: tuple[Finding, ...]
-    """What stands out; often nothing."""
+    """Often empty."""
     legend: tuple[str, ...]
-    """What each column is; only of those that are shown."""
+    """Explanations of the columns that are shown."""
     summary: Summary
 
 
@@ -39,8 +57,8 @@ def tables(run: Run) -> Tables:
     summary = summarise(run)
     return Tables(
         header=tuple(one_line(line) for line in header(summary)),
-        payload_tables=tuple(_printable(_payload_table(one)) for one in summary.settings),
-        matrices=tuple(map(_printable, matrices(summary))),
+        payload_tables=tuple(_printable(_payload_table(result)) for result in summary.settings),
+        matrices=tuple(map(_printable, _matrices(summary))),
         findings=explain(summary),
         legend=_legend(summary),
         summary=summary,
@@ -48,14 +66,14 @@ def tables(run: Run) -> Tables:
 
 
 def rank_text(rank: int | None, ranks: Iterable[int | None]) -> str:
-    """Return a rank, with `=` behind it if others of `ranks` share it."""
+    """Return a rank, followed by `=` if others of `ranks` share it."""
     if rank is None:
         return NOT_MEASURED
-    return f"{rank}=" if sum(one == rank for one in ranks) > 1 else str(rank)
+    return f"{rank}=" if sum(other == rank for other in ranks) > 1 else str(rank)
 
 
 def _printable(table: Table) -> Table:
-    """Return the table fit for a terminal, whatever a stored run calls its backends."""
+    """Return the table without control characters, which names and reasons of a stored run may hold."""
     return replace(
         table,
         remarks=tuple(map(printable, table.remarks)),
@@ -71,7 +89,7 @@ class _Figure:
     column: Column
     text: Callable[[CellSummary], str]
     topic: str
-    """Which line of the legend explains it."""
+    """Key of the line in the legend that explains it."""
 
 
 _LEGEND = {
@@ -132,25 +150,25 @@ _FIGURES = (
 
 
 def _shown(cells: Sequence[CellSummary]) -> tuple[_Figure, ...]:
-    return tuple(one for one in _FIGURES if any(one.text(cell) != NOT_MEASURED for cell in cells))
+    return tuple(figure for figure in _FIGURES if any(figure.text(cell) != NOT_MEASURED for cell in cells))
 
 
 def _legend(summary: Summary) -> tuple[str, ...]:
-    topics = {figure.topic for one in summary.settings for figure in _shown(one.cells)}
+    topics = {figure.topic for result in summary.settings for figure in _shown(result.cells)}
     return tuple(text for topic, text in _LEGEND.items() if topic in topics)
 
 
-def _payload_table(one: SettingSummary) -> Table:
-    common = _common_notes(one.cells)
-    letters = _letters(one.cells, common)
-    ranks = [cell.rank for cell in one.cells]
-    shown = _shown(one.cells)
+def _payload_table(result: SettingSummary) -> Table:
+    common = _common_notes(result.cells)
+    letters = footnote_letters(note for cell in result.cells for note in cell_remarks(cell) if note not in common)
+    ranks = [cell.rank for cell in result.cells]
+    shown = _shown(result.cells)
     return Table(
-        title=setting_title(one.setting),
-        remarks=(verdict(one), *(f"All: {note}." for note in common)),
+        title=setting_title(result.setting),
+        remarks=(verdict(result), *(f"All: {note}." for note in common)),
         columns=(
             Column(("", "rank")),
-            Column(("", "backend"), "left"),
+            Column(("", "backend"), "left", names_row=True),
             *(figure.column for figure in shown),
             Column(("", "notes"), "left"),
         ),
@@ -161,7 +179,7 @@ def _payload_table(one: SettingSummary) -> Table:
                 *(figure.text(cell) for figure in shown),
                 _note_marks(cell, letters),
             )
-            for cell in one.cells
+            for cell in result.cells
         ),
         best_rows=frozenset(index for index, rank in enumerate(ranks) if rank == 1),
         footnotes=tuple((letter, note) for note, letter in letters.items()),
@@ -174,23 +192,71 @@ def _note_marks(cell: CellSummary, letters: Mapping[str, str]) -> str:
 
 
 def cell_remarks(cell: CellSummary) -> tuple[str, ...]:
-    """Return what stands beside a cell: why it has no figures, or the notes of those it has."""
+    """Return the remarks on a cell: why it has no figures, or the notes on its figures."""
     return cell.notes if cell.status == "ok" else (one_line(cell.reason),)
 
 
 def _common_notes(cells: Sequence[CellSummary]) -> tuple[str, ...]:
-    """Return the notes that every measured cell bears, if there are several: they are said once, above."""
+    """Return the notes that all of several measured cells have; they are printed once, above the table."""
     measured = [cell.notes for cell in cells if cell.status == "ok"]
     if len(measured) < 2:
         return ()
     return tuple(note for note in measured[0] if all(note in notes for notes in measured))
 
 
-def _letters(cells: Sequence[CellSummary], common: Sequence[str]) -> dict[str, str]:
-    """Return note → letter, in the order of appearance: a to z, then aa, ab …"""
-    notes = dict.fromkeys(note for cell in cells for note in cell_remarks(cell) if note not in common)
-    return {note: chr(97 + index) if index < 26 else _letter_pair(index) for index, note in enumerate(notes)}
+def _matrices(summary: Summary) -> Iterator[Table]:
+    """Yield a matrix backend × size of each metric for each kind of payload measured at several sizes."""
+    for settings in families(summary):
+        if len(settings) < 2:
+            continue
+        for metric in _MATRIX_TITLES:
+            noise = summary.noise_ratios.get(metric, 0.0)
+            if any(leaders(result, metric) for result in settings):
+                for start in range(0, len(settings), _MAX_SIZES):
+                    yield _matrix(settings, settings[start : start + _MAX_SIZES], metric, noise)
 
 
-def _letter_pair(index: int) -> str:
-    return chr(96 + index // 26) + chr(97 + index % 26)
+def _matrix(
+    family: Sequence[SettingSummary], settings: Sequence[SettingSummary], metric: Metric, noise_ratio: float
+) -> Table:
+    backends = list(dict.fromkeys(cell.backend for result in family for cell in result.cells))
+    first = settings[0].setting
+    changes = tuple(change.sentence() for change in lead_changes(family, metric, noise_ratio))
+    remarks = changes or (_no_crossover(family, metric),)
+    marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
+    return Table(
+        title=f"{_MATRIX_TITLES[metric]}: {first.payload}, {family_words(first)}",
+        remarks=(*remarks, marks),
+        columns=(
+            Column(("", "backend"), "left", names_row=True),
+            *(Column((size_words(result.setting), f"{result.setting.payload_bytes:,} B")) for result in settings),
+        ),
+        rows=tuple((name, *(_entry(result, name, metric) for result in settings)) for name in backends),
+    )
+
+
+def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
+    always = frozenset.intersection(*(first for result in family if (first := leaders(result, metric))))
+    if always:
+        verb = "has" if len(always) == 1 else "have"
+        return f"No crossover: {joined(sorted(always))} {verb} the first rank at every size, alone or shared."
+    return "No clear crossover: ranks overlap from each size to the next."
+
+
+def _entry(result: SettingSummary, backend: str, metric: Metric) -> str:
+    cell = next((cell for cell in result.cells if cell.backend == backend), None)
+    if cell is None:
+        return f"{NOT_MEASURED}  "
+    if cell.status != "ok":
+        return f"{cell.status}  "
+    text = _figure(cell, metric)
+    first = leaders(result, metric)
+    mark = "" if backend not in first else BEST_MARK if len(first) == 1 else SHARED_MARK
+    return f"{text} {mark or ' '}"
+
+
+def _figure(cell: CellSummary, metric: Metric) -> str:
+    if metric == "throughput":
+        return number(cell.throughput_per_s, 1e3)
+    p50 = cell.latency_p50_ns if metric == "latency" else cell.round_trip_p50_ns
+    return number(p50.estimate if p50 is not None else None, 1e3)

@@ -1,1 +1,1 @@
-"""One trace against another, and a trace against limits: by method."""
+"""Compares traces by method: with each other, and with limits."""

@@ -1,4 +1,4 @@
-"""Conditions on a trace, for continuous integration: `Matmul.p99_ms>5`."""
+"""Conditions that fail a trace in continuous integration: `Matmul.p99_ms>5`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must not be."""
+    """What must not hold."""
 
     text: str
     method: str
@@ -41,13 +41,13 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckResult:
     """One condition on one method.
 
     Attributes:
-        value: None if the method has no such quantity: none of its calls was timed.
-        holds: whether the condition is fulfilled, which is bad.
-        remark: what is to be known of the figure.
+        value: None if none of the method's calls was timed.
+        holds: whether the condition holds, which is a failure.
+        remark: a caveat about the figure; may be empty.
     """
 
     condition: Condition
@@ -58,19 +58,19 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """The outcome in a line."""
+        """The result as one line of text."""
         name = "".join(char if char.isprintable() else " " for char in self.method)
         value = "unknown" if self.value is None else format_significant(self.value, 4)
         relation = f"{self.condition.compare} {self.condition.limit:g}"
-        said = f"{name}.{self.condition.quantity} = {value}, {'' if self.holds else 'not '}{relation}"
-        return f"{'FAIL' if self.holds else 'ok  '} {said}{f' ({self.remark})' if self.remark else ''}"
+        comparison = f"{name}.{self.condition.quantity} = {value}, {'' if self.holds else 'not '}{relation}"
+        return f"{'FAIL' if self.holds else 'ok  '} {comparison}{f' ({self.remark})' if self.remark else ''}"
 
 
 def parse_condition(text: str) -> Condition:
     """Return the condition in `text`.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a condition.
     """
     match = _FORM.fullmatch(text)
     if match is None:
@@ -82,25 +82,25 @@ def parse_condition(text: str) -> Condition:
     return Condition(text, match[1].strip(), quantity, match[3], float(match[4]))
 
 
-def check(found: Methods, condition: Condition) -> list[Outcome]:
-    """Return the outcome for the method, or for all of them.
+def check(trace: Methods, condition: Condition) -> list[CheckResult]:
+    """Return the result for the method, or for each of them.
 
     Raises:
         ConfigError: the trace has no such method, or none of its methods has such a stage.
     """
     if condition.method == EVERY:
-        methods = list(found.methods.values())
-    elif condition.method in found.methods:
-        methods = [found.methods[condition.method]]
+        methods = list(trace.methods.values())
+    elif condition.method in trace.methods:
+        methods = [trace.methods[condition.method]]
     else:
-        raise ConfigError("--fail-if", condition.text, f"a method of this trace: {_some(found.methods)}")
+        raise ConfigError("--fail-if", condition.text, f"a method of this trace: {_some(trace.methods)}")
     stage = _stage(condition)
     if stage is not None:
-        methods = [one for one in methods if stage in one.sums.stage_ns or stage == "unaccounted"]
+        methods = [method for method in methods if stage in method.sums.stage_ns or stage == "unaccounted"]
         if not methods:
-            stages = dict.fromkeys(name for one in found.methods.values() for name in one.sums.stage_ns)
+            stages = dict.fromkeys(name for method in trace.methods.values() for name in method.sums.stage_ns)
             raise ConfigError("--fail-if", condition.text, f"a stage of the method: {_some(stages)}")
-    return [_outcome(found, condition, one) for one in methods]
+    return [_result(trace, condition, method) for method in methods]
 
 
 def _stage(condition: Condition) -> str | None:
@@ -113,14 +113,14 @@ def _some(names: dict[str, object] | dict[str, Method] | dict[str, None]) -> str
     return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
 
 
-def _outcome(found: Methods, condition: Condition, method: Method) -> Outcome:
-    value, remark = _value(found, condition, method)
+def _result(trace: Methods, condition: Condition, method: Method) -> CheckResult:
+    value, remark = _value(trace, condition, method)
     holds = value is not None and _OPERATORS[condition.compare](value, condition.limit)
-    return Outcome(condition, method.name, value, holds, remark)
+    return CheckResult(condition, method.name, value, holds, remark)
 
 
-def _value(found: Methods, condition: Condition, method: Method) -> tuple[float | None, str]:
-    """Return the figure, and a remark."""
+def _value(trace: Methods, condition: Condition, method: Method) -> tuple[float | None, str]:
+    """Return the figure and a caveat about it."""
     sums, quantity = method.sums, condition.quantity
     if quantity in {"calls", "errors"}:
         return float(sums.calls_count if quantity == "calls" else sums.failed_count), ""
@@ -133,7 +133,7 @@ def _value(found: Methods, condition: Condition, method: Method) -> tuple[float 
     if quantity == "MiB_per_s":
         return _ratio(sums.moved_bytes / _MIB, sums.total_ns / 1e9), ""
     if stage is None:
-        return 100.0 * _ratio(sums.total_ns, found.total_ns), ""
+        return 100.0 * _ratio(sums.total_ns, trace.total_ns), ""
     unaccounted = sums.total_ns - sum(sums.stage_ns.values())
     return 100.0 * _ratio(unaccounted if stage == "unaccounted" else sums.stage_ns[stage], sums.total_ns), ""
 

@@ -1,7 +1,7 @@
-"""What changed from one trace to another, by method: mean, p50 and p99 as ratios with intervals, and verdicts.
+"""What changed between two traces, by method: mean, p50 and p99 as ratios with intervals, and verdicts.
 
-Calls near each other in time resemble each other, so an interval comes from drawing whole blocks of time. It is about
-these two traces: how one run of an application differs from the next is not in it.
+Calls close in time are correlated, so the bootstrap draws whole blocks of time. The intervals cover only the variation
+within these two traces, not how one run of an application differs from the next.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of a method in both traces.
+    """A figure of a method in both traces.
 
     Attributes:
         figure: `mean`, `p50` or `p99`.
         a_ns, b_ns: None where there are too few calls.
         times: B / A with its interval; None if not comparable.
-        why: the reason for not being comparable.
+        why: why it is not comparable; else empty.
     """
 
     figure: str
@@ -65,24 +65,24 @@ class Diff:
 
     def count(self, verdict: Verdict) -> int:
         """Return how many figures have that verdict."""
-        return sum(change.verdict == verdict for one in self.methods for change in one.changes)
+        return sum(change.verdict == verdict for method in self.methods for change in method.changes)
 
 
 def diff(a: Methods, b: Methods) -> Diff:
-    """Compare trace B with the earlier trace A, method by method; both with the times of their calls."""
+    """Compare trace B with the earlier trace A, method by method; both must be read with `keep_times`."""
     names = dict.fromkeys([*a.methods, *b.methods])
     return Diff(a, b, tuple(_method_diff(name, a.methods.get(name), b.methods.get(name)) for name in names))
 
 
 def _method_diff(name: str, a: Method | None, b: Method | None) -> MethodDiff:
-    counts = [0 if one is None else one.sums.calls_count for one in (a, b)]
+    counts = [0 if method is None else method.sums.calls_count for method in (a, b)]
     figures = ("mean", *_QUANTILES)
     if a is None or b is None:
         why = f"only in {'B' if a is None else 'A'}"
         changes = [Change(figure, _shown(a, figure), _shown(b, figure), None, "not comparable", why)
                    for figure in figures]  # fmt: skip
     else:
-        of_a, of_b = (_estimates(one, np.random.default_rng(_SEED + number)) for number, one in enumerate((a, b)))
+        of_a, of_b = (_estimates(method, np.random.default_rng(_SEED + number)) for number, method in enumerate((a, b)))
         changes = [_change(figure, (a, b), of_a.get(figure), of_b.get(figure)) for figure in figures]
     return MethodDiff(name, counts[0], counts[1], tuple(changes))
 
@@ -111,34 +111,34 @@ def _change(figure: str, methods: tuple[Method, Method], a: Estimate | None, b: 
 
 
 def _estimates(method: Method, generator: np.random.Generator) -> dict[str, Estimate]:
-    """Return the figures that there are enough recorded calls for."""
+    """Return the figures for which there are enough recorded calls."""
     values: FloatArray = np.maximum(method.times_ns(), 1).astype(np.float64)
     if len(values) < LEAST_CALLS:
         return {}
     count = min(_MOST_BLOCKS, max(_FEWEST_BLOCKS, len(values) // _BLOCK_CALLS))
     samples = RoundSamples(values, time_blocks(np.arange(len(values)), count))
-    found = dict(zip(_QUANTILES, quantile_estimates([samples], list(_QUANTILES.values()), generator), strict=True))
+    quantiles = dict(zip(_QUANTILES, quantile_estimates([samples], list(_QUANTILES.values()), generator), strict=True))
     estimates = {"mean": _mean_estimate(samples, generator)}
-    estimates |= {name: one for name, one in found.items() if one is not None}
-    if not method.has_tally:
+    estimates |= {name: estimate for name, estimate in quantiles.items() if estimate is not None}
+    if not method.has_histogram:
         return estimates
     exact = {name: _shown(method, name) for name in estimates}
-    return {name: replace(one, value=exact[name] or one.value) for name, one in estimates.items()}
+    return {name: replace(estimate, value=exact[name] or estimate.value) for name, estimate in estimates.items()}
 
 
 def _mean_estimate(samples: RoundSamples, generator: np.random.Generator) -> Estimate:
-    """Return the mean; a replicate draws as many blocks as there are."""
+    """Return the mean; each replicate draws as many blocks as there are."""
     sizes = np.bincount(samples.blocks)
     sums = np.bincount(samples.blocks, samples.values)
     count = len(sizes)
     weights = generator.multinomial(count, np.full(count, 1.0 / count), size=REPLICATES)
     value = float(sums.sum() / sizes.sum())
     deviations: FloatArray = np.log((weights @ sums) / (weights @ sizes) / value)
-    variance = float(np.var(deviations, ddof=1)) * count / (count - 1)  # drawing K blocks shows (K − 1)/K of it
+    variance = float(np.var(deviations, ddof=1)) * count / (count - 1)  # K blocks show (K − 1)/K of it
     return Estimate(value, deviations, variance, float(count - 1), 1)
 
 
 def worst_first(methods: Sequence[MethodDiff]) -> list[MethodDiff]:
     """Return the methods, those with something slower first, then those with something faster."""
     order = {"slower": 0, "faster": 1, "no clear difference": 2, "not comparable": 3}
-    return sorted(methods, key=lambda one: min(order[change.verdict] for change in one.changes))
+    return sorted(methods, key=lambda method: min(order[change.verdict] for change in method.changes))

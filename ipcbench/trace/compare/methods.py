@@ -1,4 +1,4 @@
-"""Everything under some paths by method and side: sums of all calls, and the times of those with records."""
+"""Traces by method and side: totals of all calls, and the times of recorded ones."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ class Method:
     """The calls of one method on one side.
 
     Attributes:
-        name: with ` (server)` behind it for the work of servers.
-        has_tally: whether some calls have no record.
+        name: followed by ` (server)` for the work of servers.
+        has_histogram: whether some calls have no record.
     """
 
     name: str
     is_far: bool
     sums: MethodTotals = field(default_factory=MethodTotals)
-    has_tally: bool = False
+    has_histogram: bool = False
     _times: list[Ints] = field(default_factory=list)
     _places: list[Ints] = field(default_factory=list)
 
     def keep(self, calls: Calls, number: int) -> None:
-        """Keep the times of calls that were recorded in their turn: those kept for being slow would be too many."""
+        """Keep the times of sampled calls; those recorded for being slow would bias them."""
         chosen = (calls.batch.method == number) & ~calls.kept
         self._times.append(np.maximum(calls.batch.total_ns[chosen], 0))
         begin = calls.batch.begin_ns[chosen]
         self._places.append(np.where(begin >= 0, begin + (calls.process.unix_ns or 0), -1))
 
     def times_ns(self) -> Ints:
-        """Return them in the order of time; where the log has none, in its own."""
+        """Return the times in order of begin; in the order of the log if it has no clock."""
         if not self._times:
             return np.zeros(0, np.int64)
         order = np.argsort(np.concatenate(self._places), kind="stable")
@@ -48,7 +48,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Methods:
-    """All methods of a trace, the one that took most time first."""
+    """All methods of a trace, by descending total time."""
 
     paths: tuple[Path, ...]
     methods: dict[str, Method]
@@ -56,11 +56,11 @@ class Methods:
 
     @property
     def total_ns(self) -> int:
-        """The time of all calls; the work of the far side is part of it already."""
-        return sum(one.sums.total_ns for one in self.methods.values() if not one.is_far)
+        """The time of all calls; the far side's work is part of it."""
+        return sum(method.sums.total_ns for method in self.methods.values() if not method.is_far)
 
     def words(self) -> Iterator[str]:
-        """Yield what is to be known beside the figures."""
+        """Yield warnings about the figures."""
         if self.notes.damaged_count:
             yield f"{self.notes.damaged_count:,} damaged: {self.notes.examples[0]}"
 
@@ -70,19 +70,19 @@ def read_methods(paths: Sequence[Path], *, keep_times: bool) -> Methods:
 
     Args:
         paths: files or folders.
-        keep_times: whether to keep the time of each recorded call, for intervals; 16 bytes a call.
+        keep_times: whether to keep the time of each recorded call, for intervals; 16 bytes per call.
 
     Raises:
         StoreError: they cannot be read, or hold no call.
     """
     source = find(paths)
-    found: dict[str, Method] = {}
+    methods: dict[str, Method] = {}
 
     def of(name: str, role: int) -> Method:
         full = method_name(name, role)
-        if full not in found and len(found) >= MOST_METHODS:
+        if full not in methods and len(methods) >= MOST_METHODS:
             full = method_name(OTHER, role)
-        return found.setdefault(full, Method(full, role in FAR_SIDES))
+        return methods.setdefault(full, Method(full, role in FAR_SIDES))
 
     for calls in source.calls():
         for number, name in enumerate(calls.batch.methods):
@@ -94,8 +94,8 @@ def read_methods(paths: Sequence[Path], *, keep_times: bool) -> Methods:
         method = of(bulk.method, bulk.segment.role)
         count = int(bulk.counts.sum())
         method.sums.add_tallied(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
-        method.has_tally = method.has_tally or count > 0
-    if not any(one.sums.calls_count for one in found.values()):
+        method.has_histogram = method.has_histogram or count > 0
+    if not any(method.sums.calls_count for method in methods.values()):
         raise StoreError(f"{', '.join(map(str, paths))}: no calls found")
-    ordered = sorted(found.values(), key=lambda one: -one.sums.total_ns)
-    return Methods(tuple(paths), {one.name: one for one in ordered}, source.notes)
+    ordered = sorted(methods.values(), key=lambda method: -method.sums.total_ns)
+    return Methods(tuple(paths), {method.name: method for method in ordered}, source.notes)

@@ -1,1 +1,1 @@
-"""A trace as one page with plots: the report of a trace on the page that reports of runs have."""
+"""The report of a trace as an HTML page with plots."""

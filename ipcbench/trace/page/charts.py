@@ -17,19 +17,19 @@ _MOST_BARS = 12
 _MOST_CLOUDS = 8
 _MOST_LANES = 24
 _OTHERS = -1
-"""Number of the colour of what has none of its own."""
+"""Colour number of everything without its own colour."""
 
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 
 
 def chart_groups(sample: Sample, language: Language) -> tuple[ChartGroup, ...]:
-    """Return the plots that there is something for."""
-    found = (
+    """Return the plots for which there is data."""
+    groups = (
         _group("shares", _shares(sample, language), language),
         _group("sizes", _sizes(sample, language), language),
-        _group("timeline", [_timeline(sample, one, language) for one in sample.windows], language),
+        _group("timeline", [_timeline(sample, window, language) for window in sample.windows], language),
     )
-    return tuple(one for one in found if one.charts)
+    return tuple(group for group in groups if group.charts)
 
 
 def _group(key: str, charts: Sequence[Chart], language: Language) -> ChartGroup:
@@ -42,35 +42,41 @@ def _name(method: MethodSample, language: Language) -> str:
 
 
 def _shares(sample: Sample, language: Language) -> list[Chart]:
-    split = {one.name for one in sample.methods if one.known_count}  # their servers' stages are in theirs
+    split = {
+        method.name for method in sample.methods if method.known_count
+    }  # their own time includes the server's stages
     methods = [
-        one
-        for one in sample.methods
-        if one.sums.total_ns > 0 and len(one.sums.stage_ns) > 1 and not (one.role in FAR_SIDES and one.name in split)
+        method
+        for method in sample.methods
+        if method.sums.total_ns > 0
+        and len(method.sums.stage_ns) > 1
+        and not (method.role in FAR_SIDES and method.name in split)
     ]
     drawn = methods[:_MOST_BARS]
     if not drawn:
         return []
-    times = [_stage_times(one, language) for one in drawn]
-    names = list(dict.fromkeys(name for one in times for name in one))
+    times = [_stage_times(method, language) for method in drawn]
+    names = list(dict.fromkeys(name for parts in times for name in parts))
     names.append(word("unaccounted", language))
     series = [
         Series(name, number if name != names[-1] else _OTHERS, "stack", tuple(_parts(drawn, times, name, language)))
         for number, name in enumerate(names)
     ]
-    ticks = tuple((float(number), _name(one, language)) for number, one in enumerate(drawn, 1))
+    ticks = tuple((float(number), _name(method, language)) for number, method in enumerate(drawn, 1))
     hidden = len(methods) - len(drawn)
-    waited, known = (sum(find(one) for one in drawn if one.known_count) for find in (_timed_count, _known_count))
+    waited, known = (
+        sum(find(method) for method in drawn if method.known_count) for find in (_timed_count, _known_count)
+    )
     notes = [word("hidden methods", language, count=hidden)] if hidden else []
     notes += [word("split", language, known=f"{known:,}", count=f"{waited:,}")] if known < waited else []
     return [
         Chart(
             word("shares", language),
-            word("setting", language, count=f"{sum(one.sums.calls_count for one in methods):,}"),
+            word("setting", language, count=f"{sum(method.sums.calls_count for method in methods):,}"),
             "",
             Axis(word("method", language), word("most first", language), log=False, ticks=ticks),
             Axis(word("share", language), "%", log=False),
-            tuple(one for one in series if one.points),
+            tuple(line for line in series if line.points),
             tuple(notes),
         )
     ]
@@ -85,7 +91,7 @@ def _known_count(method: MethodSample) -> int:
 
 
 def _stage_times(method: MethodSample, language: Language) -> dict[str, float]:
-    """Return the ns of each stage and of what is in none; a wait whose parts are known is given by these."""
+    """Return the time of each stage and of the rest, ns; a wait whose parts are known is split into them."""
     times: dict[str, float] = {}
     for name, ns in method.sums.stage_ns.items():
         if name != "wait" or method.known_wait_ns <= 0:
@@ -102,15 +108,15 @@ def _stage_times(method: MethodSample, language: Language) -> dict[str, float]:
 def _parts(
     methods: Sequence[MethodSample], times: Sequence[dict[str, float]], stage: str, language: Language
 ) -> Iterator[Point]:
-    """Yield what a stage is of each method's time."""
-    for number, (one, parts) in enumerate(zip(methods, times, strict=True), 1):
+    """Yield the share of a stage in each method's time."""
+    for number, (method, parts) in enumerate(zip(methods, times, strict=True), 1):
         part, whole = parts.get(stage, 0.0), sum(parts.values())
         if part <= 0:
             continue
         share = f"{100 * part / whole:.1f} %"
-        each = word("mean", language, time=format_duration_ns(part / max(1, one.sums.timed_count)),
-                    total=format_duration_ns(one.sums.total_ns / max(1, one.sums.timed_count)))  # fmt: skip
-        yield Point(number, 100.0 * part / whole, (_name(one, language), share, each))
+        each = word("mean", language, time=format_duration_ns(part / max(1, method.sums.timed_count)),
+                    total=format_duration_ns(method.sums.total_ns / max(1, method.sums.timed_count)))  # fmt: skip
+        yield Point(number, 100.0 * part / whole, (_name(method, language), share, each))
 
 
 def _sizes(sample: Sample, language: Language) -> list[Chart]:
@@ -129,11 +135,11 @@ def _sizes(sample: Sample, language: Language) -> list[Chart]:
         if points and number < _MOST_CLOUDS:
             series.append(Series(_name(method, language), number, "cloud", points))
         elif points:
-            named = tuple(Point(one.x, one.y, (_name(method, language), *one.lines)) for one in points)
+            named = tuple(Point(point.x, point.y, (_name(method, language), *point.lines)) for point in points)
             _add_to_others(series, word("others", language), named)
     if not series:
         return []
-    count = sum(len(one.points) for one in series)
+    count = sum(len(cloud.points) for cloud in series)
     return [
         Chart(
             word("sizes", language),
@@ -148,8 +154,8 @@ def _sizes(sample: Sample, language: Language) -> list[Chart]:
 
 
 def _size_ticks(series: Sequence[Series]) -> tuple[tuple[float, str], ...]:
-    """Return round sizes between the smallest and the largest, not too many; none if that leaves fewer than two."""
-    low, high = (find(point.x for one in series for point in one.points) for find in (min, max))
+    """Return some powers of two between the smallest and the largest size; none if fewer than two fit."""
+    low, high = (find(point.x for cloud in series for point in cloud.points) for find in (min, max))
     powers = range(0, 41, 5 if high > 2**13 * low else 2)
     ticks = [(float(2**power), format_bytes(2**power)) for power in powers if low / 1.5 <= 2**power <= high * 1.5]
     return spread_ticks(ticks) if len(ticks) > 1 else ()
@@ -163,13 +169,13 @@ def _add_to_others(series: list[Series], name: str, points: tuple[Point, ...]) -
 
 
 def _timeline(sample: Sample, window: Window, language: Language) -> Chart:
-    numbers = {(one.name, one.role): number for number, one in enumerate(sample.methods)}
+    numbers = {(method.name, method.role): number for number, method in enumerate(sample.methods)}
     lanes = sorted({lane for _, lane in window.calls}, key=_lane_order)
     places = {lane: number for number, lane in enumerate(lanes[:_MOST_LANES], 1)}
     drawn = [(row, lane) for row, lane in window.calls if lane in places]
     begin = min(at_ns(row) for row, _ in drawn)
     span_ns = max(at_ns(row) + row.total_ns for row, _ in drawn) - begin
-    scale, unit = next((one for one in _UNITS if span_ns >= one[0]), (1e3, "µs"))
+    scale, unit = next((unit for unit in _UNITS if span_ns >= unit[0]), (1e3, "µs"))
     series: dict[tuple[str, int], list[Point]] = {}
     for row, lane in drawn:
         start = (at_ns(row) - begin) / scale
@@ -197,7 +203,7 @@ def _color(numbers: dict[tuple[str, int], int], key: tuple[str, int]) -> int:
 
 
 def _said(row: Row, start: float, unit: str) -> Iterator[str]:
-    """Yield what is said of a call: its time, its begin, its stages, its bytes."""
+    """Yield the tooltip lines of a call: its time, begin, stages, bytes, error."""
     yield format_duration_ns(row.total_ns)
     yield f"+ {format_significant(start, 4)} {unit}"
     if len(row.stages) > 1:

@@ -1,4 +1,4 @@
-"""The page of a trace: its report, its plots, and nothing that is fetched or executed from data."""
+"""The page of a trace: its report and its plots; nothing is fetched, and nothing from data is executed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from ipcbench.render.page import render_page
+from ipcbench.render.page import Badge, render_page
+from ipcbench.render.table import Table
 from ipcbench.trace.page.charts import chart_groups
 from ipcbench.trace.page.sample import draw
 from ipcbench.trace.page.words import word
@@ -19,48 +20,29 @@ from ipcbench.trace.report.words import Language
 from ipcbench.trace.report.words import word as report_word
 
 _TEMPLATE = files("ipcbench.trace.page") / "assets" / "trace.html.j2"
-_NAMES = ("method", "stage")
-
-
-@dataclass(frozen=True, slots=True)
-class Badge:
-    """A word on the state of the trace, and where to read more."""
-
-    text: str
-    tone: str
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
-class PageTable:
-    """A table; `name_column` is the column that names a row and stays in sight."""
-
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-    name_column: int
+_LABELS = ("skip", "theme", "state", "sections", "reproduce", "command", "copy", "footer")
 
 
 @dataclass(frozen=True, slots=True)
 class PageGroup:
-    """A segment of a trace: its sums in a line, and its tables."""
+    """A segment of a trace: its totals in a line, and its tables."""
 
     title: str
     overall: str
-    tables: list[PageTable]
+    tables: tuple[Table, ...]
 
 
 def trace_html(report: Report, paths: Sequence[Path], language: Language = "en") -> str:
     """Return the page of a report.
 
     Args:
-        report: what it says.
-        paths: what it was made from; they are read again for the plots.
+        report: the content.
+        paths: of the trace; they are read again for the plots.
         language: of everything but names.
 
     Raises:
-        ImportError: there is no jinja2.
-        StoreError: the paths cannot be read any more.
+        ImportError: jinja2 is not installed.
+        StoreError: the paths cannot be read.
     """
     groups = chart_groups(draw(find(paths)), language)
     several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
@@ -68,16 +50,25 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
         _TEMPLATE.read_text(encoding="utf-8"),
         groups,
         language=language,
+        brand=word("brand", language),
+        labels={key: word(key, language) for key in _LABELS},
+        sections=[
+            ("findings", report_word("findings", language)),
+            *([("plots", word("plots", language))] if groups else []),
+            ("figures", word("figures", language)),
+            ("audit", report_word("audit", language)),
+            ("reproduce", word("reproduce", language)),
+        ],
         title=", ".join(path.name or str(path) for path in paths),
-        quiet=", ".join(map(str, paths)),
+        subtitle=", ".join(map(str, paths)),
         badges=list(_badges(report, language)),
-        findings=[render.sentence(one, report.total_ns, language) for one in report.findings],
-        objections=[render.objection_text(one, language) for one in report.objections],
+        findings=[render.sentence(finding, report.total_ns, language) for finding in report.findings],
+        objections=[render.objection_text(objection, language) for objection in report.objections],
         segments=[
             PageGroup(
                 f"{group.segment.source}: {group.segment.name}" if several else group.segment.name,
                 render.overall(group, language),
-                [_table(title, table, language) for title, table in render.tables(group, language)],
+                tuple(render.tables(group, language)),
             )
             for group in report.gathered.sums.groups
         ],
@@ -87,17 +78,10 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
     )
 
 
-def _table(title: str, table: render.Table, language: Language) -> PageTable:
-    head, rows = table
-    names = {report_word(key, language) for key in _NAMES}
-    column = next((index for index, text in enumerate(head) if text in names), 0)
-    return PageTable(title, head, rows, column)
-
-
 def _badges(report: Report, language: Language) -> Iterator[Badge]:
     groups = report.gathered.sums.groups
     calls = sum(group.calls_count for group in groups)
-    failed = sum(one.failed_count for group in groups for one in group.methods.values())
+    failed = sum(sums.failed_count for group in groups for sums in group.methods.values())
     damaged = report.gathered.notes.damaged_count
     yield Badge(word("calls", language, count=f"{calls:,}"), "plain", "figures")
     if failed:

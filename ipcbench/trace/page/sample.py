@@ -1,4 +1,4 @@
-"""What plots of a trace are drawn from: sums by method, some calls chosen at random, and the calls of a few moments."""
+"""The data of a trace's plots: totals by method, randomly chosen calls, and the calls of a few moments."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ipcbench.trace.readers.calls import Calls, Row, rows_of, take
 from ipcbench.trace.readers.everything import Source
 
 POINTS_COUNT = 250
-"""Calls of one method that are kept."""
+"""Most calls of a method that are kept."""
 
 WINDOW_CALLS = 200
-"""Calls of one moment that are kept."""
+"""Most calls of a moment that are kept."""
 
 _MOST_METHODS = 200
 _SEED = 1
@@ -28,12 +28,12 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(slots=True)
 class MethodSample:
-    """One method on one side.
+    """A method on one side.
 
     Attributes:
-        times_ns, sizes_bytes: of calls with records, each as likely to be here as any other.
-        known_count, known_wait_ns: calls of which the server's part is known, and their stage `wait`.
-        parts_ns: what that is made of, by the names in `PARTS`; what is not known of it is in none.
+        times_ns, sizes_bytes: of a uniform random sample of the recorded calls.
+        known_count, known_wait_ns: calls whose server side is known, and their stage `wait`.
+        parts_ns: the known parts of that wait, by the names in `PARTS`.
     """
 
     name: str
@@ -61,7 +61,7 @@ class MethodSample:
         self._add_parts(batch, number)
 
     def _add_parts(self, batch: Batch, number: int) -> None:
-        """Add what is known of the wait."""
+        """Add the known parts of the wait."""
         if batch.server_ns is None or "wait" not in batch.stages:
             return
         known = (batch.method == number) & (batch.server_ns != UNKNOWN_NS)
@@ -87,7 +87,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the plots need; methods are in the order of their time."""
+    """What the plots need; methods are sorted by descending time."""
 
     methods: tuple[MethodSample, ...]
     windows: tuple[Window, ...]
@@ -119,7 +119,7 @@ def draw(source: Source) -> Sample:
         count = int(bulk.counts.sum())
         sums = of(bulk.method, bulk.segment.role).sums
         sums.add_tallied(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
-    ordered = sorted(methods.values(), key=lambda one: -one.sums.total_ns)
+    ordered = sorted(methods.values(), key=lambda method: -method.sums.total_ns)
     return Sample(tuple(ordered), _windows(source, timed_count, centre_ns))
 
 
@@ -132,7 +132,7 @@ def _begins(calls: Calls) -> Ints:
 
 
 def _windows(source: Source, timed_count: int, centre_ns: int) -> tuple[Window, ...]:
-    """Return the calls of the moments worth seeing."""
+    """Return the calls of the moments to show."""
     if not timed_count:
         return ()
     orders: dict[str, Callable[[Ints, Ints], Ints]] = {
@@ -154,7 +154,7 @@ def _windows(source: Source, timed_count: int, centre_ns: int) -> tuple[Window, 
                 best = best[keys[best] < kept[kind][-1][0]]
             if len(best):
                 rows = zip(keys[best].tolist(), rows_of(take(calls, places[best])), strict=True)
-                kept[kind] = sorted([*kept[kind], *rows], key=lambda one: one[0])[:WINDOW_CALLS]
+                kept[kind] = sorted([*kept[kind], *rows], key=lambda item: item[0])[:WINDOW_CALLS]
     return tuple(Window(kind, _on_lanes([row for _, row in rows])) for kind, rows in kept.items())
 
 

@@ -1,1 +1,1 @@
-"""Reports on traces: sums and percentiles, findings, and an audit of what logs say of themselves."""
+"""Reports on traces: totals and percentiles, findings, and an audit of the log's own claims."""

@@ -1,4 +1,4 @@
-"""The audit: does a log agree with itself? Its summary against its rows, times that cannot be, damaged lines."""
+"""The audit: whether a log is consistent. Its summary against its rows, impossible times, damaged lines."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _AVERAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """Something that does not agree.
+    """An inconsistency.
 
     Attributes:
         kind: the key of its words.
-        what: whose; empty for the whole log.
-        said: what the log says, or how many.
-        found: what was computed; None if there is nothing to compare with.
-        grave: whether the figures are doubtful, and not only incomplete.
+        what: what it is about; empty for the whole log.
+        said: the value in the log, or a count.
+        found: the computed value; None if there is nothing to compare with.
+        grave: whether the figures are doubtful rather than incomplete.
     """
 
     kind: str
@@ -39,29 +39,29 @@ class Objection:
 
 def audit(groups: list[GroupSums], notes: Notes) -> list[Objection]:
     """Return all objections."""
-    found: list[Objection] = []
+    objections: list[Objection] = []
     for group in groups:
         name = group.segment.name
         if group.negative_count:
-            found.append(Objection("negative", f"{name}, {group.odd_example}", group.negative_count))
+            objections.append(Objection("negative", f"{name}, {group.odd_example}", group.negative_count))
         if group.impossible_count:
-            found.append(Objection("impossible", f"{name}, {group.odd_example}", group.impossible_count))
+            objections.append(Objection("impossible", f"{name}, {group.odd_example}", group.impossible_count))
         if group.segment.bytes_are_partial:
-            found.append(Objection("partial", name, group.moved_bytes / 2**20, grave=False))
+            objections.append(Objection("partial", name, group.moved_bytes / 2**20, grave=False))
     for claim in notes.claims:
-        found += _claim(claim, groups)
+        objections += _claim(claim, groups)
     if notes.damaged_count:
-        found.append(Objection("damaged", "; ".join(notes.examples), notes.damaged_count))
-    found += [Objection("count", what, count, grave=False) for what, count in sorted(notes.counts.items())
+        objections.append(Objection("damaged", "; ".join(notes.examples), notes.damaged_count))
+    objections += [Objection("count", what, count, grave=False) for what, count in sorted(notes.counts.items())
               if count and what not in {"rows with a printed throughput", "TQ lines"}]  # fmt: skip
-    return found
+    return objections
 
 
 def _claim(claim: Claim, groups: list[GroupSums]) -> Iterator[Objection]:
     for what, value in claim.values.items():
         if value < 0:
             yield Objection("negative claim", what, value)
-    group = next((one for one in groups if one.segment == claim.segment), None)
+    group = next((group for group in groups if group.segment == claim.segment), None)
     if group is None or not group.timed_count:
         return
     calls = claim.values.get("Total RPC Calls")

@@ -1,4 +1,4 @@
-"""From paths to sums: which files there are, what each is, all of it read once."""
+"""From paths to totals: finds the files, recognises them by content, reads each once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ipcbench.trace.readers.batch import Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_segment, read_tally
-from ipcbench.trace.report.sums import Sums
+from ipcbench.trace.report.sums import TrafficTotals
 from ipcbench.util.files import as_store_errors, regular
 
 _OWN_SUFFIXES = (SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX)
@@ -22,40 +22,40 @@ _OWN_SUFFIXES = (SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All that was read."""
+    """Everything that was read."""
 
     paths: tuple[Path, ...]
-    sums: Sums
+    sums: TrafficTotals
     notes: Notes
 
 
 def gather(paths: Sequence[Path]) -> Gathered:
-    """Read traces and logs: files, or folders with files of a trace or logs in them. What each is shows in its content.
+    """Read traces and logs: files, or folders with files of a trace or logs. Each is recognised by its content.
 
     Raises:
-        StoreError: there is no such path, it cannot be read, or no call is in any of them.
+        StoreError: a path does not exist or cannot be read, or none of them holds a call.
     """
-    sums, notes = Sums(), Notes()
+    sums, notes = TrafficTotals(), Notes()
     texts: list[Path] = []
     named: list[Path] = []
-    found: list[Path] = []
+    in_folders: list[Path] = []
     for path in paths:
         with as_store_errors(path):
             if path.is_dir():
-                found += _in_folder(path, texts)
+                in_folders += _in_folder(path, texts)
             else:
                 with regular(path).open("rb") as file:
                     magic = file.read(8)
                 (named if magic in {SEGMENT_MAGIC, HISTOGRAMS_MAGIC} else texts).append(path)
-    servers = find_servers([path for path in (*named, *found) if _is_segment(path)], notes)
+    servers = find_servers([path for path in (*named, *in_folders) if _is_segment(path)], notes)
     for path in named:
         _read_own(path, servers, sums, notes)
-    for path in found:
+    for path in in_folders:
         try:
             _read_own(path, servers, sums, notes)
         except StoreError as error:
             notes.damaged(path.name, str(error).removeprefix(f"{path}: "))
-    with _no_search_for_cycles():
+    with _garbage_collector_off():
         for parts in grouped(texts):
             for batch in read_log(parts, notes):
                 sums.add(batch)
@@ -69,8 +69,8 @@ def gather(paths: Sequence[Path]) -> Gathered:
 
 
 @contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
-    """Hold off Python's search for cycles: lines make many objects and no cycle, and it takes a seventh of the time."""
+def _garbage_collector_off() -> Iterator[None]:
+    """Suspend the garbage collector: lines make many objects and no cycle; it would take a seventh of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -81,7 +81,7 @@ def _no_search_for_cycles() -> Iterator[None]:
 
 
 def _in_folder(folder: Path, texts: list[Path]) -> list[Path]:
-    """Return the package's own files in a folder; without any, its logs are to be read."""
+    """Return the trace files in a folder; if there are none, add its logs to `texts`."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     own = [path for path in files if path.suffix in _OWN_SUFFIXES]
     if not own:
@@ -94,7 +94,7 @@ def _is_segment(path: Path) -> bool:
         return file.read(8) == SEGMENT_MAGIC
 
 
-def _read_own(path: Path, servers: Servers, sums: Sums, notes: Notes) -> None:
+def _read_own(path: Path, servers: Servers, sums: TrafficTotals, notes: Notes) -> None:
     if path.suffix == HISTOGRAMS_SUFFIX or (path.suffix != SEGMENT_SUFFIX and not _is_segment(path)):
         for bulk in read_tally(path, notes):
             sums.add_bulk(bulk)

@@ -1,4 +1,4 @@
-"""What readers say of files, in the reports' other language: it reaches a report as English text among names."""
+"""Chinese for what readers say about files: it reaches a report as English text among names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTS: Final = {
     "throughputs that differ by more than 2 %": "相差超过 2 % 的吞吐",
     "torn records": "未写完的记录",
 }
-"""What is counted in Notes.counts and shown."""
+"""Keys of Notes.counts that are shown."""
 
 SAYINGS: Final = {
     r"a line of more than ([\d,]+) bytes": r"一行超过 \1 字节",
@@ -56,11 +56,11 @@ SAYINGS: Final = {
     r"^fair$": "一般",
     r"^bad$": "差",
 }  # fmt: skip
-"""Patterns of what is said in other places, the longer ones first, and what stands for them."""
+"""Pattern → replacement for everything else, the longer patterns first."""
 
 
 def localized(text: str, language: Language) -> str:
-    """Return text of names and of what readers say; names stay as they are."""
+    """Return text in the report's language; names stay as they are."""
     if language == "en":
         return text
     if text in COUNTS:

@@ -1,39 +1,37 @@
-"""Reports as text, Markdown, JSON and CSV."""
+"""Reports on traces as text, Markdown, JSON and CSV."""
 
 from __future__ import annotations
 
-import csv
-import io
-import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ipcbench.trace.readers.batch import printable
+from ipcbench.render.table import NOT_MEASURED, Table, make_columns
+from ipcbench.render.text import aligned, csv_text, display_width, escape, markdown_table
+from ipcbench.trace.readers.batch import PARTS, printable
 from ipcbench.trace.report.audit import Objection, audit
-from ipcbench.trace.report.extremes import Extreme
-from ipcbench.trace.report.figures import ms, percent
-from ipcbench.trace.report.finding import Finding
-from ipcbench.trace.report.findings import findings
+from ipcbench.trace.report.findings import TraceFinding, findings
 from ipcbench.trace.report.gather import Gathered
 from ipcbench.trace.report.phrases import localized
-from ipcbench.trace.report.split import as_figures, split_rows, split_text
-from ipcbench.trace.report.sums import GroupSums, MethodSums
+from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums, Split
 from ipcbench.trace.report.words import Language, word
 from ipcbench.util.files import to_json
-from ipcbench.util.units import format_bytes, format_duration_ns
+from ipcbench.util.units import format_bytes, format_duration_ns, format_ms, format_percent
 
 _MIB = 2**20
 _LEAST_BEYOND = 10
-"""A percentile is shown if so many calls are expected beyond it."""
+"""A percentile is shown if at least this many calls are expected beyond it."""
+
+Quote = Callable[[str], str]
+"""Makes a name fit for a form: `escape` for Markdown, `str` for plain text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a report says."""
+    """The content of a report."""
 
     gathered: Gathered
-    findings: list[Finding]
+    findings: list[TraceFinding]
     objections: list[Objection]
 
     @property
@@ -48,38 +46,44 @@ def make_report(gathered: Gathered, rules: str = "default") -> Report:
     return Report(gathered, findings(groups, gathered.notes, rules), audit(groups, gathered.notes))
 
 
-def _quantile(one: MethodSums, probability: float) -> float | None:
-    enough = one.timed_count * (1.0 - probability) >= _LEAST_BEYOND or probability == 0.5
-    return one.histogram.quantile(probability) if one.timed_count and enough else None
+def _quantile(sums: MethodSums, probability: float) -> float | None:
+    enough = sums.timed_count * (1.0 - probability) >= _LEAST_BEYOND or probability == 0.5
+    return sums.histogram.quantile(probability) if sums.timed_count and enough else None
 
 
 def _speed(moved_bytes: float, total_ns: float) -> float:
     return moved_bytes / _MIB / (total_ns / 1e9) if total_ns > 0 else 0.0
 
 
-Table = tuple[list[str], list[list[str]]]
-
-
 def _method_table(group: GroupSums, language: Language) -> Table:
     names = ("method", "calls", "mean", "p50", "p90", "p99", "max", "total", "share", "moved", "speed")
     timed = {"mean", "p50", "p90", "p99", "max", "total"}
-    head = [(word(n, language) if not n.startswith("p") else n) + (" ms" if n in timed else "") for n in names]
+    heads = [(word(n, language) if not n.startswith("p") else n) + (" ms" if n in timed else "") for n in names]
     rows = []
-    for name, one in sorted(group.methods.items(), key=lambda item: -item[1].total_ns):
-        moved = one.sent_bytes + one.recv_bytes
-        known = bool(one.timed_count)
-        rows.append([
-            localized(name, language) if name[0:1] == "(" else name, f"{one.calls_count:,}",
-            ms(one.mean_ns if known else None), ms(_quantile(one, 0.5)),
-            ms(_quantile(one, 0.9)), ms(_quantile(one, 0.99)), ms(one.histogram.max if known else None),
-            ms(one.total_ns), percent(one.total_ns / group.total_ns if group.total_ns > 0 else 0.0),
-            f"{moved / _MIB:,.1f}", f"{_speed(moved, one.total_ns):,.2f}",
-        ])  # fmt: skip
-    return head, rows
+    for name, sums in sorted(group.methods.items(), key=lambda item: -item[1].total_ns):
+        moved = sums.sent_bytes + sums.recv_bytes
+        known = bool(sums.timed_count)
+        times = (
+            sums.mean_ns if known else None,
+            *(_quantile(sums, probability) for probability in (0.5, 0.9, 0.99)),
+            sums.histogram.max if known else None,
+            sums.total_ns,
+        )
+        rows.append(
+            (
+                localized(name, language) if name[0:1] == "(" else name,
+                f"{sums.calls_count:,}",
+                *map(format_ms, times),
+                format_percent(sums.total_ns / group.total_ns if group.total_ns > 0 else 0.0),
+                f"{moved / _MIB:,.1f}",
+                f"{_speed(moved, sums.total_ns):,.2f}",
+            )
+        )
+    return Table(word("methods", language), make_columns(heads), tuple(rows))
 
 
 def stage_shares(group: GroupSums) -> list[tuple[str, float, float]]:
-    """Return name, ns and share of the total of each stage, and of what is in none."""
+    """Return name, ns and share of the total of each stage, and of the time that belongs to none."""
     total = group.total_ns or 1.0
     rows = [(name, ns, ns / total) for name, ns in zip(group.stages, group.stage_ns, strict=True)]
     rest = group.total_ns - sum(group.stage_ns)
@@ -90,167 +94,184 @@ def _stage_table(group: GroupSums, language: Language) -> Table:
     rows = []
     for name, ns, share in stage_shares(group):
         shown = word(name, language) if name == "unaccounted" else name
-        rows.append([shown, ms(ns), percent(share)])
+        rows.append((shown, format_ms(ns), format_percent(share)))
         if name == "wait":
-            rows += split_rows(group.split, language)
+            rows += _split_rows(group.split, language)
     if "wait" not in group.stages:
-        rows += split_rows(group.split, language)
+        rows += _split_rows(group.split, language)
     if group.outside_ns:
-        rows.append([word("outside", language), ms(group.outside_ns), "–"])
-    return [word("stage", language), f"{word('total', language)} ms", word("share", language)], rows
+        rows.append((word("outside", language), format_ms(group.outside_ns), NOT_MEASURED))
+    heads = (word("stage", language), f"{word('total', language)} ms", word("share", language))
+    return Table(word("stages", language), make_columns(heads), tuple(rows))
 
 
-def _extreme_table(group: GroupSums, calls: Sequence[Extreme], language: Language) -> Table:
-    head = [word("id", language), word("method", language), f"{word('total', language)} ms",
-            *(f"{name} ms" for name in group.stages), word("sent", language), word("recv", language)]  # fmt: skip
-    return head, [
-        [str(one.call_id), one.method, ms(one.total_ns), *map(ms, one.stage_ns), f"{one.sent_bytes / _MIB:,.2f}",
-         f"{one.recv_bytes / _MIB:,.2f}"]
-        for one in calls
-    ]  # fmt: skip
+def _split_rows(split: Split, language: Language) -> list[tuple[str, str, str]]:
+    """Return the rows below `wait` in a table of stages; shares are of the joined calls' own time."""
+    if not split.joined_count:
+        return []
+    rows = []
+    for name in PARTS:
+        ns: float = getattr(split, f"{name}_ns")
+        if name == "server" or split.is_whole:
+            shown = word(name if name == "server" else f"split {name}", language)
+            rows.append((shown, format_ms(ns), format_percent(ns / (split.total_ns or 1.0))))
+    return rows
 
 
-def tables(group: GroupSums, language: Language) -> list[tuple[str, Table]]:
-    """Return the tables of a group with their headings; none without rows."""
-    slowest, largest = (_extreme_table(group, calls, language) for calls in (group.slowest, group.largest))
-    parts = {"methods": _method_table(group, language), "stages": _stage_table(group, language), "slowest": slowest}
-    return [(word(key, language), one) for key, one in {**parts, "largest": largest}.items() if one[1]]
+def _extreme_table(title: str, group: GroupSums, calls: Sequence[Extreme], language: Language) -> Table:
+    heads = (word("id", language), word("method", language), f"{word('total', language)} ms",
+             *(f"{name} ms" for name in group.stages), word("sent", language), word("recv", language))  # fmt: skip
+    rows = (
+        (str(call.call_id), call.method, format_ms(call.total_ns), *map(format_ms, call.stage_ns),
+         f"{call.sent_bytes / _MIB:,.2f}", f"{call.recv_bytes / _MIB:,.2f}")
+        for call in calls
+    )  # fmt: skip
+    return Table(word(title, language), make_columns(heads, left=(0, 1), name=1), tuple(rows))
 
 
-def overall(group: GroupSums, language: Language) -> str:
-    """Return the sums of a group in a line."""
+def tables(group: GroupSums, language: Language) -> Iterator[Table]:
+    """Yield the tables of a group; none without rows."""
+    for table in (
+        _method_table(group, language),
+        _stage_table(group, language),
+        _extreme_table("slowest", group, group.slowest, language),
+        _extreme_table("largest", group, group.largest, language),
+    ):
+        if table.rows:
+            yield table
+
+
+def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
+    """Return the totals of a group in a line."""
     timed = group.timed_count
     parts = [f"{word('calls', language)} {group.calls_count:,}"]
-    failed = sum(one.failed_count for one in group.methods.values())
+    failed = sum(sums.failed_count for sums in group.methods.values())
     if group.calls_count > timed:
         parts.append(f"{word('untimed', language)} {group.calls_count - timed:,}")
     if failed:
         parts.append(f"{word('failed', language)} {failed:,}")
     parts += [
-        f"{word('mean', language)} {ms(group.total_ns / timed if timed else None)} ms",
-        f"{word('total', language)} {ms(group.total_ns)} ms",
+        f"{word('mean', language)} {format_ms(group.total_ns / timed if timed else None)} ms",
+        f"{word('total', language)} {format_ms(group.total_ns)} ms",
         f"{word('moved', language)} {group.moved_bytes / _MIB:,.1f}",
         f"{_speed(group.moved_bytes, group.total_ns):,.2f} MiB/s",
     ]
     if group.segment.transport:
-        parts.append(f"{word('transport', language)} {group.segment.transport}")
+        parts.append(f"{word('transport', language)} {quote(group.segment.transport)}")
     if len(group.workers) > 1:
         parts.append(f"{word('processes', language)} {len(group.workers)}")
-    if text := split_text(group.split, group.calls_count, language):
+    if text := _split_text(group.split, group.calls_count, language):
         parts.append(text)
     return ", ".join(parts)
 
 
+def _split_text(split: Split, calls_count: int, language: Language) -> str:
+    """Return the transport's share, of how many calls, and the error of the clocks; empty if unknown."""
+    if not split.answered_count or split.total_ns <= 0:
+        return ""
+    text = word("transport share", language).format(
+        share=format_percent(split.transport_ratio), joined=split.joined_count, calls=calls_count
+    )
+    if split.offset_error_ns:
+        text += word("offset", language).format(error=format_duration_ns(split.offset_error_ns))
+    return text
+
+
 _FORMATS: dict[str, Callable[[Any], str]] = {
-    "share": percent, "transit_share": percent, "compute_share": percent, "copy_ns": format_duration_ns,
-    "wide_share": percent, "busy": percent, "queue_ns": format_duration_ns,
-    "each_ns": format_duration_ns, "round_trip_ns": format_duration_ns,
-    "mean_bytes": lambda one: format_bytes(round(one)),
-    "median_bytes": lambda one: format_bytes(round(one)),
-    "threshold": lambda one: percent(one) if isinstance(one, float) and one < 1 else str(one),
-}  # fmt: skip
+    **dict.fromkeys(("share", "transit_share", "compute_share", "wide_share", "busy"), format_percent),
+    **dict.fromkeys(("copy_ns", "queue_ns", "each_ns", "round_trip_ns"), format_duration_ns),
+    **dict.fromkeys(("mean_bytes", "median_bytes"), lambda size: format_bytes(round(size))),
+    "threshold": lambda limit: format_percent(limit) if isinstance(limit, float) and limit < 1 else str(limit),
+}
 
 
-def sentence(finding: Finding, total_ns: float, language: Language) -> str:
+def sentence(finding: TraceFinding, total_ns: float, language: Language, quote: Quote = str) -> str:
     """Return a finding in words."""
-    values = {key: _FORMATS[key](value) if key in _FORMATS else value for key, value in finding.values.items()}
+    values = {key: quote(value) if isinstance(value, str) else value for key, value in finding.values.items()}
+    values |= {key: _FORMATS[key](value) for key, value in values.items() if key in _FORMATS}
     values |= {key: localized(values[key], language) for key in ("cause", "level") if key in values}
     key = f"{finding.rule} {values['what']}" if finding.rule == "R15" else finding.rule
     text = word(key, language).format(**values)
     if finding.gain_ns is not None and total_ns > 0:
-        share = percent(finding.gain_ns / total_ns)
+        share = format_percent(finding.gain_ns / total_ns)
         bound = word("gain", language).format(gain=format_duration_ns(finding.gain_ns), share=share)
-        text = f"{text} {bound}" if language == "en" else f"{text}{bound}"
-    return (
-        f"{finding.rule} [{localized(finding.where, language)}] {text}" if finding.where else f"{finding.rule} {text}"
-    )
+        text += f" {bound}" if language == "en" else bound
+    where = f" [{quote(localized(finding.where, language))}]" if finding.where else ""
+    return f"{finding.rule}{where} {text}"
 
 
-def objection_text(one: Objection, language: Language) -> str:
+def objection_text(objection: Objection, language: Language, quote: Quote = str) -> str:
     """Return an objection in words."""
-    return word(one.kind, language).format(what=localized(one.what, language), said=one.said, found=one.found)
-
-
-def _width(text: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
-
-
-def _text_table(table: Table) -> str:
-    head, rows = table
-    widths = [max(_width(row[index]) for row in [head, *rows]) for index in range(len(head))]
-    names = {0, 1} if len(head) > 5 and head[0] in {word("id", "en"), word("id", "zh")} else {0}
-
-    def line(row: list[str]) -> str:
-        cells = (
-            cell + " " * (width - _width(cell)) if index in names else " " * (width - _width(cell)) + cell
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        return "  " + "  ".join(cells).rstrip()
-
-    return "\n".join(line(row) for row in [head, *rows])
-
-
-def _markdown_table(table: Table) -> str:
-    def line(row: list[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-
-    return "\n".join([line(table[0]), "|" + "---|" * len(table[0]), *map(line, table[1])])
+    what = quote(localized(objection.what, language))
+    return word(objection.kind, language).format(what=what, said=objection.said, found=objection.found)
 
 
 def as_text(report: Report, language: Language = "en") -> str:
     """Return the report for a terminal."""
-    return _document(report, language, lambda level, text: f"\n{text}\n{('=' if level < 3 else '-') * _width(text)}",
-                     _text_table, "  ")  # fmt: skip
+    return _document(report, language, is_markdown=False)
 
 
 def as_markdown(report: Report, language: Language = "en") -> str:
     """Return the report in Markdown."""
-    return _document(report, language, lambda level, text: f"\n{'#' * level} {text}\n", _markdown_table, "- ")
+    return _document(report, language, is_markdown=True)
 
 
-def _document(
-    report: Report, language: Language, title: Callable[[int, str], str], table: Callable[[Table], str], bullet: str
-) -> str:
+def _document(report: Report, language: Language, *, is_markdown: bool) -> str:
+    quote: Quote = escape if is_markdown else str
+    bullet = "- " if is_markdown else "  "
+
+    def title(level: int, text: str) -> str:
+        if is_markdown:
+            return f"\n{'#' * level} {escape(text)}\n"
+        return f"\n{text}\n{('=' if level < 3 else '-') * display_width(text)}"
+
+    def section(key: str, texts: list[str]) -> list[str]:
+        return [title(2, word(key, language)), *(bullet + text for text in texts or [word("nothing", language)])]
+
     lines = [title(1, f"{word('title', language)}: {printable(', '.join(map(str, report.gathered.paths)))}").lstrip()]
     several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
     for group in report.gathered.sums.groups:
         name = localized(group.segment.name, language)
         name = printable(f"{group.segment.source}: {name}" if several else name)
-        lines += [title(2, name), overall(group, language)]
-        for heading, content in tables(group, language):
-            lines += [title(3, heading), table(content)]
-    lines.append(title(2, word("findings", language)))
-    lines += [bullet + sentence(one, report.total_ns, language) for one in report.findings] or [
-        bullet + word("nothing", language)
-    ]
-    lines.append(title(2, word("audit", language)))
-    lines += [bullet + objection_text(one, language) for one in report.objections] or [
-        bullet + word("nothing", language)
-    ]
+        lines += [title(2, name), overall(group, language, quote)]
+        for table in tables(group, language):
+            lines.append(title(3, table.title))
+            lines += [markdown_table(table)] if is_markdown else aligned(table, indent="  ")
+    lines += section("findings", [sentence(finding, report.total_ns, language, quote) for finding in report.findings])
+    lines += section("audit", [objection_text(objection, language, quote) for objection in report.objections])
     return "\n".join(lines) + "\n"
 
 
-def _figures(name: str, one: MethodSums) -> dict[str, Any]:
+def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
     return {
         "method": name,
-        "calls_count": one.calls_count,
-        "timed_count": one.timed_count,
-        "failed_count": one.failed_count,
-        "mean_ns": one.mean_ns,
-        "p50_ns": _quantile(one, 0.5),
-        "p90_ns": _quantile(one, 0.9),
-        "p99_ns": _quantile(one, 0.99),
-        "max_ns": one.histogram.max,
-        "total_ns": one.total_ns,
-        "sent_bytes": one.sent_bytes,
-        "recv_bytes": one.recv_bytes,
-        "throughput_mib_per_s": _speed(one.sent_bytes + one.recv_bytes, one.total_ns),
-        **as_figures(one.split),
+        "calls_count": sums.calls_count,
+        "timed_count": sums.timed_count,
+        "failed_count": sums.failed_count,
+        "mean_ns": sums.mean_ns,
+        "p50_ns": _quantile(sums, 0.5),
+        "p90_ns": _quantile(sums, 0.9),
+        "p99_ns": _quantile(sums, 0.99),
+        "max_ns": sums.histogram.max,
+        "total_ns": sums.total_ns,
+        "sent_bytes": sums.sent_bytes,
+        "recv_bytes": sums.recv_bytes,
+        "throughput_mib_per_s": _speed(sums.sent_bytes + sums.recv_bytes, sums.total_ns),
+        **_split_figures(sums.split),
+    }
+
+
+def _split_figures(split: Split) -> dict[str, Any]:
+    """Return the sums for JSON and CSV."""
+    return {
+        "joined_count": split.joined_count,
+        **{f"{name}_ns": getattr(split, f"{name}_ns") if split.joined_count else None for name in PARTS},
+        "transport_ns": split.transport_ns if split.answered_count else None,
     }
 
 
 def as_json(report: Report, language: Language = "en") -> str:
-    """Return the report for programs: times in ns, sizes in bytes, shares as ratios; percentiles may be null."""
+    """Return the report as JSON: times in ns, sizes in bytes, shares as ratios; percentiles may be null."""
     groups = [
         {
             "source": group.segment.source,
@@ -263,34 +284,30 @@ def as_json(report: Report, language: Language = "en") -> str:
             "stages": [{"stage": n, "total_ns": ns, "share_ratio": share} for n, ns, share in stage_shares(group)],
             "server_ns": group.server_ns,
             "split": {
-                **as_figures(group.split),
+                **_split_figures(group.split),
                 "transport_share_ratio": group.split.transport_ratio,
                 "offset_error_ns": group.split.offset_error_ns,
             }
             if group.split.joined_count
             else None,
-            "methods": [_figures(name, one) for name, one in group.methods.items()],
-            "slowest": [asdict(one) for one in group.slowest],
-            "largest": [asdict(one) for one in group.largest],
+            "methods": [_figures(name, sums) for name, sums in group.methods.items()],
+            "slowest": [asdict(call) for call in group.slowest],
+            "largest": [asdict(call) for call in group.largest],
         }
         for group in report.gathered.sums.groups
     ]
-    found = [{**asdict(one), "text": sentence(one, report.total_ns, language)} for one in report.findings]
-    objections = [{**asdict(one), "text": objection_text(one, language)} for one in report.objections]
+    found = [{**asdict(finding), "text": sentence(finding, report.total_ns, language)} for finding in report.findings]
+    objections = [{**asdict(objection), "text": objection_text(objection, language)} for objection in report.objections]
     lines = {"lines_count": report.gathered.notes.lines_count, "damaged_count": report.gathered.notes.damaged_count}
     whole = {"segments": groups, "findings": found, "audit": objections, **lines}
     return to_json(whole, "the report", indent=1) + "\n"
 
 
 def as_csv(report: Report, language: Language = "en") -> str:
-    """Return one line per segment and method; `language` changes nothing, the column names are for programs."""
-    out = io.StringIO()
+    """Return a line per segment and method; the column names are the same in every language."""
     rows = [
-        {"source": group.segment.source, "segment": group.segment.name, **_figures(name, one)}
+        {"source": group.segment.source, "segment": group.segment.name, **_figures(name, sums)}
         for group in report.gathered.sums.groups
-        for name, one in group.methods.items()
+        for name, sums in group.methods.items()
     ]
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return csv_text(rows, list(rows[0]))

@@ -1,7 +1,8 @@
-"""Sums over batches of calls, in bounded memory: by segment and method, with histograms and the few extreme calls."""
+"""Totals of calls in bounded memory: by segment and method, with histograms and a few extreme calls."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.stats.histogram import Histogram
+from ipcbench.trace.buffers import wide_bytes
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Bulk, Ints, Segment, printable
-from ipcbench.trace.report.extremes import Extreme, add_extremes
-from ipcbench.trace.report.split import Split
 from ipcbench.util.bins import bin_bounds
 
 _FIRST_COUNT = 5
@@ -20,7 +20,136 @@ _PAIRS_COUNT = 2000
 _MOST_GROUPS = 200
 _MOST_METHODS = 1000
 _MOST_WORKERS = 2000
+_TOP_COUNT = 5
 OTHER = "(other)"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Extreme:
+    """A slowest or largest call, which is shown by itself; `order` is the key it was chosen by."""
+
+    order: int
+    call_id: int
+    method: str
+    total_ns: int
+    stage_ns: tuple[int, ...]
+    sent_bytes: int
+    recv_bytes: int
+
+
+@dataclass(slots=True)
+class Split:
+    """Sums over the joined calls: those whose server side is known.
+
+    Attributes:
+        joined_count: joined calls; `total_ns`, `send_ns` and `wait_ns` are theirs.
+        answered_count: joined calls with a reply; of the others, transit and queue come after the call's own time.
+        request_ns, queue_ns, server_ns, reply_ns: the parts of `wait`.
+        is_whole: whether all parts are known; some logs have only the server's work.
+        offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
+        first_ns, last_ns: begin of the earliest and of the latest call; `origin_ns` is that of the first call added.
+        moments: sums for a line through queue over time since `origin_ns`: t, t², t·queue, in s and ns.
+        typed_bytes, wide_bytes: bytes moved by calls of known buffers, and those of four- or eight-byte floats.
+    """
+
+    joined_count: int = 0
+    answered_count: int = 0
+    total_ns: float = 0.0
+    send_ns: float = 0.0
+    wait_ns: float = 0.0
+    request_ns: float = 0.0
+    queue_ns: float = 0.0
+    server_ns: float = 0.0
+    reply_ns: float = 0.0
+    is_whole: bool = False
+    offset_error_ns: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    origin_ns: int = 0
+    moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    typed_bytes: float = 0.0
+    wide_bytes: float = 0.0
+
+    @property
+    def transport_ns(self) -> float:
+        """The time in the transport: sending and waiting, less the server's queue and work."""
+        return self.send_ns + self.wait_ns - self.queue_ns - self.server_ns
+
+    @property
+    def transport_ratio(self) -> float:
+        """The transport's share of the joined calls' time."""
+        return self.transport_ns / self.total_ns if self.total_ns > 0 else 0.0
+
+    @property
+    def span_s(self) -> float:
+        """From the begin of the earliest call to that of the latest."""
+        return (self.last_ns - self.first_ns) / 1e9
+
+    @property
+    def growth_ratio(self) -> float:
+        """Growth of the queueing time from first to last call as a multiple of its mean, by a linear fit."""
+        count, (t, tt, tq) = self.joined_count, self.moments
+        spread = count * tt - t * t
+        if spread <= 0 or self.queue_ns <= 0:
+            return 0.0
+        return (count * tq - t * self.queue_ns) / spread * self.span_s / (self.queue_ns / count)
+
+    def add(self, batch: Batch, chosen: Ints | slice) -> None:
+        """Add those of the chosen calls whose server side is known."""
+        known = _known_calls(batch)
+        if batch.layout is not None:
+            self._add_types(batch, chosen)
+        if known is None:
+            return
+        rows = np.flatnonzero(known[chosen]) if isinstance(chosen, slice) else chosen[known[chosen]]
+        if not len(rows):
+            return
+
+        def summed(column: Ints | None) -> float:
+            return 0.0 if column is None else float(column[rows].sum(dtype=np.float64))
+
+        self.joined_count += len(rows)
+        self.total_ns += summed(batch.total_ns)
+        if "wait" in batch.stages:
+            self.answered_count += len(rows)
+            self.wait_ns += summed(batch.stage_ns[:, batch.stages.index("wait")])
+        if "send" in batch.stages:
+            self.send_ns += summed(batch.stage_ns[:, batch.stages.index("send")])
+        self.request_ns += summed(batch.request_ns)
+        self.queue_ns += summed(batch.queue_ns)
+        self.server_ns += summed(batch.server_ns)
+        self.reply_ns += summed(batch.reply_ns)
+        if batch.request_ns is not None:
+            self.is_whole = True
+            self.offset_error_ns = max(self.offset_error_ns, batch.offset_error_ns)
+            self._add_moments(batch, rows)
+
+    def _add_moments(self, batch: Batch, rows: Ints) -> None:
+        begin, queue = batch.begin_ns[rows], batch.queue_ns
+        if not self.origin_ns:
+            self.origin_ns = self.first_ns = int(begin[0])
+        self.first_ns = min(self.first_ns, int(begin.min()))
+        self.last_ns = max(self.last_ns, int(begin.max()))
+        seconds = (begin - self.origin_ns) / 1e9
+        weighted = 0.0 if queue is None else float((seconds * queue[rows]).sum())
+        t, tt, tq = self.moments
+        self.moments = (t + float(seconds.sum()), tt + float((seconds * seconds).sum()), tq + weighted)
+
+    def _add_types(self, batch: Batch, chosen: Ints | slice) -> None:
+        if batch.layout is None:
+            return
+        wide = np.array([wide_bytes(text) for text in batch.layouts], dtype=np.float64)
+        typed = np.array([bool(text) for text in batch.layouts])
+        layout = batch.layout[chosen]
+        moved = (batch.sent_bytes + batch.recv_bytes)[chosen].astype(np.float64)
+        self.typed_bytes += float(moved[typed[layout]].sum())
+        self.wide_bytes += float(np.minimum(wide[layout], moved).sum())
+
+
+def _known_calls(batch: Batch) -> npt.NDArray[np.bool_] | None:
+    """Return a mask of the calls whose other side is known; None if the log has no such column."""
+    column = batch.server_ns if batch.server_ns is not None else batch.request_ns
+    return None if column is None else column != UNKNOWN_NS
 
 
 @dataclass(slots=True)
@@ -29,11 +158,11 @@ class MethodSums:
 
     Attributes:
         histogram: of all timed calls; negative times count as 0.
-        untimed_count: further calls that were only counted.
+        untimed_count: further calls that were counted but not timed.
         square_ns2: sum of the squares of the times of calls with records.
         first_ns: times of the first few calls.
         pairs: time and bytes of the first calls with records.
-        split: of its calls whose two sides are known.
+        split: of its calls with both sides known.
     """
 
     histogram: Histogram = field(default_factory=Histogram)
@@ -75,7 +204,7 @@ class MethodSums:
 
 @dataclass(slots=True)
 class Room:
-    """For how many more methods there is room, in all groups together: each has a histogram."""
+    """How many more methods all groups together may add; each takes a histogram."""
 
     methods_count: int = _MOST_METHODS
 
@@ -87,10 +216,9 @@ class GroupSums:
     Attributes:
         stage_ns, server_ns, outside_ns: sums; server and outside are None where the log has no such column.
         workers: calls and ns by process.
-        begin_ns, end_ns: of the calls whose times on the clock are known; 0 if there are none.
-        split: of the calls whose two sides are known.
+        split: of the calls with both sides known.
         room: shared by all groups of a report.
-        negative_count, impossible_count: calls with a time below 0, or with stages that are longer than the whole.
+        negative_count, impossible_count: calls with a negative time; calls whose stages exceed the whole.
     """
 
     segment: Segment
@@ -111,30 +239,30 @@ class GroupSums:
     @property
     def calls_count(self) -> int:
         """All calls."""
-        return sum(one.calls_count for one in self.methods.values())
+        return sum(sums.calls_count for sums in self.methods.values())
 
     @property
     def timed_count(self) -> int:
         """Calls whose time is known."""
-        return sum(one.timed_count for one in self.methods.values())
+        return sum(sums.timed_count for sums in self.methods.values())
 
     @property
     def total_ns(self) -> float:
         """The time of all timed calls."""
-        return sum(one.total_ns for one in self.methods.values())
+        return sum(sums.total_ns for sums in self.methods.values())
 
     @property
     def moved_bytes(self) -> float:
         """Sent and received by timed calls."""
-        return sum(one.sent_bytes + one.recv_bytes for one in self.methods.values())
+        return sum(sums.sent_bytes + sums.recv_bytes for sums in self.methods.values())
 
     def stage(self, *names: str) -> float:
-        """Return the ns of the stages of these names, as far as there are such."""
+        """Return the time of the stages with these names, ns; absent stages count as 0."""
         return sum(ns for name, ns in zip(self.stages, self.stage_ns, strict=True) if name in names)
 
 
-class Sums:
-    """Groups by source, segment and stages; beyond some hundred, one for each set of stages, and then one for all."""
+class TrafficTotals:
+    """Groups by source, segment and stages. Beyond 200, one group per set of stages; beyond 400, a single group."""
 
     def __init__(self) -> None:
         self._room = Room()
@@ -142,8 +270,8 @@ class Sums:
 
     @property
     def groups(self) -> list[GroupSums]:
-        """All groups that have calls, in the order in which they were met."""
-        return [one for one in self._groups.values() if one.methods]
+        """All groups with calls, in order of appearance."""
+        return [group for group in self._groups.values() if group.methods]
 
     def _group(self, segment: Segment, stages: tuple[str, ...]) -> GroupSums:
         key = (segment.source, segment.name, stages)
@@ -152,10 +280,10 @@ class Sums:
             key = ("", OTHER, stages)
         if key not in self._groups and len(self._groups) >= 2 * _MOST_GROUPS:
             key, stages = ("", OTHER, ()), ()
-        found = self._groups.get(key)
-        if found is None:
-            found = self._groups[key] = GroupSums(segment, stages, stage_ns=[0.0] * len(stages), room=self._room)
-        return found
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = GroupSums(segment, stages, stage_ns=[0.0] * len(stages), room=self._room)
+        return group
 
     def add(self, batch: Batch) -> None:
         """Add calls."""
@@ -174,8 +302,8 @@ class Sums:
             group.outside_ns = (group.outside_ns or 0.0) + float(batch.outside_ns.sum(dtype=np.float64))
         _add_worker(group, batch.segment.worker, len(batch.ids), float(batch.total_ns.sum(dtype=np.float64)))
         _add_methods(group, _folded(group, batch))
-        add_extremes(group.slowest, batch, batch.total_ns)
-        add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
+        _add_extremes(group.slowest, batch, batch.total_ns)
+        _add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
 
     def add_bulk(self, bulk: Bulk) -> None:
         """Add calls without records."""
@@ -186,12 +314,12 @@ class Sums:
         if not count:
             return
         scale = count / bulk.summed_count if bulk.summed_count else 0.0
-        one = Histogram()
-        one.counts[: len(bulk.counts)] = bulk.counts
-        one.total_count = count
+        histogram = Histogram()
+        histogram.counts[: len(bulk.counts)] = bulk.counts
+        histogram.total_count = count
         used = np.flatnonzero(bulk.counts)
-        one.min, one.max = bin_bounds(int(used[0]))[0], max(bulk.longest_ns, bin_bounds(int(used[-1]))[0])
-        sums.histogram.merge(one)
+        histogram.min, histogram.max = bin_bounds(int(used[0]))[0], max(bulk.longest_ns, bin_bounds(int(used[-1]))[0])
+        sums.histogram.merge(histogram)
         sums.failed_count += bulk.failed_count
         sums.total_ns += bulk.total_ns * scale
         sums.sent_bytes += bulk.sent_bytes * scale
@@ -201,9 +329,9 @@ class Sums:
         _add_worker(group, bulk.segment.worker, count, bulk.total_ns * scale)
 
     def _check(self, group: GroupSums, batch: Batch) -> None:
-        """Count calls whose times cannot be."""
+        """Count calls with impossible times."""
         negative = (batch.total_ns < 0) | (batch.stage_ns < 0).any(axis=1)
-        slack = 1000 * (len(batch.stages) + 1)  # each column is rounded by itself, to a microsecond in the logs
+        slack = 1000 * (len(batch.stages) + 1)  # the columns are rounded separately, in logs to a microsecond
         impossible = batch.stage_ns.sum(axis=1) > batch.total_ns + slack
         if batch.server_ns is not None and "wait" in batch.stages:
             negative |= (batch.server_ns < 0) & (batch.server_ns != UNKNOWN_NS)
@@ -219,7 +347,7 @@ class Sums:
 
 
 def method_of(group: GroupSums, name: str) -> MethodSums:
-    """Return the sums of a method; beyond a thousand in all groups, all further ones of a group are one."""
+    """Return the sums of a method; beyond 1,000 in all groups, the further methods of a group share one entry."""
     if name not in group.methods:
         name = printable(name)
     if name not in group.methods:
@@ -232,7 +360,7 @@ def method_of(group: GroupSums, name: str) -> MethodSums:
 
 
 def _folded(group: GroupSums, batch: Batch) -> Batch:
-    """Return the batch with the methods for which there is no room as one."""
+    """Return the batch with the methods that exceed the room merged into one."""
     if len(batch.methods) <= group.room.methods_count:
         return batch
     room = group.room.methods_count
@@ -263,7 +391,7 @@ def _add_methods(group: GroupSums, batch: Batch) -> None:
 
     counts = np.bincount(batch.method, minlength=len(batch.methods))
     ends = np.cumsum(counts).tolist()
-    order = np.argsort(batch.method.astype(np.uint16), kind="stable")  # quick for numbers of two bytes
+    order = np.argsort(batch.method.astype(np.uint16), kind="stable")  # NumPy sorts two-byte integers fastest
     total, squares = summed(exact), summed(exact * exact)
     sent, recv, failed = summed(batch.sent_bytes), summed(batch.recv_bytes), summed(batch.failed)
     for number, name in enumerate(batch.methods):
@@ -293,3 +421,24 @@ def _keep_first(sums: MethodSums, batch: Batch, chosen: Ints) -> None:
         some = chosen[:room]
         moved = batch.sent_bytes[some] + batch.recv_bytes[some]
         sums.pairs += zip(batch.total_ns[some].tolist(), moved.tolist(), strict=True)
+
+
+def _add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
+    """Keep the calls that are largest in `order`; of equals, those with the smaller id."""
+    if len(kept) >= _TOP_COUNT and order.max() <= kept[-1].order:
+        return
+    least = np.partition(order, -min(_TOP_COUNT, len(order)))[-min(_TOP_COUNT, len(order))]
+    chosen = np.concatenate([np.flatnonzero(order > least), np.flatnonzero(order == least)[:_TOP_COUNT]])
+    kept += [
+        Extreme(
+            int(order[index]),
+            int(batch.ids[index]),
+            printable(batch.methods[int(batch.method[index])]),
+            int(batch.total_ns[index]),
+            tuple(batch.stage_ns[index].tolist()),
+            int(batch.sent_bytes[index]),
+            int(batch.recv_bytes[index]),
+        )
+        for index in chosen.tolist()
+    ]
+    kept[:] = heapq.nsmallest(_TOP_COUNT, kept, key=lambda extreme: (-extreme.order, extreme.call_id))

@@ -1,8 +1,7 @@
-"""The α + β·bytes table: how long one message takes on a quiet channel, by size, and what a list of calls would take.
+"""The α + β·bytes table: how long a message of each size takes on an idle channel, and so a list of calls.
 
-Between two measured sizes the time is a straight line, of its own α and β in each piece; beyond them, the nearest piece
-goes on. The table knows nothing of caches, of cores that slow down or of processes that fell asleep meanwhile: beside a
-replay, it shows how much those matter.
+Times are interpolated linearly between measured sizes, with α and β for each piece, and extrapolated beyond them. The
+table ignores caches, throttled cores and sleeping processes: compared with a replay, it shows how much those matter.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
 _SIZES = (16, 1024, 8192, 2**16, 2**18, 2**20, 2**22, 2**24)
 _REPEATS = ((2**17, 24), (2**24, 8))
 _HUGE_REPEATS = 3
-"""Round trips of each size: so many below the first number of bytes that is larger."""
+"""Round trips of each size: (below how many bytes, count)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class LatencyTable:
     """One-way times of a backend.
 
     Attributes:
         sizes_bytes: ascending.
-        one_way_ns: half of a round trip with messages of that size, the median.
+        one_way_ns: half the median round trip with messages of that size.
     """
 
     sizes_bytes: tuple[int, ...]
@@ -45,22 +44,22 @@ class Table:
         return times
 
     def thread_ns(self, thread: ThreadCalls) -> float:
-        """Return how long that client would take; server's work that is unknown counts as none."""
+        """Return how long that client would take; unknown work of the server counts as 0."""
         server = np.where(thread.server_ns == UNKNOWN_NS, 0, thread.server_ns)
         work = int((thread.gap_ns + thread.before_ns + thread.after_ns + server).sum())
         return work + float(self.times_ns(thread.sent_bytes).sum() + self.times_ns(thread.recv_bytes).sum())
 
 
 def ladder(largest_bytes: int) -> Ints:
-    """Return the sizes of the calibration's round trips, in their order."""
-    sizes = [*(one for one in _SIZES if one < largest_bytes), largest_bytes]
-    repeats = [next((count for below, count in _REPEATS if one < below), _HUGE_REPEATS) for one in sizes]
+    """Return the size of each round trip of a calibration, in order."""
+    sizes = [*(size for size in _SIZES if size < largest_bytes), largest_bytes]
+    repeats = [next((count for below, count in _REPEATS if size < below), _HUGE_REPEATS) for size in sizes]
     return np.repeat(np.array(sizes, dtype=np.int64), repeats)
 
 
-def make_table(sizes: Ints, round_trips_ns: Sequence[Ints]) -> Table:
-    """Return the table of some calibrations; each has one time for each of `sizes`."""
+def make_table(sizes: Ints, round_trips_ns: Sequence[Ints]) -> LatencyTable:
+    """Return the table of several calibrations; each has a time for each of `sizes`."""
     every = np.stack(round_trips_ns)
     distinct = np.unique(sizes)
-    halves = [float(np.median(every[:, sizes == one])) / 2 for one in distinct]
-    return Table(tuple(distinct.tolist()), tuple(halves))
+    halves = [float(np.median(every[:, sizes == size])) / 2 for size in distinct]
+    return LatencyTable(tuple(distinct.tolist()), tuple(halves))
