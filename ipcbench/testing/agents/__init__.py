@@ -1,1 +1,1 @@
-"""The processes of the conformance suite: their pool, their verbs, and the messages they send."""
+"""The agents of the conformance suite: their pools, their verbs and scenarios, and the messages they send."""
