@@ -15,15 +15,12 @@ from ipcbench.harness.placement import allowed_cores, cores_for, make_probe_file
 from ipcbench.harness.plan import Plan
 from ipcbench.machine.describe import ConditionsProbe
 from ipcbench.processes.run_dir import RunDir
-from ipcbench.results.model import Conditions, TrialResult
+from ipcbench.results.model import Conditions, TrialResult, placement_differs
 from ipcbench.spec import ChannelSpec
 from ipcbench.workload.message import message_bytes
 
 MAX_STEAL_RATIO = 0.02
 """A trial during which the hypervisor gave others more of the machine's time than this is stamped noisy."""
-
-MAX_PROBE_CHANGE_RATIO = 1.6
-"""A trial during which the placement probe changes by more than this is stamped noisy: the cores moved."""
 
 MAX_FAULTS_PER_MESSAGE = 0.01
 _ANSWER_S = 30.0
@@ -240,7 +237,7 @@ class Trial:
         if conditions.throttled_s > 0:
             yield f"noisy: throttled {conditions.throttled_s * 1e3:.0f} ms"
         before, after = conditions.probe_before_ns, conditions.probe_after_ns
-        if before and after and not 1 / MAX_PROBE_CHANGE_RATIO < after / before < MAX_PROBE_CHANGE_RATIO:
+        if before and after and placement_differs((before, after)):
             yield f"noisy: placement probe {before:.0f} → {after:.0f} ns"
         if not conditions.clocks_agree:
             yield "clocks disagree: no one-way latency"

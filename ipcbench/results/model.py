@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -102,6 +102,15 @@ class EndpointResult:
     """Writer, mode pingpong: from a send to the last reader's reply."""
     core: int | None = None
     """Core that the process was bound to; None if the system placed it."""
+
+
+MAX_PLACEMENT_RATIO = 1.6
+"""Placement probes that differ by more than this saw other cores: near to each other, or far apart."""
+
+
+def placement_differs(probes_ns: Sequence[float]) -> bool:
+    """Return whether placement probes, in ns, saw cores near to each other as well as cores far apart."""
+    return max(probes_ns) > MAX_PLACEMENT_RATIO * min(probes_ns)
 
 
 @dataclass(frozen=True, slots=True)

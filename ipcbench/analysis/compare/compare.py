@@ -31,8 +31,9 @@ from ipcbench.analysis.compare.run_cells import (
     run_cells,
 )
 from ipcbench.analysis.summary.figures import inverted
-from ipcbench.analysis.summary.notes import MAX_PLACEMENT_RATIO, one_line
+from ipcbench.analysis.summary.notes import one_line
 from ipcbench.errors import ConfigError
+from ipcbench.results.model import placement_differs
 from ipcbench.results.store import Run
 from ipcbench.spec import require_choice, require_range
 from ipcbench.stats.decisions import p_value
@@ -261,6 +262,6 @@ def _notes(a: RunCell, b: RunCell) -> tuple[str, ...]:
     if a.schedule_s != b.schedule_s:
         notes.append("windows or warm-ups of different lengths in A and B")
     near_a, near_b = a.placement_ns, b.placement_ns
-    if near_a and near_b and max(near_a, near_b) > MAX_PLACEMENT_RATIO * min(near_a, near_b):
+    if near_a and near_b and placement_differs((near_a, near_b)):
         notes.append(f"cores were nearer to each other in {'A than in B' if near_a < near_b else 'B than in A'}")
     return tuple(notes)

@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from ipcbench.results.model import TrialResult
+from ipcbench.results.model import TrialResult, placement_differs
 from ipcbench.stats.estimates import MIN_ROUNDS
 from ipcbench.util.units import format_significant
 
-MAX_PLACEMENT_RATIO = 1.6
-"""Placement probes of near cores and of far ones differ by more than this."""
 _MAX_REASON = 300
 _MAX_DETAILS = 3
 
@@ -89,7 +87,7 @@ def _notes(trials: Sequence[TrialResult], sound: Sequence[TrialResult], unreadab
     if rounds < MIN_ROUNDS:
         yield f"only {rounds} round{'s' * (rounds != 1)}: how rounds differ is hardly known"
     probes = placement_ns(sound)
-    if probes and max(probes) > MAX_PLACEMENT_RATIO * min(probes):
+    if probes and placement_differs(probes):
         yield PLACEMENT_NOTE
     yield from _share_seen(sound)
 
