@@ -4,9 +4,9 @@
     python benchmarks/two_checkouts.py speed BEFORE AFTER [--rounds 15]
 
 Each checkout needs its own environment in `.venv`. `outputs` runs the commands that read stored inputs and compares
-their JSON and CSV value by value; of sentences it compares the figures only. Of commands that measure (`run`, `replay`)
-it compares the names and types of all values. `speed` times both checkouts in turn, one process each time, and prints
-the median ratio after/before with its quartiles.
+their JSON and CSV value by value, whatever the order of rows; of sentences it compares the figures only. Of commands
+that measure (`run`, `replay`) it compares the names and types of all values. `speed` times both checkouts in turn, one
+process each time, and prints the median ratio after/before with its quartiles.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def printed(checkout: Path, words: Sequence[str]) -> Any:
     try:
         return [done.returncode, json.loads(done.stdout)]
     except ValueError:
-        return [done.returncode, *csv.reader(io.StringIO(done.stdout))]
+        return [done.returncode, list(csv.reader(io.StringIO(done.stdout)))]
 
 
 def differences(before: Any, after: Any, exact: bool, place: str = "") -> Iterator[str]:
@@ -183,6 +183,8 @@ def differences(before: Any, after: Any, exact: bool, place: str = "") -> Iterat
     elif isinstance(before, list) and isinstance(after, list):
         if exact and len(before) != len(after):
             yield f"{place}: {len(before)} and {len(after)} items"
+        if exact and all(isinstance(item, dict | list) for item in (*before, *after)):  # rows
+            before, after = (sorted(items, key=without_prose) for items in (before, after))
         for index, (a, b) in enumerate(zip(before, after, strict=False)):
             yield from differences(a, b, exact, f"{place}[{index}]")
     elif (comparable(before) != comparable(after)) if exact else not same_type(before, after):
@@ -194,6 +196,12 @@ def comparable(value: Any) -> Any:
     if isinstance(value, str) and value.count(" ") > 1:
         return re.findall(r"\d[\d,.]*\d|\d", value)
     return repr(value)
+
+
+def without_prose(row: dict[str, Any] | list[Any]) -> str:
+    """Return what rows are sorted by."""
+    values = row.values() if isinstance(row, dict) else row
+    return repr([comparable(value) for value in values])
 
 
 def same_type(before: Any, after: Any) -> bool:
