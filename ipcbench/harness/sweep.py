@@ -31,7 +31,7 @@ from ipcbench.harness.plan import Plan
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
 from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
-from ipcbench.processes.control import Switchboard
+from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
