@@ -118,7 +118,7 @@ def draw(source: Source) -> Sample:
     for bulk in source.bulks():
         count = int(bulk.counts.sum())
         sums = of(bulk.method, bulk.segment.role).sums
-        sums.add_tallied(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
+        sums.add_histogram(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
     ordered = sorted(methods.values(), key=lambda method: -method.sums.total_ns)
     return Sample(tuple(ordered), _windows(source, timed_count, centre_ns))
 
