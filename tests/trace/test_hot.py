@@ -1,4 +1,4 @@
-"""The hot path in C and its Python twin do the same."""
+"""The hot path in C and its Python counterpart do the same."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ def test_in_c_nothing_is_leaked() -> None:
 
 def test_the_tracer_in_python_passes_its_tests() -> None:
     if not hot.IS_C:
-        pytest.skip("the Python twin is in use already")
+        pytest.skip("the Python counterpart is in use already")
     names = ["recorder", "sides", "wrap", "crash"]
     environment = {**os.environ, hot.PURE: "1", "IPCBENCH_KILLS": "10"}
     with TemporaryDirectory(prefix="ipcb-") as folder:  # a short name, because sockets are made below it

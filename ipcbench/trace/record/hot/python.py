@@ -1,4 +1,4 @@
-"""The hot path of a traced call in Python: the twin of the C files, with the same names and the same results.
+"""The hot path of a traced call in Python: the counterpart of the C files, with the same names and the same results.
 
 Only what every call needs is here. The rare cases (a failure, a full segment, a note of buffers) go to methods of the
 subclasses.
