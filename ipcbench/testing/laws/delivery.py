@@ -180,7 +180,7 @@ def nothing_is_missed_at_the_start(fixture: Fixture) -> None:
 def _opens(channel: ChannelUnderTest, *, writer_first: bool) -> bool:
     """Open all endpoints; return whether the backend allows that order, which law C17 checks."""
     try:
-        channel.open(None if writer_first else [*range(1, len(channel.ends)), 0])
+        channel.open(None if writer_first else [*range(1, len(channel.endpoints)), 0])
     except AgentError:
         if writer_first:
             raise

@@ -71,10 +71,10 @@ def closing_is_final(fixture: Fixture) -> None:
     for delivery in fixture.deliveries:
         for scenario in ("close", "use_in_block"):
             with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
-                for call in [end.start(scenario) for end in channel.ends]:
+                for call in [endpoint.start(scenario) for endpoint in channel.endpoints]:
                     other = call.result(DEADLINE_S)
                     require(not other, f"`with` gave a different object than the endpoint: {other}")
-                for call in [end.start("close") for end in channel.ends]:
+                for call in [endpoint.start("close") for endpoint in channel.endpoints]:
                     call.result(DEADLINE_S)
                 _closed_for_good(channel)
         with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:

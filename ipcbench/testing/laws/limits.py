@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ipcbench.testing.failure import AgentError, Failure, require
-from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, End, Fixture
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, EndpointUnderTest, Fixture
 
 SLACK_BYTES = 2**24
 """What a transport may buffer in the operating system, beyond `depth`, before it must block the writer."""
@@ -17,16 +17,16 @@ _WAITS_S = (0.0, 0.0015, 0.0305, 0.1203)
 _FEW_WAITS_S = (0.0, 0.0205)
 
 
-def expect_failure(end: End, outcome: dict[str, Any], kind: str, what: str) -> Failure:
+def expect_failure(endpoint: EndpointUnderTest, outcome: dict[str, Any], kind: str, what: str) -> Failure:
     """Return the failure in a scenario's outcome; it must be of that kind.
 
     Raises:
         LawBroken: there is no failure, or one of another kind.
     """
-    require(outcome["failure"] is not None, f"{end.label}: {what} raised nothing, but must raise {kind}")
+    require(outcome["failure"] is not None, f"{endpoint.label}: {what} raised nothing, but must raise {kind}")
     failure = Failure.from_dict(outcome["failure"])
     if not failure.is_a(kind):
-        raise AgentError(f"{end.label}: {what}, which must raise {kind},", failure)
+        raise AgentError(f"{endpoint.label}: {what}, which must raise {kind},", failure)
     return failure
 
 
