@@ -124,7 +124,7 @@ def _drained_to_the_end(channel: ChannelUnderTest, delivery: Delivery, *, leave:
         what = f"{reader.label}, {delivery}, after the writer closed{' and its process ended' if leave else ''}"
         if delivery == "every_message":
             require(not counts["gaps"], f"{what}: messages {counts['gaps']} never came")
-        require(counts["newest"] == count - 1, f"{what}: the last message never came")
+        require(counts["last_sequence"] == count - 1, f"{what}: the last message never came")
         require(counts["ended"] == "EndOfStream", f"{what}: got {counts['ended'] or 'a time-out'}, not EndOfStream")
         expect_failure(reader, reader.play("read", timeout_s=SHORT_S), "EndOfStream", "a second read after the end")
     if not leave:

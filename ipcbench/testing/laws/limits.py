@@ -133,8 +133,9 @@ def _waits_for_the_slowest(fixture: Fixture, readers: int) -> None:
         reads.append((channel.readers[0], channel.readers[0].start("read_stream", **stream, count=2**40)))
         for reader, call in reads:
             counts = call.result(DEADLINE_S)
-            whole = counts["received_count"] == outcome["taken"] == counts["newest"] + 1
-            got = f"{counts['received_count']} of {outcome['taken']} messages, the last of them {counts['newest']}"
+            whole = counts["received_count"] == outcome["taken"] == counts["last_sequence"] + 1
+            last = counts["last_sequence"]
+            got = f"{counts['received_count']} of {outcome['taken']} messages, the last of them {last}"
             require(whole, f"{reader.label}: got {got}, after reader 0 was stuck for a while")
         closing.result(DEADLINE_S)
 
@@ -155,7 +156,7 @@ def _all_arrive(channel: ChannelUnderTest, count: int, size: int, rest: dict[str
 
 def _never_blocks_the_writer(fixture: Fixture, readers: int) -> None:
     """Fill a channel that drops new messages or overwrites old ones: no write fails; what remains is in order; the
-    oldest message survives dropping, the newest survives overwriting.
+    oldest message survives dropping, the latest survives overwriting.
     """
     count, size = 2_000, min(BULKY_BYTES, fixture.can.max_message_bytes)
     with fixture.channel(readers=readers, delivery="every_message", depth=4) as channel:

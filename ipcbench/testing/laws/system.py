@@ -84,7 +84,7 @@ def _nothing_invented(channel: ChannelUnderTest, counts: dict[str, Any], what: s
     require(not counts["foreign_count"], f"{what}: {counts['foreign_count']} messages were never written")
     require(not counts["repeated"], f"{what}: messages {counts['repeated']} came more than once")
     require(not counts["disordered"], f"{what}: messages {counts['disordered']} came after later ones")
-    holes = [gap for gap in counts["gaps"] if gap[0] > 0 and gap[1] < counts["newest"]]
+    holes = [gap for gap in counts["gaps"] if gap[0] > 0 and gap[1] < counts["last_sequence"]]
     if channel.address.channel.delivery == "every_message":
         require(not holes, f"{what}: messages {holes} are missing in the middle")
 
