@@ -75,7 +75,7 @@ class MethodSample:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The calls of one moment, on lanes.
+    """The calls of one moment, on tracks.
 
     Attributes:
         kind: `all`, `slowest`, `first` or `last`.
@@ -155,8 +155,8 @@ def _windows(source: Source, timed_count: int, centre_ns: int) -> tuple[Window, 
             if len(best):
                 rows = zip(keys[best].tolist(), rows_of(take(calls, places[best])), strict=True)
                 kept[kind] = sorted([*kept[kind], *rows], key=lambda item: item[0])[:WINDOW_CALLS]
-    return tuple(Window(kind, _on_lanes([row for _, row in rows])) for kind, rows in kept.items())
+    return tuple(Window(kind, _on_tracks([row for _, row in rows])) for kind, rows in kept.items())
 
 
-def _on_lanes(rows: list[Row]) -> tuple[tuple[Row, Track], ...]:
+def _on_tracks(rows: list[Row]) -> tuple[tuple[Row, Track], ...]:
     return tuple(Tracks().place(sorted(rows, key=at_ns)))
