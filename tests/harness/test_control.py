@@ -16,10 +16,10 @@ from ipcbench.processes.control_channel import KEY_VARIABLE, ControlConnection, 
 
 @pytest.fixture(params=["unix", "tcp"])
 def switchboard(request, tmp_path, monkeypatch):
-    with Switchboard(tmp_path, None if request.param == "unix" else "127.0.0.1") as board:
-        for name, value in board.environment().items():
+    with Switchboard(tmp_path, None if request.param == "unix" else "127.0.0.1") as switchboard:
+        for name, value in switchboard.environment().items():
             monkeypatch.setenv(name, value)
-        yield board
+        yield switchboard
 
 
 def target_of(switchboard: Switchboard) -> str | tuple[str, int]:
