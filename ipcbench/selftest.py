@@ -66,7 +66,7 @@ class SelfTest:
     rounds: int
     noise_ratio: float
     """By how much a cell measured twice differed: the median of the runs' noise floors."""
-    tallies: tuple[VerdictCounts, ...]
+    counts: tuple[VerdictCounts, ...]
     """Counts of each slow-down, A/A first."""
 
 
@@ -132,8 +132,8 @@ def self_test(
             noise.append(noise_of(run))
             for percent, word in verdicts(run, noise[-1]):
                 counts[percent][("no clear difference", "slower", "faster").index(word)] += 1
-    tallies = (VerdictCounts(percent, sum(kinds), kinds[1], kinds[2]) for percent, kinds in counts.items())
-    return SelfTest(backend, rounds, median(noise), tuple(tallies))
+    by_slowdown = (VerdictCounts(percent, sum(kinds), kinds[1], kinds[2]) for percent, kinds in counts.items())
+    return SelfTest(backend, rounds, median(noise), tuple(by_slowdown))
 
 
 def noise_of(run: Run) -> float:

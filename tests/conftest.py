@@ -66,7 +66,7 @@ def channel_name() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Belongings:
+class Resources:
     """What this process has, and what lies on the host under any name of ours; the suite's own agents left out."""
 
     children: dict[int, str]
@@ -75,7 +75,7 @@ class Belongings:
     files: dict[str, str]
 
     @classmethod
-    def now(cls) -> Belongings:
+    def now(cls) -> Resources:
         pool = shared_pools()
         gc.collect()
         kept, agents = pool.filenos(), pool.pids()
@@ -86,7 +86,7 @@ class Belongings:
             files={trace.what: str(trace) for trace in files(NAME_PREFIX)},
         )
 
-    def since(self, before: Belongings) -> list[str]:
+    def since(self, before: Resources) -> list[str]:
         """Return what is here and was not there before."""
         return [
             *(f"process {pid}: {what}" for pid, what in self.children.items() if pid not in before.children),
@@ -128,13 +128,13 @@ def belongs_elsewhere(path: str) -> bool:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """Fail a test after which a process, thread, descriptor or file is still there that was not there before it."""
-    before = Belongings.now()
+    before = Resources.now()
     gc.freeze()  # what is there before a test need not be looked through after it
     yield
     left: list[str] = []
 
     def all_gone() -> bool:
-        left[:] = Belongings.now().since(before)
+        left[:] = Resources.now().since(before)
         return not left
 
     if not until(all_gone, _FADING_S):

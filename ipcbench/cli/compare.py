@@ -13,7 +13,7 @@ from ipcbench.cli import format_option
 from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ipcbench.analysis.compare.run_cells import Metric
+    from ipcbench.analysis.compare.run_cells import ComparedMetric
 
 EXIT_REGRESSED = 1
 EXIT_INCONCLUSIVE = 3
@@ -67,7 +67,7 @@ def _gate_ratio(text: str | None) -> float | None:
     return float(match[1]) / 100.0
 
 
-def _metrics(text: str | None) -> tuple[Metric, ...]:
+def _metrics(text: str | None) -> tuple[ComparedMetric, ...]:
     from ipcbench.analysis.compare.run_cells import METRICS
 
     if text is None:

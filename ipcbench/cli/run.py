@@ -84,7 +84,7 @@ def _measure(spec: SweepSpec, folder: Path, *, goes_on: bool, command: tuple[str
         run_sweep(
             spec,
             folder.parent,
-            run_dir=None if goes_on else folder,
+            results_dir=None if goes_on else folder,
             resume=folder if goes_on else None,
             command=command,
             on_progress=show,

@@ -62,7 +62,7 @@ def _as_text(result: SelfTest) -> str:
         "",
     ]
     lines.append("slow-down  verdicts  called different  upper bound (95 %)  called slower")
-    for one in result.tallies:
+    for one in result.counts:
         kind = "none (A/A)" if one.percent == 0 else f"{one.percent} %"
         lines.append(
             f"{kind:<10} {one.verdicts_count:>8} {_percent(one.different_ratio):>17} "
@@ -77,12 +77,12 @@ def _percent(ratio: float) -> str:
 
 
 def _as_json(result: SelfTest) -> str:
-    tallies = [
+    counts = [
         {**asdict(one), "different_ratio": one.different_ratio, "upper_bound_ratio": one.upper_bound_ratio}
-        for one in result.tallies
+        for one in result.counts
         if one.verdicts_count
     ]
     return json.dumps(
-        {"backend": result.backend, "rounds": result.rounds, "noise_ratio": result.noise_ratio, "tallies": tallies},
+        {"backend": result.backend, "rounds": result.rounds, "noise_ratio": result.noise_ratio, "tallies": counts},
         indent=2,
     )

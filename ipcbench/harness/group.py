@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import TrialError, WorkerCrashed, WorkerTimeout
-from ipcbench.processes.control import EXIT, Switchboard
+from ipcbench.processes.control_channel import EXIT, Switchboard
 from ipcbench.processes.launch import LAUNCH_S, gather, launch
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 

@@ -31,7 +31,7 @@ from ipcbench.harness.plan import Plan
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
 from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
-from ipcbench.processes.control import Switchboard
+from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
@@ -79,7 +79,7 @@ def run_sweep(
     sweep: SweepSpec,
     results_root: Path,
     *,
-    run_dir: Path | None = None,
+    results_dir: Path | None = None,
     resume: Path | None = None,
     command: tuple[str, ...] = (),
     on_progress: Listener | None = None,
@@ -90,7 +90,7 @@ def run_sweep(
     Args:
         sweep: what to measure; with `resume`, the stored run's sweep is used instead.
         results_root: folder in which to make a folder named after the run.
-        run_dir: the run's folder itself, in place of one in `results_root`.
+        results_dir: the folder of results itself, in place of one in `results_root`.
         resume: folder of an interrupted run to continue; trials that it holds are not measured again.
         command: command line that would repeat this, for the record.
         on_progress: called after every trial.
@@ -108,7 +108,7 @@ def run_sweep(
     cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # raises now if a core is not there
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
     backends, skipped = select_backends(sweep, payloads)
-    run_id = new_run_id() if run_dir is None else run_dir.name
+    run_id = new_run_id() if results_dir is None else results_dir.name
     info = RunInfo(
         run_id=run_id,
         schema_version=SCHEMA_VERSION,
@@ -121,7 +121,7 @@ def run_sweep(
         skipped=skipped,
         floor=measure_floor(payload.payload_bytes for payload in payloads),
     )
-    writer = RunWriter.resume(resume) if resume else RunWriter.create(run_dir or results_root / run_id, info)
+    writer = RunWriter.resume(resume) if resume else RunWriter.create(results_dir or results_root / run_id, info)
     with writer:
         _Run(sweep, payloads, backends, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
     return writer.path

@@ -19,7 +19,7 @@ from typing import IO
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import BackendUnavailable, TrialError, WorkerCrashed, WorkerTimeout
-from ipcbench.processes.control import Channel, Switchboard
+from ipcbench.processes.control_channel import ControlConnection, Switchboard
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 MPIEXEC_VARIABLE = "IPCBENCH_MPIEXEC"
@@ -180,7 +180,7 @@ def launch(
 
 def gather(
     switchboard: Switchboard, launches: Sequence[Launch], names: Mapping[int, str], timeout_s: float = LAUNCH_S
-) -> dict[int, tuple[int, Channel]]:
+) -> dict[int, tuple[int, ControlConnection]]:
     """Wait until all workers of the launches have connected; kill them all if they do not.
 
     Args:
@@ -196,7 +196,7 @@ def gather(
         WorkerCrashed: one ended before it connected.
         WorkerTimeout: not all have connected in time.
     """
-    workers: dict[int, tuple[int, Channel]] = {}
+    workers: dict[int, tuple[int, ControlConnection]] = {}
     deadline = deadline_ns(timeout_s)
     with ExitStack() as on_failure:
         for group in launches:

@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from ipcbench.errors import TrialError
-from ipcbench.processes.control import EXIT, Channel, connect
+from ipcbench.processes.control_channel import EXIT, ControlConnection, connect
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MPI_RANKID")
 """Where MPI launchers say which process of the group this is, in the order of looking."""
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(str(error)) from error
 
 
-def _serve(channel: Channel, index: int, dispatcher: Dispatcher) -> None:
+def _serve(channel: ControlConnection, index: int, dispatcher: Dispatcher) -> None:
     """Report to the coordinator, then answer its requests in order until it says exit."""
     channel.send({"index": index, "pid": os.getpid()})
     while True:
@@ -79,7 +79,7 @@ def _serve(channel: Channel, index: int, dispatcher: Dispatcher) -> None:
         channel.send(dispatcher.answer(request))
 
 
-def _serve_together(address: str, count: int, first: Channel, make: Callable[[int], Dispatcher]) -> None:
+def _serve_together(address: str, count: int, first: ControlConnection, make: Callable[[int], Dispatcher]) -> None:
     """Serve as `count` workers; each begins as soon as it is connected."""
     threads = []
     for index in range(count):
@@ -104,7 +104,7 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _watch_lifeline(channel: Channel) -> None:
+def _watch_lifeline(channel: ControlConnection) -> None:
     """End this process when the coordinator's end of the channel closes; costs nothing while it waits."""
 
     def watch() -> None:

@@ -19,7 +19,7 @@ from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_MAGIC, SEGMENT_SUFF
 from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
-from ipcbench.trace.readers.own import read_segment, read_tally
+from ipcbench.trace.readers.own import read_histograms, read_segment
 from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
 from ipcbench.util.files import as_store_errors, regular
 
@@ -80,7 +80,7 @@ def _is_segment(path: Path) -> bool:
 
 def _read_own(path: Path, state: _Reading) -> None:
     if path.suffix == HISTOGRAMS_SUFFIX:
-        for bulk in read_tally(path, state.notes):
+        for bulk in read_histograms(path, state.notes):
             if bulk.segment.role not in _ROLES_OF_SERVERS:
                 state.unrecorded_count += int(bulk.counts.sum()) + bulk.untimed_count
         return

@@ -8,7 +8,7 @@ import numpy as np
 
 from ipcbench.backend import Address
 from ipcbench.harness.group import Group
-from ipcbench.processes.control import Switchboard
+from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.registry import get_backend
 from ipcbench.replay.parts import COLUMNS

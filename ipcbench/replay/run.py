@@ -20,7 +20,7 @@ import numpy as np
 from ipcbench.backend import Backend
 from ipcbench.errors import ConfigError, IpcbenchError, TrialError
 from ipcbench.harness.prepare import usable_backends
-from ipcbench.processes.control import Switchboard
+from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.registry import get_backend

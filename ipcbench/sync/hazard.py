@@ -1,8 +1,8 @@
 """Hazard slots: the latest of several slots for every reader, none reused while a reader looks at it (Michael 2004).
 
-There are `readers + 2` slots. The writer fills one that is neither the latest nor pinned by a reader, then announces it
-in one word. A reader pins the announced slot and looks again; if the word has not changed, the slot was not reused
-before the pin was visible, and it cannot be until the pin is moved.
+There are `readers + 2` slots. The writer fills one that is neither the latest nor marked as in use by a reader, then
+announces it in one word. A reader marks the announced slot as in use and looks again; if the word has not changed, the
+slot was not reused before the mark was visible, and it cannot be until the mark is moved.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ipcbench.sync.cursors import ReaderCursors, WriterCursors, consumed_word
 _ANNOUNCED = 2
 """Word of the writer's line that the cursors leave free: version << 16 | slot."""
 
-_PIN = 2
-"""Word of a reader's line, relative to its `consumed` word: pinned slot + 1."""
+_IN_USE = 2
+"""Word of a reader's line, relative to its `consumed` word: slot in use + 1."""
 
 _SLOT_MASK = 0xFFFF
 
@@ -22,20 +22,20 @@ _SLOT_MASK = 0xFFFF
 class WriterHazardSlots:
     """The writer's part; a writer that opens anew continues after the last announced version."""
 
-    __slots__ = ("_cursors", "_latest", "_pin_words", "_slots", "_version", "_words")
+    __slots__ = ("_cursors", "_in_use_words", "_latest", "_slots", "_version", "_words")
 
     def __init__(self, cursors: WriterCursors, words: memoryview, readers: int, slots: int) -> None:
         self._cursors = cursors
         self._words = words
         self._slots = range(slots)
-        self._pin_words = [consumed_word(index) + _PIN for index in range(readers)]
+        self._in_use_words = [consumed_word(index) + _IN_USE for index in range(readers)]
         self._version, self._latest = words[_ANNOUNCED] >> 16, words[_ANNOUNCED] & _SLOT_MASK
 
     def free(self) -> int:
         """Return a slot that no reader looks at; none will until it is announced."""
         words = self._words
-        self._cursors.fence()  # the last announcement is visible before the pins are read
-        taken = {words[word] - 1 for word in self._pin_words}
+        self._cursors.fence()  # the last announcement is visible before the marks are read
+        taken = {words[word] - 1 for word in self._in_use_words}
         taken.add(self._latest)
         return next(index for index in self._slots if index not in taken)
 
@@ -50,12 +50,12 @@ class WriterHazardSlots:
 class ReaderHazardSlots:
     """A reader's part."""
 
-    __slots__ = ("_cursors", "_pin_word", "_version", "_words")
+    __slots__ = ("_cursors", "_in_use_word", "_version", "_words")
 
     def __init__(self, cursors: ReaderCursors, words: memoryview) -> None:
         self._cursors = cursors
         self._words = words
-        self._pin_word = cursors.consumed_word + _PIN
+        self._in_use_word = cursors.consumed_word + _IN_USE
         self._version = 0
 
     def take(self, timeout_s: float | None) -> int:
@@ -69,11 +69,11 @@ class ReaderHazardSlots:
             lambda: words[_ANNOUNCED] >> 16 > seen, timeout_s
         ):
             raise EndOfStream(f"channel ended with version {seen}")
-        self._cursors.fence()  # the last view was read before its slot is unpinned
+        self._cursors.fence()  # the last view was read before the mark leaves its slot
         while True:
             announced: int = words[_ANNOUNCED]
             slot = announced & _SLOT_MASK
-            words[self._pin_word] = slot + 1
+            words[self._in_use_word] = slot + 1
             self._cursors.fence()
             if words[_ANNOUNCED] == announced:
                 break

@@ -114,21 +114,21 @@ def check_backend(
 
 
 def _check(law: Law, backend_class: type[Backend], scope: Scope) -> LawResult:
-    bench = Fixture(backend_class, shared_pools(), scope)
+    fixture = Fixture(backend_class, shared_pools(), scope)
     start = now_ns()
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
-        outcome, reason = _verdict(law, bench)
+        outcome, reason = _verdict(law, fixture)
     finally:
         sys.setswitchinterval(switch_s)
-    bench.end(failed=outcome == "failed")
+    fixture.end(failed=outcome == "failed")
     return LawResult(law.number, law.title, outcome, reason, (now_ns() - start) / 1e9)
 
 
-def _verdict(law: Law, bench: Fixture) -> tuple[Outcome, str]:
+def _verdict(law: Law, fixture: Fixture) -> tuple[Outcome, str]:
     try:
-        law.check(bench)
+        law.check(fixture)
     except LawSkipped as skipped:
         return "skipped", str(skipped)
     except LawBroken as broken:

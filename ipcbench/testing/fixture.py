@@ -1,4 +1,4 @@
-"""What a law is checked on: a fixture opens channels under test, each with an agent at every end."""
+"""What a law is checked on: a fixture opens channels under test, each with an agent for every endpoint."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _LONGEST_HELLO_S = 1.0
 _MOST_HELLOS = 16
 
 
-class End:
-    """One end of a channel under test: an agent, and the endpoint that it has open or will open."""
+class EndpointUnderTest:
+    """An endpoint of a channel under test, and the agent that has it open or will open it."""
 
     def __init__(self, channel: ChannelUnderTest, role: Role, index: int, agent: Agent) -> None:
         self._channel = channel
@@ -104,7 +104,7 @@ class End:
 
 
 class ChannelUnderTest:
-    """One channel, its writer's end and its readers' ends; whoever asked for it opens, closes and removes it.
+    """One channel, its writer and its readers; whoever asked for it opens, closes and removes it.
 
     Args:
         fixture: what the channel belongs to.
@@ -116,22 +116,22 @@ class ChannelUnderTest:
         self.fixture = fixture
         self.address = address
         self.seed = fixture.next_number()
-        self.writer = End(self, "writer", 0, agents[0])
-        self.readers = [End(self, "reader", index, agent) for index, agent in enumerate(agents[1:])]
-        self.ends = [self.writer, *self.readers]
+        self.writer = EndpointUnderTest(self, "writer", 0, agents[0])
+        self.readers = [EndpointUnderTest(self, "reader", index, agent) for index, agent in enumerate(agents[1:])]
+        self.endpoints = [self.writer, *self.readers]
         self.destroyed = False
 
     def open(self, order: Sequence[int] | None = None) -> None:
-        """Open all ends one after the other: the writer first, or in `order`, where 0 is the writer and i + 1 is
+        """Open all endpoints one after the other: the writer first, or in `order`, where 0 is the writer and i + 1 is
         reader i. Under an MPI launcher the calls begin in that order, and then all are waited for.
         """
-        ends = self.ends if order is None else [self.ends[number] for number in order]
+        endpoints = self.endpoints if order is None else [self.endpoints[number] for number in order]
         if self.fixture.can.launcher == "mpiexec":
-            for call in [end.start_open() for end in ends]:
+            for call in [endpoint.start_open() for endpoint in endpoints]:
                 call.result(DEADLINE_S)
         else:
-            for end in ends:
-                end.open()
+            for endpoint in endpoints:
+                endpoint.open()
 
     def settle(self) -> None:
         """Send a greeting until all readers have got the same one, so that a fault at the start of the stream, which
@@ -160,9 +160,9 @@ class ChannelUnderTest:
     def close(self) -> None:
         """Close the channel's endpoints, those of all agents at the same time; the channel stays."""
         handles: dict[Agent, list[int]] = {}
-        for end in self.ends:
-            if not end.agent.killed:
-                handles.setdefault(end.agent, []).append(end.handle)
+        for endpoint in self.endpoints:
+            if not endpoint.agent.killed:
+                handles.setdefault(endpoint.agent, []).append(endpoint.handle)
         for call in [agent.start("close", "closing", handles=numbers) for agent, numbers in handles.items()]:
             call.result(DEADLINE_S)
 
@@ -247,7 +247,7 @@ class Fixture:
         """Provide a channel for the block; after it, close what is open and remove the channel.
 
         Args:
-            opened: whether all ends are open, the writer's first.
+            opened: whether all endpoints are open, the writer's first.
             settled: whether a first message has gone through.
             wanted: fields of the channel's spec. Its `processes` are the numbers of the agents.
         """

@@ -1,4 +1,4 @@
-"""The side door: each kind of thing is seen when it is there and not when it is gone, and only under its own name."""
+"""The look at leftovers: each kind is seen while it is there, not once it is gone, and only under its own name."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_wrong_questions_are_refused():
 def test_a_queue_is_no_latest_value():
     (result,) = check_backend(broken_backends.Queueing, laws=["C3"], readers=(1,), quick=True)
     assert result.outcome == "failed"
-    assert "100 reads to get the newest of 100 values" in result.reason
+    assert "100 reads to get the latest of 100 values" in result.reason
 
 
 LONELY = """

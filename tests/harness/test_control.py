@@ -11,15 +11,15 @@ from multiprocessing.connection import Client
 import pytest
 
 from ipcbench.errors import TrialError, WorkerTimeout
-from ipcbench.processes.control import KEY_VARIABLE, Channel, Switchboard, connect
+from ipcbench.processes.control_channel import KEY_VARIABLE, ControlConnection, Switchboard, connect
 
 
 @pytest.fixture(params=["unix", "tcp"])
 def switchboard(request, tmp_path, monkeypatch):
-    with Switchboard(tmp_path, None if request.param == "unix" else "127.0.0.1") as board:
-        for name, value in board.environment().items():
+    with Switchboard(tmp_path, None if request.param == "unix" else "127.0.0.1") as switchboard:
+        for name, value in switchboard.environment().items():
             monkeypatch.setenv(name, value)
-        yield board
+        yield switchboard
 
 
 def target_of(switchboard: Switchboard) -> str | tuple[str, int]:
@@ -28,7 +28,7 @@ def target_of(switchboard: Switchboard) -> str | tuple[str, int]:
     return (host, int(port)) if host else switchboard.address
 
 
-def accepted(switchboard: Switchboard, connecting) -> Channel | None:
+def accepted(switchboard: Switchboard, connecting) -> ControlConnection | None:
     thread = threading.Thread(target=connecting)
     thread.start()
     try:

@@ -98,7 +98,7 @@ def test_a_rate_that_is_far_too_high_is_named(tmp_path):
 
 
 def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, monkeypatch):
-    monkeypatch.setattr(RunDir, "channel_name", lambda scene: f"{scene.token}-stale")
+    monkeypatch.setattr(RunDir, "channel_name", lambda run_dir: f"{run_dir.token}-stale")
     stale = []
     run_trial = Trial.run
 

@@ -15,6 +15,6 @@ def test_it_gives_verdicts_on_every_slow_down(tmp_path, monkeypatch):
     result = self_test("pipe", 1, 1, keep=tmp_path)
     assert (result.backend, result.rounds) == ("pipe", 1)
     assert result.noise_ratio >= 0.0
-    assert [counts.percent for counts in result.tallies] == [0, *SLOWDOWNS_PERCENT]
-    assert all(counts.verdicts_count == 1 for counts in result.tallies)
+    assert [counts.percent for counts in result.counts] == [0, *SLOWDOWNS_PERCENT]
+    assert all(counts.verdicts_count == 1 for counts in result.counts)
     assert len(list(tmp_path.iterdir())) == 1

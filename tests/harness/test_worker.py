@@ -16,7 +16,7 @@ import pytest
 from ipcbench.backends.null import Null
 from ipcbench.errors import BackendUnavailable
 from ipcbench.harness.group import Group
-from ipcbench.processes.control import EXIT, Switchboard
+from ipcbench.processes.control_channel import EXIT, Switchboard
 from ipcbench.processes.launch import MPIEXEC_VARIABLE
 from ipcbench.processes.worker import ORPHANED, RANK_VARIABLES
 from ipcbench.testing import ConformanceSuite

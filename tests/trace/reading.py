@@ -10,7 +10,7 @@ from typing import Any
 
 from ipcbench.trace.readers.batch import Batch, Bulk, Notes
 from ipcbench.trace.readers.join import find_servers
-from ipcbench.trace.readers.own import read_segment, read_tally
+from ipcbench.trace.readers.own import read_histograms, read_segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ def records(folder: Path) -> list[Record]:
     return every
 
 
-def tallies(folder: Path) -> list[Bulk]:
-    return [bulk for path in sorted(folder.glob("*.ipch")) for bulk in read_tally(path, Notes())]
+def histograms(folder: Path) -> list[Bulk]:
+    return [bulk for path in sorted(folder.glob("*.ipch")) for bulk in read_histograms(path, Notes())]
 
 
 def calls_count(folder: Path) -> int:
     """Return how many calls the files of a folder hold, with and without records."""
-    return len(records(folder)) + sum(int(bulk.counts.sum()) + bulk.untimed_count for bulk in tallies(folder))
+    return len(records(folder)) + sum(int(bulk.counts.sum()) + bulk.untimed_count for bulk in histograms(folder))
 
 
 def batches(*folders: Path) -> list[Batch]:

@@ -351,8 +351,8 @@ def test_chrome_json_has_its_form_arrows_and_no_overlap(folder: Path) -> None:
         for end in (begin, ends[number]):
             assert any(one["tid"] == end["tid"] and one["ts"] <= end["ts"] <= one["ts"] + one["dur"] for one in slices)
     calls = [one for one in slices if "args" in one]
-    for lane in {one["tid"] for one in calls}:
-        spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in calls if one["tid"] == lane)
+    for track in {one["tid"] for one in calls}:
+        spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in calls if one["tid"] == track)
         assert all(earlier[1] <= later[0] + 1e-6 for earlier, later in pairwise(spans))
     assert min(one["ts"] for one in slices) == 0
 

@@ -1,4 +1,4 @@
-"""The hot path in C and its Python twin do the same."""
+"""The hot path in C and its Python counterpart do the same."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_the_sample_has_its_size_and_no_call_is_forgotten(period: int, untimed: 
         assert made.site.passed() == (0, 0)
 
 
-def test_sites_of_different_seeds_record_different_calls() -> None:
+def test_call_sites_of_different_seeds_record_different_calls() -> None:
     for by in both():
         rows = set()
         for seed in range(1, 20):
@@ -279,9 +279,9 @@ def test_an_entry_is_looked_up_anew_where_locals_are_not_those_of_threads() -> N
         first, second = Made(by), Made(by)
         for made in (first, second, first):
             local.entries = {"x": made.site, ("x", id(made), "peer"): made.site}
-            assert recorder.call("x")._site is made.site
-            assert recorder.call("x", RPC)._site is made.site
-            assert recorder.call("x", made, "peer")._site is made.site
+            assert recorder.call("x")._call_site is made.site
+            assert recorder.call("x", RPC)._call_site is made.site
+            assert recorder.call("x", made, "peer")._call_site is made.site
 
 
 def test_what_is_not_made_whole_does_not_end_the_process() -> None:
@@ -327,7 +327,7 @@ def test_in_c_nothing_is_leaked() -> None:
 
 def test_the_tracer_in_python_passes_its_tests() -> None:
     if not hot.IS_C:
-        pytest.skip("the Python twin is in use already")
+        pytest.skip("the Python counterpart is in use already")
     names = ["recorder", "sides", "wrap", "crash"]
     environment = {**os.environ, hot.PURE: "1", "IPCBENCH_KILLS": "10"}
     with TemporaryDirectory(prefix="ipcb-") as folder:  # a short name, because sockets are made below it

@@ -22,7 +22,7 @@ from ipcbench.trace.ids import parse_trace_id
 from ipcbench.trace.record import histograms as histogram_files
 from ipcbench.trace.record.budget import Costs, Governor
 from ipcbench.trace.record.recorder import STATE, _Unresolved
-from tests.trace.reading import calls_count, check_whole, in_threads, records, tallies
+from tests.trace.reading import calls_count, check_whole, histograms, in_threads, records
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,7 +98,7 @@ def test_a_number_of_bytes_that_is_none_does_not_spoil_the_sums(tmp_path: Path, 
         rpc(recorder, sent=wrong)
         rpc(recorder, method="fine")
     trace.stop()
-    assert next(bulk for bulk in tallies(tmp_path) if bulk.method == "fine").sent_bytes > 0
+    assert next(bulk for bulk in histograms(tmp_path) if bulk.method == "fine").sent_bytes > 0
 
 
 def test_a_request_that_came_by_another_clock_is_no_danger(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_records_and_histograms_hold_all_calls(tmp_path: Path) -> None:
     assert 100 < len(recorded) < 1000
     assert calls_count(tmp_path) == 5000
     for name in ("m0", "m1", "m2"):
-        bulk = next(bulk for bulk in tallies(tmp_path) if bulk.method == name)
+        bulk = next(bulk for bulk in histograms(tmp_path) if bulk.method == name)
         assert bulk.summed_count == int(bulk.counts.sum())
         assert bulk.sent_bytes == 3 * bulk.summed_count
         assert int(bulk.stage_ns.sum()) == bulk.total_ns
@@ -426,7 +426,7 @@ def test_calls_while_histograms_are_made(tmp_path: Path, monkeypatch: pytest.Mon
         make_calls()
     trace.stop()
     counts = Counter(call.method for call in records(tmp_path))
-    for bulk in tallies(tmp_path):
+    for bulk in histograms(tmp_path):
         counts[bulk.method] += int(bulk.counts.sum())
     assert counts == calls
 

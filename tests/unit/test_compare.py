@@ -15,7 +15,7 @@ import pytest
 from ipcbench.analysis.compare.compare import Change, Comparison, compare_runs
 from ipcbench.analysis.compare.render import as_json, as_markdown, as_text
 from ipcbench.analysis.compare.rules import gate_result, holm, judge, machine_differences
-from ipcbench.analysis.compare.run_cells import METRICS, Metric
+from ipcbench.analysis.compare.run_cells import METRICS, ComparedMetric
 from ipcbench.errors import ConfigError
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import Run
@@ -39,7 +39,7 @@ def pair(tmp_path: Path, a: Cell = CALM, b: Cell = CALM, sweep: SweepSpec = SWEE
     return compare_runs(one_cell(tmp_path / "a", a, sweep), one_cell(tmp_path / "b", b, sweep), **options)
 
 
-def change(comparison: Comparison, metric: Metric) -> Change:
+def change(comparison: Comparison, metric: ComparedMetric) -> Change:
     (found,) = [change for change in comparison.changes if change.metric == metric]
     return found
 

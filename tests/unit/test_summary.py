@@ -11,7 +11,7 @@ import pytest
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.summary import summarise
-from ipcbench.analysis.summary.wording import verdict
+from ipcbench.analysis.summary.wording import verdict_words
 from ipcbench.errors import StoreError
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run
@@ -129,18 +129,18 @@ def test_each_metric_has_its_own_ranks(tmp_path: Path) -> None:
     setting = only(make_run(tmp_path / "run", cells, sweep))
     ranks = {cell.backend: (cell.rank, cell.round_trip_rank, cell.throughput_rank) for cell in setting.cells}
     assert ranks == {"pipe": (1, 2, 2), "shm": (2, 1, 1)}
-    assert verdict(setting).endswith(" Shortest round trip: shm. Highest throughput: shm.")
+    assert verdict_words(setting).endswith(" Shortest round trip: shm. Highest throughput: shm.")
 
 
 def test_what_speaks_against_the_first_is_said_once_for_all_alike(tmp_path: Path) -> None:
     noisy = ("noisy: 5% steal",)
     cells = {(name, 10): Cell(notes=notes) for name, notes in (("shm", noisy), ("lmdb", noisy), ("zmq", ()))}
     (setting,) = summarise(make_run(tmp_path / "run", cells)).settings
-    assert verdict(setting).endswith(" Beware: noisy: 6 of 6 trials each of shm and lmdb.")
+    assert verdict_words(setting).endswith(" Beware: noisy: 6 of 6 trials each of shm and lmdb.")
     cells[("shm", 10)] = Cell(notes=noisy, factors=(1.0, 1.0, 0.0))
     (setting,) = summarise(make_run(tmp_path / "other", cells)).settings
     words = " Beware: failed: 2 of 6 trials of shm; noisy: 4 of 4 trials of shm, 6 of 6 of lmdb."
-    assert verdict(setting).endswith(words)
+    assert verdict_words(setting).endswith(words)
 
 
 def test_failed_trials_never_enter_a_figure(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from ipcbench.analysis.compare.run_cells import (
     METRICS,
     METRICS_OF,
     CellKey,
-    Metric,
+    ComparedMetric,
     RunCell,
     absence,
     noise_ratios,
@@ -48,7 +48,7 @@ class Change:
     """One figure of one cell in both runs."""
 
     cell: CellKey
-    metric: Metric
+    metric: ComparedMetric
     """The main one if the cell cannot be compared at all."""
     a: Interval | None
     """In run A, in `unit`; None if not measured."""
@@ -90,7 +90,7 @@ class Comparison:
     machine_differences: tuple[str, ...]
     """How the machines differ; empty if they are the same. Otherwise every change is marked `across_machines`."""
     version_differences: tuple[str, ...]
-    noise_ratios: Mapping[Metric, float]
+    noise_ratios: Mapping[ComparedMetric, float]
     """The larger of the two runs' noise; a metric is absent if neither run has two rounds of it."""
     gate_ratio: float | None
     tests_count: int
@@ -128,7 +128,7 @@ def compare_runs(
     *,
     gate_ratio: float | None = None,
     across_machines: bool = False,
-    metrics: Collection[Metric] = METRICS,
+    metrics: Collection[ComparedMetric] = METRICS,
 ) -> Comparison:
     """Compare run B with run A; the same runs give the same result.
 
@@ -153,7 +153,7 @@ def compare_runs(
         raise ConfigError("B", b.info.run_id, allowed)
     cells_a, cells_b = run_cells(a), run_cells(b)
     noise_a, noise_b = noise_ratios(cells_a.values()), noise_ratios(cells_b.values())
-    noise: dict[Metric, float] = {
+    noise: dict[ComparedMetric, float] = {
         metric: max(noise_a.get(metric, 0.0), noise_b.get(metric, 0.0))
         for metric in METRICS
         if metric in noise_a or metric in noise_b
@@ -174,7 +174,11 @@ def compare_runs(
 
 
 def _changes(
-    a: Run, b: Run, cells_a: Mapping[CellKey, RunCell], cells_b: Mapping[CellKey, RunCell], metrics: Collection[Metric]
+    a: Run,
+    b: Run,
+    cells_a: Mapping[CellKey, RunCell],
+    cells_b: Mapping[CellKey, RunCell],
+    metrics: Collection[ComparedMetric],
 ) -> list[Change]:
     """Return every figure of every cell with its own p-value, not judged yet."""
     changes: list[Change] = []
@@ -190,7 +194,7 @@ def _changes(
     return changes
 
 
-def _judged(changes: Sequence[Change], noise: Mapping[Metric, float]) -> list[Change]:
+def _judged(changes: Sequence[Change], noise: Mapping[ComparedMetric, float]) -> list[Change]:
     """Return the changes with verdicts, their p-values adjusted for each other."""
     p_values = [change.p_value for change in changes if change.p_value is not None]
     adjusted = iter(holm(p_values))
@@ -215,7 +219,7 @@ def _gated(change: Change, gate_ratio: float) -> Change:
     return replace(change, gate="inconclusive" if change.a is not None else None)
 
 
-def _matched(key: CellKey, metrics: Sequence[Metric], a: RunCell, b: RunCell) -> list[Change]:
+def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: RunCell) -> list[Change]:
     """Return a cell that both runs have: one change per metric, or a single one if nothing can be compared."""
     if not metrics:
         return []
@@ -240,14 +244,14 @@ def _matched(key: CellKey, metrics: Sequence[Metric], a: RunCell, b: RunCell) ->
 
 
 def _incomparable(
-    key: CellKey, metric: Metric, a: RunCell | None, b: RunCell | None, reason: str, notes: tuple[str, ...] = ()
+    key: CellKey, metric: ComparedMetric, a: RunCell | None, b: RunCell | None, reason: str, notes: tuple[str, ...] = ()
 ) -> Change:
     estimates = (cell.estimates.get(metric) if cell is not None else None for cell in (a, b))
     in_a, in_b = (estimate.interval() if estimate is not None else None for estimate in estimates)
     return Change(key, metric, in_a, in_b, reason=reason, notes=notes)
 
 
-def _change(key: CellKey, metric: Metric, a: Estimate, b: Estimate, notes: tuple[str, ...]) -> Change:
+def _change(key: CellKey, metric: ComparedMetric, a: Estimate, b: Estimate, notes: tuple[str, ...]) -> Change:
     # Both runs draw the same replicates of a cell; reversing one makes them independent. Turns of different runs are
     # unrelated.
     independent = replace(b, deviations=b.deviations[::-1], turns={})

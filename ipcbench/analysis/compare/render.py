@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ipcbench.analysis.compare.compare import Change, Comparison
 from ipcbench.analysis.compare.rules import Verdict
-from ipcbench.analysis.compare.run_cells import CellKey, Metric
+from ipcbench.analysis.compare.run_cells import CellKey, ComparedMetric
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import plural, ratio_words
 from ipcbench.render.table import NOT_MEASURED, Table, footnote_letters, make_columns
@@ -19,7 +19,7 @@ from ipcbench.util.units import format_bytes, format_duration_ns, format_signifi
 
 JSON_VERSION = 1
 
-_METRIC_WORDS: Mapping[Metric, str] = {
+_METRIC_WORDS: Mapping[ComparedMetric, str] = {
     "latency-p50": "one-way p50",
     "latency-p99": "one-way p99",
     "round-trip-p50": "round trip p50",
@@ -192,7 +192,7 @@ def _row(change: Change, varying: Sequence[str], letters: Sequence[str], *, gate
     )
 
 
-def _figure(interval: Interval | None, metric: Metric) -> str:
+def _figure(interval: Interval | None, metric: ComparedMetric) -> str:
     if interval is None:
         return NOT_MEASURED
     if metric == "throughput":

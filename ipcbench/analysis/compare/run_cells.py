@@ -17,17 +17,17 @@ from ipcbench.spec import CodecName, Delivery, Mode, PayloadKind, Touch, TrialSp
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.estimates import Estimate, noise_floor_ratio
 
-Metric = Literal["latency-p50", "latency-p99", "round-trip-p50", "round-trip-p99", "throughput", "decode-p50"]
-METRICS: tuple[Metric, ...] = get_args(Metric)
+ComparedMetric = Literal["latency-p50", "latency-p99", "round-trip-p50", "round-trip-p99", "throughput", "decode-p50"]
+METRICS: tuple[ComparedMetric, ...] = get_args(ComparedMetric)
 
-METRICS_OF: Mapping[Mode, tuple[Metric, ...]] = {
+METRICS_OF: Mapping[Mode, tuple[ComparedMetric, ...]] = {
     "paced": ("latency-p50", "latency-p99", "decode-p50"),
     "pingpong": ("round-trip-p50", "round-trip-p99"),
     "saturate": ("throughput",),
 }
 """What each mode measures, its main metric first."""
 
-_NOISE_OF: Mapping[Metric, Metric] = {"latency-p99": "latency-p50", "round-trip-p99": "round-trip-p50"}
+_NOISE_OF: Mapping[ComparedMetric, ComparedMetric] = {"latency-p99": "latency-p50", "round-trip-p99": "round-trip-p50"}
 """A round seldom has enough samples for its own p99, so the noise of the p50 is used instead."""
 
 
@@ -67,9 +67,9 @@ class RunCell:
     status: CellStatus
     reason: str
     """Why it has no figures; empty if ok."""
-    estimates: Mapping[Metric, Estimate]
+    estimates: Mapping[ComparedMetric, Estimate]
     """Times in ns, throughput in messages per second."""
-    rounds: Mapping[Metric, tuple[float, ...]]
+    rounds: Mapping[ComparedMetric, tuple[float, ...]]
     """The figure of each round, for the noise of the run; medians and throughput only."""
     failed_count: int
     """Trials that ran and enter no figure."""
@@ -86,10 +86,10 @@ def run_cells(run: Run) -> dict[CellKey, RunCell]:
     return {key: _cell(run, key, trials) for key, trials in sorted(groups.items())}
 
 
-def noise_ratios(cells: Iterable[RunCell]) -> dict[Metric, float]:
+def noise_ratios(cells: Iterable[RunCell]) -> dict[ComparedMetric, float]:
     """Return by how much two measurements of one cell differ in a run, as a ratio − 1; see `noise_floor_ratio`."""
     rounds = [cell.rounds for cell in cells]
-    ratios: dict[Metric, float] = {}
+    ratios: dict[ComparedMetric, float] = {}
     for metric in METRICS:
         source = _NOISE_OF.get(metric, metric)
         ratio = noise_floor_ratio([by_metric[source] for by_metric in rounds if source in by_metric])
@@ -124,8 +124,8 @@ def _differences(there: CellKey, here: CellKey) -> list[str]:
 
 def _cell(run: Run, key: CellKey, trials: Sequence[TrialResult]) -> RunCell:
     sound = [trial for trial in trials if is_sound(trial)]
-    estimates: dict[Metric, Estimate | None] = {}
-    rounds: dict[Metric, tuple[float, ...]] = {}
+    estimates: dict[ComparedMetric, Estimate | None] = {}
+    rounds: dict[ComparedMetric, tuple[float, ...]] = {}
     status: CellStatus = "ok"
     notes: tuple[str, ...] = ()
     if sound:

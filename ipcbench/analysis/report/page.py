@@ -16,7 +16,7 @@ from ipcbench.analysis.recommend.recommend import recommend
 from ipcbench.analysis.report.tables import Tables
 from ipcbench.analysis.summary.cells import SettingSummary, Summary
 from ipcbench.analysis.summary.notes import one_line
-from ipcbench.analysis.summary.wording import family_words, joined, payload_line, plural, setting_title, verdict
+from ipcbench.analysis.summary.wording import family_words, joined, payload_line, plural, setting_title, verdict_words
 from ipcbench.errors import IpcbenchError
 from ipcbench.render.charts import ChartGroup
 from ipcbench.render.page import Badge, render_page
@@ -203,7 +203,7 @@ def _verdict(run: Run, summary: Summary, result: SettingSummary) -> VerdictLine:
         question = Question(setting.payload_bytes, setting.readers, needs=needs)
         return VerdictLine(topic, recommend(run, question, summary=summary).sentence())
     except IpcbenchError as error:
-        return VerdictLine(topic, verdict(result), f"No recommendation: {error}")
+        return VerdictLine(topic, verdict_words(result), f"No recommendation: {error}")
 
 
 def _proof_words(finding: Finding) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from ipcbench.analysis.report.tables import Tables
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
 from ipcbench.analysis.summary.notes import printable
-from ipcbench.analysis.summary.wording import setting_title, verdict
+from ipcbench.analysis.summary.wording import setting_title, verdict_words
 from ipcbench.render.text import WIDTH, Styled, aligned_styled, bullets, csv_text, escape, markdown_table, wrapped
 from ipcbench.stats.estimates import Interval
 
@@ -115,7 +115,7 @@ def as_json(tables: Tables) -> str:
         "settings": [
             {
                 "title": setting_title(result.setting),
-                "verdict": verdict(result),
+                "verdict": verdict_words(result),
                 **asdict(result.setting),
                 "cells": [{**cell_fields(result, cell), "notes": cell.notes} for cell in result.cells],
             }

@@ -18,7 +18,7 @@ from ipcbench.analysis.summary.wording import (
     ratio_words,
     setting_title,
     size_words,
-    verdict,
+    verdict_words,
 )
 from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
 from ipcbench.results.store import Run
@@ -165,7 +165,7 @@ def _payload_table(result: SettingSummary) -> Table:
     shown = _shown(result.cells)
     return Table(
         title=setting_title(result.setting),
-        remarks=(verdict(result), *(f"All: {note}." for note in common)),
+        remarks=(verdict_words(result), *(f"All: {note}." for note in common)),
         columns=(
             Column(("", "rank")),
             Column(("", "backend"), "left", names_row=True),

@@ -73,7 +73,7 @@ def ratio_words(ratio: Interval) -> str:
     return f"{format_significant(ratio.estimate)} [{low}–{high}]"
 
 
-def verdict(ranking: SettingSummary) -> str:
+def verdict_words(ranking: SettingSummary) -> str:
     """Return in one line what may be concluded at this setting, and nothing more."""
     ranked = [cell for cell in ranking.cells if cell.rank is not None]
     if not ranked or ranking.ranked_by is None:

@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 
 from ipcbench.errors import TrialError, WorkerTimeout
-from ipcbench.processes.control import EXIT, Channel
+from ipcbench.processes.control_channel import EXIT, ControlConnection
 from ipcbench.processes.launch import Launch
 from ipcbench.testing.agents.verbs import Dispatcher
 from ipcbench.testing.failure import AgentError, AgentHung, AgentLost, Failure
@@ -167,7 +167,7 @@ class ProcessAgent(Agent):
         launch: what started it; a spawned agent has its own, the ranks of an MPI launch share theirs.
     """
 
-    def __init__(self, number: int, pid: int, channel: Channel, launch: Launch) -> None:
+    def __init__(self, number: int, pid: int, channel: ControlConnection, launch: Launch) -> None:
         super().__init__(number)
         self.pid = pid
         self.shared_memory: set[Path] = set()

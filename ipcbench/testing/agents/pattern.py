@@ -85,7 +85,7 @@ class StreamCounts:
     """The first few sequences that came more than once."""
     disordered: list[int] = field(default_factory=list)
     """The first few sequences that came for the first time, but after a later one."""
-    newest: int = -1
+    last_sequence: int = -1
     """The highest sequence so far; −1 before the first message."""
     ended: str = ""
     """Name of the error that ended the reading; empty if it ended with the last message."""
@@ -103,10 +103,10 @@ class StreamCounts:
         self.damaged_count += not is_message(view, seed, sequence, sizes[sequence % len(sizes)])
         if sequence in self.seen:
             self._note(self.repeated, sequence)
-        elif sequence < self.newest:
+        elif sequence < self.last_sequence:
             self._note(self.disordered, sequence)
         self.seen.add(sequence)
-        self.newest = max(self.newest, sequence)
+        self.last_sequence = max(self.last_sequence, sequence)
 
     def is_flood(self) -> bool:
         """Return whether so many foreign or repeated messages have come that more would tell nothing."""
@@ -114,7 +114,7 @@ class StreamCounts:
 
     def at_end(self) -> bool:
         """Return whether the last message of the stream has come."""
-        return self.newest == self.first + self.count - 1
+        return self.last_sequence == self.first + self.count - 1
 
     def gaps(self) -> Iterator[list[int]]:
         """Yield [first, last] of each run of sequences that never came."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ipcbench.backend import Launcher
-from ipcbench.processes.control import Switchboard
+from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import Launch, find_mpiexec, gather, import_path, launch
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.testing.agents.client import Agent, ProcessAgent, ThreadAgent

@@ -96,7 +96,7 @@ def order_is_kept(fixture: Fixture) -> None:
 
 
 def each_comes_once(fixture: Fixture) -> None:
-    """C3: each message comes once; with latest_value, always a newer one, and the newest at last."""
+    """C3: each message comes once; with latest_value, always a newer one, and the latest at last."""
     if "every_message" in fixture.can.deliveries:
         for case, results in _streams(fixture, fixture.readers):
             for label, counts in results:
@@ -119,7 +119,7 @@ def _values_get_newer(channel: ChannelUnderTest, duration_s: float) -> None:
         require(not counts["disordered"], f"{label}: values {counts['disordered']} came after newer ones")
         require(not counts["repeated"], f"{label}: values {counts['repeated']} came more than once")
         require(not counts["foreign_count"], f"{label}: got values that were never written")
-        require(not counts["ended"], f"{label}: the newest value never came ({counts['ended']})")
+        require(not counts["ended"], f"{label}: the latest value never came ({counts['ended']})")
     fewest = dict.fromkeys((reader.label for reader in channel.readers), _UNREAD_COUNT)
     for attempt in range(_ATTEMPTS):
         first = _ENDLESS + attempt * _UNREAD_COUNT
@@ -127,12 +127,12 @@ def _values_get_newer(channel: ChannelUnderTest, duration_s: float) -> None:
         channel.writer.play("write_stream", **unread, kinds=["bytes"])
         for reader in channel.readers:
             counts = reader.play("read_stream", **unread, extra_s=0)
-            require(not counts["ended"], f"{reader.label}: the newest value never came ({counts['ended']})")
+            require(not counts["ended"], f"{reader.label}: the latest value never came ({counts['ended']})")
             fewest[reader.label] = min(fewest[reader.label], counts["received_count"])
         if max(fewest.values()) < _FEW_READS:
             break
     for label, reads in fewest.items():
-        what = f"{label}: {reads} reads to get the newest of {_UNREAD_COUNT} values, all written before"
+        what = f"{label}: {reads} reads to get the latest of {_UNREAD_COUNT} values, all written before"
         require(reads < _FEW_READS, what)
 
 
@@ -180,7 +180,7 @@ def nothing_is_missed_at_the_start(fixture: Fixture) -> None:
 def _opens(channel: ChannelUnderTest, *, writer_first: bool) -> bool:
     """Open all endpoints; return whether the backend allows that order, which law C17 checks."""
     try:
-        channel.open(None if writer_first else [*range(1, len(channel.ends)), 0])
+        channel.open(None if writer_first else [*range(1, len(channel.endpoints)), 0])
     except AgentError:
         if writer_first:
             raise

@@ -71,10 +71,10 @@ def closing_is_final(fixture: Fixture) -> None:
     for delivery in fixture.deliveries:
         for scenario in ("close", "use_in_block"):
             with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
-                for call in [end.start(scenario) for end in channel.ends]:
+                for call in [endpoint.start(scenario) for endpoint in channel.endpoints]:
                     other = call.result(DEADLINE_S)
                     require(not other, f"`with` gave a different object than the endpoint: {other}")
-                for call in [end.start("close") for end in channel.ends]:
+                for call in [endpoint.start("close") for endpoint in channel.endpoints]:
                     call.result(DEADLINE_S)
                 _closed_for_good(channel)
         with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
@@ -124,7 +124,7 @@ def _drained_to_the_end(channel: ChannelUnderTest, delivery: Delivery, *, leave:
         what = f"{reader.label}, {delivery}, after the writer closed{' and its process ended' if leave else ''}"
         if delivery == "every_message":
             require(not counts["gaps"], f"{what}: messages {counts['gaps']} never came")
-        require(counts["newest"] == count - 1, f"{what}: the last message never came")
+        require(counts["last_sequence"] == count - 1, f"{what}: the last message never came")
         require(counts["ended"] == "EndOfStream", f"{what}: got {counts['ended'] or 'a time-out'}, not EndOfStream")
         expect_failure(reader, reader.play("read", timeout_s=SHORT_S), "EndOfStream", "a second read after the end")
     if not leave:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ipcbench.testing.failure import AgentError, Failure, require
-from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, End, Fixture
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, EndpointUnderTest, Fixture
 
 SLACK_BYTES = 2**24
 """What a transport may buffer in the operating system, beyond `depth`, before it must block the writer."""
@@ -17,16 +17,16 @@ _WAITS_S = (0.0, 0.0015, 0.0305, 0.1203)
 _FEW_WAITS_S = (0.0, 0.0205)
 
 
-def expect_failure(end: End, outcome: dict[str, Any], kind: str, what: str) -> Failure:
+def expect_failure(endpoint: EndpointUnderTest, outcome: dict[str, Any], kind: str, what: str) -> Failure:
     """Return the failure in a scenario's outcome; it must be of that kind.
 
     Raises:
         LawBroken: there is no failure, or one of another kind.
     """
-    require(outcome["failure"] is not None, f"{end.label}: {what} raised nothing, but must raise {kind}")
+    require(outcome["failure"] is not None, f"{endpoint.label}: {what} raised nothing, but must raise {kind}")
     failure = Failure.from_dict(outcome["failure"])
     if not failure.is_a(kind):
-        raise AgentError(f"{end.label}: {what}, which must raise {kind},", failure)
+        raise AgentError(f"{endpoint.label}: {what}, which must raise {kind},", failure)
     return failure
 
 
@@ -133,8 +133,9 @@ def _waits_for_the_slowest(fixture: Fixture, readers: int) -> None:
         reads.append((channel.readers[0], channel.readers[0].start("read_stream", **stream, count=2**40)))
         for reader, call in reads:
             counts = call.result(DEADLINE_S)
-            whole = counts["received_count"] == outcome["taken"] == counts["newest"] + 1
-            got = f"{counts['received_count']} of {outcome['taken']} messages, the last of them {counts['newest']}"
+            whole = counts["received_count"] == outcome["taken"] == counts["last_sequence"] + 1
+            last = counts["last_sequence"]
+            got = f"{counts['received_count']} of {outcome['taken']} messages, the last of them {last}"
             require(whole, f"{reader.label}: got {got}, after reader 0 was stuck for a while")
         closing.result(DEADLINE_S)
 
@@ -155,7 +156,7 @@ def _all_arrive(channel: ChannelUnderTest, count: int, size: int, rest: dict[str
 
 def _never_blocks_the_writer(fixture: Fixture, readers: int) -> None:
     """Fill a channel that drops new messages or overwrites old ones: no write fails; what remains is in order; the
-    oldest message survives dropping, the newest survives overwriting.
+    oldest message survives dropping, the latest survives overwriting.
     """
     count, size = 2_000, min(BULKY_BYTES, fixture.can.max_message_bytes)
     with fixture.channel(readers=readers, delivery="every_message", depth=4) as channel:

@@ -11,7 +11,7 @@ from ipcbench.backend import Address
 from ipcbench.spec import DELIVERIES, WAIT_STRATEGIES
 from ipcbench.testing.agents.pool import SpawnPool
 from ipcbench.testing.failure import AgentError, Failure, LawBroken, require
-from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, End, Fixture
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, EndpointUnderTest, Fixture
 from ipcbench.testing.laws.limits import fill
 
 _MOST_READERS_ASKED = 1024
@@ -68,8 +68,8 @@ def _provoked(fixture: Fixture) -> Iterator[tuple[str, Failure]]:
     if alone and not fixture.can.remote:
         with fixture.channel(opened=False) as channel:
             channel.destroy()
-            for end in channel.ends:
-                yield from _raised(f"opening a {end.role} of a channel that was destroyed", end)
+            for endpoint in channel.endpoints:
+                yield from _raised(f"opening a {endpoint.role} of a channel that was destroyed", endpoint)
 
 
 def _unsupported(fixture: Fixture) -> Iterator[tuple[str, Failure]]:
@@ -90,9 +90,9 @@ def _unsupported(fixture: Fixture) -> Iterator[tuple[str, Failure]]:
             raise LawBroken(f"create made {channel}, which is beyond the capabilities")
 
 
-def _raised(what: str, end: End) -> Iterator[tuple[str, Failure]]:
+def _raised(what: str, endpoint: EndpointUnderTest) -> Iterator[tuple[str, Failure]]:
     try:
-        end.open()
+        endpoint.open()
     except AgentError as error:
         yield what, error.failure
 
@@ -103,21 +103,21 @@ def _failed(what: str, outcome: dict[str, Any]) -> Iterator[tuple[str, Failure]]
 
 
 def _at_open_ends(channel: ChannelUnderTest) -> Iterator[tuple[str, Failure]]:
-    writer, reader = channel.ends
+    writer, reader = channel.endpoints
     yield from _failed("read of an empty channel", reader.play("read", timeout_s=SHORT_S))
     yield from _failed("read(0) of an empty channel", reader.play("read", timeout_s=0.0))
     large = writer.play("write", seed=channel.seed, sequence=0, size=1_001, timeout_s=SHORT_S)
     yield from _failed("write of too many bytes", large)
-    yield from _raised("opening a second writer", End(channel, "writer", 0, reader.agent))
-    yield from _raised("opening a reader a second time", End(channel, "reader", 0, writer.agent))
-    yield from _raised("opening a reader beyond the last", End(channel, "reader", 1, writer.agent))
+    yield from _raised("opening a second writer", EndpointUnderTest(channel, "writer", 0, reader.agent))
+    yield from _raised("opening a reader a second time", EndpointUnderTest(channel, "reader", 0, writer.agent))
+    yield from _raised("opening a reader beyond the last", EndpointUnderTest(channel, "reader", 1, writer.agent))
     if channel.address.channel.delivery == "every_message":
         yield from _failed("write to a full channel", fill(channel, 0, SHORT_S, size=1_000))
 
 
 def _at_closed_ends(channel: ChannelUnderTest) -> Iterator[tuple[str, Failure]]:
     """Close the writer, read to the end and beyond, then use both endpoints after their close."""
-    writer, reader = channel.ends
+    writer, reader = channel.endpoints
     closing = writer.start("close")
     stream = {"seed": channel.seed, "first": 0, "count": 2**40, "sizes": [1_000]}
     reader.play("read_stream", **stream, timeout_s=PATIENCE_S, extra_s=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ipcbench.testing.agents.client import Agent, ProcessAgent, until
 from ipcbench.testing.failure import AgentError, LawBroken, LawSkipped, require
-from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, End, Fixture
+from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, EndpointUnderTest, Fixture
 from ipcbench.testing.laws.limits import BULKY_BYTES, fill
 from ipcbench.testing.leaks import files, traces
 
@@ -33,7 +33,7 @@ def killed_peers(fixture: Fixture) -> None:
             fill(channel, 0, PATIENCE_S, size=64, most=100)
 
 
-def _kill(channel: ChannelUnderTest, victim: End) -> None:
+def _kill(channel: ChannelUnderTest, victim: EndpointUnderTest) -> None:
     """Kill an endpoint's agent.
 
     Raises:
@@ -41,7 +41,7 @@ def _kill(channel: ChannelUnderTest, victim: End) -> None:
     """
     victim.kill()
     if channel.fixture.can.launcher == "mpiexec":
-        others = [end.agent for end in channel.ends if end is not victim]
+        others = [endpoint.agent for endpoint in channel.endpoints if endpoint is not victim]
         if all(isinstance(agent, ProcessAgent) and agent.has_ended(DEADLINE_S) for agent in others):
             raise LawSkipped("capabilities.launcher is mpiexec, which ended all processes when one was killed")
 
@@ -84,7 +84,7 @@ def _nothing_invented(channel: ChannelUnderTest, counts: dict[str, Any], what: s
     require(not counts["foreign_count"], f"{what}: {counts['foreign_count']} messages were never written")
     require(not counts["repeated"], f"{what}: messages {counts['repeated']} came more than once")
     require(not counts["disordered"], f"{what}: messages {counts['disordered']} came after later ones")
-    holes = [gap for gap in counts["gaps"] if gap[0] > 0 and gap[1] < counts["newest"]]
+    holes = [gap for gap in counts["gaps"] if gap[0] > 0 and gap[1] < counts["last_sequence"]]
     if channel.address.channel.delivery == "every_message":
         require(not holes, f"{what}: messages {holes} are missing in the middle")
 
@@ -127,7 +127,7 @@ def nothing_remains(fixture: Fixture) -> None:
             channel.destroy()
             _require_no_traces(channel, "after close and destroy")
             channel.destroy()
-            for agent in {end.agent for end in channel.ends}:
+            for agent in {endpoint.agent for endpoint in channel.endpoints}:
                 target, address = fixture.target, channel.address.as_dict()
                 agent.start("destroy", "a further destroy", target=target, address=address).result(DEADLINE_S)
         with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
@@ -140,8 +140,8 @@ def nothing_remains(fixture: Fixture) -> None:
             if not fixture.inline:
                 for reader in channel.readers:
                     reader.start("hold", timeout_s=PATIENCE_S)
-            for end in channel.ends:
-                end.kill()
+            for endpoint in channel.endpoints:
+                endpoint.kill()
             channel.destroy()
             _require_no_traces(channel, "after all processes were killed and the channel destroyed")
     _nothing_piles_up(fixture)
@@ -161,7 +161,7 @@ def _require_no_traces(channel: ChannelUnderTest, when: str) -> None:
     name = channel.address.channel.name
     here = [str(trace) for trace in files(name)]
     require(not here, f"{when}, this remains: {'; '.join(here)}")
-    agents = {end.agent for end in channel.ends if not end.agent.killed}
+    agents = {endpoint.agent for endpoint in channel.endpoints if not endpoint.agent.killed}
     pids = {os.getpid(), *(agent.pid for agent in agents if isinstance(agent, ProcessAgent))}
     if not until(lambda: not traces(name, pids), _LEAVING_S):
         raise LawBroken(f"{when}, this remains: {'; '.join(map(str, traces(name, pids)))}")
@@ -221,7 +221,7 @@ def _endpoints_open_once(channel: ChannelUnderTest) -> None:
     """Open the writer and a reader a second time, in the same process and in another: refused, and harmless."""
     for agent in (channel.writer.agent, channel.readers[-1].agent):
         for role in ("writer", "reader"):
-            second = End(channel, "writer" if role == "writer" else "reader", 0, agent)
+            second = EndpointUnderTest(channel, "writer" if role == "writer" else "reader", 0, agent)
             what = f"opening the {role} a second time in agent {agent.number}"
             try:
                 second.open()

@@ -93,7 +93,7 @@ def read_methods(paths: Sequence[Path], *, keep_times: bool) -> Methods:
     for bulk in source.bulks():
         method = of(bulk.method, bulk.segment.role)
         count = int(bulk.counts.sum())
-        method.sums.add_tallied(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
+        method.sums.add_histogram(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
         method.has_histogram = method.has_histogram or count > 0
     if not any(method.sums.calls_count for method in methods.values()):
         raise StoreError(f"{', '.join(map(str, paths))}: no calls found")

@@ -29,7 +29,7 @@ class Metrics:
             for calls in self._watch.new_calls():
                 self._totals.add(calls)
             for growth in self._watch.growths():
-                self._totals.add_tallied(growth)
+                self._totals.add_histogram(growth)
             return self._totals.text()
 
 

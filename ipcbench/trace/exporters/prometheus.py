@@ -1,6 +1,6 @@
 """Prometheus text: how long the calls of each method took, as histograms, and counters beside them.
 
-All calls are in it, those without a record of their own too. The limits of the buckets are limits of the tallies' bins,
+All calls are in it, those without a record of their own too. The limits of the buckets are limits of the trace's bins,
 one ns below the powers of two, so that counts are exact.
 """
 
@@ -43,9 +43,9 @@ class Totals:
         for number, method in enumerate(calls.batch.methods):
             self._of(calls.batch.segment, method).add_calls(calls, number)
 
-    def add_tallied(self, tally: Bulk | Growth) -> None:
+    def add_histogram(self, histogram: Bulk | Growth) -> None:
         """Add calls without records."""
-        self._of(tally.segment, tally.method).add_tallied(tally)
+        self._of(histogram.segment, histogram.method).add_histogram(histogram)
 
     def _of(self, segment: Segment, method: str) -> MethodTotals:
         side = ROLES[segment.role & 3]
@@ -112,7 +112,7 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
     for calls in source.calls():
         totals.add(calls)
     for bulk in source.bulks():
-        totals.add_tallied(bulk)
+        totals.add_histogram(bulk)
     require(totals.calls_count, source, "call")
     out.write(totals.text().encode(errors="replace"))
     damaged = source.notes.damaged_count

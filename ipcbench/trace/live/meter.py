@@ -82,6 +82,6 @@ def _add_calls(totals: dict[tuple[str, int], MethodTotals], calls: Calls) -> Non
 
 
 def _add_growth(totals: dict[tuple[str, int], MethodTotals], growth: Growth) -> None:
-    # The sums of a tally lag some calls behind its counts, so the time comes from the counts.
+    # The sums of a histogram lag some calls behind its counts, so the time comes from the counts.
     total_ns = binned_total_ns(growth.counts)
-    _of(totals, growth.method, growth.segment.role).add_tallied(growth, total_ns=total_ns)
+    _of(totals, growth.method, growth.segment.role).add_histogram(growth, total_ns=total_ns)

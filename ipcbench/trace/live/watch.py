@@ -1,4 +1,4 @@
-"""Watches a folder of a trace: new calls with records, and how the tallies grew since the last look.
+"""Watches a folder of a trace: new calls with records, and how the histograms grew since the last look.
 
 Files are read, not mapped: a process cuts its file when it closes it, and touching a mapping beyond the cut would kill
 the reader by a signal.
@@ -16,13 +16,13 @@ from ipcbench.errors import StoreError
 from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_SUFFIX
 from ipcbench.trace.readers.batch import Bulk, Ints, Notes, Segment
 from ipcbench.trace.readers.calls import Calls, Clocks
-from ipcbench.trace.readers.own import SegmentFile, read_tally
+from ipcbench.trace.readers.own import SegmentFile, read_histograms
 from ipcbench.util.files import as_store_errors
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What one tally gained: calls without records.
+    """What one histogram gained: calls without records.
 
     Attributes:
         counts: by bin, shape (bins,).
@@ -53,12 +53,12 @@ class Watch:
         self.problems: dict[str, str] = {}
         self._clocks = Clocks()
         self._segments: dict[Path, SegmentFile] = {}
-        self._tallies: dict[tuple[Path, int], Bulk] = {}
+        self._histograms: dict[tuple[Path, int], Bulk] = {}
 
     @property
     def files_count(self) -> int:
         """Files of a trace that were met."""
-        return len(self._segments) + len({path for path, _ in self._tallies})
+        return len(self._segments) + len({path for path, _ in self._histograms})
 
     def new_calls(self) -> Iterator[Calls]:
         """Yield the calls recorded since the last time, of files that are new too.
@@ -76,20 +76,20 @@ class Watch:
                 self._refuse(path, error)
 
     def growths(self) -> Iterator[Growth]:
-        """Yield how the tallies grew since the last time.
+        """Yield how the histograms grew since the last time.
 
         Raises:
             StoreError: the folder is there and cannot be read.
         """
         for path in self._files(HISTOGRAMS_SUFFIX):
             try:
-                bulks = list(read_tally(path, Notes()))
+                bulks = list(read_histograms(path, Notes()))
             except StoreError as error:
                 self._refuse(path, error)
                 continue
             for number, bulk in enumerate(bulks):
-                before = self._tallies.get((path, number))
-                self._tallies[path, number] = bulk
+                before = self._histograms.get((path, number))
+                self._histograms[path, number] = bulk
                 growth = _growth(bulk, before)
                 if growth is not None:
                     yield growth
@@ -107,7 +107,7 @@ class Watch:
 
 
 def _growth(bulk: Bulk, before: Bulk | None) -> Growth | None:
-    """Return what a tally gained; None if nothing."""
+    """Return what a histogram gained; None if nothing."""
     if before is None:
         before = Bulk(bulk.segment, bulk.stages, bulk.method, np.zeros_like(bulk.counts), 0, 0, 0, 0, 0, 0, 0,
                       np.zeros_like(bulk.stage_ns))  # fmt: skip

@@ -15,7 +15,7 @@ from ipcbench.util.units import format_bytes, format_duration_ns, format_signifi
 
 _MOST_BARS = 12
 _MOST_CLOUDS = 8
-_MOST_LANES = 24
+_MOST_TRACKS = 24
 _OTHERS = -1
 """Colour number of everything without its own colour."""
 
@@ -170,16 +170,16 @@ def _add_to_others(series: list[Series], name: str, points: tuple[Point, ...]) -
 
 def _timeline(sample: Sample, window: Window, language: Language) -> Chart:
     numbers = {(method.name, method.role): number for number, method in enumerate(sample.methods)}
-    lanes = sorted({lane for _, lane in window.calls}, key=_lane_order)
-    places = {lane: number for number, lane in enumerate(lanes[:_MOST_LANES], 1)}
-    drawn = [(row, lane) for row, lane in window.calls if lane in places]
+    tracks = sorted({track for _, track in window.calls}, key=_track_order)
+    places = {track: number for number, track in enumerate(tracks[:_MOST_TRACKS], 1)}
+    drawn = [(row, track) for row, track in window.calls if track in places]
     begin = min(at_ns(row) for row, _ in drawn)
     span_ns = max(at_ns(row) + row.total_ns for row, _ in drawn) - begin
     scale, unit = next((unit for unit in _UNITS if span_ns >= unit[0]), (1e3, "µs"))
     series: dict[tuple[str, int], list[Point]] = {}
-    for row, lane in drawn:
+    for row, track in drawn:
         start = (at_ns(row) - begin) / scale
-        point = Point(start, places[lane], tuple(_said(row, start, unit)), x_high=start + row.total_ns / scale)
+        point = Point(start, places[track], tuple(_said(row, start, unit)), x_high=start + row.total_ns / scale)
         series.setdefault((row.method, row.role), []).append(point)
     choice = word(window.kind, language)
     hidden = len(window.calls) - len(drawn)
@@ -189,7 +189,7 @@ def _timeline(sample: Sample, window: Window, language: Language) -> Chart:
         choice,
         Axis(word("since begin", language), unit, log=False),
         Axis(word("line", language), word("number", language), log=False, reverse=True,
-             ticks=tuple((float(place), _lane_words(lane)) for lane, place in places.items())),
+             ticks=tuple((float(place), _track_words(track)) for track, place in places.items())),
         tuple(
             Series(_name(MethodSample(*key), language), _color(numbers, key), "spans", tuple(points))
             for key, points in sorted(series.items(), key=lambda item: numbers.get(item[0], len(numbers)))
@@ -214,15 +214,15 @@ def _said(row: Row, start: float, unit: str) -> Iterator[str]:
         yield row.error or "failed"
 
 
-def _lane_order(lane: Track) -> tuple[str, str, int, int, int]:
-    process = lane.process
-    return (process.service, process.host, process.pid, process.tid, lane.index)
+def _track_order(track: Track) -> tuple[str, str, int, int, int]:
+    process = track.process
+    return (process.service, process.host, process.pid, process.tid, track.index)
 
 
-def _lane_words(lane: Track) -> str:
-    process = lane.process
-    if lane.index:
-        return f"· {lane.index + 1}"
+def _track_words(track: Track) -> str:
+    process = track.process
+    if track.index:
+        return f"· {track.index + 1}"
     return shown_name(
         f"{process.service} {process.tid}" if process.tid else f"{process.service} {track_name(process, 0)}"
     )

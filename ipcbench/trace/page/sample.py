@@ -75,7 +75,7 @@ class MethodSample:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The calls of one moment, on lanes.
+    """The calls of one moment, on tracks.
 
     Attributes:
         kind: `all`, `slowest`, `first` or `last`.
@@ -118,7 +118,7 @@ def draw(source: Source) -> Sample:
     for bulk in source.bulks():
         count = int(bulk.counts.sum())
         sums = of(bulk.method, bulk.segment.role).sums
-        sums.add_tallied(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
+        sums.add_histogram(bulk, count / bulk.summed_count if bulk.summed_count else 1.0)
     ordered = sorted(methods.values(), key=lambda method: -method.sums.total_ns)
     return Sample(tuple(ordered), _windows(source, timed_count, centre_ns))
 
@@ -155,8 +155,8 @@ def _windows(source: Source, timed_count: int, centre_ns: int) -> tuple[Window, 
             if len(best):
                 rows = zip(keys[best].tolist(), rows_of(take(calls, places[best])), strict=True)
                 kept[kind] = sorted([*kept[kind], *rows], key=lambda item: item[0])[:WINDOW_CALLS]
-    return tuple(Window(kind, _on_lanes([row for _, row in rows])) for kind, rows in kept.items())
+    return tuple(Window(kind, _on_tracks([row for _, row in rows])) for kind, rows in kept.items())
 
 
-def _on_lanes(rows: list[Row]) -> tuple[tuple[Row, Track], ...]:
+def _on_tracks(rows: list[Row]) -> tuple[tuple[Row, Track], ...]:
     return tuple(Tracks().place(sorted(rows, key=at_ns)))

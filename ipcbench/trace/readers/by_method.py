@@ -1,4 +1,4 @@
-"""Totals over the calls of one method, those with records and those in tallies."""
+"""Totals over the calls of one method, those with records and those in histograms."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MOST_METHODS: Final = 1000
 OTHER: Final = "(other)"
 
 
-class Tallied(Protocol):
-    """What a tally holds, or what it gained."""
+class CountedCalls(Protocol):
+    """What a histogram and its sums hold, or what they gained."""
 
     @property
     def stages(self) -> tuple[str, ...]: ...
@@ -51,7 +51,7 @@ class MethodTotals:
         counts: of timed calls by bin of ipcbench/util/bins.py, shape (BIN_COUNT,).
         untimed_count: further calls that were only counted.
         longest_ns: exact for calls with records.
-        staged_ns: the time of those calls whose bytes and stages are in the sums; those of a tally may lag behind.
+        staged_ns: the time of those calls whose bytes and stages are in the sums; those of a histogram may lag behind.
         stage_ns: by the names of the stages.
     """
 
@@ -96,26 +96,26 @@ class MethodTotals:
         self.recv_bytes += int(batch.recv_bytes[chosen].sum())
         self._add_stages(zip(batch.stages, np.maximum(batch.stage_ns[chosen], 0).sum(axis=0).tolist(), strict=True))
 
-    def add_tallied(self, tally: Tallied, scale: float = 1.0, total_ns: int | None = None) -> None:
+    def add_histogram(self, histogram: CountedCalls, scale: float = 1.0, total_ns: int | None = None) -> None:
         """Add calls without records; their sums, which may lag behind their counts, times `scale`.
 
         Args:
-            tally: the calls.
+            histogram: the calls.
             scale: by which its sums are short.
             total_ns: the time of all its calls, where that is known better.
         """
-        self.counts[: len(tally.counts)] += tally.counts
-        self.untimed_count += tally.untimed_count
-        self.failed_count += tally.failed_count
-        self.total_ns += round(tally.total_ns * scale) if total_ns is None else total_ns
-        self.staged_ns += round(tally.total_ns * scale)
-        filled = np.flatnonzero(tally.counts)
+        self.counts[: len(histogram.counts)] += histogram.counts
+        self.untimed_count += histogram.untimed_count
+        self.failed_count += histogram.failed_count
+        self.total_ns += round(histogram.total_ns * scale) if total_ns is None else total_ns
+        self.staged_ns += round(histogram.total_ns * scale)
+        filled = np.flatnonzero(histogram.counts)
         if filled.size:
             self.longest_ns = max(self.longest_ns, bin_bounds(int(filled[-1]))[0])
-        self.sent_bytes += round(tally.sent_bytes * scale)
-        self.recv_bytes += round(tally.recv_bytes * scale)
+        self.sent_bytes += round(histogram.sent_bytes * scale)
+        self.recv_bytes += round(histogram.recv_bytes * scale)
         self._add_stages(
-            (name, round(ns * scale)) for name, ns in zip(tally.stages, tally.stage_ns.tolist(), strict=True)
+            (name, round(ns * scale)) for name, ns in zip(histogram.stages, histogram.stage_ns.tolist(), strict=True)
         )
 
     def add(self, other: MethodTotals) -> None:

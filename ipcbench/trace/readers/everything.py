@@ -13,7 +13,7 @@ from ipcbench.trace.readers.batch import Bulk, Notes
 from ipcbench.trace.readers.calls import Calls, Clocks, Row, log_calls, rows_of
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
-from ipcbench.trace.readers.own import SegmentFile, read_tally
+from ipcbench.trace.readers.own import SegmentFile, read_histograms
 from ipcbench.util.files import as_store_errors, regular
 
 
@@ -22,14 +22,14 @@ class Source:
     """What some paths hold. It may be read several times.
 
     Attributes:
-        segments, tallies: the package's own files.
+        segments, histograms: the package's own files.
         logs: text logs, each the list of its parts.
         notes: of the last reading.
     """
 
     paths: tuple[Path, ...]
     segments: list[Path] = field(default_factory=list)
-    tallies: list[Path] = field(default_factory=list)
+    histograms: list[Path] = field(default_factory=list)
     logs: list[list[Path]] = field(default_factory=list)
     notes: Notes = field(default_factory=Notes)
 
@@ -64,10 +64,10 @@ class Source:
             yield replace(calls, batch=servers.join(calls.batch))
 
     def bulks(self) -> Iterator[Bulk]:
-        """Yield the tallies of calls without a record."""
-        for path in self.tallies:
+        """Yield the histograms of calls without a record."""
+        for path in self.histograms:
             try:
-                yield from read_tally(path, self.notes)
+                yield from read_histograms(path, self.notes)
             except StoreError as error:
                 self.notes.damaged(path.name, str(error).removeprefix(f"{path}: "))
 
@@ -94,7 +94,7 @@ class Source:
         return list(dict.fromkeys(stage for calls in self.calls() for stage in calls.batch.stages))
 
     def without_record_count(self) -> int:
-        """Return how many calls are only in tallies."""
+        """Return how many calls are only in histograms."""
         return sum(int(bulk.counts.sum()) + bulk.untimed_count for bulk in self.bulks())
 
 
@@ -130,12 +130,12 @@ def find(paths: Sequence[Path]) -> Source:
                 inside = sorted(file for file in path.iterdir() if file.is_file())
                 own = [file for file in inside if file.suffix in {SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX}]
                 source.segments += [file for file in own if file.suffix == SEGMENT_SUFFIX]
-                source.tallies += [file for file in own if file.suffix == HISTOGRAMS_SUFFIX]
+                source.histograms += [file for file in own if file.suffix == HISTOGRAMS_SUFFIX]
                 texts += [] if own else [file for file in inside if ".log" in file.name]
                 continue
             with regular(path).open("rb") as file:
                 magic = file.read(8)
-        kind = {SEGMENT_MAGIC: source.segments, HISTOGRAMS_MAGIC: source.tallies}.get(magic, texts)
+        kind = {SEGMENT_MAGIC: source.segments, HISTOGRAMS_MAGIC: source.histograms}.get(magic, texts)
         kind.append(path)
     source.logs = grouped(texts)
     return source

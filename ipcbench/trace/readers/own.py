@@ -1,4 +1,4 @@
-"""Readers of this package's own trace files: segments (.ipct) and tallies (.ipch), also those of killed processes.
+"""Readers of this package's own trace files: segments (.ipct) and histograms (.ipch), also those of killed processes.
 
 `read_segment` reads a whole segment as batches. `SegmentFile` reads one piece by piece while its process may go on
 writing it, with the ids of its calls.
@@ -328,11 +328,11 @@ def _hexadecimal(text: object) -> int:
         return 0
 
 
-def read_tally(path: Path, notes: Notes) -> Iterator[Bulk]:
-    """Yield the tallies of a file; one that was killed while it was made is left out, and counted as damaged.
+def read_histograms(path: Path, notes: Notes) -> Iterator[Bulk]:
+    """Yield the histograms of a file; one that was killed while it was made is left out, and counted as damaged.
 
     Raises:
-        StoreError: it cannot be opened, or is not a file of tallies of this version.
+        StoreError: it cannot be opened, or is not a file of histograms of this version.
     """
     with as_store_errors(path), path.open("rb") as file:
         block_bytes, facts = _header(file, path, HISTOGRAMS_MAGIC, notes)
@@ -346,7 +346,7 @@ def read_tally(path: Path, notes: Notes) -> Iterator[Bulk]:
                 facts = unpack_header(block, HISTOGRAMS_MAGIC)[1]
                 yield _bulk(path, facts, np.frombuffer(block, "<u8", SUM_CELLS + BIN_COUNT, HEADER_BYTES))
             except (ValueError, RecursionError):
-                notes.damaged(path.name, "a tally that was never finished")
+                notes.damaged(path.name, "a histogram file that was never finished")
 
 
 def _bulk(path: Path, facts: dict[str, Any], cells: npt.NDArray[np.uint64]) -> Bulk:

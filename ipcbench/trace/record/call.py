@@ -24,10 +24,10 @@ class Call(HotCall):
 
     __slots__ = ("__weakref__", "_buffers")
 
-    _site: CallSite
+    _call_site: CallSite
 
-    def __init__(self, site: CallSite) -> None:
-        super().__init__(site)
+    def __init__(self, call_site: CallSite) -> None:
+        super().__init__(call_site)
         self._buffers = ""
 
     def context(self) -> bytes:
@@ -38,7 +38,7 @@ class Call(HotCall):
         """
         if not self._recorded:
             return NO_CONTEXT
-        thread = self._site.thread
+        thread = self._call_site.thread
         if not self._span:
             self._span = next(thread.spans)
             if self._trace is None:
@@ -62,7 +62,7 @@ class Call(HotCall):
         """Belong to the caller's trace, and be recorded if the caller is, as far as the budget here allows it."""
         if context is not None:
             if context.sampled is not None:
-                self._recorded = bool(context.sampled) and (self._site.thread.governor is None or self._recorded)
+                self._recorded = bool(context.sampled) and (self._call_site.thread.governor is None or self._recorded)
             if context.span:
                 self._trace, self._span = (context.high, context.low), context.span
 
@@ -73,45 +73,45 @@ class Call(HotCall):
 
     def _leave(self, end_ns: int, kind: type[BaseException] | None) -> None:
         """End a call that is not an ordinary recorded one."""
-        site, marks = self._site, self._stamps()
+        call_site, marks = self._call_site, self._stamps()
         flags = 0 if kind is None else FAILED
-        if len(marks) > site.last_stage:
+        if len(marks) > call_site.last_stage:
             flags |= OVERRUN
-            del marks[site.last_stage :]
+            del marks[call_site.last_stage :]
         total_ns = end_ns - self._begin_ns
-        if not self._recorded and (total_ns > site.slowest_ns or flags & FAILED):
+        if not self._recorded and (total_ns > call_site.slowest_ns or flags & FAILED):
             flags |= KEPT
             self._recorded = True
-        site.slowest_ns = max(total_ns, site.slowest_ns)
+        call_site.slowest_ns = max(total_ns, call_site.slowest_ns)
         try:
             if not (self._recorded and self._record(marks, end_ns, flags, kind)):
-                histograms = site.histograms or site.thread.make_histograms(site)
+                histograms = call_site.histograms or call_site.thread.make_histograms(call_site)
                 histograms.add(self._begin_ns, marks, end_ns, self.sent_bytes, self.recv_bytes, bool(flags & FAILED))
         except (StructError, ValueError, TypeError):
-            site.thread.lost_count += 1
+            call_site.thread.lost_count += 1
         self._buffers = ""
         self._end()
 
     def _record(self, marks: list[int], end_ns: int, flags: int, kind: type[BaseException] | None) -> bool:
         """Write the record and the names that it needs; return whether there was room."""
-        site, thread = self._site, self._site.thread
-        segment = site.segment
+        call_site, thread = self._call_site, self._call_site.thread
+        segment = call_site.segment
         buffers_id = (
             thread.name_id(self._buffers) or 0 if self._buffers else 0
         )  # names precede the record that uses them
         offset: int | None = segment.take()
         if offset is None or offset >= segment.limit:
-            offset = thread.take_slot(site)
+            offset = thread.take_slot(call_site)
             if offset is None:
                 return False
-            segment = site.segment
+            segment = call_site.segment
             buffers_id = thread.name_id(self._buffers) or 0 if self._buffers else 0
         ends = len(marks) + 1
         if flags or buffers_id:
             error_id = 0 if kind is None else thread.name_id(kind.__name__) or 0
-            head = PACK_HEAD(CALL, flags, ends, site.schema.role, *site.ids, error_id, buffers_id)
+            head = PACK_HEAD(CALL, flags, ends, call_site.schema.role, *call_site.ids, error_id, buffers_id)
         else:
-            head = site.heads[ends]
+            head = call_site.heads[ends]
         high, low = self._trace or OWN_TRACE
         PACKERS[ends](segment.buffer, offset, head, high, low, self._span, self._begin_ns, *marks, end_ns,
                       self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
@@ -127,8 +127,8 @@ class ServerCall(Call):
 
     __slots__ = ("_arrived_ns", "request")
 
-    def __init__(self, site: CallSite) -> None:
-        super().__init__(site)
+    def __init__(self, call_site: CallSite) -> None:
+        super().__init__(call_site)
         self._arrived_ns = 0
         self.request: Any = None
 
@@ -143,7 +143,7 @@ class ServerCall(Call):
             self._arrived_ns = received_ns
             return
         self.follow(context)
-        thread = self._site.thread
+        thread = self._call_site.thread
         ready_ns = min(asked_ns or thread.served_ns, received_ns)
         waited = context.boot == thread.boot and 0 < context.sent_ns < ready_ns
         self._arrived_ns = received_ns - (ready_ns - context.sent_ns) if waited else received_ns
@@ -166,7 +166,7 @@ class ServerCall(Call):
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         super().__exit__(kind, error, traceback)
         self.request = None
-        self._site.thread.served_ns = now_ns()
+        self._call_site.thread.served_ns = now_ns()
 
 
 class NoOpCall(HotNoOp, Call):

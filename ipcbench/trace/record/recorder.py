@@ -70,17 +70,17 @@ class Recorder(HotRecorder[Call]):
         return self._files.problem
 
     def _slow_call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
-        call: Call = self._site(method, schema, peer).begin()
+        call: Call = self._call_site(method, schema, peer).begin()
         if trace_id is not None and call is not NO_OP:
             call._trace = parse_trace_id(trace_id)
         return call
 
-    def _site(self, method: str, schema: Schema, peer: str) -> CallSite:
+    def _call_site(self, method: str, schema: Schema, peer: str) -> CallSite:
         try:
             thread: ThreadRecorder = self._local.thread
         except AttributeError:
             thread = self._new_thread()
-        return thread.site(method, schema, peer)
+        return thread.call_site(method, schema, peer)
 
     def _new_thread(self) -> ThreadRecorder:
         thread = ThreadRecorder(self._files, NO_OP, call_kind)
@@ -238,12 +238,12 @@ def calibrate() -> Costs:
         thread = recorder._new_thread()
         thread.segment = SegmentWriter(Path(), bytearray(2**17))
         best[0] = min(best[0], _cost_ns(recorder))
-        site = thread.entries["calibration"]
-        site.always = False
-        site.plan(2**50, False, 0)
-        site.histograms = in_memory()
+        call_site = thread.entries["calibration"]
+        call_site.always = False
+        call_site.plan(2**50, False, 0)
+        call_site.histograms = in_memory()
         best[1] = min(best[1], _cost_ns(recorder))
-        site.plan(2**50, True, 0)
+        call_site.plan(2**50, True, 0)
         best[2] = min(best[2], _cost_ns(recorder))
     return Costs(*(round(cost_ns, 1) for cost_ns in best))
 

@@ -83,26 +83,26 @@ class _LateHistograms:
     and so on.
     """
 
-    __slots__ = ("_late", "_site")
+    __slots__ = ("_call_site", "_late")
 
-    def __init__(self, site: CallSite, late: deque[tuple[CallSite, str, tuple[Any, ...]]]) -> None:
-        self._site = site
+    def __init__(self, call_site: CallSite, late: deque[tuple[CallSite, str, tuple[Any, ...]]]) -> None:
+        self._call_site = call_site
         self._late = late
 
     def add(self, *call: Any) -> None:
         """Keep one call."""
-        self._late.append((self._site, "add", call))
+        self._late.append((self._call_site, "add", call))
 
     def add_untimed(self, calls_count: int) -> None:
         """Keep a number of calls that were not timed."""
-        self._late.append((self._site, "add_untimed", (calls_count,)))
+        self._late.append((self._call_site, "add_untimed", (calls_count,)))
 
 
 class ThreadRecorder:
     """What one thread records into.
 
     Attributes:
-        sites: by (method, schema, peer).
+        call_sites: by (method, schema, peer).
         entries: the same, by the keys of the hot path (see hot/python.py).
         always: whether every call is recorded.
         period: one in `period` calls of a method is recorded, on average.
@@ -119,8 +119,8 @@ class ThreadRecorder:
     """
 
     __slots__ = ("__weakref__", "_decide_ns", "_files", "_late", "_lock", "_making", "_name_ids", "_names", "_retry_ns",
-                 "_rotating", "_thread_files", "always", "boot", "call_kind", "entries", "governor", "lost_count",
-                 "no_op", "period", "segment", "served_ns", "sites", "spans", "trace_high", "untimed")  # fmt: skip
+                 "_rotating", "_thread_files", "always", "boot", "call_kind", "call_sites", "entries", "governor",
+                 "lost_count", "no_op", "period", "segment", "served_ns", "spans", "trace_high", "untimed")  # fmt: skip
 
     def __init__(self, files: TraceFiles, no_op: HotCall, call_kind: Callable[[Schema], type[HotCall]]) -> None:
         self._files = files
@@ -134,7 +134,7 @@ class ThreadRecorder:
         self._decide_ns = 0
         self.boot = files.boot
         self.served_ns = 0
-        self.sites: dict[tuple[str, Schema, str], CallSite] = {}
+        self.call_sites: dict[tuple[str, Schema, str], CallSite] = {}
         self.entries: dict[object, CallSite] = {}
         self.renew()
 
@@ -151,78 +151,79 @@ class ThreadRecorder:
         self.trace_high = int.from_bytes(os.urandom(8), "little")
         first = int.from_bytes(os.urandom(8), "little") >> 1 | 1  # counted up from here, ids stay below 2⁶⁴
         self.spans = itertools.count(first)
-        for site in list(self.sites.values()):
-            site.segment = FULL
-            site.passed()
-            site.histograms = None
+        for call_site in list(self.call_sites.values()):
+            call_site.segment = FULL
+            call_site.passed()
+            call_site.histograms = None
 
-    def decide(self, site: CallSite) -> None:
+    def decide(self, call_site: CallSite) -> None:
         """Let the budget decide how calls are taken from now on, if it is time to."""
         governor, at_ns = self.governor, now_ns()
         if governor is None or at_ns < self._decide_ns:
-            site.look_ns = self._decide_ns
+            call_site.look_ns = self._decide_ns
             return
         self._decide_ns = at_ns + _DECIDE_EVERY_NS
         governor.planned_count = self.count_untimed()
         self.period, self.untimed = governor.decide(at_ns)
-        for each in list(self.sites.values()):
+        for each in list(self.call_sites.values()):
             each.plan(self.period, self.untimed, self._decide_ns)
 
     def count_untimed(self) -> int:
         """Add the untimed calls to the histograms; return how many calls there were since the last time."""
         calls_count = 0
-        for site in list(self.sites.values()):
-            passed_count, untimed_count = site.passed()
+        for call_site in list(self.call_sites.values()):
+            passed_count, untimed_count = call_site.passed()
             calls_count += passed_count
             if untimed_count:
                 try:
-                    (site.histograms or self.make_histograms(site)).add_untimed(untimed_count)
+                    (call_site.histograms or self.make_histograms(call_site)).add_untimed(untimed_count)
                 except ValueError:  # another thread has just closed them
                     self.lost_count += untimed_count
         return calls_count
 
-    def site(self, method: str, schema: Schema, peer: str) -> CallSite:
+    def call_site(self, method: str, schema: Schema, peer: str) -> CallSite:
         """Return the call site of a method, made if it is new; the next call finds it in `entries`."""
         key = (method, schema, peer)
-        site = self.sites.get(key)
-        if site is None:
-            if len(self.sites) >= MAX_NAMES:
+        call_site = self.call_sites.get(key)
+        if call_site is None:
+            if len(self.call_sites) >= MAX_NAMES:
                 others = (OTHER, schema, "")
-                return self.sites.get(others) or self._new_site(others)
-            site = self._new_site(key)
-        if site.schema is schema:  # not another schema that is equal: a third could get its id
-            self.entries[method if schema is RPC and not peer else (method, id(schema), peer)] = site
-        return site
+                return self.call_sites.get(others) or self._new_call_site(others)
+            call_site = self._new_call_site(key)
+        if call_site.schema is schema:  # not another schema that is equal: a third could get its id
+            self.entries[method if schema is RPC and not peer else (method, id(schema), peer)] = call_site
+        return call_site
 
-    def _new_site(self, key: tuple[str, Schema, str]) -> CallSite:
+    def _new_call_site(self, key: tuple[str, Schema, str]) -> CallSite:
         method, schema, peer = key
-        return self.sites.setdefault(key, CallSite(self, str(method), schema, peer))  # a signal handler may be first
+        made = CallSite(self, str(method), schema, peer)
+        return self.call_sites.setdefault(key, made)  # a signal handler may be first
 
-    def take_slot(self, site: CallSite) -> int | None:
-        """Return the offset of a free slot in `site.segment`, which then holds the site's names; None if it is full."""
+    def take_slot(self, call_site: CallSite) -> int | None:
+        """Return the offset of a free slot in the call site's segment, which then holds its names; None if full."""
         with self._lock:
             offset: int | None = None
-            if site.segment is self.segment:
+            if call_site.segment is self.segment:
                 offset = self.segment.take()
                 offset = offset if offset < self.segment.limit else None
             elif self.segment.limit:
-                offset = self._introduce(site)
-            return self._introduce(site) if offset is None and self._rotate() else offset
+                offset = self._introduce(call_site)
+            return self._introduce(call_site) if offset is None and self._rotate() else offset
 
-    def _introduce(self, site: CallSite) -> int | None:
-        """Write the site's names where they are missing, and return the offset of the next slot."""
+    def _introduce(self, call_site: CallSite) -> int | None:
+        """Write the call site's names where they are missing, and return the offset of the next slot."""
         segment = self.segment
-        ids = [self.name_id(text) for text in (site.method, site.schema.text, site.peer)]
+        ids = [self.name_id(text) for text in (call_site.method, call_site.schema.text, call_site.peer)]
         offset = segment.take()
         if None in ids or offset >= segment.limit:
             return None
         method_id, schema_id, peer_id = (name_id or 0 for name_id in ids)
-        site.ids = (method_id, schema_id, peer_id)
-        site.heads = tuple(
-            PACK_HEAD(CALL, 0, ends, site.schema.role, method_id, schema_id, peer_id, 0, 0)
-            for ends in range(site.last_stage + 2)
+        call_site.ids = (method_id, schema_id, peer_id)
+        call_site.heads = tuple(
+            PACK_HEAD(CALL, 0, ends, call_site.schema.role, method_id, schema_id, peer_id, 0, 0)
+            for ends in range(call_site.last_stage + 2)
         )
-        site.segment = segment
+        call_site.segment = segment
         return offset
 
     def name_id(self, text: str) -> int | None:
@@ -262,8 +263,8 @@ class ThreadRecorder:
                 return False
             self._forget_names()
             self.segment = segment
-            for site in list(self.sites.values()):
-                site.segment = FULL
+            for call_site in list(self.call_sites.values()):
+                call_site.segment = FULL
             return True
         finally:
             self._rotating = False
@@ -272,15 +273,15 @@ class ThreadRecorder:
         self._names: dict[str, int] = {}
         self._name_ids = itertools.count(1)
 
-    def make_histograms(self, site: CallSite) -> MethodHistograms | _LateHistograms:
-        """Return the site's histograms, made when first needed; while some are being made, what keeps additions."""
+    def make_histograms(self, call_site: CallSite) -> MethodHistograms | _LateHistograms:
+        """Return a call site's histograms, made when first needed; while some are being made, what keeps additions."""
         with self._lock:
             if self._making:  # this is a signal handler's call
-                return _LateHistograms(site, self._late)
+                return _LateHistograms(call_site, self._late)
             self._making = True
             try:
-                histograms = site.histograms = site.histograms or self._files.new_histograms(
-                    self._thread_files, site.method, site.schema, site.peer
+                histograms = call_site.histograms = call_site.histograms or self._files.new_histograms(
+                    self._thread_files, call_site.method, call_site.schema, call_site.peer
                 )
             finally:
                 self._making = False
@@ -291,9 +292,9 @@ class ThreadRecorder:
         """Add what signal handlers' calls left meanwhile."""
         with suppress(IndexError):
             while True:
-                site, method, arguments = self._late.popleft()
+                call_site, method, arguments = self._late.popleft()
                 try:
-                    getattr(site.histograms or self.make_histograms(site), method)(*arguments)
+                    getattr(call_site.histograms or self.make_histograms(call_site), method)(*arguments)
                 except (ValueError, TypeError):
                     self.lost_count += 1
 
@@ -304,7 +305,7 @@ class ThreadRecorder:
             self._add_late()
             segment, self.segment = self.segment, FULL
             self._files.close_segment(segment)
-            for site in list(self.sites.values()):
-                histograms, site.histograms = site.histograms, in_memory() if site.histograms else None
+            for call_site in list(self.call_sites.values()):
+                histograms, call_site.histograms = call_site.histograms, in_memory() if call_site.histograms else None
                 if histograms is not None:
                     histograms.close()

@@ -13,7 +13,7 @@ from ipcbench.trace.format import HISTOGRAMS_MAGIC, HISTOGRAMS_SUFFIX, SEGMENT_M
 from ipcbench.trace.readers.batch import Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
-from ipcbench.trace.readers.own import read_segment, read_tally
+from ipcbench.trace.readers.own import read_histograms, read_segment
 from ipcbench.trace.report.sums import TrafficTotals
 from ipcbench.util.files import as_store_errors, regular
 
@@ -96,7 +96,7 @@ def _is_segment(path: Path) -> bool:
 
 def _read_own(path: Path, servers: Servers, sums: TrafficTotals, notes: Notes) -> None:
     if path.suffix == HISTOGRAMS_SUFFIX or (path.suffix != SEGMENT_SUFFIX and not _is_segment(path)):
-        for bulk in read_tally(path, notes):
+        for bulk in read_histograms(path, notes):
             sums.add_bulk(bulk)
     else:
         for batch in read_segment(path, notes):

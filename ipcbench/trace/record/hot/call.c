@@ -7,9 +7,9 @@ enum { BEGIN_AT = 40 }; /* as in format.PACKERS */
 static inline bool is_none(const PyObject *object) { return object == NULL || object == Py_None; }
 
 static int call_init(HotCall *self, PyObject *args, PyObject *kwargs) {
-    HotCallSite *site;
-    if (!PyArg_ParseTuple(args, "O!", &site_type, &site)) return -1;
-    Py_XSETREF(self->site, (HotCallSite *)Py_NewRef(site));
+    HotCallSite *call_site;
+    if (!PyArg_ParseTuple(args, "O!", &call_site_type, &call_site)) return -1;
+    Py_XSETREF(self->call_site, (HotCallSite *)Py_NewRef(call_site));
     Py_XSETREF(self->sent_bytes, Py_NewRef(zero));
     Py_XSETREF(self->recv_bytes, Py_NewRef(zero));
     Py_XSETREF(self->span, Py_NewRef(zero));
@@ -56,12 +56,12 @@ static void call_end(HotCall *self) {
     reset(&self->recv_bytes, zero);
     reset(&self->trace, Py_None);
     reset(&self->span, zero);
-    HotCallSite *site = self->site;
-    if (site == NULL || self->begin_ns == 0) return; /* a call that ends twice is freed once */
+    HotCallSite *call_site = self->call_site;
+    if (call_site == NULL || self->begin_ns == 0) return; /* a call that ends twice is freed once */
     self->begin_ns = 0;
-    if (site->spare == NULL) {
-        site->spare = (HotCall *)Py_NewRef(self);
-    } else if (PyList_Append(site->spares, (PyObject *)self) < 0) {
+    if (call_site->spare == NULL) {
+        call_site->spare = (HotCall *)Py_NewRef(self);
+    } else if (PyList_Append(call_site->spares, (PyObject *)self) < 0) {
         PyErr_Clear();
     }
 }
@@ -169,20 +169,20 @@ static inline bool to_uint64(PyObject *number, uint64_t *value) {
 
 /* Write the record of an ordinary call; false if it is not ordinary, or there is no room. */
 static bool call_write(HotCall *self, uint64_t sent_bytes, uint64_t recv_bytes) {
-    HotCallSite *site = self->site;
-    Slots *slots = site->segment;
+    HotCallSite *call_site = self->call_site;
+    Slots *slots = call_site->segment;
     uint64_t ids[3] = {0, 0, 0};
     if (!is_none(self->trace) && !(PyTuple_Check(self->trace) && PyTuple_GET_SIZE(self->trace) == 2 &&
                                    to_uint64(PyTuple_GET_ITEM(self->trace, 0), ids) &&
                                    to_uint64(PyTuple_GET_ITEM(self->trace, 1), ids + 1) && to_uint64(self->span, ids + 2)))
         return false;
     int ends = self->marks + 1;
-    if (slots == NULL || ends >= site->heads_count) return false;
+    if (slots == NULL || ends >= call_site->heads_count) return false;
     int64_t offset = slots->next;
     if (offset + layout.record_bytes > slots->limit) return false;
     slots->next = offset + layout.record_bytes;
     char *record = slots->bytes + offset;
-    memcpy(record, site->heads_bytes[ends], HEAD_BYTES);
+    memcpy(record, call_site->heads_bytes[ends], HEAD_BYTES);
     memcpy(record + HEAD_BYTES, ids, sizeof ids);
     int64_t *times = (int64_t *)(record + BEGIN_AT);
     times[0] = self->begin_ns;
@@ -196,21 +196,21 @@ static bool call_write(HotCall *self, uint64_t sent_bytes, uint64_t recv_bytes) 
 
 static PyObject *call_exit(HotCall *self, PyObject *const *args, Py_ssize_t count) {
     int64_t end_ns = now_ns(), total_ns = end_ns - self->begin_ns;
-    HotCallSite *site = self->site;
+    HotCallSite *call_site = self->call_site;
     uint64_t sent_bytes, recv_bytes;
     PyObject *kind = count > 0 ? args[0] : Py_None;
     if (self->begin_ns == 0) Py_RETURN_NONE;
-    if (kind == Py_None && !self->noted && site != NULL && self->marks <= site->last_stage && self->marks < MAX_STAGES &&
-        to_uint64(self->sent_bytes, &sent_bytes) && to_uint64(self->recv_bytes, &recv_bytes)) {
+    if (kind == Py_None && !self->noted && call_site != NULL && self->marks <= call_site->last_stage &&
+        self->marks < MAX_STAGES && to_uint64(self->sent_bytes, &sent_bytes) && to_uint64(self->recv_bytes, &recv_bytes)) {
         bool done;
         self->ends_ns[self->marks] = end_ns;
         if (self->recorded) {
             done = call_write(self, sent_bytes, recv_bytes);
-            if (done && total_ns > site->slowest_ns) site->slowest_ns = total_ns;
+            if (done && total_ns > call_site->slowest_ns) call_site->slowest_ns = total_ns;
         } else {
-            HotHistograms *histograms = site->histograms;
-            done = 0 <= total_ns && total_ns <= site->slowest_ns && histograms != NULL && histograms->mapped.bytes != NULL &&
-                   sent_bytes <= INT64_MAX && recv_bytes <= INT64_MAX;
+            HotHistograms *histograms = call_site->histograms;
+            done = 0 <= total_ns && total_ns <= call_site->slowest_ns && histograms != NULL &&
+                   histograms->mapped.bytes != NULL && sent_bytes <= INT64_MAX && recv_bytes <= INT64_MAX;
             if (done)
                 histograms_count(histograms, self->begin_ns, self->ends_ns, self->marks + 1, sent_bytes, recv_bytes, false);
         }
@@ -223,7 +223,7 @@ static PyObject *call_exit(HotCall *self, PyObject *const *args, Py_ssize_t coun
 }
 
 static int call_traverse(HotCall *self, visitproc visit, void *arg) {
-    Py_VISIT(self->site);
+    Py_VISIT(self->call_site);
     Py_VISIT(self->trace);
     Py_VISIT(self->span);
     Py_VISIT(self->sent_bytes);
@@ -232,7 +232,7 @@ static int call_traverse(HotCall *self, visitproc visit, void *arg) {
 }
 
 static int call_clear(HotCall *self) {
-    Py_CLEAR(self->site);
+    Py_CLEAR(self->call_site);
     Py_CLEAR(self->trace);
     Py_CLEAR(self->span);
     Py_CLEAR(self->sent_bytes);
@@ -266,7 +266,7 @@ static PyMethodDef call_methods[] = {
 };
 
 static PyMemberDef call_members[] = {
-    {"_site", T_OBJECT, offsetof(HotCall, site), READONLY, NULL},
+    {"_call_site", T_OBJECT, offsetof(HotCall, call_site), READONLY, NULL},
     {"_begin_ns", T_LONGLONG, offsetof(HotCall, begin_ns), 0, NULL},
     {"_recorded", T_BOOL, offsetof(HotCall, recorded), 0, NULL},
     {"_noted", T_BOOL, offsetof(HotCall, noted), 0, NULL},

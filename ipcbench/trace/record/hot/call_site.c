@@ -2,7 +2,7 @@
 
 #include "hot.h"
 
-static int site_init(HotCallSite *self, PyObject *args, PyObject *kwargs) {
+static int call_site_init(HotCallSite *self, PyObject *args, PyObject *kwargs) {
     PyObject *no_op;
     unsigned long long seed;
     if (!PyArg_ParseTuple(args, "OK", &no_op, &seed)) return -1;
@@ -13,7 +13,7 @@ static int site_init(HotCallSite *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
-static HotCall *site_free_call(HotCallSite *self) {
+static HotCall *call_site_free_call(HotCallSite *self) {
     HotCall *call = self->spare;
     if (self->kind == NULL || self->spares == NULL) {
         PyErr_SetString(PyExc_TypeError, "the kind of a call site must be set before its calls begin");
@@ -39,15 +39,15 @@ static HotCall *site_free_call(HotCallSite *self) {
 
 /* Return a number from 0 to 1, 1 excluded: SplitMix64, from Steele, Lea and Flood, "Fast splittable pseudorandom number
    generators" (2014). */
-static double site_random(HotCallSite *self) {
+static double call_site_random(HotCallSite *self) {
     uint64_t mixed = self->random += UINT64_C(0x9E3779B97F4A7C15);
     mixed = (mixed ^ mixed >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
     mixed = (mixed ^ mixed >> 27) * UINT64_C(0x94D049BB133111EB);
     return (double)((mixed ^ mixed >> 31) >> 11) * 0x1p-53;
 }
 
-static void site_draw(HotCallSite *self) {
-    int64_t count = 1 + (int64_t)(site_random(self) * (double)(2 * self->period - 1));
+static void call_site_draw(HotCallSite *self) {
+    int64_t count = 1 + (int64_t)(call_site_random(self) * (double)(2 * self->period - 1));
     int64_t untimed_count = self->untimed ? count - 1 : 0;
     self->passed += count - self->untimed_left - self->timed_left;
     self->counted += untimed_count - self->untimed_left;
@@ -55,12 +55,12 @@ static void site_draw(HotCallSite *self) {
     self->timed_left = count - untimed_count;
 }
 
-PyObject *site_begin(HotCallSite *self, PyObject *Py_UNUSED(none)) {
+PyObject *call_site_begin(HotCallSite *self, PyObject *Py_UNUSED(none)) {
     if (self->untimed_left > 0 && self->no_op != NULL) {
         self->untimed_left--;
         return Py_NewRef(self->no_op);
     }
-    HotCall *call = site_free_call(self);
+    HotCall *call = call_site_free_call(self);
     if (call == NULL) return NULL;
     call->recorded = self->always || --self->timed_left <= 0;
     if (call->recorded && !self->always) {
@@ -69,17 +69,17 @@ PyObject *site_begin(HotCallSite *self, PyObject *Py_UNUSED(none)) {
             if (looked == NULL) Py_CLEAR(call);
             Py_XDECREF(looked);
         }
-        if (self->timed_left <= 0) site_draw(self);
+        if (self->timed_left <= 0) call_site_draw(self);
     }
     return (PyObject *)call;
 }
 
-static PyObject *site_draw_now(HotCallSite *self, PyObject *Py_UNUSED(none)) {
-    site_draw(self);
+static PyObject *call_site_draw_now(HotCallSite *self, PyObject *Py_UNUSED(none)) {
+    call_site_draw(self);
     Py_RETURN_NONE;
 }
 
-static PyObject *site_passed(HotCallSite *self, PyObject *Py_UNUSED(none)) {
+static PyObject *call_site_passed(HotCallSite *self, PyObject *Py_UNUSED(none)) {
     int64_t passed = self->passed - self->untimed_left - self->timed_left;
     int64_t counted = self->counted - self->untimed_left;
     self->passed -= passed;
@@ -87,7 +87,7 @@ static PyObject *site_passed(HotCallSite *self, PyObject *Py_UNUSED(none)) {
     return Py_BuildValue("LL", (long long)passed, (long long)counted);
 }
 
-static int site_traverse(HotCallSite *self, visitproc visit, void *arg) {
+static int call_site_traverse(HotCallSite *self, visitproc visit, void *arg) {
     Py_VISIT(self->kind);
     Py_VISIT(self->segment);
     Py_VISIT(self->heads);
@@ -98,7 +98,7 @@ static int site_traverse(HotCallSite *self, visitproc visit, void *arg) {
     return 0;
 }
 
-static int site_clear(HotCallSite *self) {
+static int call_site_clear(HotCallSite *self) {
     Py_CLEAR(self->kind);
     Py_CLEAR(self->segment);
     Py_CLEAR(self->heads);
@@ -109,28 +109,28 @@ static int site_clear(HotCallSite *self) {
     return 0;
 }
 
-static void site_dealloc(HotCallSite *self) {
+static void call_site_dealloc(HotCallSite *self) {
     PyObject_GC_UnTrack(self);
-    site_clear(self);
+    call_site_clear(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMethodDef site_methods[] = {
-    {"begin", (PyCFunction)site_begin, METH_NOARGS,
+static PyMethodDef call_site_methods[] = {
+    {"begin", (PyCFunction)call_site_begin, METH_NOARGS,
      "Return a free call and decide whether it is recorded; return the no-op for a call that is only counted."},
-    {"draw", (PyCFunction)site_draw_now, METH_NOARGS, "Choose the distance to the next recorded call."},
-    {"passed", (PyCFunction)site_passed, METH_NOARGS,
+    {"draw", (PyCFunction)call_site_draw_now, METH_NOARGS, "Choose the distance to the next recorded call."},
+    {"passed", (PyCFunction)call_site_passed, METH_NOARGS,
      "Return how many calls there were since the last time, and how many of them were only counted."},
     {NULL},
 };
 
 static PyObject *or_none(void *object) { return Py_NewRef(object == NULL ? Py_None : (PyObject *)object); }
 
-static PyObject *site_get_segment(HotCallSite *self, void *Py_UNUSED(none)) { return or_none(self->segment); }
+static PyObject *call_site_get_segment(HotCallSite *self, void *Py_UNUSED(none)) { return or_none(self->segment); }
 
-static PyObject *site_get_histograms(HotCallSite *self, void *Py_UNUSED(none)) { return or_none(self->histograms); }
+static PyObject *call_site_get_histograms(HotCallSite *self, void *Py_UNUSED(none)) { return or_none(self->histograms); }
 
-static PyObject *site_get_heads(HotCallSite *self, void *Py_UNUSED(none)) { return or_none(self->heads); }
+static PyObject *call_site_get_heads(HotCallSite *self, void *Py_UNUSED(none)) { return or_none(self->heads); }
 
 /* Set *place to an instance of `kind`, or to None. */
 static int set_place(PyObject **place, PyObject *value, PyTypeObject *kind) {
@@ -145,15 +145,15 @@ static int set_place(PyObject **place, PyObject *value, PyTypeObject *kind) {
     return 0;
 }
 
-static int site_set_segment(HotCallSite *self, PyObject *value, void *Py_UNUSED(none)) {
+static int call_site_set_segment(HotCallSite *self, PyObject *value, void *Py_UNUSED(none)) {
     return set_place((PyObject **)&self->segment, value, &slots_type);
 }
 
-static int site_set_histograms(HotCallSite *self, PyObject *value, void *Py_UNUSED(none)) {
+static int call_site_set_histograms(HotCallSite *self, PyObject *value, void *Py_UNUSED(none)) {
     return set_place((PyObject **)&self->histograms, value, &histograms_type);
 }
 
-static int site_set_heads(HotCallSite *self, PyObject *value, void *Py_UNUSED(none)) {
+static int call_site_set_heads(HotCallSite *self, PyObject *value, void *Py_UNUSED(none)) {
     Py_ssize_t count = value != NULL && PyTuple_Check(value) ? PyTuple_GET_SIZE(value) : -1;
     bool is_right = 0 <= count && count <= MAX_STAGES + 1;
     for (Py_ssize_t i = 0; i < count && is_right; i++) {
@@ -171,14 +171,14 @@ static int site_set_heads(HotCallSite *self, PyObject *value, void *Py_UNUSED(no
     return 0;
 }
 
-static PyGetSetDef site_places[] = {
-    {"segment", (getter)site_get_segment, (setter)site_set_segment, NULL, NULL},
-    {"histograms", (getter)site_get_histograms, (setter)site_set_histograms, NULL, NULL},
-    {"heads", (getter)site_get_heads, (setter)site_set_heads, NULL, NULL},
+static PyGetSetDef call_site_places[] = {
+    {"segment", (getter)call_site_get_segment, (setter)call_site_set_segment, NULL, NULL},
+    {"histograms", (getter)call_site_get_histograms, (setter)call_site_set_histograms, NULL, NULL},
+    {"heads", (getter)call_site_get_heads, (setter)call_site_set_heads, NULL, NULL},
     {NULL},
 };
 
-static PyMemberDef site_members[] = {
+static PyMemberDef call_site_members[] = {
     {"kind", T_OBJECT, offsetof(HotCallSite, kind), 0, NULL},
     {"period", T_LONGLONG, offsetof(HotCallSite, period), 0, NULL},
     {"look_ns", T_LONGLONG, offsetof(HotCallSite, look_ns), 0, NULL},
@@ -189,17 +189,17 @@ static PyMemberDef site_members[] = {
     {NULL},
 };
 
-PyTypeObject site_type = {
+PyTypeObject call_site_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.record.hot._c.HotCallSite",
     .tp_doc = "One method in one thread: which of its calls are recorded, and what they need at once.",
     .tp_basicsize = sizeof(HotCallSite),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
-    .tp_init = (initproc)site_init,
-    .tp_dealloc = (destructor)site_dealloc,
-    .tp_traverse = (traverseproc)site_traverse,
-    .tp_clear = (inquiry)site_clear,
-    .tp_methods = site_methods,
-    .tp_members = site_members,
-    .tp_getset = site_places,
+    .tp_init = (initproc)call_site_init,
+    .tp_dealloc = (destructor)call_site_dealloc,
+    .tp_traverse = (traverseproc)call_site_traverse,
+    .tp_clear = (inquiry)call_site_clear,
+    .tp_methods = call_site_methods,
+    .tp_members = call_site_members,
+    .tp_getset = call_site_places,
 };

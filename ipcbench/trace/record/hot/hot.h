@@ -1,4 +1,4 @@
-/* The hot path of a traced call in C: the twin of python.py, with the same names and the same results.
+/* The hot path of a traced call in C: the counterpart of python.py, with the same names and the same results.
 
    Only what every call needs is here. The rare cases (a failure, a full segment, a note of buffers) go to methods of the
    subclasses, which are in Python.
@@ -19,7 +19,7 @@
 #include <time.h>
 
 /* Increased whenever C and Python expect something else of each other; the same as in __init__.py. */
-enum { CONTRACT = 2 };
+enum { CONTRACT = 3 };
 
 enum { MAX_STAGES = 7, HEAD_BYTES = 16 }; /* as in format.py */
 
@@ -75,7 +75,7 @@ typedef struct {
 
 struct HotCall {
     PyObject_HEAD
-    HotCallSite *site;
+    HotCallSite *call_site;
     int64_t begin_ns; /* 0 while it is not under way */
     int marks;
     char recorded, noted;
@@ -88,11 +88,11 @@ typedef struct {
     PyObject *local, *rpc;
     PyObject *latest_entries; /* those of `latest_thread`, so that most calls need not look into `local` */
     uint64_t latest_thread;   /* the id of the thread of the latest call; ids are never reused */
-    PyTypeObject *site_kind;  /* the class of the latest entry, to recognise the next one quickly */
+    PyTypeObject *call_site_kind;  /* the class of the latest entry, to recognise the next one quickly */
     bool is_per_thread;       /* whether `local` is Python's own; gevent's is per greenlet */
 } HotRecorder;
 
-extern PyTypeObject slots_type, histograms_type, site_type, call_type, no_op_type, recorder_type;
+extern PyTypeObject slots_type, histograms_type, call_site_type, call_type, no_op_type, recorder_type;
 
 extern PyObject *zero;
 
@@ -112,7 +112,7 @@ void histograms_count(HotHistograms *self, int64_t begin_ns, const int64_t *ends
                 uint64_t recv_bytes, bool failed);
 
 /* Begin a call: a new reference. */
-PyObject *site_begin(HotCallSite *self, PyObject *none);
+PyObject *call_site_begin(HotCallSite *self, PyObject *none);
 
 #define AS_METHOD(function) ((PyCFunction)(void (*)(void))(function))
 

@@ -59,7 +59,7 @@ PyMODINIT_FUNC PyInit__c(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     if (PyModule_AddType(module, &slots_type) < 0 || PyModule_AddType(module, &histograms_type) < 0 ||
-        PyModule_AddType(module, &site_type) < 0 || PyModule_AddType(module, &call_type) < 0 ||
+        PyModule_AddType(module, &call_site_type) < 0 || PyModule_AddType(module, &call_type) < 0 ||
         PyModule_AddType(module, &no_op_type) < 0 || PyModule_AddType(module, &recorder_type) < 0 ||
         PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0)
         Py_CLEAR(module);

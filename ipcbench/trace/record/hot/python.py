@@ -1,4 +1,4 @@
-"""The hot path of a traced call in Python: the twin of the C files, with the same names and the same results.
+"""The hot path of a traced call in Python: the counterpart of the C files, with the same names and the same results.
 
 Only what every call needs is here. The rare cases (a failure, a full segment, a note of buffers) go to methods of the
 subclasses.
@@ -140,13 +140,13 @@ class HotCall:
         sent_bytes, recv_bytes: what the call moved; can be set, and the marks that take a number of bytes add to them.
     """
 
-    __slots__ = ("_append", "_begin_ns", "_marks", "_noted", "_recorded", "_site", "_span", "_trace",
+    __slots__ = ("_append", "_begin_ns", "_call_site", "_marks", "_noted", "_recorded", "_span", "_trace",
                  "recv_bytes", "sent_bytes")  # fmt: skip
 
     _recorded: bool
 
-    def __init__(self, site: HotCallSite) -> None:
-        self._site = site
+    def __init__(self, call_site: HotCallSite) -> None:
+        self._call_site = call_site
         self._begin_ns = 0  # while it is not under way
         self._marks: list[int] = []
         self._append = self._marks.append
@@ -195,7 +195,7 @@ class HotCall:
         self._noted = False
         self._trace = None
         if self._begin_ns:  # a call that ends twice is freed once
-            self._site._free.append(self)
+            self._call_site._free.append(self)
         self._begin_ns = self.sent_bytes = self.recv_bytes = self._span = 0
 
     def __enter__(self) -> Any:
@@ -207,27 +207,27 @@ class HotCall:
         begin_ns = self._begin_ns
         if not begin_ns:
             return
-        site = self._site
+        call_site = self._call_site
         marks = self._marks
-        if kind is None and not self._noted and len(marks) <= site.last_stage:
+        if kind is None and not self._noted and len(marks) <= call_site.last_stage:
             try:
                 if self._recorded:
-                    segment = site.segment
+                    segment = call_site.segment
                     offset = segment.take()
                     if offset < segment.limit:
                         ends = len(marks) + 1
                         high, low = self._trace or OWN_TRACE
-                        PACKERS[ends](segment.buffer, offset, site.heads[ends], high, low, self._span, begin_ns,
+                        PACKERS[ends](segment.buffer, offset, call_site.heads[ends], high, low, self._span, begin_ns,
                                       *marks, end_ns, self.sent_bytes, self.recv_bytes, offset ^ MARKER)  # fmt: skip
-                        if end_ns - begin_ns > site.slowest_ns:  # quicker than max
-                            site.slowest_ns = end_ns - begin_ns
+                        if end_ns - begin_ns > call_site.slowest_ns:  # quicker than max
+                            call_site.slowest_ns = end_ns - begin_ns
                         marks.clear()
                         self._trace = None
                         self._begin_ns = self.sent_bytes = self.recv_bytes = self._span = 0
-                        site._free.append(self)
+                        call_site._free.append(self)
                         return
-                elif end_ns - begin_ns <= site.slowest_ns and site.histograms is not None:
-                    site.histograms.add(begin_ns, marks, end_ns, self.sent_bytes, self.recv_bytes, False)
+                elif end_ns - begin_ns <= call_site.slowest_ns and call_site.histograms is not None:
+                    call_site.histograms.add(begin_ns, marks, end_ns, self.sent_bytes, self.recv_bytes, False)
                     self._end()
                     return
             except (StructError, ValueError, TypeError, IndexError):
@@ -355,17 +355,17 @@ class HotRecorder(Generic[_Call]):
     def call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> _Call:
         """Begin a call: use it with `with`. The arguments are those of `ipcbench.trace.call`."""
         try:
-            site = self._local.entries[method if schema is RPC and not peer else (method, id(schema), peer)]
+            call_site = self._local.entries[method if schema is RPC and not peer else (method, id(schema), peer)]
         except (AttributeError, KeyError):
             return self._slow_call(method, schema, peer, trace_id)
-        untimed_left = site._untimed_left
+        untimed_left = call_site._untimed_left
         if untimed_left:  # as in `begin`, but quicker: under a budget, most calls take this path
-            site._untimed_left = untimed_left - 1
-            no_op: _Call = site._no_op
+            call_site._untimed_left = untimed_left - 1
+            no_op: _Call = call_site._no_op
             return no_op
         if trace_id is not None:
             return self._slow_call(method, schema, peer, trace_id)
-        call: _Call = site.begin()
+        call: _Call = call_site.begin()
         return call
 
     def _slow_call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> _Call:

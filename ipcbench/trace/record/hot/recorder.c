@@ -61,10 +61,10 @@ static PyObject *recorder_call(HotRecorder *self, PyObject *const *args, Py_ssiz
     if (named == NULL && 1 <= count && (count < 4 || (count == 4 && args[3] == Py_None))) {
         PyObject *entry = recorder_entry(self, args, count);
         if (entry != NULL) {
-            bool is_site = Py_IS_TYPE(entry, self->site_kind) || PyObject_TypeCheck(entry, &site_type);
-            PyObject *call = is_site ? site_begin((HotCallSite *)entry, NULL) : NULL;
-            if (is_site && !Py_IS_TYPE(entry, self->site_kind))
-                Py_XSETREF(self->site_kind, (PyTypeObject *)Py_NewRef(Py_TYPE(entry)));
+            bool is_call_site = Py_IS_TYPE(entry, self->call_site_kind) || PyObject_TypeCheck(entry, &call_site_type);
+            PyObject *call = is_call_site ? call_site_begin((HotCallSite *)entry, NULL) : NULL;
+            if (is_call_site && !Py_IS_TYPE(entry, self->call_site_kind))
+                Py_XSETREF(self->call_site_kind, (PyTypeObject *)Py_NewRef(Py_TYPE(entry)));
             Py_DECREF(entry);
             if (call != NULL || PyErr_Occurred()) return call;
         }
@@ -79,7 +79,7 @@ static int recorder_traverse(HotRecorder *self, visitproc visit, void *arg) {
     Py_VISIT(self->local);
     Py_VISIT(self->rpc);
     Py_VISIT(self->latest_entries);
-    Py_VISIT(self->site_kind);
+    Py_VISIT(self->call_site_kind);
     return 0;
 }
 
@@ -87,7 +87,7 @@ static int recorder_clear(HotRecorder *self) {
     Py_CLEAR(self->local);
     Py_CLEAR(self->rpc);
     Py_CLEAR(self->latest_entries);
-    Py_CLEAR(self->site_kind);
+    Py_CLEAR(self->call_site_kind);
     return 0;
 }
 

@@ -25,7 +25,7 @@ EXIT = {"do": "exit"}
 """The request that ends a worker with all its clean-up; it is not answered."""
 
 
-class Channel:
+class ControlConnection:
     """One end of a control connection."""
 
     def __init__(self, connection: Connection) -> None:
@@ -95,13 +95,13 @@ class Switchboard:
         """Return the variables that a worker's environment needs."""
         return {KEY_VARIABLE: self._key.hex()}
 
-    def accept(self, timeout_s: float) -> Channel | None:
+    def accept(self, timeout_s: float) -> ControlConnection | None:
         """Return the next worker's channel, or None if none comes in time; callers without the key are ignored."""
         deadline = deadline_ns(timeout_s)
         while (left_s := remaining_s(deadline)) and left_s > 0:
             self._socket.settimeout(left_s)
             try:
-                return Channel(self._listener.accept())
+                return ControlConnection(self._listener.accept())
             except TimeoutError:
                 return None
             except (AuthenticationError, EOFError, ConnectionError):
@@ -119,7 +119,7 @@ class Switchboard:
         self.close()
 
 
-def connect(address: str) -> Channel:
+def connect(address: str) -> ControlConnection:
     """Connect a worker to its coordinator, with the key from the environment.
 
     Raises:
@@ -132,6 +132,6 @@ def connect(address: str) -> Channel:
         host, _, port = address.rpartition(":")
         target, family = (host, int(port)), "AF_INET"
     try:
-        return Channel(Client(target, family=family, authkey=key))
+        return ControlConnection(Client(target, family=family, authkey=key))
     except (OSError, EOFError, AuthenticationError) as error:
         raise TrialError(f"no coordinator at {address}: {error}") from error
