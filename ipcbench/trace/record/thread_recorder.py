@@ -199,7 +199,9 @@ class ThreadRecorder:
         return self.sites.setdefault(key, CallSite(self, str(method), schema, peer))  # a signal handler may be first
 
     def take_slot(self, site: CallSite) -> int | None:
-        """Return the offset of a free slot in `site.segment`, which then holds the site's names; None if it is full."""
+        """Return the offset of a free slot in `site.segment`, which then holds the site's names; None if there is no
+        room.
+        """
         with self._lock:
             offset: int | None = None
             if site.segment is self.segment:
@@ -273,7 +275,9 @@ class ThreadRecorder:
         self._name_ids = itertools.count(1)
 
     def make_histograms(self, site: CallSite) -> MethodHistograms | _LateHistograms:
-        """Return the site's histograms, made when first needed; while some are being made, what keeps additions."""
+        """Return the site's histograms, made when first needed; while any are being made, return a stand-in that keeps
+        additions.
+        """
         with self._lock:
             if self._making:  # this is a signal handler's call
                 return _LateHistograms(site, self._late)
@@ -298,7 +302,7 @@ class ThreadRecorder:
                     self.lost_count += 1
 
     def close(self) -> None:
-        """Cut the files to what was used and unmap them; later calls are counted in memory."""
+        """Truncate the files to their used part and unmap them; later calls are counted in memory."""
         self.count_untimed()
         with self._lock:
             self._add_late()
