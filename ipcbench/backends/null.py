@@ -1,4 +1,5 @@
-"""Queues of `bytes` inside one process. This backend obeys every law, so it is the test double and a harness floor.
+"""Queues of `bytes` inside one process. This backend obeys every law, so it is the test double and a lower bound for
+real transports.
 
 Paths without waiting take no lock: appending to a deque, taking from it and replacing a tuple are atomic in Python. A
 thread that must wait counts itself among the sleepers before it looks again, and a thread that changes something looks
@@ -52,7 +53,7 @@ class _Channel:
         """Sleep until `ready()` is true.
 
         Raises:
-            TransportTimeout: it was not by then.
+            TransportTimeout: it was not within `timeout_s`.
         """
         with self.changed:
             self.sleepers += 1
@@ -200,7 +201,7 @@ class Null(Backend):
     """Queues inside one process."""
 
     name: ClassVar[str] = "null"
-    summary: ClassVar[str] = "queues inside one process: no transport at all, obeys every law; floor and test double"
+    summary: ClassVar[str] = "queues inside one process: no transport, obeys every law; lower bound and test double"
     capabilities: ClassVar[Capabilities] = Capabilities(
         deliveries=frozenset({"every_message", "latest_value"}),
         when_full="block",
@@ -216,7 +217,7 @@ class Null(Backend):
 
     @classmethod
     def probe(cls) -> None:
-        """Return: it is always available."""
+        """Do nothing: this backend is always available."""
 
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)

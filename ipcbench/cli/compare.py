@@ -36,7 +36,8 @@ _MAX_GATE_PERCENT = 1000.0
 @click.option(
     "--metrics",
     metavar="NAME,…",
-    help="Test only these figures, such as throughput; fewer figures make a sharper test.",
+    help="Test only these figures: latency-p50, latency-p99, decode-p50, round-trip-p50, round-trip-p99, throughput; "
+    "fewer figures make a sharper test.",
 )
 @click.option("--across-machines", is_flag=True, help="Allow runs of different machines.")
 @format_option("text", "markdown", "json")

@@ -55,7 +55,7 @@ _BACKENDS = "zmq,zmq-tcp,shm,pipe"
     type=int,
     default=None,
     metavar="N",
-    help="Replay only the first N calls of each client.",
+    help="Replay only the first N calls of each client; by default as many as the budget allows.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of the order in each round.")
 @format_option(*FORMATS)

@@ -27,10 +27,14 @@ _MAX_SLOWDOWN_PERCENT = 200
     different (A/A), and how often a known slow-down is found. Ten verdicts of each kind, on 20 rounds each, take about
     four minutes.""",
 )
-@click.option("--backend", default="shm", metavar="NAME", help="Backend to measure and to slow down (shm).")
-@click.option("--pairs", default=10, metavar="N", help="Verdicts of each kind (10).")
-@click.option("--rounds", default=20, metavar="N", help="Rounds of each comparison (20).")
-@click.option("--slowdowns", default="5,10,20", metavar="P,…", help="Slow-downs to look for, in percent (5,10,20).")
+@click.option(
+    "--backend", default="shm", show_default=True, metavar="NAME", help="Backend to measure and to slow down."
+)
+@click.option("--pairs", default=10, show_default=True, metavar="N", help="Verdicts of each kind.")
+@click.option("--rounds", default=20, show_default=True, metavar="N", help="Rounds of each comparison.")
+@click.option(
+    "--slowdowns", default="5,10,20", show_default=True, metavar="P,…", help="Slow-downs to look for, in percent."
+)
 @format_option("text", "json")
 def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str) -> int:
     """Measure, count, print."""

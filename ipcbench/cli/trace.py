@@ -48,7 +48,7 @@ def command() -> None:
 @click.option(
     "--html",
     metavar="FILE",
-    help="Write a page with plots to this file instead.",
+    help="Write a page with plots instead, to this file, which is created or replaced as a whole.",
 )
 def report(paths: tuple[str, ...], form: str, lang: str, rules: str, html: str | None) -> None:
     """Read the traces and print the report."""

@@ -35,7 +35,7 @@ _WINDOW_S = 2.0
     help="""Watch the application that records into DIR. For each method, show calls/s, p50, p99, MiB/s and where the
     time goes over the last two seconds, ten times a second. "In flight" is the mean number of calls under way.
 
-    Ctrl-C ends it. Into a pipe, or with --once, it prints one table after one interval.""",
+    Ctrl-C ends it. When its output is a pipe, or with --once, it prints one table after one interval.""",
 )
 @click.argument("folder", metavar="DIR")
 @click.option("--once", is_flag=True, help="Print one table after one interval, and exit.")

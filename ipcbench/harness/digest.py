@@ -158,10 +158,11 @@ class Digest:
         return max(1, -(-count // KEPT_SAMPLES))
 
     def throughput_per_s(self) -> float | None:
-        """Return the messages that every reader validated, over the time from the first receipt to the last by any.
+        """Return the rate at which every reader validated messages, between the first and the last receipt by any
+        reader.
 
-        N messages make N − 1 intervals. For latest_value, N is what the average reader read. None for a paced trial or
-        fewer than two messages.
+        N messages make N − 1 intervals. For latest_value, N is what the average reader read. None unless saturated, or
+        with fewer than two messages.
         """
         if self._trial.mode != "saturate":
             return None

@@ -57,7 +57,7 @@ class Group:
             raise
 
     def _compare_clocks(self) -> tuple[float, float]:
-        """Return the largest |offset| of a worker's clock to ours and the least delay seen with that worker, in ns.
+        """Return |offset| and least delay, in ns, of the worker whose offset is largest relative to that delay.
 
         Both come from the question and answer with the least delay (as NTP does); a true common clock shows an
         offset of at most half that delay.
@@ -76,7 +76,7 @@ class Group:
 
     @property
     def clocks_agree(self) -> bool:
-        """Return whether the workers' clocks and ours are one, as far as the questions can tell."""
+        """Return whether all workers share our clock, as far as the exchanges can tell."""
         return self.clock_offset_ns <= self.clock_delay_ns / 2
 
     def ask_one(self, index: int, question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -109,8 +109,8 @@ class Group:
                 raise self._launch.crashed(index, self._roles[index]) from error
 
     def hear(self, questions: dict[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any]]:
-        """Wait for all answers, until the first error. If several arrive at once, the end of a process is raised first:
-        it is what the others complain of.
+        """Wait for all answers, until the first error. If several arrive at once, a worker's death is raised first,
+        because the other errors follow from it.
 
         Raises:
             WorkerCrashed: a worker ended; names its role, exit code and last words.
@@ -151,7 +151,7 @@ class Group:
         return answer
 
     def all_pids(self) -> set[int]:
-        """Return the numbers of all of the group's processes on this host, a launcher included."""
+        """Return the process IDs of all of the group's processes on this host, a launcher included."""
         return {*self.pids.values(), *(process.pid for process in self._launch.started)}
 
     def end(self) -> None:

@@ -179,8 +179,8 @@ class Trial:
             self._answers = self._group.ask_all(question, self._plan.deadline_s())
         except WorkerTimeout as error:
             if self._trial.mode == "paced":
-                rate = f"{self._trial.rate_per_s:,.0f} messages/s are far too many for it"
-                raise WorkerTimeout(f"{error}: the transport hangs, or {rate}") from error
+                rate = f"{self._trial.rate_per_s:,.0f} messages/s"
+                raise WorkerTimeout(f"{error}: the transport hangs, or cannot sustain {rate}") from error
             raise
         self._probes = (self._probes[0], self._probe())
 

@@ -102,16 +102,19 @@ class _Judge:
 
     living_runs: tuple[str, ...]
     ended_runs: tuple[str, ...]
-    """Tokens of all runs that once had their lock; the living ones among them are asked about first."""
+    """Tokens of all runs that once had their lock, including the living ones, which `kept_because` tests first."""
     open_channels: tuple[str, ...]
     closed_channels: tuple[str, ...]
-    """Names of all channels that were once opened; the open ones among them are asked about first."""
+    """Names of all channels that were once opened, including the open ones, which `kept_because` tests first."""
     mapped: tuple[str, ...]
     """Names of the segments that some process has mapped."""
     now_s: float
 
     def kept_because(self, path: Path) -> str:
-        """Return why the entry must stay, or an empty text. A name that begins with that of a living one stays too."""
+        """Return why the entry must stay, or an empty text.
+
+        An entry whose name begins with that of a living run or an open channel stays too.
+        """
         try:
             status = path.lstat()
         except FileNotFoundError:

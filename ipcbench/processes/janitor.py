@@ -1,6 +1,7 @@
-"""A small process beside every run: when the run has ended, however it did, it kills what is left and removes it.
+"""A small process beside every run: when the run has ended, for whatever reason, it kills the processes that are left
+and removes their files.
 
-It reads process numbers from its standard input, one a line. The end of the input is the end of the run.
+It reads process IDs from its standard input, one per line. The end of the input is the end of the run.
 """
 
 from __future__ import annotations

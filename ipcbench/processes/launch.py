@@ -77,7 +77,7 @@ class Launch:
     started: list[subprocess.Popen[bytes]]
     output: IO[bytes]
     worker_pids: set[int] = field(default_factory=set)
-    """Process numbers that the workers reported; under `mpiexec` they are not our children."""
+    """Process IDs that the workers reported; under `mpiexec` they are not our children."""
 
     def first_dead(self) -> int | None:
         """Return the number of a worker whose process has ended, or of rank 0 if the MPI launcher has; else None."""
@@ -190,7 +190,7 @@ def gather(
         timeout_s: how long they may take.
 
     Returns:
-        Process number and control channel of each worker, by its index.
+        Process ID and control channel of each worker, by its index.
 
     Raises:
         WorkerCrashed: one ended before it connected.

@@ -1,4 +1,4 @@
-"""The directory of a run on this host, its lock, and the janitor that cleans up if the run cannot."""
+"""The directory of a run on this host, its lock, and the janitor that cleans up after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RunDir:
     """A run's private directory and its token; a context manager that leaves nothing behind.
 
     Attributes:
-        token: what every name of this run begins with, `ipcb-` and eight random digits.
+        token: what every name of this run begins with, `ipcb-` and eight random hexadecimal digits.
         path: the directory.
         probe_count: how far the placement probe's counter has got.
     """
@@ -51,7 +51,7 @@ class RunDir:
         return f"{self.token}-{self._channels}"
 
     def watch(self, pid: int) -> None:
-        """Have the janitor kill this process if the run cannot."""
+        """Have the janitor kill this process if it outlives the run."""
         if self._janitor.stdin is not None and self._janitor.poll() is None:
             self._janitor.stdin.write(f"{pid}\n".encode())
             self._janitor.stdin.flush()

@@ -129,8 +129,8 @@ KEYS: tuple[Key, ...] = (
         "pin", "pin", "CORES", "Cores of the processes: none, auto, or for the writer and each reader: 0,1,2.", _joined
     ),
     Key("touch", "touch", "PART", f"What a reader touches while timed: {', '.join(TOUCHES)}.", _text),
-    Key("window", "window_s", "TIME", "Least length of the measured window: 250ms.", _duration_s),
-    Key("warmup", "warmup_s", "TIME", "Least warm-up; it goes on until steady, up to four times this.", _duration_s),
+    Key("window", "window_s", "TIME", "Minimum length of the measured window: 250ms.", _duration_s),
+    Key("warmup", "warmup_s", "TIME", "Minimum warm-up; it goes on until steady, up to four times this.", _duration_s),
 )
 """Every key of a sweep file and every option of `ipcbench run` that says what to measure."""
 

@@ -160,7 +160,7 @@ class WriterCursors(Cursors):
         """Wait until every reader has finished with `count` messages; return `slowest()`.
 
         Raises:
-            TransportTimeout: a reader had not by then.
+            TransportTimeout: a reader had not within `timeout_s`.
             PeerLost: a reader died.
         """
         slowest = self.slowest()
@@ -215,7 +215,7 @@ class ReaderCursors(Cursors):
         """Wait until `ready()` is true; return False if the writer has closed and it is still false.
 
         Raises:
-            TransportTimeout: neither happened by then.
+            TransportTimeout: neither happened within `timeout_s`.
             PeerLost: the writer died.
         """
         words = self.words

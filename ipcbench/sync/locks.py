@@ -1,7 +1,7 @@
 """A channel's directory and its endpoint locks: which endpoints are open, and whether their processes still live.
 
 An endpoint lock is a file lock. The kernel releases it however the process dies, so it is never stale: there are no
-process numbers that may be reused, and no heartbeat.
+process IDs that may be reused, and no heartbeat.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ EXPORTERS: Mapping[str, Exporter] = {
     "github-latency": Exporter("github-action-benchmark, customSmallerIsBetter", "github", "as_github_latency"),
     "github-throughput": Exporter("github-action-benchmark, customBiggerIsBetter", "github", "as_github_throughput"),
     "hlog": Exporter("HdrHistogram log 1.3, a tag per series", "hlog", "as_hlog"),
-    "osu": Exporter("text as of the OSU micro-benchmarks, latency and bandwidth", "osu", "as_osu"),
+    "osu": Exporter("text in the format of the OSU micro-benchmarks, latency and bandwidth", "osu", "as_osu"),
     "perfetto": Exporter("Chrome JSON trace of the worst outliers, for ui.perfetto.dev", "chrome", "as_chrome"),
 }
 """Name of the format, as `ipcbench export --to` takes it → its exporter."""

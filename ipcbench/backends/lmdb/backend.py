@@ -1,4 +1,4 @@
-"""LMDB: a memory-mapped database; one write transaction a message, reads show the database's own pages.
+"""LMDB: a memory-mapped database; one write transaction per message, reads show the database's own pages.
 
 every_message: message n is the value of key n modulo `depth`. A reader keeps a read transaction (a snapshot) until it
 has read everything in the snapshot and asks for more. LMDB overwrites no page that a snapshot shows, so a view stays
@@ -228,7 +228,7 @@ class Lmdb(Backend):
     """Memory-mapped database."""
 
     name: ClassVar[str] = "lmdb"
-    summary: ClassVar[str] = "memory-mapped database (LMDB), one transaction a message, zero-copy reads"
+    summary: ClassVar[str] = "memory-mapped database (LMDB), one transaction per message, zero-copy reads"
     capabilities: ClassVar[Capabilities] = Capabilities(
         deliveries=frozenset({"every_message", "latest_value"}),
         when_full="block",

@@ -264,7 +264,7 @@ class Database:
             timeout_s: how long to wait.
 
         Raises:
-            TransportTimeout: there was no room by then.
+            TransportTimeout: there was no room within `timeout_s`.
             TransportError: the database refuses.
         """
 

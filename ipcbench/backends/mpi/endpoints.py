@@ -48,7 +48,7 @@ MOST_AHEAD = 64
 
 _ANNOUNCED, _RUNS = 2, 3  # words of the writer's line that the cursors leave free
 _STATE, _LEFT, _ENTERED = 1, 2, 3  # words of a reader's line, relative to its `consumed`
-_LEAVING, _HAS_LEFT = 1, 2  # `LEFT`: 0, then _LEAVING, then _HAS_LEFT + number of messages it takes part in
+_LEAVING, _HAS_LEFT = 1, 2  # `_LEFT`: 0, then _LEAVING, then _HAS_LEFT + number of messages it takes part in
 RUN_WORDS = 4
 _START, _LENGTH, _ABSENT, _ALL_ASKED = range(RUN_WORDS)
 
@@ -57,8 +57,8 @@ _MOST_LOOKS = 100
 
 _YIELDING_NS = 40_000
 """How long it then yields after each look, before it waits as `ipcbench.sync.wait` does. MPI itself waits like this, so
-processes on one core pass it on at once. Yielding for as long as the copy of a large message takes would halve the rate
-of four processes on two cores: a process that only yields still competes with one that is copying."""
+processes that share a core hand it over at once. Yielding for as long as the copy of a large message takes would halve
+the rate of four processes on two cores: a process that only yields still competes with one that is copying."""
 
 _LOOKS_PER_CLOCK = 16
 _NOWHERE = memoryview(bytearray(cursors_bytes(MAX_READERS))).cast("Q")
@@ -278,7 +278,7 @@ class MpiReader(Reader):
         return view
 
     def _await(self, timeout_s: float | None) -> None:
-        """Wait until the call for the next message may be entered; find up to which message this holds."""
+        """Wait until the call for the next message may be entered; store up to which message calls may be entered."""
         words, sequence = self._words, self._sequence
         deadline = deadline_ns(timeout_s) if self._elders else None
         if self._fenced:
@@ -335,7 +335,9 @@ class MpiReader(Reader):
         return True
 
     def _turn(self, published: int, deadline: int | None) -> int:
-        """Find the run of the next message and prepare for it; return up to which message it holds."""
+        """Find the run of the next message and prepare for it; return the first message number for which that no longer
+        holds.
+        """
         words, sequence = self._words, self._sequence
         runs, end = words[_RUNS], published
         while self._run < runs:
@@ -366,7 +368,9 @@ class MpiReader(Reader):
         self._view = memoryview(self._memory)[:length_bytes]
 
     def _await_elders(self, deadline: int | None) -> int:
-        """Wait until all earlier readers have entered the call; return for how many messages they have."""
+        """Wait until all earlier readers have entered the call; return the number of messages that all of them have
+        entered.
+        """
         words, sequence = self._words, self._sequence
 
         def entered() -> int:

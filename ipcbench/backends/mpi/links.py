@@ -12,7 +12,7 @@ from ipcbench.backend import Message
 from ipcbench.spec import ChannelSpec
 
 _SMALL = {"MPICH": (8000, 48), "Intel MPI": (2000, 48), "Open MPI": (128, 16)}
-"""Vendor → largest size and number of the messages of a process that MPI keeps for processes that have not called yet.
+"""Vendor → (largest size, number) of messages from one process that MPI buffers for receivers that have not called yet.
 Measured on one host: MPICH keeps 64 messages of 8 KiB less its header, Intel MPI over 200 of 2 KiB, Open MPI 4 KiB in
 all. With any other library, a message is never sent before all readers have asked for it."""
 

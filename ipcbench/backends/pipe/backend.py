@@ -1,4 +1,4 @@
-"""The standard library's own transport: one Unix stream socket per reader, as under `multiprocessing.Pipe`.
+"""The standard library's own transport: one Unix stream socket per reader, as used by `multiprocessing.Pipe`.
 
 Each reader listens in the channel's directory as soon as it opens, and the writer connects to all before its first
 message, so endpoints may open in any order and the kernel keeps what a reader has not asked for yet. A message is its
@@ -408,7 +408,7 @@ class Pipe(Backend):
     """Unix stream sockets, with the standard library only."""
 
     name: ClassVar[str] = "pipe"
-    summary: ClassVar[str] = "one Unix stream socket a reader, standard library only (as under multiprocessing.Pipe)"
+    summary: ClassVar[str] = "one Unix stream socket per reader, standard library only (like multiprocessing.Pipe)"
     capabilities: ClassVar[Capabilities] = Capabilities(
         deliveries=frozenset({"every_message", "latest_value"}),
         when_full="block",
@@ -424,7 +424,7 @@ class Pipe(Backend):
 
     @classmethod
     def probe(cls) -> None:
-        """Return: the package runs only on systems that have Unix sockets."""
+        """Do nothing: every supported system has Unix sockets."""
 
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)

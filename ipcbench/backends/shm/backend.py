@@ -1,7 +1,7 @@
 """Shared memory: a ring of slots for every_message, spare buffers for latest_value; reads copy nothing.
 
 Ring: slot k of `depth` holds `[sequence + 1][size][payload …]`. The writer fills a slot, then stores its first word. A
-reader that finds the expected number there may use the slot until its next read, where it says that it has finished.
+reader that finds the expected number there may use the slot until its next read, which marks the slot as finished.
 """
 
 from __future__ import annotations

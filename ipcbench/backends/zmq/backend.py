@@ -16,7 +16,7 @@ The end of the stream is the only message of two (empty) frames, so other messag
 looks like it.
 
 `latest_value` is a thread of the reader that reads every message and keeps the latest. ZMQ_CONFLATE cannot be used: its
-buffer drops a value that is written while the reader looks; if that was the last one, the reader waits in vain.
+buffer drops a value that is written while the reader looks; if that was the last one, the reader waits forever.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class SocketPair:
             check: called about every `_SLICE_MS`; returns whether to stop waiting, and raises if waiting is pointless.
 
         Raises:
-            TransportTimeout: there was no message by then.
+            TransportTimeout: no message came before `deadline`.
         """
         try:
             while True:
@@ -129,7 +129,7 @@ class SocketPair:
                 if self.liveness.is_check_due() and check():
                     return b""
                 if deadline is not None and now_ns() >= deadline:
-                    what = f"{self.liveness.role} of channel {self.channel.name!r}: nothing moved in time"
+                    what = f"{self.liveness.role} of channel {self.channel.name!r}: no progress before the time-out"
                     raise TransportTimeout(what) from again
         finally:
             socket.set(zmq.RCVTIMEO, _TRY_MS)

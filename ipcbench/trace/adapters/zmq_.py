@@ -1,4 +1,4 @@
-"""ZeroMQ sockets, recorded: one record a message, whatever the number of its frames.
+"""ZeroMQ sockets, recorded: one record per message, whatever the number of its frames.
 
 The object stays the same, only its class becomes one that records, so pollers and options go on working. It sends the
 same bytes unless `propagate` is set: then each message except a REP's reply ends with one more frame of 40 bytes, which

@@ -34,11 +34,11 @@ class Exporter:
 
 
 EXPORTERS: Mapping[str, Exporter] = {
-    "csv": Exporter("a row a call, under the column names of zmq_performance.log", "csv_rows"),
+    "csv": Exporter("one row per call, under the column names of zmq_performance.log", "csv_rows"),
     "prometheus": Exporter("Prometheus text: histograms and counters of all calls", "prometheus"),
     "otlp": Exporter("OpenTelemetry spans as OTLP JSON, a line per 500; with --endpoint sent by HTTP", "otlp"),
     "perfetto": Exporter("Perfetto protobuf, for ui.perfetto.dev", "perfetto", binary=True),
     "chrome": Exporter("Chrome trace JSON, for chrome://tracing and others", "chrome"),
-    "parquet": Exporter("Apache Parquet, a row a call; needs pyarrow", "parquet", binary=True),
+    "parquet": Exporter("Apache Parquet, one row per call; needs pyarrow", "parquet", binary=True),
 }
 """Name of the format → what writes it."""

@@ -1,4 +1,4 @@
-"""Calls as CSV, one row a call: the columns of zmq_performance.log by their old names, then the others."""
+"""Calls as CSV, one row per call: the columns of zmq_performance.log by their old names, then the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apache Parquet: a row a call, a column a stage; by pyarrow, which is optional."""
+"""Apache Parquet: one row per call, one column per stage; by pyarrow, which is optional."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def plain(name: str) -> str:
 
 
 class ZmqLines:
-    """zmq_performance.log: a header, then a row a call of the four stages of a remote call, at its client."""
+    """zmq_performance.log: a header, then one row per call with the four stages of a remote call, at its client."""
 
     def __init__(self, transport: str = "IPC") -> None:
         self.left_out_count = 0

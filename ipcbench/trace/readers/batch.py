@@ -67,7 +67,7 @@ class Batch:
             and its wait for the receiver, after the call's own time.
         key: a hash of trace id and span id, the same at both sides; 0 for a call without; None if no call has one.
         boot: the clock of `begin_ns`.
-        layouts: texts of buffers (ipcbench/trace/record/buffers.py), into which `layout` points; "" for unknown.
+        layouts: texts of buffers (ipcbench/trace/buffers.py), into which `layout` points; "" for unknown.
         layout: None if no call's buffers are known.
         offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
     """

@@ -8,7 +8,8 @@
            24  span id    0: there is no record to join
            32  sent_ns    when the request was sent
 
-All little-endian. In text, at the edges, it is a W3C `traceparent`, which has neither clock nor stamp.
+All little-endian. As text, for systems other than ipcbench, it is a W3C `traceparent`, which has neither clock nor time
+stamp.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def _new_ids() -> tuple[int, int]:
 
 
 def _boot_id() -> str:
-    """Return what tells a boot of a host from every other, as far as it is known."""
+    """Return an identifier of this boot of the host; a constant where the system has none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

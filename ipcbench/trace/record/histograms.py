@@ -18,7 +18,7 @@ BLOCK_BYTES = -(-HISTOGRAMS_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATI
 
 
 class HistogramsFile:
-    """A file of histograms, one block a method; it grows by whole blocks, each allocated before it is mapped.
+    """A file of histograms, one block per method; it grows by whole blocks, each allocated before it is mapped.
 
     Raises:
         OSError: no permission, or the file exists.

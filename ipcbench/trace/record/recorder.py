@@ -92,7 +92,7 @@ class Recorder(HotRecorder[Call]):
         return thread
 
     def renew(self) -> None:
-        """Go on in the child after a fork, with new files."""
+        """Continue in the child after a fork, with new files."""
         self._lock = threading.RLock()  # another thread may have held the old one, and does not exist here
         for thread in list(self._threads):
             thread.renew()
@@ -101,7 +101,7 @@ class Recorder(HotRecorder[Call]):
             thread_exit.pid = os.getpid()
 
     def close(self) -> None:
-        """End recording and cut the files to what was used. Calls under way, and later ones, are not recorded."""
+        """End recording and truncate the files to their used part. Calls under way and later ones are not recorded."""
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
@@ -130,7 +130,7 @@ class _Disabled(Recorder):
 
 
 class _Unresolved(_Disabled):
-    """Stands until the first call: then the environment variable decides."""
+    """Placeholder until the first call, when the environment variable decides."""
 
     enabled = True
 

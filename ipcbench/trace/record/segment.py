@@ -1,7 +1,7 @@
 """Segments: preallocated, memory-mapped files into which one thread puts records.
 
-A file is allocated in full before it is mapped: a write through a mapping that meets a full disk would end the process
-by a signal.
+A file is allocated in full before it is mapped: a write through a mapping that meets a full disk would kill the process
+with a signal (SIGBUS).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SegmentWriter(Slots):
         self.path = path
 
     def close(self) -> None:
-        """Unmap the file, and cut off what was never used.
+        """Unmap the file, and truncate it to its used part.
 
         Raises:
             OSError: the file cannot be changed any more; what was recorded is in it all the same.

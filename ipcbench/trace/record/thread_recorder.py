@@ -200,7 +200,9 @@ class ThreadRecorder:
         return self.call_sites.setdefault(key, made)  # a signal handler may be first
 
     def take_slot(self, call_site: CallSite) -> int | None:
-        """Return the offset of a free slot in the call site's segment, which then holds its names; None if full."""
+        """Return the offset of a free slot in the call site's segment, which then holds its names; None if there is no
+        room.
+        """
         with self._lock:
             offset: int | None = None
             if call_site.segment is self.segment:
@@ -274,7 +276,9 @@ class ThreadRecorder:
         self._name_ids = itertools.count(1)
 
     def make_histograms(self, call_site: CallSite) -> MethodHistograms | _LateHistograms:
-        """Return a call site's histograms, made when first needed; while some are being made, what keeps additions."""
+        """Return the site's histograms, made when first needed; while any are being made, return a stand-in that keeps
+        additions.
+        """
         with self._lock:
             if self._making:  # this is a signal handler's call
                 return _LateHistograms(call_site, self._late)
@@ -299,7 +303,7 @@ class ThreadRecorder:
                     self.lost_count += 1
 
     def close(self) -> None:
-        """Cut the files to what was used and unmap them; later calls are counted in memory."""
+        """Truncate the files to their used part and unmap them; later calls are counted in memory."""
         self.count_untimed()
         with self._lock:
             self._add_late()

@@ -309,7 +309,7 @@ static PyMethodDef no_op_methods[] = {
 
 PyTypeObject no_op_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.trace.record.hot._c.HotNoOp",
-    .tp_doc = "A call that is not timed: every mark is accepted, no_op happens.",
+    .tp_doc = "A call that is not timed: every mark is accepted, nothing happens.",
     .tp_base = &call_type,
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_init = no_op_init,

@@ -71,7 +71,7 @@ static PyObject *slots_take(Slots *self, PyObject *Py_UNUSED(none)) {
 
 static PyMethodDef slots_methods[] = {
     {"take", (PyCFunction)slots_take, METH_NOARGS, "Return the offset of the next free slot; at `limit` or above there is none."},
-    {"release", (PyCFunction)mapped_release, METH_NOARGS, "Let go of the buffer; there are no free slots any more."},
+    {"release", (PyCFunction)mapped_release, METH_NOARGS, "Release the buffer; no free slots remain."},
     {NULL},
 };
 
@@ -199,7 +199,7 @@ static PyMethodDef histograms_methods[] = {
      "Add one call: its begin, the ends of all stages but the last (at most 6), its end, its bytes, and whether it failed."},
     {"add_untimed", (PyCFunction)histograms_add_untimed, METH_O, "Add a number of calls that were not timed."},
     {"put", (PyCFunction)histograms_put, METH_NOARGS, "Write the sums."},
-    {"release", (PyCFunction)mapped_release, METH_NOARGS, "Let go of the buffer; no_op can be added any more."},
+    {"release", (PyCFunction)mapped_release, METH_NOARGS, "Release the buffer; nothing more can be added."},
     {NULL},
 };
 

@@ -60,7 +60,7 @@ class Slots:
         self.take = itertools.count(HEADER_BYTES, RECORD_BYTES).__next__
 
     def release(self) -> None:
-        """Let go of the buffer; there are no free slots any more."""
+        """Release the buffer; no free slots remain."""
         self.limit = 0
 
 
@@ -121,7 +121,7 @@ class HotHistograms:
         PACK_SUMS(self.buffer, self._sums_at, *sums)
 
     def release(self) -> None:
-        """Let go of the buffer; nothing can be added any more."""
+        """Release the buffer; nothing more can be added."""
         self._cells.release()
 
 
