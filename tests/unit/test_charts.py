@@ -64,7 +64,6 @@ def test_a_line_has_the_figures_of_the_tables_with_their_intervals(run: Run, fou
     for name, point in (("shm", series_of(chart, "shm").points[1]), ("zmq", series_of(chart, "zmq").points[0])):
         size = {521.0: 10, 55_039.0: 1000}[point.x]
         interval = cells[name, size].latency_p50_ns
-        assert interval is not None
         expected = (interval.low / 1e3, interval.estimate / 1e3, interval.high / 1e3)
         assert (point.low, point.y, point.high) == pytest.approx(expected)
         assert any("µs [" in line for line in point.lines)

@@ -97,13 +97,13 @@ def test_an_open_channel_stays_and_so_does_its_run(host: tuple[Path, Path]) -> N
         "ipcb-a-1": open_words,
         "ipcb-a-2": "",
     }
-    lock.leave()
+    lock.release()
     assert set(reasons().values()) == {""}
 
 
 def test_a_channel_that_was_opened_and_left_goes_at_once(host: tuple[Path, Path]) -> None:
     (host[0] / "ipcb-lone").mkdir()
-    EndpointLock(host[0] / "ipcb-lone", "writer").leave()
+    EndpointLock(host[0] / "ipcb-lone", "writer").release()
     assert reasons() == {"ipcb-lone": ""}
 
 

@@ -99,10 +99,7 @@ def test_progress_in_a_pipe_is_plain_lines(capsys: pytest.CaptureFixture[str]) -
         show(PROGRESS)
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.splitlines() == [
-        "[ 3/40] round 1/3  shm dict 10 paced  p50 14.2 µs",
-        "warning: zmq failed: [why]",
-    ]
+    assert shown.err.splitlines() == ["[ 3/40] round 1/3  shm dict 10 paced  p50 14.2 µs", "warning: zmq failed: [why]"]
 
 
 class Terminal(io.StringIO):

@@ -165,7 +165,6 @@ def test_thinned_columns_are_joined_by_the_intended_time() -> None:
         "reader-0.latency_ns": np.full(30, 70),
     }
     rows = matched_rows(columns, "reader-0")
-    assert rows is not None
     assert (rows.reader * 2).tolist() == (rows.writer * 3).tolist() == list(range(0, 60, 6))
     assert matched_rows(columns, "reader-1") is None
     assert matched_rows({**columns, "reader-0.latency_ns": np.full(29, 70)}, "reader-0") is None

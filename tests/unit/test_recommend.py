@@ -66,10 +66,7 @@ def texts(found: Recommendation) -> str:
 def test_a_clear_winner(tmp_path: Path) -> None:
     found = answer(tmp_path, {"a": Cell(10_000.0), "b": Cell(30_000.0)})
     assert (found.outcome, found.backend, found.sureness) == ("clear", "a", "high")
-    assert found.expected is not None
-    assert found.expected.latency_p50_ns is not None
     assert found.expected.latency_p50_ns.estimate == pytest.approx(10_000, rel=0.02)
-    assert found.runner_up is not None
     assert found.runner_up.backend == "b"
     assert found.runner_up.ratio.estimate == pytest.approx(3.0, rel=0.05)
     assert found.trial_ids == tuple(range(12))
@@ -187,12 +184,10 @@ def test_between_measured_sizes_it_is_interpolated_and_said_so(
 ) -> None:
     found = answer(tmp_path, CROSSING, Question(size))
     assert (found.outcome, found.backend) == ("clear", backend)
-    assert found.runner_up is not None
     assert found.runner_up.ratio.estimate == pytest.approx(ratio, rel=0.05)
     interpolated = f"{size:,} B was not measured: interpolated between 1,024 B and 16,384 B"
     assert (interpolated in texts(found)) == (size != 1000), "a size just beside a measured one counts as it"
     (crossing,) = found.crossovers
-    assert crossing.payload_bytes is not None
     assert crossing.payload_bytes.estimate == pytest.approx(4096, rel=0.1)
     assert found.changes[0] == crossing.sentence()
 
