@@ -94,6 +94,14 @@ def parts(mode: str = "", role: str = "", **changes: Any) -> Callable[[TrialResu
     return change
 
 
+CELLS = {
+    ("shm", 10): Cell(10_000.0, 300_000.0),
+    ("zmq", 10): Cell(30_000.0, 100_000.0),
+    ("shm", 1000): Cell(40_000.0, 90_000.0),
+    ("zmq", 1000): Cell(90_000.0, 20_000.0),
+}
+
+
 def sweep_of(**changes: Any) -> SweepSpec:
     """Return a sweep of one-way trials without a control."""
     return SweepSpec(**{"modes": ("paced", "saturate"), "control": False, **changes})

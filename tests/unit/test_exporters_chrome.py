@@ -14,8 +14,8 @@ import pytest
 
 from ipcbench.errors import StoreError
 from ipcbench.results.store import Run
-from tests.unit.builders import make_run, paced, trial
-from tests.unit.test_exporters import ALL_MODES, CELLS, store, text_of
+from tests.unit.builders import CELLS, make_run, paced, trial
+from tests.unit.test_exporters import ALL_MODES, store, text_of
 
 MOMENT = {"pid": {"type": "integer"}, "tid": {"type": "integer"}, "ts": {"type": "number", "minimum": 0}}
 COMMON = {**MOMENT, "name": {"type": "string"}, "cat": {"const": "ipcbench"}}

@@ -17,8 +17,8 @@ from ipcbench.analysis.exporters.common import matched_rows
 from ipcbench.analysis.exporters.hlog import encode
 from ipcbench.results.store import Run
 from ipcbench.stats.histogram import Histogram
-from tests.unit.builders import START_NS, make_run, paced, saturate, trial
-from tests.unit.test_exporters import ALL_MODES, CELLS, store, text_of
+from tests.unit.builders import CELLS, START_NS, make_run, paced, saturate, trial
+from tests.unit.test_exporters import ALL_MODES, store, text_of
 
 
 @pytest.fixture

@@ -15,15 +15,7 @@ from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_tex
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.results.model import TrialResult
 from ipcbench.util.units import format_significant
-from tests.unit.builders import MACHINE, Cell, Terminal, make_run
-
-CELLS = {
-    ("shm", 10): Cell(10_000.0, 300_000.0),
-    ("zmq", 10): Cell(30_000.0, 100_000.0),
-    ("shm", 1000): Cell(40_000.0, 90_000.0),
-    ("zmq", 1000): Cell(90_000.0, 20_000.0),
-}
-
+from tests.unit.builders import CELLS, MACHINE, Cell, Terminal, make_run
 
 GOLDEN = """\
 run: 20260102T030405Z-0a1b2c, complete, 3 rounds done, seed 1
