@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,31 @@ class Cell:
     change: Callable[[TrialResult], TrialResult] = field(default=lambda trial: trial)
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def parts(mode: str = "", role: str = "", **changes: Any) -> Callable[[TrialResult], TrialResult]:
+    """Return what changes these fields of the endpoints of a role, in the trials of a mode; without names, of all."""
+
+    def change(trial: TrialResult) -> TrialResult:
+        if mode not in {"", trial.spec.mode}:
+            return trial
+        changed = (replace(part, **changes) if part.role.startswith(role) else part for part in trial.endpoints)
+        return replace(trial, endpoints=tuple(changed))
+
+    return change
+
+
+CELLS = {
+    ("shm", 10): Cell(10_000.0, 300_000.0),
+    ("zmq", 10): Cell(30_000.0, 100_000.0),
+    ("shm", 1000): Cell(40_000.0, 90_000.0),
+    ("zmq", 1000): Cell(90_000.0, 20_000.0),
+}
+
+
 def sweep_of(**changes: Any) -> SweepSpec:
     """Return a sweep of one-way trials without a control."""
     return SweepSpec(**{"modes": ("paced", "saturate"), "control": False, **changes})
@@ -87,14 +113,19 @@ def trial(sweep: SweepSpec, backend: str, size: int, mode: Mode, round_index: in
     return TrialResult(trial_id, spec, "ok", "", 1.7e9 + trial_id, 0.5, conditions=conditions())
 
 
+def times(generator: np.random.Generator, median_ns: float, spread: float, count: int) -> np.ndarray:
+    """Return log-normal times of that exact median."""
+    logs = generator.standard_normal(count) * spread
+    return (median_ns * np.exp(logs - np.median(logs))).astype(np.int64)
+
+
 def paced(plain: TrialResult, latency_ns: float, spread: float, count: int = 350) -> tuple[TrialResult, dict[str, Any]]:
     """Return the trial with log-normal latencies of that exact median at every reader, and its columns."""
     generator = np.random.default_rng(plain.trial_id)
     sent = START_NS + np.arange(count) * 1_000_000
     columns = {"writer.intended_ns": sent, "writer.sent_ns": sent + 60, "writer.write_ns": np.full(count, 900)}
     for index in range(plain.spec.readers):
-        logs = generator.standard_normal(count) * spread
-        latencies = (latency_ns * np.exp(logs - np.median(logs))).astype(np.int64)
+        latencies = times(generator, latency_ns, spread, count)
         columns[f"reader-{index}.sequence"] = np.arange(count) + 10
         columns[f"reader-{index}.received_ns"] = sent + latencies
         columns[f"reader-{index}.latency_ns"] = latencies
@@ -103,16 +134,12 @@ def paced(plain: TrialResult, latency_ns: float, spread: float, count: int = 350
         endpoint(f"reader-{index}", messages_count=count, latency=quantiles(latency_ns, count))
         for index in range(plain.spec.readers)
     )
-    rate = plain.spec.rate_per_s
-    return replace(
-        plain, endpoints=(endpoint("writer", messages_count=count), *readers), achieved_rate_per_s=rate
-    ), columns
+    endpoints = (endpoint("writer", messages_count=count), *readers)
+    return replace(plain, endpoints=endpoints, achieved_rate_per_s=plain.spec.rate_per_s), columns
 
 
 def pingpong(plain: TrialResult, trip_ns: float, spread: float, count: int = 350) -> tuple[TrialResult, dict[str, Any]]:
-    generator = np.random.default_rng(plain.trial_id)
-    logs = generator.standard_normal(count) * spread
-    trips = (trip_ns * np.exp(logs - np.median(logs))).astype(np.int64)
+    trips = times(np.random.default_rng(plain.trial_id), trip_ns, spread, count)
     columns = {"writer.sent_ns": START_NS + np.cumsum(trips), "writer.round_trip_ns": trips}
     writer = endpoint("writer", call=None, round_trip=quantiles(trip_ns, count))
     readers = tuple(endpoint(f"reader-{index}", call=None) for index in range(plain.spec.readers))
@@ -131,10 +158,10 @@ def saturate(plain: TrialResult, rate_per_s: float, count: int = 500) -> tuple[T
     return replace(plain, endpoints=(writer, *readers), throughput_per_s=rate_per_s), columns
 
 
-def failed(plain: TrialResult, reason: str = "reader-0 ended with exit code 1") -> TrialResult:
+def failed(plain: TrialResult) -> TrialResult:
     """Return the trial as a failed one that nonetheless carries tempting figures."""
     tempting, _ = saturate(plain, 1e9) if plain.spec.mode == "saturate" else paced(plain, 1.0, 0.0)
-    return replace(tempting, status="failed", reason=reason)
+    return replace(tempting, status="failed", reason="reader-0 ended with exit code 1")
 
 
 def run_info(sweep: SweepSpec, **changes: Any) -> RunInfo:
@@ -157,35 +184,30 @@ def run_info(sweep: SweepSpec, **changes: Any) -> RunInfo:
     return replace(info, **changes)
 
 
-def make_run(
-    path: Path, cells: dict[tuple[str, int], Cell], sweep: SweepSpec | None = None, **info_changes: Any
-) -> Run:
-    """Store a run of those cells, (backend, size) → Cell, and return it as read back."""
-    names = dict.fromkeys(name for name, _ in cells)
-    sizes = tuple(dict.fromkeys(size for _, size in cells))
-    sweep = sweep or sweep_of(backends=tuple(names), sizes=sizes, readers=1)
-    with RunWriter.create(path, run_info(sweep, **info_changes)) as writer:
-        rounds = max(len(cell.factors) for cell in cells.values())
-        for round_index in range(rounds):
+def make_run(path: Path, cells: dict[tuple[str, int], Cell], sweep: SweepSpec | None = None, **changes: Any) -> Run:
+    """Store a run of those cells, (backend, size) → Cell, and return it as read back; the changes are fields of its
+    sweep, by default of one reader, and of its `RunInfo`.
+    """
+    wanted = {each.name: changes.pop(each.name) for each in fields(SweepSpec) if each.name in changes}
+    names, sizes = (tuple(dict.fromkeys(part)) for part in zip(*cells, strict=True))
+    usual = {"backends": names, "sizes": sizes, "readers": 1}
+    sweep = replace(sweep, **wanted) if sweep else sweep_of(**{**usual, **wanted})
+    with RunWriter.create(path, run_info(sweep, **changes)) as writer:
+        for round_index in range(max(len(cell.factors) for cell in cells.values())):
             for (backend, size), cell in cells.items():
-                for mode in sweep.modes:
-                    if round_index < len(cell.factors):
-                        _store(writer, sweep, backend, size, mode, round_index, cell)
+                for mode in sweep.modes if round_index < len(cell.factors) else ():
+                    plain = trial(sweep, backend, size, mode, round_index, writer.next_trial_id)
+                    writer.append(*_measured(replace(plain, notes=cell.notes), cell, cell.factors[round_index]))
     return load_run(path)
 
 
-def _store(
-    writer: RunWriter, sweep: SweepSpec, backend: str, size: int, mode: Mode, round_index: int, cell: Cell
-) -> None:
-    factor = cell.factors[round_index]
-    plain = replace(trial(sweep, backend, size, mode, round_index, writer.next_trial_id), notes=cell.notes)
+def _measured(plain: TrialResult, cell: Cell, factor: float) -> tuple[TrialResult, dict[str, Any]]:
     if factor == 0:
-        writer.append(failed(plain))
-        return
-    if mode == "paced":
+        return failed(plain), {}
+    if plain.spec.mode == "paced":
         result, columns = paced(plain, cell.latency_ns * factor, cell.spread)
-    elif mode == "pingpong":
+    elif plain.spec.mode == "pingpong":
         result, columns = pingpong(plain, cell.round_trip_ns * factor, cell.spread)
     else:
         result, columns = saturate(plain, cell.rate_per_s * factor)
-    writer.append(cell.change(result), columns)
+    return cell.change(result), columns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import signal
 import sys
@@ -17,6 +16,7 @@ from ipcbench.cli.progress import progress_display
 from ipcbench.cli.run import command as run_command
 from ipcbench.harness.sweep import Progress
 from ipcbench.sweeps.load import KEYS, builtin_sweeps
+from tests.unit.builders import Terminal
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +66,9 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert main(["list"]) == code
     shown = capsys.readouterr()
     assert shown.out == ""
-    lines = [line for line in shown.err.splitlines() if line]  # click ends the line of `^C`
-    assert len(lines) == 1
-    assert lines[0].startswith("ipcbench: error: ")
-    assert " ".join(str(error).split()) in lines[0]
+    (line,) = filter(None, shown.err.splitlines())  # click ends the line of `^C`
+    assert line.startswith("ipcbench: error: ")
+    assert " ".join(str(error).split()) in line
 
 
 def test_a_defect_of_ours_is_not_dressed_up_as_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +83,7 @@ def test_a_broken_third_party_backend_hides_no_other(
     monkeypatch.setattr(registry, "names", lambda: ("shm", "no_such_module:Thing"))
     assert main(["list", "--format", "json"]) == 0
     sound, broken = json.loads(capsys.readouterr().out)
-    assert sound["available"]
-    assert not broken["available"]
+    assert (sound["available"], broken["available"]) == (True, False)
     assert "no_such_module" in broken["reason"]
     assert main(["list"]) == 0
     assert "UNAVAILABLE" in capsys.readouterr().out
@@ -99,15 +97,7 @@ def test_progress_in_a_pipe_is_plain_lines(capsys: pytest.CaptureFixture[str]) -
         show(PROGRESS)
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.splitlines() == [
-        "[ 3/40] round 1/3  shm dict 10 paced  p50 14.2 µs",
-        "warning: zmq failed: [why]",
-    ]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+    assert shown.err.splitlines() == ["[ 3/40] round 1/3  shm dict 10 paced  p50 14.2 µs", "warning: zmq failed: [why]"]
 
 
 @pytest.mark.parametrize("colour", [True, False])
@@ -116,16 +106,13 @@ def test_progress_on_a_terminal_is_a_bar_and_its_colour_can_be_forbidden(
 ) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "120")
-    if not colour:
-        monkeypatch.setenv("NO_COLOR", "1")
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "120", **({} if colour else {"NO_COLOR": "1"})}.items():
+        monkeypatch.setenv(name, value)
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress_display() as show:
         show(PROGRESS)
     text = terminal.getvalue()
-    assert "3/40" in text
-    assert "shm dict 10 paced  p50 14.2 µs" in text
-    assert "warning: zmq failed: [why]" in text
+    for words in ("3/40", "shm dict 10 paced  p50 14.2 µs", "warning: zmq failed: [why]"):
+        assert words in text
     assert ("\x1b[33m" in text) == colour

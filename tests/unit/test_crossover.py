@@ -18,20 +18,24 @@ from ipcbench.analysis.summary.curves import Curve, CurvePoint, curves, families
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.results.store import Run
 from ipcbench.stats.estimates import Estimate
-from tests.unit.builders import Cell, make_run, sweep_of
+from tests.unit.builders import Cell, make_run
 
 SIZES = (1024, 4096, 65_536, 262_144)
+FAILED = Cell(10.0, factors=(0.0, 0.0, 0.0))
 
 
-def run_of(path: Path, laws: dict[str, tuple[float, float]], sizes=SIZES, modes=("paced",), **changes) -> Run:
+def plain_run(path: Path, cells: dict[tuple[str, int], Cell], modes=("paced",)) -> Run:
+    return make_run(path, cells, payload="bytes", codec="raw", modes=modes)
+
+
+def run_of(path: Path, laws: dict[str, tuple[float, float]], sizes=SIZES, modes=("paced",)) -> Run:
     """Store a run whose latencies are `base · (size / 1024)^exponent`: straight lines on logarithmic axes."""
     cells = {
-        (name, size): Cell(base * (size / 1024) ** power, 1e9 / (base * (size / 1024) ** power), **changes)
+        (name, size): Cell(base * (size / 1024) ** power, 1e9 / (base * (size / 1024) ** power))
         for size in sizes
         for name, (base, power) in laws.items()
     }
-    sweep = sweep_of(backends=tuple(laws), sizes=sizes, readers=1, payload="bytes", codec="raw", modes=modes)
-    return make_run(path / "run", cells, sweep)
+    return plain_run(path / "run", cells, modes=modes)
 
 
 def of(run: Run, axis: str = "latency") -> list[Crossover]:
@@ -43,7 +47,6 @@ def test_the_place_is_found_and_the_interval_holds_it(tmp_path: Path) -> None:
     for axis, better in (("latency", "the lower one-way latency"), ("throughput", "the higher throughput")):
         (found,) = of(run, axis)
         assert (found.below, found.above) == (("a",), ("b",))
-        assert found.payload_bytes is not None
         assert found.payload_bytes.estimate == pytest.approx(16_384, rel=0.05)
         assert found.payload_bytes.low < 16_384 < found.payload_bytes.high
         assert found.range_bytes == (4096, 65_536)
@@ -75,16 +78,10 @@ def test_two_that_are_alike(tmp_path: Path) -> None:
 
 
 def test_an_overtaking_that_is_clear_on_one_side_only_is_not_claimed(tmp_path: Path) -> None:
-    cells = {
-        ("a", 1024): Cell(10_000.0),
-        ("b", 1024): Cell(40_000.0),
-        ("a", 8192): Cell(40_500.0, factors=(1.0, 1.3, 0.8)),
-        ("b", 8192): Cell(40_000.0, factors=(1.0, 1.3, 0.8)),
-    }
-    sweep = sweep_of(backends=("a", "b"), sizes=(1024, 8192), readers=1, payload="bytes", codec="raw", modes=("paced",))
-    (found,) = of(make_run(tmp_path / "run", cells, sweep))
-    assert found.payload_bytes is None
-    assert found.clear_of_sizes == (1, 2)
+    cells = {("a", 1024): Cell(10_000.0), ("b", 1024): Cell(40_000.0)}
+    cells |= {(name, 8192): Cell(p50, factors=(1.0, 1.3, 0.8)) for name, p50 in (("a", 40_500.0), ("b", 40_000.0))}
+    (found,) = of(plain_run(tmp_path / "run", cells))
+    assert (found.payload_bytes, found.clear_of_sizes) == (None, (1, 2))
 
 
 def test_one_size_has_no_range(tmp_path: Path) -> None:
@@ -92,13 +89,9 @@ def test_one_size_has_no_range(tmp_path: Path) -> None:
 
 
 def test_a_failed_cell_takes_part_in_no_crossover(tmp_path: Path) -> None:
-    cells = {
-        **{("a", size): Cell(10_000.0) for size in SIZES},
-        **{("b", size): Cell(30_000.0) for size in SIZES[:3]},
-        ("b", SIZES[3]): Cell(10.0, factors=(0.0, 0.0, 0.0)),
-    }
-    sweep = sweep_of(backends=("a", "b"), sizes=SIZES, readers=1, payload="bytes", codec="raw", modes=("paced",))
-    (found,) = of(make_run(tmp_path / "run", cells, sweep))
+    cells = {(name, size): Cell(p50) for size in SIZES for name, p50 in (("a", 10_000.0), ("b", 30_000.0))}
+    cells["b", SIZES[3]] = FAILED
+    (found,) = of(plain_run(tmp_path / "run", cells))
     assert (found.payload_bytes, found.range_bytes) == (None, (1024, 65_536))
 
 
@@ -142,7 +135,6 @@ def test_where_noise_crosses_often_the_interval_reaches_over_all_of_it() -> None
     a = curve("a", {100: 1.0, 1000: 3.02, 10_000: 2.98, 100_000: 9.0}, 0.02, generator)
     b = curve("b", {100: 3.0, 1000: 3.0, 10_000: 3.0, 100_000: 3.0}, 0.02, generator)
     (found,) = pair_crossovers(a, b, "latency", 0.0, "")
-    assert found.payload_bytes is not None
     assert found.payload_bytes.low < 1100
     assert found.payload_bytes.high > 9000
 
@@ -153,7 +145,6 @@ def test_estimates_without_spread_cross_at_a_point() -> None:
         return Curve(name, tuple(points))
 
     (found,) = pair_crossovers(exact("a", {0: 1.0, 100: 4.0}), exact("b", {0: 2.0, 100: 2.0}), "cpu", 0.0, "")
-    assert found.payload_bytes is not None
     assert (found.payload_bytes.low, found.payload_bytes.high) == pytest.approx((10.0, 10.0))
 
 
@@ -163,7 +154,6 @@ def test_lead_changes_name_all_that_share_the_lead(tmp_path: Path) -> None:
     (family,) = families(summary)
     (found,) = lead_changes(family, "latency", summary.noise_ratios["latency"])
     assert (found.below, found.above) == (("a",), ("b", "c"))
-    assert found.payload_bytes is not None
     assert found.payload_bytes.estimate == pytest.approx(16_384, rel=0.05)
 
 
@@ -194,13 +184,11 @@ def test_mixing_halves_the_variance_of_two_equal_ones() -> None:
 
 def test_a_leader_without_a_figure_at_the_size_before_makes_no_crossover(tmp_path: Path) -> None:
     """b takes the lead at the third size and failed at the two before; a failed where b leads."""
-    failed = Cell(10.0, factors=(0.0, 0.0, 0.0))
     for number, gone in enumerate((("b", SIZES[1]), ("a", SIZES[2]))):
         cells = {("a", size): Cell(5_000.0) for size in SIZES[:2]} | {("a", size): Cell(90_000.0) for size in SIZES[2:]}
         cells |= {("b", size): Cell(20_000.0) for size in SIZES}
-        cells |= {("b", SIZES[0]): failed, gone: failed}
-        sweep = sweep_of(backends=("a", "b"), sizes=SIZES, readers=1, payload="bytes", codec="raw", modes=("paced",))
-        summary = summarise(make_run(tmp_path / str(number), cells, sweep))
+        cells |= {("b", SIZES[0]): FAILED, gone: FAILED}
+        summary = summarise(plain_run(tmp_path / str(number), cells))
         (family,) = families(summary)
         assert lead_changes(family, "latency", summary.noise_ratios["latency"]) == ()
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,60 +14,44 @@ from ipcbench.analysis.findings import RULES, Finding, explain
 from ipcbench.analysis.report.render import FINDINGS_TITLE, as_markdown, as_text
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.analysis.summary.summary import summarise
-from ipcbench.results.model import EndpointResult, Floor, TrialResult
-from ipcbench.results.store import Run
-from tests.unit.builders import MACHINE, Cell, make_run, quantiles, sweep_of, usage
+from ipcbench.results.model import Floor, TrialResult
+from ipcbench.results.store import Run, load_run
+from tests.unit.builders import MACHINE, START_NS, Cell, make_run, parts, quantiles, usage
 
 SIZE = 2**20
 THRESHOLDS = {rule.name: rule.threshold for rule in RULES}
-Change = Callable[[EndpointResult], EndpointResult]
 
 
-def each(change: Change, mode: str, roles: str = "reader") -> Callable[[TrialResult], TrialResult]:
-    """Return what changes the endpoints of these roles in the trials of a mode; decoding is quick everywhere."""
-
-    def changed(trial: TrialResult) -> TrialResult:
-        parts = tuple(replace(part, decode=None) for part in trial.endpoints)
-        if trial.spec.mode == mode:
-            parts = tuple(change(part) if part.role.startswith(roles) else part for part in parts)
-        return replace(trial, endpoints=parts)
-
-    return changed
+def each(mode: str, role: str = "reader", **changes: Any) -> Callable[[TrialResult], TrialResult]:
+    """Return what changes these fields of the endpoints of a role, in trials of a mode; decoding takes no time."""
+    return lambda trial: parts(mode, role, **changes)(parts(decode=None)(trial))
 
 
-def run_of(path: Path, *cells: Cell, sizes: tuple[int, ...] = (SIZE,), readers: int = 1, **changes) -> Run:
+def run_of(path: Path, *cells: Cell, sizes: tuple[int, ...] = (SIZE,), **changes) -> Run:
     """Store a run of one backend on a machine where nothing else is worth saying."""
-    sweep = sweep_of(backends=("a",), sizes=sizes, readers=readers, payload="bytes", codec="raw")
-    plain = {"floor": Floor(400.0, 600.0, 45.0, 1.0, {}), **changes}
-    return make_run(path / "run", {("a", size): cell for size, cell in zip(sizes, cells, strict=True)}, sweep, **plain)
+    plain = {"floor": Floor(400.0, 600.0, 45.0, 1.0, {}), "payload": "bytes", "codec": "raw", **changes}
+    return make_run(path / "run", {("a", size): cell for size, cell in zip(sizes, cells, strict=True)}, **plain)
 
 
-QUIET = each(lambda part: part, "paced")
+QUIET = each("paced")
 
 
 def decoding(path: Path, ratio: float) -> Run:
-    def change(part: EndpointResult) -> EndpointResult:
-        return replace(part, decode=quantiles(10_000.0 * ratio))
-
-    return run_of(path, Cell(10_000.0, change=each(change, "paced")))
+    return run_of(path, Cell(10_000.0, change=each("paced", decode=quantiles(10_000.0 * ratio))))
 
 
 def spinning(path: Path, share: float) -> Run:
-    return run_of(path, Cell(change=each(lambda part: replace(part, usage=usage(share)), "paced")))
+    return run_of(path, Cell(change=each("paced", usage=usage(share))))
 
 
 def oversubscription(path: Path, ratio: float) -> Run:
-    return run_of(path, Cell(change=QUIET), readers=1, machine={**MACHINE, "usable_cores": 2.0 / ratio})
+    return run_of(path, Cell(change=QUIET), machine={**MACHINE, "usable_cores": 2.0 / ratio})
 
 
 def copies(path: Path, count: float) -> Run:
     """Writer and reader each use half of that many copies' time; the machine copies 1 MiB in 100 µs."""
-
-    def change(part: EndpointResult) -> EndpointResult:
-        return replace(part, usage=usage(1000 * count * 50e-6))
-
     floor = Floor(400.0, 600.0, 45.0, 1.0, {str(SIZE): SIZE / 100e-6})
-    return run_of(path, Cell(change=each(change, "saturate", "")), floor=floor)
+    return run_of(path, Cell(change=each("saturate", "", usage=usage(1000 * count * 50e-6))), floor=floor)
 
 
 def small_messages(path: Path, share: float) -> Run:
@@ -83,18 +68,13 @@ def tail(path: Path, ratio: float) -> Run:
 
 def back_pressure(path: Path, share: float) -> Run:
     """1,000 messages in one second: the time inside write is twice the share in ms, half of it on the CPU."""
-
-    def change(part: EndpointResult) -> EndpointResult:
-        return replace(part, call=replace(quantiles(1.0), mean_ns=2e6 * share), usage=usage(share))
-
-    return run_of(path, Cell(change=each(change, "saturate", "writer")))
+    call = replace(quantiles(1.0), mean_ns=2e6 * share)
+    return run_of(path, Cell(change=each("saturate", "writer", call=call, usage=usage(share))))
 
 
 def slow_reader(path: Path, ratio: float) -> Run:
-    def change(part: EndpointResult) -> EndpointResult:
-        return replace(part, latency=quantiles(10_000.0 * (ratio if part.role == "reader-1" else 1.0)))
-
-    return run_of(path, Cell(change=each(change, "paced")), readers=3)
+    slow = each("paced", "reader-1", latency=quantiles(10_000.0 * ratio))
+    return run_of(path, Cell(10_000.0, change=slow), readers=3)
 
 
 MAKERS = {
@@ -152,8 +132,6 @@ def test_the_documented_thresholds_are_those_of_the_rules() -> None:
 
 
 def test_every_finding_of_the_reference_run_holds_figures() -> None:
-    from ipcbench.results.store import load_run
-
     findings = explain(summarise(load_run(Path(__file__).parents[2] / "results" / "reference")))
     assert {"oversubscription", "decoding dominates"} <= {finding.rule for finding in findings}
     for finding in findings:
@@ -162,7 +140,7 @@ def test_every_finding_of_the_reference_run_holds_figures() -> None:
 
 
 def test_a_reader_that_is_busy_for_a_reason_does_not_spin(tmp_path: Path) -> None:
-    cell = Cell(rate_per_s=150.0, change=each(lambda part: replace(part, usage=usage(0.9)), "paced"))
+    cell = Cell(rate_per_s=150.0, change=each("paced", usage=usage(0.9)))
     assert found(run_of(tmp_path, cell)) == {}, "95 messages/s are more than half of 150"
 
 
@@ -172,28 +150,20 @@ def test_a_failed_cell_has_nothing_to_say(tmp_path: Path) -> None:
 
 def test_facts_that_were_not_measured_are_not_spoken_of(tmp_path: Path) -> None:
     def bare(trial: TrialResult) -> TrialResult:
-        parts = tuple(
-            replace(part, call=None, latency=None, decode=None, last_ns=part.first_ns) for part in trial.endpoints
-        )
-        return replace(trial, endpoints=parts, throughput_per_s=None)
+        nothing = parts(call=None, latency=None, decode=None, last_ns=START_NS)
+        return replace(nothing(trial), throughput_per_s=None)
 
     assert found(run_of(tmp_path, Cell(change=bare), readers=3, machine={}, floor=None)) == {}
 
 
 def test_other_cells_are_counted_with_their_span(tmp_path: Path) -> None:
-    def change(part: EndpointResult) -> EndpointResult:
-        return replace(part, decode=quantiles(40_000.0))
-
-    cells = {
-        (name, size): Cell(latency, change=each(change, "paced"))
-        for size in (64, 128)
-        for name, latency in {"a": 10_000.0, "b": 20_000.0}.items()
-    }
-    sweep = sweep_of(backends=("a", "b"), sizes=(64, 128), readers=1, payload="bytes", codec="raw", modes=("paced",))
-    finding = found(make_run(tmp_path / "run", cells, sweep))["decoding dominates"]
-    assert re.search(r"Also a at 1 more size and b at 2 sizes, (2|1\.99)(\.0\d)? to 4?", finding.sentence), (
-        finding.sentence
-    )
+    change = each("paced", decode=quantiles(40_000.0))
+    backends = {"a": Cell(10_000.0, change=change), "b": Cell(20_000.0, change=change)}
+    cells = {(name, size): cell for size in (64, 128) for name, cell in backends.items()}
+    run = make_run(tmp_path / "run", cells, payload="bytes", codec="raw", modes=("paced",))
+    finding = found(run)["decoding dominates"]
+    words = r"Also a at 1 more size and b at 2 sizes, (2|1\.99)(\.0\d)? to 4?"
+    assert re.search(words, finding.sentence), finding.sentence
     assert len(finding.evidence) == 4
 
 

@@ -14,18 +14,12 @@ import pytest
 
 from ipcbench.analysis.exporters import EXPORTERS
 from ipcbench.errors import StoreError
-from ipcbench.results.model import TrialResult
+from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run
 from ipcbench.spec import SweepSpec
-from tests.unit.builders import Cell, make_run, run_info
+from tests.unit.builders import CELLS, Cell, make_run, parts, run_info
 
 ALL_MODES = SweepSpec(backends=("shm", "zmq"), sizes=(10, 1000), readers=2, modes=("paced", "pingpong", "saturate"))
-CELLS = {
-    ("shm", 10): Cell(10_000.0, 300_000.0),
-    ("zmq", 10): Cell(30_000.0, 100_000.0),
-    ("shm", 1000): Cell(40_000.0, 90_000.0),
-    ("zmq", 1000): Cell(90_000.0, 20_000.0),
-}
 
 
 @pytest.fixture
@@ -36,20 +30,20 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture
 def broken(tmp_path: Path) -> Run:
     """A run in which each of zmq's trials of round 1 failed and each of shm's of round 2 lost a message."""
-    cells = {("shm", 10): Cell(change=lose_one_in_round_2), ("zmq", 10): Cell(factors=(1.0, 0.0, 1.0))}
-    return make_run(tmp_path / "run", cells, replace(ALL_MODES, sizes=(10,)), skipped={"mpi": "no mpi4py; install it"})
-
-
-def lose_one_in_round_2(result: TrialResult) -> TrialResult:
-    if result.spec.round_index != 2:
-        return result
-    writer, first, *others = result.endpoints
-    lossy = replace(first, integrity=replace(first.integrity, lost_count=1))
-    return replace(result, endpoints=(writer, lossy, *others))
+    lose = parts(role="reader-0", integrity=Integrity(lost_count=1))
+    shm = Cell(change=lambda trial: lose(trial) if trial.spec.round_index == 2 else trial)
+    cells = {("shm", 10): shm, ("zmq", 10): Cell(factors=(1.0, 0.0, 1.0))}
+    return make_run(tmp_path / "run", cells, ALL_MODES, sizes=(10,), skipped={"mpi": "no mpi4py; install it"})
 
 
 def text_of(run: Run, form: str) -> str:
     return EXPORTERS[form](run).text
+
+
+def series(*metrics: str) -> set[str]:
+    """Return the names that these metrics of the cells have."""
+    cells = [f"{backend}/dict-{size}/r2" for backend in ("shm", "zmq") for size in ("10-521B", "1000-55039B")]
+    return {f"{cell}/{metric}" for cell in cells for metric in metrics}
 
 
 def store(path: Path, *trials: tuple[TrialResult, dict[str, Any]]) -> Run:
@@ -91,7 +85,7 @@ def test_a_run_without_usable_trials_is_one_clear_error(tmp_path: Path, form: st
     ("form", "mode"), [("github-latency", "saturate"), ("github-throughput", "paced"), ("perfetto", "pingpong")]
 )
 def test_a_run_of_other_modes_says_which_are_needed(tmp_path: Path, form: str, mode: Any) -> None:
-    other = make_run(tmp_path / "run", {("zmq", 10): Cell()}, replace(ALL_MODES, modes=(mode,)))
+    other = make_run(tmp_path / "run", {("zmq", 10): Cell()}, modes=(mode,))
     with pytest.raises(StoreError, match="it takes one of mode"):
         text_of(other, form)
 
@@ -103,23 +97,13 @@ def test_samples_that_cannot_be_read_are_named(run: Run, form: str) -> None:
 
 
 def test_names_tell_what_is_unusual_and_nothing_of_host_time_or_version(tmp_path: Path) -> None:
-    sweep = replace(
-        ALL_MODES,
-        backends=("zmq",),
-        sizes=(10,),
-        codec="msgpack",
-        wait="spin",
-        pin="0,1",
-        touch="all",
-        rate_per_s=500.0,
-    )
-    unusual = make_run(tmp_path / "run", {("zmq", 10): Cell()}, sweep)
+    settings = {"codec": "msgpack", "wait": "spin", "pin": "0,1", "touch": "all", "rate_per_s": 500.0}
+    unusual = make_run(tmp_path / "run", {("zmq", 10): Cell()}, ALL_MODES, **settings)
     names = {entry["name"] for entry in json.loads(text_of(unusual, "github-latency"))}
-    assert "zmq/dict-10-521B/r2/codec-msgpack/wait-spin/pin-0,1/touch-all/rate-500/one-way-p50" in names
-    assert "zmq/dict-10-521B/r2/codec-msgpack/wait-spin/pin-0,1/touch-all/round-trip-p50" in names
-    assert "Tag=zmq.dict-10-521B.r2.codec-msgpack.wait-spin.pin-0_1.touch-all.rate-500.reader-1.response," in text_of(
-        unusual, "hlog"
-    )
+    common = "zmq/dict-10-521B/r2/codec-msgpack/wait-spin/pin-0,1/touch-all"
+    assert {f"{common}/rate-500/one-way-p50", f"{common}/round-trip-p50"} <= names
+    tag = common.replace("/", ".").replace(",", "_")
+    assert f"Tag={tag}.rate-500.reader-1.response," in text_of(unusual, "hlog")
 
 
 # pyperf
@@ -131,79 +115,55 @@ def pyperf_suite(run: Run) -> dict[str, pyperf.Benchmark]:
 
 def test_pyperf_has_a_run_per_round_with_the_rounds_own_figure_in_seconds(run: Run) -> None:
     benchmarks = pyperf_suite(run)
-    metrics = {"one-way-p50", "round-trip-p50", "message-time"}
-    assert set(benchmarks) == {
-        f"{backend}/dict-{size}/r2/{metric}"
-        for backend in ("shm", "zmq")
-        for size in ("10-521B", "1000-55039B")
-        for metric in metrics
-    }
+    assert set(benchmarks) == series("one-way-p50", "round-trip-p50", "message-time")
     shapes = {(each.get_nrun(), each.get_nvalue(), each.get_unit()) for each in benchmarks.values()}
     assert shapes == {(3, 3, "second")}
-    assert benchmarks["zmq/dict-10-521B/r2/message-time"].get_values() == pytest.approx(
-        [1e-5, 1e-5 / 1.01, 1e-5 / 0.99]
-    )
-    assert benchmarks["zmq/dict-10-521B/r2/one-way-p50"].median() == pytest.approx(30e-6, rel=0.02)
-    assert benchmarks["zmq/dict-10-521B/r2/round-trip-p50"].median() == pytest.approx(30e-6, rel=0.02)
+    values = benchmarks["zmq/dict-10-521B/r2/message-time"].get_values()
+    assert values == pytest.approx([1e-5, 1e-5 / 1.01, 1e-5 / 0.99])
+    for metric in ("one-way", "round-trip"):
+        assert benchmarks[f"zmq/dict-10-521B/r2/{metric}-p50"].median() == pytest.approx(30e-6, rel=0.02)
 
 
 def test_pyperf_gets_a_p99_where_a_round_has_a_thousand_samples(tmp_path: Path) -> None:
-    many = make_run(tmp_path / "run", {("shm", 10): Cell()}, replace(ALL_MODES, readers=3, modes=("paced",)))
+    many = make_run(tmp_path / "run", {("shm", 10): Cell()}, readers=3, modes=("paced",))
     values = pyperf_suite(many)["shm/dict-10-521B/r3/one-way-p99"].get_values()
     assert len(values) == 3
     assert all(value > 12e-6 for value in values)
 
 
 def test_pyperf_metadata_is_an_allow_list(tmp_path: Path) -> None:
-    machine = {
-        "cpu_model": "Example\nCPU",
-        "logical_cores": 8,
-        "python": "CPython 3.11.7",
-        "hostname": "secret",
-        "governor": None,
-    }
-    told = make_run(
-        tmp_path / "run", {("shm", 10): Cell(notes=("noisy: 5% steal",))}, ALL_MODES,
-        machine=machine, versions={"ipcbench": "0.1.0", "env": "secret"},
-    )  # fmt: skip
+    machine = {"cpu_model": "Example\nCPU", "logical_cores": 8, "python": "CPython 3.11.7", "governor": None}
+    facts = {"machine": machine | {"hostname": "secret"}, "versions": {"ipcbench": "0.1.0", "env": "secret"}}
+    told = make_run(tmp_path / "run", {("shm", 10): Cell(notes=("noisy: 5% steal",))}, ALL_MODES, **facts)
     assert "secret" not in text_of(told, "pyperf")
     metadata = pyperf_suite(told)["shm/dict-10-521B/r2/one-way-p50"].get_metadata()
-    assert metadata["cpu_model_name"] == "Example CPU"
-    assert metadata["cpu_count"] == 8
-    assert (metadata["python_implementation"], metadata["python_version"]) == ("cpython", "3.11.7")
-    assert metadata["ipcbench_version"] == "0.1.0"
-    assert metadata["notes"] == "noisy: 5% steal"
+    expected = {"cpu_model_name": "Example CPU", "cpu_count": 8, "python_implementation": "cpython"}
+    expected |= {"python_version": "3.11.7", "ipcbench_version": "0.1.0", "notes": "noisy: 5% steal"}
+    assert {name: metadata[name] for name in expected} == expected
     assert "cpu_governor" not in metadata
 
 
 def test_pyperf_says_which_benchmark_has_fewer_rounds(broken: Run) -> None:
     benchmarks = pyperf_suite(broken)
     assert {benchmark.get_nrun() for benchmark in benchmarks.values()} == {2}
-    uneven = replace(
-        broken, trials=tuple(trial for trial in broken.trials if trial.spec.round_index or "z" in trial.spec.backend)
-    )
-    said = EXPORTERS["pyperf"](uneven).left_out
+    kept = (trial for trial in broken.trials if trial.spec.round_index or trial.spec.backend == "zmq")
+    said = EXPORTERS["pyperf"](replace(broken, trials=tuple(kept))).left_out
     assert any(line.startswith("shm/dict-10-521B/r2/one-way-p50: 1 of 2 rounds are missing") for line in said)
 
 
 # github-action-benchmark
 
-GITHUB_SCHEMA = {
-    "type": "array",
-    "minItems": 1,
-    "items": {
-        "type": "object",
-        "required": ["name", "unit", "value"],
-        "additionalProperties": False,
-        "properties": {
-            "name": {"type": "string", "minLength": 1},
-            "unit": {"type": "string", "minLength": 1},
-            "value": {"type": "number", "exclusiveMinimum": 0},
-            "range": {"type": "string", "pattern": r"^± \d+(\.\d+)?$"},
-            "extra": {"type": "string"},
-        },
-    },
+WORD = {"type": "string", "minLength": 1}
+POINT = {
+    "name": WORD,
+    "unit": WORD,
+    "value": {"type": "number", "exclusiveMinimum": 0},
+    "range": {"type": "string", "pattern": r"^± \d+(\.\d+)?$"},
+    "extra": {"type": "string"},
 }
+REQUIRED = ["name", "unit", "value"]
+ITEMS = {"type": "object", "required": REQUIRED, "additionalProperties": False, "properties": POINT}
+GITHUB_SCHEMA = {"type": "array", "minItems": 1, "items": ITEMS}
 
 
 @pytest.mark.parametrize(
@@ -219,18 +179,13 @@ def test_github_has_a_point_per_series(run: Run, form: str, unit: str, metrics: 
     assert {point["unit"] for point in points} == {unit}
     names = [point["name"] for point in points]
     assert len(set(names)) == len(names)
-    assert set(names) == {
-        f"{b}/dict-{s}/r2/{m}" for b in ("shm", "zmq") for s in ("10-521B", "1000-55039B") for m in metrics
-    }
+    assert set(names) == series(*metrics)
 
 
 def test_github_values_and_ranges_are_those_of_the_tables(run: Run) -> None:
-    found = {
-        point["name"]: point
-        for form in ("github-latency", "github-throughput")
-        for point in json.loads(text_of(run, form))
-    }
-    latency, rate = found["zmq/dict-10-521B/r2/one-way-p50"], found["zmq/dict-10-521B/r2/throughput"]
+    points = [*json.loads(text_of(run, "github-latency")), *json.loads(text_of(run, "github-throughput"))]
+    of_name = {point["name"]: point for point in points}
+    latency, rate = of_name["zmq/dict-10-521B/r2/one-way-p50"], of_name["zmq/dict-10-521B/r2/throughput"]
     assert latency["value"] == pytest.approx(30.0, rel=0.02)
     assert 0 < float(latency["range"].removeprefix("± ")) < 3
     assert rate["value"] == 100_000.0
@@ -242,14 +197,8 @@ def test_github_values_and_ranges_are_those_of_the_tables(run: Run) -> None:
 
 
 def test_osu_tables(tmp_path: Path) -> None:
-    exact = make_run(
-        tmp_path / "run",
-        {
-            ("zmq", 1000): Cell(90_000.0, 20_000.0, 180_000.0, 0.0, (1.0, 1.0, 1.0)),
-            ("zmq", 10): Cell(30_000.0, 1e5, 6e4, 0.0, (1.0,) * 3),
-        },
-        replace(ALL_MODES, backends=("zmq",)),
-    )
+    large, small = (Cell(*figures, 0.0, (1.0,) * 3) for figures in ((90_000.0, 20_000.0, 180_000.0), (3e4, 1e5, 6e4)))
+    exact = make_run(tmp_path / "run", {("zmq", 1000): large, ("zmq", 10): small}, ALL_MODES, backends=("zmq",))
     assert text_of(exact, "osu") == OSU
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from ipcbench.errors import StoreError
 from ipcbench.results.store import Run
-from tests.unit.builders import make_run, paced, trial
-from tests.unit.test_exporters import ALL_MODES, CELLS, store, text_of
+from tests.unit.builders import CELLS, make_run, paced, trial
+from tests.unit.test_exporters import ALL_MODES, store, text_of
 
 MOMENT = {"pid": {"type": "integer"}, "tid": {"type": "integer"}, "ts": {"type": "number", "minimum": 0}}
 COMMON = {**MOMENT, "name": {"type": "string"}, "cat": {"const": "ipcbench"}}
@@ -30,30 +30,20 @@ def event(phase: str, required: list[str], **more: Any) -> dict[str, Any]:
     }
 
 
+EVENTS = [
+    event("X", ["ts", "dur", "cat"], dur={"type": "number", "exclusiveMinimum": 0}, args={"type": "object"}),
+    event("s", ["ts", "id", "cat"], id={"type": "integer"}),
+    event("f", ["ts", "id", "cat", "bp"], id={"type": "integer"}, bp={"const": "e"}),
+    event("i", ["ts", "s", "cat"], s={"const": "t"}),
+    event("M", ["args"], args={"type": "object", "minProperties": 1}),
+]
 TRACE_SCHEMA = {
     "type": "object",
     "required": ["traceEvents", "displayTimeUnit"],
     "properties": {
         "displayTimeUnit": {"enum": ["ns", "ms"]},
         "otherData": {"type": "object", "additionalProperties": {"type": "string"}},
-        "traceEvents": {
-            "type": "array",
-            "minItems": 1,
-            "items": {
-                "oneOf": [
-                    event(
-                        "X",
-                        ["ts", "dur", "cat"],
-                        dur={"type": "number", "exclusiveMinimum": 0},
-                        args={"type": "object"},
-                    ),
-                    event("s", ["ts", "id", "cat"], id={"type": "integer"}),
-                    event("f", ["ts", "id", "cat", "bp"], id={"type": "integer"}, bp={"const": "e"}),
-                    event("i", ["ts", "s", "cat"], s={"const": "t"}),
-                    event("M", ["args"], args={"type": "object", "minProperties": 1}),
-                ]
-            },
-        },
+        "traceEvents": {"type": "array", "minItems": 1, "items": {"oneOf": EVENTS}},
     },
 }
 
@@ -70,10 +60,10 @@ def ns(us: float) -> int:
 
 
 def tracks_of(events: list[dict[str, Any]]) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    tracks: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for event in sorted((event for event in events if event["ph"] == "X"), key=lambda event: float(event["ts"])):
-        found.setdefault((event["pid"], event["tid"]), []).append(event)
-    return found
+        tracks.setdefault((event["pid"], event["tid"]), []).append(event)
+    return tracks
 
 
 def check_trace(events: list[dict[str, Any]]) -> None:

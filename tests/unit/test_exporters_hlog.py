@@ -17,8 +17,8 @@ from ipcbench.analysis.exporters.common import matched_rows
 from ipcbench.analysis.exporters.hlog import encode
 from ipcbench.results.store import Run
 from ipcbench.stats.histogram import Histogram
-from tests.unit.builders import START_NS, make_run, paced, saturate, trial
-from tests.unit.test_exporters import ALL_MODES, CELLS, store, text_of
+from tests.unit.builders import CELLS, START_NS, make_run, paced, saturate, trial
+from tests.unit.test_exporters import ALL_MODES, store, text_of
 
 
 @pytest.fixture
@@ -165,7 +165,6 @@ def test_thinned_columns_are_joined_by_the_intended_time() -> None:
         "reader-0.latency_ns": np.full(30, 70),
     }
     rows = matched_rows(columns, "reader-0")
-    assert rows is not None
     assert (rows.reader * 2).tolist() == (rows.writer * 3).tolist() == list(range(0, 60, 6))
     assert matched_rows(columns, "reader-1") is None
     assert matched_rows({**columns, "reader-0.latency_ns": np.full(29, 70)}, "reader-0") is None

@@ -27,9 +27,8 @@ def host(root: Path, files: dict[str, str]) -> Path:
 
 
 def group_v2(root: Path, path: str, files: dict[str, str]) -> Path:
-    return host(
-        root, {"proc/self/cgroup": f"0::{path}\n"} | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
-    )
+    groups = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    return host(root, {"proc/self/cgroup": f"0::{path}\n", **groups})
 
 
 def test_this_machine_is_described_in_plain_values() -> None:
@@ -49,32 +48,22 @@ def test_nothing_personal_is_recorded(monkeypatch) -> None:
 
 
 def test_another_machine(tmp_path: Path) -> None:
-    cpu = "sys/devices/system/cpu"
-    root = host(
-        tmp_path,
-        {
-            "proc/cpuinfo": CPUINFO,
-            f"{cpu}/smt/active": "1\n",
-            f"{cpu}/cpu0/cpufreq/scaling_governor": "powersave\n",
-            f"{cpu}/intel_pstate/no_turbo": "1\n",
-            f"{cpu}/cpufreq/boost": "1\n",
-            "sys/devices/system/node/node0/cpulist": "0",
-            "sys/devices/system/node/node12/cpulist": "1",
-            "sys/devices/system/node/online": "0",
-            "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n",
-            "etc/os-release": 'NAME="X"\nPRETTY_NAME="Example OS 3"\n',
-            "dev/shm/file": "",
-        },
-    )
-    facts = describe_machine(root)
-    assert facts["cpu_model"] == "Example CPU @ 3 GHz"
-    assert facts["virtual"] is True
-    assert facts["smt"] is True
-    assert facts["governor"] == "powersave"
-    assert facts["turbo"] is False
-    assert facts["numa_nodes"] == 2
-    assert facts["huge_pages"] == "always"
-    assert facts["os"] == "Example OS 3"
+    cpu, node = "sys/devices/system/cpu", "sys/devices/system/node"
+    files = {
+        "proc/cpuinfo": CPUINFO,
+        f"{cpu}/smt/active": "1\n",
+        f"{cpu}/cpu0/cpufreq/scaling_governor": "powersave\n",
+        f"{cpu}/intel_pstate/no_turbo": "1\n",
+        f"{cpu}/cpufreq/boost": "1\n",
+        **{f"{node}/{name}": "0" for name in ("node0/cpulist", "node12/cpulist", "online")},
+        "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n",
+        "etc/os-release": 'NAME="X"\nPRETTY_NAME="Example OS 3"\n',
+        "dev/shm/file": "",
+    }
+    facts = describe_machine(host(tmp_path, files))
+    read = {"cpu_model": "Example CPU @ 3 GHz", "virtual": True, "smt": True, "governor": "powersave", "turbo": False}
+    read |= {"numa_nodes": 2, "huge_pages": "always", "os": "Example OS 3"}
+    assert {name: facts[name] for name in read} == read
     assert facts["shm_bytes"] >= facts["shm_free_bytes"] >= 0
 
 
@@ -94,53 +83,36 @@ def test_quota_of_version_2(tmp_path: Path, text: str, cores: float | None) -> N
     assert cpu_quota_cores(group_v2(tmp_path, "/a/b", {"a/b/cpu.max": text})) == cores
 
 
-def test_the_tightest_of_all_groups_counts(tmp_path: Path) -> None:
-    files = {
-        "a/b/cpu.max": "400000 100000",
-        "a/cpu.max": "120000 100000",
-        "cpu.max": "max 100000",
-        "a/b/memory.max": "max",
-        "a/memory.max": "1073741824",
-        "memory.max": "2147483648",
-    }
-    root = group_v2(tmp_path, "/a/b", files)
-    assert cpu_quota_cores(root) == 1.2
-    assert memory_limit_bytes(root) == 2**30
+LIMITS = {"a/b/cpu.max": "400000 100000", "a/cpu.max": "120000 100000", "cpu.max": "max 100000"}
+LIMITS |= {"a/b/memory.max": "max", "a/memory.max": "1073741824", "memory.max": "2147483648"}
 
 
-def test_inside_a_container_the_mount_shows_the_own_group_at_its_root(tmp_path: Path) -> None:
-    root = group_v2(tmp_path, "/docker/0123", {"cpu.max": "200000 100000", "memory.max": "1000000"})
-    assert cpu_quota_cores(root) == 2.0
-    assert memory_limit_bytes(root) == 1_000_000
+@pytest.mark.parametrize(
+    ("path", "files", "cores", "memory_bytes"),
+    [
+        ("/a/b", LIMITS, 1.2, 2**30),
+        ("/docker/0123", {"cpu.max": "200000 100000", "memory.max": "1000000"}, 2.0, 1_000_000),
+    ],
+    ids=["the tightest of all groups", "inside a container the mount shows the own group at its root"],
+)
+def test_limits_of_groups(tmp_path: Path, path: str, files: dict[str, str], cores: float, memory_bytes: int) -> None:
+    root = group_v2(tmp_path, path, files)
+    assert (cpu_quota_cores(root), memory_limit_bytes(root)) == (cores, memory_bytes)
 
 
 def test_quota_and_limits_of_version_1(tmp_path: Path) -> None:
-    root = host(
-        tmp_path,
-        {
-            "proc/self/cgroup": "12:memory:/c\n4:cpu,cpuacct:/c\n1:name=systemd:/\n0::/\n",
-            "sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_quota_us": "250000",
-            "sys/fs/cgroup/cpu,cpuacct/c/cpu.cfs_period_us": "100000",
-            "sys/fs/cgroup/cpu,cpuacct/c/cpu.stat": "nr_periods 9\nnr_throttled 2\nthrottled_time 1500000000\n",
-            "sys/fs/cgroup/memory/c/memory.limit_in_bytes": "5000000",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-        },
-    )
-    assert cpu_quota_cores(root) == 2.5
-    assert memory_limit_bytes(root) == 5_000_000
-    assert throttled_s(root) == 1.5
-
-
-def test_no_quota_in_version_1_is_minus_one(tmp_path: Path) -> None:
-    root = host(
-        tmp_path,
-        {
-            "proc/self/cgroup": "4:cpu:/\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-        },
-    )
-    assert cpu_quota_cores(root) is None
+    cpu, memory = "sys/fs/cgroup/cpu,cpuacct/c", "sys/fs/cgroup/memory"
+    files = {
+        "proc/self/cgroup": "12:memory:/c\n4:cpu,cpuacct:/c\n1:name=systemd:/\n0::/\n",
+        f"{cpu}/cpu.cfs_quota_us": "250000",
+        f"{cpu}/cpu.cfs_period_us": "100000",
+        f"{cpu}/cpu.stat": "nr_periods 9\nnr_throttled 2\nthrottled_time 1500000000\n",
+        f"{memory}/c/memory.limit_in_bytes": "5000000",
+        f"{memory}/memory.limit_in_bytes": "9223372036854771712",
+    }
+    root = host(tmp_path, files)
+    assert (cpu_quota_cores(root), memory_limit_bytes(root), throttled_s(root)) == (2.5, 5_000_000, 1.5)
+    assert cpu_quota_cores(host(root, {f"{cpu}/cpu.cfs_quota_us": "-1"})) is None, "minus one is no quota"
 
 
 def test_usable_cores_are_the_lesser_of_affinity_and_quota(tmp_path: Path, monkeypatch) -> None:
@@ -150,24 +122,20 @@ def test_usable_cores_are_the_lesser_of_affinity_and_quota(tmp_path: Path, monke
     assert usable_cores(group_v2(tmp_path / "many", "/", {"cpu.max": "6400000 100000"})) == 4.0
 
 
-def test_conditions_are_differences(tmp_path: Path) -> None:
-    stat = {"sys/fs/cgroup/cpu.stat": "usage_usec 5\nthrottled_usec 1000000\n", "proc/loadavg": "0.10 0.2 0.3 1/2 3\n"}
-    root = group_v2(tmp_path, "/", {})
-    host(root, {"proc/stat": STAT.format(user=1000, steal=50), **stat})
-    probe = ConditionsProbe(root)
+def started(*root: Path) -> ConditionsProbe:
+    probe = ConditionsProbe(*root)
     probe.start()
-    host(
-        root,
-        {
-            "proc/stat": STAT.format(user=1090, steal=60),
-            "sys/fs/cgroup/cpu.stat": "throttled_usec 1250000\n",
-            "proc/loadavg": "2.50 0.2 0.3 1/2 3\n",
-        },
-    )
-    load, steal, throttled = probe.stop()
-    assert load == 2.5
-    assert steal == pytest.approx(10 / 100)
-    assert throttled == pytest.approx(0.25)
+    return probe
+
+
+def test_conditions_are_differences(tmp_path: Path) -> None:
+    def state(user: int, steal: int, load: str, throttled_us: int) -> dict[str, str]:
+        stat = {"proc/stat": STAT.format(user=user, steal=steal), "proc/loadavg": f"{load} 0.2 0.3 1/2 3\n"}
+        return {"sys/fs/cgroup/cpu.stat": f"usage_usec 5\nthrottled_usec {throttled_us}\n", **stat}
+
+    probe = started(host(group_v2(tmp_path, "/", {}), state(1000, 50, "0.10", 1_000_000)))
+    host(tmp_path, state(1090, 60, "2.50", 1_250_000))
+    assert probe.stop() == pytest.approx((2.5, 10 / 100, 0.25))
     assert probe.unreadable == ()
 
 
@@ -175,16 +143,14 @@ def test_conditions_are_differences(tmp_path: Path) -> None:
 def test_conditions_that_cannot_be_read_are_named(tmp_path: Path, stat: str | None) -> None:
     if stat is not None:
         host(tmp_path, {"proc/stat": stat})
-    probe = ConditionsProbe(tmp_path)
-    probe.start()
+    probe = started(tmp_path)
     assert probe.stop() == (0.0, 0.0, 0.0)
     assert probe.unreadable == ("load_1min", "steal_ratio", "throttled_s")
 
 
 def test_counters_that_vanish_or_run_backwards_do_no_harm(tmp_path: Path) -> None:
     host(tmp_path, {"proc/stat": STAT.format(user=1000, steal=50)})
-    probe = ConditionsProbe(tmp_path)
-    probe.start()
+    probe = started(tmp_path)
     host(tmp_path, {"proc/stat": STAT.format(user=500, steal=20)})
     assert probe.stop().steal_ratio == 0.0
     (tmp_path / "proc/stat").unlink()
@@ -193,9 +159,7 @@ def test_counters_that_vanish_or_run_backwards_do_no_harm(tmp_path: Path) -> Non
 
 
 def test_conditions_of_this_machine() -> None:
-    probe = ConditionsProbe()
-    probe.start()
-    load = probe.stop()
+    load = started().stop()
     assert load.load_1min >= 0
     assert 0 <= load.steal_ratio <= 1
     assert load.throttled_s >= 0

@@ -7,6 +7,7 @@ import os
 import re
 import zipfile
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,37 +28,39 @@ def small_trial(trial_id: int) -> TrialResult:
     return saturate(trial(SWEEP, "shm", 10, "saturate", trial_id, trial_id), 1e5)[0]
 
 
-def stored(path: Path, count: int = 3) -> Path:
-    with RunWriter.create(path, run_info(SWEEP)) as writer:
-        for trial_id in range(count):
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A stored run of three trials."""
+    with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer:
+        for trial_id in range(3):
             writer.append(small_trial(trial_id), {"writer.sent_ns": array("q", [1, 2, trial_id])})
-    return path
+    return tmp_path / "run"
 
 
-def edit_line(path: Path, number: int, change) -> None:
-    lines = (path / "trials.jsonl").read_text().splitlines()
-    lines[number - 1] = change(lines[number - 1])
-    (path / "trials.jsonl").write_text("\n".join(lines) + "\n")
+def edit_line_2(path: Path, change: Callable[[str], str]) -> None:
+    first, second, third = (path / "trials.jsonl").read_text().splitlines()
+    (path / "trials.jsonl").write_text(f"{first}\n{change(second)}\n{third}\n")
 
 
-def edit_field(path: Path, number: int, name: str, value: object) -> None:
-    edit_line(path, number, lambda line: json.dumps({**json.loads(line), name: value}))
+def cut(path: Path, lost_bytes: int) -> None:
+    trials = path / "trials.jsonl"
+    trials.write_bytes(trials.read_bytes()[:-lost_bytes])
 
 
-def test_a_run_is_read_back_equal(tmp_path: Path) -> None:
-    run = load_run(stored(tmp_path / "run"))
+def test_a_run_is_read_back_equal(path: Path) -> None:
+    run = load_run(path)
     assert replace(run.info, sweep={}) == replace(run_info(SWEEP), sweep={})
     assert SweepSpec.from_dict(run.info.sweep) == SWEEP
     assert run.trials == tuple(replace(small_trial(index), has_samples=True) for index in range(3))
     assert run.problems == ()
 
 
-def test_samples_are_read_back_by_trial(tmp_path: Path) -> None:
-    run = load_run(stored(tmp_path / "run"))
-    samples = run.samples(2)
-    assert list(samples) == ["writer.sent_ns"]
-    assert samples["writer.sent_ns"].dtype == np.int64
-    assert samples["writer.sent_ns"].tolist() == [1, 2, 2]
+def test_samples_are_read_back_by_trial_and_by_numpy(path: Path) -> None:
+    with np.load(path / "samples" / "2.npz") as arrays:
+        for samples in (load_run(path).samples(2), dict(arrays)):
+            assert list(samples) == ["writer.sent_ns"]
+            assert samples["writer.sent_ns"].dtype == np.int64
+            assert samples["writer.sent_ns"].tolist() == [1, 2, 2]
 
 
 def test_only_the_columns_that_are_asked_for_are_read(tmp_path: Path) -> None:
@@ -79,12 +82,6 @@ def test_samples_of_negative_and_extreme_values_survive(tmp_path: Path) -> None:
     assert samples["reader-0.empty"].shape == (0,)
 
 
-def test_numpy_reads_the_samples_too(tmp_path: Path) -> None:
-    path = stored(tmp_path / "run")
-    with np.load(path / "samples" / "0.npz") as arrays:
-        assert arrays["writer.sent_ns"].tolist() == [1, 2, 0]
-
-
 def test_a_trial_without_samples_says_so_and_has_none(tmp_path: Path) -> None:
     with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer:
         writer.append(replace(small_trial(0), has_samples=True), {})
@@ -95,8 +92,7 @@ def test_a_trial_without_samples_says_so_and_has_none(tmp_path: Path) -> None:
         run.samples(7)
 
 
-def test_a_new_run_refuses_a_folder_that_holds_anything(tmp_path: Path) -> None:
-    path = stored(tmp_path / "run")
+def test_a_new_run_refuses_a_folder_that_holds_anything(path: Path) -> None:
     with pytest.raises(StoreError, match="not empty"):
         RunWriter.create(path, run_info(SWEEP))
     assert len(load_run(path).trials) == 3
@@ -110,10 +106,8 @@ def test_a_new_run_accepts_an_empty_folder_and_makes_parents(tmp_path: Path) -> 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(StoreError, match=r"\A.*file.*\Z"):
         RunWriter.create(tmp_path / "file" / "run", run_info(SWEEP))
-    assert "\n" not in str(caught.value)
-    assert "file" in str(caught.value)
 
 
 def test_trials_come_in_order_and_once(tmp_path: Path) -> None:
@@ -134,15 +128,10 @@ def test_a_figure_that_is_not_finite_is_refused(tmp_path: Path, value: float) ->
     assert len(load_run(tmp_path / "run").trials) == 1
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"a": np.zeros(3)},
-        {"a": np.zeros((2, 2), dtype=np.int64)},
-        {"../a": np.zeros(3, dtype=np.int64)},
-        {"a": [object()]},
-    ],
-)
+ZEROS = np.zeros((2, 2), dtype=np.int64)
+
+
+@pytest.mark.parametrize("columns", [{"a": np.zeros(3)}, {"a": ZEROS}, {"../a": ZEROS[0]}, {"a": [object()]}])
 def test_a_column_that_is_not_one_of_integers_is_refused(tmp_path: Path, columns) -> None:
     with RunWriter.create(tmp_path / "run", run_info(SWEEP)) as writer, pytest.raises(StoreError, match="column"):
         writer.append(small_trial(0), columns)
@@ -170,8 +159,7 @@ def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch) ->
     assert run.problems == ()
 
 
-def test_run_json_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    path = stored(tmp_path / "run")
+def test_run_json_is_replaced_as_a_whole(path: Path) -> None:
     with RunWriter.resume(path) as writer:
         writer.update(replace(writer.info, status="interrupted", rounds_done=1))
         with pytest.raises(StoreError, match=r"run\.json"):
@@ -180,20 +168,12 @@ def test_run_json_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert {entry.name for entry in path.iterdir()} == {"run.json", "trials.jsonl", "samples"}
 
 
-def test_a_torn_last_line_is_reported_and_not_fatal(tmp_path: Path) -> None:
-    path = stored(tmp_path / "run")
-    trials = path / "trials.jsonl"
-    trials.write_bytes(trials.read_bytes()[:-20])
+@pytest.mark.parametrize("lost_bytes", [1, 2, 57])
+def test_a_torn_last_line_is_reported_and_resuming_removes_it_and_goes_on(path: Path, lost_bytes: int) -> None:
+    cut(path, lost_bytes)
     run = load_run(path)
     assert [trial.trial_id for trial in run.trials] == [0, 1]
     assert run.problems == ("trials.jsonl: line 3 is cut off; 2 whole lines were read",)
-
-
-@pytest.mark.parametrize("lost_bytes", [1, 2, 57])
-def test_resuming_removes_a_torn_line_and_goes_on(tmp_path: Path, lost_bytes: int) -> None:
-    path = stored(tmp_path / "run")
-    trials = path / "trials.jsonl"
-    trials.write_bytes(trials.read_bytes()[:-lost_bytes])
     with RunWriter.resume(path) as writer:
         assert writer.next_trial_id == 2
         writer.append(small_trial(2))
@@ -203,13 +183,14 @@ def test_resuming_removes_a_torn_line_and_goes_on(tmp_path: Path, lost_bytes: in
     assert run.problems == ()
 
 
-def test_reading_changes_nothing(tmp_path: Path) -> None:
-    path = stored(tmp_path / "run")
-    trials = path / "trials.jsonl"
-    trials.write_bytes(trials.read_bytes()[:-20])
-    before = {entry: (entry.stat().st_mtime_ns, entry.stat().st_size) for entry in path.rglob("*")}
+def test_reading_changes_nothing(path: Path) -> None:
+    def state() -> dict[Path, tuple[int, int]]:
+        return {entry: (entry.stat().st_mtime_ns, entry.stat().st_size) for entry in path.rglob("*")}
+
+    cut(path, 20)
+    before = state()
     load_run(path).samples(0)
-    assert {entry: (entry.stat().st_mtime_ns, entry.stat().st_size) for entry in path.rglob("*")} == before
+    assert state() == before
 
 
 def test_two_writers_of_one_run_are_refused(tmp_path: Path) -> None:
@@ -224,56 +205,38 @@ def test_closing_twice_is_fine(tmp_path: Path) -> None:
     writer.close()
 
 
+def with_field(name: str, value: object) -> Callable[[str], str]:
+    return lambda line: json.dumps({**json.loads(line), name: value})
+
+
+def deep_inside(line: str) -> str:
+    values = json.loads(line)
+    values["endpoints"][1]["call"]["p50_ns"] = "12"
+    return json.dumps(values)
+
+
 @pytest.mark.parametrize(
-    "line",
-    ["", "{", "[]", "null", "{}", "\0\0\0", '{"trial_id": NaN}', "[" * 100_000, '{"trial_id": ' + "9" * 5000 + "}"],
-    ids=["empty", "half", "list", "null", "no-keys", "zeros", "nan", "deep", "long-number"],
-)
-def test_a_malformed_line_is_named(tmp_path: Path, line: str) -> None:
-    path = stored(tmp_path / "run")
-    edit_line(path, 2, lambda _: line)
-    with pytest.raises(StoreError, match=r"trials\.jsonl: line 2 is malformed") as caught:
+    ("change", "words"),
+    [
+        *((lambda _, text=text: text, "") for text in (
+            *("", "{", "[]", "null", "{}", "\0\0\0", '{"trial_id": NaN}', "[" * 100_000),
+            '{"trial_id": ' + "9" * 5000 + "}",
+        )),
+        *((with_field(name, value), "") for name, value in (
+            *(("status", "great"), ("throughput_per_s", "fast"), ("trial_id", True), ("trial_id", 0), ("notes", 5)),
+            *(("endpoints", [{"role": "writer"}]), ("endpoints", None), ("surprise", 1), ("spec", {"backend": "shm"})),
+            ("conditions", {"load_1min": "x"}),
+        )),
+        (deep_inside, r"endpoints\[1\]\.call\.p50_ns is '12'"),
+        (lambda line: re.sub(r'"duration_s": [^,]+', '"duration_s": 1e999', line), ".*1e999 is beyond every number"),
+    ],
+)  # fmt: skip
+def test_a_malformed_line_is_named(path: Path, change: Callable[[str], str], words: str) -> None:
+    edit_line_2(path, change)
+    with pytest.raises(StoreError, match=rf"trials\.jsonl: line 2 is malformed: {words}") as caught:
         load_run(path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
-
-
-def test_a_number_beyond_measure_is_refused(tmp_path: Path) -> None:
-    path = stored(tmp_path / "run")
-    edit_line(path, 2, lambda line: re.sub(r'"duration_s": [^,]+', '"duration_s": 1e999', line))
-    with pytest.raises(StoreError, match="1e999 is beyond every number"):
-        load_run(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("status", "great"),
-        ("throughput_per_s", "fast"),
-        ("trial_id", True),
-        ("notes", 5),
-        ("endpoints", [{"role": "writer"}]),
-        ("endpoints", None),
-        ("surprise", 1),
-        ("spec", {"backend": "shm"}),
-        ("conditions", {"load_1min": "x"}),
-        ("trial_id", 0),
-    ],
-)
-def test_a_line_with_a_wrong_field_is_named(tmp_path: Path, name: str, value: object) -> None:
-    path = stored(tmp_path / "run")
-    edit_field(path, 2, name, value)
-    with pytest.raises(StoreError, match=r"trials\.jsonl: line 2 is malformed"):
-        load_run(path)
-
-
-def test_a_wrong_field_deep_inside_is_named(tmp_path: Path) -> None:
-    path = stored(tmp_path / "run")
-    line = json.loads((path / "trials.jsonl").read_text().splitlines()[1])
-    line["endpoints"][1]["call"]["p50_ns"] = "12"
-    edit_line(path, 2, lambda _: json.dumps(line))
-    with pytest.raises(StoreError, match=r"line 2 is malformed: endpoints\[1\]\.call\.p50_ns is '12'"):
-        load_run(path)
 
 
 def test_what_is_not_a_results_folder_is_refused(tmp_path: Path) -> None:
@@ -283,8 +246,7 @@ def test_what_is_not_a_results_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, "1", None])
-def test_another_format_is_refused(tmp_path: Path, version: object) -> None:
-    path = stored(tmp_path / "run")
+def test_another_format_is_refused(path: Path, version: object) -> None:
     values = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps({**values, "schema_version": version}))
     with pytest.raises(SchemaMismatch, match=f"reads format {SCHEMA_VERSION}"):
@@ -292,16 +254,14 @@ def test_another_format_is_refused(tmp_path: Path, version: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "{" * 10, '{"schema_version": 1}'])
-def test_a_malformed_run_json_is_named(tmp_path: Path, text: str) -> None:
-    path = stored(tmp_path / "run")
+def test_a_malformed_run_json_is_named(path: Path, text: str) -> None:
     (path / "run.json").write_text(text)
     with pytest.raises(StoreError, match=r"run\.json: malformed"):
         load_run(path)
 
 
 @pytest.mark.parametrize("name", ["run.json", "trials.jsonl", "samples/0.npz", "samples"])
-def test_a_link_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
-    path = stored(tmp_path / "run")
+def test_a_link_that_leads_out_is_refused(path: Path, tmp_path: Path, name: str) -> None:
     outside = tmp_path / "outside"
     (path / name).rename(outside)
     (path / name).symlink_to(outside)
@@ -309,34 +269,29 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
         load_run(path).samples(0)
 
 
-def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
-    stored(tmp_path / "run")
-    (tmp_path / "link").symlink_to(tmp_path / "run")
+def test_the_folder_itself_may_be_a_link(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(path)
     assert len(load_run(tmp_path / "link").samples(0)) == 1
 
 
 @pytest.mark.parametrize("name", ["run.json", "trials.jsonl"])
-def test_an_absurd_size_is_refused_before_reading(tmp_path: Path, name: str) -> None:
-    path = stored(tmp_path / "run")
+def test_an_absurd_size_is_refused_before_reading(path: Path, name: str) -> None:
     with (path / name).open("r+b") as file:
         file.truncate(2**40)
     with pytest.raises(StoreError, match="more than"):
         load_run(path)
 
 
-def test_something_that_is_not_a_file_is_refused(tmp_path: Path) -> None:
-    path = stored(tmp_path / "run")
+def test_something_that_is_not_a_file_is_refused(path: Path) -> None:
     (path / "trials.jsonl").unlink()
-    with pytest.raises(StoreError, match="no such file"):
-        load_run(path)
-    os.mkfifo(path / "trials.jsonl")
-    with pytest.raises(StoreError, match="no such file"):
-        load_run(path)
+    for remake in (lambda _: None, os.mkfifo):
+        remake(path / "trials.jsonl")
+        with pytest.raises(StoreError, match="no such file"):
+            load_run(path)
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"not a zip at all", b"PK\x05\x06" + bytes(18)])
-def test_damaged_samples_are_named(tmp_path: Path, data: bytes) -> None:
-    path = stored(tmp_path / "run")
+def test_damaged_samples_are_named(path: Path, data: bytes) -> None:
     (path / "samples" / "1.npz").write_bytes(data)
     run = load_run(path)
     if data.startswith(b"PK\x05"):
@@ -346,43 +301,33 @@ def test_damaged_samples_are_named(tmp_path: Path, data: bytes) -> None:
         run.samples(1)
 
 
-def npy(header: str, data: bytes) -> bytes:
+def npy(kind: str, shape: str, data: bytes) -> bytes:
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
     text = header.ljust(117).encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
 
 
-@pytest.mark.parametrize(
-    "member",
-    [
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000000,), }", b""),
-        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"cos\nsystem\n"),
-        npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }", bytes(8)),
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1), }", bytes(8)),
-        npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }", b""),
-        b"\x93NUMPY\x02\x00" + bytes(200),
-        b"garbage",
-        b"",
-    ],
-)
-def test_samples_that_lie_about_themselves_are_refused(tmp_path: Path, member: bytes) -> None:
-    path = stored(tmp_path / "run")
+LIES = [("<i8", "(1000000000000000,)", b""), ("|O", "(1,)", b"cos\nsystem\n"), ("<f8", "(1,)", bytes(8))]
+LIES += [("<i8", "(1, 1)", bytes(8)), ("<i8", "(-1,)", b"")]
+
+
+@pytest.mark.parametrize("member", [*(npy(*lie) for lie in LIES), b"\x93NUMPY\x02\x00" + bytes(200), b"garbage", b""])
+def test_samples_that_lie_about_themselves_are_refused(path: Path, member: bytes) -> None:
     with zipfile.ZipFile(path / "samples" / "1.npz", "w") as archive:
         archive.writestr("writer.sent_ns.npy", member)
     with pytest.raises(StoreError, match=r"1\.npz: not a file of samples"):
         load_run(path).samples(1)
 
 
-def test_samples_that_unpack_to_absurd_sizes_are_refused(tmp_path: Path, monkeypatch) -> None:
+def test_samples_that_unpack_to_absurd_sizes_are_refused(path: Path, monkeypatch) -> None:
     monkeypatch.setattr("ipcbench.results.columns._MAX_FILE_BYTES", 1000)
-    path = stored(tmp_path / "run")
     with zipfile.ZipFile(path / "samples" / "1.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("writer.sent_ns.npy", bytes(100_000))
     with pytest.raises(StoreError, match="more than samples can have"):
         load_run(path).samples(1)
 
 
-def test_missing_samples_are_reported(tmp_path: Path) -> None:
-    path = stored(tmp_path / "run")
+def test_missing_samples_are_reported(path: Path) -> None:
     for name in ("1.npz", "2.npz"):
         (path / "samples" / name).unlink()
     run = load_run(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from ipcbench.analysis.summary.wording import verdict_words
 from ipcbench.errors import StoreError
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run
-from tests.unit.builders import Cell, conditions, make_run, run_info, sweep_of, trial
+from ipcbench.spec import Mode
+from tests.unit.builders import Cell, conditions, make_run, parts, run_info, sweep_of, trial
 
 STEADY = (1.0, 1.01, 0.99)
 
@@ -25,42 +27,40 @@ def only(run: Run) -> SettingSummary:
     return setting
 
 
-def cell_of(run: Run, backend: str) -> CellSummary:
-    (found,) = [cell for ranking in summarise(run).settings for cell in ranking.cells if cell.backend == backend]
-    return found
+def cell_of(run: Run) -> CellSummary:
+    """Return what is said of shm."""
+    (cell,) = [cell for ranking in summarise(run).settings for cell in ranking.cells if cell.backend == "shm"]
+    return cell
+
+
+def shm(path: Path, cell: Cell, size: int = 10, **changes: Any) -> CellSummary:
+    """Return what a run of that cell says of it."""
+    return cell_of(make_run(path / "run", {("shm", size): cell}, **changes))
 
 
 def test_latency_is_over_all_readers_and_rounds(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=3)
-    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(latency_ns=20_000.0)}, sweep), "shm")
-    assert cell.latency_p50_ns is not None
+    cell = shm(tmp_path, Cell(latency_ns=20_000.0), readers=3)
     assert cell.latency_p50_ns.estimate == pytest.approx(20_000, rel=0.02)
     assert cell.latency_p50_ns.low < 20_000 < cell.latency_p50_ns.high
-    assert cell.latency_p99_ns is not None
     assert cell.latency_p99_ns.estimate > 1.4 * cell.latency_p50_ns.estimate
     assert cell.samples_count == 3 * 3 * 350
     assert cell.rounds_count == 3
 
 
 def test_p99_needs_a_thousand_samples(tmp_path: Path) -> None:
-    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(factors=(1.0, 1.0))}), "shm")
+    cell = shm(tmp_path, Cell(factors=(1.0, 1.0)))
     assert cell.samples_count == 700
     assert cell.latency_p50_ns is not None
     assert cell.latency_p99_ns is None
 
 
 def test_the_figures_of_saturated_trials(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm",), sizes=(1000,), readers=2)
-    cell = cell_of(make_run(tmp_path / "run", {("shm", 1000): Cell(rate_per_s=20_000.0)}, sweep), "shm")
+    cell = shm(tmp_path, Cell(rate_per_s=20_000.0), size=1000, readers=2)
     assert cell.throughput_per_s == pytest.approx(20_000, rel=0.02)
     assert cell.throughput_bytes_per_s == pytest.approx(20_000 * 55_039, rel=0.02)
-    assert cell.throughput_interval_per_s is not None
     assert cell.throughput_interval_per_s.low < 20_000 < cell.throughput_interval_per_s.high
-    assert cell.read_p50_ns == 7_000.0
-    assert cell.write_p50_ns == 3_000.0
-    assert cell.decode_p50_ns == 241_000.0
-    assert cell.writer_cpu_ns == pytest.approx(0.0051 * 1e9 / 1000)
-    assert cell.reader_cpu_ns == pytest.approx(0.003 * 1e9 / 1000)
+    assert (cell.read_p50_ns, cell.write_p50_ns, cell.decode_p50_ns) == (7_000.0, 3_000.0, 241_000.0)
+    assert (cell.writer_cpu_ns, cell.reader_cpu_ns) == pytest.approx((0.0051 * 1e9 / 1000, 0.003 * 1e9 / 1000))
     assert cell.memory_bandwidth_ratio == pytest.approx(20_000 * 55_039 / 10e9, rel=0.02)
     assert cell.latency_floor_ratio == pytest.approx(10.0, rel=0.02)
 
@@ -69,19 +69,13 @@ def test_cells_are_ranked_best_first_with_their_ratio(tmp_path: Path) -> None:
     cells = {("zmq", 10): Cell(60_000.0), ("shm", 10): Cell(10_000.0), ("lmdb", 10): Cell(20_000.0)}
     setting = only(make_run(tmp_path / "run", cells))
     assert [(cell.backend, cell.rank) for cell in setting.cells] == [("shm", 1), ("lmdb", 2), ("zmq", 3)]
-    assert setting.ranked_by == "latency"
-    assert setting.rate_per_s == 1000.0
+    assert (setting.ranked_by, setting.rate_per_s) == ("latency", 1000.0)
     best, _, last = setting.cells
-    assert best.ratio is not None
     assert (best.ratio.low, best.ratio.estimate, best.ratio.high) == (1.0, 1.0, 1.0)
-    assert last.ratio is not None
     assert last.ratio.estimate == pytest.approx(6.0, rel=0.03)
     assert last.ratio.low < 6.0 < last.ratio.high
-
-
-def test_equal_cells_share_the_first_rank(tmp_path: Path) -> None:
-    setting = only(make_run(tmp_path / "run", {("a", 10): Cell(), ("b", 10): Cell(), ("c", 10): Cell(50_000.0)}))
-    assert [cell.rank for cell in setting.cells] == [1, 1, 3]
+    cells = {("a", 10): Cell(), ("b", 10): Cell(), ("c", 10): Cell(50_000.0)}
+    assert [cell.rank for cell in only(make_run(tmp_path / "equal", cells)).cells] == [1, 1, 3]
 
 
 def test_a_difference_below_the_noise_of_the_run_is_not_called(tmp_path: Path) -> None:
@@ -93,40 +87,32 @@ def test_a_difference_below_the_noise_of_the_run_is_not_called(tmp_path: Path) -
 
 
 def test_without_paced_trials_throughput_ranks(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm", "zmq"), sizes=(10,), readers=1, modes=("saturate",))
     cells = {("zmq", 10): Cell(rate_per_s=1e4), ("shm", 10): Cell(rate_per_s=4e4)}
-    setting = only(make_run(tmp_path / "run", cells, sweep))
-    assert setting.ranked_by == "throughput"
-    assert setting.rate_per_s is None
+    setting = only(make_run(tmp_path / "run", cells, modes=("saturate",)))
+    assert (setting.ranked_by, setting.rate_per_s) == ("throughput", None)
     assert [(cell.backend, cell.rank, cell.throughput_rank) for cell in setting.cells] == [("shm", 1, 1), ("zmq", 2, 2)]
-    assert setting.cells[1].ratio is not None
     assert setting.cells[1].ratio.estimate == pytest.approx(4.0, rel=0.02)
     assert setting.cells[0].latency_p50_ns is None
 
 
 def test_round_trips_are_their_own_figure(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm", "zmq"), sizes=(10,), readers=2, modes=("pingpong",))
     cells = {("zmq", 10): Cell(round_trip_ns=90_000.0), ("shm", 10): Cell(round_trip_ns=30_000.0)}
-    setting = only(make_run(tmp_path / "run", cells, sweep))
+    setting = only(make_run(tmp_path / "run", cells, readers=2, modes=("pingpong",)))
     assert setting.ranked_by == "round trip"
     assert [cell.backend for cell in setting.cells] == ["shm", "zmq"]
-    assert setting.cells[0].round_trip_p50_ns is not None
     assert setting.cells[0].round_trip_p50_ns.estimate == pytest.approx(30_000, rel=0.02)
     assert setting.cells[0].latency_p50_ns is None
 
 
 def test_round_trips_never_enter_one_way_latency(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("paced", "pingpong", "saturate"))
-    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(10_000.0, round_trip_ns=1e6)}, sweep), "shm")
-    assert cell.latency_p50_ns is not None
+    cell = shm(tmp_path, Cell(10_000.0, round_trip_ns=1e6), modes=("paced", "pingpong", "saturate"))
     assert cell.latency_p50_ns.estimate == pytest.approx(10_000, rel=0.02)
     assert cell.samples_count == 3 * 350
 
 
 def test_each_metric_has_its_own_ranks(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("pipe", "shm"), sizes=(10,), readers=1, modes=("paced", "pingpong", "saturate"))
     cells = {("pipe", 10): Cell(33_000.0, 1e5, 49_000.0), ("shm", 10): Cell(40_000.0, 2e5, 8_500.0)}
-    setting = only(make_run(tmp_path / "run", cells, sweep))
+    setting = only(make_run(tmp_path / "run", cells, modes=("paced", "pingpong", "saturate")))
     ranks = {cell.backend: (cell.rank, cell.round_trip_rank, cell.throughput_rank) for cell in setting.cells}
     assert ranks == {"pipe": (1, 2, 2), "shm": (2, 1, 1)}
     assert verdict_words(setting).endswith(" Shortest round trip: shm. Highest throughput: shm.")
@@ -135,22 +121,19 @@ def test_each_metric_has_its_own_ranks(tmp_path: Path) -> None:
 def test_what_speaks_against_the_first_is_said_once_for_all_alike(tmp_path: Path) -> None:
     noisy = ("noisy: 5% steal",)
     cells = {(name, 10): Cell(notes=notes) for name, notes in (("shm", noisy), ("lmdb", noisy), ("zmq", ()))}
-    (setting,) = summarise(make_run(tmp_path / "run", cells)).settings
-    assert verdict_words(setting).endswith(" Beware: noisy: 6 of 6 trials each of shm and lmdb.")
-    cells[("shm", 10)] = Cell(notes=noisy, factors=(1.0, 1.0, 0.0))
-    (setting,) = summarise(make_run(tmp_path / "other", cells)).settings
-    words = " Beware: failed: 2 of 6 trials of shm; noisy: 4 of 4 trials of shm, 6 of 6 of lmdb."
-    assert verdict_words(setting).endswith(words)
+    words = verdict_words(only(make_run(tmp_path / "run", cells)))
+    assert words.endswith(" Beware: noisy: 6 of 6 trials each of shm and lmdb.")
+    cells["shm", 10] = Cell(notes=noisy, factors=(1.0, 1.0, 0.0))
+    words = verdict_words(only(make_run(tmp_path / "other", cells)))
+    assert words.endswith(" Beware: failed: 2 of 6 trials of shm; noisy: 4 of 4 trials of shm, 6 of 6 of lmdb.")
 
 
 def test_failed_trials_never_enter_a_figure(tmp_path: Path) -> None:
     cells = {("shm", 10): Cell(10_000.0, 1e5, factors=(1.0, 0.0, 1.01)), ("zmq", 10): Cell(40_000.0)}
-    cell = cell_of(make_run(tmp_path / "run", cells), "shm")
-    assert cell.latency_p50_ns is not None
+    cell = cell_of(make_run(tmp_path / "run", cells))
     assert cell.latency_p50_ns.estimate == pytest.approx(10_000, rel=0.02)
     assert cell.throughput_per_s == pytest.approx(1e5, rel=0.02)
-    assert (cell.rounds_count, cell.trials_count, cell.failed_count) == (2, 6, 2)
-    assert cell.clean_count == 4
+    assert (cell.rounds_count, cell.trials_count, cell.failed_count, cell.clean_count) == (2, 6, 2, 4)
     assert "2 of 6 trials failed and are left out: reader-0 ended with exit code 1 (2 trials)" in cell.notes
 
 
@@ -160,104 +143,96 @@ def test_a_cell_that_always_failed_is_shown_and_not_ranked(tmp_path: Path) -> No
     assert (best.backend, best.rank) == ("shm", 1)
     assert (bad.backend, bad.rank, bad.status) == ("bad", None, "failed")
     assert bad.reason == "reader-0 ended with exit code 1 (6 trials)"
-    assert bad.ratio is None
-    assert bad.latency_p50_ns is None
-    assert bad.throughput_per_s is None
-    assert bad.throughput_rank is None
+    assert {bad.ratio, bad.latency_p50_ns, bad.throughput_per_s, bad.throughput_rank} == {None}
 
 
 @pytest.mark.parametrize("name", ["lost_count", "duplicated_count", "reordered_count", "torn_count"])
 def test_a_trial_with_broken_delivery_is_not_believed_even_if_marked_ok(tmp_path: Path, name: str) -> None:
-    def corrupt(trial: TrialResult) -> TrialResult:
-        writer, *readers = trial.endpoints
-        return replace(trial, endpoints=(writer, *(replace(r, integrity=Integrity(**{name: 3})) for r in readers)))
-
-    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=corrupt)}), "shm")
-    assert cell.status == "failed"
-    assert cell.rank is None
+    cell = shm(tmp_path, Cell(change=parts(role="reader", integrity=Integrity(**{name: 3}))))
+    assert (cell.status, cell.rank) == ("failed", None)
     assert "3 messages were not delivered as promised" in cell.reason
 
 
 def test_what_was_left_out_is_shown_with_its_reason(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm", "mpi", "zmq"), sizes=(10,), readers=1)
-    run = make_run(
-        tmp_path / "run", {("shm", 10): Cell()}, sweep, skipped={"mpi": "no MPI; pip install x"}, status="interrupted"
-    )
-    rows = {cell.backend: cell for cell in only(run).cells}
-    assert rows["mpi"].status == rows["zmq"].status == "skipped"
-    assert rows["mpi"].reason == "no MPI; pip install x"
-    assert rows["zmq"].reason == "not reached: the run is interrupted"
-    assert only(run).cells[0].backend == "shm"
+    changes = {"backends": ("shm", "mpi", "zmq"), "skipped": {"mpi": "no MPI; pip install x"}, "status": "interrupted"}
+    best, *others = only(make_run(tmp_path / "run", {("shm", 10): Cell()}, **changes)).cells
+    assert best.backend == "shm"
+    assert {cell.backend: (cell.status, cell.reason) for cell in others} == {
+        "mpi": ("skipped", "no MPI; pip install x"),
+        "zmq": ("skipped", "not reached: the run is interrupted"),
+    }
 
 
 def test_a_size_that_was_not_reached_is_a_problem(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm",), sizes=(10, 1000), readers=1)
-    summary = summarise(make_run(tmp_path / "run", {("shm", 10): Cell()}, sweep, status="out of budget"))
-    assert summary.problems == ("size 1,000: no trial was made; the run is out of budget",)
+    run = make_run(tmp_path / "run", {("shm", 10): Cell()}, sizes=(10, 1000), status="out of budget")
+    assert summarise(run).problems == ("size 1,000: no trial was made; the run is out of budget",)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"delivery": "latest_value"},
-        *({"readers": 2}, {"codec": "msgpack"}, {"depth": 4}, {"wait": "spin"}, {"touch": "all"}, {"pin": "auto"}),
-    ],
-)
-def test_other_settings_are_never_in_one_table(tmp_path: Path, change: dict) -> None:
-    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
-    with RunWriter.create(tmp_path / "run", run_info(sweep)) as writer:
+def mixed_run(path: Path, mode: Mode, change: dict) -> Run:
+    """Return a run of a trial, and of one with a change."""
+    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=(mode,))
+    with RunWriter.create(path, run_info(sweep)) as writer:
         for index, other in enumerate((sweep, replace(sweep, **change))):
-            writer.append(replace(trial(other, "shm", 10, "saturate", 0, index), throughput_per_s=1e5))
-    assert [len(ranking.cells) for ranking in summarise(load_run(tmp_path / "run")).settings] == [1, 1]
+            writer.append(replace(trial(other, "shm", 10, mode, 0, index), throughput_per_s=1e5))
+    return load_run(path)
+
+
+OTHER = {"delivery": "latest_value", "readers": 2, "codec": "msgpack", "depth": 4, "wait": "spin", "touch": "all"}
+
+
+@pytest.mark.parametrize("change", [{key: value} for key, value in (OTHER | {"pin": "auto"}).items()], ids=str)
+def test_other_settings_are_never_in_one_table(tmp_path: Path, change: dict) -> None:
+    run = mixed_run(tmp_path / "run", "saturate", change)
+    assert [len(ranking.cells) for ranking in summarise(run).settings] == [1, 1]
 
 
 def test_trials_of_different_rates_are_refused(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("paced",))
-    with RunWriter.create(tmp_path / "run", run_info(sweep)) as writer:
-        for index, other in enumerate((sweep, replace(sweep, rate_per_s=5.0))):
-            writer.append(trial(other, "shm", 10, "paced", 0, index))
+    run = mixed_run(tmp_path / "run", "paced", {"rate_per_s": 5.0})
     with pytest.raises(StoreError, match="different rates"):
-        summarise(load_run(tmp_path / "run"))
+        summarise(run)
 
 
 def test_sizes_are_in_order_and_rounds_of_one_are_not_of_another(tmp_path: Path) -> None:
     cells = {("shm", size): Cell(1_000.0 * size) for size in (1000, 10, 100)}
     summary = summarise(make_run(tmp_path / "run", cells))
     assert [ranking.setting.size for ranking in summary.settings] == [10, 100, 1000]
-    found = [ranking.cells[0].latency_p50_ns for ranking in summary.settings]
-    assert [p50.estimate for p50 in found if p50] == pytest.approx([1e4, 1e5, 1e6], rel=0.02)
+    medians = [ranking.cells[0].latency_p50_ns for ranking in summary.settings]
+    assert [p50.estimate for p50 in medians if p50] == pytest.approx([1e4, 1e5, 1e6], rel=0.02)
 
 
-def test_stamps_stand_beside_the_figures(tmp_path: Path) -> None:
-    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(notes=("oversubscribed", "noisy: 5% steal"))}), "shm")
-    assert cell.notes == ("noisy: 5% steal", "oversubscribed")
+UNSTEADY = Cell(change=parts("paced", steady=False))
+SPARSE = Cell(change=parts(integrity=Integrity(received_count=250, skipped_count=750)))
 
 
-def test_stamps_of_some_trials_are_counted(tmp_path: Path) -> None:
-    def unsteady_when_paced(trial: TrialResult) -> TrialResult:
-        if trial.spec.mode != "paced":
-            return trial
-        return replace(trial, endpoints=tuple(replace(part, steady=False) for part in trial.endpoints))
-
-    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=unsteady_when_paced)}), "shm")
-    assert cell.notes == ("unsteady in 3 of 6 trials",)
+def far_and_near(trial: TrialResult) -> TrialResult:
+    return replace(trial, conditions=conditions(80.0 if trial.spec.round_index else 240.0))
 
 
-def test_stamps_of_one_kind_are_one_note(tmp_path: Path) -> None:
-    def stamp(trial: TrialResult) -> TrialResult:
-        stamps = (f"0.{trial.trial_id} page faults per message", "noisy: steal")
-        return replace(trial, notes=stamps if trial.trial_id else ())
+def stamped(trial: TrialResult) -> TrialResult:
+    stamps = (f"0.{trial.trial_id} page faults per message", "noisy: steal")
+    return replace(trial, notes=stamps if trial.trial_id else ())
 
-    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=stamp)}), "shm")
-    assert cell.notes == ("noisy in 5 of 6 trials: steal", "page faults per message in 5 of 6 trials: 0.1, 0.2, 0.3, …")
+
+@pytest.mark.parametrize(
+    ("cell", "changes", "notes"),
+    [
+        (Cell(notes=("oversubscribed", "noisy: 5% steal")), {}, ("noisy: 5% steal", "oversubscribed")),
+        (UNSTEADY, {}, ("unsteady in 3 of 6 trials",)),
+        (Cell(change=stamped), {},
+         ("noisy in 5 of 6 trials: steal", "page faults per message in 5 of 6 trials: 0.1, 0.2, 0.3, …")),
+        (SPARSE, {"delivery": "latest_value"}, ("readers saw 25.0 % of the values; the others were overwritten",)),
+    ],
+    ids=["all", "some", "of one kind", "overwritten"],
+)  # fmt: skip
+def test_stamps_stand_beside_the_figures(tmp_path: Path, cell: Cell, changes: dict, notes: tuple[str, ...]) -> None:
+    assert shm(tmp_path, cell, **changes).notes == notes
 
 
 @pytest.mark.parametrize(("rounds", "words"), [(1, "only 1 round:"), (2, "only 2 rounds:")])
 def test_few_rounds_have_intervals_but_say_so(tmp_path: Path, rounds: int, words: str) -> None:
     cells = {("shm", 10): Cell(factors=STEADY[:rounds]), ("zmq", 10): Cell(50_000.0, factors=STEADY[:rounds])}
     run = make_run(tmp_path / "run", cells)
-    cell = cell_of(run, "shm")
-    assert cell.latency_p50_ns is not None
+    cell = cell_of(run)
     assert cell.latency_p50_ns.low < cell.latency_p50_ns.high
     assert cell.throughput_interval_per_s is not None
     assert any(note.startswith(words) for note in cell.notes)
@@ -265,29 +240,13 @@ def test_few_rounds_have_intervals_but_say_so(tmp_path: Path, rounds: int, words
 
 
 def test_cores_that_moved_are_noted_and_the_range_is_kept(tmp_path: Path) -> None:
-    def move(trial: TrialResult) -> TrialResult:
-        return replace(trial, conditions=conditions(80.0 if trial.spec.round_index else 240.0))
-
-    run = make_run(tmp_path / "run", {("shm", 10): Cell(change=move)})
-    assert any("cores far apart" in note for note in cell_of(run, "shm").notes)
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(change=far_and_near)})
+    assert any("cores far apart" in note for note in cell_of(run).notes)
     assert summarise(run).placement_ns == (80.0, 240.0)
 
 
-def test_overwritten_values_are_counted_for_latest_value(tmp_path: Path) -> None:
-    def see_a_quarter(trial: TrialResult) -> TrialResult:
-        seen = Integrity(received_count=250, skipped_count=750)
-        return replace(trial, endpoints=tuple(replace(part, integrity=seen) for part in trial.endpoints))
-
-    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, delivery="latest_value")
-    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(change=see_a_quarter)}, sweep), "shm")
-    assert cell.notes == ("readers saw 25.0 % of the values; the others were overwritten",)
-
-
 def test_clocks_that_disagree_leave_no_latency_and_no_rank_by_it(tmp_path: Path) -> None:
-    def drop_latency(trial: TrialResult) -> TrialResult:
-        return replace(trial, endpoints=tuple(replace(part, latency=None) for part in trial.endpoints))
-
-    setting = only(make_run(tmp_path / "run", {("shm", 10): Cell(change=drop_latency)}))
+    setting = only(make_run(tmp_path / "run", {("shm", 10): Cell(change=parts(latency=None))}))
     assert setting.cells[0].latency_p50_ns is None
     assert setting.ranked_by == "throughput"
 
@@ -296,13 +255,13 @@ def test_samples_that_are_gone_are_noted(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell()})
     (tmp_path / "run" / "samples" / "0.npz").unlink()
     (tmp_path / "run" / "samples" / "2.npz").write_bytes(b"damaged")
-    cell = cell_of(run, "shm")
+    cell = cell_of(run)
     assert cell.samples_count == 350
     assert "the samples of 2 trials are missing or unusable" in cell.notes
 
 
 def test_latencies_that_cannot_be_are_not_used(tmp_path: Path) -> None:
-    cell = cell_of(make_run(tmp_path / "run", {("shm", 10): Cell(latency_ns=-5_000.0)}), "shm")
+    cell = shm(tmp_path, Cell(latency_ns=-5_000.0))
     assert cell.latency_p50_ns is None
     assert "the samples of 3 trials are missing or unusable" in cell.notes
 
@@ -313,10 +272,10 @@ def test_the_same_run_gives_the_same_figures(tmp_path: Path) -> None:
 
 
 def test_a_cell_more_changes_no_other_cells_interval(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
-    alone = cell_of(make_run(tmp_path / "one", {("shm", 10): Cell()}, sweep), "shm")
-    two = cell_of(make_run(tmp_path / "two", {("shm", 10): Cell(), ("zmq", 10): Cell(rate_per_s=5e4)}, sweep), "shm")
-    assert alone.throughput_interval_per_s == two.throughput_interval_per_s
+    cells = {("shm", 10): Cell(), ("zmq", 10): Cell(rate_per_s=5e4)}
+    alone = shm(tmp_path, Cell(), modes=("saturate",))
+    beside = cell_of(make_run(tmp_path / "two", cells, modes=("saturate",)))
+    assert alone.throughput_interval_per_s == beside.throughput_interval_per_s
 
 
 def test_a_run_without_trials_or_floor(tmp_path: Path) -> None:

@@ -14,17 +14,8 @@ import pytest
 from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_text, show
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.results.model import TrialResult
-from ipcbench.spec import SweepSpec
 from ipcbench.util.units import format_significant
-from tests.unit.builders import MACHINE, Cell, make_run, sweep_of
-
-CELLS = {
-    ("shm", 10): Cell(10_000.0, 300_000.0),
-    ("zmq", 10): Cell(30_000.0, 100_000.0),
-    ("shm", 1000): Cell(40_000.0, 90_000.0),
-    ("zmq", 1000): Cell(90_000.0, 20_000.0),
-}
-
+from tests.unit.builders import CELLS, MACHINE, Cell, Terminal, make_run
 
 GOLDEN = """\
 run: 20260102T030405Z-0a1b2c, complete, 3 rounds done, seed 1
@@ -61,13 +52,11 @@ What stands out
 """
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+SHM = {("shm", 10): Cell()}
 
 
-def tables_of(path: Path, cells=None, sweep: SweepSpec | None = None, **changes) -> Tables:
-    return tables(make_run(path / "run", cells or CELLS, sweep, **changes))
+def tables_of(path: Path, cells=None, **changes) -> Tables:
+    return tables(make_run(path / "run", cells or CELLS, **changes))
 
 
 def plain(text: str) -> str:
@@ -103,37 +92,28 @@ def test_golden_text(tmp_path: Path) -> None:
         ("zmq", 10): Cell(30_000.0, 100_000.0, notes=("noisy: 5% steal",)),
         ("bad", 10): Cell(factors=(0.0,)),
     }
-    found = tables_of(tmp_path, cells, sweep_of(backends=("shm", "zmq", "bad"), sizes=(10,), rounds=3))
+    found = tables_of(tmp_path, cells, readers=3, rounds=3)
     assert as_text(found).splitlines()[:-16] == GOLDEN.splitlines()
 
 
 def test_the_title_says_kind_entries_and_bytes(tmp_path: Path) -> None:
-    titles = [one.title for one in tables_of(tmp_path).payload_tables]
-    assert titles == [
+    assert [table.title for table in tables_of(tmp_path).payload_tables] == [
         "dict of 10 entries = 521 B, pickle, 1 reader, every_message",
         "dict of 1,000 entries = 55,039 B, pickle, 1 reader, every_message",
     ]
 
 
 @pytest.mark.parametrize(
-    ("changes", "title"),
+    ("size", "changes", "title"),
     [
-        (
-            {"payload": "bytes", "codec": "raw", "sizes": (65536,)},
-            "bytes of 64 KiB = 65,536 B, raw, 1 reader, every_message",
-        ),
-        ({"sizes": (1,)}, "dict of 1 entry = 88 B, pickle, 1 reader, every_message"),
-        (
-            {"touch": "all", "pin": "auto", "wait": "spin"},
-            "dict of 10 entries = 521 B, pickle, 1 reader, every_message, readers touch all, waiting by spin, "
-            "pinned auto",
-        ),
+        (65536, {"payload": "bytes", "codec": "raw"}, "bytes of 64 KiB = 65,536 B, raw, 1 reader, every_message"),
+        (1, {}, "dict of 1 entry = 88 B, pickle, 1 reader, every_message"),
+        (10, {"touch": "all", "pin": "auto", "wait": "spin"}, "dict of 10 entries = 521 B, pickle, 1 reader, "
+         "every_message, readers touch all, waiting by spin, pinned auto"),
     ],
-)
-def test_titles_of_other_settings(tmp_path: Path, changes: dict, title: str) -> None:
-    sweep = sweep_of(**{"backends": ("shm",), "sizes": (10,), "readers": 1, **changes})
-    found = tables_of(tmp_path, {("shm", sweep.sizes[0]): Cell()}, sweep)
-    assert found.payload_tables[0].title == title
+)  # fmt: skip
+def test_titles_of_other_settings(tmp_path: Path, size: int, changes: dict, title: str) -> None:
+    assert tables_of(tmp_path, {("shm", size): Cell()}, **changes).payload_tables[0].title == title
 
 
 def test_the_same_numbers_in_every_format(tmp_path: Path, monkeypatch) -> None:
@@ -142,7 +122,7 @@ def test_the_same_numbers_in_every_format(tmp_path: Path, monkeypatch) -> None:
     rich_rows = [row for row in rows_of(plain(shown(found, monkeypatch))) if len(row) > 8]
     markdown_rows = [line for line in as_markdown(found).splitlines() if re.match(r"\| \d", line)]
     records = list(csv.DictReader(io.StringIO(as_csv(found))))
-    cells = [cell for one in json.loads(as_json(found))["settings"] for cell in one["cells"]]
+    cells = [cell for setting in json.loads(as_json(found))["settings"] for cell in setting["cells"]]
     assert text_rows == rich_rows
     assert len(records) == len(cells) == len(text_rows) == len(markdown_rows) == 4
     assert [row.replace("\\", "").replace("|", "").split() for row in markdown_rows] == text_rows
@@ -151,38 +131,27 @@ def test_the_same_numbers_in_every_format(tmp_path: Path, monkeypatch) -> None:
         for name, value in cell.items():
             if isinstance(value, float):
                 assert float(record[name]) == value
-        figures = [
-            format_significant(cell["latency_p50_us"]),
-            format_significant(cell["latency_p99_us"]),
-            "1" if cell["ratio_to_best"] == 1 else format_significant(cell["ratio_to_best"]),
-        ]
-        assert row[2:5] == figures
-        assert row[-8:] == [
-            format_significant(one)
-            for one in (
-                cell["latency_of_harness_floor_ratio"],
-                cell["read_p50_us"],
-                cell["decode_p50_us"],
-                cell["throughput_messages_per_s"] / 1e3,
-                cell["throughput_mb_per_s"],
-                100 * cell["throughput_of_memory_copy_ratio"],
-                cell["writer_cpu_us_per_message"],
-                cell["reader_cpu_us_per_message"],
-            )
-        ]
+        ratio = "1" if cell["ratio_to_best"] == 1 else format_significant(cell["ratio_to_best"])
+        assert row[2:5] == [*(format_significant(cell[f"latency_{name}_us"]) for name in ("p50", "p99")), ratio]
+        figures = (
+            *(cell[name] for name in ("latency_of_harness_floor_ratio", "read_p50_us", "decode_p50_us")),
+            cell["throughput_messages_per_s"] / 1e3,
+            cell["throughput_mb_per_s"],
+            100 * cell["throughput_of_memory_copy_ratio"],
+            *(cell[f"{role}_cpu_us_per_message"] for role in ("writer", "reader")),
+        )
+        assert row[-8:] == [format_significant(figure) for figure in figures]
 
 
 def test_units_are_right_by_construction(tmp_path: Path) -> None:
     """A latency of 5.74 ms is 5,740 µs, and 577,129 B a thousand times a second are 577 MB/s: never off by 1000."""
     found = tables_of(tmp_path, {("shm", 10_000): Cell(5_740_000.0, 1_000.0)})
     (record,) = csv.DictReader(io.StringIO(as_csv(found)))
-    assert float(record["latency_p50_us"]) == pytest.approx(5_740, rel=0.01)
-    assert float(record["throughput_mb_per_s"]) == pytest.approx(577.129, rel=0.01)
     (row,) = rows_of(as_text(found))
-    assert float(row[2].replace(",", "")) == pytest.approx(5_740, rel=0.01)
-    assert float(row[9].replace(",", "")) == pytest.approx(577, rel=0.01)
-    assert "5.7" in found.payload_tables[0].remarks[0]
-    assert "ms" in found.payload_tables[0].remarks[0]
+    for latency, throughput in ((record["latency_p50_us"], record["throughput_mb_per_s"]), (row[2], row[9])):
+        assert float(latency.replace(",", "")) == pytest.approx(5_740, rel=0.01)
+        assert float(throughput.replace(",", "")) == pytest.approx(577.129, rel=0.01)
+    assert re.search(r"5\.7\d ms", found.payload_tables[0].remarks[0])
 
 
 def test_every_quantity_in_the_csv_names_its_unit(tmp_path: Path) -> None:
@@ -203,8 +172,7 @@ def test_nothing_is_wider_than_a_hundred_columns(tmp_path: Path, monkeypatch, mo
         for index, name in enumerate(names)
         for size in (1, 10, 100, 1000, 10_000, 20_000, 30_000, 40_000, 50_000)
     }
-    sweep = sweep_of(backends=names, sizes=tuple(dict.fromkeys(size for _, size in cells)), modes=modes, readers=1)
-    found = tables_of(tmp_path, cells, sweep)
+    found = tables_of(tmp_path, cells, modes=modes)
     for text in (as_text(found), plain(shown(found, monkeypatch, COLUMNS="200"))):
         assert max(len(line) for line in text.splitlines()) <= 100
         assert text.count("…OwnBackend"[1:]) >= 9
@@ -241,13 +209,12 @@ def test_a_dumb_terminal_gets_no_escape_sequence(tmp_path: Path, monkeypatch) ->
 
 
 def test_markup_in_foreign_text_is_text(tmp_path: Path, monkeypatch) -> None:
-    def fail(one: TrialResult) -> TrialResult:
-        return replace(one, status="failed", reason="[bold]x[/] | <b>y</b>\n\x1b[31mred :smile:")
+    def fail(trial: TrialResult) -> TrialResult:
+        return replace(trial, status="failed", reason="[bold]x[/] | <b>y</b>\n\x1b[31mred :smile:")
 
-    found = tables_of(tmp_path, {("a|b", 10): Cell(change=fail), ("shm", 10): Cell()})
-    expected = "[bold]x[/] | <b>y</b> [31mred :smile: (6 trials)"
-    assert expected in plain(shown(found, monkeypatch))
-    assert expected in as_text(found)
+    found = tables_of(tmp_path, {("a|b", 10): Cell(change=fail), **SHM})
+    for text in (plain(shown(found, monkeypatch)), as_text(found)):
+        assert "[bold]x[/] | <b>y</b> [31mred :smile: (6 trials)" in text
     markdown = as_markdown(found)
     assert r"\[bold\]x\[/\] \| \<b\>y\</b\>" in markdown
     assert {line.count("|") - line.count("\\|") for line in markdown.splitlines() if line.startswith("|")} == {15}
@@ -262,8 +229,7 @@ def test_p99_of_too_few_samples_is_not_available(tmp_path: Path) -> None:
 
 
 def test_columns_that_nothing_was_measured_for_are_not_shown(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",))
-    found = tables_of(tmp_path, {("shm", 10): Cell()}, sweep)
+    found = tables_of(tmp_path, SHM, modes=("saturate",))
     heads = [column.head for column in found.payload_tables[0].columns]
     assert ("one-way", "p50 µs") not in heads
     assert ("MB/s", "/reader") in heads
@@ -290,11 +256,9 @@ def test_verdicts_claim_no_more_than_is_known(tmp_path: Path, cells, beginning: 
 
 
 def test_verdict_by_throughput(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("a", "b"), sizes=(10,), readers=1, modes=("saturate",))
-    found = tables_of(tmp_path, {("a", 10): Cell(rate_per_s=1e4), ("b", 10): Cell(rate_per_s=4e4)}, sweep)
-    assert (
-        found.payload_tables[0].remarks[0].startswith("b has the lowest time per message: 40.0 k messages/s; next is a")
-    )
+    cells = {("a", 10): Cell(rate_per_s=1e4), ("b", 10): Cell(rate_per_s=4e4)}
+    remark = tables_of(tmp_path, cells, modes=("saturate",)).payload_tables[0].remarks[0]
+    assert remark.startswith("b has the lowest time per message: 40.0 k messages/s; next is a")
 
 
 def test_what_all_cells_bear_is_said_once(tmp_path: Path) -> None:
@@ -310,46 +274,33 @@ def test_more_notes_than_letters(tmp_path: Path) -> None:
     assert letters[24:] == ["y", "z", "aa", "ab", "ac", "ad"]
 
 
-def test_oversubscription_is_stated(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=3)
-    found = tables_of(tmp_path, {("shm", 10): Cell()}, sweep, machine={**MACHINE, "usable_cores": 2.0})
-    assert any(line.startswith("load: 4 processes on 2 cores: oversubscribed") for line in found.header)
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        ({"readers": 3, "machine": {**MACHINE, "usable_cores": 2.0}},
+         ["load: 4 processes on 2 cores: oversubscribed.*"]),
+        ({"machine": {}, "versions": {}, "floor": None},
+         ["machine: unknown CPU, unknown number of cores", "load: 2 processes on an unknown number of cores"]),
+        ({"delivery": "latest_value"}, [".*never compare these figures with every_message.*"]),
+        ({"status": "interrupted", "skipped": {"mpi": "not installed; pip install ipcbench"}},
+         ["run: .*interrupted.*", "left out: mpi: not installed; pip install ipcbench"]),
+    ],
+    ids=["oversubscribed", "unknown machine", "latest_value", "interrupted"],
+)  # fmt: skip
+def test_the_header_says(tmp_path: Path, changes: dict, lines: list[str]) -> None:
+    found = tables_of(tmp_path, SHM, **changes)
+    assert [line for line in lines if not any(re.fullmatch(line, said) for said in found.header)] == []
+    assert found.payload_tables[0].title.endswith(changes.get("delivery", "every_message"))
 
 
-def test_a_machine_that_is_unknown(tmp_path: Path) -> None:
-    found = tables_of(tmp_path, machine={}, versions={}, floor=None)
-    assert "machine: unknown CPU, unknown number of cores" in found.header
-    assert "load: 2 processes on an unknown number of cores" in found.header
-
-
-def test_gaps_and_problems_are_in_the_header(tmp_path: Path) -> None:
-    run = make_run(
-        tmp_path / "run", CELLS, skipped={"mpi": "not installed; pip install ipcbench"}, status="interrupted"
-    )
-    path = tmp_path / "run" / "trials.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"trial_id":')
-    found = tables(replace(run, problems=("trials.jsonl: line 25 is cut off",)))
-    assert "left out: mpi: not installed; pip install ipcbench" in found.header
-    assert "problem: trials.jsonl: line 25 is cut off" in found.header
-    assert "interrupted" in found.header[0]
-
-
-def test_latest_value_is_labelled(tmp_path: Path) -> None:
-    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, delivery="latest_value")
-    found = tables_of(tmp_path, {("shm", 10): Cell()}, sweep)
-    assert found.payload_tables[0].title.endswith("latest_value")
-    assert any("never compare these figures with every_message" in line for line in found.header)
+def test_problems_are_in_the_header(tmp_path: Path) -> None:
+    run = replace(make_run(tmp_path / "run", SHM), problems=("trials.jsonl: line 25 is cut off",))
+    assert "problem: trials.jsonl: line 25 is cut off" in tables(run).header
 
 
 def test_a_crossover_is_visible(tmp_path: Path) -> None:
-    cells = {
-        ("a", 10): Cell(10_000.0),
-        ("b", 10): Cell(40_000.0),
-        ("a", 100): Cell(30_000.0),
-        ("b", 100): Cell(30_000.0),
-        ("a", 1000): Cell(90_000.0),
-        ("b", 1000): Cell(20_000.0),
-    }
+    latencies = {10: (10_000.0, 40_000.0), 100: (30_000.0, 30_000.0), 1000: (90_000.0, 20_000.0)}
+    cells = {(name, size): Cell(p50) for size, both in latencies.items() for name, p50 in zip("ab", both, strict=True)}
     latency, throughput = tables_of(tmp_path, cells).matrices
     assert latency.title == "One-way latency p50, µs: dict, pickle, 1 reader, every_message"
     assert latency.remarks[0].startswith("Crossover at 5,")  # both have 30 µs at 5,105 B
@@ -362,25 +313,17 @@ def test_a_crossover_is_visible(tmp_path: Path) -> None:
 
 
 def test_no_crossover_is_claimed_where_ranks_overlap(tmp_path: Path) -> None:
-    cells = {
-        ("a", 10): Cell(10_000.0),
-        ("b", 10): Cell(10_000.0),
-        ("a", 100): Cell(30_000.0),
-        ("b", 100): Cell(90_000.0),
-    }
+    cells = {("a", 10): Cell(), ("b", 10): Cell(), ("a", 100): Cell(30_000.0), ("b", 100): Cell(90_000.0)}
     latency, _ = tables_of(tmp_path, cells).matrices
     assert latency.remarks[0] == "No crossover: a has the first rank at every size, alone or shared."
 
 
 def test_a_single_size_needs_no_matrix(tmp_path: Path) -> None:
-    assert tables_of(tmp_path, {("shm", 10): Cell()}).matrices == ()
+    assert tables_of(tmp_path, SHM).matrices == ()
 
 
 def test_a_run_without_trials_has_a_header_and_no_table(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", {("shm", 10): Cell(factors=())} | {("zmq", 10): Cell(factors=())})
-    from ipcbench.results.store import load_run
-
-    found = tables(load_run(tmp_path / "run"))
+    found = tables_of(tmp_path, {(name, 10): Cell(factors=()) for name in ("shm", "zmq")})
     assert found.payload_tables == ()
     assert "problem: size 10: no trial was made; the run is complete" in found.header
     assert as_csv(found) == "run_id\n"
