@@ -8,7 +8,6 @@ import io
 import json
 import threading
 import urllib.request
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -25,15 +24,9 @@ from ipcbench.trace.exporters.otlp import BATCH_SPANS, send
 from ipcbench.trace.readers.batch import PARTS
 from ipcbench.trace.readers.everything import find
 from tests.trace.logs import V1, head, tq_call, v1_row
-from tests.trace.made import HOSTILE, UNIX_NS, Made, both_sides
+from tests.trace.made import HOSTILE, UNIX_NS, Made, both_sides, record
 
 COUNT = 20
-
-
-@pytest.fixture(autouse=True)
-def no_recorder() -> Iterator[None]:
-    yield
-    trace.stop()
 
 
 @pytest.fixture
@@ -46,16 +39,6 @@ def exported(form: str, *paths: Path) -> tuple[bytes, tuple[str, ...]]:
     out = io.BytesIO()
     left_out = EXPORTERS[form](find(paths), out)
     return out.getvalue(), left_out
-
-
-def record_sampled(folder: Path, count: int, sample: int = 10**6) -> None:
-    recorder = trace.start(folder, sample=sample, service="client")
-    for _ in range(count):
-        with recorder.call("Sampled") as call:
-            call.serialized(10)
-            call.sent()
-            call.received(20)
-    trace.stop()
 
 
 def test_csv_has_the_old_columns_and_every_call(folder: Path) -> None:
@@ -101,7 +84,7 @@ def families(text: str) -> dict[str, Any]:
 
 
 def test_prometheus_text_is_read_by_its_own_parser(folder: Path) -> None:
-    record_sampled(folder, 100)
+    record(folder, 100, 10**6, ["Sampled"])
     found = families(exported("prometheus", folder)[0].decode())
     histogram = found["ipcbench_call_duration_seconds"]
     assert histogram.type == "histogram"
@@ -139,9 +122,9 @@ def test_metrics_are_served_and_grow(tmp_path: Path) -> None:
             return float(sum(one.value for one in samples if one.name.endswith("_count")))
 
         assert scraped() == 0
-        record_sampled(folder, 30)
+        record(folder, 30, 10**6)
         assert scraped() == 30
-        record_sampled(folder, 25, sample=1)
+        record(folder, 25)
         assert scraped() == scraped() == 55
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{url}/other", timeout=10)
@@ -309,32 +292,22 @@ def test_perfetto_is_decoded_by_its_own_messages(folder: Path) -> None:
     assert HOSTILE in {one.track_event.name for packets in thread_tracks.values() for one in packets}
 
 
-CHROME = {
+TIME = {"type": "number", "minimum": 0}
+CHROME_EVENT = {
     "type": "object",
-    "required": ["traceEvents"],
+    "required": ["ph", "name", "pid", "tid"],
     "properties": {
-        "traceEvents": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["ph", "name", "pid", "tid"],
-                "properties": {
-                    "ph": {"enum": ["X", "M", "s", "f"]},
-                    "name": {"type": "string"},
-                    "pid": {"type": "integer"},
-                    "tid": {"type": "integer"},
-                    "ts": {"type": "number", "minimum": 0},
-                    "dur": {"type": "number", "minimum": 0},
-                },
-                "allOf": [
-                    {"if": {"properties": {"ph": {"const": "X"}}}, "then": {"required": ["ts", "dur", "cat"]}},
-                    {"if": {"properties": {"ph": {"enum": ["s", "f"]}}}, "then": {"required": ["ts", "id", "cat"]}},
-                    {"if": {"properties": {"ph": {"const": "f"}}}, "then": {"required": ["bp"]}},
-                ],
-            },
-        }
+        "ph": {"enum": ["X", "M", "s", "f"]}, "name": {"type": "string"}, "pid": {"type": "integer"},
+        "tid": {"type": "integer"}, "ts": TIME, "dur": TIME,
     },
-}
+    "allOf": [
+        {"if": {"properties": {"ph": {"const": "X"}}}, "then": {"required": ["ts", "dur", "cat"]}},
+        {"if": {"properties": {"ph": {"enum": ["s", "f"]}}}, "then": {"required": ["ts", "id", "cat"]}},
+        {"if": {"properties": {"ph": {"const": "f"}}}, "then": {"required": ["bp"]}},
+    ],
+}  # fmt: skip
+CHROME = {"type": "object", "required": ["traceEvents"],
+          "properties": {"traceEvents": {"type": "array", "items": CHROME_EVENT}}}  # fmt: skip
 
 
 def test_chrome_json_has_its_form_arrows_and_no_overlap(folder: Path) -> None:
@@ -360,7 +333,7 @@ def test_chrome_json_has_its_form_arrows_and_no_overlap(folder: Path) -> None:
 @pytest.mark.parametrize("form", ["chrome", "perfetto"])
 def test_a_pipeline_log_has_a_timeline_and_a_table_of_calls_has_none(tmp_path: Path, form: str) -> None:
     timed, table = tmp_path / "timed.log", tmp_path / "table.log"
-    timed.write_text("".join(line for number in range(5) for _, line in tq_call(10.0 + number, (0.1, 0.2, 0.3))))
+    timed.write_text("".join(line for number in range(5) for line in tq_call(10.0 + number)))
     table.write_text(head(V1) + v1_row(1))
     assert exported(form, timed)[0]
     with pytest.raises(StoreError, match="no call with a time on a clock"):
@@ -394,7 +367,7 @@ def test_parquet_is_read_by_pyarrow(folder: Path, tmp_path: Path) -> None:
 
 
 def test_calls_without_a_record_are_named(tmp_path: Path) -> None:
-    record_sampled(tmp_path / "trace", 100)
+    record(tmp_path / "trace", 100, 10**6)
     for form in ("csv", "chrome", "perfetto", "otlp"):
         left_out = exported(form, tmp_path / "trace")[1]
         assert any("calls that have no record of their own" in line for line in left_out), form

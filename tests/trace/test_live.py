@@ -6,7 +6,6 @@ import io
 import json
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,7 @@ from ipcbench.trace.readers.batch import Batch, Notes
 from ipcbench.trace.readers.calls import rows_of
 from ipcbench.trace.readers.everything import find
 from ipcbench.trace.readers.logs.text import read_log
-from ipcbench.trace.record.recorder import Recorder
-from tests.trace.made import HOSTILE, Made, both_sides
-
-
-@pytest.fixture(autouse=True)
-def no_recorder() -> Iterator[None]:
-    yield
-    trace.stop()
+from tests.trace.made import HOSTILE, Made, both_sides, rpc
 
 
 def printed(folder: Path, lines: Lines, target: Path) -> str:
@@ -44,24 +36,13 @@ def parsed(path: Path) -> tuple[list[Batch], Notes]:
     return list(read_log([path], notes)), notes
 
 
-def make_calls(recorder: Recorder, count: int, name: str = "Matmul") -> None:
+def make_calls(recorder: trace.Recorder, count: int, name: str = "Matmul") -> None:
     for number in range(count):
-        with recorder.call(name) as call:
-            call.serialized(number * 1000)
-            call.sent()
-            call.received(number * 2000)
+        rpc(recorder, name, number * 1000)
 
 
-NAMES = (
-    "Matmul",
-    "a method",
-    "x" * 40,
-    "7",
-    "get 5 6.0",
-    HOSTILE,
-    "ZeroMQ Performance Log - Transport: x",
-    "ID Method",
-)
+NAMES = ("Matmul", "a method", "x" * 40, "7", "get 5 6.0", HOSTILE, "ZeroMQ Performance Log - Transport: x",
+         "ID Method")  # fmt: skip
 
 
 def test_zmq_lines_are_read_back_with_the_same_figures(tmp_path: Path) -> None:
