@@ -22,6 +22,7 @@ from ipcbench import trace
 from ipcbench.cli import main
 from ipcbench.trace.format import HEADER_BYTES, MARKER, NAME, PACK_NAME, RECORD_BYTES
 from tests.trace.logs import V1, V3, V4, head, row, tq_call, v1_row
+from tests.trace.made import rpc
 from tests.trace.reading import run_program
 
 EXAMPLES = int(os.environ.get("IPCBENCH_FUZZ", "400"))
@@ -142,10 +143,7 @@ def own_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("own")
     recorder = trace.start(folder, sample=2, service="client")
     for number in range(300):
-        with recorder.call(f"m{number % 4}", trace_id=number if number % 5 == 0 else None) as call:
-            call.serialized(1000)
-            call.sent()
-            call.received(500)
+        rpc(recorder, f"m{number % 4}", 1000, 500, trace_id=number if number % 5 == 0 else None)
     trace.stop()
     return {path.suffix: path.read_bytes() for path in folder.iterdir()}
 
