@@ -16,13 +16,8 @@ def thread(count: int = 12, server_ns: int = 50_000, name: str = "client", **cha
     }  # fmt: skip
     columns = {key: np.full(count, value, dtype=np.int64) for key, value in values.items()}
     columns["gap_ns"][0] = 0
-    return ThreadCalls(
-        name=name,
-        method=method,
-        sent_bytes=np.where(method == 1, 100_000, 0),
-        recv_bytes=np.where(method == 1, 20, 3),
-        **columns,
-    )
+    sent, recv = np.where(method == 1, 100_000, 0), np.where(method == 1, 20, 3)
+    return ThreadCalls(name=name, method=method, sent_bytes=sent, recv_bytes=recv, **columns)
 
 
 def traffic(*threads: ThreadCalls) -> Traffic:

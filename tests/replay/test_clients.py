@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,14 @@ import pytest
 from ipcbench import trace
 from ipcbench.errors import StoreError
 from ipcbench.replay.clients import read_traffic
+from ipcbench.replay.traffic import Traffic
 from ipcbench.trace.readers.batch import UNKNOWN_NS
 from ipcbench.trace.schema import SERVER
 from tests.trace.logs import V1, V3, head, row, v1_row
-from tests.trace.made import Made
+from tests.trace.made import Made, record, rpc
+from tests.trace.reading import in_threads
 
-
-def one_call(recorder: trace.Recorder, method: str = "Do") -> None:
-    """Record a call whose server records nothing."""
-    with recorder.call(method) as call:
-        call.serialized(1000)
-        call.sent()
-        call.received(2000)
+COLUMNS = ("gap_ns", "before_ns", "after_ns", "server_ns", "total_ns", "sent_bytes", "recv_bytes")
 
 
 def write_calls(folder: Path, *calls: tuple[list[int], list[int]]) -> None:
@@ -43,92 +38,77 @@ def test_a_trace_of_both_sides_has_gaps_and_the_servers_work(tmp_path):
         calls.append(([begin, begin + 10, sent, sent + 100, sent + 105], [sent + 10, sent + 10, sent + 50, sent + 50]))
         begin += 135
     write_calls(tmp_path, *calls)
-    found = read_traffic(tmp_path)
-    (thread,) = found.threads
-    assert found.methods == ("Do",)
-    assert found.gaps_known
-    assert found.server_known
-    assert thread.gap_ns.tolist() == [0, 7, 8]
-    assert thread.before_ns.tolist() == [10] * 3
-    assert thread.after_ns.tolist() == [5] * 3
-    assert thread.server_ns.tolist() == [40] * 3
-    assert thread.total_ns.tolist() == [135] * 3
-    assert (thread.sent_bytes.tolist(), thread.recv_bytes.tolist()) == ([1000] * 3, [2000] * 3)
-    assert found.recorded_ns == 3 * 135 + 15
-    assert found.remarks == ()
+    traffic = read_traffic(tmp_path)
+    (thread,) = traffic.threads
+    assert traffic.methods == ("Do",)
+    assert (traffic.gaps_known, traffic.server_known, traffic.remarks) == (True, True, ())
+    columns = [getattr(thread, name).tolist() for name in COLUMNS]
+    assert columns == [[0, 7, 8], *([value] * 3 for value in (10, 5, 40, 135, 1000, 2000))]
+    assert traffic.recorded_ns == 3 * 135 + 15
 
 
 def test_without_the_servers_records_its_work_is_unknown(tmp_path):
-    recorder = trace.start(tmp_path)
-    one_call(recorder)
-    trace.stop()
-    found = read_traffic(tmp_path)
-    assert not found.server_known
-    assert found.threads[0].server_ns.tolist() == [UNKNOWN_NS]
+    record(tmp_path, 1)
+    traffic = read_traffic(tmp_path)
+    assert not traffic.server_known
+    assert traffic.threads[0].server_ns.tolist() == [UNKNOWN_NS]
 
 
 def test_a_server_that_begins_while_its_client_still_sends_is_not_cut(tmp_path):
     begin = 1_000_000
-    write_calls(
-        tmp_path, ([begin, begin, begin + 500, begin + 520, begin + 520], [begin, begin, begin + 500, begin + 500])
-    )
+    client = [begin, begin, begin + 500, begin + 520, begin + 520]
+    write_calls(tmp_path, (client, [begin, begin, begin + 500, begin + 500]))
     assert read_traffic(tmp_path).threads[0].server_ns.tolist() == [500]
 
 
 def test_every_thread_is_a_client_and_failed_calls_are_left_out(tmp_path):
     recorder = trace.start(tmp_path)
 
-    def work() -> None:
-        one_call(recorder)
+    def work(_: int) -> None:
+        rpc(recorder, "Do")
         with pytest.raises(ValueError, match="no"), recorder.call("Do"):
             raise ValueError("no")
 
     for _ in range(2):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_threads(1, work)
     trace.stop()
-    found = read_traffic(tmp_path)
-    assert [len(thread.method) for thread in found.threads] == [1, 1]
-    assert any("2 calls failed" in remark for remark in found.remarks)
+    traffic = read_traffic(tmp_path)
+    assert [len(thread.method) for thread in traffic.threads] == [1, 1]
+    assert any("2 calls failed" in remark for remark in traffic.remarks)
 
 
 def test_calls_without_records_make_gaps_unknown(tmp_path):
-    recorder = trace.start(tmp_path, sample=4)
-    for _ in range(40):
-        one_call(recorder)
-    trace.stop()
-    found = read_traffic(tmp_path)
-    assert not found.gaps_known
-    assert not found.threads[0].gap_ns.any()
-    assert any("have no record" in remark for remark in found.remarks)
+    record(tmp_path, 40, 4)
+    traffic = read_traffic(tmp_path)
+    assert not traffic.gaps_known
+    assert not traffic.threads[0].gap_ns.any()
+    assert any("have no record" in remark for remark in traffic.remarks)
+
+
+def of_log(folder: Path, text: str) -> Traffic:
+    (folder / "zmq_performance.log").write_text(text, encoding="utf-8")
+    return read_traffic(folder / "zmq_performance.log")
 
 
 def test_a_log_has_no_gaps_and_its_segments_follow_one_another(tmp_path):
-    path = tmp_path / "zmq_performance.log"
-    path.write_text(head(V1) + v1_row(1) + v1_row(2) + v1_row(1), encoding="utf-8")
-    found = read_traffic(path)
-    (thread,) = found.threads
-    assert not found.gaps_known
-    assert not found.server_known
-    assert len(thread.method) == 3
+    traffic = of_log(tmp_path, head(V1) + v1_row(1) + v1_row(2) + v1_row(1))
+    (thread,) = traffic.threads
+    assert not traffic.gaps_known
+    assert not traffic.server_known
     assert thread.before_ns.tolist() == [1_000_000] * 3
     assert thread.sent_bytes.tolist() == [2**20] * 3
-    assert read_traffic(tmp_path).calls_count == 3
+    assert read_traffic(tmp_path).calls_count == len(thread.method) == 3
 
 
 def test_the_servers_column_of_a_log_is_its_work(tmp_path):
-    path = tmp_path / "zmq_performance.log"
-    path.write_text(head(V3) + row(1, "M", 1, 1, 6, 1, 9, 4, 9, 10, 10), encoding="utf-8")
-    assert read_traffic(path).threads[0].server_ns.tolist() == [4_000_000]
+    (thread,) = of_log(tmp_path, head(V3) + row(1, "M", 1, 1, 6, 1, 9, 4, 9, 10, 10)).threads
+    assert thread.server_ns.tolist() == [4_000_000]
 
 
 @pytest.mark.parametrize("text", ["", "nothing of the kind\n", head(V1)])
 def test_nothing_to_replay_is_one_clear_error(tmp_path: Path, text: str):
-    path = tmp_path / "x.log"
-    path.write_text(text, encoding="utf-8")
     with pytest.raises(StoreError, match="no calls to replay"):
-        read_traffic(path)
+        of_log(tmp_path, text)
 
 
 def test_a_pipeline_has_no_requests_and_replies(tmp_path):
@@ -152,16 +132,14 @@ def test_of_calls_inside_others_the_outer_ones_are_replayed(tmp_path):
         call.buffers("float32[5]")
         call.reply_buffers("float32[7]")
     trace.stop()
-    found = read_traffic(tmp_path)
-    assert found.methods == ("Do",)
-    assert found.layouts == {"Do": "float32[5]>float32[7]"}
-    assert found.remarks == ("1 calls are the inside of other calls, and are not replayed again.",)
+    traffic = read_traffic(tmp_path)
+    assert traffic.methods == ("Do",)
+    assert traffic.layouts == {"Do": "float32[5]>float32[7]"}
+    assert traffic.remarks == ("1 calls are the inside of other calls, and are not replayed again.",)
 
 
 def test_impossible_calls_are_left_out_and_counted(tmp_path):
-    path = tmp_path / "zmq_performance.log"
     odd = row(2, "M", 1, 1, 1, 1, -4, 10, 10, 0) + row(3, "M", 1, 1, 1, 1, 4, 2e6, 10, 0)
-    path.write_text(head(V1) + v1_row(1) + odd, encoding="utf-8")
-    found = read_traffic(path)
-    assert found.calls_count == 1
-    assert any(remark.startswith("2 calls have impossible times or sizes") for remark in found.remarks)
+    traffic = of_log(tmp_path, head(V1) + v1_row(1) + odd)
+    assert traffic.calls_count == 1
+    assert any(remark.startswith("2 calls have impossible times or sizes") for remark in traffic.remarks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from ipcbench.processes.cleanup import find
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.replay import render
 from ipcbench.replay.latency_table import ladder
-from ipcbench.replay.outcome import ReplayOutcome, conclude
+from ipcbench.replay.outcome import BackendOutcome, ReplayOutcome, conclude
 from ipcbench.replay.run import Measured, Replayed, Request, replay
 from ipcbench.stats.estimates import Interval
 from tests.replay.made import thread, traffic
@@ -52,14 +53,10 @@ def test_two_clients_over_two_backends_leave_nothing_behind(tokens):
 
 
 @pytest.mark.usefixtures("broken_on_path")
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("Killed", "server was killed by signal 9"),
-        ("Silent", "TransportTimeout"),
-        ("Mixing", "a message of another call"),
-    ],
-)
+@pytest.mark.parametrize(("name", "words"), [
+    ("Killed", "server was killed by signal 9"), ("Silent", "TransportTimeout"),
+    ("Mixing", "a message of another call"),
+])  # fmt: skip
 def test_a_process_that_breaks_fails_its_backend_in_one_line(name, words, tokens):
     request = Request(("shm", f"broken_replay:{name}"), rounds=1, stall_s=0.5)
     done = replay(traffic(thread(count=20)), request)
@@ -88,14 +85,11 @@ def test_what_cannot_be_replayed_is_refused_before_anything_is_started(tokens, m
         Request(("shm",), rounds=0)
     with pytest.raises(ConfigError, match="one or more names"):
         Request(())
+    refuse = Mock(side_effect=BackendUnavailable("shm", "no shared memory", "get some"))
     monkeypatch.setattr("ipcbench.backends.shm.backend.Shm.probe", refuse)
     with pytest.raises(BackendUnavailable, match="no shared memory"):
         replay(traffic(), Request(("shm",)))
     assert tokens == []
-
-
-def refuse() -> None:
-    raise BackendUnavailable("shm", "no shared memory", "get some")
 
 
 def made_up(*, source: str = "", think: bool = True, server_ns: int = 50_000, rounds: int = 5) -> ReplayOutcome:
@@ -116,59 +110,60 @@ def made_up(*, source: str = "", think: bool = True, server_ns: int = 50_000, ro
     return conclude(Replayed(request, plain, all_of_it, {"mpi-p2p": "no mpiexec found"}, sizes))
 
 
+def backends_of(outcome: ReplayOutcome) -> tuple[BackendOutcome, ...]:
+    """Return what is said of zmq, shm and pipe."""
+    by_name = {backend.name: backend for backend in outcome.backends}
+    return by_name["zmq"], by_name["shm"], by_name["pipe"]
+
+
 def test_predictions_ranks_and_ties():
     outcome = made_up()
-    by_name = {backend.name: backend for backend in outcome.backends}
+    zmq, shm, pipe = backends_of(outcome)
     assert outcome.recorded_ns == 12 * 200_000 + 11 * 10_000
-    assert by_name["shm"].predicted_ns.estimate == pytest.approx(2e6)
-    assert (by_name["shm"].rank, by_name["pipe"].rank, by_name["zmq"].rank) == (1, 1, 3)
-    assert (by_name["shm"].verdict, by_name["zmq"].verdict) == ("faster", "slower")
-    assert by_name["shm"].gain_ratio.estimate == pytest.approx(1 - 2e6 / outcome.recorded_ns)
-    assert by_name["shm"].gain_ratio.low <= by_name["shm"].gain_ratio.estimate <= by_name["shm"].gain_ratio.high
-    work = 12 * 60_000 + 11 * 10_000
-    assert by_name["shm"].table_ns == pytest.approx(work + 24 * 5_000)
+    assert shm.predicted_ns.estimate == pytest.approx(2e6)
+    assert (shm.rank, pipe.rank, zmq.rank) == (1, 1, 3)
+    assert (shm.verdict, zmq.verdict) == ("faster", "slower")
+    assert shm.gain_ratio.low <= shm.gain_ratio.estimate <= shm.gain_ratio.high
+    assert shm.gain_ratio.estimate == pytest.approx(1 - 2e6 / outcome.recorded_ns)
+    assert shm.table_ns == pytest.approx(12 * 60_000 + 11 * 10_000 + 24 * 5_000)
     assert outcome.methods[0].replayed_ns["zmq"] in {100_000.0, 200_000.0}
     assert outcome.left_out == {"mpi-p2p": "no mpiexec found"}
 
 
 def test_gains_are_against_the_replay_over_the_source():
     outcome = made_up(source="zmq")
-    by_name = {backend.name: backend for backend in outcome.backends}
-    assert by_name["shm"].predicted_ns.estimate == pytest.approx(2e6)
-    assert by_name["zmq"].predicted_ns.estimate == pytest.approx(3e6)
-    assert by_name["zmq"].gain_ratio == Interval(0.0, 0.0, 0.0)
-    gain = by_name["shm"].gain_ratio
+    zmq, shm, _ = backends_of(outcome)
+    assert (shm.predicted_ns.estimate, zmq.predicted_ns.estimate) == pytest.approx((2e6, 3e6))
+    assert zmq.gain_ratio == Interval(0.0, 0.0, 0.0)
+    gain = shm.gain_ratio
     assert gain.estimate == pytest.approx(1 / 3, rel=1e-3)
     assert 0.32 < gain.low < gain.estimate < gain.high < 0.35
-    assert by_name["shm"].table_ns == pytest.approx(outcome.recorded_ns - 24 * 45_000)
-    assert (by_name["zmq"].verdict, by_name["shm"].verdict) == ("no clear difference", "faster")
+    assert shm.table_ns == pytest.approx(outcome.recorded_ns - 24 * 45_000)
+    assert (zmq.verdict, shm.verdict) == ("no clear difference", "faster")
     assert "against the replay over zmq" in render.as_text(outcome)
 
 
 def test_of_an_unknown_server_predictions_are_differences():
     outcome = made_up(source="zmq", server_ns=-1)
-    by_name = {backend.name: backend for backend in outcome.backends}
-    assert by_name["zmq"].predicted_ns.estimate == outcome.recorded_ns
-    assert by_name["shm"].predicted_ns.estimate == pytest.approx(outcome.recorded_ns - 1e6, rel=1e-3)
-    assert by_name["shm"].at_most_ns is None
-    assert by_name["zmq"].verdict == "no clear difference"
+    zmq, shm, _ = backends_of(outcome)
+    assert zmq.predicted_ns.estimate == outcome.recorded_ns
+    assert shm.predicted_ns.estimate == pytest.approx(outcome.recorded_ns - 1e6, rel=1e-3)
+    assert (shm.at_most_ns, zmq.verdict) == (None, "no clear difference")
 
 
 def test_without_think_the_recorded_work_is_added():
-    (shm,) = (backend for backend in made_up(think=False).backends if backend.name == "shm")
+    _, shm, _ = backends_of(made_up(think=False))
     assert shm.predicted_ns.estimate == pytest.approx(2e6 + 12 * 50_000, rel=1e-3)
 
 
 def test_an_unknown_server_gives_bounds_and_says_so():
     outcome = made_up(server_ns=-1)
-    (shm,) = (backend for backend in outcome.backends if backend.name == "shm")
+    _, shm, _ = backends_of(outcome)
     assert shm.verdict is None
     assert shm.at_most_ns == pytest.approx(2e6 + 12 * 190_000, rel=1e-3)
     assert any("unknown" in remark for remark in outcome.remarks)
-    text = render.as_text(outcome)
-    assert "at least" in text
-    assert "at most" in text
-    assert "unknown" in text
+    for words in ("at least", "at most", "unknown"):
+        assert words in render.as_text(outcome)
 
 
 def test_a_single_round_has_no_intervals_and_no_ranks():

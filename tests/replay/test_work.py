@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import queue
-import threading
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -40,13 +40,10 @@ def carry_out(columns):
     plain = {name: array("q", columns[name].astype(np.int64).tobytes()) for name in COLUMNS}
     there, back = _End(), _End()
     server = ServerPart(back, there, plain, 5.0)
-    found = {}
-    thread = threading.Thread(target=lambda: found.update(server=server.run()))
-    thread.start()
-    client = ClientPart(there, back, plain, 5.0).run()
-    thread.join()
-    unpacked = [{name: np.array(column) for name, column in columns.items()} for columns in (client, found["server"])]
-    return unpacked[0], unpacked[1]
+    with ThreadPoolExecutor() as pool:
+        served = pool.submit(server.run)
+        client = ClientPart(there, back, plain, 5.0).run()
+    return [{name: np.array(column) for name, column in side.items()} for side in (client, served.result())]
 
 
 def test_a_replay_by_time_takes_at_least_the_recorded_work():
@@ -62,17 +59,14 @@ def test_by_pieces_as_much_is_done_as_at_the_pace_of_the_pilot():
     calls = thread(count=8, server_ns=1000, gap_ns=3000)
     columns = columns_of(calls)
     pilot = {
-        "gap_pieces": np.array([0, 3, 3, 0, 3, 3, 3, 3]),
-        "before_pieces": np.full(8, 1),
-        "after_pieces": np.full(8, 0),
+        "gap_pieces": np.array([0, 3, 3, 0, 3, 3, 3, 3]), "before_pieces": np.full(8, 1), "after_pieces": np.full(8, 0),
         "walked_bytes": calls.recv_bytes,
-    }
+    }  # fmt: skip
     served = {"server_pieces": np.full(8, 2), "walked_bytes": calls.sent_bytes}
     made = by_pieces(columns, pilot, served, calls.method)
     assert made["gap_pieces"].tolist() == [0, 3, 3, 3, 3, 3, 3, 3]
-    assert made["before_pieces"].tolist() == [1] * 8
-    assert made["after_pieces"].tolist() == [0] * 8
-    assert made["server_pieces"].tolist() == [2] * 8
+    for name, pieces_count in (("before_pieces", 1), ("after_pieces", 0), ("server_pieces", 2)):
+        assert made[name].tolist() == [pieces_count] * 8
     assert made["request_walk_bytes"].tolist() == calls.sent_bytes.tolist()
     client, server = carry_out(made)
     assert client["gap_pieces"].tolist() == made["gap_pieces"].tolist()
@@ -126,9 +120,6 @@ def test_the_beginning_of_the_traffic():
     def counts(*limits):
         return [len(thread.method) for thread in whole.limited(*limits).threads]
 
-    assert counts(30 * 210_000) == [30, 3]
-    assert counts(10 * 210_000) == [20, 3]
-    assert counts(2 * 210_000) == [8, 3]
-    assert counts(0) == [1, 1]
+    assert [counts(limit * 210_000) for limit in (30, 10, 2, 0)] == [[30, 3], [20, 3], [8, 3], [1, 1]]
     assert counts(0, 2) == [2, 2]
     assert whole.largest_bytes == 100_000

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Sequence
+
 V1 = [
     "Serialize(ms)", "Send(ms)", "Recv(ms)", "Deserialize(ms)", "Total(ms)", "Sent(KB)", "Recv(KB)", "Throughput(MB/s)",
 ]  # fmt: skip
@@ -22,16 +25,17 @@ def row(number: int, method: str, *values: float) -> str:
     return f"{number:<5} {method:<20} " + " ".join(f"{value:<12.3f}" for value in values) + "\n"
 
 
-def v1_row(number: int, method: str = "Matmul", scale: float = 1.0) -> str:
-    total = 10 * scale
-    moved = 3072.0
-    return row(number, method, scale, 2 * scale, 6 * scale, scale, total, 1024, 2048, moved / 1024 / total * 1e3)
+def v1_row(number: int, method: str = "Matmul") -> str:
+    return row(number, method, 1, 2, 6, 1, 10, 1024, 2048, 300)
 
 
-def tq_call(
-    begin: float, parts: tuple[float, float, float], func: str = "f", trace_id: str = "N/A", prefix: str = ""
-) -> list[tuple[float, str]]:
-    """Return the lines of one call with the times at which they are written."""
+def rows(numbers: Iterable[int], method: str, *values: float) -> str:
+    return "".join(row(number, method, *values) for number in numbers)
+
+
+def tq_call(begin: float, parts: Sequence[float] = (0.1, 0.2, 0.3), func: str = "f", trace_id: str = "N/A",
+            prefix: str = "") -> list[str]:  # fmt: skip
+    """Return the lines of one call."""
     got, computed, put = parts
     total = got + computed + put
     start = f"{prefix}[TQ-TRACE] trace_id={trace_id} | func={func} | "
@@ -48,4 +52,16 @@ def tq_call(
         (begin + total, f"stage=PUT_END | duration={put:.6f}s"),
         (begin + total, end),
     ]
-    return [(at, f"{start}{text} | timestamp={at:.6f}\n") for at, text in events]
+    return [f"{start}{text} | timestamp={at:.6f}\n" for at, text in events]
+
+
+def open_calls() -> list[str]:
+    """Return the lines of 100 calls, and of five that do not end."""
+    calls = [tq_call(float(n), (0.3, 0.2, 0.1)) for n in range(105)]
+    return [*itertools.chain(*calls[:100]), *(lines[0] for lines in calls[100:])]
+
+
+def a_straggler() -> list[str]:
+    """Return the lines of four workers; the last one computes longer."""
+    return [line for worker in range(4) for n in range(30)
+            for line in tq_call(n + 0.0, (0.01, 0.2 + worker // 3, 0.01), prefix=f"(W pid={worker}) ")]  # fmt: skip

@@ -1,10 +1,13 @@
-"""Traces written record by record, for tests: both sides of calls, at times that a test chooses."""
+"""Traces for tests: written record by record, at times that a test chooses, or recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from ipcbench import trace
 from ipcbench.trace.format import CALL, FAILED, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME, PACKERS
 from ipcbench.trace.record.segment import SegmentWriter, new_segment
 from ipcbench.trace.schema import RPC, SERVER, Schema
@@ -12,6 +15,22 @@ from ipcbench.trace.schema import RPC, SERVER, Schema
 UNIX_NS = 1_700_000_000_000_000_000
 TRACE = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 HOSTILE = '</script><script>document.title="owned"</script>|[TQ-TRACE] "quoted"\\\n\x1b[31m'
+
+
+def rpc(recorder: trace.Recorder, method: str = "Matmul", sent: int = 10, recv: int = 20, **options: Any) -> None:
+    with recorder.call(method, **options) as call:
+        call.serialized(sent)
+        call.sent()
+        call.received(recv)
+
+
+def record(folder: Path, count: int, sample: int = 1, methods: Sequence[str] = ("Matmul",), sent: int = 1000,
+           recv: int = 500) -> None:  # fmt: skip
+    """Record as many calls of a client, whose methods take turns."""
+    recorder = trace.start(folder, sample=sample, service="client")
+    for number in range(count):
+        rpc(recorder, methods[number % len(methods)], sent, recv)
+    trace.stop()
 
 
 @dataclass

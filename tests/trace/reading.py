@@ -1,7 +1,9 @@
-"""Whole traces in lists, and threads that make them, for tests."""
+"""Whole traces in lists, and threads and programs that make them, for tests."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from typing import Any
 from ipcbench.trace.readers.batch import Batch, Bulk, Notes
 from ipcbench.trace.readers.join import find_servers
 from ipcbench.trace.readers.own import read_histograms, read_segment
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,11 @@ def in_threads(count: int, work: Callable[[int], object]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def run_program(code: str, *arguments: object, under: Iterable[str] = (), succeeds: bool = True) -> str:
+    """Run code in a process of its own, below another program if one is given; return what it prints."""
+    command = [*under, sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode == 0) == succeeds, done.stderr
+    return done.stdout

@@ -11,9 +11,11 @@ import pytest
 
 from ipcbench import trace
 from ipcbench.cli import main
+from ipcbench.trace.page.words import _WORDS as PAGE_WORDS
 from ipcbench.trace.report.phrases import COUNTS, SAYINGS
 from ipcbench.trace.report.words import WORDS
-from tests.trace.logs import V1, V3, V4, head, row, tq_call, v1_row
+from tests.trace.logs import V1, V3, V4, a_straggler, head, open_calls, row, rows, tq_call, v1_row
+from tests.trace.made import record
 
 PACKAGE = Path(trace.__file__).parent
 NAMES = ("Total RPC Calls", "Average Total Time", "Effective Time")
@@ -26,9 +28,9 @@ def sentences(text: str) -> list[str]:
     for name in NAMES:
         text = text.replace(name, "")
     text = re.sub(r"`[^`]*`|\S*[/_.=]\S*", "", text)
-    found = re.findall(rf"{WORD}(?:,? {WORD}){{2,}}", text)
-    found += re.findall(r"\b\w+ (?:the|of|is|are|a|an|to|and|or|no|not|that|was|were)\b", text)
-    return [one for one in found if not set(re.split(r"[ ,]+", one)) <= UNITS]
+    phrases = re.findall(rf"{WORD}(?:,? {WORD}){{2,}}", text)
+    phrases += re.findall(r"\b\w+ (?:the|of|is|are|a|an|to|and|or|no|not|that|was|were)\b", text)
+    return [phrase for phrase in phrases if not set(re.split(r"[ ,]+", phrase)) <= UNITS]
 
 
 def zmq_log() -> str:
@@ -37,25 +39,18 @@ def zmq_log() -> str:
     text += row(1, "Odd", -1, 2, 6, 1, 5, 1, 1, 99) + row(2, "Odd", 1, 2, 6, 1, 5, 0, 1, 99) + "...\n"
     text += row(3, "Odd", 1, 2, 6, 1, float("nan"), 1, 1, 99) + "junk\n" + "x" * 70_000 + "\n"
     text += "SUMMARY\nTotal RPC Calls: 98\nAverage Total Time: 1.0 ms\nEffective Time: -0.6 s\n"
-    text += head(V4, "IPC+SHM") + "".join(row(n, "A", 3, 40, 2, 60, 1, 55, 110, 4000, 8) for n in range(1, 40))
+    text += head(V4, "IPC+SHM") + rows(range(1, 40), "A", 3, 40, 2, 60, 1, 55, 110, 4000, 8)
     return text + head(V3).replace("Total", "Whole")
 
 
 def tq_log() -> str:
-    lines = [line for n in range(100) for _, line in tq_call(float(n), (0.3, 0.2, 0.1), "f")]
-    lines += [line for n in range(100, 105) for _, line in tq_call(float(n), (0.3, 0.2, 0.1), "f")][::8]
-    lines += [line for n in range(40) for _, line in tq_call(n / 9, (1e-6, 1e-6, 1e-6), f"f{n % 2}")]
-    lines += [line for w in range(4) for n in range(30)
-              for _, line in tq_call(n + 0.0, (0.01, 0.2 + w // 3, 0.01), prefix=f"(W pid={w}) ")]  # fmt: skip
-    lines += [line for _, line in tq_call(500.0, (0.3, 0.2, 0.1), "quiet")][:5]
-    lines += [line.replace("get_ratio=50", "get_ratio=90") for _, line in tq_call(700.0, (0.3, 0.2, 0.1), "g")]
+    lines = open_calls() + a_straggler() + tq_call(500.0, (0.3, 0.2, 0.1), "quiet")[:5]
+    lines += [line for n in range(40) for line in tq_call(n / 9, (1e-6, 1e-6, 1e-6), f"f{n % 2}")]
+    lines += [line.replace("get_ratio=50", "get_ratio=90") for line in tq_call(700.0, (0.3, 0.2, 0.1), "g")]
     lines += ["[TQ-TRACE] trace_id=N/A | func=f | stage=FUNCTION_START\n"]
     lines += ["[TQ-TRACE] trace_id=N/A | func=f | stage=FUNCTION_END | total_duration=1s\n"] * 2
-    lines += [
-        "[TQ-LOG] op=TQ_GET | func=f | stage=END | duration=0.5s [repeated 3x across cluster]\n",
-        "[TQ-TRACE] x\n",
-    ]
-    return "".join(lines)
+    lines += ["[TQ-LOG] op=TQ_GET | func=f | stage=END | duration=0.5s [repeated 3x across cluster]\n"]
+    return "".join([*lines, "[TQ-TRACE] x\n"])
 
 
 @pytest.mark.parametrize("rules", ["default", "seed"])
@@ -74,13 +69,7 @@ def test_reports_on_logs(tmp_path: Path, rules: str, form: str, capsys: pytest.C
 
 
 def test_reports_on_own_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recorder = trace.start(tmp_path, service="worker")
-    for number in range(200):
-        with recorder.call(f"m{number % 2}") as call:
-            call.serialized(10)
-            call.sent()
-            call.received(10)
-    trace.stop()
+    record(tmp_path, 200, methods=("m0", "m1"))
     data = next(tmp_path.glob("*.ipct")).read_bytes()
     (tmp_path / "torn.ipct").write_bytes(data[:-8] + b"\1" * 8)
     (tmp_path / "empty.ipct").write_bytes(b"")
@@ -89,7 +78,7 @@ def test_reports_on_own_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (tmp_path / "newer.ipct").write_bytes(data[:8] + b"\x09" + data[9:])
     assert main(["trace", "report", str(tmp_path), "--lang", "zh"]) == 0
     out = capsys.readouterr().out
-    assert "worker（客户端）" in out  # noqa: RUF001
+    assert "client（客户端）" in out  # noqa: RUF001
     assert sentences(out) == []
 
 
@@ -104,9 +93,10 @@ def test_everything_that_is_counted_has_words() -> None:
         assert sentences(words) == []
 
 
-def test_every_sentence_is_there_twice_with_the_same_values() -> None:
-    for key, (english, chinese) in WORDS.items():
-        fields = [{field for _, field, _, _ in string.Formatter().parse(text) if field} for text in (english, chinese)]
-        assert fields[0] == fields[1], key
-        assert sentences(chinese) == [], key
-        assert chinese
+@pytest.mark.parametrize("words", [WORDS, PAGE_WORDS], ids=["report", "page"])
+def test_every_sentence_is_there_twice_with_the_same_values(words: dict[str, tuple[str, str]]) -> None:
+    for key, both in words.items():
+        english, chinese = [{field for _, field, _, _ in string.Formatter().parse(text) if field} for text in both]
+        assert english == chinese, key
+        assert sentences(both[1]) == [], key
+        assert all(both), key

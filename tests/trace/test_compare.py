@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ipcbench import trace
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.compare.check import CheckResult, check, parse_condition
 from ipcbench.trace.compare.diff import Diff, diff
 from ipcbench.trace.compare.methods import Methods, read_methods
 from ipcbench.trace.compare.render import as_json, as_markdown, as_text
 from tests.trace.logs import V1, head, row
-from tests.trace.made import HOSTILE, Made, both_sides
-
-
-@pytest.fixture(autouse=True)
-def no_recorder() -> Iterator[None]:
-    yield
-    trace.stop()
+from tests.trace.made import HOSTILE, Made, both_sides, record
 
 
 def make(folder: Path, scale: float, seed: int, count: int = 2000, names: tuple[str, ...] = ("Matmul",)) -> Methods:
@@ -39,25 +32,24 @@ def make(folder: Path, scale: float, seed: int, count: int = 2000, names: tuple[
     return read_methods([folder], keep_times=True)
 
 
-def verdicts(found: Diff) -> dict[str, list[str]]:
-    return {one.method: [change.verdict for change in one.changes] for one in found.methods}
+def verdicts(difference: Diff) -> dict[str, list[str]]:
+    return {method.method: [change.verdict for change in method.changes] for method in difference.methods}
 
 
 @pytest.mark.parametrize(("scale", "verdict"), [(1.2, "slower"), (0.8, "faster")])
 def test_a_difference_is_found_with_its_interval(tmp_path: Path, scale: float, verdict: str) -> None:
-    found = diff(make(tmp_path / "a", 1.0, 1), make(tmp_path / "b", scale, 2))
-    for change in found.methods[0].changes:
+    for change in diff(make(tmp_path / "a", 1.0, 1), make(tmp_path / "b", scale, 2)).methods[0].changes:
         assert change.verdict == verdict
         assert change.times is not None
         assert change.times.low < scale < change.times.high
 
 
 def test_equal_traces_are_seldom_called_different(tmp_path: Path) -> None:
-    found = [
-        diff(make(tmp_path / f"a{n}", 1.0, 2 * n), make(tmp_path / f"b{n}", 1.0, 2 * n + 1, 1000)) for n in range(6)
-    ]
-    wrong = sum(change.verdict != "no clear difference" for one in found for change in one.methods[0].changes)
-    assert wrong <= 4  # of 18
+    said = []
+    for n in range(6):
+        difference = diff(make(tmp_path / f"a{n}", 1.0, 2 * n), make(tmp_path / f"b{n}", 1.0, 2 * n + 1, 1000))
+        said += verdicts(difference)["Matmul"]
+    assert said.count("no clear difference") >= 14  # of 18
 
 
 def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
@@ -80,18 +72,12 @@ def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
     assert "<script>" not in markdown
     assert all(line.count(" | ") == 7 for line in markdown.splitlines() if line.startswith("| "))
     document = json.loads(as_json(found))
-    assert [one["method"] for one in document["methods"]] == ["One", HOSTILE, "New"]
+    assert [method["method"] for method in document["methods"]] == ["One", HOSTILE, "New"]
     assert document["methods"][0]["changes"][0]["times"]["low"] < 1
 
 
 def test_sampled_traces_keep_their_exact_figures(tmp_path: Path) -> None:
-    recorder = trace.start(tmp_path / "t", sample=8, service="client")
-    for _ in range(2000):
-        with recorder.call("Matmul") as call:
-            call.serialized(1)
-            call.sent()
-            call.received(1)
-    trace.stop()
+    record(tmp_path / "t", 2000, 8)
     methods = read_methods([tmp_path / "t"], keep_times=True)
     found = diff(methods, methods).methods[0]
     assert (found.a_count, found.b_count) == (2000, 2000)
@@ -103,10 +89,9 @@ def test_logs_are_compared_too(tmp_path: Path) -> None:
     for name, total in (("a", 10.0), ("b", 20.0)):
         rows = "".join(row(n + 1, "Matmul", 1, 2, 3, 1, total + 0.01 * (n % 7), 1, 1, 0) for n in range(60))
         (tmp_path / f"{name}.log").write_text(head(V1) + rows + "1  broken\n")
-    methods = [read_methods([tmp_path / f"{name}.log"], keep_times=True) for name in "ab"]
-    found = diff(*methods)
-    assert verdicts(found)["Matmul"][:2] == ["slower", "slower"]
-    assert "1 damaged" in as_text(found)
+    difference = diff(*(read_methods([tmp_path / f"{name}.log"], keep_times=True) for name in "ab"))
+    assert verdicts(difference)["Matmul"][:2] == ["slower", "slower"]
+    assert "1 damaged" in as_text(difference)
 
 
 @pytest.fixture
@@ -143,8 +128,8 @@ def test_conditions(checked: Callable[[str], list[CheckResult]], text: str, valu
 
 
 def test_a_star_stands_for_every_method_that_has_such_a_figure(checked: Callable[[str], list[CheckResult]]) -> None:
-    assert {one.method for one in checked("*.mean_ms>1")} == {"Matmul", "Matmul (server)", HOSTILE}
-    assert {one.method for one in checked("*.wait_percent>1")} == {"Matmul", HOSTILE}
+    assert {result.method for result in checked("*.mean_ms>1")} == {"Matmul", "Matmul (server)", HOSTILE}
+    assert {result.method for result in checked("*.wait_percent>1")} == {"Matmul", HOSTILE}
     assert "of 20 calls only" in checked("Matmul.p99_ms>1")[0].line
 
 

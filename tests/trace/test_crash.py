@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trace.reading import calls_count, check_whole, records
-
-ROOT = Path(__file__).parents[2]
+from tests.trace.reading import ROOT, calls_count, check_whole, records, run_program
 
 PROGRAM = """
 import os, sys, threading
@@ -34,17 +32,20 @@ def work(begin, count, name="m"):
 folder = Path(sys.argv[1])
 """
 
-
-def run(program: str, folder: Path, *before: str) -> subprocess.CompletedProcess[str]:
-    command = [*before, sys.executable, "-c", PROGRAM + program, str(folder)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=ROOT)
+UNSHARE = ("unshare", "-rm")
 
 
 def can_mount() -> bool:
     if shutil.which("unshare") is None:
         return False
-    mount = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    mount = [*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
     return subprocess.run(mount, check=False, capture_output=True, timeout=60).returncode == 0
+
+
+def run_in_tmpfs(options: str, program: str, folder: Path) -> str:
+    """Run a program on a file system of its own, mounted with these options; return what it prints."""
+    mounted = (*UNSHARE, "sh", "-c", f'mount -t tmpfs -o {options} tmpfs "$0" && exec "$@"', str(folder))
+    return run_program(PROGRAM + program, folder, under=mounted)
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
@@ -70,32 +71,22 @@ print(len(calls), calls_count(folder))
 @pytest.mark.skipif(not can_mount(), reason="no file system can be mounted here")
 @pytest.mark.parametrize("size_kib", [16, 1100, 1500, 3500])
 def test_a_really_full_disk(tmp_path: Path, size_kib: int) -> None:
-    mounted = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size={size_kib}k tmpfs "$0" && exec "$@"',
-               str(tmp_path)]  # fmt: skip
-    done = run(FILLED, tmp_path, *mounted)
-    assert done.returncode == 0, done.stderr
-    recorded, counted = map(int, done.stdout.split())
+    recorded, counted = map(int, run_in_tmpfs(f"size={size_kib}k", FILLED, tmp_path).split())
     assert (recorded > 8000) == (size_kib > 1050)
     assert counted in {40_000, recorded}  # counted in memory where there was no room for histograms
 
 
 @pytest.mark.skipif(not can_mount(), reason="no file system can be mounted here")
 def test_a_read_only_folder(tmp_path: Path) -> None:
-    mounted = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o ro tmpfs "$0" && exec "$@"', str(tmp_path)]
-    done = run(
-        "recorder = trace.start(folder)\nwork(0, 1000)\nprint(recorder.problem)\ntrace.stop()", tmp_path, *mounted
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Read-only file system" in done.stdout
+    program = "recorder = trace.start(folder)\nwork(0, 1000)\nprint(recorder.problem)\ntrace.stop()"
+    assert "Read-only file system" in run_in_tmpfs("ro", program, tmp_path)
 
 
 @pytest.mark.parametrize("end", ["os._exit(7)", "os.kill(os.getpid(), 11)", "os.abort()"])
 def test_an_end_without_cleaning_up(tmp_path: Path, end: str) -> None:
-    done = run(f"trace.start(folder)\nwork(0, 9000)\n{end}", tmp_path)
-    assert done.returncode != 0
-    calls = records(tmp_path)
-    assert [call.sent_bytes for call in calls] == list(range(9000))
-    assert {(call.method, call.recv_bytes - call.sent_bytes) for call in calls} == {("m", 1)}
+    run_program(f"{PROGRAM}trace.start(folder)\nwork(0, 9000)\n{end}", tmp_path, succeeds=False)
+    calls = [(call.method, call.sent_bytes, call.recv_bytes) for call in records(tmp_path)]
+    assert calls == [("m", number, number + 1) for number in range(9000)]
     assert calls_count(tmp_path) == 9000
 
 
@@ -112,13 +103,11 @@ def work_at_once(number):
 in_threads(8, work_at_once)
 trace.stop()
 """
-    done = run(program, tmp_path)
-    assert done.returncode == 0, done.stderr
-    calls = records(tmp_path)
-    check_whole(calls)
-    assert sorted(call.sent_bytes for call in calls) == [n * 10_000 + turn for n in range(8) for turn in range(2000)]
-    for call in calls:
-        assert (call.method, call.recv_bytes) == (f"thread {call.sent_bytes // 10_000}", call.sent_bytes + 1)
+    run_program(PROGRAM + program, tmp_path)
+    check_whole(records(tmp_path))
+    calls = sorted((call.sent_bytes, call.recv_bytes, call.method) for call in records(tmp_path))
+    wanted = [n * 10_000 + turn for n in range(8) for turn in range(2000)]
+    assert calls == [(number, number + 1, f"thread {number // 10_000}") for number in wanted]
     assert len(list(tmp_path.glob("*.ipct"))) > 8 * 5
 
 
@@ -128,20 +117,15 @@ trace.start(folder)
 work(0, 100)
 threads = [threading.Thread(target=work, args=((number + 1) * 1000, 500)) for number in range(3)]
 for thread in threads: thread.start()
-pids = []
 for child in range(4):
-    pid = os.fork()
-    if pid == 0:
+    if not os.fork():
         work(100_000 * (child + 1), 200)
         os._exit(0)
-    pids.append(pid)
 for thread in threads: thread.join()
-for pid in pids:
-    assert os.waitpid(pid, 0)[1] == 0
+for _ in range(4): assert os.wait()[1] == 0
 work(50_000, 100)
 """
-    done = run(program, tmp_path)
-    assert done.returncode == 0, done.stderr
+    run_program(PROGRAM + program, tmp_path)
     wanted = [*range(100), *range(50_000, 50_100)]
     wanted += [begin + turn for begin in (1000, 2000, 3000) for turn in range(500)]
     wanted += [100_000 * child + turn for child in (1, 2, 3, 4) for turn in range(200)]

@@ -8,7 +8,6 @@ import io
 import json
 import threading
 import urllib.request
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -25,15 +24,9 @@ from ipcbench.trace.exporters.otlp import BATCH_SPANS, send
 from ipcbench.trace.readers.batch import PARTS
 from ipcbench.trace.readers.everything import find
 from tests.trace.logs import V1, head, tq_call, v1_row
-from tests.trace.made import HOSTILE, UNIX_NS, Made, both_sides
+from tests.trace.made import HOSTILE, UNIX_NS, Made, both_sides, record
 
 COUNT = 20
-
-
-@pytest.fixture(autouse=True)
-def no_recorder() -> Iterator[None]:
-    yield
-    trace.stop()
 
 
 @pytest.fixture
@@ -48,16 +41,6 @@ def exported(form: str, *paths: Path) -> tuple[bytes, tuple[str, ...]]:
     return out.getvalue(), left_out
 
 
-def record_sampled(folder: Path, count: int, sample: int = 10**6) -> None:
-    recorder = trace.start(folder, sample=sample, service="client")
-    for _ in range(count):
-        with recorder.call("Sampled") as call:
-            call.serialized(10)
-            call.sent()
-            call.received(20)
-    trace.stop()
-
-
 def test_csv_has_the_old_columns_and_every_call(folder: Path) -> None:
     data, left_out = exported("csv", folder)
     rows = list(csv.DictReader(io.StringIO(data.decode())))
@@ -69,8 +52,7 @@ def test_csv_has_the_old_columns_and_every_call(folder: Path) -> None:
     assert [row["ID"] for row in rows] == [str(number + 1) for number in range(2 * COUNT + 1)]
     clients = [row for row in rows if row["Side"] == "client" and row["Method"] == "Matmul"]
     assert len(clients) == COUNT
-    assert float(clients[0]["Serialize(ms)"]) == 0.1
-    assert float(clients[0]["Total(ms)"]) == 1.5
+    assert [float(clients[0][name]) for name in ("Serialize(ms)", "Total(ms)")] == [0.1, 1.5]
     assert float(clients[0]["Throughput(MB/s)"]) == pytest.approx(3_000_000 / 2**20 / 0.0015, abs=0.01)
     assert clients[0]["Work(ms)"] == ""
     parts = [float(clients[0][f"Wait{part}(ms)"]) for part in ("Request", "Queue", "Server", "Reply")]
@@ -97,31 +79,28 @@ def test_csv_of_a_log_keeps_its_figures(tmp_path: Path) -> None:
 def families(text: str) -> dict[str, Any]:
     from prometheus_client.parser import text_string_to_metric_families
 
-    return {one.name: one for one in text_string_to_metric_families(text)}
+    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
 def test_prometheus_text_is_read_by_its_own_parser(folder: Path) -> None:
-    record_sampled(folder, 100)
-    found = families(exported("prometheus", folder)[0].decode())
-    histogram = found["ipcbench_call_duration_seconds"]
+    record(folder, 100, 10**6, ["Sampled"])
+    metrics = families(exported("prometheus", folder)[0].decode())
+    histogram = metrics["ipcbench_call_duration_seconds"]
     assert histogram.type == "histogram"
-    samples = [one for one in histogram.samples if one.labels["method"] == "Matmul" and one.labels["side"] == "client"]
-    buckets = {float(one.labels["le"]): one.value for one in samples if one.name.endswith("_bucket")}
-    assert list(buckets.values()) == sorted(buckets.values())
-    assert buckets[float("inf")] == COUNT
-    for limit, count in buckets.items():
-        assert count == (COUNT if limit >= 1_500_000 / 1e9 else 0)
-    (total,) = [one.value for one in samples if one.name.endswith("_sum")]
+    calls = {"method": "Matmul", "side": "client"}
+    samples = [sample for sample in histogram.samples if calls.items() <= sample.labels.items()]
+    buckets = {float(sample.labels["le"]): sample.value for sample in samples if sample.name.endswith("_bucket")}
+    assert list(buckets) == sorted(buckets)
+    assert buckets == {limit: COUNT if limit >= 0.0015 else 0 for limit in buckets} | {float("inf"): COUNT}
+    (total,) = [sample.value for sample in samples if sample.name.endswith("_sum")]
     assert total == pytest.approx(COUNT * 0.0015)
-    counts = {one.labels["method"]: one.value for one in histogram.samples if one.name.endswith("_count")}
-    assert counts["Sampled"] == 100
-    assert counts[HOSTILE] == 1
-    stages = {one.labels["stage"]: one.value for one in found["ipcbench_stage_seconds"].samples
-              if one.labels["method"] == "Matmul"}  # fmt: skip
-    assert stages["wait"] == pytest.approx(COUNT * 0.00125)
-    failed = {one.labels["method"]: one.value for one in found["ipcbench_failed_calls"].samples
-              if one.labels["side"] == "client"}  # fmt: skip
-    assert failed["Matmul"] == 1
+    counts = {sample.labels["method"]: sample.value for sample in histogram.samples if sample.name.endswith("_count")}
+    assert (counts["Sampled"], counts[HOSTILE]) == (100, 1)
+    stages = metrics["ipcbench_stage_seconds"].samples
+    (wait,) = [sample.value for sample in stages if {**calls, "stage": "wait"}.items() <= sample.labels.items()]
+    assert wait == pytest.approx(COUNT * 0.00125)
+    failed = metrics["ipcbench_failed_calls"].samples
+    assert [sample.value for sample in failed if calls.items() <= sample.labels.items()] == [1]
 
 
 def test_metrics_are_served_and_grow(tmp_path: Path) -> None:
@@ -136,12 +115,12 @@ def test_metrics_are_served_and_grow(tmp_path: Path) -> None:
             with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
                 assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
                 samples = families(answer.read().decode())["ipcbench_call_duration_seconds"].samples
-            return float(sum(one.value for one in samples if one.name.endswith("_count")))
+            return float(sum(sample.value for sample in samples if sample.name.endswith("_count")))
 
         assert scraped() == 0
-        record_sampled(folder, 30)
+        record(folder, 30, 10**6)
         assert scraped() == 30
-        record_sampled(folder, 25, sample=1)
+        record(folder, 25)
         assert scraped() == scraped() == 55
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{url}/other", timeout=10)
@@ -176,25 +155,25 @@ def spans_of(document: str) -> list[tuple[dict[str, str], Any]]:
     ]
 
 
-def check_spans(found: list[tuple[dict[str, str], Any]]) -> None:
-    calls = {(one["service.name"], span.span_id): span for one, span in found if span.name == "Matmul"}
-    clients = {key[1]: span for key, span in calls.items() if key[0] == "client"}
-    servers = [span for key, span in calls.items() if key[0] == "server"]
+def check_spans(spans: list[tuple[dict[str, str], Any]]) -> None:
+    calls = [(resource["service.name"], span) for resource, span in spans if span.name == "Matmul"]
+    clients = {span.span_id: span for service, span in calls if service == "client"}
+    servers = [span for service, span in calls if service == "server"]
     assert len(clients) == len(servers) == COUNT
-    assert len({span.span_id for _, span in found}) == len(found)
+    assert len({span.span_id for _, span in spans}) == len(spans)
     for server in servers:
         client = clients[server.parent_span_id]
         assert server.trace_id == client.trace_id
         assert (server.kind, client.kind) == (2, 3)
         assert client.start_time_unix_nano + 300_000 == server.start_time_unix_nano
         assert client.end_time_unix_nano - client.start_time_unix_nano == 1_500_000
-    first = min(clients.values(), key=lambda one: one.start_time_unix_nano)
+    first = min(clients.values(), key=lambda span: span.start_time_unix_nano)
     assert first.start_time_unix_nano == UNIX_NS + 1_000_000
-    stages = [span for _, span in found if span.parent_span_id == first.span_id and span.kind == 1]
+    stages = [span for _, span in spans if span.parent_span_id == first.span_id and span.kind == 1]
     assert [span.name for span in stages] == ["serialize", "send", "wait", "deserialize"]
     assert stages[-1].end_time_unix_nano == first.end_time_unix_nano
     assert [span.status.message for span in clients.values() if span.status.code == 2] == ["ValueError"]
-    lonely = [span for _, span in found if span.name == HOSTILE]
+    lonely = [span for _, span in spans if span.name == HOSTILE]
     assert lonely[0].trace_id.hex().startswith("00000000000000aa")
     assert not lonely[0].parent_span_id
 
@@ -248,12 +227,13 @@ def test_otlp_is_sent_in_batches_to_a_collector(tmp_path: Path) -> None:
     more.segment.close()
     with Collector() as collector:
         count, left_out = send(find([tmp_path / "trace"]), collector.url)
-    found = [spans_of(body) for body in collector.bodies]
+    posted = [spans_of(body) for body in collector.bodies]
     assert set(collector.asked) == {("/v1/traces", "application/json")}
-    assert [len(one) for one in found[:-1]] == [BATCH_SPANS] * (len(found) - 1)
-    assert count == sum(map(len, found)) == 20 * 5 + 20 * 4 + 5 + 1200
-    assert left_out == ()
-    check_spans([span for one in found for span in one])
+    assert {len(spans) for spans in posted[:-1]} == {BATCH_SPANS}
+    assert (count, left_out) == (20 * 5 + 20 * 4 + 5 + 1200, ())
+    spans = [span for some in posted for span in some]
+    assert len(spans) == count
+    check_spans(spans)
 
 
 def test_a_collector_that_refuses_is_one_clear_error(folder: Path) -> None:
@@ -273,25 +253,21 @@ def test_a_collector_that_refuses_is_one_clear_error(folder: Path) -> None:
 def test_perfetto_is_decoded_by_its_own_messages(folder: Path) -> None:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
-    found = Trace.FromString(exported("perfetto", folder)[0])
-    tracks = {one.track_descriptor.uuid: one.track_descriptor for one in found.packet
-              if one.HasField("track_descriptor")}  # fmt: skip
-    processes = {uuid: one for uuid, one in tracks.items() if one.HasField("process")}
-    assert {(one.process.process_name, one.process.pid) for one in processes.values()} == {
-        ("client (somewhere)", 100), ("server (somewhere)", 200),
-    }  # fmt: skip
-    thread_tracks: dict[int, list[Any]] = {}
-    for packet in found.packet:
+    packets = Trace.FromString(exported("perfetto", folder)[0]).packet
+    descriptors = [packet.track_descriptor for packet in packets if packet.HasField("track_descriptor")]
+    processes = {(track.process.process_name, track.process.pid) for track in descriptors if track.HasField("process")}
+    assert processes == {("client (somewhere)", 100), ("server (somewhere)", 200)}
+    names = {track.uuid: track.name for track in descriptors}
+    tracks: dict[str, list[Any]] = {}
+    for packet in packets:
         if packet.HasField("track_event"):
-            thread_tracks.setdefault(packet.track_event.track_uuid, []).append(packet)
-    names = {tracks[uuid].name for uuid in thread_tracks}
-    assert names == {"thread 101", "thread 101, 2 at a time", "thread 201"}
+            tracks.setdefault(names[packet.track_event.track_uuid], []).append(packet)
+    assert tracks.keys() == {"thread 101", "thread 101, 2 at a time", "thread 201"}
     leaving, arriving = [], []
-    for packets in thread_tracks.values():
+    for on_track in tracks.values():
         open_slices: list[str] = []
-        assert [one.timestamp for one in packets] == sorted(one.timestamp for one in packets)
-        for packet in packets:
-            event = packet.track_event
+        assert all(earlier.timestamp <= later.timestamp for earlier, later in pairwise(on_track))
+        for event in (packet.track_event for packet in on_track):
             if event.type == event.TYPE_SLICE_BEGIN:
                 open_slices.append(event.name)
                 assert len(open_slices) <= 2, "calls do not overlap on a track"
@@ -301,66 +277,54 @@ def test_perfetto_is_decoded_by_its_own_messages(folder: Path) -> None:
             arriving += event.terminating_flow_ids
         assert not open_slices
     assert sorted(leaving) == sorted(arriving) == list(range(1, COUNT + 1))
-    begins = [one for packets in thread_tracks.values() for one in packets if one.track_event.name == "Matmul"]
-    assert min(one.timestamp for one in begins) == UNIX_NS + 1_000_000
-    said = {one.name: one.string_value or one.uint_value for one in begins[0].track_event.debug_annotations}
-    assert said["sent bytes"] == 1_000_000
-    assert said["peer"] == "ipc:///x"
-    assert HOSTILE in {one.track_event.name for packets in thread_tracks.values() for one in packets}
+    begins = [packet for on_track in tracks.values() for packet in on_track if packet.track_event.name == "Matmul"]
+    assert min(packet.timestamp for packet in begins) == UNIX_NS + 1_000_000
+    said = {note.name: note.string_value or note.uint_value for note in begins[0].track_event.debug_annotations}
+    assert (said["sent bytes"], said["peer"]) == (1_000_000, "ipc:///x")
+    assert HOSTILE in {packet.track_event.name for packet in packets}
 
 
-CHROME = {
+TIME = {"type": "number", "minimum": 0}
+CHROME_EVENT = {
     "type": "object",
-    "required": ["traceEvents"],
+    "required": ["ph", "name", "pid", "tid"],
     "properties": {
-        "traceEvents": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["ph", "name", "pid", "tid"],
-                "properties": {
-                    "ph": {"enum": ["X", "M", "s", "f"]},
-                    "name": {"type": "string"},
-                    "pid": {"type": "integer"},
-                    "tid": {"type": "integer"},
-                    "ts": {"type": "number", "minimum": 0},
-                    "dur": {"type": "number", "minimum": 0},
-                },
-                "allOf": [
-                    {"if": {"properties": {"ph": {"const": "X"}}}, "then": {"required": ["ts", "dur", "cat"]}},
-                    {"if": {"properties": {"ph": {"enum": ["s", "f"]}}}, "then": {"required": ["ts", "id", "cat"]}},
-                    {"if": {"properties": {"ph": {"const": "f"}}}, "then": {"required": ["bp"]}},
-                ],
-            },
-        }
+        "ph": {"enum": ["X", "M", "s", "f"]}, "name": {"type": "string"}, "pid": {"type": "integer"},
+        "tid": {"type": "integer"}, "ts": TIME, "dur": TIME,
     },
-}
+    "allOf": [
+        {"if": {"properties": {"ph": {"const": "X"}}}, "then": {"required": ["ts", "dur", "cat"]}},
+        {"if": {"properties": {"ph": {"enum": ["s", "f"]}}}, "then": {"required": ["ts", "id", "cat"]}},
+        {"if": {"properties": {"ph": {"const": "f"}}}, "then": {"required": ["bp"]}},
+    ],
+}  # fmt: skip
+CHROME = {"type": "object", "required": ["traceEvents"],
+          "properties": {"traceEvents": {"type": "array", "items": CHROME_EVENT}}}  # fmt: skip
 
 
 def test_chrome_json_has_its_form_arrows_and_no_overlap(folder: Path) -> None:
     document = json.loads(exported("chrome", folder)[0])
     jsonschema.validate(document, CHROME)
     events = document["traceEvents"]
-    begins = {one["id"]: one for one in events if one["ph"] == "s"}
-    ends = {one["id"]: one for one in events if one["ph"] == "f"}
+    begins, ends = ({event["id"]: event for event in events if event["ph"] == kind} for kind in "sf")
     assert begins.keys() == ends.keys() == {f"{number:016x}" for number in range(1, COUNT + 1)}
-    slices = [one for one in events if one["ph"] == "X"]
+    slices = [event for event in events if event["ph"] == "X"]
     for number, begin in begins.items():
         assert begin["pid"] != ends[number]["pid"]
         assert begin["ts"] <= ends[number]["ts"]
-        for end in (begin, ends[number]):
-            assert any(one["tid"] == end["tid"] and one["ts"] <= end["ts"] <= one["ts"] + one["dur"] for one in slices)
-    calls = [one for one in slices if "args" in one]
-    for track in {one["tid"] for one in calls}:
-        spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in calls if one["tid"] == track)
+        for tid, ts in ((end["tid"], end["ts"]) for end in (begin, ends[number])):
+            assert any(part["tid"] == tid and part["ts"] <= ts <= part["ts"] + part["dur"] for part in slices)
+    calls = [part for part in slices if "args" in part]
+    for track in {call["tid"] for call in calls}:
+        spans = sorted((call["ts"], call["ts"] + call["dur"]) for call in calls if call["tid"] == track)
         assert all(earlier[1] <= later[0] + 1e-6 for earlier, later in pairwise(spans))
-    assert min(one["ts"] for one in slices) == 0
+    assert min(part["ts"] for part in slices) == 0
 
 
 @pytest.mark.parametrize("form", ["chrome", "perfetto"])
 def test_a_pipeline_log_has_a_timeline_and_a_table_of_calls_has_none(tmp_path: Path, form: str) -> None:
     timed, table = tmp_path / "timed.log", tmp_path / "table.log"
-    timed.write_text("".join(line for number in range(5) for _, line in tq_call(10.0 + number, (0.1, 0.2, 0.3))))
+    timed.write_text("".join(line for number in range(5) for line in tq_call(10.0 + number)))
     table.write_text(head(V1) + v1_row(1))
     assert exported(form, timed)[0]
     with pytest.raises(StoreError, match="no call with a time on a clock"):
@@ -375,17 +339,15 @@ def test_parquet_is_read_by_pyarrow(folder: Path, tmp_path: Path) -> None:
     step = Made(folder, "worker", 400)
     step.call("rollout", [1000, 2000, 4000, 8000], trace.PIPELINE)
     step.segment.close()
-    data, _ = exported("parquet", folder)
-    rows = pq.read_table(io.BytesIO(data)).to_pylist()
+    table = pq.read_table(io.BytesIO(exported("parquet", folder)[0]))
+    rows = table.to_pylist()
     assert len(rows) == 2 * COUNT + 2
-    clients = [one for one in rows if one["side"] == "client" and one["method"] == "Matmul"]
-    assert clients[0]["wait_ns"] == 1_250_000
-    assert clients[0]["get_ns"] is None
+    clients = [row for row in rows if row["side"] == "client" and row["method"] == "Matmul"]
+    assert (clients[0]["wait_ns"], clients[0]["get_ns"]) == (1_250_000, None)
     assert sum(clients[0][f"wait_{part}_ns"] for part in PARTS) == clients[0]["wait_ns"]
     assert rows[0]["wait_server_ns"] is None
     assert clients[0]["span_id"] == 1
-    begin = pq.read_table(io.BytesIO(data)).column("begin").cast("int64").to_pylist()
-    assert min(begin) == UNIX_NS + 1000
+    assert min(table.column("begin").cast("int64").to_pylist()) == UNIX_NS + 1000
     assert rows[0]["method"] == "rollout"
     assert (rows[0]["put_ns"], rows[0]["trace_id"][:16]) == (4000, "00000000000000aa")
     log = tmp_path / "x.log"
@@ -394,7 +356,7 @@ def test_parquet_is_read_by_pyarrow(folder: Path, tmp_path: Path) -> None:
 
 
 def test_calls_without_a_record_are_named(tmp_path: Path) -> None:
-    record_sampled(tmp_path / "trace", 100)
+    record(tmp_path / "trace", 100, 10**6)
     for form in ("csv", "chrome", "perfetto", "otlp"):
         left_out = exported(form, tmp_path / "trace")[1]
         assert any("calls that have no record of their own" in line for line in left_out), form

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
+from importlib import import_module
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,25 +27,24 @@ from ipcbench.trace.format import (
 from ipcbench.trace.record import hot
 from ipcbench.trace.record.hot import python as in_python
 from ipcbench.trace.schema import RPC
+from tests.trace.reading import ROOT
 
-ROOT = Path(__file__).parents[2]
 SLOTS_COUNT = 12  # more than calls: a slot that was not finished stays empty
 LAST = 3
 HEADS = tuple(PACK_HEAD(CALL, 0, ends, 1, 1, 2, 3, 0, 0) for ends in range(LAST + 2))
 
 
 def in_c() -> Any:
+    name = "ipcbench.trace.record.hot._c"
     if os.environ.get("IPCBENCH_EXPECT") == "all":
-        import ipcbench.trace.record.hot._c as built
-    else:
-        built: ModuleType = pytest.importorskip(
-            "ipcbench.trace.record.hot._c", reason="not built: there is no C compiler"
-        )
-    return built
+        return import_module(name)
+    return pytest.importorskip(name, reason="not built: there is no C compiler")
 
 
-def both() -> list[Any]:
-    return [in_python, in_c()]
+@pytest.fixture(params=["python", "c"])
+def by(request: pytest.FixtureRequest) -> Any:
+    """Each of the two modules."""
+    return in_python if request.param == "python" else in_c()
 
 
 class Made:
@@ -60,9 +58,8 @@ class Made:
             __slots__ = ()
 
             def _leave(self, end_ns: int, kind: type[BaseException] | None) -> None:
-                left.append(
-                    (min(len(self._stamps()), 8), self.sent_bytes, self.recv_bytes, kind, self._trace, self._span)
-                )
+                stamps = min(len(self._stamps()), 8)
+                left.append((stamps, self.sent_bytes, self.recv_bytes, kind, self._trace, self._span))
                 self._end()
 
         class SiteThatLooks(by.HotCallSite):  # type: ignore[misc]
@@ -119,29 +116,23 @@ numbers = st.one_of(
 )
 marks = st.one_of(
     st.tuples(st.just("mark"), st.lists(st.integers(0, 2**40), max_size=2)),
-    st.tuples(st.just("serialized"), st.tuples(numbers)),
-    st.tuples(st.just("received"), st.tuples(numbers)),
+    st.tuples(st.sampled_from(["serialized", "received"]), st.tuples(numbers)),
     st.tuples(st.just("sent"), st.just(())),
     st.tuples(st.just("_cut"), st.tuples(st.integers(0, 4))),
 )
-calls = st.fixed_dictionaries(
-    {
-        "marks": st.lists(marks, max_size=10),
-        "recorded": st.booleans(),
-        "error": st.sampled_from([None, None, None, ValueError]),
-        "trace": st.one_of(st.none(), st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))),
-        "noted": st.booleans(),
-        "reversed": st.sampled_from([False, False, True]),
-        "twice": st.booleans(),
-    }
-)
+calls = st.fixed_dictionaries({
+    "marks": st.lists(marks, max_size=10), "recorded": st.booleans(),
+    "error": st.sampled_from([None, None, None, ValueError]),
+    "trace": st.one_of(st.none(), st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))),
+    "noted": st.booleans(), "reversed": st.sampled_from([False, False, True]), "twice": st.booleans(),
+})  # fmt: skip
 
 
 @settings(deadline=None)
 @given(plans=st.lists(calls, max_size=9))
 def test_the_same_calls_leave_the_same_records(plans: list[dict[str, Any]]) -> None:
     results = []
-    for by in both():
+    for by in (in_python, in_c()):
         made = Made(by)
         made.site.slowest_ns = 2**40  # none of them is the slowest so far
         for plan in plans:
@@ -162,126 +153,107 @@ def test_the_same_calls_leave_the_same_records(plans: list[dict[str, Any]]) -> N
 
 
 @pytest.mark.parametrize(("period", "untimed"), [(1, False), (2, False), (16, False), (16, True), (1000, True)])
-def test_the_sample_has_its_size_and_no_call_is_forgotten(period: int, untimed: bool) -> None:
-    for by in both():
-        made = Made(by, always=False)
-        made.site.period, made.site.untimed = period, untimed
-        count = 3000 * period
-        recorded = seen = 0
-        gaps = []
-        for _ in range(count):
-            call = made.site.begin()
-            if call is not made.no_op:
-                seen += 1
-                call.__enter__()
-                if call._recorded:
-                    gaps.append(recorded)
-                    recorded += 1
-                call._end()
-        assert 0.9 < recorded * period / count < 1.1
-        passed, counted = made.site.passed()
-        assert len(made.looks) == 1  # at once, and not again before it is time
-        assert passed + made.looks[0] == count
-        assert counted == count - seen
-        assert made.site.passed() == (0, 0)
-
-
-def test_call_sites_of_different_seeds_record_different_calls() -> None:
-    for by in both():
-        rows = set()
-        for seed in range(1, 20):
-            made = Made(by, always=False, seed=seed)
-            made.site.period = 50
-            flags = []
-            for _ in range(200):
-                call = made.site.begin()
-                call.__enter__()
-                flags.append(call._recorded)
-                call._end()
-            rows.add(tuple(flags))
-        assert len(rows) == 19
-
-
-def test_marks_take_their_arguments_by_name_and_refuse_others() -> None:
-    for by in both():
-        made = Made(by)
-        with made.site.begin() as call:
-            call.mark(sent_bytes=3)
-            call.serialized(sent_bytes=4)
-            call.received(recv_bytes=5)
-            for wrong in (
-                lambda: call.mark(1, 2, 3),
-                lambda: call.mark(other=1),
-                lambda: call.mark(1, recv_bytes=1),
-                call.serialized,
-                lambda: call.received(1, 2),
-            ):
-                with pytest.raises(TypeError):
-                    wrong()
-            assert (len(call._stamps()), call.sent_bytes, call.recv_bytes) == (3, 7, 5)
-
-
-def test_calls_at_once_are_different_and_are_reused() -> None:
-    for by in both():
-        made = Made(by)
-        first = [made.site.begin() for _ in range(5)]
-        assert len(set(map(id, first))) == 5
-        for call in first:
+def test_the_sample_has_its_size_and_no_call_is_forgotten(by: Any, period: int, untimed: bool) -> None:
+    made = Made(by, always=False)
+    made.site.period, made.site.untimed = period, untimed
+    count = 3000 * period
+    recorded = seen = 0
+    for _ in range(count):
+        call = made.site.begin()
+        if call is not made.no_op:
+            seen += 1
             call.__enter__()
-        for call in first:
+            recorded += call._recorded
             call._end()
-            call._end()
-        second = [made.site.begin() for _ in range(6)]
-        assert len(set(map(id, second))) == 6
-        assert set(map(id, first)) < set(map(id, second))
+    assert 0.9 < recorded * period / count < 1.1
+    passed, counted = made.site.passed()
+    assert len(made.looks) == 1  # at once, and not again before it is time
+    assert (passed + made.looks[0], counted) == (count, count - seen)
+    assert made.site.passed() == (0, 0)
 
 
-def test_what_is_released_takes_nothing_more() -> None:
-    for by in both():
-        made = Made(by)
-        made.segment.release()
-        made.histograms.release()
-        for recorded in (True, False):
+def test_sites_of_different_seeds_record_different_calls(by: Any) -> None:
+    rows = set()
+    for seed in range(1, 20):
+        made = Made(by, always=False, seed=seed)
+        made.site.period = 50
+        flags = []
+        for _ in range(200):
             call = made.site.begin()
             call.__enter__()
-            call._recorded = recorded
-            call.__exit__(None, None, None)
-        assert len(made.left) == 2
-        with pytest.raises(ValueError, match=r"released|closed"):
-            made.histograms.add(1, [], 2, 0, 0, False)
+            flags.append(call._recorded)
+            call._end()
+        rows.add(tuple(flags))
+    assert len(rows) == 19
 
 
-def test_histograms_refuse_what_no_sum_can_hold_and_stay_whole() -> None:
-    for by in both():
-        made = Made(by)
-        wrong: list[tuple[Any, ...]] = [
-            (5, [], 4, 0, 0), (5, [6], 4, 0, 0),
-            *((1, [], 2, *sizes) for sizes in ((-1, 0), (0, 2**63), (1.5, 0), ("a", 0))),
-        ]  # fmt: skip
-        for arguments in wrong:
-            with pytest.raises((ValueError, TypeError)):
-                made.histograms.add(*arguments, False)
-        for _ in range(3):
-            made.histograms.add(1, [3, 2], 4, 2**63 - 1, 0, True)  # more than a sum holds; one stage is negative
-        made.histograms.add_untimed(7)
-        assert made.sums()[:3] == [7, 3, 3]
+def test_marks_take_their_arguments_by_name_and_refuse_others(by: Any) -> None:
+    made = Made(by)
+    with made.site.begin() as call:
+        call.mark(sent_bytes=3)
+        call.serialized(sent_bytes=4)
+        call.received(recv_bytes=5)
+        for wrong in (lambda: call.mark(1, 2, 3), lambda: call.mark(other=1), lambda: call.mark(1, recv_bytes=1),
+                      call.serialized, lambda: call.received(1, 2)):  # fmt: skip
+            with pytest.raises(TypeError):
+                wrong()
+        assert (len(call._stamps()), call.sent_bytes, call.recv_bytes) == (3, 7, 5)
 
 
-def test_an_entry_is_looked_up_anew_where_locals_are_not_those_of_threads() -> None:
+def test_calls_at_once_are_different_and_are_reused(by: Any) -> None:
+    made = Made(by)
+    first = [made.site.begin() for _ in range(5)]
+    assert len(set(map(id, first))) == 5
+    for call in first:
+        call.__enter__()
+    for call in first:
+        call._end()
+        call._end()
+    second = [made.site.begin() for _ in range(6)]
+    assert len(set(map(id, second))) == 6
+    assert set(map(id, first)) < set(map(id, second))
+
+
+def test_what_is_released_takes_nothing_more(by: Any) -> None:
+    made = Made(by)
+    made.segment.release()
+    made.histograms.release()
+    for recorded in (True, False):
+        call = made.site.begin()
+        call.__enter__()
+        call._recorded = recorded
+        call.__exit__(None, None, None)
+    assert len(made.left) == 2
+    with pytest.raises(ValueError, match=r"released|closed"):
+        made.histograms.add(1, [], 2, 0, 0, False)
+
+
+def test_histograms_refuse_what_no_sum_can_hold_and_stay_whole(by: Any) -> None:
+    made = Made(by)
+    sizes: tuple[Any, ...] = ((-1, 0), (0, 2**63), (1.5, 0), ("a", 0))
+    for arguments in ((5, [], 4, 0, 0), (5, [6], 4, 0, 0), *((1, [], 2, *both) for both in sizes)):
+        with pytest.raises((ValueError, TypeError)):
+            made.histograms.add(*arguments, False)
+    for _ in range(3):
+        made.histograms.add(1, [3, 2], 4, 2**63 - 1, 0, True)  # more than a sum holds; one stage is negative
+    made.histograms.add_untimed(7)
+    assert made.sums()[:3] == [7, 3, 3]
+
+
+def test_an_entry_is_looked_up_anew_where_locals_are_not_those_of_threads(by: Any) -> None:
     """As with gevent, where each greenlet has entries of its own in one thread."""
 
     class Local:
         entries: dict[object, Any]
 
-    for by in both():
-        local = Local()
-        recorder = by.HotRecorder(local, RPC)
-        first, second = Made(by), Made(by)
-        for made in (first, second, first):
-            local.entries = {"x": made.site, ("x", id(made), "peer"): made.site}
-            assert recorder.call("x")._call_site is made.site
-            assert recorder.call("x", RPC)._call_site is made.site
-            assert recorder.call("x", made, "peer")._call_site is made.site
+    local = Local()
+    recorder = by.HotRecorder(local, RPC)
+    first, second = Made(by), Made(by)
+    for made in (first, second, first):
+        local.entries = {"x": made.site, ("x", id(made), "peer"): made.site}
+        assert recorder.call("x")._call_site is made.site
+        assert recorder.call("x", RPC)._call_site is made.site
+        assert recorder.call("x", made, "peer")._call_site is made.site
 
 
 def test_what_is_not_made_whole_does_not_end_the_process() -> None:

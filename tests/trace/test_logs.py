@@ -72,7 +72,7 @@ def test_two_clients_in_one_log_are_kept_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shared", ["N/A", "0af7651916cd43dd"])
 def test_ten_calls_of_one_trace_id_are_ten_calls(tmp_path: Path, shared: str) -> None:
-    lines = [line for number in range(10) for _, line in tq_call(100.0 + number, (0.1, 0.5, 0.2), "f", shared)]
+    lines = [line for number in range(10) for line in tq_call(100.0 + number, (0.1, 0.5, 0.2), "f", shared)]
     batches, notes = read(tmp_path / "x.log", "".join(lines))
     assert len(calls(batches)) == 10
     assert {call[3] for call in calls(batches)} == {800_000_000}
@@ -81,13 +81,14 @@ def test_ten_calls_of_one_trace_id_are_ten_calls(tmp_path: Path, shared: str) ->
 
 def test_sixty_four_interleaved_calls_pair_exactly(tmp_path: Path) -> None:
     chosen = random.Random(1)
-    wanted, events = set(), []
+    wanted, lines = set(), []
     for _ in range(64 * 20):
         begin = round(1000 + chosen.uniform(0, 20), 6)
         parts = tuple(round(chosen.uniform(0.01, 0.5), 6) for _ in range(3))
-        events += tq_call(begin, (parts[0], parts[1], parts[2]))
+        lines += tq_call(begin, parts)
         wanted.add((round(begin * 1e6), *(round(part * 1e6) for part in parts)))
-    batches, notes = read(tmp_path / "x.log", "".join(line for _, line in sorted(events, key=lambda event: event[0])))
+    lines.sort(key=lambda line: float(line.rpartition("=")[2]))
+    batches, notes = read(tmp_path / "x.log", "".join(lines))
     found = {
         (round(begin / 1000), *(round(part / 1000) for part in parts))
         for batch in batches
@@ -100,10 +101,8 @@ def test_sixty_four_interleaved_calls_pair_exactly(tmp_path: Path) -> None:
 
 def test_tq_lines_in_a_noisy_log(tmp_path: Path) -> None:
     ray = "\x1b[36m(WorkerDict pid=12, ip=10.0.0.2)\x1b[0m INFO pid=99 "
-    good = [line for _, line in tq_call(5.0, (0.1, 0.2, 0.3), prefix=ray)]
-    no_times = [line.rpartition(" | timestamp")[0] + "\n" for _, line in tq_call(9.0, (0.1, 0.2, 0.3), "late")]
-    no_put = [line for _, line in tq_call(7.0, (0.1, 0.2, 0.3), "quiet")][:5]
-    opened = [line for _, line in tq_call(8.0, (0.1, 0.2, 0.3), "open")][:2]
+    no_times = [line.rpartition(" | timestamp")[0] + "\n" for line in tq_call(9.0, func="late")]
+    no_put, opened = tq_call(7.0, func="quiet")[:5], tq_call(8.0, func="open")[:2]
     glued = "50%|### [TQ-LOG] op=TQ_GET | func=f | stage=START[TQ-LOG] op=TQ_GET | func=f | stage=END | duration=0.5s\n"
     detail = (
         "[TQ-DETAIL] trace_id=N/A | func=None | pid=1 | stage=TQ_CLIENT_PUT_START | batch_size=torch.Size([32, 4]) | "
@@ -113,24 +112,19 @@ def test_tq_lines_in_a_noisy_log(tmp_path: Path) -> None:
         "[TQ-DETAIL] trace_id=N/A | stage=TQ_CLIENT_GET_END | data_size_mb=1.00 | duration=250ms | timestamp=1.5\n"
     )
     broken = "[TQ-TRACE] trace_id=N/A | func=f | stage=GET_END | duration=soon\n[TQ-TRACE] nothing\n[TQ-OTHER] x=1\n"
-    text = "".join([*good, "loss=0.1\n", *no_times, *no_put, *opened]) + glued + detail + broken
+    text = "".join([*tq_call(5.0, prefix=ray), "loss=0.1\n", *no_times, *no_put, *opened]) + glued + detail + broken
     batches, notes = read(tmp_path / "x.log", text)
-    found = {(batch.methods[0], batch.segment.worker, *batch.total_ns.tolist()) for batch in batches}
-    assert found == {
-        ("f", "WorkerDict pid=12 ip=10.0.0.2", 600_000_000),
-        ("late", "", 600_000_000),
-        ("quiet", "", 300_000_000),
-        ("TQ_GET", "", 500_000_000),
-        ("TQ_CLIENT_PUT", "", 500_000_000),
-        ("TQ_CLIENT_GET", "", 250_000_000),
-    }
+    times_ms = {(batch.methods[0], batch.segment.worker): (batch.total_ns / 10**6).tolist() for batch in batches}
+    assert times_ms == {
+        ("f", "WorkerDict pid=12 ip=10.0.0.2"): [600], ("late", ""): [600], ("quiet", ""): [300],
+        ("TQ_GET", ""): [500], ("TQ_CLIENT_PUT", ""): [500], ("TQ_CLIENT_GET", ""): [250],
+    }  # fmt: skip
     sizes = {batch.methods[0]: (batch.sent_bytes.tolist(), batch.recv_bytes.tolist()) for batch in batches}
     assert sizes["TQ_CLIENT_PUT"] == ([2 * 2**20], [0])
     assert sizes["TQ_CLIENT_GET"] == ([0], [2**20])
-    assert notes.damaged_count == 3
-    assert notes.counts["functions without an end"] == 1
-    assert notes.counts["functions that put nothing"] == 1
-    assert notes.counts["repeated lines not in the log"] == 2
+    counts = [notes.counts[what] for what in
+              ("functions without an end", "functions that put nothing", "repeated lines not in the log")]  # fmt: skip
+    assert (notes.damaged_count, *counts) == (3, 1, 1, 2)
 
 
 def test_rotated_and_compressed_parts_are_one_log(tmp_path: Path) -> None:
@@ -148,12 +142,8 @@ def test_rotated_and_compressed_parts_are_one_log(tmp_path: Path) -> None:
 def test_a_compressed_log_is_damaged_only_if_it_is(tmp_path: Path) -> None:
     text = (head(V1) + v1_row(1) + v1_row(2)).encode()
     whole, other = gzip.compress(text), gzip.compress(v1_row(3).encode())
-    for data, calls_count in (
-        (whole, 2),
-        (whole + other, 3),
-        (whole + b"\0" * 600_000 + other, 3),
-        (whole + b"\0" * 512, 2),
-    ):
+    padding = b"\0" * 600_000
+    for data, calls_count in (whole, 2), (whole + other, 3), (whole + padding + other, 3), (whole + padding[:512], 2):
         batches, notes = read(tmp_path / "x.log.gz", data)
         assert (len(calls(batches)), notes.damaged_count, list(notes.examples)) == (calls_count, 0, [])
     for cut in range(2, len(whole)):
@@ -163,19 +153,16 @@ def test_a_compressed_log_is_damaged_only_if_it_is(tmp_path: Path) -> None:
 
 
 def test_damage_in_a_mixed_log_is_named_by_its_line(tmp_path: Path) -> None:
-    tq = "".join(line for _, line in tq_call(5.0, (0.1, 0.2, 0.3)))
-    text = head(V1) + v1_row(1) + tq + "junk\n" + v1_row(2) + "3     Matmul   1.0 x 1 1 1 1 1 1\n"
+    text = head(V1) + v1_row(1) + "".join(tq_call(5.0)) + "junk\n" + v1_row(2) + "3     Matmul   1.0 x 1 1 1 1 1 1\n"
     batches, notes = read(tmp_path / "x.log", text)
     assert len(calls(batches)) == 3
-    assert [example.removeprefix(f"{tmp_path}/").partition(":")[2].split(":")[0] for example in notes.examples] == [
-        "14", "16",
-    ]  # fmt: skip
+    assert [example.removeprefix(f"{tmp_path}/").split(":")[1] for example in notes.examples] == ["14", "16"]
 
 
 def test_every_form_of_tq_line_counts_once(tmp_path: Path) -> None:
     """Ordinary lines, lines with other units, and lines with seconds since 1970, which have ten digits."""
     for begin in (5.0, 1_700_000_000.0):
-        lines = [line for _, line in tq_call(begin, (0.1, 0.2, 0.3))]
+        lines = tq_call(begin)
         batches, notes = read(tmp_path / "x.log", "".join([*lines, lines[2].replace("0.100000s", "100 ms")]))
         assert [batch.stage_ns.tolist() for batch in batches] == [[[100_000_000, 200_000_000, 300_000_000]]]
         assert (notes.counts["TQ lines"], notes.damaged_count) == (9, 0)

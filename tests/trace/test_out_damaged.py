@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ipcbench import trace
 from ipcbench.errors import StoreError
 from ipcbench.render.page_data import groups_json
 from ipcbench.trace.compare.diff import diff
@@ -26,20 +25,16 @@ from ipcbench.trace.live.watch import Watch
 from ipcbench.trace.page.charts import chart_groups
 from ipcbench.trace.page.sample import draw
 from ipcbench.trace.readers.everything import find
-from tests.trace.made import both_sides
+from tests.trace.made import both_sides, record
+
+EDIT = st.tuples(st.integers(0, 3), st.integers(0, 40_000), st.binary(min_size=1, max_size=8))
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("sound")
     both_sides(folder, 25)
-    recorder = trace.start(folder, sample=10, service="sampled")
-    for _ in range(100):
-        with recorder.call("Sampled") as call:
-            call.serialized(1)
-            call.sent()
-            call.received(2)
-    trace.stop()
+    record(folder, 100, 10, ["Sampled"])
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -54,9 +49,9 @@ def look_at(folder: Path) -> None:
 
 def compare(folder: Path) -> None:
     methods = read_methods([folder], keep_times=True)
-    found = diff(methods, methods)
-    as_text(found)
-    as_json(found)
+    difference = diff(methods, methods)
+    as_text(difference)
+    as_json(difference)
 
 
 def print_all(folder: Path) -> None:
@@ -67,8 +62,8 @@ def print_all(folder: Path) -> None:
 
 
 def export_all(folder: Path) -> None:
-    for one in EXPORTERS.values():
-        one(find([folder]), io.BytesIO())
+    for export in EXPORTERS.values():
+        export(find([folder]), io.BytesIO())
 
 
 def plot(folder: Path) -> None:
@@ -76,12 +71,7 @@ def plot(folder: Path) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    edits=st.lists(
-        st.tuples(st.integers(0, 3), st.integers(0, 40_000), st.binary(min_size=1, max_size=8)), min_size=1, max_size=6
-    ),
-    kept=st.integers(1, 100_000),
-)
+@given(st.lists(EDIT, min_size=1, max_size=6), st.integers(1, 100_000))
 def test_damage_ends_in_a_result_or_one_error(
     sound: dict[str, bytes], edits: list[tuple[int, int, bytes]], kept: int
 ) -> None:

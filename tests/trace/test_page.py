@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,18 +13,11 @@ from ipcbench.render.page_data import groups_json
 from ipcbench.trace.page.charts import chart_groups
 from ipcbench.trace.page.page import trace_html
 from ipcbench.trace.page.sample import POINTS_COUNT, WINDOW_CALLS, draw
-from ipcbench.trace.page.words import _WORDS
 from ipcbench.trace.readers.everything import find
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import make_report
-from tests.trace.logs import V1, V3, head, row, tq_call, v1_row
+from tests.trace.logs import V1, V3, head, rows, tq_call, v1_row
 from tests.trace.made import HOSTILE, Made, both_sides
-
-
-@pytest.fixture(autouse=True)
-def no_recorder() -> Iterator[None]:
-    yield
-    trace.stop()
 
 
 def test_every_call_counts_and_few_are_drawn(tmp_path: Path) -> None:
@@ -40,11 +32,11 @@ def test_every_call_counts_and_few_are_drawn(tmp_path: Path) -> None:
     assert method.sums.calls_count == 3000
     assert len(method.times_ns) == len(set(method.sizes_bytes.tolist())) == POINTS_COUNT
     assert 1000 < method.sizes_bytes.mean() < 2000, "from the whole trace"
-    windows = {one.kind: sorted(row.sent_bytes for row, _ in one.calls) for one in sample.windows}
+    windows = {window.kind: sorted(row.sent_bytes for row, _ in window.calls) for window in sample.windows}
     assert windows["first"] == list(range(1, WINDOW_CALLS + 1))
     assert windows["last"][-1] == 3000
     assert 2001 in windows["slowest"]
-    assert {len(one) for one in windows.values()} == {WINDOW_CALLS}
+    assert set(map(len, windows.values())) == {WINDOW_CALLS}
 
 
 def test_plots_say_what_they_show(tmp_path: Path) -> None:
@@ -70,22 +62,18 @@ def test_plots_say_what_they_show(tmp_path: Path) -> None:
 
 
 def test_a_log_that_knows_the_servers_part_has_the_rest_as_wait(tmp_path: Path) -> None:
-    rows = "".join(row(number, "A", 1, 2, 6, 1, 10, 5, 10.5, 4, 8) for number in range(1, 30))
-    (tmp_path / "a.log").write_text(head(V3, tag=" (Ours)") + rows)
+    (tmp_path / "a.log").write_text(head(V3, tag=" (Ours)") + rows(range(1, 30), "A", 1, 2, 6, 1, 10, 5, 10.5, 4, 8))
     (chart,) = chart_groups(draw(find([tmp_path / "a.log"])), "en")[0].charts
-    shares = {one.name: one.points[0].y for one in chart.series}
-    assert shares["server work"] == pytest.approx(100 * 5 / 10.5)
-    assert shares["wait"] == pytest.approx(100 * 1 / 10.5)
-    assert shares["in no stage"] == pytest.approx(100 * 0.5 / 10.5)
+    shares = {series.name: series.points[0].y for series in chart.series}
+    for name, ms in (("server work", 5), ("wait", 1), ("in no stage", 0.5)):
+        assert shares[name] == pytest.approx(100 * ms / 10.5)
 
 
 def test_a_table_of_calls_has_no_timeline_and_a_pipeline_log_has_one(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(head(V1) + "".join(v1_row(number) for number in range(1, 30)))
-    (tmp_path / "b.log").write_text("".join(line for _, line in tq_call(1.0, (0.1, 0.2, 0.3))))
-    groups = {
-        name: [one.key for one in chart_groups(draw(find([tmp_path / name])), "en")] for name in ("a.log", "b.log")
-    }
-    assert groups == {"a.log": ["shares", "sizes"], "b.log": ["shares", "timeline"]}
+    (tmp_path / "b.log").write_text("".join(tq_call(1.0)))
+    for name, keys in (("a.log", ["shares", "sizes"]), ("b.log", ["shares", "timeline"])):
+        assert [group.key for group in chart_groups(draw(find([tmp_path / name])), "en")] == keys
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -100,13 +88,6 @@ def test_nothing_in_a_trace_is_markup(tmp_path: Path, language: str) -> None:
     assert data is not None
     assert [one["key"] for one in json.loads(data[1])] == ["shares", "sizes", "timeline"]
     assert "<" not in groups_json(chart_groups(draw(find(paths)), "en"))
-
-
-def test_every_word_is_there_in_both_languages() -> None:
-    for english, chinese in _WORDS.values():
-        assert english
-        assert chinese
-        assert set(re.findall(r"\{\w+\}", english)) == set(re.findall(r"\{\w+\}", chinese))
 
 
 def test_hostile_numbers_do_not_break_it(tmp_path: Path) -> None:

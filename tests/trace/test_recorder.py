@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,16 +20,8 @@ from ipcbench.trace.ids import parse_trace_id
 from ipcbench.trace.record import histograms as histogram_files
 from ipcbench.trace.record.budget import Costs, Governor
 from ipcbench.trace.record.recorder import STATE, _Unresolved
-from tests.trace.reading import calls_count, check_whole, histograms, in_threads, records
-
-ROOT = Path(__file__).parents[2]
-
-
-def rpc(recorder: trace.Recorder, method: str = "Matmul", sent: int = 10, recv: int = 20) -> None:
-    with recorder.call(method) as call:
-        call.serialized(sent)
-        call.sent()
-        call.received(recv)
+from tests.trace.made import record, rpc
+from tests.trace.reading import calls_count, check_whole, histograms, in_threads, records, run_program
 
 
 def test_a_call_is_recorded_with_its_stages_and_bytes(tmp_path: Path) -> None:
@@ -57,17 +47,12 @@ def test_a_failure_is_recorded_and_goes_on_its_way(tmp_path: Path) -> None:
     recorder = trace.start(tmp_path, sample=1000)
     rpc(recorder)
 
-    def fail() -> None:
-        with recorder.call("Matmul") as call:
-            call.serialized(7)
-            raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        fail()
+    with pytest.raises(TimeoutError), recorder.call("Matmul") as call:  # noqa: PT012 # as an application fails
+        call.serialized(7)
+        raise TimeoutError
     trace.stop()
     failed = records(tmp_path)[-1]
-    assert failed.failed
-    assert failed.sent_bytes == 7
+    assert (failed.failed, failed.sent_bytes) == (True, 7)
     assert failed.stages["wait"] == failed.stages["deserialize"] == 0
 
 
@@ -119,10 +104,7 @@ def test_a_call_that_is_not_timed_follows_nobody() -> None:
 
 
 def test_records_and_histograms_hold_all_calls(tmp_path: Path) -> None:
-    recorder = trace.start(tmp_path, sample=16)
-    for number in range(5000):
-        rpc(recorder, f"m{number % 3}", sent=3)
-    trace.stop()
+    record(tmp_path, 5000, 16, ("m0", "m1", "m2"), sent=3)
     recorded = records(tmp_path)
     assert 100 < len(recorded) < 1000
     assert calls_count(tmp_path) == 5000
@@ -135,19 +117,15 @@ def test_records_and_histograms_hold_all_calls(tmp_path: Path) -> None:
 
 
 def test_a_sample_does_not_follow_the_rhythm_of_the_application(tmp_path: Path) -> None:
-    recorder = trace.start(tmp_path, sample=16)
-    for number in range(8000):
-        rpc(recorder, f"m{number % 16}")
-    trace.stop()
+    record(tmp_path, 8000, 16, [f"m{number}" for number in range(16)])
     shares = Counter(call.method for call in records(tmp_path))
     assert len(shares) == 16
     assert max(shares.values()) < 5 * min(shares.values())
 
 
 def test_bins_are_those_of_the_histogram() -> None:
-    values = np.unique(
-        np.concatenate([np.arange(5000), 2 ** np.arange(41), 2 ** np.arange(41) - 1, 3 ** np.arange(25)])
-    )
+    powers = 2 ** np.arange(41)
+    values = np.unique(np.concatenate([np.arange(5000), powers, powers - 1, 3 ** np.arange(25)]))
     assert [bin_of(int(value)) for value in values] == bin_index(values).tolist()
     assert bin_of(2**62) == BIN_COUNT - 1
 
@@ -216,9 +194,8 @@ def test_decorators(tmp_path: Path) -> None:
     trace.stop()
     assert plain.__name__ == "plain"
     calls = records(tmp_path)
-    methods = sorted(call.method.rpartition(".")[2] for call in calls)
-    assert methods == ["avalues", "plain", "values", "values", "waits"]
-    assert not any(call.failed for call in calls)
+    methods = sorted((call.method.rpartition(".")[2], call.failed) for call in calls)
+    assert methods == [(name, False) for name in ("avalues", "plain", "values", "values", "waits")]
     check_whole(calls)
 
 
@@ -252,9 +229,8 @@ def test_threads_have_segments_of_their_own(tmp_path: Path) -> None:
 
     in_threads(8, work)
     trace.stop()
-    calls = {(call.method, call.sent_bytes) for call in records(tmp_path)}
-    assert len(records(tmp_path)) == 4000
-    assert calls == {(f"thread {number}", turn) for number in range(8) for turn in range(500)}
+    calls = sorted((call.method, call.sent_bytes) for call in records(tmp_path))
+    assert calls == [(f"thread {number}", turn) for number in range(8) for turn in range(500)]
     assert len(list(tmp_path.glob("*.ipct"))) == 8
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 4000 * 128 + 8 * 8192
 
@@ -327,7 +303,7 @@ if not pid:
 os.waitpid(pid, 0)
 work(100)
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60, cwd=ROOT)
+    run_program(code, tmp_path)
     assert calls_count(tmp_path) == 302
     sent = [call.sent_bytes for call in records(tmp_path)]
     assert len(set(sent)) == len(sent)
@@ -364,7 +340,7 @@ HANDLER = """
 import signal, sys
 from pathlib import Path
 from ipcbench import trace
-from tests.trace.test_recorder import rpc
+from tests.trace.made import rpc
 trace.record.files._LARGEST_SEGMENT_BYTES = 16_384 # most signals come while a segment or histograms are made
 recorder = trace.start(sys.argv[1])
 seen = depth = 0
@@ -392,12 +368,11 @@ print(seen)
 
 
 def test_calls_in_a_signal_handler(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", HANDLER, str(tmp_path)]
-    done = subprocess.run(program, check=True, timeout=60, cwd=ROOT, capture_output=True, text=True)
+    seen_count = int(run_program(HANDLER, tmp_path))
     sent = sorted(call.sent_bytes for call in records(tmp_path) if call.method == "main")
     assert sent == list(range(20_000))
-    assert int(done.stdout) > 0
-    assert calls_count(tmp_path) == 20_000 + 2 * int(done.stdout)  # while a segment is made, calls go into histograms
+    assert seen_count > 0
+    assert calls_count(tmp_path) == 20_000 + 2 * seen_count  # while a segment is made, calls go into histograms
 
 
 def test_calls_while_histograms_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,20 +406,13 @@ def test_calls_while_histograms_are_made(tmp_path: Path, monkeypatch: pytest.Mon
     assert counts == calls
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        "0af7651916cd43dd8448eb211c80319c",
-        "0af76519-16cd-43dd-8448-eb211c80319c",
-    ],
-)
-def test_trace_ids_in_every_form(text: str) -> None:
-    assert parse_trace_id(text) == (0x0AF7651916CD43DD, 0x8448EB211C80319C)
+def test_trace_ids_in_every_form() -> None:
+    digits = "0af7651916cd43dd8448eb211c80319c"
+    for text in (f"00-{digits}-b7ad6b7169203331-01", digits, "0af76519-16cd-43dd-8448-eb211c80319c"):
+        assert parse_trace_id(text) == (0x0AF7651916CD43DD, 0x8448EB211C80319C)
     assert parse_trace_id("anything else") != parse_trace_id("anything more")
 
 
 def test_recording_loads_the_standard_library_only() -> None:
     code = "import sys; from ipcbench import trace; trace.start('/dev/null/x'); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert not {"numpy", "click", "zmq", "msgpack"} & set(done.stdout.split())
+    assert not {"numpy", "click", "zmq", "msgpack"} & set(run_program(code).split())

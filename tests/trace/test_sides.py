@@ -24,16 +24,16 @@ from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Notes, Segment
 from ipcbench.trace.readers.join import find_servers
 from ipcbench.trace.record.context import CONTEXT_BYTES, Context, parse_traceparent, unpack_context
 from ipcbench.trace.record.recorder import STATE
+from ipcbench.trace.report.findings import TraceFinding
 from ipcbench.trace.report.gather import gather
-from ipcbench.trace.report.render import as_csv, as_json, as_markdown, as_text, make_report
+from ipcbench.trace.report.render import Report, as_csv, as_json, as_markdown, as_text, make_report
 from ipcbench.trace.report.sums import Split
 from ipcbench.trace.schema import SERVER
 from ipcbench.util.clock import now_ns
-from tests.trace.made import Made
-from tests.trace.reading import batches, calls_count, in_threads
+from tests.trace import made
+from tests.trace.reading import ROOT, batches, calls_count, in_threads, run_program
 from tests.trace.server import WORK_NS, work
 
-ROOT = Path(__file__).parents[2]
 PARTS = ("request", "queue", "server", "reply")
 
 
@@ -70,12 +70,8 @@ def serve(request: dict[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------ contexts
 
 
-@given(
-    st.tuples(*[st.integers(0, 2**64 - 1)] * 3),
-    st.sampled_from([True, False, None]),
-    st.integers(0, 2**32 - 1),
-    st.integers(0, 2**62),
-)
+@given(st.tuples(*[st.integers(0, 2**64 - 1)] * 3), st.sampled_from([True, False, None]), st.integers(0, 2**32 - 1),
+       st.integers(0, 2**62))  # fmt: skip
 def test_a_context_is_forty_bytes(ids: tuple[int, int, int], sampled: bool | None, boot: int, sent_ns: int) -> None:
     context = Context(*ids, sampled, boot, sent_ns)
     assert len(context.packed()) == CONTEXT_BYTES
@@ -132,23 +128,34 @@ def test_without_a_traced_client_the_server_decides(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ two processes
 
 
+def of_client(report: Report) -> dict[str, Any]:
+    """Return what the report's JSON says of the client."""
+    segments: list[dict[str, Any]] = json.loads(as_json(report))["segments"]
+    return next(segment for segment in segments if segment["segment"] == "client (client)")
+
+
+def finding_of(report: Report, rule: str) -> TraceFinding:
+    """Return the report's only finding by a rule."""
+    (finding,) = (finding for finding in report.findings if finding.rule == rule)
+    return finding
+
+
 def test_transport_is_reported_as_what_it_is(tmp_path: Path) -> None:
     """The same with given times: 27 µs to the server, 5,005 µs there, 78 µs back."""
-    client, server = Made(tmp_path, "client", 100), Made(tmp_path, "server", 200)
+    client, server = made.Made(tmp_path, "client", 100), made.Made(tmp_path, "server", 200)
     for number in range(40):
         begin = 1_000_000 + number * 6_000_000
-        arrived, done = begin + 7_000 + 27_000, begin + 7_000 + 27_000 + 5_005_000
+        arrived = begin + 7_000 + 27_000
+        done = arrived + 5_005_000
         stamps = [begin, begin + 1_000, begin + 7_000, done + 78_000, done + 81_000]
         client.call("Compute", stamps, sent=1024, recv=1024, span=number + 1)
         server.call("Compute", [arrived, arrived, done, done], SERVER, span=number + 1)
     client.segment.close()
     server.segment.close()
-    segments = json.loads(as_json(make_report(gather([tmp_path]))))["segments"]
-    split = next(segment["split"] for segment in segments if segment["segment"] == "client (client)")
+    split = of_client(make_report(gather([tmp_path])))["split"]
     assert split["joined_count"] == 40
     assert split["transport_share_ratio"] <= 0.03
-    seed = make_report(gather([tmp_path]), "seed").findings
-    assert next(finding for finding in seed if finding.rule == "S2").values["share"] > 0.99
+    assert finding_of(make_report(gather([tmp_path]), "seed"), "S2").values["share"] > 0.99
 
 
 @pytest.mark.parametrize("way", ["key", "wrap"])
@@ -179,8 +186,7 @@ def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> 
     assert share <= max(0.03, by_stopwatch)
     report = make_report(gather([folder, tmp_path / "server"]))  # now that its last record is there, too
     calls = joined(folder, tmp_path / "server")
-    segments = json.loads(as_json(report))["segments"]
-    client = next(segment for segment in segments if segment["segment"] == "client (client)")
+    client = of_client(report)
     assert client["split"]["joined_count"] == len(calls) == 40
     assert client["server_ns"] == sum(call["server"] for call in calls) > 0.9 * 40 * WORK_NS
     assert client["split"]["transport_share_ratio"] < 0.30
@@ -190,9 +196,8 @@ def test_transport_is_what_is_not_the_servers_work(tmp_path: Path, way: str) -> 
     assert "of which request transit" in as_text(report)
     assert "请求传输" in as_markdown(report, "zh")
     assert "queue_ns" in as_csv(report).partition("\n")[0]
-    seed = make_report(gather([folder]), "seed").findings
     if way == "key":
-        assert next(finding for finding in seed if finding.rule == "S2").values["share"] > 0.95
+        assert finding_of(make_report(gather([folder]), "seed"), "S2").values["share"] > 0.95
 
 
 def transport_of(call: dict[str, Any]) -> float:
@@ -304,8 +309,7 @@ def test_a_request_that_waits_for_the_server_was_queued(tmp_path: Path) -> None:
     assert calls["A"]["server"] >= 2_000_000
     assert calls["B"]["queue"] >= 2_000_000
     assert calls["B"]["server"] >= 1_000_000
-    assert calls["C"]["queue"] >= 3_000_000
-    assert calls["C"]["request"] < 3_000_000
+    assert calls["C"]["queue"] >= 3_000_000 > calls["C"]["request"]
 
 
 def test_queueing_is_found(tmp_path: Path) -> None:
@@ -314,7 +318,7 @@ def test_queueing_is_found(tmp_path: Path) -> None:
         rpc("Compute", lambda request: serve_after(30_000 * number, request, 100_000))  # noqa: B023 # called at once
     trace.stop()
     report = make_report(gather([tmp_path]))
-    (finding,) = (finding for finding in report.findings if finding.rule == "R7")
+    finding = finding_of(report, "R7")
     assert finding.values["share"] > 0.4
     assert finding.gain_ns is not None
     assert "排队" in as_text(report, "zh")
@@ -387,13 +391,8 @@ def test_what_is_sampled_is_sampled_on_both_sides(tmp_path: Path) -> None:
 
 def test_failures_at_the_server_are_recorded(tmp_path: Path) -> None:
     trace.start(tmp_path)
-
-    def fail() -> None:
-        with trace.serve(None, "Compute"):
-            raise ValueError
-
-    with pytest.raises(ValueError):  # noqa: PT011 # the application's own
-        fail()
+    with pytest.raises(ValueError, match="own"), trace.serve(None, "Compute"):
+        raise ValueError("the application's own")
     for call in trace.requests(lambda: b"x"):
         assert call.request == b"x"
         break
@@ -408,13 +407,9 @@ def test_failures_at_the_server_are_recorded(tmp_path: Path) -> None:
 def test_a_stale_trace_id_is_not_kept(tmp_path: Path) -> None:
     recorder = trace.start(tmp_path, sample=1000)
     for number in range(50):
-        with recorder.call("x", trace_id=number) as call:
-            call.serialized(1)
-            call.sent()
-            call.received(1)
+        made.rpc(recorder, "x", trace_id=number)
     with recorder.call("x") as call:
-        assert call._trace is None
-        assert call._span == 0
+        assert (call._trace, call._span) == (None, 0)
 
 
 def test_without_a_recorder_nothing_happens() -> None:
@@ -465,10 +460,9 @@ for _ in range(2):
     os.waitpid(pid, 0)
 os._exit(0)
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60, cwd=ROOT)
+    run_program(code, tmp_path)
     keys = [key for batch in batches(tmp_path) if batch.key is not None for key in batch.key.tolist() if key]
-    assert len(keys) == 4
-    assert len(set(keys)) == 3
+    assert (len(keys), len(set(keys))) == (4, 3)
     assert [call["method"] for call in joined(tmp_path)] == ["x"]
 
 
@@ -477,7 +471,7 @@ def test_damaged_server_records_end_nothing(tmp_path: Path) -> None:
     rpc("x", serve)
     trace.stop()
     (path,) = tmp_path.glob("*.ipct")
-    data = bytearray(path.read_bytes())
+    data = path.read_bytes()
     chosen = np.random.default_rng(1)
     for _ in range(200):
         mutated = bytearray(data)
@@ -510,9 +504,8 @@ def test_buffers_are_described_and_read_again(tmp_path: Path) -> None:
     trace.stop()
     (batch,) = batches(tmp_path)
     assert batch.layout is not None
-    assert [batch.layouts[number] for number in batch.layout.tolist()] == ["float32[64,128]+uint8[1]>uint8[3]"] * 3 + [
-        ""
-    ]
+    layouts = [batch.layouts[number] for number in batch.layout.tolist()]
+    assert layouts == [*["float32[64,128]+uint8[1]>uint8[3]"] * 3, ""]
     assert batch.key is None
 
 
@@ -531,8 +524,7 @@ def test_wide_numbers_are_found(tmp_path: Path) -> None:
             call.received(10)
     trace.stop()
     report = make_report(gather([tmp_path]))
-    (finding,) = (finding for finding in report.findings if finding.rule == "R14")
-    assert finding.values["wide_share"] > 0.99
+    assert finding_of(report, "R14").values["wide_share"] > 0.99
     assert "float32" in as_text(report)
 
 

@@ -23,33 +23,22 @@ from ipcbench.backend import Backend
 from ipcbench.errors import ConfigError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
-from tests.trace.reading import batches, records
-
-ROOT = Path(__file__).parents[2]
-
-
-class Sockets:
-    """A context that closes what it made."""
-
-    def __init__(self) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._made: list[zmq.Socket[bytes]] = []
-
-    def socket(self, kind: int) -> zmq.Socket[bytes]:
-        self._made.append(self._context.socket(kind))
-        return self._made[-1]
-
-    def close(self) -> None:
-        for socket in self._made:
-            socket.close(linger=0)
-        self._context.term()
+from tests.trace.reading import ROOT, batches, records
 
 
 @pytest.fixture
-def zmq_context() -> Iterator[Sockets]:
-    context = Sockets()
-    yield context
-    context.close()
+def zmq_context() -> Iterator[Any]:
+    """A context that closes what it made."""
+    sockets: list[zmq.Socket[bytes]] = []
+
+    class Context(zmq.Context[zmq.Socket[bytes]]):
+        def socket(self, *arguments: Any, **options: Any) -> zmq.Socket[bytes]:
+            sockets.append(super().socket(*arguments, **options))
+            return sockets[-1]
+
+    with Context() as context:
+        yield context
+        context.destroy(linger=0)
 
 
 def pair(context: Any, kind: int, other: int, propagate: bool | None = None) -> tuple[Any, Any]:
@@ -221,8 +210,7 @@ def test_sockets_of_asyncio(tmp_path: Path) -> None:
             assert not pull.get(zmq.RCVMORE)
             await push.send_string("text")
             assert await pull.recv_string() == "text"
-            for socket in (rep, req, push, pull):
-                socket.close(linger=0)
+            context.destroy(linger=0)
 
     asyncio.run(talk())
     assert ended(tmp_path) == {"send+wait": 1, "queue+work+reply": 1, "send": 2, "receive": 2}
@@ -237,16 +225,14 @@ def test_every_socket_made_later(tmp_path: Path) -> None:
             push, pull = pair(context, zmq.PUSH, zmq.PULL)
             push.send(b"x")
             assert pull.recv() == b"x"
-            push.close()
-            pull.close()
+            context.destroy()
 
         async def talk() -> None:
             with zmq.asyncio.Context() as context:
                 push, pull = pair(context, zmq.PUSH, zmq.PULL)
                 await push.send(b"x")
                 assert await pull.recv() == b"x"
-                push.close()
-                pull.close()
+                context.destroy()
 
         asyncio.run(talk())
     finally:
@@ -321,7 +307,7 @@ def child(queue, back, connection):
     connection.send(connection.recv())
     trace.stop()
 if __name__ == "__main__":
-    context = multiprocessing.get_context("forkserver" if len(sys.argv) > 2 else "fork")
+    context = multiprocessing.get_context("fork")
     trace.start(sys.argv[1])
     queue, back = (trace.wrap(context.Queue(), name, propagate=True) for name in ("there", "back"))
     here, there = context.Pipe()
@@ -335,11 +321,9 @@ if __name__ == "__main__":
     process.join()
     assert process.exitcode == 0
 """
-    program = tmp_path / "program.py"
+    program, folder = tmp_path / "program.py", tmp_path / "trace"
     program.write_text(code)
-    folder = tmp_path / "trace"
-    subprocess.run([sys.executable, str(program), str(folder)], check=True, timeout=60, cwd=ROOT,
-                   env={"PYTHONPATH": str(ROOT)})  # fmt: skip
+    subprocess.run([sys.executable, str(program), str(folder)], check=True, timeout=60, env={"PYTHONPATH": str(ROOT)})
     methods = Counter((call.method, "+".join(call.stages)) for call in records(folder))
     assert methods[("there", "send")] == methods[("there", "receive")] == methods[("back", "send")] == 1
     assert joined_count(folder) == 2
@@ -442,8 +426,7 @@ def test_on_a_full_disk_messages_go_on(tmp_path: Path, zmq_context: Any) -> None
 
 def test_records_have_their_method(tmp_path: Path, zmq_context: Any) -> None:
     trace.start(tmp_path)
-    push, pull = pair(zmq_context, zmq.PUSH, zmq.PULL)
+    push, _ = pair(zmq_context, zmq.PUSH, zmq.PULL)
     trace.wrap(push, "work items").send(b"x")
-    pull.recv()
     trace.stop()
     assert [call.method for call in records(tmp_path)] == ["work items"]

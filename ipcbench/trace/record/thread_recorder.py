@@ -276,7 +276,7 @@ class ThreadRecorder:
         self._name_ids = itertools.count(1)
 
     def make_histograms(self, call_site: CallSite) -> MethodHistograms | _LateHistograms:
-        """Return the call site's histograms, made when first needed; while any are being made, return a stand-in that keeps
+        """Return the call site's histograms, made when first needed; while any are being made, a stand-in that keeps
         additions.
         """
         with self._lock:
