@@ -363,7 +363,13 @@ def test_the_answer_as_data_holds_what_the_text_says(tmp_path: Path) -> None:
         "delivery": "every_message",
     }
     for shown in (found.text(), found.markdown()):
-        for heading in ("Expected of a", "Others, against a", "What would change the choice", "How sure", "Rests on"):
+        for heading in (
+            "Expected of a",
+            "Others, compared with a",
+            "What would change the choice",
+            "How sure",
+            "Based on",
+        ):
             assert heading in shown
     assert found.sentence() in found.text()
     with pytest.raises(AttributeError):
