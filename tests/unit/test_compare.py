@@ -311,7 +311,7 @@ def test_other_payload_bytes_are_another_message(tmp_path: Path) -> None:
         return replace(trial, spec=replace(trial.spec, payload_bytes=600))
 
     found = only(pair(tmp_path, b=replace(CALM, change=larger), sweep=SATURATE))
-    assert found.reason == "other payload bytes: 521 B / 600 B"
+    assert found.reason == "different payload bytes: 521 B / 600 B"
 
 
 def test_notes_of_both_runs_stand_beside_a_figure(tmp_path: Path) -> None:
