@@ -128,7 +128,7 @@ def recommend(
     """Return which transport to use for that traffic, on the evidence of a run.
 
     Args:
-        payload: bytes of one message: 4096, "1MiB".
+        payload: encoded size of one payload, in bytes: 4096, "1MiB".
         readers: number of reading processes.
         rate: messages per second that it must sustain: 500, "2k/s"; None if the rate does not matter.
         needs: what a transport must offer: "lossless,no-deps" or an iterable of names; see `ipcbench recommend --help`.

@@ -195,7 +195,7 @@ class SweepSpec:
     it on either side, or the budget is spent."""
     control: bool = True
     """Whether one cell is measured a second time in every round, by separate processes, as an A/A control that no table
-    shows: the difference of the two is the run's noise floor."""
+    shows: a clear difference of the two means that small differences in this run are doubtful."""
     seed: int = 1
     """Seed of the order of cells in each round."""
     warmup_s: float = 0.03

@@ -1,4 +1,6 @@
-"""The command line: parse, validate, call, exit code. The only part of the package that prints or exits.
+"""The command line: parse, validate, call, exit code.
+
+It is the only part of the package that prints or exits; worker programs aside.
 
 Exit codes: 0 done; 1 a check or a gate failed, or nothing could be measured; 2 bad input, explained in one line on
 stderr; 3 a gate is inconclusive; 130 interrupted. Data goes to stdout, everything else to stderr.

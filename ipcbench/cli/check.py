@@ -30,7 +30,7 @@ def command(backend: str, laws: str | None, quick: bool, form: str) -> int:
     backend_class = get_backend(backend)
     backend_class.probe()
     results: list[LawResult] = []
-    for law in laws.split(",") if laws else LAWS:  # law by law, so that each verdict is shown at once
+    for law in laws.split(",") if laws else LAWS:  # law by law, so that each result is shown at once
         results += check_backend(backend_class, laws=[law.strip()], quick=quick)
         if form == "text":
             click.echo(_line(results[-1]))
@@ -45,7 +45,7 @@ def command(backend: str, laws: str | None, quick: bool, form: str) -> int:
 
 
 def _line(result: LawResult) -> str:
-    """Return the verdict in one line; if the law is broken, what was observed follows, indented."""
+    """Return the result in one line; if the law is broken, what was observed follows, indented."""
     mark = {"passed": "ok  ", "failed": "FAIL", "skipped": "skip"}[result.outcome]
     line = f"{mark}  {result.law:4} {result.title}"
     if result.outcome == "failed":

@@ -42,7 +42,7 @@ class _Recommend(click.Command):
     Exit codes: 0 a transport is named (also for a tie); 1 none is; 2 bad input, or no transport can do it.""",
 )
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("--payload", required=True, metavar="SIZE", help="Size of one encoded message: 64, 4KiB, 1MiB.")
+@click.option("--payload", required=True, metavar="SIZE", help="Size of one encoded payload: 64, 4KiB, 1MiB.")
 @click.option("--readers", type=int, default=1, show_default=True, metavar="N", help="Number of reading processes.")
 @click.option("--rate", metavar="RATE", help="Messages per second that it must sustain: 500/s, 2k/s.")
 @click.option("--needs", default="", metavar="NEED,…", help="What it must offer, see below: lossless,no-deps.")

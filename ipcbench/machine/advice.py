@@ -80,7 +80,7 @@ def _quota(facts: Facts) -> _Answer:
     if quota is None or cores is None or quota >= cores or (usable is not None and usable < quota):
         return None
     return (
-        "the control group throttles processes",
+        "the cgroup CPU quota throttles processes",
         f"quota of {quota:g} cores on {cores:g}: once it is used up, all processes stop until the next period (often "
         "100 ms)",
         "raise the limit (`docker run --cpus`, `resources.limits.cpu`), or run at most as many processes as the quota "

@@ -1,4 +1,4 @@
-"""The control group of this process: CPU quota, memory limit, throttled time. Versions 1 and 2.
+"""The cgroup of this process: CPU quota, memory limit, throttled time. Versions 1 and 2.
 
 Every group on the way to the root can have a limit; the tightest counts. Inside a container, the path that the kernel
 names may not exist under the mount, which then shows the container's own group at its root; both places are read.

@@ -28,7 +28,7 @@ _SYS_CPU = "sys/devices/system/cpu"
 
 
 def usable_cores(root: Path = _ROOT) -> float:
-    """Return how many cores this process may keep busy: the lesser of its affinity and its control group's quota."""
+    """Return how many cores this process may keep busy: the lesser of its affinity and its cgroup CPU quota."""
     quota = cpu_quota_cores(root)
     return float(_allowed_cores()) if quota is None else min(float(_allowed_cores()), quota)
 
@@ -92,7 +92,7 @@ class MachineLoad(NamedTuple):
     steal_ratio: float
     """Share of all CPU time that the hypervisor gave to others."""
     throttled_s: float
-    """Time for which the control group's quota stopped its processes."""
+    """Time for which the cgroup CPU quota stopped its processes."""
 
 
 class ConditionsProbe:

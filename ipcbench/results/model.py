@@ -121,7 +121,7 @@ class Conditions:
     steal_ratio: float
     """Share of the machine's CPU time that the hypervisor gave to others during the trial."""
     throttled_s: float
-    """Time for which the control group's quota stopped processes during the trial."""
+    """Time for which the cgroup CPU quota stopped processes during the trial."""
     probe_before_ns: float | None
     """Half round trip of a spinning cache-line ping-pong of writer and reader 0 just before the trial; None if
     impossible."""

@@ -68,7 +68,7 @@ class Run:
     trials: tuple[TrialResult, ...]
     """In the order of execution."""
     controls: tuple[TrialResult, ...]
-    """A/A controls: second measurements of a cell (`TrialSpec.twin`), used only for the run's noise floor."""
+    """A/A controls: second measurements of a cell (`TrialSpec.twin`), used only to check the verdicts."""
     problems: tuple[str, ...]
     """Defects of the folder that did not prevent reading it, one line each."""
 

@@ -121,7 +121,7 @@ KEYS: tuple[Key, ...] = (
         "Further rounds until every median is known to within this, or the budget is spent: 2%.",
         _ratio,
     ),
-    Key("control", "control", "yes|no", "Measure one cell twice per round (A/A) for the run's noise floor.", _switch),
+    Key("control", "control", "yes|no", "Measure one cell twice per round (A/A), as a check of the verdicts.", _switch),
     Key("seed", "seed", "N", "Seed of the order of cells within a round.", _integer),
     Key("depth", "depth", "N", "Messages a reader may be behind before the writer is held.", _integer),
     Key("wait", "wait", "STRATEGY", f"How an endpoint waits: {', '.join(WAIT_STRATEGIES)}.", _text),

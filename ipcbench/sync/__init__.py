@@ -6,7 +6,7 @@
 - `liveness`: which endpoints are open, closed or dead, for transports without shared words
 - `locks`: a channel's directory and its endpoint locks
 - `wait`: spinning, yielding and blocking; doorbells
-- `fences`: memory fences from pure Python
+- `fences`: memory fences, used by the others
 """
 
 from ipcbench.sync.cursors import (

@@ -37,24 +37,24 @@ LAWS: dict[str, Law] = {
     law.number: law
     for law in (
         Law("C1", "bytes read equal bytes written", delivery.bytes_arrive_unchanged),
-        Law("C2", "per reader, first in is first out", delivery.order_is_kept),
-        Law("C3", "each message comes once; a latest value is always newer", delivery.each_comes_once),
-        Law("C4", "every reader gets it", delivery.every_reader_gets_it),
-        Law("C5", "nothing is missed once all ends are open", delivery.nothing_is_missed_at_the_start),
+        Law("C2", "each reader gets messages in order", delivery.order_is_kept),
+        Law("C3", "each message arrives once; latest values only get newer", delivery.each_comes_once),
+        Law("C4", "what one reader gets, every reader gets", delivery.every_reader_gets_it),
+        Law("C5", "nothing is missed once all endpoints are open", delivery.nothing_is_missed_at_the_start),
         Law("C6", "a value is never torn", delivery.values_are_never_torn),
-        Law("C7", "read waits out its time-out, then says so", limits.reading_waits),
-        Law("C8", "a full channel does exactly `when_full`", limits.full_channel),
-        Law("C9", "a view stays as it is until the next read", endpoints.views_stay),
-        Law("C10", "the writer's buffer is free when write returns", endpoints.buffers_are_free),
-        Law("C11", "close is final and may be repeated", endpoints.closing_is_final),
+        Law("C7", "`read` waits out its time-out, then raises", limits.reading_waits),
+        Law("C8", "a full channel does exactly what `when_full` says", limits.full_channel),
+        Law("C9", "a view stays unchanged until the next `read`", endpoints.views_stay),
+        Law("C10", "the caller's buffer is free when `write` returns", endpoints.buffers_are_free),
+        Law("C11", "`close` is final and may be repeated", endpoints.closing_is_final),
         Law("C12", "readers drain a closed stream, then reach its end", endpoints.streams_end),
         Law("C13", "a killed peer is an error or a time-out", system.killed_peers),
-        Law("C14", "destroy leaves nothing", system.nothing_remains),
-        Law("C15", "channels do not meet; ends are taken once", system.channels_do_not_meet),
-        Law("C16", "too large a message is refused whole", limits.too_large_is_refused),
+        Law("C14", "`destroy` leaves nothing behind", system.nothing_remains),
+        Law("C15", "channels do not affect each other; an endpoint opens once", system.channels_do_not_meet),
+        Law("C16", "a message that is too large is refused whole", limits.too_large_is_refused),
         Law("C17", "endpoints open in any order", endpoints.any_order_opens),
-        Law("C18", "importing touches nothing; backends and addresses pickle", shape.importing_is_pure),
-        Law("C19", "every error is ours, with its cause", shape.errors_are_ours),
+        Law("C18", "importing touches nothing; backends and addresses can be pickled", shape.importing_is_pure),
+        Law("C19", "every error is an `IpcbenchError`, with its cause", shape.errors_are_ours),
     )
 }
 """Number → law, in order."""
@@ -62,7 +62,7 @@ LAWS: dict[str, Law] = {
 
 @dataclass(frozen=True, slots=True)
 class LawResult:
-    """The verdict on one law."""
+    """The result of one law."""
 
     law: str
     """Its number, `C1` to `C19`."""
@@ -89,7 +89,7 @@ def check_backend(
     readers: Sequence[int] = (1, 3),
     quick: bool = False,
 ) -> list[LawResult]:
-    """Check a backend against the contract and return one verdict per law, in order.
+    """Check a backend against the contract and return one result per law, in order.
 
     A failed law hides no other. A backend that hangs fails the law in which it hangs, with the stacks of its threads.
 

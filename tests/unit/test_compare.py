@@ -277,7 +277,7 @@ LOSSY = Cell(change=parts(integrity=Integrity(lost_count=1)))
         (CALM, BROKEN, r"failed in B: reader-0 ended with exit code 1 \(3 trials\)$", "inconclusive"),
         (BROKEN, CALM, "failed in A", None),
         (CALM, LOSSY, "failed in B", "inconclusive"),
-        (CALM, Cell(change=larger), "other payload bytes: 521 B / 600 B$", "inconclusive"),
+        (CALM, Cell(change=larger), "different payload bytes: 521 B / 600 B$", "inconclusive"),
     ],
     ids=["failed in b", "failed in a", "lost messages though marked ok", "other payload bytes"],
 )

@@ -294,7 +294,13 @@ def test_the_answer_as_data_holds_what_the_text_says(tmp_path: Path) -> None:
     asked = {"payload_bytes": 2048, "readers": 1, "rate_per_s": None, "needs": ["lossless"], "optimise": "latency"}
     assert plain["question"] == {**asked, "delivery": "every_message"}
     for shown in (reply.text(), reply.markdown()):
-        for heading in ("Expected of a", "Others, against a", "What would change the choice", "How sure", "Rests on"):
+        for heading in (
+            "Expected of a",
+            "Others, compared with a",
+            "What would change the choice",
+            "How sure",
+            "Based on",
+        ):
             assert heading in shown
     assert reply.sentence() in reply.text()
     with pytest.raises(AttributeError):

@@ -226,7 +226,7 @@ def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: Run
     reasons = [f"{cell.status} in {name}: {cell.reason}" for name, cell in (("A", a), ("B", b)) if cell.status != "ok"]
     if not reasons and (a.payload_bytes != b.payload_bytes or len(a.payload_bytes) > 1):
         sizes = (", ".join(f"{count:,} B" for count in cell.payload_bytes) for cell in (a, b))
-        reasons = [f"other payload bytes: {' / '.join(sizes)}"]
+        reasons = [f"different payload bytes: {' / '.join(sizes)}"]
     notes = _notes(a, b)
     if reasons:
         return [_incomparable(key, metrics[0], a, b, "; ".join(reasons), notes)]

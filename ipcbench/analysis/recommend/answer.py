@@ -12,7 +12,7 @@ from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.summary.crossover import Crossover
 from ipcbench.analysis.summary.curves import Measure
 from ipcbench.analysis.summary.notes import one_line, printable
-from ipcbench.analysis.summary.wording import joined, plural, ratio_words
+from ipcbench.analysis.summary.wording import joined, plural, rank_text, ratio_words
 from ipcbench.backend import Address, Backend, Reader, Writer
 from ipcbench.errors import Unsupported
 from ipcbench.registry import get_backend
@@ -236,14 +236,14 @@ def _sections(answer: Recommendation) -> Iterator[tuple[str, Sequence[str]]]:
     sections = (
         ("Expected" if answer.backend is None else f"Expected of {answer.backend}", list(_expected_lines(answer))),
         (
-            f"Others, against {answer.backend}",
+            f"Others, compared with {answer.backend}",
             [_candidate_line(answer, candidate) for candidate in answer.candidates[1:]],
         ),
         ("Excluded", [f"{exclusion.backend}: {one_line(exclusion.reason)}" for exclusion in answer.excluded]),
         ("What would change the choice", list(answer.changes)),
         (f"How sure: {answer.sureness}", [_doubt_line(doubt) for doubt in answer.doubts]),
-        ("Rests on", list(_basis_lines(answer))),
-        ("To measure this very question", [answer.next_command] if answer.next_command else []),
+        ("Based on", list(_basis_lines(answer))),
+        ("To measure exactly this", [answer.next_command] if answer.next_command else []),
     )
     yield from ((printable(title), [printable(line) for line in lines]) for title, lines in sections if lines)
 
@@ -272,7 +272,8 @@ def _candidate_line(answer: Recommendation, candidate: Candidate) -> str:
     beware = "; ".join(doubt.text for doubt in candidate.doubts if doubt.grave and candidate.backend in doubt.text)
     tail = f" ({beware})" if beware else ""
     figure, times = figure_words(candidate.expected, answer.axis), _RATIO_WORDS[answer.axis]
-    return f"{candidate.rank} {candidate.backend}: {figure}, {ratio_words(candidate.ratio)} {times}{tail}"
+    rank = rank_text(candidate.rank, [other.rank for other in answer.candidates])
+    return f"{rank} {candidate.backend}: {figure}, {ratio_words(candidate.ratio)} {times}{tail}"
 
 
 def _doubt_line(doubt: Doubt) -> str:

@@ -174,7 +174,7 @@ def _fact(key: str, value: Any) -> str:
 
 def _noise(summary: Summary) -> Mapping[str, str]:
     facts = {
-        f"A/A noise floor, {metric}": f"{format_significant(100 * ratio)} %"
+        f"noise floor, {metric}": f"{format_significant(100 * ratio)} %"
         for metric, ratio in summary.noise_ratios.items()
     }
     if summary.placement_ns is not None:

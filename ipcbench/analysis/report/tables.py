@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipcbench.analysis.findings import Finding, explain
@@ -15,6 +15,7 @@ from ipcbench.analysis.summary.wording import (
     family_words,
     header,
     joined,
+    rank_text,
     ratio_words,
     setting_title,
     size_words,
@@ -63,13 +64,6 @@ def tables(run: Run) -> Tables:
         legend=_legend(summary),
         summary=summary,
     )
-
-
-def rank_text(rank: int | None, ranks: Iterable[int | None]) -> str:
-    """Return a rank, followed by `=` if others of `ranks` share it."""
-    if rank is None:
-        return NOT_MEASURED
-    return f"{rank}=" if sum(other == rank for other in ranks) > 1 else str(rank)
 
 
 def _printable(table: Table) -> Table:

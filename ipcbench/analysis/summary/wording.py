@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
 from ipcbench.analysis.summary.notes import stamped_count
+from ipcbench.render.table import NOT_MEASURED
 from ipcbench.stats.decisions import MIN_DIFFERENCE_RATIO
 from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
@@ -31,6 +32,13 @@ def size_words(setting: Setting) -> str:
 def plural(count: int, singular: str, many: str) -> str:
     """Return `1 reader` or `3 readers`."""
     return f"{count:,} {singular if count == 1 else many}"
+
+
+def rank_text(rank: int | None, ranks: Iterable[int | None]) -> str:
+    """Return a rank, followed by `=` if others of `ranks` share it."""
+    if rank is None:
+        return NOT_MEASURED
+    return f"{rank}=" if sum(other == rank for other in ranks) > 1 else str(rank)
 
 
 def joined(names: Sequence[str]) -> str:

@@ -96,7 +96,7 @@ def requests(
     carrier: Callable[[Any], object] | None = None,
     peer: str = "",
 ) -> Iterator[ServerCall]:
-    """Receive and serve for ever: each turn of the loop is a call, with what was received in `call.request`.
+    """Receive and serve forever: each turn of the loop is a call, with what was received in `call.request`.
 
     Args:
         receive: returns the next request; what it raises ends the loop.
