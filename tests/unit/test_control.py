@@ -10,13 +10,13 @@ import pytest
 from ipcbench.analysis.summary.summary import controls, summarise
 from ipcbench.analysis.summary.wording import header
 from ipcbench.results.store import Run
-from tests.unit.builders import Cell, make_run, sweep_of
+from tests.unit.builders import Cell, make_run
 
 
 def with_control(path: Path, factors: tuple[float, ...]) -> Run:
     """Return a run whose control is the first cell, times a factor a round."""
-    sweep = sweep_of(backends=("shm",), sizes=(10,), readers=1, modes=("saturate",), rounds=len(factors))
-    run = make_run(path, {("shm", 10): Cell(factors=(1.0,) * len(factors))}, sweep)
+    cells = {("shm", 10): Cell(factors=(1.0,) * len(factors))}
+    run = make_run(path, cells, modes=("saturate",), rounds=len(factors))
     twins = tuple(
         replace(trial, spec=replace(trial.spec, twin=True), throughput_per_s=trial.throughput_per_s * factor)
         for trial, factor in zip(run.trials, factors, strict=True)

@@ -22,12 +22,8 @@ COMMON = {**MOMENT, "name": {"type": "string"}, "cat": {"const": "ipcbench"}}
 
 
 def event(phase: str, required: list[str], **more: Any) -> dict[str, Any]:
-    properties = {"ph": {"const": phase}, **COMMON, **more}
-    return {
-        "properties": properties,
-        "required": ["ph", "name", "pid", "tid", *required],
-        "additionalProperties": False,
-    }
+    properties, always = {"ph": {"const": phase}, **COMMON, **more}, ["ph", "name", "pid", "tid"]
+    return {"properties": properties, "required": [*always, *required], "additionalProperties": False}
 
 
 EVENTS = [

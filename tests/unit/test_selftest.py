@@ -14,7 +14,7 @@ from ipcbench.spec import ChannelSpec
 from ipcbench.testing.faults.slowed import slowed_name
 from ipcbench.util.clock import now_ns
 from ipcbench.workload.message import INTENDED, Outgoing, Phase
-from tests.unit.builders import Cell, make_run, sweep_of
+from tests.unit.builders import Cell, make_run
 
 
 @pytest.mark.parametrize(("hits", "count", "expected"), [(0, 59, 0.0495), (10, 200, 0.0832), (1, 1, 1.0)])
@@ -29,9 +29,9 @@ def test_both_directions_count_as_false() -> None:
 
 def test_each_size_gives_a_verdict_on_each_slow_down(tmp_path: Path) -> None:
     names = (slowed_name("shm", 0, again=True), *(slowed_name("shm", percent) for percent in (0, *SLOWDOWNS_PERCENT)))
-    sweep = sweep_of(backends=names, sizes=(64, 128), readers=1, modes=("paced",), payload="bytes", codec="raw")
     latency = dict(zip(names, (10_000.0, 10_000.0, 10_500.0, 11_000.0, 12_000.0), strict=True))
-    run = make_run(tmp_path / "run", {(name, size): Cell(latency[name]) for name in names for size in (64, 128)}, sweep)
+    cells = {(name, size): Cell(latency[name]) for name in names for size in (64, 128)}
+    run = make_run(tmp_path / "run", cells, modes=("paced",), payload="bytes", codec="raw")
     found = list(verdicts(run, noise_of(run)))
     assert [percent for percent, _ in found] == [0, *SLOWDOWNS_PERCENT] * 2
     assert {verdict for percent, verdict in found if percent == 0} == {"no clear difference"}

@@ -18,7 +18,7 @@ from ipcbench.harness.plan import GUARD_NS, Plan
 from ipcbench.spec import SweepSpec
 from ipcbench.stats.decisions import compare, p_value, rank_groups
 from ipcbench.stats.estimates import Estimate, paired_noise_floor_ratio, ratio, round_differences
-from tests.unit.builders import Cell, make_run, sweep_of
+from tests.unit.builders import Cell, make_run
 
 TURNS = 10
 Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
@@ -173,8 +173,7 @@ def test_the_noise_floor_is_of_what_turns_differ_by() -> None:
 def test_a_stored_run_is_compared_turn_by_turn(tmp_path: Path) -> None:
     wild = (1.0, 3.0, 0.4, 2.0, 0.7)
     cells = {("a", 100): Cell(10_000.0, factors=wild), ("b", 100): Cell(11_500.0, factors=wild)}
-    sweep = sweep_of(backends=("a", "b"), sizes=(100,), rounds=5, modes=("paced",))
-    run = make_run(tmp_path / "run", cells, sweep)
+    run = make_run(tmp_path / "run", cells, readers=3, rounds=5, modes=("paced",))
     (setting,) = summarise(run).settings
     assert [(cell.backend, cell.rank) for cell in setting.cells] == [("a", 1), ("b", 2)]
     assert setting.cells[1].ratio.low < 1.15 < setting.cells[1].ratio.high
