@@ -8,6 +8,7 @@ import itertools
 import os
 import secrets
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -63,6 +64,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 def channel_name() -> str:
     """A channel name that nobody else has."""
     return f"{NAME_PREFIX}t{os.getpid()}-{_TOKEN}-{next(_NUMBERS):04}"
+
+
+@pytest.fixture
+def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restore what `ipcbench.cli.main` changes in its process."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
 
 
 @dataclass(frozen=True, slots=True)

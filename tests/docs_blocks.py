@@ -74,37 +74,33 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
         yield match["source"], match["text"]
 
 
+def replace(page: Path, begin: str, content: str) -> None:
+    """Rewrite the part of a page between `begin` and the end of that block."""
+    before, mark, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, end, after = rest.partition("\n```\n")
+    page.write_text("".join((before, mark, content, end, after)), encoding="utf-8")
+
+
 def refresh_readme() -> None:
     """Rewrite the tables of the README: the verdict of one payload, both matrices of the reference run."""
     shown = output_of("ipcbench analyze results/reference --no-report").split("\n\n")
     chosen = [part for part in shown if part.startswith(README_PARTS)]
     assert len(chosen) == len(README_PARTS)
-    page = ROOT / "README.md"
-    before, mark, rest = page.read_text(encoding="utf-8").partition("a test compares -->\n```text\n")
-    _, fence, after = rest.partition("\n```\n")
-    page.write_text("".join((before, mark, "\n\n".join(chosen), fence, after)), encoding="utf-8")
-
-
-def refresh_example() -> None:
-    """Write the code of the example backend into the page that explains it."""
-    before, fence, rest = ADD_A_BACKEND.read_text(encoding="utf-8").partition("```python\n")
-    _, end, after = rest.partition("\n```\n")
-    code = EXAMPLE.read_text(encoding="utf-8").rstrip("\n")
-    ADD_A_BACKEND.write_text("".join((before, fence, code, end, after)), encoding="utf-8")
+    replace(ROOT / "README.md", "a test compares -->\n```text\n", "\n\n".join(chosen))
 
 
 def refresh(page: Path) -> None:
     """Rewrite the blocks of a page."""
-    text = page.read_text(encoding="utf-8")
-    fresh = BLOCK.sub(
-        lambda block: f"<!-- from `{block['source']}` -->\n{output_of(block['source'])}<!-- end -->", text
-    )
-    page.write_text(fresh, encoding="utf-8")
+
+    def fresh(block: re.Match[str]) -> str:
+        return f"<!-- from `{block['source']}` -->\n{output_of(block['source'])}<!-- end -->"
+
+    page.write_text(BLOCK.sub(fresh, page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
     refresh_readme()
-    refresh_example()
+    replace(ADD_A_BACKEND, "```python\n", EXAMPLE.read_text(encoding="utf-8").rstrip("\n"))
     for changed in PAGES:
         refresh(changed)
         os.write(1, f"{changed.relative_to(ROOT)}\n".encode())

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,15 +20,11 @@ from ipcbench.registry import names
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ipcbench"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 MAX_FUNCTION_LINES = 40
 
-TRANSPORT_HOMES = {
-    "zmq": {"backends/zmq/"},
-    "lmdb": {"backends/lmdb/"},
-    "mpi4py": {"backends/mpi/"},
-    "multiprocessing.shared_memory": {"backends/shm/"},
-}
-"""Library of a transport → beginning of the names of the files that may import it."""
+TRANSPORT_HOMES = {"zmq": "zmq", "lmdb": "lmdb", "mpi4py": "mpi", "multiprocessing.shared_memory": "shm"}
+"""Library of a transport → folder of the backends that may import it."""
 
 OBSERVERS = "trace/adapters/"
 """Files that record what a user does with such a library; they transport nothing themselves."""
@@ -36,19 +34,23 @@ def name_of(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").as_posix()
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+def nodes_of(path: Path, *kinds: type[ast.AST]) -> list[Any]:
+    """Return the parts of a file that are of one of these kinds."""
+    return [node for node in ast.walk(tree_of(path)) if isinstance(node, kinds)]
+
+
 def imports_of(path: Path) -> Iterator[str]:
     """Yield every module that a file imports, also inside functions; `from a import b` yields `a` and `a.b`."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import hides its layer"
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for node in nodes_of(path, ast.Import):
+        yield from (alias.name for alias in node.names)
+    for node in nodes_of(path, ast.ImportFrom):
+        assert node.level == 0, f"{path}: a relative import hides its layer"
+        yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
 
 
 def is_within(module: str, package: str) -> bool:
@@ -63,24 +65,20 @@ def test_layers() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def users_of(package: str) -> list[str]:
+    return [name_of(path) for path in SOURCES if any(is_within(module, package) for module in imports_of(path))]
+
+
 @pytest.mark.parametrize("library", TRANSPORT_HOMES)
 def test_a_transport_has_one_home(library: str) -> None:
-    every = {name_of(path) for path in SOURCES if any(is_within(module, library) for module in imports_of(path))}
-    users = {user for user in every if not user.startswith(OBSERVERS)}
-    homes = TRANSPORT_HOMES[library]
+    users = [name for name in users_of(library) if not name.startswith(OBSERVERS)]
     assert users, f"nothing imports {library}: is this table out of date?"
-    assert {user for user in users if not user.startswith(tuple(homes))} == set()
+    assert [user for user in users if not user.startswith(f"backends/{TRANSPORT_HOMES[library]}/")] == []
     assert len(users) <= 2
 
 
 def test_nobody_imports_a_backend() -> None:
-    guilty = [
-        name_of(path)
-        for path in SOURCES
-        if not path.is_relative_to(PACKAGE / "backends")
-        and any(is_within(module, "ipcbench.backends") for module in imports_of(path))
-    ]
-    assert guilty == []
+    assert [user for user in users_of("ipcbench.backends") if not user.startswith("backends/")] == []
 
 
 def test_a_backend_imports_only_its_own_family() -> None:
@@ -100,13 +98,10 @@ def import_graph(folder: Path, prefix: str = "") -> dict[str, set[str]]:
         modules[name.removesuffix("__init__").removesuffix(".")] = path
     graph = {}
     for name, path in modules.items():
-        imported = set()
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                members = {f"{node.module}.{alias.name}" for alias in node.names}
-                imported |= {member if member in modules else node.module for member in members}
+        imported = {alias.name for node in nodes_of(path, ast.Import) for alias in node.names}
+        for node in nodes_of(path, ast.ImportFrom):
+            members = {f"{node.module}.{alias.name}" for alias in node.names}
+            imported |= {member if member in modules else node.module for member in members}
         graph[name] = imported & modules.keys() - {name}
     return graph
 
@@ -148,25 +143,20 @@ def test_nobody_asks_a_backends_name(layer: str) -> None:
     """Capabilities are asked for, names never: not compared, not matched, not looked up."""
     own_names = set(names()) - {"null"}
     for path in (PACKAGE / layer).rglob("*.py"):
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Compare | ast.MatchValue | ast.Subscript):
-                assert not texts_of(node) & own_names, f"{path.name}:{node.lineno} asks for a backend by name"
+        for node in nodes_of(path, ast.Compare, ast.MatchValue, ast.Subscript):
+            assert not texts_of(node) & own_names, f"{path.name}:{node.lineno} asks for a backend by name"
 
 
-def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def lines_of(node: Any) -> int:
     """Return how many lines a function has besides its docstring."""
     words = ast.get_docstring(node, clean=False)
     return (node.end_lineno or 0) - node.lineno + 1 - (len(words.splitlines()) if words else 0)
 
 
 def test_functions_are_short() -> None:
-    long = {
-        f"{name_of(path)}: {node.name}": lines_of(node)
-        for path in SOURCES
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and lines_of(node) > MAX_FUNCTION_LINES
-    }
-    assert long == {}
+    for path in SOURCES:
+        long = [node.name for node in nodes_of(path, *FUNCTIONS) if lines_of(node) > MAX_FUNCTION_LINES]
+        assert long == [], name_of(path)
 
 
 def test_every_module_says_what_it_is() -> None:
@@ -175,27 +165,18 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_nothing_sleeps() -> None:
     """A wait has a condition and a deadline."""
-    guilty = []
     for path in (*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))):
-        for node in ast.walk(tree_of(path)):
-            named = (
-                isinstance(node, ast.ImportFrom) and node.module == "time" and "sleep" in {a.name for a in node.names}
-            )
-            if named or (isinstance(node, ast.Attribute) and ast.unparse(node) == "time.sleep"):
-                guilty.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    assert guilty == []
+        assert "time.sleep" not in imports_of(path), path
+        assert [node.lineno for node in nodes_of(path, ast.Attribute) if ast.unparse(node) == "time.sleep"] == [], path
 
 
 def test_only_the_command_line_prints_or_exits() -> None:
-    guilty = []
+    ends = {"print", "sys.exit", "exit", "quit"}
     for path in SOURCES:
         is_program = path.name == "__main__.py" or '__name__ == "__main__"' in path.read_text(encoding="utf-8")
-        if path.parent == PACKAGE / "cli" or is_program:
-            continue
-        calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
-        ends = {"print", "sys.exit", "exit", "quit"}
-        guilty += [f"{name_of(path)}:{call.lineno}" for call in calls if ast.unparse(call.func) in ends]
-    assert guilty == []
+        if path.parent != PACKAGE / "cli" and not is_program:
+            guilty = [call.lineno for call in nodes_of(path, ast.Call) if ast.unparse(call.func) in ends]
+            assert guilty == [], name_of(path)
 
 
 def modules_loaded_by(statement: str) -> set[str]:
@@ -228,18 +209,14 @@ def test_public_names_are_sorted_complete_and_there() -> None:
     for name in ipcbench.__all__:
         assert getattr(ipcbench, name) is not None
         assert name in dir(ipcbench)
-    tree = tree_of(PACKAGE / "__init__.py")
-    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
-    offered = {alias.name for node in ast.walk(tree) if isinstance(node, ast.If) for alias in _imported(node)}
+    path = PACKAGE / "__init__.py"
+    functions = (node.name for node in tree_of(path).body if isinstance(node, ast.FunctionDef))
+    defined = {name for name in functions if not name.startswith("_")}
+    parts = (part for node in nodes_of(path, ast.If) for part in ast.walk(node))
+    offered = {alias.name for part in parts if isinstance(part, ast.ImportFrom) for alias in part.names}
     assert defined | offered - {"Path", "Run"} | {"__version__"} == set(ipcbench.__all__)
     with pytest.raises(AttributeError, match="nothing_like_it"):
         _ = ipcbench.nothing_like_it
-
-
-def _imported(node: ast.AST) -> Iterator[ast.alias]:
-    for part in ast.walk(node):
-        if isinstance(part, ast.ImportFrom):
-            yield from part.names
 
 
 def test_the_version_is_in_one_place() -> None:

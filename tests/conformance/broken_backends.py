@@ -6,7 +6,7 @@ import os
 import threading
 from dataclasses import replace
 
-from ipcbench.backend import Address, Capabilities, Reader
+from ipcbench.backend import Address, Reader
 from ipcbench.backends.null import Null
 from ipcbench.backends.pipe.backend import Pipe
 from ipcbench.backends.shm.backend import Shm
@@ -63,12 +63,7 @@ class StreamsOnly(Around):
     """Offers one delivery."""
 
     inner = Null
-    capabilities = Capabilities(
-        **{
-            **{field: getattr(Null.capabilities, field) for field in Null.capabilities.as_dict()},
-            "deliveries": frozenset({"every_message"}),
-        }
-    )
+    capabilities = replace(Null.capabilities, deliveries=frozenset({"every_message"}))
 
 
 class OpensAtImport(Around):

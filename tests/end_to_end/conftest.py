@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ipcbench.cli import main
 from ipcbench.spec import NAME_PREFIX
 from tests.end_to_end.shell import TINY, Shell
 
@@ -36,20 +35,27 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def interrupt() -> Callable[[subprocess.Popen[str]], tuple[str, str]]:
-    """Send Ctrl-C as a terminal does, and return the rest of the command's output."""
+def refused(
+    shell: Shell, process_state: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """Run a command line in this process, require a refusal in one line that leaves nothing, and return that line."""
+    monkeypatch.chdir(shell.folder)
 
-    def send(process: subprocess.Popen[str]) -> tuple[str, str]:
-        process.send_signal(signal.SIGINT)
-        return process.communicate(timeout=60)
+    def run(*arguments: str) -> str:
+        before = sorted(shell.folder.rglob("*"))
+        assert main(list(arguments)) == 2, arguments
+        said = capsys.readouterr()
+        assert said.out == ""
+        (line,) = said.err.splitlines()
+        assert line.startswith("ipcbench: error: ")
+        assert sorted(shell.folder.rglob("*")) == before, "bad input must measure and write nothing"
+        return line
 
-    return send
+    return run
 
 
 def missing(what: str) -> None:
-    if os.environ.get("IPCBENCH_EXPECT") == "all":
-        pytest.fail(what)
-    pytest.skip(what)
+    (pytest.fail if os.environ.get("IPCBENCH_EXPECT") == "all" else pytest.skip)(what)
 
 
 @pytest.fixture

@@ -16,46 +16,47 @@ from ipcbench.analysis.summary.cells import CellSummary, Summary
 from ipcbench.stats.estimates import Interval
 
 Figures = dict[tuple[int, str], dict[str, float]]
+TIMES = (
+    "latency_p50_us", "latency_p99_us", "round_trip_p50_us", "round_trip_p99_us", "read_p50_us", "write_p50_us",
+    "decode_p50_us",
+)  # fmt: skip
+_OF_TIMES = {name: (name.replace("_us", "_ns"), 1e-3) for name in TIMES}
 INTERVALS = {
     "ratio_to_best": ("ratio", 1.0),
-    "latency_p50_us": ("latency_p50_ns", 1e-3),
-    "latency_p99_us": ("latency_p99_ns", 1e-3),
-    "round_trip_p50_us": ("round_trip_p50_ns", 1e-3),
-    "round_trip_p99_us": ("round_trip_p99_ns", 1e-3),
+    **{name: _OF_TIMES[name] for name in TIMES[:4]},
     "throughput_messages_per_s": ("throughput_interval_per_s", 1.0),
 }
 VALUES = {
     "throughput_mb_per_s": ("throughput_bytes_per_s", 1e-6),
-    "read_p50_us": ("read_p50_ns", 1e-3),
-    "write_p50_us": ("write_p50_ns", 1e-3),
-    "decode_p50_us": ("decode_p50_ns", 1e-3),
+    **{name: _OF_TIMES[name] for name in TIMES[4:]},
     "writer_cpu_us_per_message": ("writer_cpu_ns", 1e-3),
     "reader_cpu_us_per_message": ("reader_cpu_ns", 1e-3),
     "latency_of_harness_floor_ratio": ("latency_floor_ratio", 1.0),
     "throughput_of_memory_copy_ratio": ("memory_bandwidth_ratio", 1.0),
     "throughput_of_cold_memory_copy_ratio": ("cold_memory_bandwidth_ratio", 1.0),
 }
+"""Either: quantity → field of a cell, and the factor from it."""
 COLUMNS = {
-    "one-way p50 µs": ("latency_p50_us", 1.0),
-    "one-way p99 µs": ("latency_p99_us", 1.0),
-    "× best [95 %]": ("ratio_to_best", 1.0),
-    "× floor": ("latency_of_harness_floor_ratio", 1.0),
-    "trip p50 µs": ("round_trip_p50_us", 1.0),
-    "trip p99 µs": ("round_trip_p99_us", 1.0),
-    "read p50 µs": ("read_p50_us", 1.0),
-    "decode p50 µs": ("decode_p50_us", 1.0),
-    "k msg/s /reader": ("throughput_messages_per_s", 1e3),
-    "MB/s /reader": ("throughput_mb_per_s", 1.0),
+    "one-way p50 µs": ("latency_p50_us", 1.0), "one-way p99 µs": ("latency_p99_us", 1.0),
+    "× best [95 %]": ("ratio_to_best", 1.0), "× floor": ("latency_of_harness_floor_ratio", 1.0),
+    "trip p50 µs": ("round_trip_p50_us", 1.0), "trip p99 µs": ("round_trip_p99_us", 1.0),
+    "read p50 µs": ("read_p50_us", 1.0), "decode p50 µs": ("decode_p50_us", 1.0),
+    "k msg/s /reader": ("throughput_messages_per_s", 1e3), "MB/s /reader": ("throughput_mb_per_s", 1.0),
     "% of copy": ("throughput_of_memory_copy_ratio", 1e-2),
-    "CPU µs writer": ("writer_cpu_us_per_message", 1.0),
-    "CPU µs reader": ("reader_cpu_us_per_message", 1.0),
-}
+    "CPU µs writer": ("writer_cpu_us_per_message", 1.0), "CPU µs reader": ("reader_cpu_us_per_message", 1.0),
+}  # fmt: skip
 """Head of a table's column → quantity, and the factor from what is printed to it."""
 MATRICES = {
     "One-way latency p50, µs": ("latency_p50_us", 1.0),
     "Round trip p50, µs": ("round_trip_p50_us", 1.0),
     "Throughput, k messages/s": ("throughput_messages_per_s", 1e3),
 }
+METRICS = {
+    "latency-p50": "latency_p50_us", "latency-p99": "latency_p99_us",
+    "round-trip-p50": "round_trip_p50_us", "round-trip-p99": "round_trip_p99_us",
+    "throughput": "throughput_messages_per_s",
+}  # fmt: skip
+"""Metric of a comparison, and of a point for GitHub, where `latency` is `one-way` → quantity."""
 BOUNDS = ("low", "high")
 
 
@@ -182,85 +183,68 @@ def of_matrices(text: str) -> Figures:
 
 def of_page(text: str) -> Figures:
     """Read the charts that the report's script draws, by payload size; six digits are in the page."""
-    (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.S)
     names = {
         "latency": ("latency_p50_us", 1.0),
         "round-trip": ("round_trip_p50_us", 1.0),
         "throughput": ("throughput_messages_per_s", 1e3),
         "memory-share": ("throughput_of_memory_copy_ratio", 1e-2),
     }
-    found: Figures = {}
-    for group in json.loads(data):
-        if group["key"] in names:
-            name, factor = names[group["key"]]
-            for one in (one for chart in group["charts"] for one in chart["series"] if one["marks"] != "reference"):
-                for place, x in enumerate(one["x"]):
-                    cell = found.setdefault((round(x), one["name"]), {})
-                    cell[name] = factor * one["y"][place]
+    figures: Figures = {}
+    charts = _charts_of_page(text)
+    for key, (name, factor) in names.items():
+        for series in (series for chart in charts.get(key, ()) for series in chart["series"]):
+            if series["marks"] != "reference":
+                for place, x in enumerate(series["x"]):
+                    cell = figures.setdefault((round(x), series["name"]), {})
+                    cell[name] = factor * series["y"][place]
                     if name in INTERVALS:
-                        cell |= {bound(name, which): factor * one[which][place] for which in BOUNDS}
-    return found
+                        cell |= {bound(name, which): factor * series[which][place] for which in BOUNDS}
+    return figures
 
 
 def of_page_cost(text: str) -> dict[str, dict[str, float]]:
     """Read the plane of latency and CPU time of the report: setting's choice → backend → CPU µs of all processes."""
-    (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.S)
-    (group,) = (one for one in json.loads(data) if one["key"] == "cpu")
     return {
-        chart["choice"]: {one["name"]: one["y"][0] for one in chart["series"] if one["marks"] == "points"}
-        for chart in group["charts"]
+        chart["choice"]: {series["name"]: series["y"][0] for series in chart["series"] if series["marks"] == "points"}
+        for chart in _charts_of_page(text)["cpu"]
     }
+
+
+def _charts_of_page(text: str) -> dict[str, list[dict[str, Any]]]:
+    (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.S)
+    return {group["key"]: group["charts"] for group in json.loads(data)}
 
 
 def of_recommendation(plain: Mapping[str, Any]) -> Figures:
     """Read the expected figures in the dict of an answer."""
-    names = {
-        "latency_p50_us": ("latency_p50_ns", 1e-3),
-        "latency_p99_us": ("latency_p99_ns", 1e-3),
-        "round_trip_p50_us": ("round_trip_p50_ns", 1e-3),
-        "throughput_messages_per_s": ("throughput_per_s", 1.0),
-    }
-    found: Figures = {}
-    for one in plain["candidates"]:
-        cell = found.setdefault((plain["question"]["payload_bytes"], one["backend"]), {})
-        for name, (field, factor) in names.items():
-            cell |= _spread(name, one["expected"][field], factor)
-        cell["throughput_mb_per_s"] = 1e-6 * one["expected"]["throughput_bytes_per_s"]["estimate"]
-    return found
+    fields = {**{name: _OF_TIMES[name] for name in TIMES[:3]}, "throughput_messages_per_s": ("throughput_per_s", 1.0)}
+    figures: Figures = {}
+    for candidate in plain["candidates"]:
+        cell = figures.setdefault((plain["question"]["payload_bytes"], candidate["backend"]), {})
+        for name, (field, factor) in fields.items():
+            cell |= _spread(name, candidate["expected"][field], factor)
+        cell["throughput_mb_per_s"] = 1e-6 * candidate["expected"]["throughput_bytes_per_s"]["estimate"]
+    return figures
 
 
 def of_comparison(plain: Mapping[str, Any], payload_bytes: Mapping[int, int]) -> Figures:
     """Read what a comparison says of its first run; `payload_bytes` is by size."""
-    names = {
-        "latency-p50": ("latency_p50_us", 1e-3),
-        "latency-p99": ("latency_p99_us", 1e-3),
-        "round-trip-p50": ("round_trip_p50_us", 1e-3),
-        "round-trip-p99": ("round_trip_p99_us", 1e-3),
-        "throughput": ("throughput_messages_per_s", 1.0),
-    }
-    found: Figures = {}
-    for one in plain["changes"]:
-        if one["a"] is not None and one["metric"] in names:
-            key = payload_bytes[one["cell"]["size"]], one["cell"]["backend"]
-            name, factor = names[one["metric"]]
-            found.setdefault(key, {}).update(_spread(name, one["a"], factor))
-    return found
+    figures: Figures = {}
+    for change in plain["changes"]:
+        if change["a"] is not None and change["metric"] in METRICS:
+            key = payload_bytes[change["cell"]["size"]], change["cell"]["backend"]
+            name = METRICS[change["metric"]]
+            figures.setdefault(key, {}).update(_spread(name, change["a"], 1e-3 if name in TIMES else 1.0))
+    return figures
 
 
 def of_github(text: str) -> Figures:
-    names = {
-        "one-way-p50": "latency_p50_us",
-        "one-way-p99": "latency_p99_us",
-        "round-trip-p50": "round_trip_p50_us",
-        "round-trip-p99": "round_trip_p99_us",
-        "throughput": "throughput_messages_per_s",
-    }
-    found: Figures = {}
-    for one in json.loads(text):
-        backend, payload, *_, metric = one["name"].split("/")
+    figures: Figures = {}
+    for point in json.loads(text):
+        backend, payload, *_, metric = point["name"].split("/")
         size = int(payload.rpartition("-")[2].removesuffix("B"))
-        found.setdefault((size, backend), {})[names[metric]] = one["value"]
-    return found
+        figures.setdefault((size, backend), {})[METRICS[metric.replace("one-way", "latency")]] = point["value"]
+    return figures
 
 
 def of_osu(text: str) -> Figures:
@@ -269,10 +253,10 @@ def of_osu(text: str) -> Figures:
         "half round trip": ("round_trip_p50_us", 2.0),
         "bandwidth": ("throughput_mb_per_s", 1.0),
     }
-    found: Figures = {}
+    figures: Figures = {}
     for table in text.split("\n\n"):
-        backend, what = re.match(r"# ipcbench (\S+): (one-way latency|half round trip|bandwidth)", table).groups()  # type: ignore[union-attr]
+        backend, what = re.match(rf"# ipcbench (\S+): ({'|'.join(names)})", table).groups()  # type: ignore[union-attr]
         name, factor = names[what]
         for size, value in re.findall(r"^(\d+) +([\d.]+)$", table, re.M):
-            found.setdefault((int(size), backend), {})[name] = factor * float(value)
-    return found
+            figures.setdefault((int(size), backend), {})[name] = factor * float(value)
+    return figures

@@ -2,77 +2,119 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ipcbench.analysis.exporters import EXPORTERS
 from tests.end_to_end.shell import TINY, Shell
+from tests.trace.logs import V1, head, v1_row
+from tests.trace.made import both_sides
+from tests.unit.builders import MACHINE, Cell, make_run
+
+ABSENT = "missing: not a folder of results"
+FILES = {
+    "key.toml": "readerz = 3\n",
+    "colon.toml": "readers: 3\n",
+    "other/thesis.txt": "",
+    "empty.log": "nothing\n",
+    "good.log": head(V1) + v1_row(1),
+}
+REFUSED = {
+    "run --backends nope": ["unknown backend 'nope'", "zmq", "shm", "lmdb", "mpi"],
+    "run --backends no.such:Thing": ["no.such:Thing", "can be imported"],
+    "run --payload bytes --sizes 1Kb?": ["--sizes", "'1Kb?'", "1KiB"],
+    "run --sizes 1KiB": ["--sizes", "'1KiB'", "dict entries"],
+    "run --readers 0": ["--readers", "1 to 1,024"],
+    "run --readers -1": ["--readers", "-1", "1 to 1,024"],
+    "run --mode fast": ["--mode", "'fast'", "paced"],
+    "run --rounds many": ["--rounds", "whole number"],
+    "run nope": ["'nope'", "default", "streaming", ".toml"],
+    "run missing.toml": ["missing.toml", "No such file"],
+    "run key.toml": ["'readerz'", "key.toml", "readers", "warmup"],
+    "run colon.toml": ["colon.toml"],
+    "run --no-such-option": ["--no-such-option"],
+    "run --format xml": ["xml", "text", "json"],
+    "run --precision good": ["--precision", "'good'", "2%"],
+    "run --control maybe": ["--control", "'maybe'", "yes or no"],
+    "run --resume missing": [ABSENT],
+    "run --resume a --rounds 9": ["--rounds"],
+    "run small --resume a": ["SWEEP"],
+    "analyze": ["results"],
+    "analyze missing": [ABSENT],
+    "analyze other": ["other: not a folder of results"],
+    "check": ["NAME"],
+    "check nope": ["unknown backend 'nope'", "shm"],
+    "check shm --laws C99": ["C99", "C19"],
+    "selftest --pairs 0": ["--pairs", "1 to 10,000"],
+    "selftest --backend nope": ["unknown backend 'nope'", "shm"],
+    "measure": ["measure"],
+    "compare a": ["B"],
+    "compare a missing": [ABSENT],
+    "compare a elsewhere": ["kernel: Linux 6.1 / Linux 5.4", "--across-machines"],
+    "compare a a --gate 5": ["--gate", "'5'", "5%"],
+    "compare a a --gate 0%": ["--gate", "'0%'"],
+    "compare a a --metrics speed": ["--metrics", "'speed'", "latency-p50"],
+    "recommend a": ["--payload"],
+    "recommend --payload 1x a": ["--payload", "'1x'", "1KiB"],
+    "recommend --payload 64 --readers 0 a": ["--readers", "1 to 1,024"],
+    "recommend --payload 64 --rate fast a": ["--rate", "'fast'", "500/s"],
+    "recommend --payload 64 --needs speed a": ["--needs", "'speed'", "lossless", "zero-copy"],
+    "recommend --payload 64 --optimise speed a": ["speed", "latency", "cpu"],
+    "recommend --payload 64 --format html a": ["html", "markdown"],
+    "recommend --payload 64 missing": [ABSENT],
+    "recommend --payload 64 --needs cross-host": ["cross-host", "do not leave the host", "shm"],
+    "export a": ["--to"],
+    "export a --to xml": ["'xml'", *EXPORTERS],
+    "export missing --to osu": [ABSENT],
+    "export --to osu": ["results"],
+    "export a --to osu --out .": ["--out"],
+    "export a --to osu --out /dev/null": ["--out"],
+    "export a --to osu --out no/such/file": ["no/such"],
+    "replay nowhere": ["nowhere: No such file"],
+    "replay empty.log": ["no calls to replay"],
+    "replay good.log --backends nope": ["unknown backend 'nope'"],
+    "replay good.log --backends ''": ["backends"],
+    "replay good.log --backends null": ["between processes"],
+    "replay good.log --recorded-over nope": ["unknown backend 'nope'"],
+    "replay good.log --rounds 0": ["rounds"],
+    "replay good.log --calls 0": ["calls"],
+    "replay good.log --budget soon": ["budget"],
+    "trace top good.log --once": ["good.log"],
+    "trace diff trace nowhere": ["nowhere"],
+    "trace check trace --fail-if Matmul": ["Matmul"],
+    "trace check trace --fail-if 'Nobody.calls>1'": ["Nobody"],
+    "trace export trace --to nothing": ["nothing"],
+    "trace export trace --to csv --endpoint http://x": ["--endpoint"],
+    "trace export trace --to csv --out trace": ["--out"],
+    "trace export trace --to otlp --endpoint file:///x": ["file:///x"],
+    "trace export trace --to otlp --endpoint http://127.0.0.1:1": ["http://127.0.0.1:1"],
+}
+"""Command line → what its one line must say."""
 
 
-def refused(shell: Shell, *arguments: str) -> str:
-    """Run the command, require a refusal in one line, and return that line."""
-    done = shell(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("ipcbench: error: ")
-    assert list(shell.folder.glob("results*")) == [], "bad input must measure nothing"
-    return lines[0]
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs, a trace and the files above."""
+    folder = tmp_path_factory.mktemp("material")
+    make_run(folder / "a", {("shm", 10): Cell()})
+    make_run(folder / "elsewhere", {("shm", 10): Cell()}, machine={**MACHINE, "kernel": "Linux 5.4"})
+    both_sides(folder / "trace", 5)
+    (folder / "other").mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["run", "--backends", "nope"], ["unknown backend 'nope'", "zmq", "shm", "lmdb", "mpi"]),
-        (["run", "--backends", "no.such:Thing"], ["no.such:Thing", "can be imported"]),
-        (["run", "--payload", "bytes", "--sizes", "1Kb?"], ["--sizes", "'1Kb?'", "1KiB"]),
-        (["run", "--sizes", "1KiB"], ["--sizes", "'1KiB'", "dict entries"]),
-        (["run", "--readers", "0"], ["--readers", "1 to 1,024"]),
-        (["run", "--readers", "-1"], ["--readers", "-1", "1 to 1,024"]),
-        (["run", "--mode", "fast"], ["--mode", "'fast'", "paced"]),
-        (["run", "--rounds", "many"], ["--rounds", "whole number"]),
-        (["run", "nope"], ["'nope'", "default", "streaming", ".toml"]),
-        (["run", "missing.toml"], ["missing.toml", "No such file"]),
-        (["run", "--no-such-option"], ["--no-such-option"]),
-        (["run", "--format", "xml"], ["xml", "text", "json"]),
-        (["run", "--resume", "missing"], ["missing", "not a folder of results"]),
-        (["analyze"], ["results"]),
-        (["analyze", "missing"], ["missing", "not a folder of results"]),
-        (["check", "nope"], ["unknown backend 'nope'", "shm"]),
-        (["check", "shm", "--laws", "C99"], ["C99", "C19"]),
-        (["check"], ["NAME"]),
-        (["run", "--precision", "good"], ["--precision", "'good'", "2%"]),
-        (["run", "--control", "maybe"], ["--control", "'maybe'", "yes or no"]),
-        (["selftest", "--pairs", "0"], ["--pairs", "1 to 10,000"]),
-        (["selftest", "--backend", "nope"], ["unknown backend 'nope'", "shm"]),
-        (["measure"], ["measure"]),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_one_line_says_what_is_wrong(shell: Shell, arguments: list[str], parts: list[str]) -> None:
-    line = refused(shell, *arguments)
-    for part in parts:
-        assert part in line
-
-
-def test_a_sweep_with_an_unknown_key_names_key_file_and_the_known(shell: Shell) -> None:
-    (shell.folder / "mine.toml").write_text("readerz = 3\n", encoding="utf-8")
-    line = refused(shell, "run", "mine.toml")
-    for part in ("'readerz'", "mine.toml", "readers", "warmup"):
-        assert part in line
-
-
-def test_a_sweep_that_is_not_toml(shell: Shell) -> None:
-    (shell.folder / "mine.toml").write_text("readers: 3\n", encoding="utf-8")
-    assert "mine.toml" in refused(shell, "run", "mine.toml")
-
-
-def test_resume_takes_nothing_beside_it(shell: Shell, finished_run: Path) -> None:
-    assert "--rounds" in refused(shell, "run", "--resume", str(finished_run), "--rounds", "9")
-    assert "SWEEP" in refused(shell, "run", "small", "--resume", str(finished_run))
+@pytest.mark.parametrize("command", REFUSED)
+def test_one_line_says_what_is_wrong(command: str, shell: Shell, material: Path, refused: Callable[..., str]) -> None:
+    shutil.copytree(material, shell.folder, dirs_exist_ok=True)
+    line = refused(*shlex.split(command))
+    assert [part for part in REFUSED[command] if part not in line] == [], line
+    assert Path("/dev/null").is_char_device()
 
 
 def test_a_results_folder_that_is_in_use_by_other_things(shell: Shell) -> None:
@@ -84,33 +126,8 @@ def test_a_results_folder_that_is_in_use_by_other_things(shell: Shell) -> None:
     assert [path.name for path in (shell.folder / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_a_folder_that_holds_something_else(shell: Shell) -> None:
-    (shell.folder / "mine").mkdir()
-    assert "not a folder of results" in refused(shell, "analyze", "mine")
-    (shell.folder / "mine" / "run.json").write_text("[]", encoding="utf-8")
-    assert "run.json" in refused(shell, "analyze", "mine")
-
-
-def test_results_of_another_format(shell: Shell, finished_run: Path) -> None:
-    shutil.copytree(finished_run, shell.folder / "old")
-    info = json.loads((shell.folder / "old" / "run.json").read_text(encoding="utf-8"))
-    (shell.folder / "old" / "run.json").write_text(json.dumps({**info, "schema_version": 0}), encoding="utf-8")
-    line = refused(shell, "analyze", "old")
-    assert "format 0" in line
-
-
-def test_a_line_that_is_not_a_trial_names_file_and_line(shell: Shell, finished_run: Path) -> None:
-    shutil.copytree(finished_run, shell.folder / "bad")
-    trials = shell.folder / "bad" / "trials.jsonl"
-    trials.write_text("{}\n" + trials.read_text(encoding="utf-8"), encoding="utf-8")
-    line = refused(shell, "analyze", "bad")
-    assert "trials.jsonl" in line
-    assert "line 1" in line
-
-
 def test_a_torn_last_line_costs_that_line_alone(shell: Shell, finished_run: Path) -> None:
-    shutil.copytree(finished_run, shell.folder / "torn")
-    trials = shell.folder / "torn" / "trials.jsonl"
+    trials = Path(shutil.copytree(finished_run, shell.folder / "torn")) / "trials.jsonl"
     data = trials.read_bytes()
     whole = data.count(b"\n")
     trials.write_bytes(data[:-30])

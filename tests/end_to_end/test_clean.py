@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from pathlib import Path
 
+from ipcbench.processes.cleanup import find
 from tests.end_to_end.shell import Shell
 
 DIE_WITH_AN_OPEN_CHANNEL = """
@@ -25,13 +24,7 @@ backend.destroy(address)
 
 
 def start_owner(shell: Shell, name: str, then: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", DIE_WITH_AN_OPEN_CHANNEL, name, then],
-        env=shell.environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = shell.start_python("-c", DIE_WITH_AN_OPEN_CHANNEL, name, then, stdin=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "open\n"
     return process
@@ -46,20 +39,14 @@ def test_what_a_killed_process_left_goes_and_what_lives_stays(shell: Shell) -> N
         assert planned.returncode == 0
         assert [line.split()[:2] for line in planned.stdout.splitlines() if dead in line] != []
         assert all(line.startswith("would remove") for line in planned.stdout.splitlines() if dead in line)
-        assert entries(dead) != []
+        assert find(dead) != []
 
         cleaned = shell("clean")
         assert cleaned.returncode == 0
         assert [line for line in cleaned.stdout.splitlines() if dead in line and line.startswith("removed")]
-        assert entries(dead) == []
+        assert find(dead) == []
         assert [line for line in cleaned.stdout.splitlines() if alive in line and line.startswith("kept")]
-        assert entries(alive) != []
+        assert find(alive) != []
     finally:
         owner.communicate(timeout=60)
-    assert entries(alive) == []
-
-
-def entries(name: str) -> list[Path]:
-    from ipcbench.processes.cleanup import find
-
-    return find(name)
+    assert find(alive) == []

@@ -29,52 +29,27 @@ def runs(shell: Shell) -> Shell:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("equal",), 0),
-        (("slow",), 0),
-        (("equal", "--gate", "10%"), 0),
-        (("slow", "--gate", "10%"), 1),
-        (("equal", "--gate", "0.1%"), 3),
-        (("elsewhere", "--across-machines", "--gate", "10%"), 0),
+        ("equal", 0),
+        ("slow", 0),
+        ("equal --gate 10%", 0),
+        ("slow --gate 10%", 1),
+        ("equal --gate 0.1%", 3),
+        ("elsewhere --across-machines --gate 10%", 0),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_the_exit_code_says_what_the_gate_says(runs: Shell, arguments: tuple[str, ...], code: int) -> None:
-    done = runs("compare", "a", *arguments)
+def test_the_exit_code_says_what_the_gate_says(runs: Shell, arguments: str, code: int) -> None:
+    done = runs("compare", "a", *arguments.split())
     assert done.returncode == code, done.stderr
     assert done.stderr == ""
     assert done.stdout.startswith("ipcbench: B against A")
-    assert {one.name for one in (runs.folder / "a").iterdir()} == {"run.json", "trials.jsonl", "samples"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (("a", "elsewhere"), ["kernel: Linux 6.1 / Linux 5.4", "--across-machines"]),
-        (("a", "missing"), ["missing", "not a folder of results"]),
-        (("a",), ["B"]),
-        (("a", "equal", "--gate", "5"), ["--gate", "'5'", "5%"]),
-        (("a", "equal", "--gate", "0%"), ["--gate", "'0%'"]),
-        (("a", "equal", "--metrics", "speed"), ["--metrics", "'speed'", "latency-p50"]),
-        (("a", "old"), ["format 0"]),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_bad_input_is_one_line(runs: Shell, arguments: tuple[str, ...], parts: list[str]) -> None:
-    info = json.loads((runs.folder / "a" / "run.json").read_text(encoding="utf-8"))
-    (runs.folder / "old").mkdir()
-    (runs.folder / "old" / "run.json").write_text(json.dumps({**info, "schema_version": 0}), encoding="utf-8")
-    done = runs("compare", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    for part in parts:
-        assert part in done.stderr
+    assert {path.name for path in (runs.folder / "a").iterdir()} == {"run.json", "trials.jsonl", "samples"}
 
 
 def test_markdown_and_json_of_a_comparison(runs: Shell) -> None:
     markdown = runs("compare", "a", "slow", "--format", "markdown").stdout
     assert markdown.startswith("**ipcbench: B against A: 1 slower,")
     document = json.loads(runs("compare", "a", "slow", "--format", "json", "--metrics", "throughput").stdout)
-    assert [one["verdict"] for one in document["changes"]] == ["slower"]
+    assert [change["verdict"] for change in document["changes"]] == ["slower"]
 
 
 def test_a_measured_run_is_equal_to_itself(shell: Shell, finished_run: Path) -> None:
@@ -100,7 +75,7 @@ def test_doctor_for_other_programs(shell: Shell) -> None:
     facts = document["facts"]
     assert facts["longest_pause_ns"] > 0
     assert 0 < facts["clock_ns"] < 1e5
-    assert [one["rank"] for one in document["advice"]] == list(range(1, len(document["advice"]) + 1))
-    assert all(one["title"] and one["fact"] and one["action"] for one in document["advice"])
+    assert [advice["rank"] for advice in document["advice"]] == list(range(1, len(document["advice"]) + 1))
+    assert all(advice["title"] and advice["fact"] and advice["action"] for advice in document["advice"])
     assert all(facts.get(name) is None for name in document["unreadable"])
     assert ("fewer cores" in json.dumps(document["advice"])) == (facts["usable_cores"] < 4)

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
@@ -103,53 +104,31 @@ def test_a_file_is_replaced_as_a_whole_and_the_latest_run_is_found(shell: Shell,
     assert sorted(path.name for path in shell.folder.iterdir()) == ["out.txt", "results"]
 
 
-def test_what_failed_is_named_on_stderr_and_not_written(shell: Shell, finished_run: Path) -> None:
+def test_what_failed_is_named_on_stderr_and_not_written(
+    shell: Shell, finished_run: Path, refused: Callable[..., str]
+) -> None:
     shutil.copytree(finished_run, shell.folder / "run")
-    lines = (shell.folder / "run" / "trials.jsonl").read_text(encoding="utf-8").splitlines()
-    trials = [json.loads(line) for line in lines]
-    for trial in trials:
-        if trial["spec"]["backend"] == "zmq":
-            trial.update(status="failed", reason="reader-0 ended with exit code 1")
-    text = "".join(json.dumps(trial) + "\n" for trial in trials)
-    (shell.folder / "run" / "trials.jsonl").write_text(text, encoding="utf-8")
+    fail_trials(shell.folder / "run", "zmq", "reader-0 ended with exit code 1")
     for form in EXPORTERS:
         done = shell("export", "run", "--to", form)
         assert done.returncode == 0, done.stderr
         assert "shm" in done.stdout
         assert not re.search(r"\bzmq[/.,:]", done.stdout)
-        assert "left out: trial" in done.stderr
-        assert "(zmq, dict of 10 entries" in done.stderr
-        assert "failed: reader-0 ended with exit code 1" in done.stderr
-
-    for trial in trials:
-        trial.update(status="failed", reason="writer ended with exit code 1")
-    text = "".join(json.dumps(trial) + "\n" for trial in trials)
-    (shell.folder / "run" / "trials.jsonl").write_text(text, encoding="utf-8")
-    line = refused(shell, "run", "--to", "pyperf", "--out", "never.json")
+        for words in ("left out: trial", "(zmq, dict of 10 entries", "failed: reader-0 ended with exit code 1"):
+            assert words in done.stderr
+    fail_trials(shell.folder / "run", "", "writer ended with exit code 1")
+    line = refused("export", "run", "--to", "pyperf", "--out", "never.json")
     assert "run: holds no trial for pyperf" in line
     assert "writer ended with exit code 1" in line
-    assert not (shell.folder / "never.json").exists()
 
 
-def refused(shell: Shell, *arguments: str) -> str:
-    """Run the command, require a refusal in one line, and return that line."""
-    done = shell("export", *arguments)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert done.stderr.startswith("ipcbench: error: ")
-    return done.stderr
-
-
-def test_bad_input_is_one_line(shell: Shell, finished_run: Path) -> None:
-    unknown = refused(shell, str(finished_run), "--to", "xml")
-    assert all(part in unknown for part in ("'xml'", *EXPORTERS))
-    assert "--to" in refused(shell, str(finished_run))
-    assert "missing: not a folder of results" in refused(shell, "missing", "--to", "osu")
-    assert "results" in refused(shell, "--to", "osu")
-    assert "--out" in refused(shell, str(finished_run), "--to", "osu", "--out", ".")
-    assert "--out" in refused(shell, str(finished_run), "--to", "osu", "--out", "/dev/null")
-    assert "no/such" in refused(shell, str(finished_run), "--to", "osu", "--out", "no/such/file")
-    assert Path("/dev/null").is_char_device()
+def fail_trials(run: Path, backend: str, reason: str) -> None:
+    """Let the trials of that backend have failed, or all."""
+    trials = [json.loads(line) for line in (run / "trials.jsonl").read_text(encoding="utf-8").splitlines()]
+    for trial in trials:
+        if backend in trial["spec"]["backend"]:
+            trial.update(status="failed", reason=reason)
+    (run / "trials.jsonl").write_text("".join(json.dumps(trial) + "\n" for trial in trials), encoding="utf-8")
 
 
 def test_help_lists_the_formats(shell: Shell) -> None:

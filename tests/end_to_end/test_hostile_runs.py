@@ -7,8 +7,6 @@ import math
 import os
 import re
 import shutil
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from tests.unit.builders import Cell, make_run, sweep_of
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J\r\n{{ 7*7 }}|`x`"
 Spoil = Callable[[Path], None]
+pytestmark = pytest.mark.usefixtures("process_state")
 
 
 def info(path: Path, **changes: Any) -> None:
@@ -29,11 +28,16 @@ def info(path: Path, **changes: Any) -> None:
     (path / "run.json").write_text(json.dumps({**values, **changes}), encoding="utf-8")
 
 
-def trials(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def rewrite(path: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    """Store what `change` makes of all trials."""
     lines = [json.loads(line) for line in (path / "trials.jsonl").read_text(encoding="utf-8").splitlines()]
-    for line in lines:
-        change(line)
-    (path / "trials.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    text = "".join(f"{json.dumps(line)}\n" for line in change(lines))
+    (path / "trials.jsonl").write_text(text, encoding="utf-8")
+
+
+def trials(change: Callable[[dict[str, Any]], Any]) -> Spoil:
+    """Return a function that changes each trial."""
+    return lambda path: rewrite(path, lambda lines: [line for line in lines if change(line) or True])
 
 
 def replaced(old: str, new: str, name: str = "trials.jsonl") -> Spoil:
@@ -65,33 +69,21 @@ def linked_out(name: str) -> Spoil:
 
 
 def spec(**changes: Any) -> Spoil:
-    return lambda path: trials(path, lambda line: line["spec"].update(changes))
+    return trials(lambda line: line["spec"].update(changes))
 
 
 def of_a(**changes: Any) -> Spoil:
     """Return a function that changes the specification of the trials of backend `a` only."""
-
-    def change(line: dict[str, Any]) -> None:
-        line["spec"].update(changes if line["spec"]["backend"] == "a" else {})
-
-    return lambda path: trials(path, change)
+    return trials(lambda line: line["spec"].update(changes if line["spec"]["backend"] == "a" else {}))
 
 
 def endpoints(**changes: Any) -> Spoil:
-    return lambda path: trials(path, lambda line: [endpoint.update(changes) for endpoint in line["endpoints"]])
+    return trials(lambda line: [endpoint.update(changes) for endpoint in line["endpoints"]])
 
 
-def twice(path: Path) -> None:
-    text = (path / "trials.jsonl").read_text(encoding="utf-8")
-    (path / "trials.jsonl").write_text(text + text, encoding="utf-8")
-
-
-def same_cell_again(path: Path) -> None:
+def again(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same trials under new numbers: every round exists twice."""
-    lines = [json.loads(line) for line in (path / "trials.jsonl").read_text(encoding="utf-8").splitlines()]
-    again = [{**line, "trial_id": len(lines) + line["trial_id"], "has_samples": False} for line in lines]
-    text = "".join(f"{json.dumps(line)}\n" for line in [*lines, *again])
-    (path / "trials.jsonl").write_text(text, encoding="utf-8")
+    return [*lines, *({**line, "trial_id": len(lines) + line["trial_id"], "has_samples": False} for line in lines)]
 
 
 def many_sizes(path: Path) -> None:
@@ -121,7 +113,7 @@ def evil_everywhere(path: Path) -> None:
             if next(number) % 3 == 0:
                 line.update(status="failed", reason=EVIL)
 
-    trials(path, change)
+    trials(change)(path)
 
 
 REFUSED: dict[str, tuple[Spoil, str]] = {
@@ -140,9 +132,9 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     ),
     "an integer of 6,000 digits": (replaced(r'"trial_id": 0\b', '"trial_id": ' + "9" * 6000), "line 1 is malformed"),
     "an integer that no float holds": (replaced(r'"p50_ns": [\d.]+', '"p50_ns": ' + "9" * 400), "line 1 is malformed"),
-    "duplicate trials": (twice, "trial 0 follows trial 11"),
-    "a list where text belongs": (lambda path: trials(path, lambda line: line.update(reason=[1])), "malformed"),
-    "huge throughput": (lambda path: trials(path, lambda line: line.update(throughput_per_s=1e308)), "beyond every"),
+    "duplicate trials": (lambda path: rewrite(path, lambda lines: [*lines, *lines]), "trial 0 follows trial 11"),
+    "a list where text belongs": (trials(lambda line: line.update(reason=[1])), "malformed"),
+    "huge throughput": (trials(lambda line: line.update(throughput_per_s=1e308)), "beyond every"),
     "huge counts": (endpoints(messages_count=10**300), "beyond every number"),
     "huge integers": (lambda path: info(path, machine={"memory_bytes": 10**300}), "beyond every number"),
     "times before the epoch": (lambda path: info(path, started_unix_s=-1e18), "no time of a run"),
@@ -161,17 +153,17 @@ READ: dict[str, Spoil] = {
     "evil text everywhere": evil_everywhere,
     "a payload of 10^9 bytes": spec(size=10**9, payload_bytes=10**9),
     "20,000 sizes around 10^9": many_sizes,
-    "the same rounds twice": same_cell_again,
+    "the same rounds twice": lambda path: rewrite(path, again),
     "deep machine facts": lambda path: info(path, machine={"usable_cores": 8.0, "deep": nested(200)}),
     "large integers": lambda path: info(path, machine={"memory_bytes": 10**18, "usable_cores": 10**18}),
     "negative readers": spec(readers=-1),
     "zero messages": endpoints(messages_count=0),
-    "no endpoints": lambda path: trials(path, lambda line: line.update(endpoints=[])),
-    "zero throughput": lambda path: trials(path, lambda line: line.update(throughput_per_s=0.0)),
+    "no endpoints": trials(lambda line: line.update(endpoints=[])),
+    "zero throughput": trials(lambda line: line.update(throughput_per_s=0.0)),
     "no floor": lambda path: info(path, floor=None),
     "a backend that is a module": of_a(backend="os:system"),
     "a name of 100,000 letters": of_a(backend="x" * 100_000),
-    "rounds far apart": lambda path: trials(path, lambda line: line["spec"].update(round_index=10**12)),
+    "rounds far apart": spec(round_index=10**12),
 }
 """Name → what is done to the folder; every command reads it safely, or gives one clear error."""
 
@@ -187,15 +179,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "run"))
-
-
-@pytest.fixture(autouse=True)
-def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Restore what `main` changes in its process."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
 
 
 def commands(path: Path, sound: Path) -> Iterator[list[str]]:

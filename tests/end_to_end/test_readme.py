@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.shell import ROOT, Shell
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SHORTER = (
-    *("--sizes", "64", "--rounds", "1", "--mode", "saturate", "--window", "50ms", "--warmup", "10ms"),
-    *("--readers", "1"),
-)
+SHORTER = {
+    "run": "--sizes 64 --rounds 1 --mode saturate --window 50ms --warmup 10ms --readers 1",
+    "check": "--quick",
+    "analyze results/reference": "--no-report",
+}
+"""Command → options; test_same_figures.py writes the report of the reference run."""
+SHORT_SWEEP = 'backends = ["shm"]\nreaders = 1\nsizes = [10]\nrounds = 1\nmode = ["saturate"]\nwindow = "50ms"\n'
 BEYOND = {"pip install uv", "pytest"}
 """Commands that .ci/run runs itself: creating the environment, and these tests."""
 
@@ -59,9 +59,8 @@ def test_every_command_of_the_readme_works(checkout: Shell) -> None:
             continue
         program, *arguments = shlex.split(command)
         assert program == "ipcbench", f"what does {command!r} need?"
-        if arguments[0] == "check":
-            arguments += ["--quick"]
-        done = checkout(*arguments, *(SHORTER if arguments[0] == "run" else ()))
+        shorter = " ".join(options for start, options in SHORTER.items() if " ".join(arguments).startswith(start))
+        done = checkout(*arguments, *shorter.split())
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         assert done.stdout.strip(), command
         ran.append(command)
@@ -85,32 +84,11 @@ def test_what_ci_and_contributing_run_is_what_the_readme_says() -> None:
 
 @pytest.mark.parametrize("code", blocks("python"), ids=lambda code: re.sub(r"\W+", " ", code)[:40])
 def test_the_code_of_the_readme_runs(checkout: Shell, code: str) -> None:
-    short = code.replace('ipcbench.run("small")', f"ipcbench.run({short_sweep(checkout.folder)!r})")
-    done = subprocess.run(
-        [sys.executable, "-c", short],
-        cwd=checkout.folder,
-        env=checkout.environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    short = checkout.folder / "short.toml"
+    short.write_text(SHORT_SWEEP, encoding="utf-8")
+    done = checkout.python("-c", code.replace('ipcbench.run("small")', f"ipcbench.run({str(short)!r})"))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-
-
-def short_sweep(folder: Path) -> str:
-    path = folder / "short.toml"
-    lines = [
-        'backends = ["shm"]',
-        "readers = 1",
-        "sizes = [10]",
-        "rounds = 1",
-        'mode = ["saturate"]',
-        'window = "50ms"',
-    ]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return str(path)
 
 
 def test_the_tables_of_the_readme_are_those_of_the_reference_run(checkout: Shell) -> None:

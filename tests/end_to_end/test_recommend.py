@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import select
-import signal
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +13,13 @@ import pytest
 import ipcbench
 from ipcbench.analysis.recommend import question
 from ipcbench.cli import main
+from ipcbench.errors import ConfigError, Unsupported
 from tests.end_to_end.shell import Shell
 from tests.unit.builders import Cell, make_run, sweep_of
 
 SWEEP = sweep_of(backends=("shm", "zmq"), sizes=(10, 1000), readers=2)
-CELLS = {
-    ("shm", 10): Cell(10_000.0),
-    ("zmq", 10): Cell(30_000.0),
-    ("shm", 1000): Cell(40_000.0),
-    ("zmq", 1000): Cell(90_000.0),
-}
+FIGURES_NS = {("shm", 10): 10_000.0, ("zmq", 10): 30_000.0, ("shm", 1000): 40_000.0, ("zmq", 1000): 90_000.0}
+CELLS = {key: Cell(latency_ns) for key, latency_ns in FIGURES_NS.items()}
 
 
 @pytest.fixture
@@ -36,7 +30,7 @@ def measured(shell: Shell) -> Shell:
 
 
 def test_text_markdown_and_json_hold_the_same_verdict(measured: Shell) -> None:
-    before = {one: one.read_bytes() for one in (measured.folder / "stored").iterdir() if one.is_file()}
+    before = {path: path.read_bytes() for path in (measured.folder / "stored").iterdir() if path.is_file()}
     asked = ("recommend", "--payload", "521", "--readers", "2", "stored")
     text, markdown, data = (measured(*asked, "--format", form) for form in ("text", "markdown", "json"))
     for done in (text, markdown, data):
@@ -46,8 +40,8 @@ def test_text_markdown_and_json_hold_the_same_verdict(measured: Shell) -> None:
     assert answer["verdict"].startswith("For 521 B to 2 readers: shm, with one-way latency p50 10.0 µs")
     assert answer["verdict"] == text.stdout.splitlines()[0]
     assert "Expected of shm" in markdown.stdout
-    assert {one: one.read_bytes() for one in before} == before
-    assert {one.name for one in (measured.folder / "stored").iterdir()} == {"run.json", "trials.jsonl", "samples"}
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path.name for path in (measured.folder / "stored").iterdir()} == {"run.json", "trials.jsonl", "samples"}
 
 
 def test_no_answer_is_exit_code_1_and_says_which_run_to_make(measured: Shell) -> None:
@@ -55,39 +49,6 @@ def test_no_answer_is_exit_code_1_and_says_which_run_to_make(measured: Shell) ->
     assert (done.returncode, done.stderr) == (1, "")
     assert "outside the measured range" in done.stdout
     assert "Measure it: ipcbench run --backends" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["--payload", "1x", "stored"], ["--payload", "'1x'", "1KiB"]),
-        (["stored"], ["--payload"]),
-        (["--payload", "64", "--readers", "0", "stored"], ["--readers", "1 to 1,024"]),
-        (["--payload", "64", "--rate", "fast", "stored"], ["--rate", "'fast'", "500/s"]),
-        (["--payload", "64", "--needs", "speed", "stored"], ["--needs", "'speed'", "lossless", "zero-copy"]),
-        (["--payload", "64", "--optimise", "speed", "stored"], ["speed", "latency", "cpu"]),
-        (["--payload", "64", "--format", "html", "stored"], ["html", "markdown"]),
-        (["--payload", "64", "missing"], ["missing", "not a folder of results"]),
-        (["--payload", "64", "--needs", "cross-host"], ["cross-host", "do not leave the host", "shm"]),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_bad_input_is_one_line(measured: Shell, arguments: list[str], parts: list[str]) -> None:
-    done = measured("recommend", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    for part in ("ipcbench: error: ", *parts):
-        assert part in line
-    assert not (measured.folder / "results").exists(), "nothing was to be measured"
-
-
-@pytest.fixture
-def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`main` prepares its process; put back what it changes."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.mark.usefixtures("process_state")
@@ -105,7 +66,7 @@ def test_without_a_run_it_measures_one_for_this_question(
     (folder,) = (tmp_path / "results").iterdir()
     assert f"results in results/{folder.name}" in shown.err
     run = ipcbench.load(folder)
-    assert {one.spec.payload_bytes for one in run.trials} == {1, 4}
+    assert {trial.spec.payload_bytes for trial in run.trials} == {1, 4}
     assert run.info.command == ("ipcbench", *asked)
     again = ipcbench.recommend(1, needs=["persistent"], run=folder)
     assert json.loads(json.dumps(again.as_dict())) == {**answer, "run_path": str(folder)}
@@ -141,32 +102,23 @@ with choice.open_reader(address) as reader:
 
 
 @pytest.mark.parametrize("needs", ["lossless", "latest-value"])
-def test_another_process_opens_the_other_end_of_the_choice(tmp_path: Path, needs: str) -> None:
+def test_another_process_opens_the_other_end_of_the_choice(shell: Shell, needs: str) -> None:
     delivery = "latest_value" if needs == "latest-value" else "every_message"
     sweep = sweep_of(backends=("shm", "zmq"), sizes=(10,), readers=1, delivery=delivery)
-    run = make_run(tmp_path / "run", {("shm", 10): Cell(30_000.0), ("zmq", 10): Cell(10_000.0)}, sweep)
+    run = make_run(shell.folder / "run", {("shm", 10): Cell(30_000.0), ("zmq", 10): Cell(10_000.0)}, sweep)
     choice = ipcbench.recommend(521, needs=needs, run=run)
     address = choice.create()
     assert (address.backend, address.channel.delivery) == ("zmq", delivery)
     try:
         with choice.open_writer(address) as writer:
-            reader = subprocess.Popen(
-                [sys.executable, "-c", READ],
-                env=Shell(tmp_path).environment(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
+            reader = shell.start_python("-c", READ, stdin=subprocess.PIPE, text=False)
             assert reader.stdin is not None
             pickle.dump((choice, address), reader.stdin)
             reader.stdin.close()
             reader.stdin = None
-            if (
-                delivery == "latest_value"
-            ):  # a value set before the reader is there may be gone: set it until it is seen
-                while reader.poll() is None:
-                    writer.write(b"found", timeout_s=20.0)
-                    select.select([], [], [], 0.01)
-            else:
+            writer.write(b"found", timeout_s=20.0)
+            while delivery == "latest_value" and reader.poll() is None:  # what is set before a reader opens may be gone
+                select.select([], [], [], 0.01)
                 writer.write(b"found", timeout_s=20.0)
             assert reader.communicate(timeout=30)[0] == b"found"
     finally:
@@ -174,8 +126,7 @@ def test_another_process_opens_the_other_end_of_the_choice(tmp_path: Path, needs
 
 
 def test_the_library_refuses_what_cannot_be_asked(tmp_path: Path) -> None:
-    with pytest.raises(ipcbench.errors.ConfigError, match="needs"):
-        ipcbench.recommend(64, needs="speed", results=tmp_path)
-    with pytest.raises(ipcbench.errors.Unsupported, match="cross-host"):
-        ipcbench.recommend(64, needs="cross-host", results=tmp_path)
+    for error, needs, words in ((ConfigError, "speed", "needs"), (Unsupported, "cross-host", "cross-host")):
+        with pytest.raises(error, match=words):
+            ipcbench.recommend(64, needs=needs, results=tmp_path)
     assert list(tmp_path.iterdir()) == []

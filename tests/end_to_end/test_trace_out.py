@@ -7,18 +7,15 @@ import os
 import pty
 import select
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.browser import Seen
-from tests.end_to_end.shell import COMMAND, Shell
+from tests.end_to_end.shell import Shell, interrupt
 from tests.trace.made import both_sides
 
 APPLICATION = """
@@ -36,23 +33,14 @@ while True:
 
 
 @pytest.fixture
-def application(shell: Shell) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", APPLICATION],
-        cwd=shell.folder,
-        env=shell.environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
+def application(shell: Shell) -> None:
+    process = shell.start_python("-c", APPLICATION)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
 
 
-def test_top_prints_one_table_into_a_pipe(shell: Shell, application: subprocess.Popen[str]) -> None:
+@pytest.mark.usefixtures("application")
+def test_top_prints_one_table_into_a_pipe(shell: Shell) -> None:
     done = shell("trace", "top", "trace", "--interval", "300ms")
     assert done.returncode == 0, done.stderr
     (row,) = [line for line in done.stdout.splitlines() if line.strip().startswith("Matmul")]
@@ -60,12 +48,10 @@ def test_top_prints_one_table_into_a_pipe(shell: Shell, application: subprocess.
     assert "▒" in row
 
 
-def test_top_waits_for_a_folder_and_refuses_a_file(shell: Shell) -> None:
+def test_top_waits_for_a_folder(shell: Shell) -> None:
     done = shell("trace", "top", "nowhere", "--once", "--interval", "10ms")
     assert done.returncode == 0
     assert "no calls yet" in done.stdout
-    (shell.folder / "file").write_text("")
-    assert shell("trace", "top", "file", "--once").returncode == 2
 
 
 def read_until(terminal: int, wanted: bytes, deadline_s: float = 30) -> bytes:
@@ -83,37 +69,32 @@ def read_until(terminal: int, wanted: bytes, deadline_s: float = 30) -> bytes:
     return seen
 
 
+@pytest.mark.usefixtures("application")
 def test_top_on_a_terminal_ends_by_ctrl_c_and_gives_the_terminal_back(
-    shell: Shell, application: subprocess.Popen[str]
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, "trace", "top", "trace"], cwd=shell.folder, env={**shell.environment(), "TERM": "xterm"},
-        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-    ) as process:  # fmt: skip
-        os.close(theirs)
-        try:
-            seen = read_until(ours, b"Matmul")
-            seen += read_until(ours, b"calls/s")
-            process.send_signal(signal.SIGINT)
-            seen += read_until(ours, b"\x1b[?1049l")
-            seen += read_until(ours, b"nothing more")
-            assert process.wait(timeout=30) == 0
-        finally:
-            process.kill()
-            os.close(ours)
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    process = shell.start("trace", "top", "trace", start_new_session=True, **streams)
+    os.close(theirs)
+    try:
+        seen = read_until(ours, b"Matmul")
+        seen += read_until(ours, b"calls/s")
+        process.send_signal(signal.SIGINT)
+        seen += read_until(ours, b"\x1b[?1049l")
+        seen += read_until(ours, b"nothing more")
+        assert process.wait(timeout=30) == 0
+    finally:
+        os.close(ours)
     assert b"\x1b[?1049h" in seen
     assert seen.rfind(b"\x1b[?25h") > seen.rfind(b"\x1b[?25l"), "the cursor is back"
     assert b"Traceback" not in seen
 
 
+@pytest.mark.usefixtures("application")
 @pytest.mark.parametrize("form", ["zmq", "jsonl"])
-def test_tail_follows_until_ctrl_c(
-    shell: Shell,
-    application: subprocess.Popen[str],
-    interrupt: Callable[[subprocess.Popen[str]], tuple[str, str]],
-    form: str,
-) -> None:
+def test_tail_follows_until_ctrl_c(shell: Shell, form: str) -> None:
     process = shell.start("trace", "tail", "-f", "--format", form, "trace")
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(200)]
@@ -122,8 +103,9 @@ def test_tail_follows_until_ctrl_c(
     assert errors == ""
     if form == "jsonl":
         rest = said.splitlines()[1:]  # its beginning is in the buffer that the lines before were read from
-        found = [[one["begin_ns"] + one["total_ns"] for one in map(json.loads, some)] for some in (lines, rest)]
-        assert found == [sorted(one) for one in found]
+        for part in (lines, rest):
+            ends = [call["begin_ns"] + call["total_ns"] for call in map(json.loads, part)]
+            assert ends == sorted(ends)
         assert said.endswith("\n"), "no line is cut in two"
     else:
         numbers = [int(line.split()[0]) for line in lines if line[:1].isdigit()]
@@ -138,30 +120,16 @@ def test_tail_prints_what_is_there(shell: Shell) -> None:
     assert done.stderr == "left out: 5 calls of other stages; --format jsonl has them\n"
 
 
-def test_export_writes_files_and_says_what_is_wrong(shell: Shell) -> None:
+def test_export_writes_files(shell: Shell) -> None:
     both_sides(shell.folder / "t", 5)
     for form in ("csv", "prometheus", "otlp", "perfetto", "chrome", "parquet"):
         done = shell("trace", "export", "t", "--to", form, "--out", f"out.{form}")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), form
         assert (shell.folder / f"out.{form}").stat().st_size > 500
     assert shell("trace", "export", "t", "--to", "csv").stdout == (shell.folder / "out.csv").read_text()
-    for wrong in (["--to", "csv", "--endpoint", "http://x"], ["--to", "csv", "--out", "t"],
-                  ["--to", "otlp", "--endpoint", "file:///x"], ["--to", "nothing"]):  # fmt: skip
-        assert shell("trace", "export", "t", *wrong).returncode == 2
-    refused = shell("trace", "export", "t", "--to", "otlp", "--endpoint", "http://127.0.0.1:1")
-    assert refused.returncode == 2
-    assert len(refused.stderr.splitlines()) == 1
-    (shell.folder / "pyarrow.py").write_text("raise ModuleNotFoundError('gone', name='pyarrow')")
-    without = shell("trace", "export", "t", "--to", "parquet", "--out", "x.parquet")
-    assert without.returncode == 2
-    assert "pip install 'ipcbench[parquet]'" in without.stderr
-    assert len(without.stderr.splitlines()) == 1
-    assert not (shell.folder / "x.parquet").exists()
 
 
-def test_metrics_are_served_until_ctrl_c(
-    shell: Shell, interrupt: Callable[[subprocess.Popen[str]], tuple[str, str]]
-) -> None:
+def test_metrics_are_served_until_ctrl_c(shell: Shell) -> None:
     both_sides(shell.folder / "t", 5)
     process = shell.start("trace", "serve-metrics", "t", "--port", "0")
     assert process.stderr is not None
@@ -191,16 +159,11 @@ def test_diff_and_check_say_it_by_text_and_exit_code(shell: Shell) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("B against A: 0 slower, 0 faster, 4 no clear difference, 5 not comparable")
     assert json.loads(shell("trace", "diff", "a", "b", "--format", "json").stdout)["a"] == ["a"]
-    assert shell("trace", "diff", "a", "nowhere").returncode == 2
     passed = shell("trace", "check", "a", "--fail-if", "Matmul.p50_ms>5", "--fail-if", "*.errors>1")
     assert passed.returncode == 0
     assert len(passed.stdout.splitlines()) == 4
     failed = shell("trace", "check", "a", "--fail-if", "Matmul.p50_ms>1")
     assert (failed.returncode, failed.stdout) == (1, "FAIL Matmul.p50_ms = 1.500, > 1\n")
-    for wrong in ("Matmul", "Nobody.calls>1"):
-        refused = shell("trace", "check", "a", "--fail-if", wrong)
-        assert refused.returncode == 2
-        assert len(refused.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(("width", "language"), [(1280, "en"), (390, "zh")])
@@ -212,18 +175,10 @@ def test_the_page_of_a_trace_in_a_browser(shell: Shell, browser: Any, width: int
     seen.open(shell.folder / "page.html")
     for key, layer in (("shares", "bar"), ("sizes", "scatter"), ("timeline", "bar")):
         shape = f".{layer}layer .point"
-        card = seen.card(key)
-        assert card.locator(shape).count() >= 3, key
-        assert card.locator(".plot").get_attribute("aria-label")
-        assert card.locator(".xtitle").text_content(), key
-        assert card.locator(".ytitle").text_content(), key
-        box = card.locator(shape).first.bounding_box()
-        seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        card = seen.check_card(key, shape, 3)
+        seen.point_at(card.locator(shape).first)
         card.locator(".hoverlayer .hovertext").first.wait_for()
-    card = seen.card("timeline")
-    before = card.locator(".plot").get_attribute("aria-label")
-    card.locator("select").select_option(index=1)
-    assert card.locator(".plot").get_attribute("aria-label") != before
+    card = seen.check_choice("timeline")
     card.locator(".plot").focus()
     seen.page.keyboard.press("ArrowRight")
     assert "ms" in (card.locator(".spoken").text_content() or "")
@@ -231,16 +186,27 @@ def test_the_page_of_a_trace_in_a_browser(shell: Shell, browser: Any, width: int
     card.locator("summary").click()
     card.locator(".figures tr").first.wait_for()
     assert card.locator(".figures tr").count() > 100
-    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
-    assert "owned" not in seen.page.title()
-    assert seen.said == []
-    assert seen.asked == [(shell.folder / "page.html").as_uri()]
+    seen.check_quiet(shell.folder / "page.html", width)
 
 
-def test_without_the_library_the_page_is_one_clear_error(shell: Shell) -> None:
+@pytest.mark.parametrize(
+    ("library", "arguments", "words"),
+    [
+        (
+            "jinja2",
+            ("report", "t", "--html", "page"),
+            "ipcbench: error: --html needs jinja2: pip install 'ipcbench[report]'",
+        ),
+        ("pyarrow", ("export", "t", "--to", "parquet", "--out", "page"), "pip install 'ipcbench[parquet]'"),
+    ],
+)
+def test_without_its_library_a_file_is_one_clear_error(
+    shell: Shell, library: str, arguments: tuple[str, ...], words: str
+) -> None:
     both_sides(shell.folder / "t", 3)
-    (shell.folder / "jinja2.py").write_text("raise ModuleNotFoundError('gone', name='jinja2')")
-    done = shell("trace", "report", "t", "--html", "page.html")
+    (shell.folder / f"{library}.py").write_text(f"raise ModuleNotFoundError('gone', name='{library}')")
+    done = shell("trace", *arguments)
     assert done.returncode == 2
-    assert done.stderr == "ipcbench: error: --html needs jinja2: pip install 'ipcbench[report]'\n"
-    assert not (shell.folder / "page.html").exists()
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (shell.folder / "page").exists()

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import select
 import signal
-from typing import ClassVar
+from collections.abc import Callable
+from typing import NoReturn
 
-from ipcbench.backend import Address, Message, Reader, Writer
+from ipcbench.backend import Address, Backend, Message, Reader
 from ipcbench.backends.shm.backend import Shm
+from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper, WriterWrapper
 from ipcbench.workload.message import FLAGS, HEADER_BYTES, Phase, unpack_stamp, unpack_word
 
 AT = 20
@@ -22,149 +24,100 @@ def _in_window(message: Message) -> bool:
     return unpack_word(message, 8 * FLAGS)[0] == Phase.MEASURE
 
 
-class PassingWriter(Writer):
-    """Passes everything on, and calls `trouble` with the window's message number `AT`."""
+class _Writer(WriterWrapper):
+    """Passes everything on, but writes `trouble` of the window's message number `AT` in its place."""
 
-    def __init__(self, inner: Writer) -> None:
-        self._inner = inner
-        self._seen = 0
+    trouble: Callable[[Message], list[Message]]
+    _seen = 0
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         self._seen += _in_window(message)
-        if self._seen == AT and _in_window(message):
-            self.trouble(message, timeout_s)
-        else:
-            self._inner.write(message, timeout_s)
-
-    def trouble(self, message: Message, timeout_s: float | None) -> None:
-        self._inner.write(message, timeout_s)
-
-    def close(self) -> None:
-        self._inner.close()
+        for part in self.trouble(message) if self._seen == AT and _in_window(message) else [message]:
+            self.inner.write(part, timeout_s)
 
 
-class _Reader(Reader):
-    """Passes everything on, and calls `trouble` instead of the read of the window's message number `AT`."""
+class _Reader(ReaderWrapper):
+    """Passes everything on, but returns `trouble` of the window's message number `AT` in its place."""
 
-    def __init__(self, inner: Reader) -> None:
-        self._inner = inner
-        self._seen = 0
+    trouble: Callable[[memoryview], memoryview]
+    _seen = 0
 
     def read(self, timeout_s: float | None = None) -> memoryview:
-        view = self._inner.read(timeout_s)
+        view = self.inner.read(timeout_s)
         self._seen += _in_window(view)
-        return self.trouble(view, timeout_s) if self._seen == AT and _in_window(view) else view
-
-    def trouble(self, view: memoryview, timeout_s: float | None) -> memoryview:
-        return view
-
-    def close(self) -> None:
-        self._inner.close()
+        return self.trouble(view) if self._seen == AT and _in_window(view) else view
 
 
-class _Broken(Shm):
-    """Shared memory whose endpoints are wrapped."""
+class _BitFlippingReader(ReaderWrapper):
+    """Flips a bit of every body: only hashing can see it."""
 
-    writer: ClassVar[type[PassingWriter]] = PassingWriter
-    reader: ClassVar[type[_Reader]] = _Reader
-
-    def open_writer(self, address: Address) -> Writer:
-        return self.writer(super().open_writer(address))
-
-    def open_reader(self, address: Address, index: int) -> Reader:
-        return self.reader(super().open_reader(address, index))
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        return _flipped(self.inner.read(timeout_s), HEADER_BYTES)
 
 
-def _hang() -> None:
+class _SwappingWriter(_Writer):
+    """Sends message `AT` after the one behind it."""
+
+    _held: Message = b""
+
+    def trouble(self, message: Message) -> list[Message]:
+        self._held = bytes(message)
+        return []
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        super().write(message, timeout_s)
+        if self._held and unpack_stamp(message)[0] > unpack_stamp(self._held)[0]:
+            self.inner.write(self._held, timeout_s)
+            self._held = b""
+
+
+def _hang(view: memoryview) -> NoReturn:
     while True:
         select.select([], [], [], 3600)
 
 
-class _HangingReader(_Reader):
-    def trouble(self, view: memoryview, timeout_s: float | None) -> memoryview:
-        _hang()
-        return view
+def _raise(view: memoryview) -> NoReturn:
+    raise ValueError("a bug in the backend")
 
 
-class _RaisingReader(_Reader):
-    def trouble(self, view: memoryview, timeout_s: float | None) -> memoryview:
-        raise ValueError("a bug in the backend")
+def _die(message: Message) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _KilledReader(_Reader):
-    def trouble(self, view: memoryview, timeout_s: float | None) -> memoryview:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return view
+def _stall(view: memoryview) -> memoryview:
+    select.select([], [], [], 0.2)
+    return view
 
 
-class _StallingReader(_Reader):
-    def trouble(self, view: memoryview, timeout_s: float | None) -> memoryview:
-        select.select([], [], [], 0.2)
-        return view
+def _flipped(view: memoryview, place: int = -1) -> memoryview:
+    changed = bytearray(view)
+    changed[place] ^= 1
+    return memoryview(changed)
 
 
-class _TearingReader(_Reader):
-    def trouble(self, view: memoryview, timeout_s: float | None) -> memoryview:
-        torn = bytearray(view)
-        torn[-1] ^= 1
-        return memoryview(torn)
+def _broken(name: str, inner: type[Backend] = Shm, **endpoints: type) -> type[BackendWrapper]:
+    facts = {"name": name, "summary": "broken", "inner": inner, "capabilities": inner.capabilities}
+    return type(name, (BackendWrapper,), {**facts, **endpoints})
 
 
-class _BitFlippingReader(_Reader):
-    """Flips a bit of every body: only hashing can see it."""
-
-    def read(self, timeout_s: float | None = None) -> memoryview:
-        changed = bytearray(self._inner.read(timeout_s))
-        changed[HEADER_BYTES] ^= 1
-        return memoryview(changed)
+def reads(name: str, trouble: Callable[[memoryview], memoryview]) -> type[BackendWrapper]:
+    return _broken(name, reader_class=type(name, (_Reader,), {"trouble": staticmethod(trouble)}))
 
 
-class _KilledWriter(PassingWriter):
-    def trouble(self, message: Message, timeout_s: float | None) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+def writes(name: str, trouble: Callable[[Message], list[Message]], inner: type[Backend] = Shm) -> type[BackendWrapper]:
+    return _broken(name, inner, writer_class=type(name, (_Writer,), {"trouble": staticmethod(trouble)}))
 
 
-class _LosingWriter(PassingWriter):
-    def trouble(self, message: Message, timeout_s: float | None) -> None:
-        pass
-
-
-class _DuplicatingWriter(PassingWriter):
-    def trouble(self, message: Message, timeout_s: float | None) -> None:
-        self._inner.write(message, timeout_s)
-        self._inner.write(message, timeout_s)
-
-
-class _SwappingWriter(PassingWriter):
-    """Sends message `AT` after the one behind it."""
-
-    held: bytes | None = None
-
-    def write(self, message: Message, timeout_s: float | None = None) -> None:
-        super().write(message, timeout_s)
-        if self.held is not None and unpack_stamp(message)[0] > unpack_stamp(self.held)[0]:
-            self._inner.write(self.held, timeout_s)
-            self.held = None
-
-    def trouble(self, message: Message, timeout_s: float | None) -> None:
-        self.held = bytes(message)
-
-
-def _broken(wrapper: type[PassingWriter] | type[_Reader]) -> type[_Broken]:
-    side = "writer" if issubclass(wrapper, Writer) else "reader"
-    return type(wrapper.__name__.strip("_"), (_Broken,), {side: wrapper, "name": wrapper.__name__.strip("_")})
-
-
-HangingReader = _broken(_HangingReader)
-RaisingReader = _broken(_RaisingReader)
-KilledReader = _broken(_KilledReader)
-StallingReader = _broken(_StallingReader)
-TearingReader = _broken(_TearingReader)
-BitFlippingReader = _broken(_BitFlippingReader)
-KilledWriter = _broken(_KilledWriter)
-LosingWriter = _broken(_LosingWriter)
-DuplicatingWriter = _broken(_DuplicatingWriter)
-SwappingWriter = _broken(_SwappingWriter)
+HangingReader = reads("HangingReader", _hang)
+RaisingReader = reads("RaisingReader", _raise)
+KilledReader = reads("KilledReader", _die)
+StallingReader = reads("StallingReader", _stall)
+TearingReader = reads("TearingReader", _flipped)
+BitFlippingReader = _broken("BitFlippingReader", reader_class=_BitFlippingReader)
+KilledWriter = writes("KilledWriter", _die)
+LosingWriter = writes("LosingWriter", lambda message: [])
+DuplicatingWriter = writes("DuplicatingWriter", lambda message: [message, message])
+SwappingWriter = _broken("SwappingWriter", writer_class=_SwappingWriter)
 
 
 class HangsOnOpen(Shm):
@@ -173,14 +126,13 @@ class HangsOnOpen(Shm):
     name = "HangsOnOpen"
 
     def open_reader(self, address: Address, index: int) -> Reader:
-        _hang()
-        return super().open_reader(address, index)
+        _hang(memoryview(b""))
 
 
 class DiesAtStart(Shm):
-    """Kills the process that opens its writer."""
+    """Ends the process that opens its writer."""
 
     name = "DiesAtStart"
 
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address) -> NoReturn:
         raise SystemExit("no licence for this transport")

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from ipcbench.registry import get_backend, names, status
-from tests.harness.small_runs import measure, tiny
+from tests.harness.small_runs import raw, single, sound
 
 SMALL = (0, 1, 4096, 2**20 + 1)
 HUGE = 2**26
@@ -23,12 +23,7 @@ def require(backend: str) -> None:
 @pytest.mark.parametrize("backend", names())
 def test_every_reader_validates_every_message(backend, readers, sizes, tmp_path):
     require(backend)
-    sweep = tiny(
-        backends=(backend,), readers=readers, payload="bytes", codec="raw", sizes=sizes, depth=8, modes=("saturate",)
-    )
-    run, _ = measure(sweep, tmp_path, stall_s=30.0)
-    assert [(trial.spec.size, trial.reason) for trial in run.trials if trial.status != "ok"] == []
-    for trial in run.trials:
+    for trial in sound(raw(*sizes, backends=(backend,), readers=readers, depth=8), tmp_path, stall_s=30.0).trials:
         for reader in trial.readers:
             counts = reader.integrity
             assert (counts.errors_count, counts.received_count) == (0, counts.expected_count)
@@ -42,29 +37,15 @@ def test_the_latest_value_is_whole_and_never_older_than_the_one_before(backend, 
     require(backend)
     if "latest_value" not in get_backend(backend).capabilities.deliveries:
         pytest.skip(f"{backend} does not offer latest_value")
-    sweep = tiny(
-        backends=(backend,), readers=readers, payload="bytes", codec="raw", delivery="latest_value", sizes=(0, 65_536)
-    )
-    run, _ = measure(sweep, tmp_path)
-    assert [(trial.spec.size, trial.reason) for trial in run.trials if trial.status != "ok"] == []
+    run = sound(raw(0, 65_536, backends=(backend,), readers=readers, delivery="latest_value"), tmp_path)
     assert all(reader.integrity.errors_count == 0 for trial in run.trials for reader in trial.readers)
 
 
 @pytest.mark.parametrize("backend", ["shm", "lmdb"])
 def test_a_hundred_thousand_values_overwritten_at_full_speed_are_all_whole(backend, tmp_path):
-    sweep = tiny(
-        backends=(backend,),
-        payload="bytes",
-        codec="raw",
-        delivery="latest_value",
-        sizes=(4096,),
-        window_s=1.0,
-        touch="all",
-    )
+    sweep = raw(4096, backends=(backend,), delivery="latest_value", window_s=1.0, touch="all")
     seen = 0
     while seen < 100_000:
-        run, _ = measure(sweep, tmp_path / str(seen))
-        (trial,) = run.trials
-        assert trial.status == "ok", trial.reason
+        _, trial = single(sweep, tmp_path / str(seen))
         seen += sum(reader.integrity.received_count for reader in trial.readers)
         assert sum(reader.integrity.skipped_count for reader in trial.readers) > 0, "nothing was overwritten"

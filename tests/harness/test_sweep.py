@@ -14,7 +14,7 @@ from ipcbench.harness.sweep import run_sweep
 from ipcbench.results.store import load_run
 from ipcbench.stats.histogram import bin_index
 from ipcbench.util.clock import now_ns
-from tests.harness.small_runs import measure, tiny
+from tests.harness.small_runs import measure, raw, single, sound, tiny
 
 
 def test_every_cell_is_measured_once_a_round_and_every_reader_validates_every_message(tmp_path):
@@ -62,9 +62,8 @@ def test_paced_and_saturated_trials_yield_their_figures_in_plausible_units(tmp_p
 def test_a_long_window_keeps_every_nth_message_and_a_histogram_of_all(tmp_path, monkeypatch):
     monkeypatch.setattr("ipcbench.harness.plan.MAX_COLUMN", 100)
     monkeypatch.setattr("ipcbench.harness.plan._LONG_COLUMN", 90)
-    run, _ = measure(tiny(modes=("paced",), rate_per_s=2000.0, window_s=0.5, sizes=(10, 20)), tmp_path)
+    run = sound(tiny(modes=("paced",), rate_per_s=2000.0, window_s=0.5, sizes=(10, 20)), tmp_path)
     for trial in run.trials:
-        assert trial.status == "ok", trial.reason
         assert trial.achieved_rate_per_s == pytest.approx(2000.0, rel=0.1)
         columns = run.samples(trial.trial_id)
         assert len(columns["writer.sent_ns"]) == 84  # every 12th of 1,000
@@ -81,9 +80,8 @@ def test_a_long_window_keeps_every_nth_message_and_a_histogram_of_all(tmp_path, 
 
 def test_clocks_that_are_apart_leave_no_one_way_latency(tmp_path, monkeypatch):
     monkeypatch.setattr("ipcbench.harness.group.now_ns", lambda: now_ns() + 5_000_000)
-    run, _ = measure(tiny(modes=("paced", "pingpong"), readers=1), tmp_path)
+    run = sound(tiny(modes=("paced", "pingpong"), readers=1), tmp_path)
     for trial in run.trials:
-        assert trial.status == "ok", trial.reason
         assert not trial.conditions.clocks_agree
         assert trial.spec.turns == 1, "without a common clock there is no common time to take turns by"
         assert trial.conditions.clock_offset_ns == pytest.approx(5e6, rel=0.2)
@@ -103,8 +101,8 @@ def test_the_control_is_a_cell_measured_twice_by_other_processes(tmp_path):
 
 
 def test_rounds_go_on_until_precise_or_out_of_budget(tmp_path):
-    easy, _ = measure(tiny(rounds=2, precision_ratio=1.0, budget_s=60.0), tmp_path)
-    never, _ = measure(tiny(rounds=2, precision_ratio=1e-9, budget_s=7.0), tmp_path)
+    easy = sound(tiny(backends=("null",), rounds=2, precision_ratio=1.0, budget_s=60.0), tmp_path)
+    never = sound(tiny(backends=("null",), rounds=2, precision_ratio=1e-9, budget_s=4.0), tmp_path)
     assert (easy.info.status, easy.info.rounds_done >= 2) == ("complete", True)
     assert never.info.status == "out of budget"
     assert never.info.rounds_done > 2
@@ -112,9 +110,7 @@ def test_rounds_go_on_until_precise_or_out_of_budget(tmp_path):
 
 @pytest.mark.parametrize("touch", ["none", "header", "pages", "all"])
 def test_readers_touch_as_much_as_they_are_told_to(touch, tmp_path):
-    run, _ = measure(tiny(payload="bytes", codec="raw", sizes=(65536,), touch=touch), tmp_path)
-    (trial,) = run.trials
-    assert trial.status == "ok", trial.reason
+    _, trial = single(raw(65_536, touch=touch), tmp_path)
     for reader in trial.readers:
         assert reader.integrity.errors_count == 0
         regular = reader.messages_count // HASH_EVERY
@@ -124,9 +120,7 @@ def test_readers_touch_as_much_as_they_are_told_to(touch, tmp_path):
 
 
 def test_endpoints_of_an_inline_backend_share_one_process(tmp_path):
-    run, _ = measure(tiny(backends=("null",)), tmp_path)
-    (trial,) = run.trials
-    assert trial.status == "ok"
+    _, trial = single(tiny(backends=("null",)), tmp_path)
     assert len({endpoint.process_id for endpoint in trial.endpoints}) == 1
     assert trial.conditions.probe_before_ns is None
 
@@ -174,15 +168,14 @@ def test_unknown_and_unusable_backends_end_the_run_before_it_begins(tmp_path):
 
 
 def test_a_run_stores_payload_bytes_seed_versions_floor_and_the_conditions_of_trials(tmp_path):
-    run, _ = measure(tiny(sizes=(1000,)), tmp_path)
+    run, trial = single(tiny(sizes=(1000,)), tmp_path)
     described = json.loads((run.path / "run.json").read_text())
-    assert described["payloads"] == [
-        {"size": 1000, "payload_bytes": 55_039, "encode_ns": described["payloads"][0]["encode_ns"]}
-    ]
+    (payload,) = described["payloads"]
+    assert payload == {"size": 1000, "payload_bytes": 55_039, "encode_ns": payload["encode_ns"]}
     assert described["sweep"]["seed"] == 1
     assert described["versions"]["ipcbench"]
     assert described["floor"]["writer_ns"] > 0
-    conditions = run.trials[0].conditions
+    conditions = trial.conditions
     assert 10 < conditions.probe_before_ns < 1e6
     assert 10 < conditions.probe_after_ns < 1e6
     assert conditions.clocks_agree
@@ -191,18 +184,13 @@ def test_a_run_stores_payload_bytes_seed_versions_floor_and_the_conditions_of_tr
 
 def test_the_floor_is_above_the_clock_and_copies_have_a_bandwidth():
     floor = measure_floor([4096])
-    assert floor.writer_ns > floor.clock_ns > 0
-    assert floor.reader_ns > floor.clock_ns
-    assert floor.memcpy_bytes_per_s["4096"] > 1e8
-    assert floor.memcpy_cold_bytes_per_s["4096"] > 1e8
-    assert floor.wakeup_ns > floor.clock_ns
+    assert min(floor.writer_ns, floor.reader_ns, floor.wakeup_ns) > floor.clock_ns > 0
+    assert min(floor.memcpy_bytes_per_s["4096"], floor.memcpy_cold_bytes_per_s["4096"]) > 1e8
 
 
 @pytest.mark.parametrize("backend", ["shm", "null"])
 def test_the_two_ways_of_a_round_trip_add_up_to_it(backend, tmp_path):
-    run, _ = measure(tiny(backends=(backend,), modes=("pingpong",), readers=1), tmp_path)
-    (trial,) = run.trials
-    assert trial.status == "ok", trial.reason
+    run, trial = single(tiny(backends=(backend,), modes=("pingpong",), readers=1), tmp_path)
     columns = run.samples(trial.trial_id)
     there = columns["reader-0.received_ns"] - columns["writer.sent_ns"]
     back = columns["writer.heard-0_ns"] - columns["reader-0.received_ns"]
@@ -213,9 +201,7 @@ def test_the_two_ways_of_a_round_trip_add_up_to_it(backend, tmp_path):
 
 
 def test_a_round_trip_of_many_readers_ends_with_the_last_reply(tmp_path):
-    run, _ = measure(tiny(modes=("pingpong",), readers=3), tmp_path)
-    (trial,) = run.trials
-    assert trial.status == "ok", trial.reason
+    run, trial = single(tiny(modes=("pingpong",), readers=3), tmp_path)
     columns = run.samples(trial.trial_id)
     last = max((columns[f"writer.heard-{index}_ns"] for index in range(3)), key=lambda column: column[0])
     assert (last - columns["writer.sent_ns"])[0] == columns["writer.round_trip_ns"][0]

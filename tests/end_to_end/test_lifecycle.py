@@ -1,0 +1,122 @@
+"""A run is killed, interrupted, crowded or starved: it keeps what it measured and leaves nothing on the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from ipcbench.processes.cleanup import find
+from ipcbench.results.store import Run, load_run
+from tests.end_to_end.shell import Shell, interrupt
+
+LIMIT_S = 60
+SHORT_RUN = (
+    "run", "--backends", "shm,pipe", "--readers", "2", "--sizes", "10,20", "--mode", "saturate", "--rounds", "1",
+    "--budget", "600s", "--window", "50ms", "--warmup", "10ms",
+)  # fmt: skip
+LONG_RUN = (*SHORT_RUN, "--rounds", "200", "--out", "run")
+RUN_OF_SIX = (*SHORT_RUN, "--sizes", "10,20,30", "--window", "400ms", "--control", "no", "--out", "run")
+
+
+def wait_for_trials(process: subprocess.Popen[str], count: int) -> None:
+    """Read the run's progress until `count` trials have ended."""
+    while count:
+        line = process.stderr.readline()
+        assert line, "the run ended before it had measured that much"
+        count -= bool(re.match(r"\[ *\d+/\d+\] round", line))
+
+
+def family(process: subprocess.Popen[str]) -> tuple[str, list[psutil.Process]]:
+    """Return the token of a run and all its processes but the coordinator."""
+    members = psutil.Process(process.pid).children(recursive=True)
+    lines = []
+    for member in members:
+        with suppress(psutil.NoSuchProcess):  # some end while the run goes on
+            lines.append(" ".join(member.cmdline()))
+    return re.search(r"ipcb-[0-9a-f]{8}", " ".join(lines))[0], members
+
+
+def assert_gone(token: str, members: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(members, timeout=LIMIT_S)
+    assert alive == []
+    assert find(token) == []
+
+
+def ended(shell: Shell, process: subprocess.Popen[str], folder: str = "run") -> Run:
+    """Wait for the run to end well, and return it."""
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, stderr
+    return load_run(shell.folder / folder)
+
+
+@pytest.mark.parametrize("backends", ["shm,pipe", "mpi-buffer"])
+def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_be_resumed(
+    backends: str, shell: Shell
+) -> None:
+    if "mpi" in backends:
+        pytest.importorskip("mpi4py")
+    process = shell.start(*LONG_RUN, "--backends", backends)
+    wait_for_trials(process, 3)
+    token, members = family(process)
+    process.kill()
+    process.communicate(timeout=LIMIT_S)
+    assert_gone(token, members)
+    run = load_run(shell.folder / "run")
+    assert len(run.trials + run.controls) >= 3
+    assert run.info.status == "running"
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_is_done_leaves_nothing_and_can_go_on(by: int, shell: Shell) -> None:
+    process = shell.start(*RUN_OF_SIX)
+    wait_for_trials(process, 2)
+    on_disk = (shell.folder / "run" / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["status"] for line in on_disk[:2]] == ["ok"] * 2, "a trial is stored as it ends"
+    token, members = family(process)
+    _, said = interrupt(process, by)
+    assert process.returncode == 130
+    assert "ipcbench run --resume run" in said
+    assert "Traceback" not in said
+    assert_gone(token, members)
+    kept = load_run(shell.folder / "run")
+    assert 2 <= len(kept.trials) < 6
+    assert kept.info.status == "interrupted"
+
+    resumed = shell("run", "--resume", "run", "--format", "json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert json.loads(resumed.stdout)
+    run = load_run(shell.folder / "run")
+    assert run.trials[: len(kept.trials)] == kept.trials, "what was measured is not measured again"
+    assert (len(run.trials), run.info.status) == (6, "complete")
+
+
+def test_two_runs_at_once_do_not_meet(shell: Shell) -> None:
+    both = {name: shell.start(*SHORT_RUN, "--out", name) for name in ("a", "b")}
+    for name, process in both.items():
+        assert [trial.status for trial in ended(shell, process, name).trials] == ["ok"] * 4
+
+
+def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(shell: Shell) -> None:
+    """In a mount namespace of its own, /dev/shm is made too small for the larger of two messages."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare(1) to give a process a small /dev/shm of its own")
+    mount = 'mount -t tmpfs -o size=256k tmpfs /dev/shm && exec "$@"'
+    prefix = ("unshare", "--mount", "sh", "-c", mount, "sh")
+    probe = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"no mount namespace here: {probe.stderr.strip()}")
+    sweep = (*SHORT_RUN, "--readers", "1", "--payload", "bytes", "--codec", "raw", "--sizes", "64,1MiB", "--out", "run")
+    run = ended(shell, shell.start(*sweep, prefix=prefix))
+    trials = {(trial.spec.backend, trial.spec.size): trial for trial in run.trials}
+    full = trials.pop(("shm", 2**20))
+    assert [trial.status for trial in trials.values()] == ["ok"] * 3
+    assert full.status == "failed"
+    assert "/dev/shm" in full.reason
