@@ -43,7 +43,7 @@ def test_the_latest_value_is_whole_and_never_older_than_the_one_before(backend, 
 
 @pytest.mark.parametrize("backend", ["shm", "lmdb"])
 def test_a_hundred_thousand_values_overwritten_at_full_speed_are_all_whole(backend, tmp_path):
-    sweep = raw(4096, backends=(backend,), delivery="latest_value", window_s=1.0, touch="all")
+    sweep = raw(4096, backends=(backend,), delivery="latest_value", window_s=3.0, touch="all")
     seen = 0
     while seen < 100_000:
         _, trial = single(sweep, tmp_path / str(seen))
