@@ -26,17 +26,21 @@ def run(tmp_path: Path) -> Run:
     return make_run(tmp_path / "run", CELLS, ALL_MODES)
 
 
-def logged(run: Run, folder: Path) -> list[Any]:
-    """Return the histograms of a run's log, each with its `tag`, as HdrHistogram's own package reads them."""
+def read_log(path: Path) -> list[Any]:
+    """Return the histograms of a log, each with its `tag`, as the reader of HdrHistogram's own package sees them."""
     from hdrh.histogram import HdrHistogram
     from hdrh.log import HistogramLogReader
 
-    path = folder / "run.hlog"
-    path.write_text(text_of(run, "hlog"), encoding="utf-8")
     reader = HistogramLogReader(str(path), HdrHistogram(1, 3_600_000_000_000, 2))
     histograms = list(iter(reader.get_next_interval_histogram, None))
     reader.close()
     return histograms
+
+
+def logged(run: Run, folder: Path) -> list[Any]:
+    path = folder / "run.hlog"
+    path.write_text(text_of(run, "hlog"), encoding="utf-8")
+    return read_log(path)
 
 
 def test_hlog_is_read_by_hdrhistogram_with_quantiles_within_one_percent(run: Run, tmp_path: Path) -> None:
