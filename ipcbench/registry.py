@@ -51,6 +51,8 @@ def names() -> tuple[str, ...]:
 
 def _load(name: str, target: str) -> type[Backend]:
     module_name, _, attribute = target.partition(":")
+    if not module_name or module_name.startswith(".") or not attribute:
+        raise ConfigError("backend", name, "a name from `ipcbench list`, or `module:Class` with an absolute module")
     try:
         backend = getattr(import_module(module_name), attribute)
     except ModuleNotFoundError as error:

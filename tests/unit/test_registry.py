@@ -49,6 +49,10 @@ def test_module_and_class() -> None:
     ("target", "words"),
     [
         ("no_such_module_at_all:Thing", "can be imported"),
+        (":", "module:Class"),
+        (":Shm", "module:Class"),
+        ("ipcbench.spec:", "module:Class"),
+        (".spec:SweepSpec", "module:Class"),
         ("ipcbench.backends.shm.backend:Nothing", "a class that exists"),
         ("ipcbench.spec:SweepSpec", "a subclass"),
         ("ipcbench.spec:NAME_PREFIX", "a subclass"),
