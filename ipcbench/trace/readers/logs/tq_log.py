@@ -25,33 +25,28 @@ _WORKER = re.compile(r"\((\S{1,100} pid=\d{1,20}(?:, ip=[\w.:]{1,100})?)\)")
 _DURATION = re.compile(r"(-?[\d.]+(?:[eE][-+]?\d+)?)\s*(s|ms|us|µs)?")
 _UNIT_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, None: 1e9}
 
-_TRACE_FIELDS = (
-    "trace_id", "func", "stage", "duration", "total_duration", "get_ratio", "compute_ratio", "put_ratio", "timestamp",
-)  # fmt: skip
+_RATIOS = ("get_ratio", "compute_ratio", "put_ratio")
+_TRACE_FIELDS = ("trace_id", "func", "stage", "duration", "total_duration", *_RATIOS, "timestamp")
 _USUAL_TRACE = re.compile(
     r"TRACE\] trace_id=<> \| func=<> \| (?:pid=\d+ \| )?stage=<>(?: \| duration=<>| \| total_duration=<> \| "
     r"get_ratio=<> \| compute_ratio=<> \| put_ratio=<>| \| batch_size=\d+|) \| timestamp=([0-9.]+)"
     .replace("<>", r"([^|[\x1b]*)")
 )  # fmt: skip
-"""The fields in their usual order, each once; any other message is taken apart at its bars, which takes longer."""
+"""These fields in their usual order, each once; any other message is taken apart at its bars, which takes longer."""
 
-_PART_ENDS = {"GET_END": 0, "COMPUTE_END": 1, "PUT_END": 2}
+_START = 3
+_WAITING = {"GET_END": 0, "COMPUTE_END": 1, "PUT_END": 2, "FUNCTION_START": _START}
+"""What waits for the end of a function; the parts are numbered as the stages of PIPELINE."""
+
 _IGNORED = {"GET_START", "COMPUTE_START", "PUT_START", "TQ_CLIENT_GET_START"}
 _NO_SHARES = (math.nan, math.nan, math.nan)
-
-_BATCH_CALLS = 8192
-_LARGEST = 9e18
 _SLACK_NS = 2_000  # times are printed to a microsecond, each rounded by itself
 _SHARE_SLACK = 0.00006  # ratios are printed to 0.01 %
-_SHARES_SLACK = 0.005
-_LARGEST_SHARE = 1.001
+_SHARES_SLACK, _LARGEST_SHARE, _LARGEST = 0.005, 1.001, 9e18
 
+_BATCH_CALLS, _MOST_OPEN, _MOST_OPEN_IN_ALL = 8192, 4096, 50_000
+_MOST_WORKERS, _MOST_FUNCTIONS, _MOST_OPERATIONS, _MOST_SIZES = 10_000, 10_000, 1000, 1024
 _LONGEST_NAME, _LONGEST_TRACE_ID = 300, 100
-_MOST_WORKERS = _MOST_FUNCTIONS = 10_000
-_MOST_OPERATIONS = 1000
-_MOST_SIZES = 1024
-_MOST_OPEN = 4096
-_MOST_OPEN_IN_ALL = 50_000
 """Bounds on memory. Beyond `_MOST_OPEN` starts of one function, the older half is taken to have no ends."""
 
 Event: TypeAlias = tuple[str, str, str, str, int | None, int, tuple[float, float, float], int]
@@ -59,6 +54,12 @@ Event: TypeAlias = tuple[str, str, str, str, int | None, int, tuple[float, float
 what the next put sends); the process, empty if the log does not name it; the function or operation; the trace id; when,
 None if the log does not say; how long it took; the shares of get, compute and put, NaN if the log does not say; and the
 bytes of a transfer, at the end of a put what its speed tells. Times are in ns."""
+
+_Part: TypeAlias = tuple[int | None, int, str]
+"""When it ended, how long it took, and of which trace id."""
+
+_Call: TypeAlias = tuple[int, int, tuple[int, int, int], int, int]
+"""When it began, how long it took, its parts get, compute and put, all in ns; bytes sent and received."""
 
 
 def parse_event(worker: str, kind: str, fields: dict[str, str]) -> Event | None:
@@ -75,20 +76,16 @@ def parse_event(worker: str, kind: str, fields: dict[str, str]) -> Event | None:
     if kind == "LOG" and stage == "END":
         name = fields["op"].strip()[:_LONGEST_NAME]
         return stage, worker, name, "", None, _duration_ns(fields["duration"]), _NO_SHARES, 0
+    size = fields.get("throughput_mbps" if stage == "TQ_CLIENT_PUT_END" else "data_size_mb")
     if kind == "DETAIL" and stage in {"TQ_CLIENT_GET_START", "TQ_CLIENT_PUT_START"}:
-        size = fields.get("data_size_mb")
         return None if size is None else ("SIZE", worker, "", "", None, 0, _NO_SHARES, round(_bytes(size)))
-    if kind != "DETAIL" or stage not in {"TQ_CLIENT_GET_END", "TQ_CLIENT_PUT_END"}:
-        raise ValueError(stage)
-    duration_ns = _duration_ns(fields["duration"])
-    if stage == "TQ_CLIENT_GET_END":
-        size_bytes = round(_bytes(fields.get("data_size_mb", "0")))
-    else:
-        size_bytes = int(_bytes(fields.get("throughput_mbps", "0")) * duration_ns / 1e9)
-    if not abs(size_bytes) < _LARGEST:
+    size_bytes, duration_ns = _bytes("0" if size is None else size), _duration_ns(fields["duration"])
+    if stage == "TQ_CLIENT_PUT_END":
+        size_bytes = int(size_bytes * duration_ns / 1e9)
+    if kind != "DETAIL" or stage not in {"TQ_CLIENT_GET_END", "TQ_CLIENT_PUT_END"} or not abs(size_bytes) < _LARGEST:
         raise ValueError(stage)
     at_ns = _ns(fields["timestamp"]) if "timestamp" in fields else None
-    return stage, worker, stage.removesuffix("_END"), "", at_ns, duration_ns, _NO_SHARES, size_bytes
+    return stage, worker, stage.removesuffix("_END"), "", at_ns, duration_ns, _NO_SHARES, round(size_bytes)
 
 
 def parse_trace(worker: str, values: Sequence[str | None]) -> Event | None:
@@ -99,15 +96,13 @@ def parse_trace(worker: str, values: Sequence[str | None]) -> Event | None:
     if stage in _IGNORED:
         return None
     duration_ns, shares = 0, _NO_SHARES
-    if stage in _PART_ENDS:
-        duration_ns = _duration_ns(duration)
-    elif stage == "FUNCTION_END":
+    if stage == "FUNCTION_END":
         duration_ns = _duration_ns(total_duration)
         get, compute, put = [math.nan if text is None else float(text.strip().rstrip("%")) / 100.0 for text in ratios]
         shares = (get, compute, put)
     elif stage != "FUNCTION_START":
-        raise ValueError(stage)
-    if func is None:
+        duration_ns = _duration_ns(duration)
+    if func is None or (stage not in _WAITING and stage != "FUNCTION_END"):
         raise ValueError(stage)
     trace_id = "N/A" if trace_id is None else trace_id[:_LONGEST_TRACE_ID]
     return stage, worker, func[:_LONGEST_NAME], trace_id, at_ns, duration_ns, shares, 0
@@ -134,13 +129,6 @@ def _bytes(mib: str) -> float:
     raise ValueError(mib)
 
 
-_Call: TypeAlias = tuple[int, int, tuple[int, int, int], int, int]
-"""When it began, how long it took, its parts get, compute and put, all in ns; bytes sent and received."""
-
-_Part: TypeAlias = tuple[int | None, int, str]
-"""When it ended, how long it took, and of which trace id."""
-
-
 class CallPairing:
     """Pairs the events of one log into calls."""
 
@@ -154,10 +142,8 @@ class CallPairing:
     def add(self, event: Event) -> None:
         """Take an event; it may complete a call."""
         stage, worker, name, trace_id, at_ns, duration_ns, shares, size_bytes = event
-        if stage in _PART_ENDS:
-            self._function(worker, name).end_part(_PART_ENDS[stage], (at_ns, duration_ns, trace_id))
-        elif stage == "FUNCTION_START":
-            self._function(worker, name).begin(at_ns, trace_id)
+        if stage in _WAITING:
+            self._function(worker, name).wait(_WAITING[stage], (at_ns, duration_ns, trace_id))
         elif stage == "FUNCTION_END":
             self._function(worker, name).end(at_ns, duration_ns, trace_id, shares)
         elif stage == "SIZE":
@@ -182,13 +168,11 @@ class CallPairing:
         return function
 
     def take(self, lines_count: int | None) -> Iterator[tuple[str, str, bool, list[_Call]]]:
-        """Yield worker, name, whether it is a function, and the complete calls, each once, if they are many.
+        """Yield worker, name, whether it is a function, and the complete calls, each once, when they are many.
 
-        Args:
-            lines_count: lines read since the last time, to keep what waits for ends within bounds; None at the end of
-                the log, which settles all calls that have begun.
+        `lines_count` is that of the lines since the last time; None at the end of the log, which settles all.
         """
-        functions = self._functions.values()
+        functions, transfers = self._functions.values(), self._transfers
         self._lines_count += lines_count or 0
         if lines_count is None:
             for function in functions:
@@ -198,11 +182,10 @@ class CallPairing:
             if sum(function.open_count for function in functions) > _MOST_OPEN_IN_ALL:
                 for function in functions:
                     function.settle_half()
-        done_count = sum(map(len, self._transfers.values())) + sum(len(function.done) for function in functions)
+        done_count = sum(map(len, transfers.values())) + sum(len(function.done) for function in functions)
         if lines_count is None or done_count >= _BATCH_CALLS:
-            transfers, self._transfers = self._transfers, {}
-            for (worker, name), calls in transfers.items():
-                yield worker, name, False, calls
+            self._transfers = {}
+            yield from ((worker, name, False, calls) for (worker, name), calls in transfers.items())
             for (worker, name), function in self._functions.items():
                 if function.done:
                     calls, function.done = function.done, []
@@ -210,77 +193,75 @@ class CallPairing:
 
 
 class _Function:
-    """One function in one worker. Its parts are numbered as the stages of PIPELINE."""
+    """One function in one worker."""
 
     def __init__(self, notes: Notes) -> None:
         self.done: list[_Call] = []
         self._notes = notes
-        self._starts: list[tuple[int | None, str]] = []
-        self._parts: tuple[list[_Part], ...] = ([], [], [])
-        self._in_order = [True, True, True]
+        self._waiting: tuple[list[_Part], ...] = ([], [], [], [])
+        self._in_order = [True] * len(self._waiting)
 
-    def begin(self, at_ns: int | None, trace_id: str) -> None:
-        self._starts.append((at_ns, trace_id))
-        if len(self._starts) > _MOST_OPEN:
-            self.settle(_MOST_OPEN // 2)
+    @property
+    def open_count(self) -> int:
+        return sum(map(len, self._waiting))
 
-    def end_part(self, stage: int, part: _Part) -> None:
-        parts, at_ns = self._parts[stage], part[0]
+    def wait(self, what: int, part: _Part) -> None:
+        """Keep a start or a part until the end."""
+        parts, at_ns = self._waiting[what], part[0]
         if at_ns is None or not parts:
-            self._in_order[stage] = at_ns is not None
+            self._in_order[what] = at_ns is not None
         elif at_ns < (parts[-1][0] or 0):
-            self._in_order[stage] = False
+            self._in_order[what] = False
         parts.append(part)
-        if len(parts) > 2 * _MOST_OPEN:
+        if what == _START and len(parts) > _MOST_OPEN:
+            self.settle(_MOST_OPEN // 2)
+        elif len(parts) > 2 * _MOST_OPEN:
             del parts[:_MOST_OPEN]
 
     def end(self, at_ns: int | None, total_ns: int, trace_id: str, shares: tuple[float, float, float]) -> None:
         """Complete a call: find its start and its parts."""
         begin_ns = None if at_ns is None else at_ns - total_ns
         self._take_start(begin_ns, trace_id)
-        slack_ns = _SLACK_NS + _SHARE_SLACK * total_ns
         durations, before_ns = [0, 0, 0], at_ns
         for stage in (2, 1, 0):
-            expected_ns = shares[stage] * total_ns
-            part = self._take_part(stage, begin_ns, before_ns, trace_id, expected_ns, slack_ns)
-            if part is None and not self._starts:  # no other call is under way: the part is its own, the ratio is wrong
-                part = self._take_part(stage, begin_ns, before_ns, trace_id, math.nan, slack_ns)
+            expected_ns, slack_ns = shares[stage] * total_ns, _SLACK_NS + _SHARE_SLACK * total_ns
+            part = self._take_part(stage, trace_id, (begin_ns, before_ns), expected_ns, slack_ns)
+            if part is None and not self._waiting[_START]:  # no other call is under way: it is its own, the ratio wrong
+                part = self._take_part(stage, trace_id, (begin_ns, before_ns), expected_ns, math.inf)
             if part is not None:
                 durations[stage] = part[1]
                 before_ns = None if part[0] is None else part[0] - part[1]
             elif 0.0 <= shares[stage] <= _LARGEST_SHARE:
                 durations[stage] = round(expected_ns)
         get, compute, put = durations
-        if total_ns > 0 and abs(sum(shares) - (get + compute + put) / total_ns) > _SHARES_SLACK:  # False if one is NaN
+        if total_ns > 0 and abs(sum(shares) - sum(durations) / total_ns) > _SHARES_SLACK:  # False if one is NaN
             self._notes.counts["ratios that do not agree with durations"] += 1
         self.done.append((UNKNOWN_NS if begin_ns is None else begin_ns, total_ns, (get, compute, put), 0, 0))
 
     def _take_start(self, begin_ns: int | None, trace_id: str) -> None:
-        starts = self._starts
-        if begin_ns is not None:
-            for index in range(len(starts) - 1, -1, -1):
-                at_ns, its_id = starts[index]
-                if at_ns is not None and -_SLACK_NS <= at_ns - begin_ns <= _SLACK_NS and its_id == trace_id:
-                    del starts[index]
-                    return
-        if (None, trace_id) in starts:
+        starts = self._waiting[_START]
+        for index in range(len(starts) - 1 if begin_ns is not None else -1, -1, -1):
+            at_ns, _, its_id = starts[index]
+            if at_ns is not None and -_SLACK_NS <= at_ns - (begin_ns or 0) <= _SLACK_NS and its_id == trace_id:
+                del starts[index]
+                return
+        if (None, 0, trace_id) in starts:
             self._notes.counts["calls paired by their order alone"] += trace_id == "N/A"
-            starts.remove((None, trace_id))
+            starts.remove((None, 0, trace_id))
         else:
             self._notes.counts["ends without a start"] += 1
 
     def _take_part(
-        self, stage: int, begin_ns: int | None, before_ns: int | None, trace_id: str, expected_ns: float,
-        slack_ns: float,
-    ) -> _Part | None:  # fmt: skip
+        self, stage: int, trace_id: str, between: tuple[int | None, int | None], expected_ns: float, slack_ns: float
+    ) -> _Part | None:
         """Return the part that ends last before the next one begins, and is as long as its ratio says; or None.
 
-        It lies between `begin_ns` and `before_ns`, None if the log has no times, and takes `expected_ns` give or take
-        `slack_ns`, NaN if the log has no ratio.
+        It lies `between` two times, None if the log has no times, and takes `expected_ns`, NaN if the log has no ratio,
+        give or take `slack_ns`.
         """
-        parts, in_order = self._parts[stage], self._in_order[stage]
+        parts, in_order, (begin_ns, before_ns) = self._waiting[stage], self._in_order[stage], between
         if begin_ns is None or before_ns is None:
-            return next((parts.pop(index) for index, part in enumerate(parts) if part[2] == trace_id), None)
+            return self._take_first(stage, trace_id, -math.inf)
         earliest_ns, latest_ns = begin_ns - _SLACK_NS, before_ns + _SLACK_NS
         best, best_ns = -1, earliest_ns
         for index in range(len(parts) - 1, -1, -1):
@@ -296,33 +277,29 @@ class _Function:
                     break
         return parts.pop(best) if best >= 0 else None
 
+    def _take_first(self, stage: int, trace_id: str, earliest_ns: float) -> _Part | None:
+        for index, (at_ns, duration_ns, its_id) in enumerate(self._waiting[stage]):
+            if its_id == trace_id and (-math.inf if at_ns is None else at_ns - duration_ns) >= earliest_ns:
+                return self._waiting[stage].pop(index)
+        return None
+
     def settle(self, count: int) -> None:
         """Take the oldest starts to have no end: with a computed part they put nothing, else they are incomplete."""
-        settled, self._starts = self._starts[:count], self._starts[count:]
-        for at_ns, trace_id in settled:
-            compute = None if at_ns is None else self._take_part_after(1, at_ns, trace_id)
+        starts = self._waiting[_START]
+        settled, starts[:] = starts[:count], starts[count:]
+        for at_ns, _, trace_id in settled:
+            compute = None if at_ns is None else self._take_first(1, trace_id, at_ns - _SLACK_NS)
             if at_ns is None or compute is None or compute[0] is None:
                 self._notes.counts["functions without an end"] += 1
                 continue
-            get = self._take_part_after(0, at_ns, trace_id)
+            get = self._take_first(0, trace_id, at_ns - _SLACK_NS)
             self._notes.counts["functions that put nothing"] += 1
             self.done.append((at_ns, compute[0] - at_ns, (get[1] if get else 0, compute[1], 0), 0, 0))
 
-    def _take_part_after(self, stage: int, begin_ns: int, trace_id: str) -> _Part | None:
-        parts = self._parts[stage]
-        for index, (at_ns, duration_ns, its_id) in enumerate(parts):
-            if its_id == trace_id and at_ns is not None and at_ns - duration_ns >= begin_ns - _SLACK_NS:
-                return parts.pop(index)
-        return None
-
-    @property
-    def open_count(self) -> int:
-        return len(self._starts) + sum(map(len, self._parts))
-
     def settle_half(self) -> None:
         """Take the older half of what waits for an end to have none."""
-        self.settle(len(self._starts) // 2)
-        for parts in self._parts:
+        self.settle(len(self._waiting[_START]) // 2)
+        for parts in self._waiting[:_START]:
             del parts[: len(parts) // 2]
 
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Ints, Notes, Segment, printable
+from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Notes, Segment, printable
 from ipcbench.trace.schema import CLIENT, RPC
 
-_MOST_SEGMENTS = 500
-_MOST_CLAIMS = 100
-_MOST_VALUES = 200
-_MOST_EXPECTED = 1000
-_MOST_WAITING = 20
+_MOST_SEGMENTS, _MOST_CLAIMS, _MOST_VALUES, _MOST_EXPECTED, _MOST_WAITING = 500, 100, 200, 1000, 20
 """Segments kept apart, summaries, values in one, ids that some client writes next, and clients that write the same."""
 
-_LONGEST_NAME = 128
-_MOST_ID_DIGITS = 18
+_LONGEST_NAME, _MOST_ID_DIGITS = 128, 18
 
 _TITLE = re.compile(r"ZeroMQ Performance Log.*?- Transport:\s*(.*)")
 _ORDERED = re.compile(r"ZeroMQ|ID\s|SUMMARY")
@@ -36,6 +32,9 @@ _COLUMNS = {
     "throughput(mb/s)": "throughput",
 }  # fmt: skip
 _NEEDED = {"total", *RPC.stages}
+
+_Row: TypeAlias = tuple[int, str, list[float]]
+"""Its id, its method, and its columns."""
 
 _LARGEST = 9e15  # ns and bytes that a record can hold exactly; a hundred days
 _THROUGHPUT_STEP = 0.02  # they are printed with two decimals, from times and sizes that are rounded too
@@ -64,9 +63,7 @@ class ZmqLog:
 
         A row is an id, a method whose name may have blanks, and a number a column.
         """
-        ids: list[int] = []
-        names: list[str] = []
-        table: list[list[float]] = []
+        rows: list[_Row] = []
         for number, line in lines:
             words = line.split()
             is_row = self._width and len(words) > 1 and words[0].isdecimal()  # a date is no id
@@ -77,16 +74,15 @@ class ZmqLog:
                 except ValueError:
                     self._notes.damaged(f"{self._source}:{number}", line.strip())
                     continue
-                ids.append(int(words[0][:_MOST_ID_DIGITS]))
-                names.append((" ".join(words[1 : 2 + surplus]) if surplus else words[1])[:_LONGEST_NAME])
-                table.append(values)
+                name = " ".join(words[1 : 2 + surplus]) if surplus else words[1]
+                rows.append((int(words[0][:_MOST_ID_DIGITS]), name[:_LONGEST_NAME], values))
             elif words:
-                if ids and not is_row and (self._claim is not None or _ORDERED.search(line)):
-                    yield from self._accept(ids, names, table)
-                    ids, names, table = [], [], []
+                if rows and not is_row and (self._claim is not None or _ORDERED.search(line)):
+                    yield from self._accept(rows)
+                    rows = []
                 self._take_other(line, words, number)
-        if ids:
-            yield from self._accept(ids, names, table)
+        if rows:
+            yield from self._accept(rows)
 
     def _take_other(self, line: str, words: list[str], number: int) -> None:
         """Take a line that is not a row."""
@@ -132,44 +128,42 @@ class ZmqLog:
         elif len(claim.values) < _MOST_VALUES:
             claim.values[section + printable(match[1].strip())] = value
 
-    def _accept(self, ids: list[int], names: list[str], rows: list[list[float]]) -> Iterator[Batch]:
+    def _accept(self, rows: list[_Row]) -> Iterator[Batch]:
         """Yield the rows whose times and sizes can be kept, those of one client together."""
-        table = np.array(rows)
         used = [index for name, index in self._columns.items() if name != "throughput"]
-        keep = np.all(np.abs(table[:, used]) < _LARGEST / 1e6, axis=1)  # False for NaN too
+        keep = np.all(np.abs(np.array([values for _, _, values in rows])[:, used]) < _LARGEST / 1e6, axis=1)  # not NaN
         for index in np.flatnonzero(~keep).tolist():
-            self._notes.damaged(self._source, f"id {ids[index]}: a time or size that is no number")
-        kept = np.flatnonzero(keep).tolist()
+            self._notes.damaged(self._source, f"id {rows[index][0]}: a time or size that is no number")
+        kept = [rows[index] for index in np.flatnonzero(keep).tolist()]
         if not kept:
             return
         self._claim = None
-        first, last = self._last_id + 1, ids[kept[-1]]
-        owners: dict[Segment, list[int]] = {}
-        if self._current is not None and [ids[index] for index in kept] == list(range(first, first + len(kept))):
+        first, last = self._last_id + 1, kept[-1][0]
+        owners: dict[Segment, list[_Row]] = {}
+        if self._current is not None and [row[0] for row in kept] == list(range(first, first + len(kept))):
             self._forget(first, self._current)
             self._expected.setdefault(last + 1, []).append(self._current)
             self._last_id = last
             owners[self._current] = kept
         else:
-            for index in kept:
-                owners.setdefault(self._owner(ids[index]), []).append(index)
+            for row in kept:
+                owners.setdefault(self._owner(row[0]), []).append(row)
         for segment, chosen in owners.items():
-            chosen_ids, chosen_names = [ids[index] for index in chosen], [names[index] for index in chosen]
-            yield self._batch(segment, chosen_ids, chosen_names, table[chosen])
+            yield self._batch(segment, chosen)
 
     def _owner(self, number: int) -> Segment:
         """Return the client that wrote a row: the one whose next id it is, else the current one, or a new one."""
         waiting = self._expected.get(number, []) if number != 1 else []
-        segment = waiting[0] if waiting else None
-        if segment is not None:
+        if waiting:
+            segment = waiting[0]
             self._forget(number, segment)
-        if segment is None and self._current is not None and 1 <= self._last_id < number:
+        elif self._current is not None and 1 <= self._last_id < number:
             segment = self._current
             self._notes.counts["missing ids"] += number - self._last_id - 1
             self._forget(self._last_id + 1, segment)
-        if segment is None and self._segments_count >= _MOST_SEGMENTS:
+        elif self._segments_count >= _MOST_SEGMENTS:
             segment = self._others
-        if segment is None:
+        else:
             self._segments_count += 1
             name, is_partial = f"segment {self._segments_count}", "SHM" in self._transport.upper()
             segment = Segment(self._source, name, self._transport, role=CLIENT, bytes_are_partial=is_partial)
@@ -189,20 +183,18 @@ class ZmqLog:
         if not waiting:
             self._expected.pop(number, None)
 
-    def _batch(self, segment: Segment, ids: list[int], names: list[str], table: npt.NDArray[np.float64]) -> Batch:
+    def _batch(self, segment: Segment, rows: list[_Row]) -> Batch:
+        ids, names, values = zip(*rows, strict=True)
+        table = np.array(values)
         methods = {name: index for index, name in enumerate(dict.fromkeys(names))}
-
-        def column(name: str, unit: float = 1e6) -> Ints:
-            index = self._columns.get(name)
-            return np.zeros(len(ids), np.int64) if index is None else np.rint(table[:, index] * unit).astype(np.int64)
-
+        columns = {name: np.rint(table[:, index] * (1024.0 if name in {"sent", "recv"} else 1e6)).astype(np.int64)
+                   for name, index in self._columns.items() if name != "throughput"}  # fmt: skip
+        none = np.zeros(len(rows), np.int64)
         batch = Batch(
             segment, RPC.stages, list(methods), np.array(ids, np.int64),
-            np.array([methods[name] for name in names], np.int64), np.full(len(ids), UNKNOWN_NS, np.int64),
-            column("total"), np.stack([column(stage) for stage in RPC.stages], axis=1), column("sent", 1024.0),
-            column("recv", 1024.0), np.zeros(len(ids), np.bool_),
-            server_ns=column("server") if "server" in self._columns else None,
-            outside_ns=column("outside") if "outside" in self._columns else None,
+            np.array([methods[name] for name in names], np.int64), np.full(len(rows), UNKNOWN_NS, np.int64),
+            columns["total"], np.stack([columns[stage] for stage in RPC.stages], axis=1), columns.get("sent", none),
+            columns.get("recv", none), none.astype(np.bool_), columns.get("server"), columns.get("outside"),
         )  # fmt: skip
         if "throughput" in self._columns:
             self._check_throughput(table[:, self._columns["throughput"]], batch)
