@@ -1,7 +1,4 @@
-"""Reads text logs as blocks of lines, rotated and compressed ones too, and hands each line to the parser of its format.
-
-Memory is bounded whatever a file holds.
-"""
+"""Reads text logs, rotated and compressed ones too, in bounded memory; each line goes to the parser of its format."""
 
 from __future__ import annotations
 
@@ -32,14 +29,14 @@ def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
     zmq, tq = ZmqLog(source, notes), TqLog(source, notes)
     for path in paths:
         count = 0
-        for block in blocks(path, notes):
+        for block in _blocks(path, notes):
             lines = block.decode("utf-8", "replace").split("\n")
             notes.lines_count += len(lines)
             marked = [line for line in lines if MARKER in line]
             if marked:
                 yield from tq.feed(marked, len(lines))
                 lines = ["" if MARKER in line else line for line in lines]
-            if zmq.active or any("ID" in line or "ZeroMQ" in line for line in lines):
+            if zmq.width or any("ID" in line or "ZeroMQ" in line for line in lines):
                 yield from zmq.feed(enumerate(lines, count + 1))
             else:
                 notes.foreign_count += len(lines) - len(marked)
@@ -47,13 +44,10 @@ def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
     yield from tq.finish()
 
 
-def blocks(path: Path, notes: Notes) -> Iterator[bytes]:
+def _blocks(path: Path, notes: Notes) -> Iterator[bytes]:
     """Yield the lines of a file, some thousand at a time; a line of more than 64 KiB is damaged.
 
     A block does not end with a newline, and has no carriage returns before newlines.
-
-    Raises:
-        StoreError: the file cannot be opened or read.
     """
     rest, too_long = b"", False
     for index, piece in enumerate(_pieces(path, notes)):
