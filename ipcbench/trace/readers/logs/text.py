@@ -1,7 +1,4 @@
-"""Reads text logs as blocks of lines, rotated and compressed ones too, and hands each line to the parser of its format.
-
-Memory is bounded whatever a file holds.
-"""
+"""Reads text logs, rotated and compressed ones too, in bounded memory; each line goes to the parser of its format."""
 
 from __future__ import annotations
 
@@ -32,34 +29,29 @@ def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
     zmq, tq = ZmqLog(source, notes), TqLog(source, notes)
     for path in paths:
         count = 0
-        for block in blocks(path, notes):
-            text = block.decode("utf-8", "replace")
-            lines = list(enumerate(text.split("\n"), count + 1))
-            count += len(lines)
+        for block in _blocks(path, notes):
+            lines = block.decode("utf-8", "replace").split("\n")
             notes.lines_count += len(lines)
-            if MARKER in text:
-                yield from tq.feed([line for _, line in lines if MARKER in line], len(lines))
-                lines = [(number, line) for number, line in lines if MARKER not in line]
-            if zmq.active or any("ID" in line or "ZeroMQ" in line for _, line in lines):
-                yield from zmq.feed(lines)
+            marked = [line for line in lines if MARKER in line]
+            if marked:
+                yield from tq.feed(marked, len(lines))
+                lines = ["" if MARKER in line else line for line in lines]
+            if zmq.width or any("ID" in line or "ZeroMQ" in line for line in lines):
+                yield from zmq.feed(enumerate(lines, count + 1))
             else:
-                notes.foreign_count += len(lines)
+                notes.foreign_count += len(lines) - len(marked)
+            count += len(lines)
     yield from tq.finish()
 
 
-def blocks(path: Path, notes: Notes) -> Iterator[bytes]:
+def _blocks(path: Path, notes: Notes) -> Iterator[bytes]:
     """Yield the lines of a file, some thousand at a time; a line of more than 64 KiB is damaged.
 
     A block does not end with a newline, and has no carriage returns before newlines.
-
-    Raises:
-        StoreError: the file cannot be opened or read.
     """
-    rest = b""
-    first, too_long = True, False
-    for piece in _pieces(path, notes):
-        data = piece.removeprefix(b"\xef\xbb\xbf") if first else piece
-        first = False
+    rest, too_long = b"", False
+    for index, piece in enumerate(_pieces(path, notes)):
+        data = piece if index else piece.removeprefix(b"\xef\xbb\xbf")
         if too_long:
             _, newline, data = data.partition(b"\n")
             too_long = not newline
@@ -76,18 +68,15 @@ def blocks(path: Path, notes: Notes) -> Iterator[bytes]:
 def _pieces(path: Path, notes: Notes) -> Iterator[bytes]:
     """Yield the content of a file, decompressed if needed, at most a block at a time."""
     with as_store_errors(path), path.open("rb") as file:
-        if not file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
-            while piece := file.read(_BLOCK_BYTES):
+        is_packed = file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
+        read = gzip.GzipFile(fileobj=file).read1 if is_packed else file.read
+        try:
+            while piece := read(_BLOCK_BYTES):
                 yield piece
-            return
-        with gzip.GzipFile(fileobj=file) as unpacked:
-            try:
-                while piece := unpacked.read1(_BLOCK_BYTES):
-                    yield piece
-            except EOFError:
-                notes.damaged(str(path), "the compressed file breaks off")
-            except (gzip.BadGzipFile, zlib.error) as error:
-                notes.damaged(str(path), f"the compressed file is damaged: {error}")
+        except EOFError:
+            notes.damaged(str(path), "the compressed file breaks off")
+        except (gzip.BadGzipFile, zlib.error) as error:
+            notes.damaged(str(path), f"the compressed file is damaged: {error}")
 
 
 def grouped(paths: Sequence[Path]) -> list[list[Path]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -21,121 +21,112 @@ MARKER: Final = "[TQ-"
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REPEATED = re.compile(r"\[repeated (\d+)x across cluster\]")
-_WORKER = re.compile(r"\((\S{1,100}) pid=(\d{1,20})(?:, ip=([\w.:]{1,100}))?\)")
+_WORKER = re.compile(r"\((\S{1,100} pid=\d{1,20}(?:, ip=[\w.:]{1,100})?)\)")
 _DURATION = re.compile(r"(-?[\d.]+(?:[eE][-+]?\d+)?)\s*(s|ms|us|µs)?")
-_UNIT_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3}
-_PART_ENDS = {"GET_END": 0, "COMPUTE_END": 1, "PUT_END": 2}
-_IGNORED = {"TRACE": {"GET_START", "COMPUTE_START", "PUT_START", "TQ_CLIENT_GET_START"}, "LOG": {"START"}}
-_BATCH_CALLS = 8192
-_LARGEST = 9e18
+_UNIT_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, None: 1e9}
+
+_RATIOS = ("get_ratio", "compute_ratio", "put_ratio")
+_TRACE_FIELDS = ("trace_id", "func", "stage", "duration", "total_duration", *_RATIOS, "timestamp")
+_USUAL_TRACE = re.compile(
+    r"TRACE\] trace_id=<> \| func=<> \| (?:pid=\d+ \| )?stage=<>(?: \| duration=<>| \| total_duration=<> \| "
+    r"get_ratio=<> \| compute_ratio=<> \| put_ratio=<>| \| batch_size=\d+|) \| timestamp=([0-9.]+)"
+    .replace("<>", r"([^|[\x1b]*)")
+)  # fmt: skip
+"""These fields in their usual order, each once; any other message is taken apart at its bars, which takes longer."""
+
+_START = 3
+_WAITING = {"GET_END": 0, "COMPUTE_END": 1, "PUT_END": 2, "FUNCTION_START": _START}
+"""What waits for the end of a function; the parts are numbered as the stages of PIPELINE."""
+
+_IGNORED = {"GET_START", "COMPUTE_START", "PUT_START", "TQ_CLIENT_GET_START"}
+_NO_SHARES = (math.nan, math.nan, math.nan)
 _SLACK_NS = 2_000  # times are printed to a microsecond, each rounded by itself
 _SHARE_SLACK = 0.00006  # ratios are printed to 0.01 %
-_SHARES_SLACK = 0.005
-_LARGEST_SHARE = 1.001
+_SHARES_SLACK, _LARGEST_SHARE, _LARGEST = 0.005, 1.001, 9e18
 
-_LONGEST_NAME = 300
-_LONGEST_TRACE_ID = 100
-
-_MOST_WORKERS = _MOST_FUNCTIONS = 10_000
-_MOST_OPERATIONS = 1000
-_MOST_SIZES = 1024
-_MOST_OPEN = 4096
-_MOST_OPEN_IN_ALL = 50_000
+_BATCH_CALLS, _MOST_OPEN, _MOST_OPEN_IN_ALL = 8192, 4096, 50_000
+_MOST_WORKERS, _MOST_FUNCTIONS, _MOST_OPERATIONS, _MOST_SIZES = 10_000, 10_000, 1000, 1024
+_LONGEST_NAME, _LONGEST_TRACE_ID = 300, 100
 """Bounds on memory. Beyond `_MOST_OPEN` starts of one function, the older half is taken to have no ends."""
 
+Event: TypeAlias = tuple[str, str, str, str, int | None, int, tuple[float, float, float], int]
+"""What one message says has begun or ended: its stage by the log's own name (END for an operation of [TQ-LOG], SIZE for
+what the next put sends); the process, empty if the log does not name it; the function or operation; the trace id; when,
+None if the log does not say; how long it took; the shares of get, compute and put, NaN if the log does not say; and the
+bytes of a transfer, at the end of a put what its speed tells. Times are in ns."""
 
-class Event(NamedTuple):
-    """What one message says has begun or ended."""
+_Part: TypeAlias = tuple[int | None, int, str]
+"""When it ended, how long it took, and of which trace id."""
 
-    stage: str  # by the log's own name; END for an operation of [TQ-LOG]
-    worker: str  # the process; empty if the log does not name it
-    name: str = ""  # of the function or the operation
-    trace_id: str = ""
-    at_ns: int | None = None  # None if the log does not say
-    duration_ns: int = 0  # of what has ended
-    shares: tuple[float, float, float] = (math.nan,) * 3  # of get, compute and put; NaN if the log does not say
-    size_bytes: int = 0  # of a transfer; at the end of a put, what its speed tells
+_Call: TypeAlias = tuple[int, int, tuple[int, int, int], int, int]
+"""When it began, how long it took, its parts get, compute and put, all in ns; bytes sent and received."""
 
 
 def parse_event(worker: str, kind: str, fields: dict[str, str]) -> Event | None:
     """Return what a message of a kind (TRACE, DETAIL, LOG) says; None if nothing that matters.
 
     Raises:
-        KeyError, ValueError, OverflowError: it is damaged.
+        KeyError, ValueError: it is damaged.
     """
-    stage = fields["stage"].strip()
-    if kind == "DETAIL":
-        return _parse_detail(worker, stage, fields)
-    if kind == "LOG" and stage == "END":
-        return Event(stage, worker, fields["op"].strip(), duration_ns=_duration_ns(fields["duration"]))
     if kind == "TRACE":
-        at_ns = _time_ns(fields)
-        trace_id = fields.get("trace_id", "N/A")[:_LONGEST_TRACE_ID]
-        if stage in _PART_ENDS:
-            return Event(stage, worker, fields["func"], trace_id, at_ns, _duration_ns(fields["duration"]))
-        if stage == "FUNCTION_START":
-            return Event(stage, worker, fields["func"], trace_id, at_ns)
-        if stage == "FUNCTION_END":
-            total_ns = _duration_ns(fields["total_duration"])
-            shares = _share(fields, "get_ratio"), _share(fields, "compute_ratio"), _share(fields, "put_ratio")
-            return Event(stage, worker, fields["func"], trace_id, at_ns, total_ns, shares)
-    if stage not in _IGNORED[kind]:
+        return parse_trace(worker, [fields.get(key) for key in _TRACE_FIELDS])
+    stage = fields["stage"].strip()
+    if kind == "LOG" and stage == "START":
+        return None
+    if kind == "LOG" and stage == "END":
+        name = fields["op"].strip()[:_LONGEST_NAME]
+        return stage, worker, name, "", None, _duration_ns(fields["duration"]), _NO_SHARES, 0
+    size = fields.get("throughput_mbps" if stage == "TQ_CLIENT_PUT_END" else "data_size_mb")
+    if kind == "DETAIL" and stage in {"TQ_CLIENT_GET_START", "TQ_CLIENT_PUT_START"}:
+        return None if size is None else ("SIZE", worker, "", "", None, 0, _NO_SHARES, round(_bytes(size)))
+    size_bytes, duration_ns = _bytes("0" if size is None else size), _duration_ns(fields["duration"])
+    if stage == "TQ_CLIENT_PUT_END":
+        size_bytes = int(size_bytes * duration_ns / 1e9)
+    if kind != "DETAIL" or stage not in {"TQ_CLIENT_GET_END", "TQ_CLIENT_PUT_END"} or not abs(size_bytes) < _LARGEST:
         raise ValueError(stage)
-    return None
+    at_ns = _ns(fields["timestamp"]) if "timestamp" in fields else None
+    return stage, worker, stage.removesuffix("_END"), "", at_ns, duration_ns, _NO_SHARES, round(size_bytes)
 
 
-def _parse_detail(worker: str, stage: str, fields: dict[str, str]) -> Event | None:
-    if stage in {"TQ_CLIENT_GET_START", "TQ_CLIENT_PUT_START"}:
-        size = fields.get("data_size_mb")
-        return None if size is None else Event("TQ_CLIENT_PUT_START", worker, size_bytes=round(_bytes(size)))
-    duration_ns, size_bytes = _duration_ns(fields["duration"]), 0
-    if stage == "TQ_CLIENT_GET_END":
-        size_bytes = round(_bytes(fields.get("data_size_mb", "0")))
-    elif stage == "TQ_CLIENT_PUT_END":
-        size_bytes = int(_bytes(fields.get("throughput_mbps", "0")) * duration_ns / 1e9)
-    if stage not in {"TQ_CLIENT_GET_END", "TQ_CLIENT_PUT_END"} or not abs(size_bytes) < _LARGEST:
+def parse_trace(worker: str, values: Sequence[str | None]) -> Event | None:
+    """Return what the values of `_TRACE_FIELDS` say, as `parse_event` does; None stands for a missing one."""
+    trace_id, func, stage, duration, total_duration, *ratios, timestamp = values
+    at_ns = None if timestamp is None else _ns(timestamp)
+    stage = (stage or "").strip()
+    if stage in _IGNORED:
+        return None
+    duration_ns, shares = 0, _NO_SHARES
+    if stage == "FUNCTION_END":
+        duration_ns = _duration_ns(total_duration)
+        get, compute, put = [math.nan if text is None else float(text.strip().rstrip("%")) / 100.0 for text in ratios]
+        shares = (get, compute, put)
+    elif stage != "FUNCTION_START":
+        duration_ns = _duration_ns(duration)
+    if func is None or (stage not in _WAITING and stage != "FUNCTION_END"):
         raise ValueError(stage)
-    return Event(stage, worker, stage.removesuffix("_END"), "", _time_ns(fields), duration_ns, size_bytes=size_bytes)
+    trace_id = "N/A" if trace_id is None else trace_id[:_LONGEST_TRACE_ID]
+    return stage, worker, func[:_LONGEST_NAME], trace_id, at_ns, duration_ns, shares, 0
 
 
-def _scaled(text: str, unit: float) -> float:
-    if not abs(value := float(text) * unit) < _LARGEST:
-        raise ValueError(text)
-    return value
+def _ns(text: str, unit: float = 1e9) -> int:
+    if abs(value := float(text) * unit) < _LARGEST:
+        return round(value)
+    raise ValueError(text)
 
 
-def _duration_ns(text: str) -> int:
-    text = text.rstrip()
+def _duration_ns(text: str | None) -> int:
+    text = (text or "").rstrip()
     if text[-1:] == "s" and text[-2:-1].isdecimal():
-        return round(_scaled(text[:-1], 1e9))
-    if (match := _DURATION.fullmatch(text)) is None:
-        raise ValueError(text)
-    return round(_scaled(match[1], _UNIT_NS[match[2] or "s"]))
-
-
-def _time_ns(fields: dict[str, str]) -> int | None:
-    return round(_scaled(fields["timestamp"], 1e9)) if "timestamp" in fields else None
-
-
-def _share(fields: dict[str, str], key: str) -> float:
-    return float(fields.get(key, "nan").strip().rstrip("%")) / 100.0
+        return _ns(text[:-1])
+    if match := _DURATION.fullmatch(text):
+        return _ns(match[1], _UNIT_NS[match[2]])
+    raise ValueError(text)
 
 
 def _bytes(mib: str) -> float:
-    if (value := _scaled(mib, 2**20)) < 0:
-        raise ValueError(mib)
-    return value
-
-
-_NO_PARTS = (0, 0, 0)
-
-
-class _Call(NamedTuple):
-    begin_ns: int
-    total_ns: int
-    parts_ns: tuple[int, int, int]  # get, compute and put
-    sent_bytes: int = 0
-    recv_bytes: int = 0
+    if 0 <= (value := float(mib) * 2**20) < _LARGEST:
+        return value
+    raise ValueError(mib)
 
 
 class CallPairing:
@@ -144,151 +135,134 @@ class CallPairing:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._functions: dict[tuple[str, str], _Function] = {}
-        self._operations: dict[tuple[str, str], list[_Call]] = {}
+        self._transfers: dict[tuple[str, str], list[_Call]] = {}
         self._sizes: dict[str, list[int]] = {}
         self._lines_count = 0
 
     def add(self, event: Event) -> None:
         """Take an event; it may complete a call."""
         stage, worker, name, trace_id, at_ns, duration_ns, shares, size_bytes = event
-        if stage == "FUNCTION_START":
-            self._function(worker, name).begin(at_ns, trace_id)
-        elif stage in _PART_ENDS:
-            self._function(worker, name).end_part(_PART_ENDS[stage], (at_ns, duration_ns, trace_id))
+        if stage in _WAITING:
+            self._function(worker, name).wait(_WAITING[stage], (at_ns, duration_ns, trace_id))
         elif stage == "FUNCTION_END":
             self._function(worker, name).end(at_ns, duration_ns, trace_id, shares)
-        elif stage == "TQ_CLIENT_PUT_START":
+        elif stage == "SIZE":
             sizes = self._sizes.setdefault(worker, [])
             sizes.append(size_bytes)
             del sizes[:-_MOST_SIZES]
         else:
-            is_put = stage == "TQ_CLIENT_PUT_END"
-            if is_put and self._sizes.get(worker):
-                size_bytes = self._sizes[worker].pop(0) or size_bytes
-            key = (worker, name[:_LONGEST_NAME])
-            if key not in self._operations and len(self._operations) >= _MOST_OPERATIONS:
+            sent_bytes = 0
+            if stage == "TQ_CLIENT_PUT_END":
+                sizes = self._sizes.get(worker, [])
+                sent_bytes, size_bytes = (sizes.pop(0) if sizes else 0) or size_bytes, 0
+            key = (worker, name)
+            if key not in self._transfers and len(self._transfers) >= _MOST_OPERATIONS:
                 key = ("", "(other operations)")
-            begin_ns, sent_bytes = UNKNOWN_NS if at_ns is None else at_ns - duration_ns, size_bytes * is_put
-            call = _Call(begin_ns, duration_ns, _NO_PARTS, sent_bytes, size_bytes - sent_bytes)
-            self._operations.setdefault(key, []).append(call)
+            begin_ns = UNKNOWN_NS if at_ns is None else at_ns - duration_ns
+            self._transfers.setdefault(key, []).append((begin_ns, duration_ns, (0, 0, 0), sent_bytes, size_bytes))
 
     def _function(self, worker: str, name: str) -> _Function:
-        key = (worker, name[:_LONGEST_NAME])
-        if key not in self._functions:
-            if len(self._functions) >= _MOST_FUNCTIONS:
-                key = ("", "(other functions)")
-            self._functions.setdefault(key, _Function(self._notes))
-        return self._functions[key]
+        if (function := self._functions.get((worker, name))) is None:
+            key = (worker, name) if len(self._functions) < _MOST_FUNCTIONS else ("", "(other functions)")
+            function = self._functions.setdefault(key, _Function(self._notes))
+        return function
 
-    @property
-    def done_count(self) -> int:
-        """Complete calls that were not yet taken."""
-        return sum(map(len, (*self._operations.values(), *(function.done for function in self._functions.values()))))
+    def take(self, lines_count: int | None) -> Iterator[tuple[str, str, bool, list[_Call]]]:
+        """Yield worker, name, whether it is a function, and the complete calls, each once, when they are many.
 
-    def bound(self, lines_count: int) -> None:
-        """Keep what waits for ends within bounds; to be called with the number of lines that were read."""
-        self._lines_count += lines_count
-        if self._lines_count >= _MOST_OPEN_IN_ALL:
+        `lines_count` is that of the lines since the last time; None at the end of the log, which settles all.
+        """
+        functions, transfers = self._functions.values(), self._transfers
+        self._lines_count += lines_count or 0
+        if lines_count is None:
+            for function in functions:
+                function.settle(_MOST_OPEN)
+        elif self._lines_count >= _MOST_OPEN_IN_ALL:
             self._lines_count = 0
-            if sum(function.open_count for function in self._functions.values()) > _MOST_OPEN_IN_ALL:
-                for function in self._functions.values():
+            if sum(function.open_count for function in functions) > _MOST_OPEN_IN_ALL:
+                for function in functions:
                     function.settle_half()
-
-    def settle_all(self) -> None:
-        """Settle all calls that have begun: nothing more will come."""
-        for function in self._functions.values():
-            function.settle(_MOST_OPEN)
-
-    def take(self) -> Iterator[tuple[str, str, bool, list[_Call]]]:
-        """Yield worker, name, whether it is a function, and the complete calls, each once."""
-        operations, self._operations = self._operations, {}
-        for (worker, name), calls in operations.items():
-            yield worker, name, False, calls
-        for (worker, name), function in self._functions.items():
-            if function.done:
-                calls, function.done = function.done, []
-                yield worker, name, True, calls
-
-
-_Part: TypeAlias = tuple[int | None, int, str]
-"""When it ended, how long it took, and of which trace id."""
+        done_count = sum(map(len, transfers.values())) + sum(len(function.done) for function in functions)
+        if lines_count is None or done_count >= _BATCH_CALLS:
+            self._transfers = {}
+            yield from ((worker, name, False, calls) for (worker, name), calls in transfers.items())
+            for (worker, name), function in self._functions.items():
+                if function.done:
+                    calls, function.done = function.done, []
+                    yield worker, name, True, calls
 
 
 class _Function:
-    """One function in one worker. Its parts are numbered as the stages of PIPELINE."""
+    """One function in one worker."""
 
     def __init__(self, notes: Notes) -> None:
         self.done: list[_Call] = []
         self._notes = notes
-        self._starts: list[tuple[int | None, str]] = []
-        self._parts: tuple[list[_Part], list[_Part], list[_Part]] = ([], [], [])
-        self._in_order = [True, True, True]
+        self._waiting: tuple[list[_Part], ...] = ([], [], [], [])
+        self._in_order = [True] * len(self._waiting)
 
-    def begin(self, at_ns: int | None, trace_id: str) -> None:
-        self._starts.append((at_ns, trace_id))
-        if len(self._starts) > _MOST_OPEN:
-            self.settle(_MOST_OPEN // 2)
+    @property
+    def open_count(self) -> int:
+        return sum(map(len, self._waiting))
 
-    def end_part(self, stage: int, part: _Part) -> None:
-        parts, at_ns = self._parts[stage], part[0]
-        if not parts:
-            self._in_order[stage] = at_ns is not None
-        elif at_ns is None or at_ns < (parts[-1][0] or 0):
-            self._in_order[stage] = False
+    def wait(self, what: int, part: _Part) -> None:
+        """Keep a start or a part until the end."""
+        parts, at_ns = self._waiting[what], part[0]
+        if at_ns is None or not parts:
+            self._in_order[what] = at_ns is not None
+        elif at_ns < (parts[-1][0] or 0):
+            self._in_order[what] = False
         parts.append(part)
-        if len(parts) > 2 * _MOST_OPEN:
+        if what == _START and len(parts) > _MOST_OPEN:
+            self.settle(_MOST_OPEN // 2)
+        elif len(parts) > 2 * _MOST_OPEN:
             del parts[:_MOST_OPEN]
 
     def end(self, at_ns: int | None, total_ns: int, trace_id: str, shares: tuple[float, float, float]) -> None:
         """Complete a call: find its start and its parts."""
         begin_ns = None if at_ns is None else at_ns - total_ns
         self._take_start(begin_ns, trace_id)
-        slack_ns = _SLACK_NS + _SHARE_SLACK * total_ns
-        durations = [0, 0, 0]
-        before_ns = at_ns
+        durations, before_ns = [0, 0, 0], at_ns
         for stage in (2, 1, 0):
-            share = shares[stage]
-            part = self._take_part(stage, begin_ns, before_ns, trace_id, share * total_ns, slack_ns)
-            if part is None and not self._starts:  # no other call is under way: the part is its own, the ratio is wrong
-                part = self._take_part(stage, begin_ns, before_ns, trace_id, math.nan, slack_ns)
-            if part is None:
-                durations[stage] = round(share * total_ns) if 0.0 <= share <= _LARGEST_SHARE else 0
-            else:
+            expected_ns, slack_ns = shares[stage] * total_ns, _SLACK_NS + _SHARE_SLACK * total_ns
+            part = self._take_part(stage, trace_id, (begin_ns, before_ns), expected_ns, slack_ns)
+            if part is None and not self._waiting[_START]:  # no other call is under way: it is its own, the ratio wrong
+                part = self._take_part(stage, trace_id, (begin_ns, before_ns), expected_ns, math.inf)
+            if part is not None:
                 durations[stage] = part[1]
                 before_ns = None if part[0] is None else part[0] - part[1]
+            elif 0.0 <= shares[stage] <= _LARGEST_SHARE:
+                durations[stage] = round(expected_ns)
+        get, compute, put = durations
         if total_ns > 0 and abs(sum(shares) - sum(durations) / total_ns) > _SHARES_SLACK:  # False if one is NaN
             self._notes.counts["ratios that do not agree with durations"] += 1
-        begin_ns = UNKNOWN_NS if begin_ns is None else begin_ns
-        self.done.append(_Call(begin_ns, total_ns, (durations[0], durations[1], durations[2])))
+        self.done.append((UNKNOWN_NS if begin_ns is None else begin_ns, total_ns, (get, compute, put), 0, 0))
 
     def _take_start(self, begin_ns: int | None, trace_id: str) -> None:
-        starts = self._starts
-        if begin_ns is not None:
-            for index in range(len(starts) - 1, -1, -1):
-                at_ns, its_id = starts[index]
-                if at_ns is not None and -_SLACK_NS <= at_ns - begin_ns <= _SLACK_NS and its_id == trace_id:
-                    del starts[index]
-                    return
-        if (None, trace_id) in starts:
+        starts = self._waiting[_START]
+        for index in range(len(starts) - 1 if begin_ns is not None else -1, -1, -1):
+            at_ns, _, its_id = starts[index]
+            if at_ns is not None and -_SLACK_NS <= at_ns - (begin_ns or 0) <= _SLACK_NS and its_id == trace_id:
+                del starts[index]
+                return
+        if (None, 0, trace_id) in starts:
             self._notes.counts["calls paired by their order alone"] += trace_id == "N/A"
-            starts.remove((None, trace_id))
+            starts.remove((None, 0, trace_id))
         else:
             self._notes.counts["ends without a start"] += 1
 
     def _take_part(
-        self, stage: int, begin_ns: int | None, before_ns: int | None, trace_id: str, expected_ns: float,
-        slack_ns: float,
-    ) -> _Part | None:  # fmt: skip
+        self, stage: int, trace_id: str, between: tuple[int | None, int | None], expected_ns: float, slack_ns: float
+    ) -> _Part | None:
         """Return the part that ends last before the next one begins, and is as long as its ratio says; or None.
 
-        It lies between `begin_ns` and `before_ns`, None if the log has no times, and takes `expected_ns` give or take
-        `slack_ns`, NaN if the log has no ratio.
+        It lies `between` two times, None if the log has no times, and takes `expected_ns`, NaN if the log has no ratio,
+        give or take `slack_ns`.
         """
-        parts = self._parts[stage]
+        parts, in_order, (begin_ns, before_ns) = self._waiting[stage], self._in_order[stage], between
         if begin_ns is None or before_ns is None:
-            return next((parts.pop(index) for index, part in enumerate(parts) if part[2] == trace_id), None)
+            return self._take_first(stage, trace_id, -math.inf)
         earliest_ns, latest_ns = begin_ns - _SLACK_NS, before_ns + _SLACK_NS
-        in_order = self._in_order[stage]
         best, best_ns = -1, earliest_ns
         for index in range(len(parts) - 1, -1, -1):
             at_ns, duration_ns, its_id = parts[index]
@@ -303,33 +277,29 @@ class _Function:
                     break
         return parts.pop(best) if best >= 0 else None
 
+    def _take_first(self, stage: int, trace_id: str, earliest_ns: float) -> _Part | None:
+        for index, (at_ns, duration_ns, its_id) in enumerate(self._waiting[stage]):
+            if its_id == trace_id and (-math.inf if at_ns is None else at_ns - duration_ns) >= earliest_ns:
+                return self._waiting[stage].pop(index)
+        return None
+
     def settle(self, count: int) -> None:
         """Take the oldest starts to have no end: with a computed part they put nothing, else they are incomplete."""
-        settled, self._starts = self._starts[:count], self._starts[count:]
-        for at_ns, trace_id in settled:
-            compute = None if at_ns is None else self._take_part_after(1, at_ns, trace_id)
+        starts = self._waiting[_START]
+        settled, starts[:] = starts[:count], starts[count:]
+        for at_ns, _, trace_id in settled:
+            compute = None if at_ns is None else self._take_first(1, trace_id, at_ns - _SLACK_NS)
             if at_ns is None or compute is None or compute[0] is None:
                 self._notes.counts["functions without an end"] += 1
                 continue
-            get = self._take_part_after(0, at_ns, trace_id)
+            get = self._take_first(0, trace_id, at_ns - _SLACK_NS)
             self._notes.counts["functions that put nothing"] += 1
-            self.done.append(_Call(at_ns, compute[0] - at_ns, (0 if get is None else get[1], compute[1], 0)))
-
-    def _take_part_after(self, stage: int, begin_ns: int, trace_id: str) -> _Part | None:
-        parts = self._parts[stage]
-        for index, (at_ns, duration_ns, its_id) in enumerate(parts):
-            if its_id == trace_id and at_ns is not None and at_ns - duration_ns >= begin_ns - _SLACK_NS:
-                return parts.pop(index)
-        return None
-
-    @property
-    def open_count(self) -> int:
-        return len(self._starts) + sum(map(len, self._parts))
+            self.done.append((at_ns, compute[0] - at_ns, (get[1] if get else 0, compute[1], 0), 0, 0))
 
     def settle_half(self) -> None:
         """Take the older half of what waits for an end to have none."""
-        self.settle(len(self._starts) // 2)
-        for parts in self._parts:
+        self.settle(len(self._waiting[_START]) // 2)
+        for parts in self._waiting[:_START]:
             del parts[: len(parts) // 2]
 
 
@@ -346,53 +316,52 @@ class TqLog:
 
     def feed(self, lines: Iterable[str], lines_count: int) -> Iterator[Batch]:
         """Yield the calls that lines with a marker complete; `lines_count` includes the foreign lines among them."""
+        read_count, add = 0, self._pairing.add
         for line in lines:
             head, _, messages = line.partition(MARKER)
             worker = self._worker(head) if "pid=" in head else ""
             for message in messages.split(MARKER):
-                self._take(worker, _ANSI.sub("", message) if "\x1b" in message else message)
-        self._pairing.bound(lines_count)
-        if self._pairing.done_count >= _BATCH_CALLS:
-            yield from self._flush()
+                try:
+                    usual = _USUAL_TRACE.fullmatch(message)
+                    event = parse_trace(worker, usual.groups()) if usual else self._parse_unusual(worker, message)
+                except (KeyError, ValueError):
+                    self._notes.damaged(self._source, f"{MARKER}{_ANSI.sub('', message).strip()}")
+                    continue
+                read_count += 1
+                if event is not None:
+                    add(event)
+        self._notes.counts["TQ lines"] += read_count
+        yield from self._batches(lines_count)
 
     def finish(self) -> Iterator[Batch]:
         """Yield what is left, functions without an end included."""
-        self._pairing.settle_all()
-        yield from self._flush()
+        return self._batches(None)
 
     def _worker(self, head: str) -> str:
         """Return the worker that a line's beginning names, as Ray does: `(name pid=1, ip=2)`; empty if none."""
         if (match := _WORKER.search(head)) is None:
             return ""
-        if match[0] not in self._workers:
+        if (worker := self._workers.get(match[1])) is None:
             if len(self._workers) >= _MOST_WORKERS:
                 return "(other workers)"
-            self._workers[match[0]] = f"{match[1]} pid={match[2]}" + (f" ip={match[3]}" if match[3] else "")
-        return self._workers[match[0]]
+            worker = self._workers[match[1]] = match[1].replace(", ip=", " ip=")
+        return worker
 
-    def _take(self, worker: str, message: str) -> None:
-        """Take one message: its kind, `] `, and its fields."""
-        kind, _, body = message.partition("] ")
-        if "[repeated" in body and (match := _REPEATED.search(body)):
+    def _parse_unusual(self, worker: str, message: str) -> Event | None:
+        """Parse one message: its kind, `] `, its fields, and how many such lines Ray left out."""
+        kind, _, body = _ANSI.sub("", message).partition("] ")
+        if match := _REPEATED.search(body):
             self._notes.counts["repeated lines not in the log"] += max(0, min(int(match[1][:9]), 10**9) - 1)
             body = body[: match.start()]
         fields = {(part := field.partition("="))[0]: part[2] for field in body.rstrip().split(" | ")}
-        try:
-            event = parse_event(worker, kind, fields)
-        except (KeyError, ValueError, OverflowError):
-            self._notes.damaged(self._source, f"{MARKER}{message.strip()}")
-            return
-        self._notes.counts["TQ lines"] += 1
-        if event is not None:
-            self._pairing.add(event)
+        return parse_event(worker, kind, fields)
 
-    def _flush(self) -> Iterator[Batch]:
-        for worker, method, is_function, calls in self._pairing.take():
+    def _batches(self, lines_count: int | None) -> Iterator[Batch]:
+        for worker, method, is_function, calls in self._pairing.take(lines_count):
             key = ("functions" if is_function else "transfers", worker)
             segment = self._segments.setdefault(key, Segment(self._source, key[0], worker=worker))
-            begin_ns, total_ns, parts_ns, sent_bytes, recv_bytes = (
-                np.array(column, np.int64) for column in zip(*calls, strict=True)
-            )
+            columns = [np.array(column, np.int64) for column in zip(*calls, strict=True)]
+            begin_ns, total_ns, parts_ns, sent_bytes, recv_bytes = columns
             stages, stage_ns = (PIPELINE.stages, parts_ns) if is_function else (("transfer",), total_ns[:, None])
             zeros = np.zeros(len(calls), np.int64)
             ids = np.arange(len(calls), dtype=np.int64) + self._calls_count + 1
