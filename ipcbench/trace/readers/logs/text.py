@@ -41,7 +41,7 @@ def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
             else:
                 notes.foreign_count += len(lines) - len(marked)
             count += len(lines)
-    yield from tq.finish()
+    yield from tq.feed([], None)
 
 
 def _blocks(path: Path, notes: Notes) -> Iterator[bytes]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -36,8 +38,6 @@ _USUAL_TRACE = re.compile(
 
 _START = 3
 _WAITING = {"GET_END": 0, "COMPUTE_END": 1, "PUT_END": 2, "FUNCTION_START": _START}
-"""What waits for the end of a function; the parts are numbered as the stages of PIPELINE."""
-
 _IGNORED = {"GET_START", "COMPUTE_START", "PUT_START", "TQ_CLIENT_GET_START"}
 _NO_SHARES = (math.nan, math.nan, math.nan)
 _SLACK_NS = 2_000  # times are printed to a microsecond, each rounded by itself
@@ -91,10 +91,11 @@ def parse_event(worker: str, kind: str, fields: dict[str, str]) -> Event | None:
 def parse_trace(worker: str, values: Sequence[str | None]) -> Event | None:
     """Return what the values of `_TRACE_FIELDS` say, as `parse_event` does; None stands for a missing one."""
     trace_id, func, stage, duration, total_duration, *ratios, timestamp = values
-    at_ns = None if timestamp is None else _ns(timestamp)
-    stage = (stage or "").strip()
+    at_ns, stage = None if timestamp is None else _ns(timestamp), (stage or "").strip()
     if stage in _IGNORED:
         return None
+    if func is None or (stage not in _WAITING and stage != "FUNCTION_END"):
+        raise ValueError(stage)
     duration_ns, shares = 0, _NO_SHARES
     if stage == "FUNCTION_END":
         duration_ns = _duration_ns(total_duration)
@@ -102,8 +103,6 @@ def parse_trace(worker: str, values: Sequence[str | None]) -> Event | None:
         shares = (get, compute, put)
     elif stage != "FUNCTION_START":
         duration_ns = _duration_ns(duration)
-    if func is None or (stage not in _WAITING and stage != "FUNCTION_END"):
-        raise ValueError(stage)
     trace_id = "N/A" if trace_id is None else trace_id[:_LONGEST_TRACE_ID]
     return stage, worker, func[:_LONGEST_NAME], trace_id, at_ns, duration_ns, shares, 0
 
@@ -129,15 +128,15 @@ def _bytes(mib: str) -> float:
     raise ValueError(mib)
 
 
+@dataclass(slots=True)
 class CallPairing:
     """Pairs the events of one log into calls."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
-        self._functions: dict[tuple[str, str], _Function] = {}
-        self._transfers: dict[tuple[str, str], list[_Call]] = {}
-        self._sizes: dict[str, list[int]] = {}
-        self._lines_count = 0
+    notes: Notes
+    _functions: dict[tuple[str, str], _Function] = field(default_factory=dict)
+    _transfers: dict[tuple[str, str], list[_Call]] = field(default_factory=dict)
+    _sizes: dict[str, deque[int]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=_MOST_SIZES)))
+    _lines_count: int = 0
 
     def add(self, event: Event) -> None:
         """Take an event; it may complete a call."""
@@ -147,14 +146,12 @@ class CallPairing:
         elif stage == "FUNCTION_END":
             self._function(worker, name).end(at_ns, duration_ns, trace_id, shares)
         elif stage == "SIZE":
-            sizes = self._sizes.setdefault(worker, [])
-            sizes.append(size_bytes)
-            del sizes[:-_MOST_SIZES]
+            self._sizes[worker].append(size_bytes)
         else:
             sent_bytes = 0
             if stage == "TQ_CLIENT_PUT_END":
-                sizes = self._sizes.get(worker, [])
-                sent_bytes, size_bytes = (sizes.pop(0) if sizes else 0) or size_bytes, 0
+                sizes = self._sizes[worker]
+                sent_bytes, size_bytes = (sizes.popleft() if sizes else 0) or size_bytes, 0
             key = (worker, name)
             if key not in self._transfers and len(self._transfers) >= _MOST_OPERATIONS:
                 key = ("", "(other operations)")
@@ -164,7 +161,7 @@ class CallPairing:
     def _function(self, worker: str, name: str) -> _Function:
         if (function := self._functions.get((worker, name))) is None:
             key = (worker, name) if len(self._functions) < _MOST_FUNCTIONS else ("", "(other functions)")
-            function = self._functions.setdefault(key, _Function(self._notes))
+            function = self._functions.setdefault(key, _Function(self.notes))
         return function
 
     def take(self, lines_count: int | None) -> Iterator[tuple[str, str, bool, list[_Call]]]:
@@ -179,7 +176,7 @@ class CallPairing:
                 function.settle(_MOST_OPEN)
         elif self._lines_count >= _MOST_OPEN_IN_ALL:
             self._lines_count = 0
-            if sum(function.open_count for function in functions) > _MOST_OPEN_IN_ALL:
+            if sum(len(parts) for function in functions for parts in function.waiting) > _MOST_OPEN_IN_ALL:
                 for function in functions:
                     function.settle_half()
         done_count = sum(map(len, transfers.values())) + sum(len(function.done) for function in functions)
@@ -192,26 +189,20 @@ class CallPairing:
                     yield worker, name, True, calls
 
 
+@dataclass(slots=True)
 class _Function:
-    """One function in one worker."""
+    """One function in one worker. Its parts are numbered as the stages of PIPELINE; behind them are its starts."""
 
-    def __init__(self, notes: Notes) -> None:
-        self.done: list[_Call] = []
-        self._notes = notes
-        self._waiting: tuple[list[_Part], ...] = ([], [], [], [])
-        self._in_order = [True] * len(self._waiting)
-
-    @property
-    def open_count(self) -> int:
-        return sum(map(len, self._waiting))
+    notes: Notes
+    done: list[_Call] = field(default_factory=list)
+    waiting: tuple[list[_Part], ...] = field(default_factory=lambda: ([], [], [], []))
+    in_order: list[bool] = field(default_factory=lambda: [True] * 4)
 
     def wait(self, what: int, part: _Part) -> None:
         """Keep a start or a part until the end."""
-        parts, at_ns = self._waiting[what], part[0]
-        if at_ns is None or not parts:
-            self._in_order[what] = at_ns is not None
-        elif at_ns < (parts[-1][0] or 0):
-            self._in_order[what] = False
+        parts, at_ns = self.waiting[what], part[0]
+        if at_ns is None or not parts or at_ns < (parts[-1][0] or 0):
+            self.in_order[what] = at_ns is not None and not parts
         parts.append(part)
         if what == _START and len(parts) > _MOST_OPEN:
             self.settle(_MOST_OPEN // 2)
@@ -226,7 +217,7 @@ class _Function:
         for stage in (2, 1, 0):
             expected_ns, slack_ns = shares[stage] * total_ns, _SLACK_NS + _SHARE_SLACK * total_ns
             part = self._take_part(stage, trace_id, (begin_ns, before_ns), expected_ns, slack_ns)
-            if part is None and not self._waiting[_START]:  # no other call is under way: it is its own, the ratio wrong
+            if part is None and not self.waiting[_START]:  # no other call is under way: it is its own, the ratio wrong
                 part = self._take_part(stage, trace_id, (begin_ns, before_ns), expected_ns, math.inf)
             if part is not None:
                 durations[stage] = part[1]
@@ -235,21 +226,22 @@ class _Function:
                 durations[stage] = round(expected_ns)
         get, compute, put = durations
         if total_ns > 0 and abs(sum(shares) - sum(durations) / total_ns) > _SHARES_SLACK:  # False if one is NaN
-            self._notes.counts["ratios that do not agree with durations"] += 1
+            self.notes.counts["ratios that do not agree with durations"] += 1
         self.done.append((UNKNOWN_NS if begin_ns is None else begin_ns, total_ns, (get, compute, put), 0, 0))
 
     def _take_start(self, begin_ns: int | None, trace_id: str) -> None:
-        starts = self._waiting[_START]
-        for index in range(len(starts) - 1 if begin_ns is not None else -1, -1, -1):
-            at_ns, _, its_id = starts[index]
-            if at_ns is not None and -_SLACK_NS <= at_ns - (begin_ns or 0) <= _SLACK_NS and its_id == trace_id:
-                del starts[index]
-                return
+        starts = self.waiting[_START]
+        if begin_ns is not None:
+            for index in range(len(starts) - 1, -1, -1):
+                at_ns, _, its_id = starts[index]
+                if at_ns is not None and -_SLACK_NS <= at_ns - begin_ns <= _SLACK_NS and its_id == trace_id:
+                    del starts[index]
+                    return
         if (None, 0, trace_id) in starts:
-            self._notes.counts["calls paired by their order alone"] += trace_id == "N/A"
+            self.notes.counts["calls paired by their order alone"] += trace_id == "N/A"
             starts.remove((None, 0, trace_id))
         else:
-            self._notes.counts["ends without a start"] += 1
+            self.notes.counts["ends without a start"] += 1
 
     def _take_part(
         self, stage: int, trace_id: str, between: tuple[int | None, int | None], expected_ns: float, slack_ns: float
@@ -259,47 +251,43 @@ class _Function:
         It lies `between` two times, None if the log has no times, and takes `expected_ns`, NaN if the log has no ratio,
         give or take `slack_ns`.
         """
-        parts, in_order, (begin_ns, before_ns) = self._waiting[stage], self._in_order[stage], between
+        parts, in_order, (begin_ns, before_ns) = self.waiting[stage], self.in_order[stage], between
         if begin_ns is None or before_ns is None:
             return self._take_first(stage, trace_id, -math.inf)
         earliest_ns, latest_ns = begin_ns - _SLACK_NS, before_ns + _SLACK_NS
         best, best_ns = -1, earliest_ns
         for index in range(len(parts) - 1, -1, -1):
             at_ns, duration_ns, its_id = parts[index]
-            if at_ns is None:
-                continue
-            if at_ns < earliest_ns and in_order:
-                break
-            inside = best_ns < at_ns <= latest_ns and at_ns - duration_ns >= earliest_ns
+            inside = at_ns is not None and best_ns < at_ns <= latest_ns and at_ns - duration_ns >= earliest_ns
             if inside and its_id == trace_id and not abs(duration_ns - expected_ns) > slack_ns:  # True for NaN
-                best, best_ns = index, at_ns
-                if in_order:
-                    break
+                best, best_ns = index, at_ns or 0
+            if in_order and (best >= 0 or (at_ns or 0) < earliest_ns):
+                break
         return parts.pop(best) if best >= 0 else None
 
     def _take_first(self, stage: int, trace_id: str, earliest_ns: float) -> _Part | None:
-        for index, (at_ns, duration_ns, its_id) in enumerate(self._waiting[stage]):
+        for index, (at_ns, duration_ns, its_id) in enumerate(self.waiting[stage]):
             if its_id == trace_id and (-math.inf if at_ns is None else at_ns - duration_ns) >= earliest_ns:
-                return self._waiting[stage].pop(index)
+                return self.waiting[stage].pop(index)
         return None
 
     def settle(self, count: int) -> None:
         """Take the oldest starts to have no end: with a computed part they put nothing, else they are incomplete."""
-        starts = self._waiting[_START]
+        starts = self.waiting[_START]
         settled, starts[:] = starts[:count], starts[count:]
         for at_ns, _, trace_id in settled:
             compute = None if at_ns is None else self._take_first(1, trace_id, at_ns - _SLACK_NS)
             if at_ns is None or compute is None or compute[0] is None:
-                self._notes.counts["functions without an end"] += 1
+                self.notes.counts["functions without an end"] += 1
                 continue
             get = self._take_first(0, trace_id, at_ns - _SLACK_NS)
-            self._notes.counts["functions that put nothing"] += 1
+            self.notes.counts["functions that put nothing"] += 1
             self.done.append((at_ns, compute[0] - at_ns, (get[1] if get else 0, compute[1], 0), 0, 0))
 
     def settle_half(self) -> None:
         """Take the older half of what waits for an end to have none."""
-        self.settle(len(self._waiting[_START]) // 2)
-        for parts in self._waiting[:_START]:
+        self.settle(len(self.waiting[_START]) // 2)
+        for parts in self.waiting[:_START]:
             del parts[: len(parts) // 2]
 
 
@@ -307,15 +295,17 @@ class TqLog:
     """The state of reading one log: its workers, and events that are not yet calls."""
 
     def __init__(self, source: str, notes: Notes) -> None:
-        self._source = source
-        self._notes = notes
+        self.source, self.notes = source, notes
         self._pairing = CallPairing(notes)
         self._workers: dict[str, str] = {}
         self._segments: dict[tuple[str, str], Segment] = {}
         self._calls_count = 0
 
-    def feed(self, lines: Iterable[str], lines_count: int) -> Iterator[Batch]:
-        """Yield the calls that lines with a marker complete; `lines_count` includes the foreign lines among them."""
+    def feed(self, lines: Iterable[str], lines_count: int | None) -> Iterator[Batch]:
+        """Yield the calls that lines with a marker complete; `lines_count` includes the foreign lines among them.
+
+        None stands for the end of the log: what is left is yielded, functions without an end included.
+        """
         read_count, add = 0, self._pairing.add
         for line in lines:
             head, _, messages = line.partition(MARKER)
@@ -325,33 +315,27 @@ class TqLog:
                     usual = _USUAL_TRACE.fullmatch(message)
                     event = parse_trace(worker, usual.groups()) if usual else self._parse_unusual(worker, message)
                 except (KeyError, ValueError):
-                    self._notes.damaged(self._source, f"{MARKER}{_ANSI.sub('', message).strip()}")
+                    self.notes.damaged(self.source, f"{MARKER}{_ANSI.sub('', message).strip()}")
                     continue
                 read_count += 1
                 if event is not None:
                     add(event)
-        self._notes.counts["TQ lines"] += read_count
+        self.notes.counts["TQ lines"] += read_count
         yield from self._batches(lines_count)
-
-    def finish(self) -> Iterator[Batch]:
-        """Yield what is left, functions without an end included."""
-        return self._batches(None)
 
     def _worker(self, head: str) -> str:
         """Return the worker that a line's beginning names, as Ray does: `(name pid=1, ip=2)`; empty if none."""
         if (match := _WORKER.search(head)) is None:
             return ""
-        if (worker := self._workers.get(match[1])) is None:
-            if len(self._workers) >= _MOST_WORKERS:
-                return "(other workers)"
-            worker = self._workers[match[1]] = match[1].replace(", ip=", " ip=")
-        return worker
+        if (name := match[1]) not in self._workers and len(self._workers) < _MOST_WORKERS:
+            self._workers[name] = name.replace(", ip=", " ip=")
+        return self._workers.get(name, "(other workers)")
 
     def _parse_unusual(self, worker: str, message: str) -> Event | None:
-        """Parse one message: its kind, `] `, its fields, and how many such lines Ray left out."""
-        kind, _, body = _ANSI.sub("", message).partition("] ")
-        if match := _REPEATED.search(body):
-            self._notes.counts["repeated lines not in the log"] += max(0, min(int(match[1][:9]), 10**9) - 1)
+        """Parse one message: its kind, `] `, its fields, and how many such lines Ray left out, which are counted."""
+        kind, _, body = (_ANSI.sub("", message) if "\x1b" in message else message).partition("] ")
+        if "[repeated" in body and (match := _REPEATED.search(body)):
+            self.notes.counts["repeated lines not in the log"] += max(0, min(int(match[1][:9]), 10**9) - 1)
             body = body[: match.start()]
         fields = {(part := field.partition("="))[0]: part[2] for field in body.rstrip().split(" | ")}
         return parse_event(worker, kind, fields)
@@ -359,7 +343,7 @@ class TqLog:
     def _batches(self, lines_count: int | None) -> Iterator[Batch]:
         for worker, method, is_function, calls in self._pairing.take(lines_count):
             key = ("functions" if is_function else "transfers", worker)
-            segment = self._segments.setdefault(key, Segment(self._source, key[0], worker=worker))
+            segment = self._segments.setdefault(key, Segment(self.source, key[0], worker=worker))
             columns = [np.array(column, np.int64) for column in zip(*calls, strict=True)]
             begin_ns, total_ns, parts_ns, sent_bytes, recv_bytes = columns
             stages, stage_ns = (PIPELINE.stages, parts_ns) if is_function else (("transfer",), total_ns[:, None])

@@ -67,7 +67,7 @@ class ZmqLog:
                 try:
                     values += list(map(float, words[2 + surplus :]))
                 except ValueError:
-                    self._damaged(line, number)
+                    self.notes.damaged(f"{self.source}:{number}", line.strip())
                 else:
                     name = " ".join(words[1 : 2 + surplus]) if surplus else words[1]
                     heads.append((int(words[0][:_MOST_ID_DIGITS]), name[:_LONGEST_NAME]))
@@ -78,9 +78,6 @@ class ZmqLog:
                 self._take_other(line, words, number)
         if heads:
             yield from self._accept(heads, values)
-
-    def _damaged(self, line: str, number: int) -> None:
-        self.notes.damaged(f"{self.source}:{number}", line.strip())
 
     def _take_other(self, line: str, words: list[str], number: int) -> None:
         """Take a line that is not a row."""
@@ -99,7 +96,7 @@ class ZmqLog:
         elif words == ["..."]:
             self.notes.counts["left out by an ellipsis"] += 1
         elif self.width:
-            self._damaged(line, number)
+            self.notes.damaged(f"{self.source}:{number}", line.strip())
         else:
             self.notes.foreign_count += 1
 
@@ -112,14 +109,19 @@ class ZmqLog:
             self.notes.damaged(f"{self.source}:{number}", f"unknown columns: {' '.join(names)}")
 
     def _take_value(self, claim: Claim, line: str, number: int, match: re.Match[str]) -> None:
-        name, text = printable(match[1].strip()), match[2]
-        if text is None:
+        name = printable(match[1].strip())
+        if match[2] is None:
             self._section = name
-        elif "." in text.replace(".", "", 1) or not math.isfinite(float(text)):
-            self._damaged(line, number)
+            return
+        section = f"{self._section}: " if line[0].isspace() and self._section else ""
+        try:
+            value = float(match[2])
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            self.notes.damaged(f"{self.source}:{number}", line.strip())
         elif len(claim.values) < _MOST_VALUES:
-            section = f"{self._section}: " if line[0].isspace() and self._section else ""
-            claim.values[section + name] = float(text)
+            claim.values[section + name] = value
 
     def _accept(self, heads: list[tuple[int, str]], values: list[float]) -> Iterator[Batch]:
         """Yield the rows whose times and sizes can be kept, those of one client together."""
