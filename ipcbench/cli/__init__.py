@@ -58,7 +58,7 @@ class _Commands(click.Group):
     """The commands; each is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return [*_COMMANDS]  # importing the module `list` replaces the built-in name here
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
