@@ -116,3 +116,10 @@ def test_progress_on_a_terminal_is_a_bar_and_its_colour_can_be_forbidden(
     for words in ("3/40", "shm dict 10 paced  p50 14.2 µs", "warning: zmq failed: [why]"):
         assert words in text
     assert ("\x1b[33m" in text) == colour
+
+
+def test_help_after_list_in_one_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """Importing the module `ipcbench.cli.list` hides the built-in of that name in its package."""
+    assert main(["list", "--help"]) == 0
+    assert main(["--help"]) == 0
+    assert "recommend" in capsys.readouterr().out
