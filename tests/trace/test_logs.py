@@ -70,6 +70,15 @@ def test_two_clients_in_one_log_are_kept_apart(tmp_path: Path) -> None:
     assert {(segment, name) for segment, _, name, _ in calls(batches)} == {("segment 1", "A"), ("segment 2", "B")}
 
 
+def test_a_restart_that_lives_longer_keeps_its_own_calls(tmp_path: Path) -> None:
+    text = head(V1) + "".join(v1_row(number, "first") for number in range(1, 4))
+    text += "".join(v1_row(number, "second") for number in range(1, 9))
+    batches, _ = read(tmp_path / "x.log", text)
+    assert {(segment, name) for segment, _, name, _ in calls(batches)} == {
+        ("segment 1", "first"), ("segment 2", "second"),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("shared", ["N/A", "0af7651916cd43dd"])
 def test_ten_calls_of_one_trace_id_are_ten_calls(tmp_path: Path, shared: str) -> None:
     lines = [line for number in range(10) for line in tq_call(100.0 + number, (0.1, 0.5, 0.2), "f", shared)]

@@ -24,7 +24,7 @@ COUNTS: Final = {
 """Keys of Notes.counts that are shown."""
 
 SAYINGS: Final = {
-    r"a line of more than ([\d,]+) bytes": r"一行超过 \1 字节",
+    r"a line of more than ([\d,]+) characters": r"一行超过 \1 个字符",
     r"the compressed file is damaged: .*?(?=;|$)": "压缩文件已损坏",
     r"the compressed file breaks off": "压缩文件不完整",
     r"\bid (\d+): a time or size that is no number": r"编号 \1：时间或大小不是数",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from ipcbench.trace.readers.batch import Batch, Notes
@@ -13,8 +15,8 @@ from ipcbench.trace.readers.logs.tq_log import MARKER, TqLog
 from ipcbench.trace.readers.logs.zmq_log import ZmqLog
 from ipcbench.util.files import as_store_errors
 
-_BLOCK_BYTES = 2**19
-_LONGEST_LINE_BYTES = 2**16
+_BLOCK_LINES = 2048
+_LONGEST_LINE = 2**16  # characters
 _GZIP_MAGIC = b"\x1f\x8b"
 _ROTATED = re.compile(r"(.*?)(?:\.(\d{1,9}))?(?:\.gz)?")
 
@@ -28,51 +30,33 @@ def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
     source = str(paths[-1])
     zmq, tq = ZmqLog(source, notes), TqLog(source, notes)
     for path in paths:
-        count = 0
-        for block in _blocks(path, notes):
-            lines = block.decode("utf-8", "replace").split("\n")
+        count, unread = 0, _lines(path, notes)
+        while lines := list(islice(unread, _BLOCK_LINES)):
             notes.lines_count += len(lines)
             marked = [line for line in lines if MARKER in line]
             if marked:
-                yield from tq.feed(marked, len(lines))
+                yield from tq.feed(marked)
                 lines = ["" if MARKER in line else line for line in lines]
             if zmq.width or any("ID" in line or "ZeroMQ" in line for line in lines):
                 yield from zmq.feed(enumerate(lines, count + 1))
             else:
                 notes.foreign_count += len(lines) - len(marked)
             count += len(lines)
-    yield from tq.feed([], None)
+    yield from tq.feed([], is_end=True)
 
 
-def _blocks(path: Path, notes: Notes) -> Iterator[bytes]:
-    """Yield the lines of a file, some thousand at a time; a line of more than 64 KiB is damaged.
-
-    A block does not end with a newline, and has no carriage returns before newlines.
-    """
-    rest, too_long = b"", False
-    for index, piece in enumerate(_pieces(path, notes)):
-        data = piece if index else piece.removeprefix(b"\xef\xbb\xbf")
-        if too_long:
-            _, newline, data = data.partition(b"\n")
-            too_long = not newline
-        whole, newline, rest = (rest + data).rpartition(b"\n")
-        if newline:
-            yield whole.replace(b"\r\n", b"\n").removesuffix(b"\r") if b"\r" in whole else whole
-        if len(rest) > _LONGEST_LINE_BYTES:
-            notes.damaged(str(path), f"a line of more than {_LONGEST_LINE_BYTES:,} bytes")
-            rest, too_long = b"", True
-    if rest:
-        yield rest
-
-
-def _pieces(path: Path, notes: Notes) -> Iterator[bytes]:
-    """Yield the content of a file, decompressed if needed, at most a block at a time."""
+def _lines(path: Path, notes: Notes) -> Iterator[str]:
+    """Yield the lines of a file, decompressed if needed, without their ends; a line of 64 Ki characters is damaged."""
     with as_store_errors(path), path.open("rb") as file:
-        is_packed = file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
-        read = gzip.GzipFile(fileobj=file).read1 if is_packed else file.read
+        content = gzip.GzipFile(fileobj=file) if file.peek(2).startswith(_GZIP_MAGIC) else file
+        text = io.TextIOWrapper(content, "utf-8-sig", "replace", newline="\n")
         try:
-            while piece := read(_BLOCK_BYTES):
-                yield piece
+            while line := text.readline(_LONGEST_LINE):
+                if is_too_long := len(line) == _LONGEST_LINE:
+                    notes.damaged(str(path), f"a line of more than {_LONGEST_LINE:,} characters")
+                while len(line) == _LONGEST_LINE and line[-1] != "\n":
+                    line = text.readline(_LONGEST_LINE)
+                yield "" if is_too_long else line.rstrip("\r\n")
         except EOFError:
             notes.damaged(str(path), "the compressed file breaks off")
         except (gzip.BadGzipFile, zlib.error) as error:

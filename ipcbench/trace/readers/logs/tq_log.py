@@ -27,8 +27,8 @@ _WORKER = re.compile(r"\((\S{1,100} pid=\d{1,20}(?:, ip=[\w.:]{1,100})?)\)")
 _DURATION = re.compile(r"(-?[\d.]+(?:[eE][-+]?\d+)?)\s*(s|ms|us|µs)?")
 _UNIT_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "µs": 1e3, None: 1e9}
 
-_RATIOS = ("get_ratio", "compute_ratio", "put_ratio")
-_TRACE_FIELDS = ("trace_id", "func", "stage", "duration", "total_duration", *_RATIOS, "timestamp")
+_TRACE_FIELDS = ("trace_id", "func", "stage", "duration", "total_duration", "get_ratio", "compute_ratio", "put_ratio",
+                 "timestamp")  # fmt: skip
 _USUAL_TRACE = re.compile(
     r"TRACE\] trace_id=<> \| func=<> \| (?:pid=\d+ \| )?stage=<>(?: \| duration=<>| \| total_duration=<> \| "
     r"get_ratio=<> \| compute_ratio=<> \| put_ratio=<>| \| batch_size=\d+|) \| timestamp=([0-9.]+)"
@@ -136,7 +136,6 @@ class CallPairing:
     _functions: dict[tuple[str, str], _Function] = field(default_factory=dict)
     _transfers: dict[tuple[str, str], list[_Call]] = field(default_factory=dict)
     _sizes: dict[str, deque[int]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=_MOST_SIZES)))
-    _lines_count: int = 0
 
     def add(self, event: Event) -> None:
         """Take an event; it may complete a call."""
@@ -164,24 +163,18 @@ class CallPairing:
             function = self._functions.setdefault(key, _Function(self.notes))
         return function
 
-    def take(self, lines_count: int | None) -> Iterator[tuple[str, str, bool, list[_Call]]]:
-        """Yield worker, name, whether it is a function, and the complete calls, each once, when they are many.
-
-        `lines_count` is that of the lines since the last time; None at the end of the log, which settles all.
-        """
-        functions, transfers = self._functions.values(), self._transfers
-        self._lines_count += lines_count or 0
-        if lines_count is None:
+    def take(self, is_end: bool) -> Iterator[tuple[str, str, bool, list[_Call]]]:
+        """Yield worker, name, whether it is a function, and its complete calls, when they are many or all is read."""
+        functions = self._functions.values()
+        if is_end:
             for function in functions:
                 function.settle(_MOST_OPEN)
-        elif self._lines_count >= _MOST_OPEN_IN_ALL:
-            self._lines_count = 0
-            if sum(len(parts) for function in functions for parts in function.waiting) > _MOST_OPEN_IN_ALL:
-                for function in functions:
-                    function.settle_half()
-        done_count = sum(map(len, transfers.values())) + sum(len(function.done) for function in functions)
-        if lines_count is None or done_count >= _BATCH_CALLS:
-            self._transfers = {}
+        elif sum(len(parts) for function in functions for parts in function.waiting) > _MOST_OPEN_IN_ALL:
+            for function in functions:
+                function.settle_half()
+        done_count = sum(map(len, self._transfers.values())) + sum(len(function.done) for function in functions)
+        if is_end or done_count >= _BATCH_CALLS:
+            transfers, self._transfers = self._transfers, {}
             yield from ((worker, name, False, calls) for (worker, name), calls in transfers.items())
             for (worker, name), function in self._functions.items():
                 if function.done:
@@ -248,8 +241,7 @@ class _Function:
     ) -> _Part | None:
         """Return the part that ends last before the next one begins, and is as long as its ratio says; or None.
 
-        It lies `between` two times, None if the log has no times, and takes `expected_ns`, NaN if the log has no ratio,
-        give or take `slack_ns`.
+        It lies `between` two times, None if not logged, and takes `expected_ns` ± `slack_ns`, NaN if not logged.
         """
         parts, in_order, (begin_ns, before_ns) = self.waiting[stage], self.in_order[stage], between
         if begin_ns is None or before_ns is None:
@@ -297,15 +289,12 @@ class TqLog:
     def __init__(self, source: str, notes: Notes) -> None:
         self.source, self.notes = source, notes
         self._pairing = CallPairing(notes)
-        self._workers: dict[str, str] = {}
+        self._workers: set[str] = set()
         self._segments: dict[tuple[str, str], Segment] = {}
         self._calls_count = 0
 
-    def feed(self, lines: Iterable[str], lines_count: int | None) -> Iterator[Batch]:
-        """Yield the calls that lines with a marker complete; `lines_count` includes the foreign lines among them.
-
-        None stands for the end of the log: what is left is yielded, functions without an end included.
-        """
+    def feed(self, lines: Iterable[str], is_end: bool = False) -> Iterator[Batch]:
+        """Yield the calls that lines with a marker complete; at the end of the log also functions without an end."""
         read_count, add = 0, self._pairing.add
         for line in lines:
             head, _, messages = line.partition(MARKER)
@@ -321,15 +310,14 @@ class TqLog:
                 if event is not None:
                     add(event)
         self.notes.counts["TQ lines"] += read_count
-        yield from self._batches(lines_count)
+        yield from self._batches(is_end)
 
     def _worker(self, head: str) -> str:
         """Return the worker that a line's beginning names, as Ray does: `(name pid=1, ip=2)`; empty if none."""
-        if (match := _WORKER.search(head)) is None:
-            return ""
-        if (name := match[1]) not in self._workers and len(self._workers) < _MOST_WORKERS:
-            self._workers[name] = name.replace(", ip=", " ip=")
-        return self._workers.get(name, "(other workers)")
+        name = match[1].replace(", ip=", " ip=") if (match := _WORKER.search(head)) else ""
+        if len(self._workers) < _MOST_WORKERS:
+            self._workers.add(name)
+        return name if name in self._workers else "(other workers)"
 
     def _parse_unusual(self, worker: str, message: str) -> Event | None:
         """Parse one message: its kind, `] `, its fields, and how many such lines Ray left out, which are counted."""
@@ -337,14 +325,14 @@ class TqLog:
         if "[repeated" in body and (match := _REPEATED.search(body)):
             self.notes.counts["repeated lines not in the log"] += max(0, min(int(match[1][:9]), 10**9) - 1)
             body = body[: match.start()]
-        fields = {(part := field.partition("="))[0]: part[2] for field in body.rstrip().split(" | ")}
+        fields = {(part := text.partition("="))[0]: part[2] for text in body.rstrip().split(" | ")}
         return parse_event(worker, kind, fields)
 
-    def _batches(self, lines_count: int | None) -> Iterator[Batch]:
-        for worker, method, is_function, calls in self._pairing.take(lines_count):
+    def _batches(self, is_end: bool) -> Iterator[Batch]:
+        for worker, method, is_function, calls in self._pairing.take(is_end):
             key = ("functions" if is_function else "transfers", worker)
             segment = self._segments.setdefault(key, Segment(self.source, key[0], worker=worker))
-            columns = [np.array(column, np.int64) for column in zip(*calls, strict=True)]
+            columns = (np.array(column, np.int64) for column in zip(*calls, strict=True))
             begin_ns, total_ns, parts_ns, sent_bytes, recv_bytes = columns
             stages, stage_ns = (PIPELINE.stages, parts_ns) if is_function else (("transfer",), total_ns[:, None])
             zeros = np.zeros(len(calls), np.int64)

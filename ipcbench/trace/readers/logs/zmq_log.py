@@ -14,8 +14,7 @@ from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Notes, Segmen
 from ipcbench.trace.schema import CLIENT, RPC
 
 _LONGEST_NAME, _MOST_ID_DIGITS = 128, 18
-_MOST_SEGMENTS, _MOST_CLAIMS, _MOST_VALUES, _MOST_EXPECTED, _MOST_WAITING = 500, 100, 200, 1000, 20
-"""Segments kept apart, summaries, values in one, ids that some client writes next, and clients that write the same."""
+_MOST_CLIENTS, _MOST_CLAIMS, _MOST_VALUES = 500, 100, 200  # clients kept apart, summaries, values in one
 
 _TITLE = re.compile(r"ZeroMQ Performance Log.*?- Transport:\s*(.*)")
 _ORDERED = re.compile(r"ZeroMQ|ID\s|SUMMARY")
@@ -45,10 +44,11 @@ class ZmqLog:
     width: int = 0  # words in a row; 0 until a header was seen
     _columns: dict[str, int] = field(default_factory=dict)
     _transport: str = ""
-    _segments_count: int = 0
-    _current: Segment | None = None
-    _expected: dict[int, list[Segment]] = field(default_factory=dict)
-    _last_id: int = 0
+    _clients: list[Segment] = field(default_factory=list)
+    _next_ids: dict[int, int] = field(default_factory=dict)  # of each client, by its number
+    _silent: set[int] = field(default_factory=set)  # clients since the last began, which may be their restart
+    _current: int = 0
+    _last_id: int = 0  # of the current client
     _claim: Claim | None = None
     _section: str = ""
 
@@ -86,7 +86,7 @@ class ZmqLog:
         elif words[:2] == ["ID", "Method"]:
             self._take_header(line, number)
         elif words[0] == "SUMMARY":
-            self._claim, self._section = Claim(self._current, {}), ""
+            self._claim, self._section = Claim(self._clients[self._current] if self._clients else None, {}), ""
             if len(self.notes.claims) < _MOST_CLAIMS:
                 self.notes.claims.append(self._claim)
         elif set(line.strip()) == {"="} and len(words[0]) >= 20:
@@ -128,56 +128,35 @@ class ZmqLog:
         table = np.array(values).reshape(len(heads), -1)
         used = [index for name, index in self._columns.items() if name != "throughput"]
         keep = np.all(np.abs(table[:, used]) < _LARGEST / 1e6, axis=1)  # False for NaN too
-        for index in np.flatnonzero(~keep).tolist():
-            self.notes.damaged(self.source, f"id {heads[index][0]}: a time or size that is no number")
-        kept = np.flatnonzero(keep).tolist()
-        if not kept:
-            return
-        self._claim = None
-        ids, first = [heads[index][0] for index in kept], self._last_id + 1
-        owners: dict[Segment, list[int]] = {}
-        if self._current is not None and ids == list(range(first, first + len(ids))):
-            self._forget(first, self._current)
-            self._expected.setdefault(ids[-1] + 1, []).append(self._current)
-            self._last_id = ids[-1]
-            owners[self._current] = kept
-        else:
-            for number, index in zip(ids, kept, strict=True):
-                owners.setdefault(self._owner(number), []).append(index)
-        for segment, chosen in owners.items():
-            yield self._batch(segment, [heads[index] for index in chosen], table[chosen])
+        owners: dict[int, list[int]] = {}
+        for index, is_kept in enumerate(keep.tolist()):
+            if is_kept:
+                self._claim = None
+                owners.setdefault(self._owner(heads[index][0]), []).append(index)
+            else:
+                self.notes.damaged(self.source, f"id {heads[index][0]}: a time or size that is no number")
+        for client, chosen in owners.items():
+            yield self._batch(self._clients[client], [heads[index] for index in chosen], table[chosen])
 
-    def _owner(self, number: int) -> Segment:
-        """Return the client that wrote a row: the one whose next id it is, else the current one, or a new one."""
-        waiting = self._expected.get(number, []) if number != 1 else []
-        if waiting:
-            segment = waiting[0]
-            self._forget(number, segment)
-        elif self._current is not None and 1 <= self._last_id < number:
-            segment = self._current
+    def _owner(self, number: int) -> int:
+        """Return which client wrote a row: the one whose next id it is, else the current one, or a new one."""
+        waiting = [client for client, next_id in self._next_ids.items() if next_id == number] if number != 1 else []
+        client = min(waiting, key=self._silent.__contains__, default=self._current)
+        if not waiting and 1 <= self._last_id < number:
             self.notes.counts["missing ids"] += number - self._last_id - 1
-            self._forget(self._last_id + 1, segment)
-        elif self._segments_count >= _MOST_SEGMENTS:
-            segment = Segment(self.source, "(further segments)", role=CLIENT)
-        else:
-            self._segments_count += 1
-            name, is_partial = f"segment {self._segments_count}", "SHM" in self._transport.upper()
-            segment = Segment(self.source, name, self._transport, role=CLIENT, bytes_are_partial=is_partial)
-        self._current, self._last_id = segment, number
-        if len(self._expected) > _MOST_EXPECTED:
-            self._expected.pop(next(iter(self._expected)))
-        waiting = self._expected.setdefault(number + 1, [])
-        waiting.append(segment)
-        del waiting[:-_MOST_WAITING]
-        return segment
-
-    def _forget(self, number: int, segment: Segment) -> None:
-        """Expect `number` no longer of `segment`."""
-        waiting = self._expected.get(number, [])
-        if segment in waiting:
-            waiting.remove(segment)
-        if not waiting:
-            self._expected.pop(number, None)
+        elif not waiting:
+            self._silent = set(self._next_ids)
+            client = min(len(self._clients), _MOST_CLIENTS)
+            name, transport = f"segment {client + 1}", self._transport
+            if client == _MOST_CLIENTS:
+                name, transport = "(further segments)", ""
+            is_partial = "SHM" in transport.upper()
+            self._clients[client:] = [Segment(self.source, name, transport, "", CLIENT, is_partial)]
+        self._silent.discard(client)
+        self._next_ids.pop(client, None)
+        self._next_ids[client] = number + 1  # last, since of those whose next id is the same the first to wait writes
+        self._current, self._last_id = client, number
+        return client
 
     def _batch(self, segment: Segment, heads: list[tuple[int, str]], table: npt.NDArray[np.float64]) -> Batch:
         ids, names = zip(*heads, strict=True)
@@ -197,9 +176,8 @@ class ZmqLog:
 
     def _check_throughput(self, printed: npt.NDArray[np.float64], batch: Batch) -> None:
         total_s = np.where(batch.total_ns > 0, batch.total_ns, np.inf) / 1e9
-        moved = (batch.sent_bytes + batch.recv_bytes) / 2**20
         with np.errstate(over="ignore", invalid="ignore"):
-            computed = moved / total_s
+            computed = (batch.sent_bytes + batch.recv_bytes) / 2**20 / total_s
             slack = _THROUGHPUT_STEP + 20 / 2**20 / total_s + 0.02 * computed
             wrong = np.isfinite(printed) & (np.abs(printed - computed) > slack)
         self.notes.counts["rows with a printed throughput"] += len(printed)
