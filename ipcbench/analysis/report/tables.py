@@ -24,6 +24,7 @@ from ipcbench.analysis.summary.wording import (
 from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
 from ipcbench.results.store import Run
 from ipcbench.stats.estimates import Interval
+from ipcbench.stats.prior import VariancePrior
 
 _TOO_FEW = "n/a"
 BEST_MARK = "*"
@@ -204,18 +205,21 @@ def _matrices(summary: Summary) -> Iterator[Table]:
         if len(settings) < 2:
             continue
         for metric in _MATRIX_TITLES:
-            noise = summary.noise_ratios.get(metric, 0.0)
+            prior = summary.priors.get(metric)
             if any(leaders(result, metric) for result in settings):
                 for start in range(0, len(settings), _MAX_SIZES):
-                    yield _matrix(settings, settings[start : start + _MAX_SIZES], metric, noise)
+                    yield _matrix(settings, settings[start : start + _MAX_SIZES], metric, prior)
 
 
 def _matrix(
-    family: Sequence[SettingSummary], settings: Sequence[SettingSummary], metric: Metric, noise_ratio: float
+    family: Sequence[SettingSummary],
+    settings: Sequence[SettingSummary],
+    metric: Metric,
+    prior: VariancePrior | None,
 ) -> Table:
     backends = list(dict.fromkeys(cell.backend for result in family for cell in result.cells))
     first = settings[0].setting
-    changes = tuple(change.sentence() for change in lead_changes(family, metric, noise_ratio))
+    changes = tuple(change.sentence() for change in lead_changes(family, metric, prior))
     remarks = changes or (_no_crossover(family, metric),)
     marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
     return Table(

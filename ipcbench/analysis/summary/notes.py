@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from ipcbench.results.model import TrialResult, placement_differs
-from ipcbench.stats.estimates import MIN_ROUNDS
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_significant
 
 _MAX_REASON = 300
@@ -84,7 +84,7 @@ def _notes(trials: Sequence[TrialResult], sound: Sequence[TrialResult], unreadab
         yield f"the samples of {unreadable_count} trials are missing or unusable"
     yield from _stamps(sound)
     rounds = len({trial.spec.round_index for trial in sound})
-    if rounds < MIN_ROUNDS:
+    if rounds < MIN_CLAIM_ROUNDS:
         yield f"only {rounds} round{'s' * (rounds != 1)}: how rounds differ is hardly known"
     probes = placement_ns(sound)
     if probes and placement_differs(probes):

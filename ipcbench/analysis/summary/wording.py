@@ -8,7 +8,6 @@ from typing import Any
 from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
 from ipcbench.analysis.summary.notes import stamped_count
 from ipcbench.render.table import NOT_MEASURED
-from ipcbench.stats.decisions import MIN_DIFFERENCE_RATIO
 from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
@@ -235,10 +234,9 @@ def _control_words(controls: Sequence[Control]) -> Iterator[str]:
 
 def _noise_words(summary: Summary) -> str:
     if not summary.noise_ratios:
-        return "noise: unknown, it takes two rounds of a cell; differences are judged by their intervals alone"
+        return "noise: unknown, it takes two backends and two rounds"
     metric, noise = next(iter(summary.noise_ratios.items()))
-    least = max(noise, MIN_DIFFERENCE_RATIO)
     return (
-        f"noise: a cell measured twice differs by {format_significant(100 * noise)} % in {_METRIC_WORDS[metric]}; "
-        f"no difference below {format_significant(100 * least)} % is called one"
+        f"noise: two equal cells would differ by about {format_significant(100 * noise, 2)} % in "
+        f"{_METRIC_WORDS[metric]} (one standard deviation)"
     )
