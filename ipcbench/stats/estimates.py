@@ -66,10 +66,13 @@ class Estimate:
 def quantile(values: npt.ArrayLike, probability: float) -> float | None:
     """Return the quantile (linear between order statistics), or None if n·(1 − probability) < `MIN_TAIL_COUNT`."""
     array = np.asarray(values, dtype=np.float64)
+    return float(np.quantile(array, probability)) if has_quantile(array.size, probability) else None
+
+
+def has_quantile(count: int, probability: float) -> bool:
+    """Return whether so many samples are enough for a quantile: n·(1 − probability) ≥ `MIN_TAIL_COUNT`."""
     # 1 − 0.9 is slightly less than 0.1 in binary; 100 samples must still be enough for p90.
-    if array.size * (1.0 - probability) < MIN_TAIL_COUNT - 1e-6:
-        return None
-    return float(np.quantile(array, probability))
+    return count * (1.0 - probability) >= MIN_TAIL_COUNT - 1e-6
 
 
 def ratio(numerator: Estimate, denominator: Estimate) -> Interval:
