@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipcbench.errors import ConfigError
+from ipcbench.stats.estimates import has_quantile
 from ipcbench.trace.compare.methods import Method, Methods
 from ipcbench.util.units import format_significant
 
@@ -25,7 +26,6 @@ _ALLOWED = (
     "METHOD.QUANTITY OP NUMBER, such as Matmul.p99_ms>5 or '*.errors>0'; quantities: p50, p90, p99, mean and max with "
     "_us, _ms or _s; calls, errors, share_percent, MiB_per_s, STAGE_percent, unaccounted_percent; OP: > >= < <= == !="
 )
-_LEAST_BEYOND = 10
 _MIB = 2**20
 
 
@@ -149,6 +149,6 @@ def _time_ns(method: Method, figure: str) -> tuple[float, str]:
     if figure == "max":
         return float(sums.longest_ns), ""
     probability = int(figure[1:]) / 100
-    enough = sums.timed_count * (1.0 - probability) >= _LEAST_BEYOND - 1e-6 or figure == "p50"
+    enough = has_quantile(sums.timed_count, probability) or figure == "p50"
     remark = "" if enough else f"of {sums.timed_count:,} calls only"
     return sums.quantile_ns(probability) or 0.0, remark

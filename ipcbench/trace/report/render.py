@@ -8,6 +8,7 @@ from typing import Any
 
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned, csv_text, display_width, escape, markdown_table
+from ipcbench.stats.estimates import has_quantile
 from ipcbench.trace.readers.batch import PARTS, printable
 from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.findings import TraceFinding, findings
@@ -19,8 +20,6 @@ from ipcbench.util.files import to_json
 from ipcbench.util.units import format_bytes, format_duration_ns, format_ms, format_percent
 
 _MIB = 2**20
-_LEAST_BEYOND = 10
-"""A percentile is shown if at least this many calls are expected beyond it."""
 
 Quote = Callable[[str], str]
 """Makes a name fit for a form: `escape` for Markdown, `str` for plain text."""
@@ -47,7 +46,7 @@ def make_report(gathered: Gathered, rules: str = "default") -> Report:
 
 
 def _quantile(sums: MethodSums, probability: float) -> float | None:
-    enough = sums.timed_count * (1.0 - probability) >= _LEAST_BEYOND or probability == 0.5
+    enough = has_quantile(sums.timed_count, probability) or probability == 0.5
     return sums.histogram.quantile(probability) if sums.timed_count and enough else None
 
 
