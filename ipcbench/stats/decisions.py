@@ -36,15 +36,13 @@ def compare(times: Interval) -> Verdict:
 
 def verdict(time: Estimate, other: Estimate, prior: VariancePrior | None = None, level: float = LEVEL) -> Verdict:
     """Return the verdict on two times of one run: as `compare`, but none below `MIN_CLAIM_ROUNDS` rounds in common."""
-    if claim_rounds(time, other) < MIN_CLAIM_ROUNDS:
+    paired = paired_difference(time, other)
+    rounds = paired.rounds_count if paired is not None else min(time.rounds_count, other.rounds_count)
+    if rounds < MIN_CLAIM_ROUNDS:
+        return "no clear difference"
+    if paired is None and (p_value(time, other) or 0.0) >= 1.0 - level:
         return "no clear difference"
     return compare(ratio(time, other, prior, level))
-
-
-def claim_rounds(time: Estimate, other: Estimate) -> int:
-    """Return how many rounds a comparison rests on: those in common; without, the rounds of the one that has fewer."""
-    paired = paired_difference(time, other)
-    return paired.rounds_count if paired is not None else min(time.rounds_count, other.rounds_count)
 
 
 def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None, level: float = LEVEL) -> int | None:
@@ -113,15 +111,17 @@ def rank_level(times_count: int) -> float:
 def rank_groups(times: Sequence[Estimate], prior: VariancePrior | None = None) -> tuple[int, ...]:
     """Return the rank of each time, from 1 for the shortest; times that cannot be told apart share a rank (1, 1, 3).
 
-    In ascending order, a time opens a new rank if it is slower than the first time of the current rank, by `verdict` at
-    `rank_level`.
+    In ascending order, a time shares the rank of the first leader than which it is not clearly slower, by `verdict` at
+    `rank_level`; if it is slower than all of them, it leads a new rank. So a time has rank 1 exactly if it cannot be
+    told from the shortest, even where one between them can.
     """
     ranks = [0] * len(times)
     level = rank_level(len(times))
-    best: Estimate | None = None
+    leaders: list[int] = []
     for position, index in enumerate(sorted(range(len(times)), key=lambda i: times[i].value)):
-        time = times[index]
-        if best is None or verdict(time, best, prior, level) == "slower":
-            best, rank = time, position + 1
-        ranks[index] = rank
+        equal = (leader for leader in leaders if verdict(times[index], times[leader], prior, level) != "slower")
+        leader = next(equal, None)
+        if leader is None:
+            leaders.append(index)
+        ranks[index] = position + 1 if leader is None else ranks[leader]
     return tuple(ranks)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
@@ -78,12 +79,18 @@ def test_cells_are_ranked_best_first_with_their_ratio(tmp_path: Path) -> None:
     assert [cell.rank for cell in only(make_run(tmp_path / "equal", cells)).cells] == [1, 1, 3]
 
 
-def test_a_difference_below_the_noise_of_the_run_is_not_called(tmp_path: Path) -> None:
-    noisy = {(f"n{index}", 10): Cell(90_000.0, factors=(1.0, 1.3, 0.75)) for index in range(3)}
-    steady = Cell(10_000.0, spread=0.001, factors=(1.0, 1.0, 1.0))
-    calm = {("a", 10): steady, ("b", 10): replace(steady, latency_ns=10_300.0)}
-    assert [cell.rank for cell in only(make_run(tmp_path / "calm", calm)).cells] == [1, 2]
-    assert [cell.rank for cell in only(make_run(tmp_path / "noisy", calm | noisy)).cells][:2] == [1, 1]
+def test_a_rank_never_contradicts_the_interval_beside_it(tmp_path: Path) -> None:
+    """The interval is the one that decided: beyond 1 % from 1 exactly where the first rank is not shared."""
+    for seed in range(30):
+        source = np.random.default_rng(seed)
+        cells = {
+            (name, 10): Cell(10_000.0 * (1.0 + 0.04 * index), factors=tuple(np.exp(source.normal(0.0, 0.05, 4))))
+            for index, name in enumerate("abcde")
+        }
+        setting = only(make_run(tmp_path / str(seed), cells, rounds=4))
+        for cell in setting.cells[1:]:
+            assert (cell.rank == 1) == (cell.ratio.low <= 1.01), (seed, cell.rank, cell.ratio)
+            assert cell.rounds_to_decide is None or (cell.rounds_to_decide == 0) == (cell.rank > 1)
 
 
 def test_without_paced_trials_throughput_ranks(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
 from ipcbench.analysis.summary.notes import stamped_count
 from ipcbench.render.table import NOT_MEASURED
-from ipcbench.stats.estimates import Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 _MIN_BOUND, _MAX_BOUND = 0.01, 99.0
@@ -94,11 +94,20 @@ def verdict_words(ranking: SettingSummary) -> str:
         text = f"{best[0].backend} has the lowest {what}: {figures}"
     else:
         names = joined([cell.backend for cell in best])
-        text = f"No clear difference in {what} between {names}: {figures}"
+        text = f"No clear difference in {what} between {names}: {figures}{_more_rounds(best)}"
     following = ranked[len(best)] if len(best) < len(ranked) else None
     if following is not None and following.ratio is not None:
         text += f"; next is {following.backend}, {ratio_words(following.ratio)} times as slow"
     return f"{text}.{_other_words(ranking)}{_caveats(ranking)}"
+
+
+def _more_rounds(tied: Sequence[CellSummary]) -> str:
+    """Return how many more rounds would probably tell cells apart; empty if that is unknown, or too many."""
+    fewest = min(cell.rounds_count for cell in tied)
+    if fewest < MIN_CLAIM_ROUNDS:
+        return f"; {plural(fewest, 'round is', 'rounds are')} too few to tell: it takes {MIN_CLAIM_ROUNDS}"
+    needed = [cell.rounds_to_decide for cell in tied if cell.rounds_to_decide]
+    return f"; about {plural(max(needed), 'more round', 'more rounds')} would probably decide" if needed else ""
 
 
 def _main_figure(cell: CellSummary, metric: Metric) -> str:
