@@ -79,12 +79,18 @@ def upper_bound(hits: int, count: int) -> float:
     """Return the exact (Clopper-Pearson) one-sided 95 % upper bound of a rate that gave `hits` out of `count`."""
     if hits >= count:
         return 1.0
-    low, high = hits / count, 1.0
+    low, high = hits / count, 1.0  # the middle is never 0 or 1
     while high - low > 1e-6:
         middle = (low + high) / 2
-        at_most_hits = sum(math.comb(count, k) * middle**k * (1 - middle) ** (count - k) for k in range(hits + 1))
+        at_most_hits = sum(math.exp(_log_binomial(k, count, middle)) for k in range(hits + 1))
         low, high = (middle, high) if at_most_hits > 1 - ONE_SIDED_LEVEL else (low, middle)
     return high
+
+
+def _log_binomial(hits: int, count: int, rate: float) -> float:
+    """Return the logarithm of the probability of so many hits."""
+    log_ways = math.lgamma(count + 1) - math.lgamma(hits + 1) - math.lgamma(count - hits + 1)
+    return log_ways + hits * math.log(rate) + (count - hits) * math.log1p(-rate)
 
 
 def sweep_for(backend: str, seed: int, rounds: int, slowdowns_percent: Sequence[int] = SLOWDOWNS_PERCENT) -> SweepSpec:
