@@ -250,10 +250,12 @@ class Trial:
         )
         endpoints = tuple(digest.endpoint(index) for index in sorted(answers))
         total = answers[0]["facts"]["total_count"]
-        status, reason = judge(self._trial, endpoints, total, digest.achieved_rate_per_s(), digest.backlog_ns())
+        status, reason = judge(self._trial, endpoints, total, digest.held_rate_per_s(), digest.backlog_ns())
         notes = []
         if not (answers[0]["facts"]["steady"] and all(endpoint.steady for endpoint in endpoints)):
             notes.append("unsteady")
+        if status == "ok" and (late_ns := digest.late_stall_ns()):
+            notes.append(f"ended behind its schedule after a stall: {late_ns / 1e6:.3g} ms")
         faults = max(end.usage.minor_faults_count / max(1, end.messages_count) for end in endpoints)
         if faults > MAX_FAULTS_PER_MESSAGE and self._trial.mode == "saturate":
             notes.append(f"{faults:.2g} page faults per message")
