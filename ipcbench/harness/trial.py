@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,12 @@ from ipcbench.workload.message import message_bytes
 
 MAX_STEAL_RATIO = 0.02
 """A trial during which the hypervisor gave others more of the machine's time than this is stamped noisy."""
+
+MAX_WAIT_RATIO = 0.02
+"""A trial with an endpoint that waited for a core for more than this share of the window is stamped noisy, if …"""
+MIN_OTHERS_CORES = 0.2
+"""… processes other than the run's own took more than this many cores' worth of CPU time meanwhile. Endpoints and the
+threads of transports also wait for each other, on a machine without neighbours."""
 
 MAX_FAULTS_PER_MESSAGE = 0.01
 _ANSWER_S = 30.0
@@ -88,10 +95,10 @@ class Trial:
             self.release()
         return self.outcome()
 
-    def prepare(self) -> None:
-        """Open the endpoints."""
+    def prepare(self, beside: Iterable[int] = ()) -> None:
+        """Open the endpoints; `beside` are the processes of trials that it takes turns with."""
         self._started_unix_s, self._started_s = time.time(), time.monotonic()
-        self._machine.start()
+        self._machine.start({os.getpid(), *self.pids, *beside})
         self._try(self._open)
 
     def warm_up(self) -> None:
@@ -133,6 +140,11 @@ class Trial:
                 self._group.kill()  # at once: what is left of it would disturb the trials that it takes turns with
 
     @property
+    def pids(self) -> set[int]:
+        """Processes of the group."""
+        return self._group.all_pids()
+
+    @property
     def plan(self) -> Plan:
         """The trial and its counts."""
         return self._plan
@@ -146,7 +158,7 @@ class Trial:
         else:
             result, samples = failed_trial(self._trial, self._trial_id, str(self._error), self._started_unix_s), {}
             self._probes = (None, None)
-        load, steal, throttled = self._machine.stop()
+        load, steal, throttled, others = self._machine.stop()
         conditions = Conditions(
             load_1min=load,
             steal_ratio=steal,
@@ -156,13 +168,14 @@ class Trial:
             clock_offset_ns=self._group.clock_offset_ns,
             clock_delay_ns=self._group.clock_delay_ns,
             clocks_agree=self._group.clocks_agree,
+            others_cpu_ratio=others,
         )
         result = replace(
             result,
             started_unix_s=self._started_unix_s,
             duration_s=time.monotonic() - self._started_s,
             conditions=conditions,
-            notes=tuple(self._stamps(conditions)) + result.notes,
+            notes=tuple(self._stamps(conditions, result)) + result.notes,
         )
         return TrialOutcome(result, samples, self._error is None)
 
@@ -229,13 +242,17 @@ class Trial:
             self._run_dir.probe_count = 0
         return half_ns
 
-    def _stamps(self, conditions: Conditions) -> Iterable[str]:
+    def _stamps(self, conditions: Conditions, result: TrialResult) -> Iterable[str]:
         if self._oversubscribed:
             yield "oversubscribed"
         if conditions.steal_ratio > MAX_STEAL_RATIO:
             yield f"noisy: {conditions.steal_ratio:.0%} steal"
         if conditions.throttled_s > 0:
             yield f"noisy: throttled {conditions.throttled_s * 1e3:.0f} ms"
+        waiting = waiting_ratio(result)
+        others_cores = (conditions.others_cpu_ratio or 0.0) * (os.cpu_count() or 1)
+        if waiting is not None and waiting > MAX_WAIT_RATIO and others_cores > MIN_OTHERS_CORES:
+            yield f"noisy: {waiting:.0%} of the time waiting for a core"
         before, after = conditions.probe_before_ns, conditions.probe_after_ns
         if before and after and placement_differs((before, after)):
             yield f"noisy: placement probe {before:.0f} → {after:.0f} ns"
@@ -273,3 +290,14 @@ class Trial:
             has_samples=status == "ok",
         )
         return result, digest.samples()
+
+
+def waiting_ratio(result: TrialResult) -> float | None:
+    """Return the share of the window for which the endpoint that waited longest for a core did so; None if unknown."""
+    waits_s = [end.usage.run_queue_wait_s for end in result.endpoints if end.usage.run_queue_wait_s is not None]
+    if not waits_s or result.writer is None:
+        return None
+    # between its turns an endpoint sleeps, and does not wait
+    lasted_s = (result.writer.last_ns - result.writer.first_ns) / 1e9
+    window_s = result.spec.window_s if result.spec.turns > 1 else lasted_s
+    return max(waits_s) / window_s if window_s > 0 else None
