@@ -15,7 +15,7 @@ _MIN_PARTS_RATIO = 0.25
 Column = npt.NDArray[np.int64]
 
 
-def held_ratio(intended: Column, sent: Column, written: Column) -> float:
+def held_ratio(intended: Column, sent: Column, written: Column, waited_ns: float = 0.0) -> float:
     """Return the share of the offered rate that the writer held while it was behind; 1 if it could hold all of it.
 
     A writer that is behind sends as fast as it can. If it can hold the rate, it catches up: a stall makes the delay
@@ -27,6 +27,8 @@ def held_ratio(intended: Column, sent: Column, written: Column) -> float:
         intended: when each message was due.
         sent: when its write began.
         written: how long the write took.
+        waited_ns: for how long neighbours kept an endpoint from a core; the time that the writer was behind is judged
+            without it.
     """
     due_ns, took_ns = np.diff(intended), np.diff(sent)
     if not len(due_ns):
@@ -41,7 +43,8 @@ def held_ratio(intended: Column, sent: Column, written: Column) -> float:
     if sum(growth_ns) <= 0 or sum(growth > 0 for growth in growth_ns) < _MIN_PARTS_RATIO * len(parts):
         return 1.0
     steps = np.concatenate(late)
-    return float(due_ns[steps].sum() / took_ns[steps].sum())
+    took, due = float(took_ns[steps].sum()), float(due_ns[steps].sum())
+    return 1.0 if took - waited_ns <= due else due / took
 
 
 def _growth_ns(growth_ns: Column) -> int:

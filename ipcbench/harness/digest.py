@@ -204,12 +204,16 @@ class Digest:
         last_ns = float(np.median([turn[-1] for turn in turns])) if turns else 0.0
         return last_ns if last_ns > self._max_backlog_ns() else 0.0
 
-    def held_rate_per_s(self) -> float | None:
-        """Return the rate that the writer held while behind, if it stayed behind and could not catch up; else None."""
+    def held_rate_per_s(self, waited_ns: float = 0.0) -> float | None:
+        """Return the rate that the writer held while behind, if it stayed behind and could not catch up; else None.
+
+        Args:
+            waited_ns: for how long neighbours kept an endpoint from a core, see `held_ratio`.
+        """
         if self.backlog_ns() <= self._max_backlog_ns():
             return None
         columns = self._columns[0]
-        ratio = held_ratio(columns["intended_ns"], columns["sent_ns"], columns["write_ns"])
+        ratio = held_ratio(columns["intended_ns"], columns["sent_ns"], columns["write_ns"], waited_ns)
         return ratio * self._trial.rate_per_s if ratio < 1.0 else None
 
     def _delays_by_turn(self) -> list[Column]:

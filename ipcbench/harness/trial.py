@@ -16,7 +16,7 @@ from ipcbench.harness.placement import allowed_cores, cores_for, make_probe_file
 from ipcbench.harness.plan import Plan
 from ipcbench.machine.describe import ConditionsProbe
 from ipcbench.processes.run_dir import RunDir
-from ipcbench.results.model import Conditions, TrialResult, placement_differs
+from ipcbench.results.model import Conditions, EndpointResult, TrialResult, placement_differs
 from ipcbench.spec import ChannelSpec
 from ipcbench.workload.message import message_bytes
 
@@ -151,14 +151,14 @@ class Trial:
 
     def outcome(self) -> TrialOutcome:
         """Return what the trial yields."""
+        load, steal, throttled, others = self._machine.stop()
         if self._error is None:
-            result, samples = self._record(self._answers)
+            result, samples = self._record(self._answers, others)
             if result.status == "failed":
                 samples = {}
         else:
             result, samples = failed_trial(self._trial, self._trial_id, str(self._error), self._started_unix_s), {}
             self._probes = (None, None)
-        load, steal, throttled, others = self._machine.stop()
         conditions = Conditions(
             load_1min=load,
             steal_ratio=steal,
@@ -250,8 +250,7 @@ class Trial:
         if conditions.throttled_s > 0:
             yield f"noisy: throttled {conditions.throttled_s * 1e3:.0f} ms"
         waiting = waiting_ratio(result)
-        others_cores = (conditions.others_cpu_ratio or 0.0) * (os.cpu_count() or 1)
-        if waiting is not None and waiting > MAX_WAIT_RATIO and others_cores > MIN_OTHERS_CORES:
+        if waiting > MAX_WAIT_RATIO and has_neighbours(conditions.others_cpu_ratio):
             yield f"noisy: {waiting:.0%} of the time waiting for a core"
         before, after = conditions.probe_before_ns, conditions.probe_after_ns
         if before and after and placement_differs((before, after)):
@@ -259,7 +258,9 @@ class Trial:
         if not conditions.clocks_agree:
             yield "clocks disagree: no one-way latency"
 
-    def _record(self, answers: dict[int, dict[str, Any]]) -> tuple[TrialResult, dict[str, Column]]:
+    def _record(
+        self, answers: dict[int, dict[str, Any]], others_cpu_ratio: float | None
+    ) -> tuple[TrialResult, dict[str, Column]]:
         cores = self._cores or (None,) * len(answers)
         processes = {index: (self._group.pids[index], cores[index]) for index in answers}
         digest = Digest(
@@ -267,7 +268,9 @@ class Trial:
         )
         endpoints = tuple(digest.endpoint(index) for index in sorted(answers))
         total = answers[0]["facts"]["total_count"]
-        status, reason = judge(self._trial, endpoints, total, digest.held_rate_per_s(), digest.backlog_ns())
+        waited_ns = 1e9 * longest_wait_s(endpoints) if has_neighbours(others_cpu_ratio) else 0.0
+        held_per_s = digest.held_rate_per_s(waited_ns)
+        status, reason = judge(self._trial, endpoints, total, held_per_s, digest.backlog_ns())
         notes = []
         if not (answers[0]["facts"]["steady"] and all(endpoint.steady for endpoint in endpoints)):
             notes.append("unsteady")
@@ -292,12 +295,21 @@ class Trial:
         return result, digest.samples()
 
 
-def waiting_ratio(result: TrialResult) -> float | None:
-    """Return the share of the window for which the endpoint that waited longest for a core did so; None if unknown."""
-    waits_s = [end.usage.run_queue_wait_s for end in result.endpoints if end.usage.run_queue_wait_s is not None]
-    if not waits_s or result.writer is None:
-        return None
+def has_neighbours(others_cpu_ratio: float | None) -> bool:
+    """Return whether other processes took so much CPU time that waits for a core are their doing."""
+    return (others_cpu_ratio or 0.0) * (os.cpu_count() or 1) > MIN_OTHERS_CORES
+
+
+def longest_wait_s(endpoints: Iterable[EndpointResult]) -> float:
+    """Return for how long the endpoint that waited longest for a core did so; 0 if unknown."""
+    return max((end.usage.run_queue_wait_s or 0.0 for end in endpoints), default=0.0)
+
+
+def waiting_ratio(result: TrialResult) -> float:
+    """Return `longest_wait_s` as a share of the window."""
+    if result.writer is None:
+        return 0.0
     # between its turns an endpoint sleeps, and does not wait
     lasted_s = (result.writer.last_ns - result.writer.first_ns) / 1e9
     window_s = result.spec.window_s if result.spec.turns > 1 else lasted_s
-    return max(waits_s) / window_s if window_s > 0 else None
+    return min(1.0, longest_wait_s(result.endpoints) / window_s) if window_s > 0 else 0.0

@@ -73,6 +73,13 @@ def test_stalls_beside_too_slow_writes_hide_nothing() -> None:
     assert held_ratio(*window(times)) < 1.0
 
 
+def test_time_without_a_core_is_not_the_transport_s() -> None:
+    """150 writes of 1.5 intervals: 75 intervals too long, of which neighbours took some."""
+    columns = window([1.5 * INTERVAL_NS] * 150)
+    assert held_ratio(*columns, waited_ns=80 * INTERVAL_NS) == 1.0
+    assert held_ratio(*columns, waited_ns=60 * INTERVAL_NS) == pytest.approx(1 / 1.5, rel=0.01)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_short_windows(count: int) -> None:
     assert held_ratio(*window([20_000.0] * count)) == 1.0
