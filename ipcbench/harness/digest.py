@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.errors import IntegrityError
+from ipcbench.harness.backlog import held_ratio
 from ipcbench.harness.group import role_of
 from ipcbench.results.model import EndpointResult, Integrity, Quantiles, Status, TrialResult, Usage
 from ipcbench.spec import TrialSpec
@@ -20,7 +21,8 @@ MAX_HALVES_RATIO = 0.25
 """A window whose halves differ by more than this (rate when saturated, median latency when paced) is unsteady."""
 
 MAX_BACKLOG_RATIO = 0.01
-"""A paced trial whose writer stayed behind its schedule by more than this share of the window has failed."""
+"""A paced trial whose writer stayed behind its schedule by more than this share of the window has failed if the writer
+could not catch up. If it only ended behind, the trial is marked."""
 
 _MIN_FOR_HALVES = 20
 Column = npt.NDArray[np.int64]
@@ -191,15 +193,40 @@ class Digest:
     def backlog_ns(self) -> float:
         """Return how far behind its schedule a paced writer stayed: the least send delay of the window's last quarter.
 
-        A single stall, even at the very end, leaves it near zero. A rate that cannot be held makes the delay grow until
-        the end of the window, or of each turn; in turns, the backlog is the median over them.
+        With turns, it is the median over them, each with its own last quarter.
         """
-        if self._trial.mode != "paced" or not len(self._columns[0]["sent_ns"]):
-            return 0.0
-        delay = self._columns[0]["sent_ns"] - self._columns[0]["intended_ns"]
+        turns = self._delays_by_turn()
+        return float(np.median([turn[-max(1, len(turns[0]) // 4) :].min() for turn in turns])) if turns else 0.0
+
+    def late_stall_ns(self) -> float:
+        """Return the last send delay of a paced window, or the median over its turns, if it is not small; else 0."""
+        turns = self._delays_by_turn()
+        last_ns = float(np.median([turn[-1] for turn in turns])) if turns else 0.0
+        return last_ns if last_ns > self._max_backlog_ns() else 0.0
+
+    def held_rate_per_s(self, waited_ns: float = 0.0) -> float | None:
+        """Return the rate that the writer held while behind, if it stayed behind and could not catch up; else None.
+
+        Args:
+            waited_ns: for how long neighbours kept an endpoint from a core, see `held_ratio`.
+        """
+        if self.backlog_ns() <= self._max_backlog_ns():
+            return None
+        columns = self._columns[0]
+        ratio = held_ratio(columns["intended_ns"], columns["sent_ns"], columns["write_ns"], waited_ns)
+        return ratio * self._trial.rate_per_s if ratio < 1.0 else None
+
+    def _delays_by_turn(self) -> list[Column]:
+        """Return the send delays of a paced trial, by turn; empty in other modes."""
+        columns = self._columns[0]
+        if self._trial.mode != "paced" or not len(columns["sent_ns"]):
+            return []
+        delay = columns["sent_ns"] - columns["intended_ns"]
         turn_count = -(-len(delay) // self._trial.turns)
-        turns = [delay[start : start + turn_count] for start in range(0, len(delay), turn_count)]
-        return float(np.median([turn[-max(1, turn_count // 4) :].min() for turn in turns]))
+        return [delay[start : start + turn_count] for start in range(0, len(delay), turn_count)]
+
+    def _max_backlog_ns(self) -> float:
+        return MAX_BACKLOG_RATIO * self._trial.window_s * 1e9
 
     def samples(self) -> dict[str, Column]:
         """Return the columns to store, named `role.column`, thinned by each endpoint's stride."""
@@ -221,7 +248,7 @@ def judge(
     trial: TrialSpec,
     endpoints: tuple[EndpointResult, ...],
     total_count: int,
-    achieved_per_s: float | None,
+    held_per_s: float | None,
     backlog_ns: float,
 ) -> tuple[Status, str]:
     """Return the status of a trial that ran to its end, and the reason if it failed.
@@ -232,7 +259,7 @@ def judge(
         trial: what was asked for.
         endpoints: the record of each endpoint, the writer first.
         total_count: messages of all phases that the writer says it sent.
-        achieved_per_s: the writer's actual rate; None unless paced.
+        held_per_s: the rate that the writer held, if it could not hold the offered one; else None.
         backlog_ns: how far behind its schedule the writer stayed.
     """
     for reader in endpoints[1:]:
@@ -245,9 +272,9 @@ def judge(
             return "failed", str(error)
         if not reader.messages_count:
             return "failed", f"{reader.role} saw no message of the measured window"
-    if backlog_ns > MAX_BACKLOG_RATIO * trial.window_s * 1e9:
+    if held_per_s is not None:
         return "failed", (
-            f"the rate was not held: {achieved_per_s or 0:.4g} of {trial.rate_per_s:.4g} messages/s; the writer ended "
+            f"the rate was not held: {held_per_s:.4g} of {trial.rate_per_s:.4g} messages/s; the writer ended "
             f"{backlog_ns / 1e6:.3g} ms behind its schedule"
         )
     return "ok", ""

@@ -293,9 +293,10 @@ def _run_in_turns(runs: Sequence[Trial]) -> list[TrialOutcome]:
     """Measure trials of equal plans together; a failure in one leaves the others alone."""
     plan = runs[0].plan
     period_ns = len(runs) * plan.turn_ns()
+    pids = set().union(*(run.pids for run in runs))
     try:
         for run in runs:
-            run.prepare()
+            run.prepare(pids)
             run.warm_up()
         endpoints_count = len(runs) * (plan.trial.readers + 1)
         start_ns = now_ns() + _START_NS + endpoints_count * _START_PER_ENDPOINT_NS

@@ -15,13 +15,13 @@ Status = Literal["ok", "failed", "skipped"]
 """`ok`: measured, nothing lost. `failed`: tried, kept, never ranked. `skipped`: not tried, with the reason."""
 
 Stamp = Literal["clean", "noisy", "oversubscribed"]
-"""Disturbance of a trial. `oversubscribed`: more endpoints than cores. `noisy`: caused by the hypervisor, a quota or a
-change of placement."""
+"""Disturbance of a trial. `oversubscribed`: more endpoints than cores. `noisy`: caused by the hypervisor, a quota,
+other processes or a change of placement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an endpoint consumed during the measured window (differences of getrusage)."""
+    """What an endpoint consumed during the measured window (differences of getrusage and schedstat)."""
 
     user_cpu_s: float
     system_cpu_s: float
@@ -31,6 +31,8 @@ class Usage:
     major_faults_count: int
     max_rss_bytes: int
     """Peak of the process so far, not a difference."""
+    run_queue_wait_s: float | None = None
+    """Time for which the endpoint's thread was ready to run and had no core; None if the system does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,9 @@ class Conditions:
     clock_delay_ns: int | float
     """Least round-trip delay of the clock check; one-way times are valid if the offset is within half of it."""
     clocks_agree: bool
+    others_cpu_ratio: float | None = None
+    """Share of the machine's CPU time that processes other than the run's own took during the trial; None if
+    unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,26 @@ class _SwappingWriter(_Writer):
             self._held = b""
 
 
+class _LateStallingWriter(WriterWrapper):
+    """Stalls for longer than the rest of a window of 150 messages at 1,000/s takes, ten messages before its end."""
+
+    _seen = 0
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        self._seen += _in_window(message)
+        if self._seen == 140 and _in_window(message):
+            select.select([], [], [], 0.2)
+        self.inner.write(message, timeout_s)
+
+
+class _SlowWriter(WriterWrapper):
+    """Takes 3 ms for each message."""
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        select.select([], [], [], 0.003)
+        self.inner.write(message, timeout_s)
+
+
 def _hang(view: memoryview) -> NoReturn:
     while True:
         select.select([], [], [], 3600)
@@ -117,6 +137,8 @@ BitFlippingReader = _broken("BitFlippingReader", reader_class=_BitFlippingReader
 KilledWriter = writes("KilledWriter", _die)
 LosingWriter = writes("LosingWriter", lambda message: [])
 DuplicatingWriter = writes("DuplicatingWriter", lambda message: [message, message])
+LateStallingWriter = _broken("LateStallingWriter", writer_class=_LateStallingWriter)
+SlowWriter = _broken("SlowWriter", writer_class=_SlowWriter)
 SwappingWriter = _broken("SwappingWriter", writer_class=_SwappingWriter)
 
 

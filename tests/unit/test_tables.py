@@ -14,8 +14,9 @@ import pytest
 from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_text, show
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.results.model import TrialResult
+from ipcbench.results.store import load_run
 from ipcbench.util.units import format_significant
-from tests.unit.builders import CELLS, MACHINE, Cell, Terminal, make_run
+from tests.unit.builders import CELLS, MACHINE, Cell, Terminal, conditions, make_run
 
 GOLDEN = """\
 run: 20260102T030405Z-0a1b2c, complete, 3 rounds done, seed 1
@@ -253,6 +254,39 @@ def test_shared_ranks_are_marked(tmp_path: Path) -> None:
 )
 def test_verdicts_claim_no_more_than_is_known(tmp_path: Path, cells, beginning: str) -> None:
     assert tables_of(tmp_path, cells).payload_tables[0].remarks[0].startswith(beginning)
+
+
+def test_a_verdict_says_which_metric_has_no_figure_and_ranks_by_another(tmp_path: Path) -> None:
+    def without_latency(trial: TrialResult) -> TrialResult:
+        return replace(trial, status="failed", reason="it broke") if trial.spec.mode == "paced" else trial
+
+    cells = {("a", 10): Cell(rate_per_s=1e4), ("b", 10): Cell(rate_per_s=4e4)}
+    cells = {key: replace(cell, change=without_latency) for key, cell in cells.items()}
+    remark = tables_of(tmp_path, cells).payload_tables[0].remarks[0]
+    assert remark.startswith("b has the lowest time per message: 40.0 k messages/s; next is a")
+    assert "No one-way latency: all 6 paced trials failed; the first: it broke." in remark
+
+
+def test_figures_that_cannot_be_ranked_are_not_called_nothing(tmp_path: Path) -> None:
+    """A single round whose samples are lost has a throughput without an interval."""
+    cells = {("a", 10): Cell(factors=(1.0,))}
+    make_run(tmp_path / "run", cells, modes=("saturate",))
+    for path in (tmp_path / "run" / "samples").iterdir():
+        path.unlink()
+    (table,) = tables(load_run(tmp_path / "run")).payload_tables
+    assert table.remarks[0] == "No verdict: no figure can be ranked. No throughput: too few samples."
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [(0.482, "8 cores; other processes took 48 % of the CPU time"), (0.049, "8 cores"), (None, "8 cores")],
+)
+def test_the_head_says_what_neighbours_took(tmp_path: Path, ratio: float | None, words: str) -> None:
+    def beside(trial: TrialResult) -> TrialResult:
+        return replace(trial, conditions=replace(conditions(), others_cpu_ratio=ratio))
+
+    head = as_text(tables_of(tmp_path, {("a", 10): Cell(change=beside)}))
+    assert f"load: 2 processes on {words}\n" in head
 
 
 def test_verdict_by_throughput(tmp_path: Path) -> None:

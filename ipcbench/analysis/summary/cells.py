@@ -117,6 +117,8 @@ class SettingSummary:
     """Offered rate of the paced trials."""
     cells: tuple[CellSummary, ...]
     """Best first; cells without figures last, with their reason."""
+    absent: Mapping[Metric, str] = field(default_factory=dict)
+    """Metrics that were tried and of which no cell has a figure that could be ranked: why."""
 
 
 def cells_of(rankings: Iterable[SettingSummary]) -> list[CellSummary]:

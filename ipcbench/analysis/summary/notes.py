@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from ipcbench.results.model import TrialResult, placement_differs
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
@@ -59,6 +59,13 @@ def placement_ns(trials: Sequence[TrialResult]) -> list[float]:
             values = [probe for probe in (conditions.probe_before_ns, conditions.probe_after_ns) if probe]
             probes += [fmean(values)] if values else []
     return probes
+
+
+def others_cpu_ratio(trials: Sequence[TrialResult]) -> float | None:
+    """Return the share of the CPU time that other processes took, median over the trials; None if unknown."""
+    conditions = [trial.conditions for trial in trials if trial.conditions is not None]
+    ratios = [each.others_cpu_ratio for each in conditions if each.others_cpu_ratio is not None]
+    return median(ratios) if ratios else None
 
 
 def printable(text: str) -> str:

@@ -128,7 +128,17 @@ def _summarise_setting(
     ]
     rows += [CellSummary(setting, name, "skipped", reason) for name, reason in _left_out(run.info, cells).items()]
     rows.sort(key=lambda row: _order(row, main))
-    return SettingSummary(setting, metric, _offered_rate(setting, cells), tuple(rows))
+    absent = {name: why for name, found in times.items() if not found and (why := _why_absent(cells, name))}
+    return SettingSummary(setting, metric, _offered_rate(setting, cells), tuple(rows), absent)
+
+
+def _why_absent(cells: Sequence[_Cell], metric: Metric) -> str:
+    """Return why no cell can be ranked by a metric; empty if it was not tried."""
+    trials = [trial for cell in cells for trial in cell.trials if _METRICS[trial.spec.mode] == metric]
+    reasons = [failure_reason([trial]) for trial in trials if not is_sound(trial)]
+    if reasons and len(reasons) == len(trials):
+        return f"all {len(trials)} {trials[0].spec.mode} trials failed; the first: {reasons[0]}"
+    return "too few samples" if trials else ""
 
 
 def _times(cells: Sequence[_Cell], metric: Metric) -> dict[str, Estimate]:

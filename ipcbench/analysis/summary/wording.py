@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
-from ipcbench.analysis.summary.notes import stamped_count
+from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary, cells_of
+from ipcbench.analysis.summary.notes import others_cpu_ratio, stamped_count
 from ipcbench.render.table import NOT_MEASURED
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 _MIN_BOUND, _MAX_BOUND = 0.01, 99.0
+_MIN_OTHERS_RATIO = 0.05
+"""Less CPU time of other processes than this is not worth a word: any system has some."""
 
 _METRIC_WORDS: Mapping[Metric, str] = {
     "latency": "one-way latency",
@@ -83,8 +85,11 @@ def ratio_words(ratio: Interval) -> str:
 def verdict_words(ranking: SettingSummary) -> str:
     """Return in one line what may be concluded at this setting, and nothing more."""
     ranked = [cell for cell in ranking.cells if cell.rank is not None]
-    if not ranked or ranking.ranked_by is None:
+    absent = "".join(f" No {_CONTROL_WORDS[metric]}: {why}." for metric, why in ranking.absent.items())
+    if all(cell.status != "ok" for cell in ranking.cells):
         return "No verdict: nothing was measured."
+    if not ranked or ranking.ranked_by is None:
+        return f"No verdict: no figure can be ranked.{absent}"
     what = _METRIC_WORDS[ranking.ranked_by]
     best = [cell for cell in ranked if cell.rank == 1]
     figures = joined([_main_figure(cell, ranking.ranked_by) for cell in best])
@@ -98,7 +103,7 @@ def verdict_words(ranking: SettingSummary) -> str:
     following = ranked[len(best)] if len(best) < len(ranked) else None
     if following is not None and following.ratio is not None:
         text += f"; next is {following.backend}, {ratio_words(following.ratio)} times as slow"
-    return f"{text}.{_other_words(ranking)}{_caveats(ranking)}"
+    return f"{text}.{_other_words(ranking)}{absent}{_caveats(ranking)}"
 
 
 def _more_rounds(tied: Sequence[CellSummary]) -> str:
@@ -225,6 +230,10 @@ def _load_words(summary: Summary, readers: int) -> str:
             ": oversubscribed; they take turns, so latencies include time spent waiting for a core, and more cores may "
             "change the ranks"
         )
+    rankings = [ranking for ranking in summary.settings if ranking.setting.readers == readers]
+    others = others_cpu_ratio([trial for cell in cells_of(rankings) for trial in cell.trials])
+    if others is not None and others >= _MIN_OTHERS_RATIO:
+        text += f"; other processes took {others:.0%} of the CPU time".replace("%", " %")
     return text
 
 
