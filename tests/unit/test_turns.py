@@ -13,6 +13,7 @@ import pytest
 from ipcbench.analysis.summary.curves import mixed
 from ipcbench.analysis.summary.figures import cell_figures
 from ipcbench.analysis.summary.summary import summarise
+from ipcbench.harness.clocks import Clocks
 from ipcbench.harness.digest import Digest
 from ipcbench.harness.plan import GUARD_NS, Plan
 from ipcbench.spec import SweepSpec
@@ -58,7 +59,7 @@ def digest_of(delays_ns: list[int]) -> Digest:
     due = np.array([turn * 10**8 + index * 10**6 for turn in range(TURNS) for index in range(15)])
     columns = {"intended_ns": due, "sent_ns": due + np.array(delays_ns)}
     answer = {"facts": {"warmup_count": 0}, "columns": {name: column.tobytes() for name, column in columns.items()}}
-    return Digest(trial, {0: answer}, {0: (1, None)}, plan_stride=1, with_latency=True)
+    return Digest(trial, {0: answer}, {0: (1, None)}, plan_stride=1, clocks=Clocks())
 
 
 def test_a_rate_that_is_not_held_shows_at_the_end_of_each_turn_and_a_stall_in_one_does_not() -> None:
