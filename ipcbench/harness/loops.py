@@ -231,17 +231,27 @@ class LoopTotals:
     counts: array[int] = field(default_factory=lambda: array("q", bytes(8 * BIN_COUNT)))
     sum_ns: int = 0
     max_ns: int = 0
+    least_ns: int = 2**62
+    """Of latencies: the least receipt − send time; negative if a clock is wrong."""
+    least_sequence: int = 0
+    """The number of that message."""
 
     def add(self, value_ns: int) -> None:
-        """Count one duration; a negative one, possible between clocks that differ by a few ns, counts as 0."""
+        """Count one duration; a negative one, possible between different clocks, counts as 0."""
         value_ns = max(value_ns, 0)
         self.counts[bin_of(value_ns)] += 1
         self.sum_ns += value_ns
         self.max_ns = max(self.max_ns, value_ns)
 
+    def keep_least(self, value_ns: int, sequence: int) -> None:
+        """Remember the time from the sending to the receipt of a message if it is the least so far."""
+        if value_ns < self.least_ns:
+            self.least_ns, self.least_sequence = value_ns, sequence
+
     def as_dict(self) -> dict[str, object]:
         """Return plain values for the control channel."""
-        return {"counts": self.counts.tobytes(), "sum_ns": self.sum_ns, "max_ns": self.max_ns}
+        least = {"least_ns": self.least_ns, "least_sequence": self.least_sequence}
+        return {"counts": self.counts.tobytes(), "sum_ns": self.sum_ns, "max_ns": self.max_ns, **least}
 
 
 def write_long(
@@ -311,7 +321,7 @@ def read_long(
         stride: the columns keep every `stride`-th message.
         columns: filled with sequence number, receipt and duration of the read.
         count: messages of the window so far.
-        latencies: counts receipt − intended send time of every message.
+        latencies: counts receipt − intended send time of every message; keeps the least receipt − send time.
         reads: counts the duration of every read.
 
     Returns:
@@ -326,12 +336,13 @@ def read_long(
         after = clock()
         if len(view) != expected_bytes:
             return count, view, before, after
-        number, intended, _, flags = stamp(view)
+        number, intended, sent, flags = stamp(view)
         if number != sequence or flags != measure or word(view, tail)[0] != sequence:
             return count, view, before, after
         if not sequence & mask and not body_matches(view):
             return count, view, before, after
         latencies.add(after - intended)
+        latencies.keep_least(after - sent, number)
         reads.add(after - before)
         if not count % stride:
             kept = count // stride

@@ -19,6 +19,7 @@ from ipcbench.workload.message import (
     FLAGS,
     INTENDED,
     OVERHEAD_BYTES,
+    SENT,
     SEQUENCE,
     TRAILER_BYTES,
     Phase,
@@ -152,6 +153,7 @@ class ReaderPart:
         self._count += 1
         if self._long is not None:
             self._long[0].add(after - unpack_word(view, 8 * INTENDED)[0])
+            self._long[0].keep_least(after - unpack_word(view, 8 * SENT)[0], self._sequences[self._index - 1])
             self._long[1].add(after - before)
 
     def _measure_long(self) -> _Read:

@@ -240,8 +240,7 @@ class _Run:
                 run_dir,
                 self.backends[trial.backend],
                 group,
-                # turns need a common clock; without it, the trial runs alone
-                Plan.make(trial if group.clocks_agree else replace(trial, turns=1), payload.decode_ns, self.stall_s),
+                Plan.make(_in_turns_if_possible(trial, group), payload.decode_ns, self.stall_s),
                 self.writer.next_trial_id + number,
                 usable_cores(),
             )
@@ -280,6 +279,11 @@ class _Run:
                 warning=warning,
             )
         )
+
+
+def _in_turns_if_possible(trial: TrialSpec, group: Group) -> TrialSpec:
+    """Return the trial, without turns if the group does not share the clock that they begin by; it then runs alone."""
+    return trial if group.shares_our_clock else replace(trial, turns=1)
 
 
 def run_all(runs: Sequence[Trial]) -> list[TrialOutcome]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ipcbench.backend import Address, Backend
 from ipcbench.errors import IpcbenchError, WorkerTimeout
+from ipcbench.harness.clocks import Clocks, Offset
 from ipcbench.harness.digest import Column, Digest, failed_trial, judge
 from ipcbench.harness.group import Group
 from ipcbench.harness.placement import allowed_cores, cores_for, make_probe_file, probe_length
@@ -18,6 +19,7 @@ from ipcbench.machine.describe import ConditionsProbe
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import Conditions, EndpointResult, TrialResult, placement_differs
 from ipcbench.spec import ChannelSpec
+from ipcbench.util.units import format_duration_ns
 from ipcbench.workload.message import message_bytes
 
 MAX_STEAL_RATIO = 0.02
@@ -81,6 +83,8 @@ class Trial:
         self._addresses: list[Address] = []
         self._answers: dict[int, dict[str, Any]] = {}
         self._probes: tuple[float | None, float | None] = (None, None)
+        self._clocks = Clocks()
+        self._refusal = ""
         self._error: IpcbenchError | None = None
         self._machine = ConditionsProbe()
         self._started_unix_s = self._started_s = 0.0
@@ -165,9 +169,7 @@ class Trial:
             throttled_s=throttled,
             probe_before_ns=self._probes[0],
             probe_after_ns=self._probes[1],
-            clock_offset_ns=self._group.clock_offset_ns,
-            clock_delay_ns=self._group.clock_delay_ns,
-            clocks_agree=self._group.clocks_agree,
+            **self._clock_facts(),
             others_cpu_ratio=others,
         )
         result = replace(
@@ -179,6 +181,19 @@ class Trial:
         )
         return TrialOutcome(result, samples, self._error is None)
 
+    def _clock_facts(self) -> dict[str, Any]:
+        """Return what the conditions say about clocks."""
+        workers = range(len(self._clocks.names)) if self._clocks.offsets else ()
+        offsets = [self._clocks.of(worker) for worker in workers]
+        farthest = max(offsets, key=lambda offset: abs(offset.offset_ns), default=Offset())
+        return {
+            "clock_offset_ns": abs(farthest.offset_ns),
+            "clock_delay_ns": 2 * farthest.error_ns,
+            "clocks_agree": not self._refusal,
+            "clock_error_ns": max(map(self._clocks.error_ns, workers), default=0.0),
+            "clock_offsets_ns": tuple(offset.offset_ns for offset in offsets),
+        }
+
     def _open(self) -> None:
         for channel in self._channels():
             self._addresses.append(self._create(channel))  # one by one: `release` must know each that exists
@@ -186,6 +201,7 @@ class Trial:
         request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict()}
         self._group.ask_all({**request, "cores": self._cores}, _ANSWER_S)
         self._probes = (self._probe(), None)
+        self._clocks = self._group.compare_clocks()
 
     def _hear_out(self, question: dict[str, Any]) -> None:
         try:
@@ -195,6 +211,7 @@ class Trial:
                 rate = f"{self._trial.rate_per_s:,.0f} messages/s"
                 raise WorkerTimeout(f"{error}: the transport hangs, or cannot sustain {rate}") from error
             raise
+        self._clocks = self._clocks.until(self._group.compare_clocks())
         self._probes = (self._probes[0], self._probe())
 
     def _close(self) -> None:
@@ -255,22 +272,23 @@ class Trial:
         before, after = conditions.probe_before_ns, conditions.probe_after_ns
         if before and after and placement_differs((before, after)):
             yield f"noisy: placement probe {before:.0f} → {after:.0f} ns"
-        if not conditions.clocks_agree:
-            yield "clocks disagree: no one-way latency"
+        if self._refusal:
+            yield f"no one-way latency: {self._refusal}"
+        elif conditions.clock_error_ns:
+            yield f"clocks corrected: one-way times ± {format_duration_ns(conditions.clock_error_ns)}"
 
     def _record(
         self, answers: dict[int, dict[str, Any]], others_cpu_ratio: float | None
     ) -> tuple[TrialResult, dict[str, Column]]:
         cores = self._cores or (None,) * len(answers)
         processes = {index: (self._group.pids[index], cores[index]) for index in answers}
-        digest = Digest(
-            self._trial, answers, processes, plan_stride=self._plan.stride, with_latency=self._group.clocks_agree
-        )
+        digest = Digest(self._trial, answers, processes, plan_stride=self._plan.stride, clocks=self._clocks)
+        self._refusal = digest.refusal
         endpoints = tuple(digest.endpoint(index) for index in sorted(answers))
         total = answers[0]["facts"]["total_count"]
         waited_ns = 1e9 * longest_wait_s(endpoints) if has_neighbours(others_cpu_ratio) else 0.0
         held_per_s = digest.held_rate_per_s(waited_ns)
-        status, reason = judge(self._trial, endpoints, total, held_per_s, digest.backlog_ns())
+        status, reason = judge(self._trial, endpoints, total, held_per_s, digest.backlog_ns(), digest.impossible())
         notes = []
         if not (answers[0]["facts"]["steady"] and all(endpoint.steady for endpoint in endpoints)):
             notes.append("unsteady")

@@ -86,7 +86,7 @@ class EndpointResult:
     """Time inside `write`, or inside `read` (waiting included); None in mode pingpong."""
     latency: Quantiles | None
     """Readers: receipt − intended send time in mode paced, receipt − send time in mode pingpong. None in other modes,
-    and if the clock check failed."""
+    and if the clocks' error is too large."""
     decode: Quantiles | None
     """Readers: time to decode, from the decode phase; None for a writer or without such a phase."""
     usage: Usage
@@ -129,10 +129,15 @@ class Conditions:
     impossible."""
     probe_after_ns: float | None
     clock_offset_ns: float
-    """Largest |offset| of a worker's clock to the coordinator's, at the sample with the least delay."""
+    """Largest |offset| of a worker's clock to the coordinator's; 0 if all workers share one clock."""
     clock_delay_ns: int | float
-    """Least round-trip delay of the clock check; one-way times are valid if the offset is within half of it."""
+    """Twice the error of that offset, at least the delay of an answer about it; 0 if all workers share one clock."""
     clocks_agree: bool
+    """False if there is no one-way latency because of the clocks; a note then says why."""
+    clock_error_ns: float = 0.0
+    """Largest error of a one-way time due to the clocks: the writer's and a reader's; 0 if they share one clock."""
+    clock_offsets_ns: tuple[float, ...] = ()
+    """By endpoint, the writer first: what was subtracted from its times. Empty if all share one clock."""
     others_cpu_ratio: float | None = None
     """Share of the machine's CPU time that processes other than the run's own took during the trial; None if
     unknown."""

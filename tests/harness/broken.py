@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from ipcbench.backend import Address, Backend, Message, Reader
+from ipcbench.backend import Address, Backend, Message, Reader, Writer
 from ipcbench.backends.shm.backend import Shm
+from ipcbench.harness import loops, pingpong, reading
 from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper, WriterWrapper
 from ipcbench.workload.message import FLAGS, HEADER_BYTES, Phase, unpack_stamp, unpack_word
 
@@ -140,6 +142,33 @@ DuplicatingWriter = writes("DuplicatingWriter", lambda message: [message, messag
 LateStallingWriter = _broken("LateStallingWriter", writer_class=_LateStallingWriter)
 SlowWriter = _broken("SlowWriter", writer_class=_SlowWriter)
 SwappingWriter = _broken("SwappingWriter", writer_class=_SwappingWriter)
+
+
+def _clock_set_by(name: str, step_ns: int) -> type[BackendWrapper]:
+    """Return a backend that sets the clock of the readers' processes by `step_ns` in the middle of the window."""
+    steps: list[int] = []
+    writing: list[Address] = []
+
+    def set_clock(view: memoryview) -> memoryview:
+        steps.append(step_ns)
+        return view
+
+    class Broken(reads(name, set_clock)):
+        def open_writer(self, address: Address) -> Writer:
+            writing.append(address)
+            return super().open_writer(address)
+
+        def open_reader(self, address: Address, index: int) -> Reader:
+            if not writing:  # the writer's process reads too, replies
+                for module in (loops, reading, pingpong):
+                    module.now_ns = lambda: time.monotonic_ns() + sum(steps)
+            return super().open_reader(address, index)
+
+    return Broken
+
+
+ClockSetBack = _clock_set_by("ClockSetBack", -500_000)
+ClockSetAhead = _clock_set_by("ClockSetAhead", 500_000)
 
 
 class HangsOnOpen(Shm):

@@ -13,6 +13,7 @@ import pytest
 from ipcbench.analysis.summary.curves import mixed
 from ipcbench.analysis.summary.figures import cell_figures
 from ipcbench.analysis.summary.summary import summarise
+from ipcbench.harness.clocks import Clocks
 from ipcbench.harness.digest import Digest, judge
 from ipcbench.harness.plan import GUARD_NS, Plan
 from ipcbench.spec import SweepSpec
@@ -58,7 +59,7 @@ def digest_of(delays_ns: list[int], write_ns: int = 20_000) -> Digest:
     due = np.array([turn * 10**8 + index * 10**6 for turn in range(TURNS) for index in range(15)])
     columns = {"intended_ns": due, "sent_ns": due + np.array(delays_ns), "write_ns": np.full(len(due), write_ns)}
     answer = {"facts": {"warmup_count": 0}, "columns": {name: column.tobytes() for name, column in columns.items()}}
-    return Digest(trial, {0: answer}, {0: (1, None)}, plan_stride=1, with_latency=True)
+    return Digest(trial, {0: answer}, {0: (1, None)}, plan_stride=1, clocks=Clocks())
 
 
 def test_a_rate_that_is_not_held_shows_at_the_end_of_each_turn_and_a_stall_in_one_does_not() -> None:
@@ -75,11 +76,11 @@ def test_a_stall_before_each_turn_leaves_the_writer_behind_but_does_not_fail_the
     """Each turn begins 37 ms late; while behind, a message takes 20 µs."""
     digest = digest_of([37_000_000 - index * 980_000 for _ in range(TURNS) for index in range(15)])
     assert digest.backlog_ns() == digest.late_stall_ns() == 37_000_000 - 14 * 980_000
-    assert judge(plan_of().trial, (), 0, digest.held_rate_per_s(), digest.backlog_ns()) == ("ok", "")
+    assert judge(plan_of().trial, (), 0, digest.held_rate_per_s(), digest.backlog_ns(), "") == ("ok", "")
 
 
 def test_a_rate_not_held_is_given_as_the_lower_one_that_was() -> None:
-    status, reason = judge(plan_of().trial, (), 0, 735.2, 37e6)
+    status, reason = judge(plan_of().trial, (), 0, 735.2, 37e6, "")
     expected = "the rate was not held: 735.2 of 1000 messages/s; the writer ended 37 ms behind its schedule"
     assert (status, reason) == ("failed", expected)
 
