@@ -76,7 +76,7 @@ class Digest:
         trial: what was measured.
         answers: what each process answered to `go`, by its number: `facts` and `columns` (int64, native byte order).
         processes: for each process, its process ID and the core it was bound to.
-        plan_stride: the endpoints kept every `plan_stride`-th message.
+        plan_stride: the endpoints kept every `plan_stride`-th message of those that they stamped.
         with_latency: whether the clocks may be compared.
     """
 
@@ -97,13 +97,14 @@ class Digest:
             for index, answer in answers.items()
         }
         self._plan_stride = plan_stride
+        self._stamps = {index: answer["facts"].get("stamp_stride", 1) for index, answer in answers.items()}
         self._latency = {index: self._one_way(index) if with_latency else None for index in answers if index}
 
     def _one_way(self, index: int) -> Column:
         """Return receipt − intended send time of every message that a reader kept, joined by sequence number."""
         columns = self._columns[index]
         first = self._answers[0]["facts"]["warmup_count"] + 1
-        position, rest = np.divmod(columns["sequence"] - first, self._plan_stride)
+        position, rest = np.divmod(columns["sequence"] - first, self._plan_stride * self._stamps[0])
         writer = self._columns[0]
         intended = writer["sent_ns"] if self._trial.mode == "pingpong" else writer["intended_ns"]
         inside = (position >= 0) & (position < len(intended)) & (rest == 0)
@@ -130,12 +131,13 @@ class Digest:
             decode=quantiles(columns.get("decode_ns")),
             usage=Usage(**facts["usage"]),
             integrity=Integrity(**facts["integrity"]) if index else Integrity(),
-            sample_stride=self._plan_stride * self._stride(len(moments)),
+            sample_stride=self._plan_stride * self._stamps[index] * self._stride(len(moments)),
             gc_count=facts["gc_count"],
             warmup_count=facts["warmup_count"],
             steady=facts.get("steady", True) and self._steady(index),
             round_trip=quantiles(columns.get("round_trip_ns")),
             core=self._processes[index][1],
+            stamp_stride=self._stamps[index],
         )
 
     def _of_totals(self, index: int, name: str) -> Quantiles | None:
@@ -167,8 +169,8 @@ class Digest:
         if self._trial.mode != "saturate":
             return None
         received = [self._columns[index]["received_ns"] for index in self._latency]
-        counts = [len(column) for column in received]
-        if min(counts) < 2:
+        counts = [self._answers[index]["facts"]["messages_count"] for index in self._latency]
+        if min(map(len, received)) < 2:
             return None
         elapsed_s = float(max(column[-1] for column in received) - min(column[0] for column in received)) / 1e9
         count = min(counts) if self._trial.delivery == "every_message" else sum(counts) / len(counts)
