@@ -28,14 +28,16 @@ class Clock:
 
 
 class Recorder:
-    """A writer whose write takes `took_ns`."""
+    """A writer whose write takes `took_ns`, and from the 4,000th on each 500th `stall_ns` more."""
 
-    def __init__(self, clock: Clock, took_ns: int) -> None:
-        self.clock, self.took_ns, self.messages = clock, took_ns, list[bytes]()
+    def __init__(self, clock: Clock, took_ns: int, stall_ns: int = 0) -> None:
+        self.clock, self.took_ns, self.stall_ns, self.messages = clock, took_ns, stall_ns, list[bytes]()
 
     def write(self, message: bytearray, timeout_s: float) -> None:
         self.messages.append(bytes(message))
         self.clock.now += self.took_ns
+        if len(self.messages) >= 4_000 and not len(self.messages) % 500:
+            self.clock.now += self.stall_ns
 
 
 class Player:
@@ -91,14 +93,19 @@ def test_short_messages_are_stamped_in_runs_long_ones_each_and_the_end_is_notice
     assert received.integrity.errors_count == 0
 
 
+def test_stalls_during_the_warm_up_do_not_change_how_the_window_is_stamped(clock):
+    recorder = Recorder(clock, 5_000, stall_ns=40_000_000)
+    assert WriterPart(recorder, [Outgoing(b"a" * 16)], plan()).run().stamp_stride == RUN
+
+
 def test_the_first_and_the_last_receipt_are_exact(clock):
-    written, received, _ = measure(clock, 5_000)
+    written, received, _ = measure(clock, 10_000)
     times = received.columns["received_ns"]
     assert times[-1] - times[0] == (received.messages_count - 1) * READ_NS
     assert received.columns["sequence"][0] == written.warmup_count + 1
     assert received.columns["sequence"][-1] == written.warmup_count + written.messages_count
     assert set(received.columns["read_ns"]) == {READ_NS}
-    assert written.columns["sent_ns"][-1] - written.columns["sent_ns"][0] == (written.messages_count - 1) * 5_000
+    assert written.columns["sent_ns"][-1] - written.columns["sent_ns"][0] == (written.messages_count - 1) * 10_000
 
 
 def drop(messages: list[bytes], place: int) -> None:
@@ -123,25 +130,25 @@ def tear(messages: list[bytes], place: int) -> None:
 )
 @pytest.mark.parametrize("place", [1, 5, RUN - 1, RUN, RUN + 1, 500])
 def test_one_damaged_message_is_counted_once_wherever_it_stands(clock, harm, found, place):
-    _, received, _ = measure(clock, 5_000, lambda messages, first: harm(messages, first + place))
+    _, received, _ = measure(clock, 10_000, lambda messages, first: harm(messages, first + place))
     assert received.integrity.errors_count == getattr(received.integrity, found) == 1
 
 
 def test_latest_value_stamps_every_message(clock):
-    written, received, _ = measure(clock, 5_000, delivery="latest_value")
+    written, received, _ = measure(clock, 10_000, delivery="latest_value")
     assert written.stamp_stride == received.stamp_stride == 1
     assert len(received.columns["received_ns"]) == received.messages_count == written.messages_count
 
 
 def test_throughput_and_stride_of_the_record_count_all_messages(clock):
-    written, received, _ = measure(clock, 5_000)
+    written, received, _ = measure(clock, 10_000)
     answers = {index: _outcome(part) for index, part in enumerate((written, received))}
     digest = Digest(plan().trial, answers, {0: (1, None), 1: (2, None)}, plan_stride=1, with_latency=True)
     writer, reader = digest.endpoint(0), digest.endpoint(1)
     assert digest.throughput_per_s() == pytest.approx(1e9 / READ_NS)
     assert reader.messages_count == writer.messages_count == 1 + RUN * (reader.call.count - 1)
     assert writer.stamp_stride == reader.stamp_stride == reader.sample_stride == RUN
-    assert (reader.call.p50_ns, writer.call.max_ns) == (READ_NS, 5_000)
+    assert (reader.call.p50_ns, writer.call.max_ns) == (READ_NS, 10_000)
     assert reader.last_ns - reader.first_ns == (reader.messages_count - 1) * READ_NS
-    assert writer.last_ns - writer.first_ns == writer.messages_count * 5_000
+    assert writer.last_ns - writer.first_ns == writer.messages_count * 10_000
     assert judge(plan().trial, (writer, reader), written.total_count, None, 0.0) == ("ok", "")
