@@ -29,8 +29,8 @@ HASH_EVERY = 64
 """Inside the window, every message whose number is a multiple of this has its whole body hashed; a power of two."""
 
 RUN = 17
-"""Messages from one stamp to the next in the loops `in_runs`. A prime: with 16, each stamp would meet one of the same
-few slots of a ring, and never the one at which a transport does its periodic work."""
+"""Messages from one stamp to the next in the loops `in_runs`; odd. A prime: with 16, each stamp would meet one of the
+same few slots of a ring, and never the one at which a transport does its periodic work."""
 
 _PAGE_BYTES = 4096
 
@@ -126,15 +126,15 @@ def write_in_runs(
     """
     clock, key_sequence, key_intended, key_sent = now_ns, SEQUENCE, INTENDED, SENT
     buffers = alternating(messages)
-    between = [(buffers * RUN)[parity : parity + RUN - 1] for parity in (0, 1)]
     for index in range(len(sent)):
         number = sequence + 1 + RUN * index
-        if index:
-            numbers = range(number + 1 - RUN, number)
-            for unstamped, (buffer, head, tail) in zip(numbers, between[index & 1], strict=True):
+        (buffer, head, tail), (other, other_head, other_tail) = buffers[index & 1], buffers[~index & 1]
+        if index:  # in pairs, which costs less than looking up the message each time
+            for unstamped in range(number + 1 - RUN, number, 2):
                 head[key_sequence] = tail[0] = unstamped
                 write(buffer, stall_s)
-        buffer, head, tail = buffers[index & 1]
+                other_head[key_sequence] = other_tail[0] = unstamped + 1
+                write(other, stall_s)
         head[key_sequence] = tail[0] = number
         start = clock()
         head[key_intended] = head[key_sent] = start
