@@ -83,7 +83,7 @@ class Digest:
         trial: what was measured.
         answers: what each process answered to `go`, by its number: `facts` and `columns` (int64, native byte order).
         processes: for each process, its process ID and the core it was bound to.
-        plan_stride: the endpoints kept every `plan_stride`-th message.
+        plan_stride: the endpoints kept every `plan_stride`-th message of those that they stamped.
         clocks: of the processes.
 
     Attributes:
@@ -105,6 +105,7 @@ class Digest:
         self._clocks = clocks
         self._columns = {index: self._on_one_clock(index) for index in answers}
         self._plan_stride = plan_stride
+        self._stamps = {index: answer["facts"].get("stamp_stride", 1) for index, answer in answers.items()}
         latency: dict[int, Column | None] = {index: self._one_way(index) for index in answers if index}
         self.refusal = self._refusal(latency)
         self._latency = dict.fromkeys(latency) if self.refusal else latency
@@ -124,7 +125,8 @@ class Digest:
     def _joined(self, index: int) -> tuple[npt.NDArray[np.bool_], Column]:
         """Return which of the messages that a reader kept the writer kept too, and their places in its columns."""
         first = self._answers[0]["facts"]["warmup_count"] + 1
-        position, rest = np.divmod(self._columns[index]["sequence"] - first, self._plan_stride)
+        kept_every = self._plan_stride * self._stamps[0]
+        position, rest = np.divmod(self._columns[index]["sequence"] - first, kept_every)
         inside = (position >= 0) & (position < len(self._columns[0]["sent_ns"])) & (rest == 0)
         return inside, position[inside]
 
@@ -195,12 +197,13 @@ class Digest:
             decode=quantiles(columns.get("decode_ns")),
             usage=Usage(**facts["usage"]),
             integrity=Integrity(**facts["integrity"]) if index else Integrity(),
-            sample_stride=self._plan_stride * self._stride(len(moments)),
+            sample_stride=self._plan_stride * self._stamps[index] * self._stride(len(moments)),
             gc_count=facts["gc_count"],
             warmup_count=facts["warmup_count"],
             steady=facts.get("steady", True) and self._steady(index),
             round_trip=quantiles(columns.get("round_trip_ns")),
             core=self._processes[index][1],
+            stamp_stride=self._stamps[index],
         )
 
     def _totals(self, index: int, name: str) -> dict[str, Any] | None:
@@ -239,8 +242,8 @@ class Digest:
         if self._trial.mode != "saturate":
             return None
         received = [self._columns[index]["received_ns"] for index in self._latency]
-        counts = [len(column) for column in received]
-        if min(counts) < 2:
+        counts = [self._answers[index]["facts"]["messages_count"] for index in self._latency]
+        if min(map(len, received)) < 2:
             return None
         elapsed_s = float(max(column[-1] for column in received) - min(column[0] for column in received)) / 1e9
         count = min(counts) if self._trial.delivery == "every_message" else sum(counts) / len(counts)

@@ -59,7 +59,7 @@ class Integrity:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Quantiles of one column over *all* messages of the window (`samples/` may hold every Nth only)."""
+    """Quantiles of one column over *all* timed messages of the window (`samples/` may hold every Nth only)."""
 
     count: int
     p50_ns: float
@@ -104,6 +104,8 @@ class EndpointResult:
     """Writer, mode pingpong: from a send to the last reader's reply."""
     core: int | None = None
     """Core that the process was bound to; None if the system placed it."""
+    stamp_stride: int = 1
+    """The clock was read around every Nth message of the window, beginning with the first; the last is one of them."""
 
 
 MAX_PLACEMENT_RATIO = 1.6
@@ -204,9 +206,9 @@ class Floor:
     """The harness's own cost on this machine, measured in the same run."""
 
     writer_ns: float
-    """Per message: the writer's loop over a transport that does nothing."""
+    """Per message: the writer's loop over a transport that does nothing, paced, every message stamped."""
     reader_ns: float
-    """Per message: the reader's loop over a transport that does nothing."""
+    """Per message: the reader's loop over a transport that does nothing, every message stamped."""
     clock_ns: float
     """One reading of the clock."""
     clock_resolution_ns: float
@@ -217,6 +219,9 @@ class Floor:
     """The same with both buffers evicted from the caches."""
     wakeup_ns: float | None = None
     """Half round trip of a byte through pipes between two processes that sleep until it arrives; None if unknown."""
+    saturated_writer_ns: float | None = None
+    """As `writer_ns`, of the loop for a saturated window of short messages; None in runs that stamped every message."""
+    saturated_reader_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
 from ipcbench.harness.floor import measure_floor
-from ipcbench.harness.loops import HASH_EVERY
+from ipcbench.harness.loops import HASH_EVERY, RUN
 from ipcbench.harness.sweep import run_sweep
 from ipcbench.results.store import load_run
 from ipcbench.stats.histogram import bin_index
@@ -56,6 +56,10 @@ def test_paced_and_saturated_trials_yield_their_figures_in_plausible_units(tmp_p
         assert reader.decode.count >= 5
     assert saturated.throughput_per_s > 0
     assert saturated.achieved_rate_per_s is None
+    for part in saturated.endpoints:
+        assert part.stamp_stride in (1, RUN)
+        assert part.call.count == -(-part.messages_count // part.stamp_stride)
+        assert part.sample_stride % part.stamp_stride == 0
 
 
 def test_a_long_window_keeps_every_nth_message_and_a_histogram_of_all(tmp_path, monkeypatch):
@@ -172,6 +176,8 @@ def test_a_run_stores_payload_bytes_seed_versions_floor_and_the_conditions_of_tr
 def test_the_floor_is_above_the_clock_and_copies_have_a_bandwidth():
     floor = measure_floor([4096])
     assert min(floor.writer_ns, floor.reader_ns, floor.wakeup_ns) > floor.clock_ns > 0
+    assert 0 < floor.saturated_writer_ns < floor.writer_ns
+    assert 0 < floor.saturated_reader_ns < floor.reader_ns
     assert min(floor.memcpy_bytes_per_s["4096"], floor.memcpy_cold_bytes_per_s["4096"]) > 1e8
 
 

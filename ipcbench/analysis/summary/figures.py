@@ -234,16 +234,18 @@ def _logs(figures: Mapping[str, float]) -> dict[str, FloatArray]:
 
 
 def _block_rates(run: Run, trial: TrialResult) -> FloatArray:
-    """Return messages per second in each tenth of the window of a saturate trial, from the first reader's receipts."""
+    """Return kept messages per second in each tenth of the window of a saturate trial, from the first reader's
+    receipts.
+    """
     try:
         received = run.samples(trial.trial_id, ("reader-0.received_ns",))["reader-0.received_ns"]
     except (StoreError, KeyError):
         return np.zeros(0)
     if received.size <= 2 * _BLOCKS_PER_ROUND:
         return np.zeros(0)
-    edges = received[np.linspace(0, received.size - 1, _BLOCKS_PER_ROUND + 1).astype(np.int64)]
-    durations = np.diff(edges).astype(np.float64)
-    rates: FloatArray = 1e9 / durations[durations > 0]
+    edges = np.linspace(0, received.size - 1, _BLOCKS_PER_ROUND + 1).astype(np.int64)
+    durations = np.diff(received[edges]).astype(np.float64)
+    rates: FloatArray = 1e9 * np.diff(edges)[durations > 0] / durations[durations > 0]
     return rates
 
 

@@ -212,7 +212,8 @@ def _summarise_cell(run: Run, setting: Setting, cell: _Cell) -> CellSummary:
     if not cell.sound:
         return summary
     summary = replace(
-        _with_figures(summary, cell.figures), notes=cell_notes(cell.trials, cell.figures.unreadable_count)
+        _with_figures(summary, cell.figures),
+        notes=cell_notes(cell.trials, cell.figures.unreadable_count, run.info.floor),
     )
     return summary if run.info.floor is None else _with_floor(summary, run.info.floor)
 

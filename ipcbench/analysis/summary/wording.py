@@ -184,7 +184,13 @@ def _header(summary: Summary) -> Iterator[str]:
     yield f"machine: {_machine_words(summary)}"
     if info.floor is not None:
         writer, reader = format_duration_ns(info.floor.writer_ns), format_duration_ns(info.floor.reader_ns)
-        yield f"harness floor: {writer} writer and {reader} reader per message; it is part of every figure"
+        saturated = ""
+        if info.floor.saturated_writer_ns is not None and info.floor.saturated_reader_ns is not None:
+            saturated = (
+                f" ({format_duration_ns(info.floor.saturated_writer_ns)} and "
+                f"{format_duration_ns(info.floor.saturated_reader_ns)} while saturated)"
+            )
+        yield f"harness floor: {writer} writer and {reader} reader per message{saturated}; it is part of every figure"
         if info.floor.wakeup_ns is not None:
             yield f"wake-up floor: {format_duration_ns(info.floor.wakeup_ns)} to wake a process that sleeps on a pipe"
     settings = [ranking.setting for ranking in summary.settings]
