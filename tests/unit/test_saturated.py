@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from ipcbench.harness import loops, reading, writing
+from ipcbench.harness.clocks import Clocks
 from ipcbench.harness.digest import Digest, judge
 from ipcbench.harness.loops import RUN
 from ipcbench.harness.plan import Plan
@@ -143,7 +144,7 @@ def test_latest_value_stamps_every_message(clock):
 def test_throughput_and_stride_of_the_record_count_all_messages(clock):
     written, received, _ = measure(clock, 10_000)
     answers = {index: _outcome(part) for index, part in enumerate((written, received))}
-    digest = Digest(plan().trial, answers, {0: (1, None), 1: (2, None)}, plan_stride=1, with_latency=True)
+    digest = Digest(plan().trial, answers, {0: (1, None), 1: (2, None)}, plan_stride=1, clocks=Clocks())
     writer, reader = digest.endpoint(0), digest.endpoint(1)
     assert digest.throughput_per_s() == pytest.approx(1e9 / READ_NS)
     assert reader.messages_count == writer.messages_count == 1 + RUN * (reader.call.count - 1)
@@ -151,4 +152,4 @@ def test_throughput_and_stride_of_the_record_count_all_messages(clock):
     assert (reader.call.p50_ns, writer.call.max_ns) == (READ_NS, 10_000)
     assert reader.last_ns - reader.first_ns == (reader.messages_count - 1) * READ_NS
     assert writer.last_ns - writer.first_ns == writer.messages_count * 10_000
-    assert judge(plan().trial, (writer, reader), written.total_count, None, 0.0) == ("ok", "")
+    assert judge(plan().trial, (writer, reader), written.total_count, None, 0.0, "") == ("ok", "")
