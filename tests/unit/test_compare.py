@@ -265,6 +265,7 @@ LOSSY = Cell(change=parts(integrity=Integrity(lost_count=1)))
         (BROKEN, CALM, "failed in A", None),
         (CALM, LOSSY, "failed in B", "inconclusive"),
         (CALM, Cell(change=larger), "different payload bytes: 521 B / 600 B$", "inconclusive"),
+        (CALM, Cell(change=parts(stamp_stride=17)), "it timed one message in 1 / 17$", "inconclusive"),
     ],
     ids=["failed in b", "failed in a", "lost messages though marked ok", "other payload bytes"],
 )

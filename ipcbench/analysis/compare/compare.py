@@ -217,6 +217,9 @@ def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: Run
     if not reasons and (a.payload_bytes != b.payload_bytes or len(a.payload_bytes) > 1):
         sizes = (", ".join(f"{count:,} B" for count in cell.payload_bytes) for cell in (a, b))
         reasons = [f"different payload bytes: {' / '.join(sizes)}"]
+    if not reasons and not a.stamp_strides & b.stamp_strides:
+        strides = (", ".join(map(str, sorted(cell.stamp_strides))) for cell in (a, b))
+        reasons = [f"the harness itself cost more in one: it timed one message in {' / '.join(strides)}"]
     notes = _notes(a, b)
     if reasons:
         return [_incomparable(key, metrics[0], a, b, "; ".join(reasons), notes)]

@@ -66,6 +66,8 @@ class RunCell:
     """Why it has no figures; empty if ok."""
     estimates: Mapping[ComparedMetric, Estimate]
     """Times in ns, throughput in messages per second."""
+    stamp_strides: frozenset[int]
+    """One message in how many was timed."""
     failed_count: int
     """Trials that ran and enter no figure."""
     placement_ns: float | None
@@ -133,6 +135,7 @@ def _cell(run: Run, key: CellKey, trials: Sequence[TrialResult]) -> RunCell:
         estimates={
             name: estimate for name, estimate in estimates.items() if estimate is not None and estimate.value > 0
         },
+        stamp_strides=frozenset(part.stamp_stride for trial in sound for part in trial.endpoints),
         failed_count=sum(trial.status != "skipped" and not is_sound(trial) for trial in trials),
         placement_ns=median(probes) if probes else None,
         notes=notes,
