@@ -337,5 +337,6 @@ def test_intervals_cover_the_truth_of_samples_that_are_not_normal() -> None:
     """The experiment of benchmarks/verdicts/coverage.py, short: 50 of a true 95 % show fewer than 84 % once in 600."""
     module = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "verdicts" / "coverage.py"))
     shares = {shape.__name__: module["share_covered"](shape, 50, 5, 200) for shape in module["SHAPES"]}
-    assert len(shares) == 5
-    assert {name: share for name, share in shares.items() if share < 0.84} == {}
+    kinds = {"three_tenths_far", "share_far_uniform", "one_in_five", "half_far"}  # of rounds: docs/method.md
+    assert len(shares) == 9
+    assert {name: share for name, share in shares.items() if share < (0.68 if name in kinds else 0.84)} == {}
