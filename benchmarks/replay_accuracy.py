@@ -29,7 +29,7 @@ from ipcbench.replay.outcome import conclude
 from ipcbench.replay.run import Request, replay
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.decisions import compare
-from ipcbench.stats.estimates import noise_floor_ratio, ratio
+from ipcbench.stats.estimates import ratio
 
 SERVICE = Path(__file__).parents[1] / "examples" / "tensor_service" / "service.py"
 WAYS = ("predicted", "recorded + difference of replays", "α + β·bytes table")
@@ -88,12 +88,11 @@ def ranking_faults(transports: tuple[str, ...], real: dict[str, list[float]], pa
     faults = []
     for source in transports:
         cells = {target: pairs[source, target] for target in transports}
-        floor = noise_floor_ratio(list(real.values())) or 0.0
         estimates = {target: median_estimate(cell, np.random.default_rng(1)) for target, cell in cells.items()}
         for name, other in combinations(transports, 2):
             first, second = estimates[name], estimates[other]
             assert first is not None and second is not None, "two cycles at least"  # noqa: PT018
-            verdict = compare(ratio(first, second), floor)
+            verdict = compare(ratio(first, second))
             really = median(real[name]) / median(real[other])
             if verdict != "no clear difference" and (verdict == "faster") != (really < 1):
                 faults.append(f"{source}: {name} {verdict} than {other}, really {really:.3f} times as long")

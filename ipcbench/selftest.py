@@ -1,7 +1,8 @@
 """How often verdicts on this machine are right: equal cells called different, known slow-downs called slower.
 
-A run measures one backend under two names (A/A), and slowed by 5, 10 and 20 %, at several payload sizes. At each size,
-every other cell is compared with the first. All cells of one size take turns.
+A run measures one backend under two names (A/A), and slowed by known shares, at several payload sizes and in all modes.
+Each cell is judged against the first as `ipcbench analyze` would judge a run of these two alone, after the first
+1, 2, 3, 5, 10 … rounds.
 """
 
 from __future__ import annotations
@@ -9,34 +10,38 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import get_args
 
-from ipcbench.analysis.summary.figures import cell_figures
-from ipcbench.analysis.summary.notes import is_sound
+from ipcbench.analysis.summary.cells import CellSummary, Metric
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.harness.sweep import Progress, run_sweep
 from ipcbench.registry import get_backend
 from ipcbench.results.store import Run, load_run
 from ipcbench.spec import NAME_PREFIX, SweepSpec
-from ipcbench.stats.decisions import verdict
-from ipcbench.stats.estimates import Estimate
+from ipcbench.stats.decisions import Verdict
 from ipcbench.testing.faults.slowed import slowdown_percent, slowed_name
 
+METRICS: tuple[Metric, ...] = get_args(Metric)
 SLOWDOWNS_PERCENT = (5, 10, 20)
 SIZES_BYTES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 """Payload sizes of one run; each gives a verdict."""
 ROUNDS = 20
-"""Rounds of a run by default: two cells of one size then take 10 s, of the 105 s that a run has by default."""
+"""Rounds of a run by default."""
+_ROUNDS_JUDGED = (1, 2, 3, 5, 10, 20)
 ONE_SIDED_LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictCounts:
-    """How many verdicts on one slow-down there were of each kind."""
+    """How many verdicts of each kind there were on one slow-down, by one metric, after so many rounds."""
 
+    metric: Metric
+    rounds_count: int
     percent: int
     verdicts_count: int
     slower_count: int
@@ -65,21 +70,27 @@ class SelfTest:
     backend: str
     rounds: int
     noise_ratio: float
-    """By how much a cell measured twice differed: the median of the runs' noise floors."""
+    """By how much two equal cells differed in one-way latency: the median of the runs' noise."""
     counts: tuple[VerdictCounts, ...]
-    """Counts of each slow-down, A/A first."""
+    """By metric, rounds and slow-down, A/A first."""
 
 
 def upper_bound(hits: int, count: int) -> float:
     """Return the exact (Clopper-Pearson) one-sided 95 % upper bound of a rate that gave `hits` out of `count`."""
     if hits >= count:
         return 1.0
-    low, high = hits / count, 1.0
+    low, high = hits / count, 1.0  # the middle is never 0 or 1
     while high - low > 1e-6:
         middle = (low + high) / 2
-        at_most_hits = sum(math.comb(count, k) * middle**k * (1 - middle) ** (count - k) for k in range(hits + 1))
+        at_most_hits = sum(math.exp(_log_binomial(k, count, middle)) for k in range(hits + 1))
         low, high = (middle, high) if at_most_hits > 1 - ONE_SIDED_LEVEL else (low, middle)
     return high
+
+
+def _log_binomial(hits: int, count: int, rate: float) -> float:
+    """Return the logarithm of the probability of so many hits."""
+    log_ways = math.lgamma(count + 1) - math.lgamma(hits + 1) - math.lgamma(count - hits + 1)
+    return log_ways + hits * math.log(rate) + (count - hits) * math.log1p(-rate)
 
 
 def sweep_for(backend: str, seed: int, rounds: int, slowdowns_percent: Sequence[int] = SLOWDOWNS_PERCENT) -> SweepSpec:
@@ -92,7 +103,6 @@ def sweep_for(backend: str, seed: int, rounds: int, slowdowns_percent: Sequence[
         payload="bytes",
         codec="raw",
         sizes=SIZES_BYTES,
-        modes=("paced",),
         rounds=rounds,
         control=False,
         budget_s=3600.0,
@@ -109,7 +119,7 @@ def self_test(
     on_progress: Callable[[Progress], None] | None = None,
     keep: Path | None = None,
 ) -> SelfTest:
-    """Measure until there are `pairs` verdicts on each slow-down; ten of each take about four minutes.
+    """Measure until there are `pairs` verdicts on each slow-down by each metric.
 
     Args:
         backend: name of the backend to slow down; its endpoints must be processes (not `null`).
@@ -123,37 +133,62 @@ def self_test(
         UnknownBackend, BackendUnavailable: before anything is measured.
     """
     get_backend(backend).probe()
-    counts = {percent: [0, 0, 0] for percent in (0, *slowdowns_percent)}
+    counts: Counter[tuple[Metric, int, int, Verdict]] = Counter()
     noise: list[float] = []
     with tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}selftest-{os.getpid()}-") as scratch:
         for number in range(-(-pairs // len(SIZES_BYTES))):
             sweep = sweep_for(backend, number + 1, rounds, slowdowns_percent)
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))
-            noise.append(noise_of(run))
-            for percent, word in verdicts(run, noise[-1]):
-                counts[percent][("no clear difference", "slower", "faster").index(word)] += 1
-    by_slowdown = (VerdictCounts(percent, sum(kinds), kinds[1], kinds[2]) for percent, kinds in counts.items())
-    return SelfTest(backend, rounds, median(noise), tuple(by_slowdown))
+            noise.append(summarise(run).noise_ratios.get("latency", 0.0))
+            counts.update(verdicts(run))
+    return SelfTest(backend, rounds, median(noise), count_verdicts(counts))
 
 
-def noise_of(run: Run) -> float:
-    """Return the noise floor of a run's latencies."""
-    return summarise(run).noise_ratios.get("latency", 0.0)
+def count_verdicts(verdicts: Counter[tuple[Metric, int, int, Verdict]]) -> tuple[VerdictCounts, ...]:
+    """Return the counts of verdicts, given as (metric, rounds, slow-down in percent, verdict)."""
+    places = sorted({each[:3] for each in verdicts}, key=lambda place: (METRICS.index(place[0]), *place[1:]))
+    return tuple(
+        VerdictCounts(
+            metric,
+            rounds,
+            percent,
+            sum(verdicts[metric, rounds, percent, word] for word in get_args(Verdict)),
+            verdicts[metric, rounds, percent, "slower"],
+            verdicts[metric, rounds, percent, "faster"],
+        )
+        for metric, rounds, percent in places
+    )
 
 
-def verdicts(run: Run, noise_ratio: float) -> Iterator[tuple[int, str]]:
-    """Yield (slow-down in percent, verdict on it) for every size of the run; sizes without figures are left out."""
+def verdicts(run: Run) -> Iterator[tuple[Metric, int, int, Verdict]]:
+    """Yield (metric, rounds, slow-down in percent, verdict on it) for every size of the run.
+
+    Cells without figures are left out.
+    """
     base, *others = run.info.sweep["backends"]
-    for size in run.info.sweep["sizes"]:
-        first = _latency(run, base, size)
-        for other in others:
-            second = _latency(run, other, size)
-            if first is not None and second is not None:
-                yield slowdown_percent(other), verdict(second, first, noise_ratio)
+    rounds_done = max((trial.spec.round_index for trial in run.trials), default=-1) + 1
+    for rounds in sorted({*_ROUNDS_JUDGED, rounds_done}):
+        for other in others if rounds <= rounds_done else ():
+            trials = tuple(
+                trial for trial in run.trials if trial.spec.backend in (base, other) and trial.spec.round_index < rounds
+            )
+            for ranking in summarise(replace(run, trials=trials)).settings:
+                cells = {cell.backend: cell for cell in ranking.cells}
+                for metric in METRICS:
+                    ranks = [_rank(cells.get(name), metric, ranking.ranked_by) for name in (other, base)]
+                    if None not in ranks:
+                        yield metric, rounds, slowdown_percent(other), _verdict(*ranks)
 
 
-def _latency(run: Run, backend: str, size: int) -> Estimate | None:
-    trials = [
-        trial for trial in run.trials if trial.spec.backend == backend and trial.spec.size == size and is_sound(trial)
-    ]
-    return cell_figures(run, trials).latency_p50 if trials else None
+def _rank(cell: CellSummary | None, metric: Metric, ranked_by: Metric | None) -> int | None:
+    if cell is None:
+        return None
+    if metric == ranked_by:
+        return cell.rank
+    return {"round trip": cell.round_trip_rank, "throughput": cell.throughput_rank}.get(metric)
+
+
+def _verdict(rank: int | None, base_rank: int | None) -> Verdict:
+    if rank == base_rank:
+        return "no clear difference"
+    return "slower" if base_rank == 1 else "faster"

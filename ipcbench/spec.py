@@ -177,7 +177,7 @@ class SweepSpec:
     """
 
     name: str = "default"
-    backends: tuple[str, ...] = ("zmq", "shm", "lmdb", "mpi", "mpi-pkl5")
+    backends: tuple[str, ...] = ("zmq", "shm", "lmdb", "mpi", "mpi-pkl5", "mpi-buffer")
     readers: int = 3
     payload: PayloadKind = "dict"
     sizes: tuple[int, ...] = (10, 100, 1000, 10000)
@@ -188,7 +188,7 @@ class SweepSpec:
     rate_per_s: float | None = None
     """Offered rate of paced trials; None chooses by size, see `AUTO_RATE_PER_S`."""
     rounds: int = 5
-    budget_s: float = 105.0
+    budget_s: float = 120.0
     """No further round begins when it would probably end after this."""
     precision_ratio: float = 0.0
     """If above 0: rounds continue beyond `rounds` until the interval of every cell's median lies within this share of

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -78,7 +79,7 @@ def check_aligned(text: str, until: str = "") -> None:
             start, found, rest = f"{line} ".partition(f"{name} ")
             if found and until in rest:
                 end = len(rest.rstrip()) if not until else rest.index(until) + len(until)
-                rows[rest[:end].strip()].add((name, cell_len(start + found + rest[:end])))
+                rows[re.sub(r"\S+ \[[^]]*\]", "", rest[:end]).strip()].add((name, cell_len(start + found + rest[:end])))
     complete = [group for group in rows.values() if {name for name, _ in group} == set(NAMES)]
     assert complete
     assert all(len({width for _, width in group}) == 1 for group in rows.values()), rows

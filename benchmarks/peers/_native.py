@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ipcbench.backends.shm.memory import Layout
+from ipcbench.backends.shm.backend import Layout
 from ipcbench.spec import ChannelSpec
 
 _HERE = Path(__file__).resolve().parent

@@ -2,7 +2,8 @@
 
 Each synthetic run has rounds that differ, and samples of a given shape within them. The truth is the median of the
 whole population, rounds included, estimated from a far larger draw of the same kind. The last row is the ratio of two
-cells that took turns, one of them slower by a tenth.
+cells that took turns, one of them slower by a tenth. With `half_far` the median itself lies in the gap between both
+kinds of rounds.
 
     python benchmarks/verdicts/coverage.py [--runs 1000] [--rounds 5] [--samples 450]
 """
@@ -58,12 +59,36 @@ def one_slow_reader(source: np.random.Generator, count: int) -> Samples:
     return np.where(slow, 1.5, 1.0) * source.lognormal(0.0, 0.3, count)
 
 
+def half_far(source: np.random.Generator, count: int) -> Samples:
+    """Return a round that is slow as a whole, seven-fold, half of the time."""
+    return (7.0 if source.random() < 0.5 else 1.0) * source.lognormal(0.0, 0.1, count)
+
+
+def three_tenths_far(source: np.random.Generator, count: int) -> Samples:
+    """Return a round that is slow as a whole, seven-fold, three times of ten."""
+    return (7.0 if source.random() < 0.3 else 1.0) * source.lognormal(0.0, 0.1, count)
+
+
+def share_far_uniform(source: np.random.Generator, count: int) -> Samples:
+    """Return a round in which any share of the samples is slow."""
+    return np.where(source.random(count) < source.random(), 7.0, 1.0) * source.lognormal(0.0, 0.1, count)
+
+
+def one_in_five(source: np.random.Generator, count: int) -> Samples:
+    """Return a round that takes three times as long, one time of five."""
+    return (3.0 if source.random() < 0.2 else 1.0) * source.lognormal(0.0, 0.1, count)
+
+
 SHAPES: tuple[Callable[[np.random.Generator, int], Samples], ...] = (
     heavy_tails,
     drift,
     autocorrelated,
     bimodal,
     one_slow_reader,
+    three_tenths_far,
+    share_far_uniform,
+    one_in_five,
+    half_far,
 )
 
 

@@ -240,12 +240,12 @@ def _tail(context: CellContext) -> Observation | None:
     p50, p99 = context.cell.latency_p50_ns, context.cell.latency_p99_ns
     if p50 is None or p99 is None:
         return None
-    ratio = p99.estimate / p50.estimate
+    ratio = p99.low / p50.estimate
     return Observation(
         ratio,
-        {"latency_p50_ns": p50.estimate, "latency_p99_ns": p99.estimate},
-        f"The tail is far above the median: {context.named()}, one-way p99 {format_duration_ns(p99.estimate)} against "
-        f"p50 {format_duration_ns(p50.estimate)}, {_times(ratio)}.",
+        {"latency_p50_ns": p50.estimate, "latency_p99_low_ns": p99.low},
+        f"The tail is far above the median: {context.named()}, one-way p99 at least {format_duration_ns(p99.low)} "
+        f"against p50 {format_duration_ns(p50.estimate)}, {_times(ratio)}.",
     )
 
 
@@ -328,7 +328,7 @@ RULES: tuple[Rule, ...] = (
         "tail",
         10.0,
         "times",
-        "one-way latency p99 over p50",
+        "lower end of the interval of the one-way latency p99 over p50",
         _tail,
         "Plan by p99, not by p50; `ipcbench doctor` says what disturbs this machine, --pin auto keeps processes in "
         "place.",

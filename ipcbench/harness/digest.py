@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ipcbench.errors import IntegrityError
+from ipcbench.harness.backlog import held_ratio
+from ipcbench.harness.clocks import Clocks
 from ipcbench.harness.group import role_of
 from ipcbench.results.model import EndpointResult, Integrity, Quantiles, Status, TrialResult, Usage
 from ipcbench.spec import TrialSpec
 from ipcbench.stats.histogram import Histogram
+from ipcbench.util.units import format_duration_ns
 
 KEPT_SAMPLES = 2048
 """A longer column is thinned to about this many values by an even stride, which the record states."""
@@ -20,9 +24,12 @@ MAX_HALVES_RATIO = 0.25
 """A window whose halves differ by more than this (rate when saturated, median latency when paced) is unsteady."""
 
 MAX_BACKLOG_RATIO = 0.01
-"""A paced trial whose writer stayed behind its schedule by more than this share of the window has failed."""
+"""A paced trial whose writer stayed behind its schedule by more than this share of the window has failed if the writer
+could not catch up. If it only ended behind, the trial is marked."""
 
 _MIN_FOR_HALVES = 20
+_MOMENTS = ("intended_ns", "sent_ns", "received_ns", "heard-")
+"""How the names of columns begin that hold readings of an endpoint's clock; the others hold durations."""
 Column = npt.NDArray[np.int64]
 
 
@@ -70,14 +77,17 @@ def _close(first: float, second: float) -> bool:
 
 
 class Digest:
-    """The figures of one trial, from the columns of all its endpoints.
+    """The figures of one trial, from the columns of all its endpoints, whose times it sets to one clock.
 
     Args:
         trial: what was measured.
         answers: what each process answered to `go`, by its number: `facts` and `columns` (int64, native byte order).
         processes: for each process, its process ID and the core it was bound to.
-        plan_stride: the endpoints kept every `plan_stride`-th message.
-        with_latency: whether the clocks may be compared.
+        plan_stride: the endpoints kept every `plan_stride`-th message of those that they stamped.
+        clocks: of the processes.
+
+    Attributes:
+        refusal: why there is no one-way latency; empty if there is, and in mode saturate.
     """
 
     def __init__(
@@ -87,28 +97,85 @@ class Digest:
         processes: dict[int, tuple[int, int | None]],
         *,
         plan_stride: int,
-        with_latency: bool,
+        clocks: Clocks,
     ) -> None:
         self._trial = trial
         self._processes = processes
         self._answers = answers
-        self._columns: dict[int, dict[str, Column]] = {
-            index: {name: np.frombuffer(raw, dtype=np.int64) for name, raw in answer["columns"].items()}
-            for index, answer in answers.items()
-        }
+        self._clocks = clocks
+        self._columns = {index: self._on_one_clock(index) for index in answers}
         self._plan_stride = plan_stride
-        self._latency = {index: self._one_way(index) if with_latency else None for index in answers if index}
+        self._stamps = {index: answer["facts"].get("stamp_stride", 1) for index, answer in answers.items()}
+        latency: dict[int, Column | None] = {index: self._one_way(index) for index in answers if index}
+        self.refusal = self._refusal(latency)
+        self._latency = dict.fromkeys(latency) if self.refusal else latency
+
+    def _shift_ns(self, index: int) -> int:
+        """Return by how much the clock of process number `index` is ahead."""
+        return round(self._clocks.of(index).offset_ns)
+
+    def _on_one_clock(self, index: int) -> dict[str, Column]:
+        """Return an endpoint's columns, with its clock's offset taken from its times."""
+        columns = {}
+        for name, raw in self._answers[index]["columns"].items():
+            column = np.frombuffer(raw, dtype=np.int64)
+            columns[name] = column - self._shift_ns(index) if name.startswith(_MOMENTS) else column
+        return columns
+
+    def _joined(self, index: int) -> tuple[npt.NDArray[np.bool_], Column]:
+        """Return which of the messages that a reader kept the writer kept too, and their places in its columns."""
+        first = self._answers[0]["facts"]["warmup_count"] + 1
+        kept_every = self._plan_stride * self._stamps[0]
+        position, rest = np.divmod(self._columns[index]["sequence"] - first, kept_every)
+        inside = (position >= 0) & (position < len(self._columns[0]["sent_ns"])) & (rest == 0)
+        return inside, position[inside]
 
     def _one_way(self, index: int) -> Column:
         """Return receipt − intended send time of every message that a reader kept, joined by sequence number."""
-        columns = self._columns[index]
-        first = self._answers[0]["facts"]["warmup_count"] + 1
-        position, rest = np.divmod(columns["sequence"] - first, self._plan_stride)
+        inside, places = self._joined(index)
         writer = self._columns[0]
         intended = writer["sent_ns"] if self._trial.mode == "pingpong" else writer["intended_ns"]
-        inside = (position >= 0) & (position < len(intended)) & (rest == 0)
-        latency: Column = columns["received_ns"][inside] - intended[position[inside]]
+        latency: Column = self._columns[index]["received_ns"][inside] - intended[places]
         return latency
+
+    def _refusal(self, latency: dict[int, Column | None]) -> str:
+        if self._trial.mode == "saturate":
+            return self._clocks.moved
+        known = {index: column for index, column in latency.items() if column is not None and len(column)}
+        return self._clocks.refusal({index: float(np.median(column)) for index, column in known.items()})
+
+    def impossible(self) -> str:
+        """Return in a line which message was received before it was sent, by more than the clocks' error; empty if
+        none was.
+        """
+        for index in self._latency:
+            error_ns = self._clocks.error_ns(index)
+            for what, sequence, least_ns in self._least_times(index):
+                if least_ns < -error_ns:
+                    beyond = f" (the clocks' error is {format_duration_ns(error_ns)})" if error_ns else ""
+                    return (
+                        f"{what} {sequence} was received {format_duration_ns(-least_ns)} before it was sent{beyond}: "
+                        "the clock of a process is wrong, or was set during the trial"
+                    )
+        return ""
+
+    def _least_times(self, index: int) -> Iterator[tuple[str, int, int]]:
+        """Yield what was received (by or from a reader), its number, and the least receipt − send time of such."""
+        inside, places = self._joined(index)
+        received, sequences = self._columns[index]["received_ns"][inside], self._columns[index]["sequence"][inside]
+        times = {f"{role_of(index)}: message": received - self._columns[0]["sent_ns"][places]}
+        if self._trial.mode == "pingpong":
+            times[f"{role_of(index)}: its reply to message"] = (
+                self._columns[0][f"heard-{index - 1}_ns"][places] - received
+            )
+        for what, column in times.items():
+            if len(column):
+                place = column.argmin()
+                yield what, int(sequences[place]), int(column[place])
+        totals = self._answers[index]["facts"].get("totals", {}).get("latency")
+        if totals is not None:
+            shift_ns = self._shift_ns(0) - self._shift_ns(index)
+            yield f"{role_of(index)}: message", totals["least_sequence"], totals["least_ns"] + shift_ns
 
     def endpoint(self, index: int) -> EndpointResult:
         """Return the record of process number `index`."""
@@ -130,16 +197,24 @@ class Digest:
             decode=quantiles(columns.get("decode_ns")),
             usage=Usage(**facts["usage"]),
             integrity=Integrity(**facts["integrity"]) if index else Integrity(),
-            sample_stride=self._plan_stride * self._stride(len(moments)),
+            sample_stride=self._plan_stride * self._stamps[index] * self._stride(len(moments)),
             gc_count=facts["gc_count"],
             warmup_count=facts["warmup_count"],
             steady=facts.get("steady", True) and self._steady(index),
             round_trip=quantiles(columns.get("round_trip_ns")),
             core=self._processes[index][1],
+            stamp_stride=self._stamps[index],
         )
 
+    def _totals(self, index: int, name: str) -> dict[str, Any] | None:
+        """Return the `LoopTotals` of a long window; None if there are none, or if they are between two clocks."""
+        if name == "latency" and self._shift_ns(index) != self._shift_ns(0):
+            return None
+        totals: dict[str, Any] | None = self._answers[index]["facts"].get("totals", {}).get(name)
+        return totals
+
     def _of_totals(self, index: int, name: str) -> Quantiles | None:
-        totals = self._answers[index]["facts"].get("totals", {}).get(name)
+        totals = self._totals(index, name)
         return totals_quantiles(totals) if totals is not None else None
 
     def _moments(self, index: int) -> Column:
@@ -167,8 +242,8 @@ class Digest:
         if self._trial.mode != "saturate":
             return None
         received = [self._columns[index]["received_ns"] for index in self._latency]
-        counts = [len(column) for column in received]
-        if min(counts) < 2:
+        counts = [self._answers[index]["facts"]["messages_count"] for index in self._latency]
+        if min(map(len, received)) < 2:
             return None
         elapsed_s = float(max(column[-1] for column in received) - min(column[0] for column in received)) / 1e9
         count = min(counts) if self._trial.delivery == "every_message" else sum(counts) / len(counts)
@@ -191,15 +266,40 @@ class Digest:
     def backlog_ns(self) -> float:
         """Return how far behind its schedule a paced writer stayed: the least send delay of the window's last quarter.
 
-        A single stall, even at the very end, leaves it near zero. A rate that cannot be held makes the delay grow until
-        the end of the window, or of each turn; in turns, the backlog is the median over them.
+        With turns, it is the median over them, each with its own last quarter.
         """
-        if self._trial.mode != "paced" or not len(self._columns[0]["sent_ns"]):
-            return 0.0
-        delay = self._columns[0]["sent_ns"] - self._columns[0]["intended_ns"]
+        turns = self._delays_by_turn()
+        return float(np.median([turn[-max(1, len(turns[0]) // 4) :].min() for turn in turns])) if turns else 0.0
+
+    def late_stall_ns(self) -> float:
+        """Return the last send delay of a paced window, or the median over its turns, if it is not small; else 0."""
+        turns = self._delays_by_turn()
+        last_ns = float(np.median([turn[-1] for turn in turns])) if turns else 0.0
+        return last_ns if last_ns > self._max_backlog_ns() else 0.0
+
+    def held_rate_per_s(self, waited_ns: float = 0.0) -> float | None:
+        """Return the rate that the writer held while behind, if it stayed behind and could not catch up; else None.
+
+        Args:
+            waited_ns: for how long neighbours kept an endpoint from a core, see `held_ratio`.
+        """
+        if self.backlog_ns() <= self._max_backlog_ns():
+            return None
+        columns = self._columns[0]
+        ratio = held_ratio(columns["intended_ns"], columns["sent_ns"], columns["write_ns"], waited_ns)
+        return ratio * self._trial.rate_per_s if ratio < 1.0 else None
+
+    def _delays_by_turn(self) -> list[Column]:
+        """Return the send delays of a paced trial, by turn; empty in other modes."""
+        columns = self._columns[0]
+        if self._trial.mode != "paced" or not len(columns["sent_ns"]):
+            return []
+        delay = columns["sent_ns"] - columns["intended_ns"]
         turn_count = -(-len(delay) // self._trial.turns)
-        turns = [delay[start : start + turn_count] for start in range(0, len(delay), turn_count)]
-        return float(np.median([turn[-max(1, turn_count // 4) :].min() for turn in turns]))
+        return [delay[start : start + turn_count] for start in range(0, len(delay), turn_count)]
+
+    def _max_backlog_ns(self) -> float:
+        return MAX_BACKLOG_RATIO * self._trial.window_s * 1e9
 
     def samples(self) -> dict[str, Column]:
         """Return the columns to store, named `role.column`, thinned by each endpoint's stride."""
@@ -211,7 +311,7 @@ class Digest:
             latency = self._latency.get(index)
             if latency is not None and self._trial.mode != "saturate":
                 kept[f"{role_of(index)}.latency_ns"] = latency[::stride]
-                totals = self._answers[index]["facts"].get("totals", {}).get("latency")
+                totals = self._totals(index, "latency")
                 if totals is not None:
                     kept[f"{role_of(index)}.latency_bins"] = np.frombuffer(totals["counts"], dtype=np.int64)
         return kept
@@ -221,19 +321,22 @@ def judge(
     trial: TrialSpec,
     endpoints: tuple[EndpointResult, ...],
     total_count: int,
-    achieved_per_s: float | None,
+    held_per_s: float | None,
     backlog_ns: float,
+    impossible: str,
 ) -> tuple[Status, str]:
     """Return the status of a trial that ran to its end, and the reason if it failed.
 
-    It failed if a message was lost, duplicated, reordered or torn, or if the offered rate was not held.
+    It failed if a message was lost, duplicated, reordered or torn, was received before it was sent, or if the offered
+    rate was not held.
 
     Args:
         trial: what was asked for.
         endpoints: the record of each endpoint, the writer first.
         total_count: messages of all phases that the writer says it sent.
-        achieved_per_s: the writer's actual rate; None unless paced.
+        held_per_s: the rate that the writer held, if it could not hold the offered one; else None.
         backlog_ns: how far behind its schedule the writer stayed.
+        impossible: which message was received before it was sent; empty if none was.
     """
     for reader in endpoints[1:]:
         counts = reader.integrity
@@ -245,9 +348,11 @@ def judge(
             return "failed", str(error)
         if not reader.messages_count:
             return "failed", f"{reader.role} saw no message of the measured window"
-    if backlog_ns > MAX_BACKLOG_RATIO * trial.window_s * 1e9:
+    if impossible:
+        return "failed", impossible
+    if held_per_s is not None:
         return "failed", (
-            f"the rate was not held: {achieved_per_s or 0:.4g} of {trial.rate_per_s:.4g} messages/s; the writer ended "
+            f"the rate was not held: {held_per_s:.4g} of {trial.rate_per_s:.4g} messages/s; the writer ended "
             f"{backlog_ns / 1e6:.3g} ms behind its schedule"
         )
     return "ok", ""

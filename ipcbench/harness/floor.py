@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from statistics import median
 
-from ipcbench.harness.loops import read_every, set_phase, write_flat_out
+from ipcbench.harness.loops import RUN, read_every, read_in_runs, set_phase, write_in_runs, write_paced
 from ipcbench.results.model import Floor
 from ipcbench.util.clock import now_ns
 from ipcbench.workload.message import FLAGS, SEQUENCE, TRAILER_BYTES, Outgoing, Phase, body_matches
@@ -48,16 +48,25 @@ class _NoTransport:
         return self._view
 
 
-def _loops_ns() -> tuple[float, float]:
-    """Return the cost per message of the writer's and of the reader's loop in ns, measured once."""
-    transport, messages = _NoTransport(), [Outgoing(bytes(64)), Outgoing(bytes(64))]
-    first, second = array("q", bytes(8 * _MESSAGES)), array("q", bytes(8 * _MESSAGES))
-    start = now_ns()
-    write_flat_out(transport.write, messages, 0, _FOREVER_NS, 1.0, first, second)
-    middle = now_ns()
-    size = len(messages[0].buffer)
-    read_every(transport.read, size, size - TRAILER_BYTES, 0, 1.0, body_matches, first, second, 0, len(first))
-    return (middle - start) / _MESSAGES, (now_ns() - middle) / _MESSAGES
+def _loops_ns() -> tuple[float, float, float, float]:
+    """Return the cost per message in ns, measured once, of the loops of a paced writer and its reader, and of those of
+    a saturated window of short messages.
+    """
+    messages, transports = [Outgoing(bytes(64)), Outgoing(bytes(64))], (_NoTransport(), _NoTransport())
+    write, size, runs = transports[0].write, len(messages[0].buffer), _MESSAGES // RUN
+    first, second, third = (array("q", bytes(8 * _MESSAGES)) for _ in range(3))
+    reading = size, size - TRAILER_BYTES, 0, 1.0, body_matches, second, third, 0
+    times = [now_ns()]
+    write_paced(write, messages, 0, 0, 0.0, 0, _MESSAGES, 1.0, first, second, third)
+    times.append(now_ns())
+    read_every(transports[0].read, *reading, _MESSAGES)
+    times.append(now_ns())
+    write_in_runs(write, messages, 0, _FOREVER_NS, 1.0, second[:runs], third[:runs])
+    times.append(now_ns())
+    read_in_runs(transports[1].read, *reading, runs)
+    times.append(now_ns())
+    paced_writer, reader, writer_in_runs, reader_in_runs = (after - before for before, after in pairwise(times))
+    return paced_writer / _MESSAGES, reader / _MESSAGES, writer_in_runs / (RUN * runs), reader_in_runs / (RUN * runs)
 
 
 def _clock_ns() -> tuple[float, float]:
@@ -119,16 +128,20 @@ def measure_floor(sizes: Iterable[int] = ()) -> Floor:
     Args:
         sizes: payload sizes in bytes for which to measure the bandwidth of memory copies.
     """
-    loops = [_loops_ns() for _ in range(_REPEATS)]
+    writer_ns, reader_ns, saturated_writer_ns, saturated_reader_ns = map(
+        median, zip(*(_loops_ns() for _ in range(_REPEATS)), strict=True)
+    )
     clock_ns, resolution_ns = _clock_ns()
     nonzero = sorted(set(sizes) - {0})
     pool = memoryview(bytearray(b"\1") * max(_COLD_POOL_BYTES, 2 * max(nonzero, default=0)))
     return Floor(
-        writer_ns=median(writer_ns for writer_ns, _ in loops),
-        reader_ns=median(reader_ns for _, reader_ns in loops),
+        writer_ns=writer_ns,
+        reader_ns=reader_ns,
         clock_ns=clock_ns,
         clock_resolution_ns=resolution_ns,
         memcpy_bytes_per_s={str(size): _copy_bytes_per_s(size) for size in nonzero},
         memcpy_cold_bytes_per_s={str(size): _cold_copy_bytes_per_s(size, pool) for size in nonzero},
         wakeup_ns=_wakeup_ns(),
+        saturated_writer_ns=saturated_writer_ns,
+        saturated_reader_ns=saturated_reader_ns,
     )

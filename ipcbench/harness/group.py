@@ -7,12 +7,14 @@ from typing import Any, cast
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import TrialError, WorkerCrashed, WorkerTimeout
+from ipcbench.harness.clocks import Clocks, Offset, clock_identity
 from ipcbench.processes.control_channel import EXIT, Switchboard
 from ipcbench.processes.launch import LAUNCH_S, gather, launch
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 _VERBS = "ipcbench.harness.worker:Worker"
 _CLOCK_QUESTIONS = 64
+_CLOCK_S = 10.0
 
 
 def role_of(index: int) -> str:
@@ -51,33 +53,39 @@ class Group:
         self.pids = {index: pid for index, (pid, _) in workers.items()}
         self._channels = {index: channel for index, (_, channel) in workers.items()}
         try:
-            self.clock_offset_ns, self.clock_delay_ns = self._compare_clocks()
+            answers = self.ask_all({"do": "clock"}, _CLOCK_S)
         except BaseException:
             self.kill()
             raise
-
-    def _compare_clocks(self) -> tuple[float, float]:
-        """Return |offset| and least delay, in ns, of the worker whose offset is largest relative to that delay.
-
-        Both come from the question and answer with the least delay (as NTP does); a true common clock shows an
-        offset of at most half that delay.
-        """
-        worst = (0.0, 1.0)
-        for index in range(self.endpoints):
-            best = (float("inf"), 0.0)
-            for _ in range(_CLOCK_QUESTIONS):
-                asked = now_ns()
-                theirs = self.ask_one(index, {"do": "echo"}, 10.0)["clock_ns"]
-                answered = now_ns()
-                best = min(best, (answered - asked, theirs - (asked + answered) / 2))
-            if abs(best[1]) / best[0] > worst[0] / worst[1]:
-                worst = (abs(best[1]), best[0])
-        return worst
+        # a worker that cannot tell which clock it has may have one of its own
+        self._clocks = tuple(answers[index]["clock"] or f"of {self._roles[index]}" for index in range(self.endpoints))
+        self._our_clock = clock_identity()
 
     @property
-    def clocks_agree(self) -> bool:
-        """Return whether all workers share our clock, as far as the exchanges can tell."""
-        return self.clock_offset_ns <= self.clock_delay_ns / 2
+    def shares_our_clock(self) -> bool:
+        """Return whether all workers have the coordinator's clock."""
+        return set(self._clocks) == {self._our_clock}
+
+    def compare_clocks(self) -> Clocks:
+        """Return the workers' clocks as they are now; asks nothing if all workers have the same one.
+
+        Raises:
+            WorkerCrashed, WorkerTimeout: a worker does not answer.
+        """
+        if len(set(self._clocks)) == 1:
+            return Clocks(self._clocks)
+        first = {name: index for index, name in reversed(list(enumerate(self._clocks)))}
+        offsets = {name: Offset() if name == self._our_clock else self._offset(first[name]) for name in first}
+        return Clocks(self._clocks, offsets)
+
+    def _offset(self, index: int) -> Offset:
+        """Return the offset of a worker's clock, from the answer with the least delay (as NTP does)."""
+        offsets = []
+        for _ in range(_CLOCK_QUESTIONS):
+            asked = now_ns()
+            theirs = self.ask_one(index, {"do": "echo"}, _CLOCK_S)["clock_ns"]
+            offsets.append(Offset.of_exchange(asked, theirs, now_ns()))
+        return min(offsets, key=lambda offset: offset.error_ns)
 
     def ask_one(self, index: int, question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Ask one worker; see `ask`."""

@@ -4,10 +4,14 @@ Each loop binds the names that it uses to locals, since a global or an attribute
 `long` loops are for paced windows too long to keep every message: histograms count all messages, the columns keep every
 `stride`-th, so memory is bounded whatever the window. They cost about 0.3 µs more per message on either side, between
 messages and outside their latency.
+
+The two loops `in_runs` are for saturated windows of short messages, where reading the clock around every message would
+take as long as sending it: they read it around one message in `RUN`.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +27,10 @@ SPIN_NS = 150_000
 
 HASH_EVERY = 64
 """Inside the window, every message whose number is a multiple of this has its whole body hashed; a power of two."""
+
+RUN = 17
+"""Messages from one stamp to the next in the loops `in_runs`; odd. A prime: with 16, each stamp would meet one of the
+same few slots of a ring, and never the one at which a transport does its periodic work."""
 
 _PAGE_BYTES = 4096
 
@@ -100,6 +108,43 @@ def write_flat_out(
         sent[index] = start
         written[index] = clock() - start
     return len(sent)
+
+
+def write_in_runs(
+    write: Write,
+    messages: Sequence[Outgoing],
+    sequence: int,
+    stop_ns: int,
+    stall_s: float,
+    sent: array[int],
+    written: array[int],
+) -> int:
+    """As `write_flat_out`, but with the clock read only around the first message and every `RUN`-th after it.
+
+    The last message is always one of those, so `stop_ns` is noticed up to `RUN` messages late. There are at least two
+    of them, unless the columns have room for one only. The columns get a value for each of them.
+    """
+    clock, key_sequence, key_intended, key_sent = now_ns, SEQUENCE, INTENDED, SENT
+    buffers = alternating(messages)
+    for index in range(len(sent)):
+        number = sequence + 1 + RUN * index
+        (buffer, head, tail), (other, other_head, other_tail) = buffers[index & 1], buffers[~index & 1]
+        if index:  # in pairs, which costs less than looking up the message each time
+            for unstamped in range(number + 1 - RUN, number, 2):
+                head[key_sequence] = tail[0] = unstamped
+                write(buffer, stall_s)
+                other_head[key_sequence] = other_tail[0] = unstamped + 1
+                write(other, stall_s)
+        head[key_sequence] = tail[0] = number
+        start = clock()
+        head[key_intended] = head[key_sent] = start
+        write(buffer, stall_s)
+        end = clock()
+        sent[index] = start
+        written[index] = end - start
+        if end >= stop_ns and index:
+            return 1 + RUN * index
+    return 1 + RUN * (len(sent) - 1)
 
 
 def write_paced(
@@ -191,6 +236,69 @@ def read_every(
     return stop, None, 0, 0
 
 
+def _marks(expected_bytes: int, tail: int) -> Callable[[memoryview], tuple[int, int, int]]:
+    """Return a function that unpacks (sequence, flags, sequence at `tail`), or raises if the size is another."""
+    head = f"=q{8 * (FLAGS - 1)}xq"
+    rest = expected_bytes - 8 * (FLAGS + 1)
+    if tail > 8 * SEQUENCE:
+        return struct.Struct(f"{head}{rest - 8}xq").unpack
+    unpack = struct.Struct(f"{head}{rest}x").unpack
+
+    def of_head(view: memoryview) -> tuple[int, int, int]:
+        number, flags = unpack(view)
+        return number, flags, number
+
+    return of_head
+
+
+def read_in_runs(
+    read: Read,
+    expected_bytes: int,
+    tail: int,
+    sequence: int,
+    stall_s: float,
+    body_matches: Callable[[memoryview], bool],
+    received: array[int],
+    waited: array[int],
+    start: int,
+    stop: int,
+) -> tuple[int, int, memoryview | None, int, int]:
+    """As `read_every`, but with the clock read only around every `RUN`-th message; the columns get those.
+
+    The window's first message has been read, and message number `sequence` was stamped. Every message is checked.
+
+    Returns:
+        (index after the last message stored, number of the last message that was whole and in sequence, the message
+        that ended the loop, clock before its read, clock after it). If that message was not to be stamped, the clock
+        is read only after it.
+    """
+    clock, marks, measure, mask = now_ns, _marks(expected_bytes, tail), int(Phase.MEASURE), HASH_EVERY - 1
+    for index in range(start, stop):
+        stamped = sequence + RUN * (index + 1 - start)
+        for number in range(stamped + 1 - RUN, stamped):
+            view = read(stall_s)
+            try:
+                first, flags, last = marks(view)
+            except struct.error:
+                break
+            if first != number or flags != measure or last != number or not (number & mask or body_matches(view)):
+                break
+        else:
+            before = clock()
+            view = read(stall_s)
+            after = clock()
+            try:
+                first, flags, last = marks(view)
+            except struct.error:
+                return index, stamped - 1, view, before, after
+            if first != stamped or flags != measure or last != stamped or not (stamped & mask or body_matches(view)):
+                return index, stamped - 1, view, before, after
+            received[index], waited[index] = after, after - before
+            continue
+        return index, number - 1, view, clock(), clock()
+    return stop, sequence + RUN * (stop - start), None, 0, 0
+
+
 def read_latest(
     read: Read,
     expected_bytes: int,
@@ -231,17 +339,27 @@ class LoopTotals:
     counts: array[int] = field(default_factory=lambda: array("q", bytes(8 * BIN_COUNT)))
     sum_ns: int = 0
     max_ns: int = 0
+    least_ns: int = 2**62
+    """Of latencies: the least receipt − send time; negative if a clock is wrong."""
+    least_sequence: int = 0
+    """The number of that message."""
 
     def add(self, value_ns: int) -> None:
-        """Count one duration; a negative one, possible between clocks that differ by a few ns, counts as 0."""
+        """Count one duration; a negative one, possible between different clocks, counts as 0."""
         value_ns = max(value_ns, 0)
         self.counts[bin_of(value_ns)] += 1
         self.sum_ns += value_ns
         self.max_ns = max(self.max_ns, value_ns)
 
+    def keep_least(self, value_ns: int, sequence: int) -> None:
+        """Remember the time from the sending to the receipt of a message if it is the least so far."""
+        if value_ns < self.least_ns:
+            self.least_ns, self.least_sequence = value_ns, sequence
+
     def as_dict(self) -> dict[str, object]:
         """Return plain values for the control channel."""
-        return {"counts": self.counts.tobytes(), "sum_ns": self.sum_ns, "max_ns": self.max_ns}
+        least = {"least_ns": self.least_ns, "least_sequence": self.least_sequence}
+        return {"counts": self.counts.tobytes(), "sum_ns": self.sum_ns, "max_ns": self.max_ns, **least}
 
 
 def write_long(
@@ -311,7 +429,7 @@ def read_long(
         stride: the columns keep every `stride`-th message.
         columns: filled with sequence number, receipt and duration of the read.
         count: messages of the window so far.
-        latencies: counts receipt − intended send time of every message.
+        latencies: counts receipt − intended send time of every message; keeps the least receipt − send time.
         reads: counts the duration of every read.
 
     Returns:
@@ -326,12 +444,13 @@ def read_long(
         after = clock()
         if len(view) != expected_bytes:
             return count, view, before, after
-        number, intended, _, flags = stamp(view)
+        number, intended, sent, flags = stamp(view)
         if number != sequence or flags != measure or word(view, tail)[0] != sequence:
             return count, view, before, after
         if not sequence & mask and not body_matches(view):
             return count, view, before, after
         latencies.add(after - intended)
+        latencies.keep_least(after - sent, number)
         reads.add(after - before)
         if not count % stride:
             kept = count // stride

@@ -9,7 +9,16 @@ from select import select
 
 from ipcbench.backend import Reader
 from ipcbench.harness.integrity import Tracker
-from ipcbench.harness.loops import HASH_EVERY, LoopTotals, read_every, read_latest, read_long, touching
+from ipcbench.harness.loops import (
+    HASH_EVERY,
+    RUN,
+    LoopTotals,
+    read_every,
+    read_in_runs,
+    read_latest,
+    read_long,
+    touching,
+)
 from ipcbench.harness.plan import Plan
 from ipcbench.machine.usage import UsageMeter
 from ipcbench.results.model import Integrity, Usage
@@ -19,7 +28,9 @@ from ipcbench.workload.message import (
     FLAGS,
     INTENDED,
     OVERHEAD_BYTES,
+    SENT,
     SEQUENCE,
+    STAMP_EVERY,
     TRAILER_BYTES,
     Phase,
     body_matches,
@@ -40,6 +51,8 @@ class Received:
     usage: Usage
     gc_count: int
     integrity: Integrity
+    stamp_stride: int
+    """The clock was read around every Nth message of the window, and the columns have no other."""
     totals: dict[str, dict[str, object]]
     """`latency`, `read`: the `LoopTotals` of all messages of a long window; else empty."""
 
@@ -69,6 +82,7 @@ class ReaderPart:
         self._read = touching(reader.read, plan.trial.touch)
         self._codec = codec
         self._plan = plan
+        self._in_runs = False
         self._bytes = message_bytes(plan.trial.payload_bytes)
         self._hashing = plan.trial.touch != "none"
         self._tail = self._bytes - TRAILER_BYTES if self._hashing else 8 * SEQUENCE
@@ -124,6 +138,7 @@ class ReaderPart:
             elif phase == Phase.MEASURE:
                 if not self._measuring:
                     self._measuring = True
+                    self._in_runs = self._lossless and unpack_word(view, 8 * STAMP_EVERY)[0] == RUN
                     self._meter.start()
                 if fresh and self._index < self._plan.column_count:
                     self._keep(view, before, after)
@@ -152,6 +167,7 @@ class ReaderPart:
         self._count += 1
         if self._long is not None:
             self._long[0].add(after - unpack_word(view, 8 * INTENDED)[0])
+            self._long[0].keep_least(after - unpack_word(view, 8 * SENT)[0], self._sequences[self._index - 1])
             self._long[1].add(after - before)
 
     def _measure_long(self) -> _Read:
@@ -181,19 +197,24 @@ class ReaderPart:
         """Run the hot loop up to message number `until`; return the message at which it stopped early, if any."""
         start, last, stall_s = self._index, self._tracker.last, self._plan.stall_s
         common = self._read, self._bytes, self._tail, last, stall_s, self._body_matches, self._received, self._waited
-        if self._lossless:
+        if self._in_runs:
+            end, reached, view, before, after = read_in_runs(*common, start, self._plan.column_count)
+            self._sequences[start:end] = array("q", range(last + RUN, last + 1 + RUN * (end - start), RUN))
+        elif self._lossless:
             stop = min(self._plan.column_count, start + until - last)
             end, view, before, after = read_every(*common, start, stop)
             self._sequences[start:end] = array("q", range(last + 1, last + 1 + end - start))
-            hashed = (last + end - start) // HASH_EVERY - last // HASH_EVERY
+            reached = last + end - start
         else:
             end, view, before, after = read_latest(*common, self._sequences, start)
-            hashed = -(-end // HASH_EVERY) - -(-start // HASH_EVERY)
-        count = end - start
+            reached = self._sequences[end - 1] if end > start else last
+        # What is hashed goes by the sequence number, for latest_value by the index.
+        first, final = (last, reached) if self._lossless else (start - 1, end - 1)
         self._index = end
-        self._count += count
-        if count:
-            self._tracker.advance(count, self._sequences[end - 1], hashed * self._hashing)
+        self._count += final - first
+        if final > first:
+            hashed = final // HASH_EVERY - first // HASH_EVERY
+            self._tracker.advance(final - first, reached, hashed * self._hashing)
         return None if view is None else (view, before, after)
 
     def _decode(self, view: memoryview) -> None:
@@ -217,5 +238,6 @@ class ReaderPart:
             usage=usage,
             gc_count=collections,
             integrity=self._tracker.result(self._tracker.last),
+            stamp_stride=RUN if self._in_runs else 1,
             totals={} if self._long is None else {"latency": self._long[0].as_dict(), "read": self._long[1].as_dict()},
         )

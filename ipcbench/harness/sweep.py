@@ -240,8 +240,7 @@ class _Run:
                 run_dir,
                 self.backends[trial.backend],
                 group,
-                # turns need a common clock; without it, the trial runs alone
-                Plan.make(trial if group.clocks_agree else replace(trial, turns=1), payload.decode_ns, self.stall_s),
+                Plan.make(_in_turns_if_possible(trial, group), payload.decode_ns, self.stall_s),
                 self.writer.next_trial_id + number,
                 usable_cores(),
             )
@@ -282,6 +281,11 @@ class _Run:
         )
 
 
+def _in_turns_if_possible(trial: TrialSpec, group: Group) -> TrialSpec:
+    """Return the trial, without turns if the group does not share the clock that they begin by; it then runs alone."""
+    return trial if group.shares_our_clock else replace(trial, turns=1)
+
+
 def run_all(runs: Sequence[Trial]) -> list[TrialOutcome]:
     """Return the records of trials on as many groups, in their order; those planned in turns are measured together."""
     in_turns = [run for run in runs if run.plan.trial.turns > 1]
@@ -293,9 +297,10 @@ def _run_in_turns(runs: Sequence[Trial]) -> list[TrialOutcome]:
     """Measure trials of equal plans together; a failure in one leaves the others alone."""
     plan = runs[0].plan
     period_ns = len(runs) * plan.turn_ns()
+    pids = set().union(*(run.pids for run in runs))
     try:
         for run in runs:
-            run.prepare()
+            run.prepare(pids)
             run.warm_up()
         endpoints_count = len(runs) * (plan.trial.readers + 1)
         start_ns = now_ns() + _START_NS + endpoints_count * _START_PER_ENDPOINT_NS

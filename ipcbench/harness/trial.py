@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -9,18 +10,26 @@ from typing import Any
 
 from ipcbench.backend import Address, Backend
 from ipcbench.errors import IpcbenchError, WorkerTimeout
+from ipcbench.harness.clocks import Clocks, Offset
 from ipcbench.harness.digest import Column, Digest, failed_trial, judge
 from ipcbench.harness.group import Group
 from ipcbench.harness.placement import allowed_cores, cores_for, make_probe_file, probe_length
 from ipcbench.harness.plan import Plan
 from ipcbench.machine.describe import ConditionsProbe
 from ipcbench.processes.run_dir import RunDir
-from ipcbench.results.model import Conditions, TrialResult, placement_differs
+from ipcbench.results.model import Conditions, EndpointResult, TrialResult, placement_differs
 from ipcbench.spec import ChannelSpec
+from ipcbench.util.units import format_duration_ns
 from ipcbench.workload.message import message_bytes
 
 MAX_STEAL_RATIO = 0.02
 """A trial during which the hypervisor gave others more of the machine's time than this is stamped noisy."""
+
+MAX_WAIT_RATIO = 0.02
+"""A trial with an endpoint that waited for a core for more than this share of the window is stamped noisy, if …"""
+MIN_OTHERS_CORES = 0.2
+"""… processes other than the run's own took more than this many cores' worth of CPU time meanwhile. Endpoints and the
+threads of transports also wait for each other, on a machine without neighbours."""
 
 MAX_FAULTS_PER_MESSAGE = 0.01
 _ANSWER_S = 30.0
@@ -74,6 +83,8 @@ class Trial:
         self._addresses: list[Address] = []
         self._answers: dict[int, dict[str, Any]] = {}
         self._probes: tuple[float | None, float | None] = (None, None)
+        self._clocks = Clocks()
+        self._refusal = ""
         self._error: IpcbenchError | None = None
         self._machine = ConditionsProbe()
         self._started_unix_s = self._started_s = 0.0
@@ -88,10 +99,10 @@ class Trial:
             self.release()
         return self.outcome()
 
-    def prepare(self) -> None:
-        """Open the endpoints."""
+    def prepare(self, beside: Iterable[int] = ()) -> None:
+        """Open the endpoints; `beside` are the processes of trials that it takes turns with."""
         self._started_unix_s, self._started_s = time.time(), time.monotonic()
-        self._machine.start()
+        self._machine.start({os.getpid(), *self.pids, *beside})
         self._try(self._open)
 
     def warm_up(self) -> None:
@@ -133,38 +144,55 @@ class Trial:
                 self._group.kill()  # at once: what is left of it would disturb the trials that it takes turns with
 
     @property
+    def pids(self) -> set[int]:
+        """Processes of the group."""
+        return self._group.all_pids()
+
+    @property
     def plan(self) -> Plan:
         """The trial and its counts."""
         return self._plan
 
     def outcome(self) -> TrialOutcome:
         """Return what the trial yields."""
+        load, steal, throttled, others = self._machine.stop()
         if self._error is None:
-            result, samples = self._record(self._answers)
+            result, samples = self._record(self._answers, others)
             if result.status == "failed":
                 samples = {}
         else:
             result, samples = failed_trial(self._trial, self._trial_id, str(self._error), self._started_unix_s), {}
             self._probes = (None, None)
-        load, steal, throttled = self._machine.stop()
         conditions = Conditions(
             load_1min=load,
             steal_ratio=steal,
             throttled_s=throttled,
             probe_before_ns=self._probes[0],
             probe_after_ns=self._probes[1],
-            clock_offset_ns=self._group.clock_offset_ns,
-            clock_delay_ns=self._group.clock_delay_ns,
-            clocks_agree=self._group.clocks_agree,
+            **self._clock_facts(),
+            others_cpu_ratio=others,
         )
         result = replace(
             result,
             started_unix_s=self._started_unix_s,
             duration_s=time.monotonic() - self._started_s,
             conditions=conditions,
-            notes=tuple(self._stamps(conditions)) + result.notes,
+            notes=tuple(self._stamps(conditions, result)) + result.notes,
         )
         return TrialOutcome(result, samples, self._error is None)
+
+    def _clock_facts(self) -> dict[str, Any]:
+        """Return what the conditions say about clocks."""
+        workers = range(len(self._clocks.names)) if self._clocks.offsets else ()
+        offsets = [self._clocks.of(worker) for worker in workers]
+        farthest = max(offsets, key=lambda offset: abs(offset.offset_ns), default=Offset())
+        return {
+            "clock_offset_ns": abs(farthest.offset_ns),
+            "clock_delay_ns": 2 * farthest.error_ns,
+            "clocks_agree": not self._refusal,
+            "clock_error_ns": max(map(self._clocks.error_ns, workers), default=0.0),
+            "clock_offsets_ns": tuple(offset.offset_ns for offset in offsets),
+        }
 
     def _open(self) -> None:
         for channel in self._channels():
@@ -173,6 +201,7 @@ class Trial:
         request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict()}
         self._group.ask_all({**request, "cores": self._cores}, _ANSWER_S)
         self._probes = (self._probe(), None)
+        self._clocks = self._group.compare_clocks()
 
     def _hear_out(self, question: dict[str, Any]) -> None:
         try:
@@ -182,6 +211,7 @@ class Trial:
                 rate = f"{self._trial.rate_per_s:,.0f} messages/s"
                 raise WorkerTimeout(f"{error}: the transport hangs, or cannot sustain {rate}") from error
             raise
+        self._clocks = self._clocks.until(self._group.compare_clocks())
         self._probes = (self._probes[0], self._probe())
 
     def _close(self) -> None:
@@ -229,31 +259,41 @@ class Trial:
             self._run_dir.probe_count = 0
         return half_ns
 
-    def _stamps(self, conditions: Conditions) -> Iterable[str]:
+    def _stamps(self, conditions: Conditions, result: TrialResult) -> Iterable[str]:
         if self._oversubscribed:
             yield "oversubscribed"
         if conditions.steal_ratio > MAX_STEAL_RATIO:
             yield f"noisy: {conditions.steal_ratio:.0%} steal"
         if conditions.throttled_s > 0:
             yield f"noisy: throttled {conditions.throttled_s * 1e3:.0f} ms"
+        waiting = waiting_ratio(result)
+        if waiting > MAX_WAIT_RATIO and has_neighbours(conditions.others_cpu_ratio):
+            yield f"noisy: {waiting:.0%} of the time waiting for a core"
         before, after = conditions.probe_before_ns, conditions.probe_after_ns
         if before and after and placement_differs((before, after)):
             yield f"noisy: placement probe {before:.0f} → {after:.0f} ns"
-        if not conditions.clocks_agree:
-            yield "clocks disagree: no one-way latency"
+        if self._refusal:
+            yield f"no one-way latency: {self._refusal}"
+        elif conditions.clock_error_ns:
+            yield f"clocks corrected: one-way times ± {format_duration_ns(conditions.clock_error_ns)}"
 
-    def _record(self, answers: dict[int, dict[str, Any]]) -> tuple[TrialResult, dict[str, Column]]:
+    def _record(
+        self, answers: dict[int, dict[str, Any]], others_cpu_ratio: float | None
+    ) -> tuple[TrialResult, dict[str, Column]]:
         cores = self._cores or (None,) * len(answers)
         processes = {index: (self._group.pids[index], cores[index]) for index in answers}
-        digest = Digest(
-            self._trial, answers, processes, plan_stride=self._plan.stride, with_latency=self._group.clocks_agree
-        )
+        digest = Digest(self._trial, answers, processes, plan_stride=self._plan.stride, clocks=self._clocks)
+        self._refusal = digest.refusal
         endpoints = tuple(digest.endpoint(index) for index in sorted(answers))
         total = answers[0]["facts"]["total_count"]
-        status, reason = judge(self._trial, endpoints, total, digest.achieved_rate_per_s(), digest.backlog_ns())
+        waited_ns = 1e9 * longest_wait_s(endpoints) if has_neighbours(others_cpu_ratio) else 0.0
+        held_per_s = digest.held_rate_per_s(waited_ns)
+        status, reason = judge(self._trial, endpoints, total, held_per_s, digest.backlog_ns(), digest.impossible())
         notes = []
         if not (answers[0]["facts"]["steady"] and all(endpoint.steady for endpoint in endpoints)):
             notes.append("unsteady")
+        if status == "ok" and (late_ns := digest.late_stall_ns()):
+            notes.append(f"ended behind its schedule after a stall: {late_ns / 1e6:.3g} ms")
         faults = max(end.usage.minor_faults_count / max(1, end.messages_count) for end in endpoints)
         if faults > MAX_FAULTS_PER_MESSAGE and self._trial.mode == "saturate":
             notes.append(f"{faults:.2g} page faults per message")
@@ -271,3 +311,23 @@ class Trial:
             has_samples=status == "ok",
         )
         return result, digest.samples()
+
+
+def has_neighbours(others_cpu_ratio: float | None) -> bool:
+    """Return whether other processes took so much CPU time that waits for a core are their doing."""
+    return (others_cpu_ratio or 0.0) * (os.cpu_count() or 1) > MIN_OTHERS_CORES
+
+
+def longest_wait_s(endpoints: Iterable[EndpointResult]) -> float:
+    """Return for how long the endpoint that waited longest for a core did so; 0 if unknown."""
+    return max((end.usage.run_queue_wait_s or 0.0 for end in endpoints), default=0.0)
+
+
+def waiting_ratio(result: TrialResult) -> float:
+    """Return `longest_wait_s` as a share of the window."""
+    if result.writer is None:
+        return 0.0
+    # between its turns an endpoint sleeps, and does not wait
+    lasted_s = (result.writer.last_ns - result.writer.first_ns) / 1e9
+    window_s = result.spec.window_s if result.spec.turns > 1 else lasted_s
+    return min(1.0, longest_wait_s(result.endpoints) / window_s) if window_s > 0 else 0.0

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from ipcbench.backend import Address, Endpoint
 from ipcbench.errors import IpcbenchError
+from ipcbench.harness.clocks import clock_identity
 from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
 from ipcbench.harness.placement import ping_pong_ns
 from ipcbench.harness.plan import Plan
@@ -44,6 +45,7 @@ class Worker:
         self.endpoints: list[Endpoint] = []
         self._part: WriterPart | ReaderPart | PingPart | PongPart | None = None
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "clock": lambda _: {"clock": clock_identity()},
             "echo": lambda _: {"clock_ns": now_ns()},
             "create": self._create,
             "destroy": self._destroy,

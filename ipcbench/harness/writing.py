@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipcbench.backend import Writer
-from ipcbench.harness.loops import LoopTotals, set_phase, write_flat_out, write_long, write_paced
+from ipcbench.harness.loops import RUN, LoopTotals, set_phase, write_flat_out, write_in_runs, write_long, write_paced
 from ipcbench.harness.plan import WARMUP_LIMIT_RATIO, Plan
 from ipcbench.machine.usage import UsageMeter
 from ipcbench.results.model import Usage
 from ipcbench.stats.steady import MIN_INTERVALS, is_steady
 from ipcbench.util.clock import now_ns
-from ipcbench.workload.message import Outgoing, Phase
+from ipcbench.workload.message import STAMP_EVERY, Outgoing, Phase
 
 _INTERVAL_NS = 10_000_000
 _LATEST_DECODE_INTERVAL_NS = 1_000_000.0
 _FOREVER_NS = 2**62
+
+SHORT_NS = 50_000
+"""If messages took longer in the fastest interval of a saturated warm-up, the window stamps each: its end is noticed in
+time, and the stamps cost little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class Written:
     steady: bool
     usage: Usage
     gc_count: int
+    stamp_stride: int
+    """The clock was read around every Nth message of the window, and the columns have no other."""
     totals: dict[str, dict[str, object]]
     """`write`: the `LoopTotals` of all writes of a long window; else empty."""
 
@@ -51,6 +57,7 @@ class WriterPart:
         self._messages = messages
         self._plan = plan
         self._sequence = 0
+        self._stamp_stride = 1
         column = bytes(8 * plan.column_count)  # copied below, so that the window touches no page for the first time
         self._intended, self._sent, self._written = array("q", column), array("q", column), array("q", column)
         self._writes = LoopTotals() if plan.stride > 1 else None
@@ -69,7 +76,7 @@ class WriterPart:
         set_phase(self._messages, Phase.END)
         self._unmeasured(1)
         intended = self._intended if self._plan.trial.mode == "paced" else self._sent
-        kept = -(-self._count // self._plan.stride)
+        kept = -(-self._count // (self._plan.stride * self._stamp_stride))
         usage, collections = self._used
         return Written(
             columns={"intended_ns": intended[:kept], "sent_ns": self._sent[:kept], "write_ns": self._written[:kept]},
@@ -79,6 +86,7 @@ class WriterPart:
             steady=self._steady,
             usage=usage,
             gc_count=collections,
+            stamp_stride=self._stamp_stride,
             totals={} if self._writes is None else {"write": self._writes.as_dict()},
         )
 
@@ -152,10 +160,12 @@ class WriterPart:
             done = self._unmeasured(2**16, before + _INTERVAL_NS)
             now = now_ns()
             rates.append(done / (now - before))
-            if now >= least and is_steady(rates[-MIN_INTERVALS:]):
-                return True
-            if now >= limit:
-                return False
+            steady = is_steady(rates[-MIN_INTERVALS:])
+            if now >= limit or (now >= least and steady):
+                fastest = max(rates[1:] or rates)  # the first fills the channel; others may have been held up
+                if trial.delivery == "every_message" and fastest * SHORT_NS > 1:
+                    self._stamp_stride = RUN
+                return steady
 
     def measure(self, starts_ns: Sequence[int] = (0,)) -> None:
         """Write the window: in one piece, or in turns that begin at `starts_ns`."""
@@ -163,7 +173,7 @@ class WriterPart:
         set_phase(self._messages, Phase.MEASURE)
         meter = UsageMeter()
         if trial.mode == "saturate":
-            self._count = self._flat_out(now_ns() + int(trial.window_s * 1e9), self._sent, self._written)
+            self._count = self._saturate(now_ns() + int(trial.window_s * 1e9))
         elif self._writes is not None:
             self._count = self._long(self._plan.interval_ns())
         else:
@@ -171,6 +181,17 @@ class WriterPart:
                 count = min(self._plan.turn_count(), self._plan.column_count - self._count)
                 self._count += self._paced(count, self._plan.interval_ns(), start_ns, self._count)
         self._used = meter.stop()
+
+    def _saturate(self, stop_ns: int) -> int:
+        """Write the window flat out; the messages tell the readers which of them are stamped."""
+        for message in self._messages:
+            message.head[STAMP_EVERY] = self._stamp_stride
+        write = write_flat_out if self._stamp_stride == 1 else write_in_runs
+        done = write(
+            self._writer.write, self._messages, self._sequence, stop_ns, self._plan.stall_s, self._sent, self._written
+        )
+        self._sequence += done
+        return done
 
     def _decode_phase(self) -> None:
         count = self._plan.decode_count

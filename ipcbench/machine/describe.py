@@ -10,6 +10,7 @@ import platform
 import re
 import sys
 import sysconfig
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -93,6 +94,8 @@ class MachineLoad(NamedTuple):
     """Share of all CPU time that the hypervisor gave to others."""
     throttled_s: float
     """Time for which the cgroup CPU quota stopped its processes."""
+    others_cpu_ratio: float | None
+    """Share of all CPU time that processes other than the given ones took; None if the machine does not report it."""
 
 
 class ConditionsProbe:
@@ -104,13 +107,15 @@ class ConditionsProbe:
 
     def __init__(self, root: Path = _ROOT) -> None:
         self._root = root
-        self._ticks = (0, 0)
+        self._ticks: _Ticks | None = None
+        self._own_ticks: dict[int, int] = {}
         self._throttled_s = 0.0
         self.unreadable: tuple[str, ...] = ()
 
-    def start(self) -> None:
-        """Take the first reading."""
-        self._ticks = _cpu_ticks(self._root) or (0, 0)
+    def start(self, pids: Iterable[int] = ()) -> None:
+        """Take the first reading; `pids` are the processes that are not others."""
+        self._ticks = _cpu_ticks(self._root)
+        self._own_ticks = {pid: _process_ticks(self._root, pid) for pid in pids}
         self._throttled_s = throttled_s(self._root) or 0.0
 
     def stop(self) -> MachineLoad:
@@ -118,11 +123,15 @@ class ConditionsProbe:
         ticks, throttled, load = _cpu_ticks(self._root), throttled_s(self._root), _load_1min(self._root)
         readings = {"load_1min": load, "steal_ratio": ticks, "throttled_s": throttled}
         self.unreadable = tuple(name for name, value in readings.items() if value is None)
-        steal, total = ((now - then) for now, then in zip(ticks or self._ticks, self._ticks, strict=True))
+        first = self._ticks or ticks or _Ticks(0, 0, 0)
+        steal, busy, total = (now - then for now, then in zip(ticks or first, first, strict=True))
+        # a process that has ended counts as one of the others: its time is no longer known
+        own = sum(max(0, _process_ticks(self._root, pid) - then) for pid, then in self._own_ticks.items())
         return MachineLoad(
             load_1min=load or 0.0,
             steal_ratio=max(0.0, steal / total) if total > 0 else 0.0,
             throttled_s=max(0.0, (throttled or 0.0) - self._throttled_s),
+            others_cpu_ratio=max(0.0, (busy - own) / total) if total > 0 else None,
         )
 
 
@@ -133,14 +142,27 @@ def _allowed_cores() -> int:
     return cores
 
 
-def _cpu_ticks(root: Path) -> tuple[int, int] | None:
-    """Return the ticks of all cores since the system started: (stolen, all)."""
+class _Ticks(NamedTuple):
+    """Ticks of all cores since the system started."""
+
+    stolen: int
+    busy: int
+    all: int
+
+
+def _cpu_ticks(root: Path) -> _Ticks | None:
     words = (read_text(root / "proc/stat") or "").partition("\n")[0].split()
     # user nice system idle iowait irq softirq steal; guests' time is part of `user`
     if len(words) < 9 or words[0] != "cpu" or not all(word.isdigit() for word in words[1:9]):
         return None
     ticks = [int(word) for word in words[1:9]]
-    return ticks[7], sum(ticks)
+    return _Ticks(ticks[7], sum(ticks[:3] + ticks[5:7]), sum(ticks))
+
+
+def _process_ticks(root: Path, pid: int) -> int:
+    """Return the ticks that a process has run; 0 if it has ended."""
+    words = (read_text(root / f"proc/{pid}/stat") or "").rpartition(")")[2].split()
+    return sum(int(word) for word in words[11:13])
 
 
 def _load_1min(root: Path) -> float | None:

@@ -17,7 +17,7 @@ from ipcbench.replay.run import Measured, Replayed
 from ipcbench.replay.traffic import Traffic
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.decisions import Verdict, compare, rank_groups
-from ipcbench.stats.estimates import Estimate, Interval, noise_floor_ratio, ratio
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, ratio
 from ipcbench.trace.readers.batch import UNKNOWN_NS
 
 _DOUBTFUL_RATIO = 0.1
@@ -74,7 +74,6 @@ class ReplayOutcome:
 
     Attributes:
         recorded_ns: the same calls as they were recorded, the longest client's.
-        noise_ratio: by how much two predictions for one backend typically differ; None with a single round.
         remarks: what the reader must know, one sentence each.
         left_out: backends that cannot run here, with the reason.
         failed: backends without any result, with the reason.
@@ -85,7 +84,6 @@ class ReplayOutcome:
     think: bool
     rounds_count: int
     recorded_ns: float
-    noise_ratio: float | None
     backends: tuple[BackendOutcome, ...]
     methods: tuple[MethodOutcome, ...]
     remarks: tuple[str, ...]
@@ -102,14 +100,11 @@ def conclude(replayed: Replayed, seed: int = 1) -> ReplayOutcome:
     generator = np.random.default_rng(seed)
     differs = bool(anchor) and not traffic.server_known
     ends = {name: _ends(replayed, measured, done[anchor] if differs else None) for name, measured in done.items()}
-    floor = noise_floor_ratio([values for name, values in ends.items() if not (differs and name == anchor)])
     estimates = {name: median_estimate(values, generator) for name, values in ends.items()}
-    ranks = _ranks(ends, estimates, floor or 0.0)
+    ranks = _ranks(ends, estimates)
     bounded = not anchor and not traffic.server_known
     backends = tuple(
-        _backend(
-            replayed, name, ends, estimates, floor or 0.0, anchor, against="" if differs else anchor, rank=ranks[name]
-        )
+        _backend(replayed, name, ends, estimates, anchor, against="" if differs else anchor, rank=ranks[name])
         for name in done
     )
     return ReplayOutcome(
@@ -118,7 +113,6 @@ def conclude(replayed: Replayed, seed: int = 1) -> ReplayOutcome:
         think=request.think,
         rounds_count=max(len(measured.threads_ns) for measured in done.values()),
         recorded_ns=traffic.recorded_ns,
-        noise_ratio=floor,
         backends=tuple(sorted(backends, key=lambda backend: backend.predicted_ns.estimate)),
         methods=_methods(traffic, done),
         remarks=(*traffic.remarks, *_remarks(replayed, anchor, bounded)),
@@ -149,12 +143,12 @@ def _ends(replayed: Replayed, measured: Measured, anchor: Measured | None) -> li
     return [float(max(map(add, threads, omitted))) for threads in measured.threads_ns]
 
 
-def _ranks(ends: dict[str, list[float]], estimates: dict[str, Estimate | None], floor_ratio: float) -> dict[str, int]:
+def _ranks(ends: dict[str, list[float]], estimates: dict[str, Estimate | None]) -> dict[str, int]:
     """Return ranks; without intervals all backends share the first."""
     known = [estimate for estimate in estimates.values() if estimate is not None]
     if len(known) < len(estimates):
         return dict.fromkeys(ends, 1)
-    return dict(zip(ends, rank_groups(known, floor_ratio), strict=True))
+    return dict(zip(ends, rank_groups(known), strict=True))
 
 
 def _backend(
@@ -162,7 +156,6 @@ def _backend(
     name: str,
     ends: dict[str, list[float]],
     estimates: dict[str, Estimate | None],
-    floor_ratio: float,
     anchor: str,
     *,
     against: str,
@@ -192,7 +185,7 @@ def _backend(
         predicted_ns=predicted,
         at_most_ns=predicted.estimate + _waited_ns(traffic) if bounded else None,
         gain_ratio=Interval(1 - times.high, 1 - times.estimate, 1 - times.low),
-        verdict=None if bounded or estimate is None else compare(times, floor_ratio),
+        verdict=None if bounded or len(ends[name]) < MIN_CLAIM_ROUNDS else compare(times),
         rank=rank,
         failure=measured.failure,
     )

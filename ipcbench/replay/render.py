@@ -10,7 +10,7 @@ from typing import Any
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned, bullets, csv_text, escape, markdown_table
 from ipcbench.replay.outcome import BackendOutcome, MethodOutcome, ReplayOutcome
-from ipcbench.stats.estimates import MIN_ROUNDS, Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.trace.readers.batch import printable
 from ipcbench.util.units import format_duration_ns, format_significant
 
@@ -51,7 +51,7 @@ def backend_table(outcome: ReplayOutcome) -> Table:
     heads += ["at most"] if bounded else ["time saved", "verdict"]
     rows = []
     for backend in outcome.backends:
-        has_interval = backend.rounds_count >= MIN_ROUNDS
+        has_interval = backend.rounds_count >= MIN_CLAIM_ROUNDS
         name = f"{backend.name} (as recorded)" if backend.name == outcome.source else backend.name
         times = format_duration_ns(backend.replayed_ns), format_duration_ns(backend.table_ns)
         row = [name, _rank(backend, outcome), *times, _time(backend.predicted_ns, has_interval)]
@@ -108,14 +108,8 @@ def _sentences(outcome: ReplayOutcome) -> list[str]:
         lines.append(
             f"Predicted: the recorded time plus the difference between each replay and that over {outcome.source}."
         )
-    if outcome.noise_ratio is not None:
-        lines.append(
-            f"Rounds of the same backend differ by {100 * outcome.noise_ratio:.1f} %; less than that is a tie."
-        )
-    if outcome.rounds_count == 1:
-        lines.append("A single round: no intervals and no ranks.")
-    elif outcome.rounds_count < MIN_ROUNDS:
-        lines.append(f"Fewer than {MIN_ROUNDS} rounds: too few for intervals.")
+    if outcome.rounds_count < MIN_CLAIM_ROUNDS:
+        lines.append(f"Fewer than {MIN_CLAIM_ROUNDS} rounds: no intervals and no ranks.")
     lines += outcome.remarks
     lines += [f"{name} is left out: {reason}" for name, reason in outcome.left_out.items()]
     lines += [f"{name} failed: {reason}" for name, reason in outcome.failed.items()]
@@ -156,7 +150,6 @@ def as_json(outcome: ReplayOutcome) -> str:
         "server_known": outcome.traffic.server_known,
         "rounds_count": outcome.rounds_count,
         "recorded_ns": outcome.recorded_ns,
-        "noise_ratio": outcome.noise_ratio,
         "backends": [asdict(backend) for backend in outcome.backends],
         "methods": [asdict(method) for method in outcome.methods],
         "remarks": list(outcome.remarks),

@@ -15,13 +15,13 @@ Status = Literal["ok", "failed", "skipped"]
 """`ok`: measured, nothing lost. `failed`: tried, kept, never ranked. `skipped`: not tried, with the reason."""
 
 Stamp = Literal["clean", "noisy", "oversubscribed"]
-"""Disturbance of a trial. `oversubscribed`: more endpoints than cores. `noisy`: caused by the hypervisor, a quota or a
-change of placement."""
+"""Disturbance of a trial. `oversubscribed`: more endpoints than cores. `noisy`: caused by the hypervisor, a quota,
+other processes or a change of placement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an endpoint consumed during the measured window (differences of getrusage)."""
+    """What an endpoint consumed during the measured window (differences of getrusage and schedstat)."""
 
     user_cpu_s: float
     system_cpu_s: float
@@ -31,6 +31,8 @@ class Usage:
     major_faults_count: int
     max_rss_bytes: int
     """Peak of the process so far, not a difference."""
+    run_queue_wait_s: float | None = None
+    """Time for which the endpoint's thread was ready to run and had no core; None if the system does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Integrity:
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Quantiles of one column over *all* messages of the window (`samples/` may hold every Nth only)."""
+    """Quantiles of one column over *all* timed messages of the window (`samples/` may hold every Nth only)."""
 
     count: int
     p50_ns: float
@@ -84,7 +86,7 @@ class EndpointResult:
     """Time inside `write`, or inside `read` (waiting included); None in mode pingpong."""
     latency: Quantiles | None
     """Readers: receipt − intended send time in mode paced, receipt − send time in mode pingpong. None in other modes,
-    and if the clock check failed."""
+    and if the clocks' error is too large."""
     decode: Quantiles | None
     """Readers: time to decode, from the decode phase; None for a writer or without such a phase."""
     usage: Usage
@@ -102,6 +104,8 @@ class EndpointResult:
     """Writer, mode pingpong: from a send to the last reader's reply."""
     core: int | None = None
     """Core that the process was bound to; None if the system placed it."""
+    stamp_stride: int = 1
+    """The clock was read around every Nth message of the window, beginning with the first; the last is one of them."""
 
 
 MAX_PLACEMENT_RATIO = 1.6
@@ -127,10 +131,18 @@ class Conditions:
     impossible."""
     probe_after_ns: float | None
     clock_offset_ns: float
-    """Largest |offset| of a worker's clock to the coordinator's, at the sample with the least delay."""
+    """Largest |offset| of a worker's clock to the coordinator's; 0 if all workers share one clock."""
     clock_delay_ns: int | float
-    """Least round-trip delay of the clock check; one-way times are valid if the offset is within half of it."""
+    """Twice the error of that offset, at least the delay of an answer about it; 0 if all workers share one clock."""
     clocks_agree: bool
+    """False if there is no one-way latency because of the clocks; a note then says why."""
+    clock_error_ns: float = 0.0
+    """Largest error of a one-way time due to the clocks: the writer's and a reader's; 0 if they share one clock."""
+    clock_offsets_ns: tuple[float, ...] = ()
+    """By endpoint, the writer first: what was subtracted from its times. Empty if all share one clock."""
+    others_cpu_ratio: float | None = None
+    """Share of the machine's CPU time that processes other than the run's own took during the trial; None if
+    unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +206,9 @@ class Floor:
     """The harness's own cost on this machine, measured in the same run."""
 
     writer_ns: float
-    """Per message: the writer's loop over a transport that does nothing."""
+    """Per message: the writer's loop over a transport that does nothing, paced, every message stamped."""
     reader_ns: float
-    """Per message: the reader's loop over a transport that does nothing."""
+    """Per message: the reader's loop over a transport that does nothing, every message stamped."""
     clock_ns: float
     """One reading of the clock."""
     clock_resolution_ns: float
@@ -207,6 +219,9 @@ class Floor:
     """The same with both buffers evicted from the caches."""
     wakeup_ns: float | None = None
     """Half round trip of a byte through pipes between two processes that sleep until it arrives; None if unknown."""
+    saturated_writer_ns: float | None = None
+    """As `writer_ns`, of the loop for a saturated window of short messages; None in runs that stamped every message."""
+    saturated_reader_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.stats.estimates import Estimate, FloatArray, IntArray, quantile
+from ipcbench.stats.estimates import Estimate, FloatArray, IntArray, has_quantile, weighted_quantile
 from ipcbench.stats.student import student_975
 
 REPLICATES = 1000
@@ -52,7 +52,9 @@ def quantile_estimates(
     generator: np.random.Generator,
     replicates: int = REPLICATES,
 ) -> tuple[Estimate | None, ...]:
-    """Return quantiles of all samples of all rounds, by hierarchical bootstrap.
+    """Return quantiles over rounds of equal weight, by hierarchical bootstrap.
+
+    A closed loop yields more samples in a fast round; each round counts once, however many samples it has.
 
     Args:
         rounds: at least one, none of them empty.
@@ -61,26 +63,28 @@ def quantile_estimates(
         replicates: how many.
 
     Returns:
-        One estimate per probability; None where there are too few samples for it (see `quantile`). With one round the
-        interval comes from its blocks alone; with fewer than `MIN_ROUNDS` it is a guess, and callers must say so.
+        One estimate per probability; None where there are too few samples for it (see `has_quantile`). With one round
+        the interval comes from its blocks alone; with fewer than `MIN_CLAIM_ROUNDS` it is a guess, and callers must say
+        so.
     """
     values = np.concatenate([samples.values for samples in rounds])
+    weights = np.concatenate([np.full(samples.values.size, 1.0 / samples.values.size) for samples in rounds])
     counts_per_round = [int(samples.blocks.max()) + 1 for samples in rounds]
     starts = np.cumsum([0, *counts_per_round[:-1]])
     blocks = np.concatenate([samples.blocks + start for samples, start in zip(rounds, starts, strict=True)])
-    bins, table = _binned(values, blocks, sum(counts_per_round))
+    bins, table = _binned(values, weights, blocks, sum(counts_per_round))
     drawn = _block_weights(counts_per_round, generator, replicates, draw_rounds=True) @ table
     fixed = _block_weights(counts_per_round, generator, replicates, draw_rounds=False) @ table
     estimates: list[Estimate | None] = []
     for probability in probabilities:
-        value = quantile(values, probability)
-        if value is None:
+        if not has_quantile(values.size, probability):
             estimates.append(None)
             continue
+        value = weighted_quantile(values, weights, probability)
         within = float(np.var(_log(_weighted_quantiles(fixed, bins, probability)), ddof=1))
         # Drawing K blocks with replacement shows (K − 1)/K of the variance.
         within *= float(np.mean([k / (k - 1) if k > 1 else 2.0 for k in counts_per_round]))
-        between = _between(rounds, values, value, probability)
+        between = _between(rounds, values, weights, probability)
         variance, degrees = _combine(between, len(rounds), within, sum(counts_per_round) - len(rounds))
         deviations = _log(_weighted_quantiles(drawn, bins, probability)) - _log(value)
         estimates.append(Estimate(value, deviations, variance, degrees, len(rounds)))
@@ -120,7 +124,7 @@ def _log(values: npt.ArrayLike) -> FloatArray:
     return result
 
 
-def _between(rounds: Sequence[RoundSamples], values: FloatArray, value: float, probability: float) -> float:
+def _between(rounds: Sequence[RoundSamples], values: FloatArray, weights: FloatArray, probability: float) -> float:
     """Return the variance of log(value) between rounds; nan for a single round.
 
     For a median of enough rounds it is Woodruff's, with rounds as clusters. The shares of each round's samples that lie
@@ -135,9 +139,11 @@ def _between(rounds: Sequence[RoundSamples], values: FloatArray, value: float, p
     if probability != 0.5 or len(rounds) < _MIN_ROUNDS_OF_SHARES:  # near an end there is no room on one side
         return float(np.var(own, ddof=1)) / len(rounds)
     t = student_975(len(rounds) - 1)
+    value = weighted_quantile(values, weights, probability)
     shares = [float(np.mean(samples.values <= value)) for samples in rounds]
     reach = min(0.5, t * float(np.std(shares, ddof=1)) / math.sqrt(len(rounds)))
-    low, high = np.clip(_log(np.quantile(values, (0.5 - reach, 0.5 + reach))), own.min(), own.max())
+    ends = _log([weighted_quantile(values, weights, 0.5 + sign * reach) for sign in (-1.0, 1.0)])
+    low, high = np.clip(ends, own.min(), own.max())
     return float((high - low) / (2.0 * t)) ** 2
 
 
@@ -152,10 +158,12 @@ def _combine(between: float, rounds_count: int, within: float, within_degrees: f
     return max(between, within), degrees
 
 
-def _binned(values: FloatArray, blocks: IntArray, block_count: int) -> tuple[FloatArray, FloatArray]:
-    """Return the values of at most `_MAX_BINS` bins of equal count, ascending, and each block's cumulative counts.
+def _binned(
+    values: FloatArray, weights: FloatArray, blocks: IntArray, block_count: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return the values of at most `_MAX_BINS` bins of equal count, ascending, and each block's cumulated weights.
 
-    The counts have shape (blocks, bins). With at most `_MAX_BINS` samples, each is its own bin and the quantiles of
+    The weights have shape (blocks, bins). With at most `_MAX_BINS` samples, each is its own bin and the quantiles of
     replicates are exact.
     """
     order = np.argsort(values, kind="stable")
@@ -164,7 +172,7 @@ def _binned(values: FloatArray, blocks: IntArray, block_count: int) -> tuple[Flo
     bin_of_rank = np.arange(size) * bin_count // size
     middles = ((np.arange(bin_count) + 0.5) * size / bin_count).astype(np.int64)
     table = np.zeros((block_count, bin_count))
-    np.add.at(table, (blocks[order], bin_of_rank), 1.0)
+    np.add.at(table, (blocks[order], bin_of_rank), weights[order])
     return values[order][middles], np.cumsum(table, axis=1)
 
 

@@ -11,59 +11,88 @@ from ipcbench.stats.estimates import (
     MIN_CLAIM_ROUNDS,
     Estimate,
     Interval,
+    PairedDifference,
     paired_difference,
     ratio,
     satterthwaite,
 )
-from ipcbench.stats.student import student_p_value
+from ipcbench.stats.prior import VariancePrior, variance_prior
+from ipcbench.stats.student import student_critical, student_p_value
 
 Verdict = Literal["faster", "slower", "no clear difference"]
 
-MIN_DIFFERENCE_RATIO = 0.01
-"""No smaller difference is ever claimed, however narrow its interval: the placement of code and data in memory can
-cause as much (Mytkowicz et al. 2009)."""
-LEAST_RATIO = 0.005
-"""No difference is claimed if it may be smaller than this, which would be 0 % in whole percents."""
+LEAST_RATIO = 0.01
+"""No difference is claimed if it may be smaller than this: the placement of code and data in memory can cause as much
+(Mytkowicz et al. 2009)."""
+_MOST_ROUNDS = 100
 
 
-def compare(times: Interval, noise_floor_ratio: float) -> Verdict:
-    """Return the verdict on a ratio of two times (this / other).
+def compare(times: Interval) -> Verdict:
+    """Return the verdict on a ratio of two times (this / other): a difference if all of its interval is beyond 1 %."""
+    if times.low > 1.0 + LEAST_RATIO:
+        return "slower"
+    return "faster" if times.high < 1.0 / (1.0 + LEAST_RATIO) else "no clear difference"
 
-    It is `faster` or `slower` only if the difference, larger / smaller − 1, exceeds 1 % and the noise floor, and 0.5 %
-    throughout the interval; else `no clear difference`.
+
+def verdict(time: Estimate, other: Estimate, prior: VariancePrior | None = None, level: float = LEVEL) -> Verdict:
+    """Return the verdict on two times of one run: as `compare`, but none below `MIN_CLAIM_ROUNDS` rounds in common."""
+    paired = paired_difference(time, other)
+    rounds = paired.rounds_count if paired is not None else min(time.rounds_count, other.rounds_count)
+    if rounds < MIN_CLAIM_ROUNDS:
+        return "no clear difference"
+    if paired is None and (p_value(time, other) or 0.0) >= 1.0 - level:
+        return "no clear difference"
+    return compare(ratio(time, other, prior, level))
+
+
+def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None, level: float = LEVEL) -> int | None:
+    """Return how many more rounds would probably tell two times apart, if they differ as much as they seem to.
+
+    Returns:
+        0 if they are told apart already; None if they seem to differ by less than `LEAST_RATIO`, if it would take more
+        than 100 rounds, or if they have fewer than two in common.
     """
-    if times.estimate <= 0.0 or may_be_equal(times):
-        return "no clear difference"
-    if max(times.estimate, 1.0 / times.estimate) - 1.0 <= max(MIN_DIFFERENCE_RATIO, noise_floor_ratio):
-        return "no clear difference"
-    return "faster" if times.estimate < 1.0 else "slower"
+    paired = paired_difference(time, best)
+    if paired is None:
+        return None
+    expected = paired.moderated(prior)
+    effect = abs(expected.mean) - math.log1p(LEAST_RATIO)
+    for count in range(max(MIN_CLAIM_ROUNDS, paired.rounds_count), _MOST_ROUNDS + 1):
+        later = expected.after(count)
+        if student_critical(level, later.degrees) * later.error < effect:
+            return count - paired.rounds_count
+    return None
 
 
-def verdict(time: Estimate, other: Estimate, noise_floor_ratio: float) -> Verdict:
-    """Return the verdict on two times: as `compare`, but `no clear difference` if either has only one round."""
-    if min(time.rounds_count, other.rounds_count) < MIN_CLAIM_ROUNDS:
-        return "no clear difference"
-    return compare(ratio(time, other), noise_floor_ratio)
+def prior_of(settings: Sequence[Sequence[Estimate]]) -> VariancePrior | None:
+    """Return what the comparisons of a run tell about how much the difference of two times changes between rounds.
+
+    Args:
+        settings: per setting, the times of its cells by one metric. Each is compared with the shortest of its setting.
+    """
+    return variance_prior([(each.round_variance, each.degrees) for times in settings for each in _with_best(times)])
 
 
-def may_be_equal(times: Interval) -> bool:
-    """Return whether the interval of a ratio reaches to within 0.5 % of 1."""
-    least = 1.0 + LEAST_RATIO
-    return times.low <= least and times.high >= 1.0 / least
+def _with_best(times: Sequence[Estimate]) -> list[PairedDifference]:
+    best = min(times, key=lambda time: time.value, default=None)
+    if best is None:
+        return []
+    pairs = (paired_difference(time, best) for time in times if time is not best)
+    return [pair for pair in pairs if pair is not None]
 
 
 def p_value(a: Estimate, b: Estimate) -> float | None:
     """Return the two-sided p-value of "both are equal"; None if there are too few rounds.
 
-    Where cells took turns, it is Student's test of the paired differences; else Welch's test of the logarithms. In the
-    latter, degrees of freedom are limited to those of the rounds: with more, equal figures would be called different
-    far out in the tail, where many tests are decided (docs/compare.md).
+    Where they have rounds in common, it is Student's test of the paired differences; else Welch's test of the
+    logarithms. In the latter, degrees of freedom are limited to those of the rounds: with more, equal figures would be
+    called different far out in the tail, where many tests are decided (docs/compare.md).
     """
     if min(a.rounds_count, b.rounds_count) < MIN_CLAIM_ROUNDS:
         return None
     paired = paired_difference(a, b)
     if paired is not None:
-        return _tail(paired.mean, paired.variance, paired.degrees)
+        return _tail(paired.mean, paired.error**2, paired.degrees)
     degrees = satterthwaite([(time.log_variance, min(time.degrees, time.rounds_count - 1.0)) for time in (a, b)])
     return _tail(math.log(b.value / a.value), a.log_variance + b.log_variance, degrees)
 
@@ -74,26 +103,25 @@ def _tail(difference: float, variance: float, degrees: float) -> float:
     return student_p_value(difference / math.sqrt(variance), degrees)
 
 
-def rank_groups(times: Sequence[Estimate], noise_floor_ratio: float) -> tuple[int, ...]:
+def rank_level(times_count: int) -> float:
+    """Return the level of each interval of a table so that all of its ranks hold together at 95 % (Bonferroni)."""
+    return 1.0 - (1.0 - LEVEL) / max(1, times_count - 1)
+
+
+def rank_groups(times: Sequence[Estimate], prior: VariancePrior | None = None) -> tuple[int, ...]:
     """Return the rank of each time, from 1 for the shortest; times that cannot be told apart share a rank (1, 1, 3).
 
-    In ascending order, a time opens a new rank if it is slower than the first time of the current rank: by `verdict`,
-    and at a level of 5 % divided by the number of comparisons (Bonferroni), so that all ranks hold together 95 times of
-    100. Times of a single round all share a rank, since nothing is known of how rounds differ.
+    In ascending order, a time shares the rank of the first leader than which it is not clearly slower, by `verdict` at
+    `rank_level`; if it is slower than all of them, it leads a new rank. So a time has rank 1 exactly if it cannot be
+    told from the shortest, even where one between them can.
     """
     ranks = [0] * len(times)
-    level = (1.0 - LEVEL) / max(1, len(times) - 1)
-    best: Estimate | None = None
+    level = rank_level(len(times))
+    leaders: list[int] = []
     for position, index in enumerate(sorted(range(len(times)), key=lambda i: times[i].value)):
-        time = times[index]
-        if best is None or _is_slower(time, best, noise_floor_ratio, level):
-            best, rank = time, position + 1
-        ranks[index] = rank
+        equal = (leader for leader in leaders if verdict(times[index], times[leader], prior, level) != "slower")
+        leader = next(equal, None)
+        if leader is None:
+            leaders.append(index)
+        ranks[index] = position + 1 if leader is None else ranks[leader]
     return tuple(ranks)
-
-
-def _is_slower(time: Estimate, best: Estimate, noise_floor_ratio: float, level: float) -> bool:
-    if verdict(time, best, noise_floor_ratio) != "slower":
-        return False
-    chance = p_value(time, best)
-    return chance is not None and chance < level

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.stats.student import NORMAL_975, student_975
+from ipcbench.stats.prior import VariancePrior
+from ipcbench.stats.student import student_critical
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -21,10 +22,8 @@ LEVEL = 0.95
 """Confidence level of every interval."""
 MIN_TAIL_COUNT = 10
 """A quantile p of n samples is given only if n·(1 − p) is at least this."""
-MIN_ROUNDS = 3
-"""With fewer rounds an interval says little about how rounds differ."""
-MIN_CLAIM_ROUNDS = 2
-"""With one round nothing is known of how rounds differ."""
+MIN_CLAIM_ROUNDS = 3
+"""With fewer, nothing is claimed: of two rounds of two kinds, both agree by chance one time in eight."""
 
 TRIMMED_RATIO = 0.2
 """Share of the rounds left out on either side when cells that took turns are compared."""
@@ -54,9 +53,9 @@ class Estimate:
     degrees: float
     """Degrees of freedom of `log_variance`."""
     rounds_count: int
-    turns: Mapping[str, FloatArray] = field(default_factory=dict)
-    """Where cells took turns: round → log of the median of each turn, shape (turns,). Estimates with rounds in common
-    are compared turn by turn."""
+    rounds: Mapping[str, FloatArray] = field(default_factory=dict)
+    """Round → log of the figure in each of its turns, shape (turns,); of the whole round if there were no turns.
+    Estimates with rounds in common are compared round by round."""
 
     def interval(self) -> Interval:
         """Return the 95 % interval."""
@@ -75,91 +74,133 @@ def has_quantile(count: int, probability: float) -> bool:
     return count * (1.0 - probability) >= MIN_TAIL_COUNT - 1e-6
 
 
-def ratio(numerator: Estimate, denominator: Estimate) -> Interval:
-    """Return numerator / denominator with its 95 % interval.
+def weighted_quantile(values: FloatArray, weights: FloatArray, probability: float) -> float:
+    """Return the quantile of values of unequal weight, linear between the middles of their weights.
 
-    If both took turns, it is the trimmed mean over rounds of the difference of their turns, on logarithms. Otherwise it
+    Args:
+        values: shape (n,), n ≥ 1.
+        weights: shape (n,), positive.
+        probability: 0 to 1.
+    """
+    order = np.argsort(values)
+    cumulated = np.cumsum(weights[order])
+    return float(np.interp(probability * cumulated[-1], cumulated - weights[order] / 2.0, values[order]))
+
+
+def ratio(
+    numerator: Estimate, denominator: Estimate, prior: VariancePrior | None = None, level: float = LEVEL
+) -> Interval:
+    """Return numerator / denominator with its interval.
+
+    If they have rounds in common, it is the trimmed mean over these of their differences, on logarithms. Otherwise it
     is the quotient, and the two must come from independent draws.
+
+    Args:
+        numerator: a time.
+        denominator: another, in the same unit.
+        prior: what the other comparisons of the run tell about how much rounds differ.
+        level: confidence level of the interval.
     """
     paired = paired_difference(numerator, denominator)
     if paired is not None:
-        half = student_975(paired.degrees) * math.sqrt(paired.variance)
+        half = student_critical(level, paired.moderated(prior).degrees) * paired.moderated(prior).error
         low, middle, high = (math.exp(paired.mean + sign * half) for sign in (-1.0, 0.0, 1.0))
-        return Interval(low, middle, high)
-    variance = numerator.log_variance + denominator.log_variance
+        return Interval(low, middle, high, level)
     parts = ((numerator.log_variance, numerator.degrees), (denominator.log_variance, denominator.degrees))
     return _interval(
         numerator.value / denominator.value,
         numerator.deviations - denominator.deviations,
-        variance,
+        numerator.log_variance + denominator.log_variance,
         satterthwaite(parts),
+        level,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """log(a / b) of two times that took turns, with its variance and degrees of freedom."""
+    """log(a / b) of two figures that were measured in the same rounds."""
 
     mean: float
-    variance: float
+    round_variance: float
+    """Of the difference in one round."""
     degrees: float
+    """Of `round_variance`."""
+    rounds_count: int
+    """Rounds in common."""
+
+    @property
+    def error(self) -> float:
+        """Return the standard error of `mean`."""
+        return math.sqrt(self.round_variance / _kept_count(self.rounds_count))
+
+    def moderated(self, prior: VariancePrior | None) -> PairedDifference:
+        """Return it with its variance in the light of the other comparisons of the run."""
+        if prior is None:
+            return self
+        variance, degrees = prior.moderate(self.round_variance, self.degrees)
+        return replace(self, round_variance=variance, degrees=degrees)
+
+    def after(self, rounds_count: int) -> PairedDifference:
+        """Return what is expected of it after another number of rounds."""
+        more = _kept_count(rounds_count) - _kept_count(self.rounds_count)
+        return replace(self, rounds_count=rounds_count, degrees=max(1.0, self.degrees + more))
 
 
 def paired_difference(a: Estimate, b: Estimate) -> PairedDifference | None:
-    """Return log(a / b) from the rounds in which both took turns; None if there are too few.
+    """Return log(a / b) from the rounds that both have; None if there are fewer than two.
 
     It is the mean without the lowest and highest fifth of the rounds, with the variance of the winsorized rounds (Tukey
     and McLaughlin 1963): on a shared machine, a few rounds differ several times as much as the rest.
     """
     differences = np.sort(round_differences(a, b))
     count = len(differences)
-    if count < MIN_CLAIM_ROUNDS:
+    if count < 2:
         return None
-    cut = int(TRIMMED_RATIO * count) if count >= _MIN_ROUNDS_TO_TRIM else 0
-    kept = count - 2 * cut
+    kept = _kept_count(count)
+    cut = (count - kept) // 2
     winsorized = np.clip(differences, differences[cut], differences[count - 1 - cut])
-    variance = (count - 1) * float(np.var(winsorized, ddof=1)) / (kept * (kept - 1))
-    return PairedDifference(float(np.mean(differences[cut : count - cut])), variance, kept - 1.0)
+    variance = (count - 1) * float(np.var(winsorized, ddof=1)) / (kept - 1)
+    return PairedDifference(float(np.mean(differences[cut : count - cut])), variance, kept - 1.0, count)
+
+
+def _kept_count(rounds_count: int) -> int:
+    """Return how many rounds enter a trimmed mean."""
+    return rounds_count - 2 * int(TRIMMED_RATIO * rounds_count) if rounds_count >= _MIN_ROUNDS_TO_TRIM else rounds_count
 
 
 def round_differences(a: Estimate, b: Estimate) -> FloatArray:
-    """Return log(a / b) of each round in which both took turns, shape (rounds,): the median over its turns."""
-    common = [name for name in a.turns if name in b.turns and len(a.turns[name]) == len(b.turns[name])]
-    return np.array([np.median(a.turns[name] - b.turns[name]) for name in common])
+    """Return log(a / b) of each round that both have, shape (rounds,): the median over its turns."""
+    return np.array(
+        [
+            np.median(a.rounds[name] - b.rounds[name])
+            if len(a.rounds[name]) == len(b.rounds[name])
+            else np.median(a.rounds[name]) - np.median(b.rounds[name])
+            for name in a.rounds
+            if name in b.rounds
+        ]
+    )
 
 
-def noise_floor_ratio(cells: Sequence[Sequence[float]]) -> float | None:
-    """Return how much two measurements of the same cell typically differ in this run, as a ratio − 1.
+def noise_ratio(settings: Sequence[Sequence[Estimate]]) -> float | None:
+    """Return how much two equal cells typically differ in a run, as a ratio − 1; None if no two have two rounds.
 
-    Args:
-        cells: per cell, its figure in each round.
-
-    Returns:
-        exp(m / 0.6745 / √R) − 1, where m is the median of |log(a/b)| over all pairs of rounds of a cell and R the
-        median number of rounds: one standard deviation of the difference of two such cells. None if no cell has two
-        rounds.
-    """
-    return _noise([np.log([value for value in rounds if value > 0]) for rounds in cells])
-
-
-def paired_noise_floor_ratio(settings: Sequence[Sequence[Estimate]]) -> float | None:
-    """Return the same as `noise_floor_ratio` for cells that took turns.
+    It is one standard deviation: exp(m / 0.6745 / √(2R)) − 1, where m is the median, over all pairs of cells of a
+    setting, of how much their difference changes from one round to another, and R the median number of rounds.
 
     Args:
         settings: per setting, the estimates of its cells.
     """
-    # The differences of two cells by round already have the standard deviation of a difference: hence √2.
-    return _noise(
-        [round_differences(a, b) / math.sqrt(2.0) for cells in settings for i, a in enumerate(cells) for b in cells[:i]]
-    )
-
-
-def _noise(cells: Sequence[FloatArray]) -> float | None:
-    pairs = [abs(a - b) for rounds in cells for i, a in enumerate(rounds) for b in rounds[:i]]
-    if not pairs:
+    pairs = [
+        round_differences(a, b) / math.sqrt(2.0)
+        for cells in settings
+        for index, a in enumerate(cells)
+        for b in cells[:index]
+    ]
+    changes = [abs(a - b) for rounds in pairs for index, a in enumerate(rounds) for b in rounds[:index]]
+    if not changes:
         return None
-    rounds_count = float(np.median([len(rounds) for rounds in cells if len(rounds) > 1]))
-    return math.expm1(float(np.median(pairs)) / 0.6745 / math.sqrt(rounds_count))
+    rounds_count = float(np.median([len(rounds) for rounds in pairs if len(rounds) > 1]))
+    return math.expm1(float(np.median(changes)) / 0.6745 / math.sqrt(rounds_count))
 
 
 def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
@@ -169,12 +210,17 @@ def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
     return total**2 / spread if spread > 0 else math.inf
 
 
-def _interval(value: float, deviations: FloatArray, log_variance: float, degrees: float) -> Interval:
-    """Return the percentile interval of the replicates, scaled to the width that Student's t gives the variance."""
-    half = student_975(degrees) * math.sqrt(log_variance)
+def _interval(
+    value: float, deviations: FloatArray, log_variance: float, degrees: float, level: float = LEVEL
+) -> Interval:
+    """Return the percentile interval of the replicates, stretched to the width that Student's t gives the variance.
+
+    It is never narrower than the replicates: where rounds are of two kinds, they show more than the variance does.
+    """
+    half = student_critical(level, degrees) * math.sqrt(log_variance)
     spread = float(np.std(deviations, ddof=1))
     low, high = -half, half
     if spread > 0.0:
-        scale = half / (NORMAL_975 * spread)
-        low, high = (scale * float(x) for x in np.quantile(deviations, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)))
-    return Interval(value * math.exp(min(low, 0.0)), value, value * math.exp(max(high, 0.0)))
+        scale = max(1.0, half / (student_critical(level, math.inf) * spread))
+        low, high = (scale * float(x) for x in np.quantile(deviations, (0.5 - level / 2, 0.5 + level / 2)))
+    return Interval(value * math.exp(min(low, 0.0)), value, value * math.exp(max(high, 0.0)), level)

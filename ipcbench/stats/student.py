@@ -1,41 +1,37 @@
-"""Student's t: the 97.5 % point, which bounds a 95 % interval, and the p-value of a test."""
+"""Student's t: the critical value, which bounds an interval, and the p-value of a test."""
 
 from __future__ import annotations
 
 import math
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-NORMAL_975 = 1.959964
-_STUDENT_975 = (
-    (1.0, 12.7062),
-    (2.0, 4.3027),
-    (3.0, 3.1824),
-    (4.0, 2.7764),
-    (5.0, 2.5706),
-    (6.0, 2.4469),
-    (8.0, 2.3060),
-    (10.0, 2.2281),
-    (15.0, 2.1314),
-    (20.0, 2.0860),
-    (30.0, 2.0423),
-    (60.0, 2.0003),
-    (120.0, 1.9799),
-    (math.inf, NORMAL_975),
-)
-"""Degrees of freedom → 97.5 % point of Student's t; between them it is nearly linear in 1/degrees."""
 _NORMAL_DEGREES = 1e4
 _NODES_COUNT = 200
 
 
 def student_975(degrees: float) -> float:
-    """Return the 97.5 % point of Student's t for at least one degree of freedom; within 0.3 %, fractions included."""
-    points = [(1.0 / freedom, value) for freedom, value in reversed(_STUDENT_975)]
-    xs, ys = zip(*points, strict=True)
-    # Near one degree of freedom the points are far apart and the curve is steep, so interpolate its logarithm.
-    return float(np.exp(np.interp(1.0 / max(1.0, degrees), xs, np.log(ys))))
+    """Return the 97.5 % point of Student's t for at least one degree of freedom, fractions included."""
+    return student_critical(0.95, degrees)
+
+
+@cache
+def student_critical(level: float, degrees: float) -> float:
+    """Return t so that a two-sided interval of ± t standard errors has this level, for at least one degree of freedom.
+
+    Newton's method on the p-value: it is convex, so that steps from the normal point approach the root from below.
+    """
+    degrees = max(1.0, degrees)
+    t = NormalDist().inv_cdf((1.0 + level) / 2.0)
+    if degrees >= _NORMAL_DEGREES:
+        return t
+    log_height = math.lgamma((degrees + 1.0) / 2.0) - math.lgamma(degrees / 2.0) - math.log(degrees * math.pi) / 2.0
+    while (gap := student_p_value(t, degrees) - (1.0 - level)) > 1e-9:
+        t += gap / (2.0 * math.exp(log_height - (degrees + 1.0) / 2.0 * math.log1p(t * t / degrees)))
+    return t
 
 
 @cache

@@ -1,7 +1,7 @@
 """The clock of every measurement: CLOCK_MONOTONIC, in integer nanoseconds.
 
-On Linux and macOS all processes of a host share this clock, so stamps taken by the writer and by a reader can be
-subtracted. It is never comparable between hosts.
+On Linux and macOS all processes of a host share this clock (on Linux, those in one time namespace), so stamps taken by
+the writer and by a reader can be subtracted. Between hosts it is not comparable.
 """
 
 from __future__ import annotations

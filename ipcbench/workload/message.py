@@ -6,7 +6,9 @@
            24  flags          the phase it belongs to
            32  payload_bytes
            40  check          CRC-32 of the payload
-           48  reserved, zero
+           48  stamp_every    in a saturated window: one message in so many has times of its own, the others have those
+                              of the last such message; otherwise 0
+           56  reserved, zero
            64  payload
     64 + payload_bytes        sequence again, which reveals a message mixed from two without hashing it
 
@@ -23,7 +25,7 @@ HEADER_BYTES = 64
 TRAILER_BYTES = 8
 OVERHEAD_BYTES = HEADER_BYTES + TRAILER_BYTES
 
-SEQUENCE, INTENDED, SENT, FLAGS, PAYLOAD_BYTES, CHECK = range(6)
+SEQUENCE, INTENDED, SENT, FLAGS, PAYLOAD_BYTES, CHECK, STAMP_EVERY = range(7)
 """Indices of the header's words."""
 
 unpack_stamp = struct.Struct("=4q").unpack_from

@@ -41,7 +41,7 @@ COLUMNS = {
     "× best [95 %]": ("ratio_to_best", 1.0), "× floor": ("latency_of_harness_floor_ratio", 1.0),
     "trip p50 µs": ("round_trip_p50_us", 1.0), "trip p99 µs": ("round_trip_p99_us", 1.0),
     "read p50 µs": ("read_p50_us", 1.0), "decode p50 µs": ("decode_p50_us", 1.0),
-    "k msg/s /reader": ("throughput_messages_per_s", 1e3), "MB/s /reader": ("throughput_mb_per_s", 1.0),
+    "k msg/s /reader [95 %]": ("throughput_messages_per_s", 1e3), "MB/s /reader": ("throughput_mb_per_s", 1.0),
     "% of copy": ("throughput_of_memory_copy_ratio", 1e-2),
     "CPU µs writer": ("writer_cpu_us_per_message", 1.0), "CPU µs reader": ("reader_cpu_us_per_message", 1.0),
 }  # fmt: skip
@@ -117,7 +117,7 @@ def of_text(text: str) -> Figures:
 
 def _heads(first: str, second: str) -> list[str]:
     """Return the heads of a grid's figures, each of an upper and a lower part."""
-    upper = re.findall(r"one-way|× best|×|trip|read\b|decode|k msg/s|MB/s|% of|CPU µs", first)
+    upper = re.findall(r"one-way|× best|×|trip|read\b|decode|k msg/s /reader|MB/s|% of|CPU µs", first)
     lower = re.findall(r"p\d+ µs|\[95 %\]|floor|/reader|copy|writer|reader", second)
     return [" ".join(pair) for pair in zip(upper, lower, strict=True)]
 
@@ -139,9 +139,10 @@ def _of_shown(cells: Mapping[str, str]) -> dict[str, float]:
         name, factor = COLUMNS[head]
         if text in {"n/a", "–", ""}:
             continue
-        middle, *bounds = re.findall(r"[\d,.]+", text)
-        found[name] = factor * _number(middle)
-        found |= {bound(name, which): _number(one) for which, one in zip(BOUNDS, bounds, strict=False)}
+        figures = [factor * _number(one) for one in re.findall(r"[\d,.]+", text)]
+        if "[" in text or len(figures) == 1:  # otherwise an interval stands alone
+            found[name] = figures.pop(0)
+        found |= {bound(name, which): one for which, one in zip(BOUNDS, figures, strict=False)}
     return found
 
 

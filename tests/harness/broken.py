@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from ipcbench.backend import Address, Backend, Message, Reader
+from ipcbench.backend import Address, Backend, Message, Reader, Writer
 from ipcbench.backends.shm.backend import Shm
+from ipcbench.harness import loops, pingpong, reading
 from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper, WriterWrapper
 from ipcbench.workload.message import FLAGS, HEADER_BYTES, Phase, unpack_stamp, unpack_word
 
@@ -71,6 +73,26 @@ class _SwappingWriter(_Writer):
             self._held = b""
 
 
+class _LateStallingWriter(WriterWrapper):
+    """Stalls for longer than the rest of a window of 150 messages at 1,000/s takes, ten messages before its end."""
+
+    _seen = 0
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        self._seen += _in_window(message)
+        if self._seen == 140 and _in_window(message):
+            select.select([], [], [], 0.2)
+        self.inner.write(message, timeout_s)
+
+
+class _SlowWriter(WriterWrapper):
+    """Takes 3 ms for each message."""
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        select.select([], [], [], 0.003)
+        self.inner.write(message, timeout_s)
+
+
 def _hang(view: memoryview) -> NoReturn:
     while True:
         select.select([], [], [], 3600)
@@ -117,7 +139,36 @@ BitFlippingReader = _broken("BitFlippingReader", reader_class=_BitFlippingReader
 KilledWriter = writes("KilledWriter", _die)
 LosingWriter = writes("LosingWriter", lambda message: [])
 DuplicatingWriter = writes("DuplicatingWriter", lambda message: [message, message])
+LateStallingWriter = _broken("LateStallingWriter", writer_class=_LateStallingWriter)
+SlowWriter = _broken("SlowWriter", writer_class=_SlowWriter)
 SwappingWriter = _broken("SwappingWriter", writer_class=_SwappingWriter)
+
+
+def _clock_set_by(name: str, step_ns: int) -> type[BackendWrapper]:
+    """Return a backend that sets the clock of the readers' processes by `step_ns` in the middle of the window."""
+    steps: list[int] = []
+    writing: list[Address] = []
+
+    def set_clock(view: memoryview) -> memoryview:
+        steps.append(step_ns)
+        return view
+
+    class Broken(reads(name, set_clock)):
+        def open_writer(self, address: Address) -> Writer:
+            writing.append(address)
+            return super().open_writer(address)
+
+        def open_reader(self, address: Address, index: int) -> Reader:
+            if not writing:  # the writer's process reads too, replies
+                for module in (loops, reading, pingpong):
+                    module.now_ns = lambda: time.monotonic_ns() + sum(steps)
+            return super().open_reader(address, index)
+
+    return Broken
+
+
+ClockSetBack = _clock_set_by("ClockSetBack", -500_000)
+ClockSetAhead = _clock_set_by("ClockSetAhead", 500_000)
 
 
 class HangsOnOpen(Shm):

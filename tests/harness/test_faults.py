@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -76,6 +77,23 @@ def test_a_rate_that_cannot_be_held_fails_with_the_rate_that_was(tmp_path):
     trial = failure(tiny(modes=("paced",), sizes=(1000,), rate_per_s=400_000.0), tmp_path, stall_s=30.0)
     assert "rate was not held" in trial.reason
     assert trial.achieved_rate_per_s < 400_000
+
+
+def test_a_rate_that_a_slow_write_cannot_hold_fails_in_turns_too(tmp_path):
+    trial, _ = one_broken("SlowWriter", tmp_path, modes=("paced",), window_s=0.15)
+    assert trial.spec.turns > 1
+    held_per_s, offered_per_s = re.search(
+        r"rate was not held: ([\d.e+]+) of ([\d.e+]+) messages/s", trial.reason
+    ).groups()
+    assert float(held_per_s) < float(offered_per_s) / 2
+
+
+def test_a_stall_too_late_to_catch_up_is_a_mark_and_no_failure(tmp_path):
+    sweep = tiny(backends=("broken:LateStallingWriter",), readers=1, modes=("paced",), rate_per_s=1000.0)
+    (trial,) = sound(replace(sweep, window_s=0.15), tmp_path).trials
+    (mark,) = [note for note in trial.notes if note.startswith("ended behind its schedule after a stall: ")]
+    assert float(mark.split()[-2]) > 150, "ms: of 200 ms, ten messages later"
+    assert max(reader.latency.max_ns for reader in trial.readers) > 0.2e9, "the stall stays in the latencies"
 
 
 def test_a_rate_that_is_far_too_high_is_named(tmp_path):

@@ -14,8 +14,8 @@ import pytest
 
 import ipcbench
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import compare
-from ipcbench.stats.estimates import Interval, noise_floor_ratio
+from ipcbench.stats.decisions import verdict
+from ipcbench.stats.estimates import Estimate, noise_ratio
 from tests.harness.small_runs import raw, sound
 
 SECRET = "a-token-that-nobody-may-see"
@@ -99,8 +99,9 @@ def test_a_message_has_the_size_that_was_asked_for(run):
 
 
 def test_without_enough_rounds_nothing_is_significant():
-    assert compare(Interval(1.5, 0.0, float("inf")), 0.0) == "no clear difference"
-    assert noise_floor_ratio([(1.0,), (2.0,)]) is None
+    a, b = (Estimate(value, np.zeros(2), 0.0, 1.0, 2, {"0": np.log([value])}) for value in (1.0, 2.0))
+    assert verdict(b, a) == "no clear difference"
+    assert noise_ratio([[a, b]]) is None
 
 
 def test_the_environment_is_not_stored(run):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ipcbench.selftest import SLOWDOWNS_PERCENT, self_test, sweep_for
+from ipcbench.selftest import METRICS, SLOWDOWNS_PERCENT, self_test, sweep_for
 
 
 def test_it_gives_verdicts_on_every_slow_down(tmp_path, monkeypatch):
@@ -15,6 +15,8 @@ def test_it_gives_verdicts_on_every_slow_down(tmp_path, monkeypatch):
     result = self_test("pipe", 1, 1, keep=tmp_path)
     assert (result.backend, result.rounds) == ("pipe", 1)
     assert result.noise_ratio >= 0.0
-    assert [counts.percent for counts in result.counts] == [0, *SLOWDOWNS_PERCENT]
+    assert [(counts.metric, counts.percent) for counts in result.counts] == [
+        (metric, percent) for metric in METRICS for percent in (0, *SLOWDOWNS_PERCENT)
+    ]
     assert all(counts.verdicts_count == 1 for counts in result.counts)
     assert len(list(tmp_path.iterdir())) == 1

@@ -170,7 +170,7 @@ def test_a_single_round_has_no_intervals_and_no_ranks():
     outcome = made_up(rounds=1)
     assert {backend.rank for backend in outcome.backends} == {1}
     assert {backend.verdict for backend in outcome.backends} == {None}
-    assert "A single round" in render.as_text(outcome)
+    assert "Fewer than 3 rounds: no intervals and no ranks." in render.as_text(outcome)
 
 
 @pytest.mark.parametrize("form", list(render.FORMS))

@@ -109,42 +109,28 @@ def test_what_is_within_a_percent_is_no_difference_however_sure(tmp_path: Path) 
     still = Cell(factors=(1.0, 1.0001, 0.9999, 1.0001, 1.0), spread=1e-4)
     entry = change(pair(tmp_path, still, replace(still, rate_per_s=99_300.0)), "throughput")
     assert entry.ratio.high < 1.0
-    assert (entry.verdict, entry.reason) == ("no clear difference", "within 1 %")
+    assert (entry.verdict, entry.reason) == ("no clear difference", "may be within 1 %")
 
 
 @pytest.mark.parametrize(
-    ("times", "p_adjusted", "noise", "verdict", "reason"),
+    ("times", "p_adjusted", "verdict", "reason"),
     [
-        (Interval(1.2, 1.5, 1.9), 0.01, 0.0, "slower", ""),
-        (Interval(0.5, 0.6, 0.7), 0.01, 0.1, "faster", ""),
-        (Interval(0.9, 1.5, 1.9), 0.01, 0.0, "no clear difference", ""),
-        (Interval(1.02, 1.04, 1.06), 0.01, 0.05, "no clear difference", "within the noise of the runs, 5.0 %"),
-        (Interval(1.006, 1.008, 1.009), 0.01, 0.0, "no clear difference", "within 1 %"),
-        (Interval(1.004, 1.2, 1.3), 0.01, 0.0, "no clear difference", "may be within 0.5 %"),
-        (Interval(1.2, 1.5, 1.9), 0.06, 0.0, "no clear difference", "may be chance among 40 figures"),
-        (Interval(1.2, 1.5, 1.9), None, 0.0, "no clear difference", "one round only"),
+        (Interval(1.2, 1.5, 1.9), 0.01, "slower", ""),
+        (Interval(0.5, 0.6, 0.7), 0.01, "faster", ""),
+        (Interval(0.9, 1.5, 1.9), 0.01, "no clear difference", ""),
+        (Interval(1.006, 1.008, 1.009), 0.01, "no clear difference", "may be within 1 %"),
+        (Interval(1.009, 1.2, 1.3), 0.01, "no clear difference", "may be within 1 %"),
+        (Interval(1.2, 1.5, 1.9), 0.06, "no clear difference", "may be chance among 40 figures"),
+        (Interval(1.2, 1.5, 1.9), None, "no clear difference", "fewer than 3 rounds"),
     ],
 )
-def test_a_difference_needs_all_three(
-    times: Interval, p_adjusted: float | None, noise: float, verdict: str, reason: str
+def test_a_difference_needs_interval_and_p_value(
+    times: Interval, p_adjusted: float | None, verdict: str, reason: str
 ) -> None:
-    entry = judge(times, p_adjusted, noise, 40)
+    entry = judge(times, p_adjusted, 40)
     assert entry[0] == verdict
     assert entry[1].startswith(reason)
     assert bool(entry[1]) == bool(reason)
-
-
-def test_the_noisier_run_sets_the_noise(tmp_path: Path) -> None:
-    b = {("shm", 10): replace(CALM, rate_per_s=92_000.0)}
-    restless = {(f"n{index}", 10): Cell(factors=(1.0, 1.4, 0.7, 1.3, 0.8)) for index in range(3)}
-    a = one_cell(tmp_path / "a", modes=SATURATE)
-    calm = compare_runs(a, make_run(tmp_path / "calm", b, modes=SATURATE))
-    noisy = compare_runs(a, make_run(tmp_path / "noisy", b | restless, modes=SATURATE))
-    assert calm.changes[0].verdict == "slower"
-    entry = next(change for change in noisy.changes if change.cell.backend == "shm")
-    assert entry.verdict == "no clear difference"
-    assert entry.reason.startswith("within the noise of the runs")
-    assert noisy.noise_ratios["throughput"] > 5 * calm.noise_ratios["throughput"]
 
 
 def test_both_runs_are_drawn_independently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,12 +146,13 @@ def test_both_runs_are_drawn_independently(tmp_path: Path, monkeypatch: pytest.M
     assert max(map(abs, correlations)) < 0.2
 
 
-def test_one_round_claims_nothing(tmp_path: Path) -> None:
-    once = replace(CALM, factors=(1.0,))
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_one_or_two_rounds_claim_nothing(tmp_path: Path, rounds: int) -> None:
+    once = replace(CALM, factors=(1.0,) * rounds)
     comparison = pair(tmp_path, once, replace(once, latency_ns=90_000.0), gate_ratio=0.05)
     entry = change(comparison, "latency-p50")
     assert (entry.verdict, entry.p_value, entry.gate) == ("no clear difference", None, "inconclusive")
-    assert "one round" in entry.reason
+    assert "fewer than 3 rounds" in entry.reason
     assert comparison.tests_count == 0
 
 
@@ -208,8 +195,8 @@ def estimate(value: float, log_variance: float, rounds: int, degrees: float = 50
 
 def test_rounds_and_not_samples_decide_how_sure_a_test_is() -> None:
     values = [p_value(estimate(1.0, 0.01, n), estimate(1.5, 0.01, n)) for n in (1, 2, 3, 10)]
-    assert values[0] is None
-    assert values[1:] == pytest.approx([student_p_value(math.log(1.5) / math.sqrt(0.02), d) for d in (2, 4, 18)])
+    assert values[:2] == [None, None]
+    assert values[2:] == pytest.approx([student_p_value(math.log(1.5) / math.sqrt(0.02), d) for d in (4, 18)])
 
 
 def test_figures_without_any_spread() -> None:
@@ -278,8 +265,14 @@ LOSSY = Cell(change=parts(integrity=Integrity(lost_count=1)))
         (BROKEN, CALM, "failed in A", None),
         (CALM, LOSSY, "failed in B", "inconclusive"),
         (CALM, Cell(change=larger), "different payload bytes: 521 B / 600 B$", "inconclusive"),
+        (
+            CALM,
+            Cell(change=parts(stamp_stride=17)),
+            "the harness itself cost more in one: it timed one message in 1 / 17$",
+            "inconclusive",
+        ),
     ],
-    ids=["failed in b", "failed in a", "lost messages though marked ok", "other payload bytes"],
+    ids=["failed in b", "failed in a", "lost messages though marked ok", "other payload bytes", "timed differently"],
 )
 def test_a_cell_that_cannot_be_compared_says_why(tmp_path: Path, a: Cell, b: Cell, reason: str, gate: Any) -> None:
     (entry,) = pair(tmp_path, a, b, SATURATE, gate_ratio=0.05).changes

@@ -152,7 +152,7 @@ def test_lead_changes_name_all_that_share_the_lead(tmp_path: Path) -> None:
     run = run_of(tmp_path, {"a": (5_000.0, 0.5), "b": (20_000.0, 0.0), "c": (20_010.0, 0.0)})
     summary = summarise(run)
     (family,) = families(summary)
-    (found,) = lead_changes(family, "latency", summary.noise_ratios["latency"])
+    (found,) = lead_changes(family, "latency", summary.priors.get("latency"))
     assert (found.below, found.above) == (("a",), ("b", "c"))
     assert found.payload_bytes.estimate == pytest.approx(16_384, rel=0.05)
 
@@ -190,7 +190,7 @@ def test_a_leader_without_a_figure_at_the_size_before_makes_no_crossover(tmp_pat
         cells |= {("b", SIZES[0]): FAILED, gone: FAILED}
         summary = summarise(plain_run(tmp_path / str(number), cells))
         (family,) = families(summary)
-        assert lead_changes(family, "latency", summary.noise_ratios["latency"]) == ()
+        assert lead_changes(family, "latency", summary.priors.get("latency")) == ()
 
 
 def test_every_interrupted_run_can_be_analyzed(tmp_path: Path) -> None:

@@ -11,17 +11,29 @@ from ipcbench.harness import loops
 from ipcbench.harness.digest import totals_quantiles
 from ipcbench.harness.loops import (
     HASH_EVERY,
+    RUN,
     LoopTotals,
     read_every,
+    read_in_runs,
     read_latest,
     set_phase,
     touching,
     write_flat_out,
+    write_in_runs,
     write_paced,
 )
 from ipcbench.stats.histogram import bin_index
 from ipcbench.util.bins import BIN_COUNT
-from ipcbench.workload.message import FLAGS, SEQUENCE, Outgoing, Phase, body_matches, unpack_stamp
+from ipcbench.workload.message import (
+    FLAGS,
+    SEQUENCE,
+    TRAILER_BYTES,
+    Outgoing,
+    Phase,
+    body_matches,
+    unpack_stamp,
+    unpack_word,
+)
 
 FOREVER = 2**62
 
@@ -80,6 +92,33 @@ def test_flat_out_stops_at_its_time_but_sends_at_least_two():
     assert len(sent) == 2
 
 
+def test_in_runs_every_message_has_its_number_and_one_in_a_run_its_own_times():
+    sent: list[bytes] = []
+    stamps, durations = columns(4)
+    count = 1 + 3 * RUN
+    assert write_in_runs(record(sent), pair(), 10, FOREVER, 1.0, stamps, durations) == len(sent) == count
+    assert [unpack_stamp(message)[0] for message in sent] == list(range(11, 11 + count))
+    assert [unpack_word(message, len(message) - TRAILER_BYTES)[0] for message in sent] == list(range(11, 11 + count))
+    assert [message[64:65] for message in sent] == [b"ab"[index & 1 :][:1] for index in range(count)]
+    assert list(stamps) == [unpack_stamp(message)[2] for message in sent[::RUN]]
+    assert sorted(stamps) == list(stamps)
+    assert all(durations)
+
+
+@pytest.mark.parametrize(("stop_ns", "runs"), [(0, 1), (5 * RUN * 1_000, 5), (5 * RUN * 1_000 + 9_000, 6)])
+def test_in_runs_the_writer_stops_with_the_run_in_which_its_time_is_over(monkeypatch, stop_ns, runs):
+    clock = Clock(step_ns=0)
+    monkeypatch.setattr(loops, "now_ns", clock)
+
+    def write(_message, _timeout_s):
+        clock.now += 1_000
+
+    stamps, durations = columns(20)
+    assert write_in_runs(write, pair(), 0, stop_ns, 1.0, stamps, durations) == 1 + runs * RUN
+    assert list(stamps[: runs + 1]) == [1_000 * RUN * index for index in range(runs + 1)]
+    assert list(durations[: runs + 2]) == [1_000] * (runs + 1) + [0]
+
+
 def test_the_schedule_never_slips_however_late_the_writer_is(monkeypatch):
     clock = Clock(step_ns=1_000)
     monkeypatch.setattr(loops, "now_ns", clock)
@@ -133,6 +172,94 @@ def test_read_every_hashes_every_64th_body_and_stops_at_a_mismatch(matching, has
     stop = 3 * HASH_EVERY
     assert read_every(read, size, size - 8, 0, 1.0, matches, *columns(stop), 0, stop)[0] == end
     assert numbers == [HASH_EVERY * number for number in hashed]
+
+
+def in_runs(read, size, sequence=0, matches=body_matches, tail=None, stop=10):
+    """Return what `read_in_runs` returns, and its columns."""
+    received, waited = columns(stop)
+    where = size - TRAILER_BYTES if tail is None else tail
+    return *read_in_runs(read, size, where, sequence, 1.0, matches, received, waited, 0, stop), received, waited
+
+
+def test_in_runs_the_reader_stamps_the_last_of_each_run_and_that_is_the_last_of_the_window(monkeypatch):
+    clock = Clock(step_ns=0)
+    monkeypatch.setattr(loops, "now_ns", clock)
+    read, size = stream(range(5, 5 + 3 * RUN))
+
+    def read_and_wait(timeout_s):
+        clock.now += 1_000
+        return read(timeout_s)
+
+    end, last, view, _, _, received, waited = in_runs(read_and_wait, size, 4)
+    assert (end, last, unpack_stamp(view)[3]) == (3, 4 + 3 * RUN, Phase.END)
+    assert list(received[:4]) == [RUN * 1_000, 2 * RUN * 1_000, 3 * RUN * 1_000, 0]
+    assert list(waited[:4]) == [1_000, 1_000, 1_000, 0]
+
+
+def test_in_runs_the_reader_stops_when_the_columns_are_full():
+    read, size = stream(range(1, 5 * RUN))
+    assert in_runs(read, size, stop=3)[:3] == (3, 3 * RUN, None)
+
+
+def lost(messages, place):
+    del messages[place]
+
+
+def repeated(messages, place):
+    messages.insert(place, messages[place - 1])
+
+
+def torn(messages, place):
+    messages[place][-TRAILER_BYTES] ^= 255
+
+
+def cut(messages, place):
+    messages[place] = messages[place][:-1]
+
+
+def longer(messages, place):
+    messages[place] += b"x"
+
+
+def ended(messages, place):
+    memoryview(messages[place])[: 8 * (FLAGS + 1)].cast("q")[FLAGS] = Phase.END
+
+
+@pytest.mark.parametrize("harm", [lost, repeated, torn, cut, longer, ended])
+@pytest.mark.parametrize("place", [1, 8, RUN - 1, RUN, RUN + 1, 2 * RUN - 2, 2 * RUN - 1])
+def test_in_runs_every_message_is_checked_not_only_the_stamped_ones(harm, place):
+    sent: list[bytes] = []
+    write_in_runs(record(sent), pair(), 0, FOREVER, 1.0, *columns(4))
+    messages = [bytearray(message) for message in sent]
+    harm(messages, place)
+    views = iter([memoryview(message) for message in messages])
+    end, last, view, before, after, *_ = in_runs(lambda _: next(views), len(sent[0]))
+    assert (end, last, bytes(view)) == (place // RUN, place, bytes(messages[place]))
+    assert 0 < before <= after
+
+
+def test_in_runs_without_touching_the_end_the_trailer_is_not_compared():
+    for harm, found in ((torn, False), (lost, True), (cut, True), (ended, True)):
+        sent: list[bytes] = []
+        write_in_runs(record(sent), pair(), 0, FOREVER, 1.0, *columns(4))
+        messages = [bytearray(message) for message in sent]
+        harm(messages, 20)
+        views = iter([memoryview(message) for message in messages])
+        last = in_runs(lambda _, views=views: next(views), len(sent[0]), tail=8 * SEQUENCE, stop=2)[1]
+        assert (last == 20) == found, harm
+
+
+@pytest.mark.parametrize(("wrong", "last"), [(None, 10 * RUN), (64, 63), (128, 127)])
+def test_in_runs_every_64th_body_is_hashed_wherever_it_stands_in_its_run(wrong, last):
+    numbers: list[int] = []
+
+    def matches(view: memoryview) -> bool:
+        numbers.append(unpack_stamp(view)[0])
+        return numbers[-1] != wrong
+
+    read, size = stream(range(1, 10 * RUN + 1))
+    assert in_runs(read, size, matches=matches)[1] == last
+    assert numbers == [number for number in (64, 128) if number <= (wrong or last)]
 
 
 def test_read_latest_keeps_gaps_and_refuses_to_go_back():

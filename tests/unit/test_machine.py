@@ -13,6 +13,7 @@ import ipcbench
 from ipcbench.machine import describe as machine
 from ipcbench.machine.cgroup import cpu_quota_cores, memory_limit_bytes, throttled_s
 from ipcbench.machine.describe import ConditionsProbe, describe_machine, describe_versions, usable_cores
+from ipcbench.machine.usage import run_queue_wait_s
 
 CPUINFO = "processor\t: 0\nmodel name\t: Example CPU @ 3 GHz\nflags\t\t: fpu hypervisor sse\n"
 STAT = "cpu  {user} 0 100 900 0 0 0 {steal} 7 7\ncpu0 1 2 3\n"
@@ -135,7 +136,7 @@ def test_conditions_are_differences(tmp_path: Path) -> None:
 
     probe = started(host(group_v2(tmp_path, "/", {}), state(1000, 50, "0.10", 1_000_000)))
     host(tmp_path, state(1090, 60, "2.50", 1_250_000))
-    assert probe.stop() == pytest.approx((2.5, 10 / 100, 0.25))
+    assert probe.stop() == pytest.approx((2.5, 10 / 100, 0.25, 90 / 100))
     assert probe.unreadable == ()
 
 
@@ -144,7 +145,7 @@ def test_conditions_that_cannot_be_read_are_named(tmp_path: Path, stat: str | No
     if stat is not None:
         host(tmp_path, {"proc/stat": stat})
     probe = started(tmp_path)
-    assert probe.stop() == (0.0, 0.0, 0.0)
+    assert probe.stop() == (0.0, 0.0, 0.0, None)
     assert probe.unreadable == ("load_1min", "steal_ratio", "throttled_s")
 
 
@@ -156,6 +157,27 @@ def test_counters_that_vanish_or_run_backwards_do_no_harm(tmp_path: Path) -> Non
     (tmp_path / "proc/stat").unlink()
     assert probe.stop().steal_ratio == 0.0
     assert "steal_ratio" in probe.unreadable
+
+
+def test_the_run_s_own_processes_are_not_others(tmp_path: Path) -> None:
+    def state(user: int, **processes: int) -> dict[str, str]:
+        stats = {f"proc/{pid[1:]}/stat": f"1 (a b) c) {'0 ' * 11}{ticks} 5 0 0" for pid, ticks in processes.items()}
+        return {"proc/stat": STAT.format(user=user, steal=0), **stats}
+
+    probe = ConditionsProbe(host(tmp_path, state(1000, p1=100, p2=100, p3=100)))
+    probe.start([1, 2, 4])
+    host(tmp_path, state(1090, p1=130, p2=120, p3=140))
+    assert probe.stop().others_cpu_ratio == pytest.approx(40 / 90)
+    (tmp_path / "proc/2/stat").unlink()
+    assert probe.stop().others_cpu_ratio == pytest.approx(60 / 90), "the time of an ended process is unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "waited_s"), [("5000 2500000000 7", 2.5), ("0 0 1", 0.0), ("", None), ("1 2", None), ("a b c", None)]
+)
+def test_waiting_for_a_core(tmp_path: Path, text: str, waited_s: float | None) -> None:
+    assert run_queue_wait_s(host(tmp_path, {"schedstat": text}) / "schedstat") == waited_s
+    assert run_queue_wait_s(tmp_path / "absent") is None
 
 
 def test_conditions_of_this_machine() -> None:

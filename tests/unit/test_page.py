@@ -64,13 +64,14 @@ def html_of(run: Run, words: PageWords | None = None) -> str:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
+    four = (1.0, 1.01, 0.99, 1.0)
     cells = {
-        ("shm", 10): Cell(10_000.0, notes=("noisy: 5% steal",)),
-        ("zmq", 10): Cell(30_000.0),
-        ("bad", 10): Cell(factors=(0, 0, 0)),
-        ("partly", 10): Cell(90_000.0, factors=(1.0, 0, 1.0)),
+        ("shm", 10): Cell(10_000.0, factors=four, notes=("noisy: 5% steal",)),
+        ("zmq", 10): Cell(30_000.0, factors=four),
+        ("bad", 10): Cell(factors=(0,) * 4),
+        ("partly", 10): Cell(90_000.0, factors=(1.0, 0, 1.0, 1.01)),
     }
-    return make_run(tmp_path / "run", cells, skipped={"absent": "no such hardware; buy some"})
+    return make_run(tmp_path / "run", cells, rounds=4, skipped={"absent": "no such hardware; buy some"})
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,33 +10,48 @@ import pytest
 from ipcbench.backend import Address
 from ipcbench.harness.loops import set_phase
 from ipcbench.registry import get_backend
-from ipcbench.selftest import SLOWDOWNS_PERCENT, VerdictCounts, noise_of, upper_bound, verdicts
-from ipcbench.spec import ChannelSpec
+from ipcbench.selftest import METRICS, VerdictCounts, count_verdicts, upper_bound, verdicts
+from ipcbench.spec import MODES, ChannelSpec
 from ipcbench.testing.faults.slowed import slowed_name
 from ipcbench.util.clock import now_ns
 from ipcbench.workload.message import INTENDED, Outgoing, Phase
 from tests.unit.builders import Cell, make_run
 
+FIVE = (1.0, 1.01, 0.99, 1.005, 0.995)
 
-@pytest.mark.parametrize(("hits", "count", "expected"), [(0, 59, 0.0495), (10, 200, 0.0832), (1, 1, 1.0)])
+
+@pytest.mark.parametrize(
+    ("hits", "count", "expected"), [(0, 59, 0.0495), (10, 200, 0.0832), (1, 1, 1.0), (155, 5000, 0.0355)]
+)
 def test_the_upper_bound_is_the_exact_one(hits: int, count: int, expected: float) -> None:
     assert upper_bound(hits, count) == pytest.approx(expected, abs=2e-4)
 
 
 def test_both_directions_count_as_false() -> None:
-    counts = VerdictCounts(percent=0, verdicts_count=20, slower_count=1, faster_count=2)
+    counts = VerdictCounts("latency", 5, percent=0, verdicts_count=20, slower_count=1, faster_count=2)
     assert (counts.different_ratio, counts.found_ratio) == (0.15, 0.05)
 
 
-def test_each_size_gives_a_verdict_on_each_slow_down(tmp_path: Path) -> None:
-    names = (slowed_name("shm", 0, again=True), *(slowed_name("shm", percent) for percent in (0, *SLOWDOWNS_PERCENT)))
-    latency = dict(zip(names, (10_000.0, 10_000.0, 10_500.0, 11_000.0, 12_000.0), strict=True))
-    cells = {(name, size): Cell(latency[name]) for name in names for size in (64, 128)}
-    run = make_run(tmp_path / "run", cells, modes=("paced",), payload="bytes", codec="raw")
-    found = list(verdicts(run, noise_of(run)))
-    assert [percent for percent, _ in found] == [0, *SLOWDOWNS_PERCENT] * 2
-    assert {verdict for percent, verdict in found if percent == 0} == {"no clear difference"}
-    assert {verdict for percent, verdict in found if percent >= 10} == {"slower"}
+def test_each_size_gives_a_verdict_by_each_metric_after_the_first_rounds(tmp_path: Path) -> None:
+    names = (slowed_name("shm", 0, again=True), *(slowed_name("shm", percent) for percent in (0, 10)))
+    times = dict(zip(names, (1.0, 1.0, 1.1), strict=True))
+    cells = {
+        (name, size): Cell(10_000.0 * slow, 1e5 / slow, round_trip_ns=20_000.0 * slow, factors=FIVE)
+        for name, slow in times.items()
+        for size in (64, 128)
+    }
+    run = make_run(tmp_path / "run", cells, modes=MODES, payload="bytes", codec="raw", rounds=5)
+    found = Counter(verdicts(run))
+    assert {each[:3] for each in found} == {
+        (metric, rounds, percent) for metric in METRICS for rounds in (1, 2, 3, 5) for percent in (0, 10)
+    }
+    counts = count_verdicts(found)
+    assert all(each.verdicts_count == 2 for each in counts)
+    assert [(each.metric, each.rounds_count, each.percent) for each in counts[:3]] == [
+        ("latency", 1, 0), ("latency", 1, 10), ("latency", 2, 0),
+    ]  # fmt: skip
+    assert {each.different_ratio for each in counts if each.percent == 0 or each.rounds_count < 3} == {0.0}
+    assert {each.found_ratio for each in counts if each.percent == 10 and each.rounds_count >= 3} == {1.0}
 
 
 def test_a_slowed_read_returns_when_the_message_is_older_by_its_share() -> None:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from ipcbench.stats.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
 from ipcbench.stats.decisions import compare, rank_groups, verdict
-from ipcbench.stats.estimates import Estimate, Interval, noise_floor_ratio, quantile, ratio, satterthwaite
-from ipcbench.stats.student import student_975
+from ipcbench.stats.estimates import Estimate, Interval, quantile, ratio, satterthwaite
+from ipcbench.stats.prior import variance_prior
+from ipcbench.stats.student import student_975, student_critical, student_p_value
 
 MEDIAN_NS = 10_000.0
 
@@ -70,12 +71,17 @@ def test_a_quantile_is_linear_between_order_statistics() -> None:
 @pytest.mark.parametrize(
     ("degrees", "expected"),
     [
-        *((1, 12.7062), (1.5, 6.0), (2, 4.3027), (2.5, 3.558), (4, 2.7764)),
-        *((7, 2.3646), (12, 2.1788), (40, 2.0211), (1e9, 1.96)),
+        *((1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (6, 2.4469), (7, 2.3646), (8, 2.3060)),
+        *((10, 2.2281), (12, 2.1788), (20, 2.0860), (40, 2.0211), (120, 1.9799), (9999, 1.9602), (1e9, 1.959964)),
     ],
 )
 def test_student_agrees_with_the_published_table(degrees: float, expected: float) -> None:
-    assert student_975(degrees) == pytest.approx(expected, rel=0.03)
+    assert student_975(degrees) == pytest.approx(expected, abs=6e-5)
+
+
+@given(st.floats(1, 1e5), st.floats(0.5, 0.999))
+def test_student_has_the_p_value_that_it_bounds_at_fractions_too(degrees: float, level: float) -> None:
+    assert student_p_value(student_critical(level, degrees), degrees) == pytest.approx(1.0 - level, rel=1e-4)
 
 
 @given(st.floats(1, 1e6), st.floats(1, 1e6))
@@ -113,7 +119,18 @@ def test_the_estimate_is_the_quantile_of_all_samples() -> None:
     rounds = cell(generator(), count=600)
     p50, p99, p999 = quantile_estimates(rounds, (0.5, 0.99, 0.999), generator())
     pooled = np.concatenate([samples.values for samples in rounds])
-    assert (p50.value, p99.value, p999) == (*np.quantile(pooled, (0.5, 0.99)), None)
+    assert (p50.value, p99.value) == pytest.approx(np.quantile(pooled, (0.5, 0.99), method="hazen"))
+    assert p999 is None
+
+
+def test_each_round_weighs_the_same_however_many_samples_it_has() -> None:
+    """A closed loop yields seven times as many samples in a round that is seven times as fast."""
+    slow = [RoundSamples(np.linspace(100.0, 120.0, 200), time_blocks(np.arange(200), 10)) for _ in range(4)]
+    fast = RoundSamples(np.linspace(15.0, 17.0, 1400), time_blocks(np.arange(1400), 10))
+    (estimate,) = quantile_estimates([*slow, fast], (0.5,), generator())
+    assert estimate.value == pytest.approx(100.0 + 20.0 * 0.3 / 0.8, rel=0.01)
+    pooled = np.median(np.concatenate([samples.values for samples in (*slow, fast)]))
+    assert pooled < 17.0
 
 
 @settings(max_examples=30, deadline=None)
@@ -195,7 +212,7 @@ def test_equal_cells_are_rarely_called_different() -> None:
     for seed in range(60):
         source = generator(seed)
         first, second = (median_of(cell(source, 3, 200, between=0.1), source) for _ in range(2))
-        called += compare(ratio(first, second), 0.0) != "no clear difference"
+        called += compare(ratio(first, second)) != "no clear difference"
     assert called <= 9
 
 
@@ -204,7 +221,7 @@ def test_a_clear_difference_is_seen() -> None:
     slow, fast = scaled(cell(source), (2.9, 3.2, 3.0)), scaled(cell(source), (1.0, 0.95, 1.05))
     interval = ratio(median_of(slow, source), median_of(fast, source))
     assert interval.low < 3 < interval.high
-    assert compare(interval, 0.02) == "slower"
+    assert compare(interval) == "slower"
 
 
 def test_a_ratio_and_its_inverse_agree() -> None:
@@ -215,62 +232,73 @@ def test_a_ratio_and_its_inverse_agree() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval", "noise", "verdict"),
+    ("interval", "verdict"),
     [
-        (Interval(0.5, 0.6, 0.7), 0.0, "faster"),
-        (Interval(1.2, 1.5, 1.9), 0.0, "slower"),
-        (Interval(1.006, 1.011, 1.012), 0.0, "slower"),
-        (Interval(0.93, 0.94, 0.95), 0.05, "faster"),
-        (Interval(1.02, 1.04, 1.06), 0.05, "no clear difference"),
-        *((Interval(*unclear), 0.0, "no clear difference") for unclear in (
-            *((0.9, 1.5, 1.9), (1.0, 1.5, 1.9), (1.001, 1.005, 1.009), (0.991, 0.995, 0.999), (1.004, 1.04, 1.06)),
-            *((0.95, 0.97, 0.996), (1.006, 1.009, 1.012), (1.0, 1.0, 1.0)),
+        (Interval(0.5, 0.6, 0.7), "faster"),
+        (Interval(1.2, 1.5, 1.9), "slower"),
+        (Interval(1.011, 1.012, 1.013), "slower"),
+        (Interval(0.93, 0.96, 0.99), "faster"),
+        *((Interval(*unclear), "no clear difference") for unclear in (
+            *((0.9, 1.5, 1.9), (1.0, 1.5, 1.9), (1.001, 1.005, 1.009), (0.991, 0.995, 0.999), (1.01, 1.04, 1.06)),
+            *((0.95, 0.97, 0.996), (1.0, 1.0, 1.0)),
         )),
     ],
 )  # fmt: skip
-def test_a_difference_must_be_clear_and_large_enough(interval: Interval, noise: float, verdict: str) -> None:
-    assert compare(interval, noise) == verdict
+def test_a_difference_must_be_more_than_a_percent_throughout(interval: Interval, verdict: str) -> None:
+    assert compare(interval) == verdict
 
 
 def test_whoever_cannot_be_told_from_the_best_of_a_group_shares_its_rank() -> None:
     times = [fixed(30.0, 0.1), fixed(10.0, 0.1), fixed(10.5, 0.1), fixed(31.0, 0.1), fixed(90.0, 0.1)]
-    assert rank_groups(times, 0.0) == (3, 1, 1, 3, 5)
-    assert rank_groups([], 0.0) == ()
-    assert rank_groups(times, 1e9) == (1, 1, 1, 1, 1)
+    assert rank_groups(times) == (3, 1, 1, 3, 5)
+    assert rank_groups([]) == ()
 
 
 def test_ranks_do_not_chain() -> None:
     """a ≈ b and b ≈ c do not make a ≈ c: the third is compared with the group's best, not with its neighbour."""
     times = [fixed(10.0, 0.1), fixed(11.2, 0.1), fixed(13.5, 0.1)]
-    assert rank_groups(times, 0.0) == (1, 1, 3)
+    assert rank_groups(times) == (1, 1, 3)
 
 
 def test_ranks_of_many_hold_together() -> None:
     """What tells two cells apart is not enough where it is one of many comparisons."""
     two = [fixed(10.0, 0.1), fixed(13.0, 0.1)]
-    assert rank_groups(two, 0.0) == (1, 2)
-    assert rank_groups([*two, *(fixed(10.0, 0.1) for _ in range(20))], 0.0) == (1,) * 22
+    assert rank_groups(two) == (1, 2)
+    assert rank_groups([*two, *(fixed(10.0, 0.1) for _ in range(20))]) == (1,) * 22
 
 
-def test_one_round_claims_nothing() -> None:
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_one_or_two_rounds_claim_nothing(rounds: int) -> None:
     """Within one round a far placement looks like a slow backend: identical ones were ranked in every second run."""
-    first, second, third = (replace(fixed(value, 0.01), rounds_count=1) for value in (10.0, 540.0, 11.0))
-    assert rank_groups([first, second, third], 0.0) == (1, 1, 1)
-    assert verdict(second, first, 0.0) == "no clear difference"
-    assert verdict(fixed(540.0, 0.01), fixed(10.0, 0.01), 0.0) == "slower"
+    first, second, third = (replace(fixed(value, 0.01), rounds_count=rounds) for value in (10.0, 540.0, 11.0))
+    assert rank_groups([first, second, third]) == (1, 1, 1)
+    assert verdict(second, first) == "no clear difference"
+    assert verdict(fixed(540.0, 0.01), fixed(10.0, 0.01)) == "slower"
 
 
-def test_the_noise_floor_is_what_a_cell_differs_from_itself() -> None:
+def test_the_prior_is_that_of_the_variances() -> None:
+    """Variances drawn from a known scaled inverse chi-squared distribution give its parameters back."""
     source = generator()
-    cells = [np.exp(0.05 * source.standard_normal(4)).tolist() for _ in range(200)]
-    assert noise_floor_ratio(cells) == pytest.approx(math.expm1(0.05 * math.sqrt(2) / 2), rel=0.1)
-    assert noise_floor_ratio([[5.0, 5.0], [7.0]]) == 0.0
-    assert noise_floor_ratio([[5.0], []]) is None
+    true = 0.04 * 8.0 / source.chisquare(8.0, 4000)
+    prior = variance_prior([(each * source.chisquare(2.0) / 2.0, 2.0) for each in true])
+    assert (prior.variance, prior.degrees) == pytest.approx((0.04, 8.0), rel=0.2)
 
 
-def test_the_noise_floor_is_not_set_by_one_wild_cell() -> None:
-    calm = [[1.0, 1.01, 0.99]] * 10
-    assert noise_floor_ratio([*calm, [1.0, 30.0, 900.0]]) == pytest.approx(noise_floor_ratio(calm), abs=0.01)
+def test_equal_variances_are_pooled_and_unlike_ones_are_not() -> None:
+    source = generator()
+    alike = variance_prior([(0.04 * source.chisquare(2.0) / 2.0, 2.0) for _ in range(500)])
+    assert alike.degrees > 100.0
+    assert alike.moderate(0.0001, 2.0)[0] == pytest.approx(0.04, rel=0.15)
+    unlike = variance_prior([(10.0 ** source.uniform(-8, 2), 4.0) for _ in range(500)])
+    assert unlike.degrees < 1.0
+
+
+def test_a_moderated_variance_is_never_less_than_its_own_nor_surer_than_all_together() -> None:
+    prior = variance_prior([(0.04, 2.0), (0.041, 2.0), (0.039, 2.0)])
+    assert prior.moderate(1.0, 2.0)[0] == 1.0
+    assert prior.moderate(0.0, 2.0)[1] <= 6.0
+    assert variance_prior([(0.04, 2.0)]) is None
+    assert variance_prior([(0.0, 2.0), (0.04, 2.0)]) is None
 
 
 def test_throughput_is_the_median_of_the_rounds() -> None:
@@ -301,7 +329,7 @@ def test_a_whole_run_takes_no_time() -> None:
     cells = [cell(source, 3, 1000) for _ in range(20)]
     start = time.process_time()
     estimates = [quantile_estimates(cell, (0.5, 0.99), source) for cell in cells]
-    rank_groups([p50 for p50, _ in estimates if p50 is not None], 0.02)
+    rank_groups([p50 for p50, _ in estimates if p50 is not None])
     assert time.process_time() - start < 5.0
 
 
@@ -309,5 +337,6 @@ def test_intervals_cover_the_truth_of_samples_that_are_not_normal() -> None:
     """The experiment of benchmarks/verdicts/coverage.py, short: 50 of a true 95 % show fewer than 84 % once in 600."""
     module = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "verdicts" / "coverage.py"))
     shares = {shape.__name__: module["share_covered"](shape, 50, 5, 200) for shape in module["SHAPES"]}
-    assert len(shares) == 5
-    assert {name: share for name, share in shares.items() if share < 0.84} == {}
+    kinds = {"three_tenths_far", "share_far_uniform", "one_in_five", "half_far"}  # of rounds: docs/method.md
+    assert len(shares) == 9
+    assert {name: share for name, share in shares.items() if share < (0.68 if name in kinds else 0.84)} == {}

@@ -253,6 +253,21 @@ def test_another_format_is_refused(path: Path, version: object) -> None:
         load_run(path)
 
 
+def test_what_older_runs_did_not_measure_is_unknown(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", {("shm", 10): Cell()}).path
+    file = path / "trials.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        del line["conditions"]["others_cpu_ratio"]
+        for part in line["endpoints"]:
+            del part["usage"]["run_queue_wait_s"]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = load_run(path)
+    assert not run.problems
+    assert {trial.conditions.others_cpu_ratio for trial in run.trials} == {None}
+    assert {part.usage.run_queue_wait_s for trial in run.trials for part in trial.endpoints} == {None}
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", "{" * 10, '{"schema_version": 1}'])
 def test_a_malformed_run_json_is_named(path: Path, text: str) -> None:
     (path / "run.json").write_text(text)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
@@ -14,7 +15,7 @@ from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import verdict_words
 from ipcbench.errors import StoreError
-from ipcbench.results.model import Integrity, TrialResult
+from ipcbench.results.model import Floor, Integrity, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run
 from ipcbench.spec import Mode
 from tests.unit.builders import Cell, conditions, make_run, parts, run_info, sweep_of, trial
@@ -78,12 +79,18 @@ def test_cells_are_ranked_best_first_with_their_ratio(tmp_path: Path) -> None:
     assert [cell.rank for cell in only(make_run(tmp_path / "equal", cells)).cells] == [1, 1, 3]
 
 
-def test_a_difference_below_the_noise_of_the_run_is_not_called(tmp_path: Path) -> None:
-    noisy = {(f"n{index}", 10): Cell(90_000.0, factors=(1.0, 1.3, 0.75)) for index in range(3)}
-    steady = Cell(10_000.0, spread=0.001, factors=(1.0, 1.0, 1.0))
-    calm = {("a", 10): steady, ("b", 10): replace(steady, latency_ns=10_300.0)}
-    assert [cell.rank for cell in only(make_run(tmp_path / "calm", calm)).cells] == [1, 2]
-    assert [cell.rank for cell in only(make_run(tmp_path / "noisy", calm | noisy)).cells][:2] == [1, 1]
+def test_a_rank_never_contradicts_the_interval_beside_it(tmp_path: Path) -> None:
+    """The interval is the one that decided: beyond 1 % from 1 exactly where the first rank is not shared."""
+    for seed in range(30):
+        source = np.random.default_rng(seed)
+        cells = {
+            (name, 10): Cell(10_000.0 * (1.0 + 0.04 * index), factors=tuple(np.exp(source.normal(0.0, 0.05, 4))))
+            for index, name in enumerate("abcde")
+        }
+        setting = only(make_run(tmp_path / str(seed), cells, rounds=4))
+        for cell in setting.cells[1:]:
+            assert (cell.rank == 1) == (cell.ratio.low <= 1.01), (seed, cell.rank, cell.ratio)
+            assert cell.rounds_to_decide is None or (cell.rounds_to_decide == 0) == (cell.rank > 1)
 
 
 def test_without_paced_trials_throughput_ranks(tmp_path: Path) -> None:
@@ -226,6 +233,28 @@ def stamped(trial: TrialResult) -> TrialResult:
 )  # fmt: skip
 def test_stamps_stand_beside_the_figures(tmp_path: Path, cell: Cell, changes: dict, notes: tuple[str, ...]) -> None:
     assert shm(tmp_path, cell, **changes).notes == notes
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "stamp_stride", "known", "percent"),
+    [(400_000.0, 17, True, "10.0"), (190_000.0, 17, True, None), (100_000.0, 1, True, "6.00"), (4e5, 17, False, None)],
+)
+def test_a_large_share_of_the_harness_in_the_time_per_message_is_noted(
+    tmp_path: Path, rate_per_s: float, stamp_stride: int, known: bool, percent: str | None
+) -> None:
+    saturated = {"saturated_writer_ns": 150.0, "saturated_reader_ns": 250.0} if known else {}
+    cell = Cell(rate_per_s=rate_per_s, change=parts("saturate", stamp_stride=stamp_stride))
+    notes = shm(tmp_path, cell, floor=Floor(400.0, 600.0, 45.0, 1.0, **saturated)).notes
+    wanted = f"saturated: the harness itself is {percent} % of the time per message"
+    assert notes == ((wanted,) if percent else ())
+
+
+def test_a_single_round_of_few_stamps_at_an_even_rate_has_a_narrow_interval(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(factors=(1.0,))})
+    path = run.path / "samples" / f"{run.trials[-1].trial_id}.npz"
+    np.savez(path, **{"reader-0.received_ns": np.arange(26, dtype=np.int64) * 1_000_000})
+    throughput = cell_of(load_run(run.path)).throughput_interval_per_s
+    assert throughput.high / throughput.low < 1.001
 
 
 @pytest.mark.parametrize(("rounds", "words"), [(1, "only 1 round:"), (2, "only 2 rounds:")])

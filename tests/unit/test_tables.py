@@ -14,16 +14,16 @@ import pytest
 from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_text, show
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.results.model import TrialResult
+from ipcbench.results.store import load_run
 from ipcbench.util.units import format_significant
-from tests.unit.builders import CELLS, MACHINE, Cell, Terminal, make_run
+from tests.unit.builders import CELLS, MACHINE, Cell, Terminal, conditions, make_run
 
 GOLDEN = """\
 run: 20260102T030405Z-0a1b2c, complete, 3 rounds done, seed 1
 machine: Example CPU, 8 cores, 16.0 GiB, Linux 6.1, CPython 3.11.7, ipcbench 0.1.0
 harness floor: 400 ns writer and 600 ns reader per message; it is part of every figure
 load: 4 processes on 8 cores
-noise: a cell measured twice differs by 0.241 % in one-way latency; no difference below 1.00 % is
-  called one
+noise: two equal cells would differ by about 0.24 % in one-way latency (one standard deviation)
 placement: a cache line takes 100 ns from one core to another, interpreter included
 
 dict of 10 entries = 521 B, pickle, 3 readers, every_message
@@ -35,12 +35,12 @@ rank  backend   p50 µs   p99 µs            [95 %]  floor  p50 µs  p50 µs
    1  shm         10.0     15.9                 1   10.0    7.00     241
    2  zmq         30.0     48.7  3.00 [2.97–3.02]   30.0    7.00     241
    –  bad            –        –                 –      –       –       –
-               k msg/s     MB/s  % of  CPU µs  CPU µs
-rank  backend  /reader  /reader  copy  writer  reader  notes
-----------------------------------------------------------------
-   1  shm          300      156  3.13    5.10    4.00
-   2  zmq          100     52.1  1.04    5.10    4.00  a
-   –  bad            –        –     –       –       –  failed: b
+               k msg/s /reader     MB/s  % of  CPU µs  CPU µs
+rank  backend           [95 %]  /reader  copy  writer  reader  notes
+------------------------------------------------------------------------
+   1  shm        300 [293–307]      156  3.13    5.10    4.00
+   2  zmq       100 [97.8–102]     52.1  1.04    5.10    4.00  a
+   –  bad                    –        –     –       –       –  failed: b
 a: noisy: 5% steal
 b: reader-0 ended with exit code 1 (2 trials)
 
@@ -93,7 +93,7 @@ def test_golden_text(tmp_path: Path) -> None:
         ("bad", 10): Cell(factors=(0.0,)),
     }
     found = tables_of(tmp_path, cells, readers=3, rounds=3)
-    assert as_text(found).splitlines()[:-16] == GOLDEN.splitlines()
+    assert as_text(found).splitlines()[:-18] == GOLDEN.splitlines()
 
 
 def test_the_title_says_kind_entries_and_bytes(tmp_path: Path) -> None:
@@ -140,7 +140,8 @@ def test_the_same_numbers_in_every_format(tmp_path: Path, monkeypatch) -> None:
             100 * cell["throughput_of_memory_copy_ratio"],
             *(cell[f"{role}_cpu_us_per_message"] for role in ("writer", "reader")),
         )
-        assert row[-8:] == [format_significant(figure) for figure in figures]
+        shown_figures = [word for word in row[5:] if not word.startswith("[")]
+        assert shown_figures == [format_significant(figure) for figure in figures]
 
 
 def test_units_are_right_by_construction(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_units_are_right_by_construction(tmp_path: Path) -> None:
     found = tables_of(tmp_path, {("shm", 10_000): Cell(5_740_000.0, 1_000.0)})
     (record,) = csv.DictReader(io.StringIO(as_csv(found)))
     (row,) = rows_of(as_text(found))
-    for latency, throughput in ((record["latency_p50_us"], record["throughput_mb_per_s"]), (row[2], row[9])):
+    for latency, throughput in ((record["latency_p50_us"], record["throughput_mb_per_s"]), (row[2], row[10])):
         assert float(latency.replace(",", "")) == pytest.approx(5_740, rel=0.01)
         assert float(throughput.replace(",", "")) == pytest.approx(577.129, rel=0.01)
     assert re.search(r"5\.7\d ms", found.payload_tables[0].remarks[0])
@@ -253,6 +254,39 @@ def test_shared_ranks_are_marked(tmp_path: Path) -> None:
 )
 def test_verdicts_claim_no_more_than_is_known(tmp_path: Path, cells, beginning: str) -> None:
     assert tables_of(tmp_path, cells).payload_tables[0].remarks[0].startswith(beginning)
+
+
+def test_a_verdict_says_which_metric_has_no_figure_and_ranks_by_another(tmp_path: Path) -> None:
+    def without_latency(trial: TrialResult) -> TrialResult:
+        return replace(trial, status="failed", reason="it broke") if trial.spec.mode == "paced" else trial
+
+    cells = {("a", 10): Cell(rate_per_s=1e4), ("b", 10): Cell(rate_per_s=4e4)}
+    cells = {key: replace(cell, change=without_latency) for key, cell in cells.items()}
+    remark = tables_of(tmp_path, cells).payload_tables[0].remarks[0]
+    assert remark.startswith("b has the lowest time per message: 40.0 k messages/s; next is a")
+    assert "No one-way latency: all 6 paced trials failed; the first: it broke." in remark
+
+
+def test_figures_that_cannot_be_ranked_are_not_called_nothing(tmp_path: Path) -> None:
+    """A single round whose samples are lost has a throughput without an interval."""
+    cells = {("a", 10): Cell(factors=(1.0,))}
+    make_run(tmp_path / "run", cells, modes=("saturate",))
+    for path in (tmp_path / "run" / "samples").iterdir():
+        path.unlink()
+    (table,) = tables(load_run(tmp_path / "run")).payload_tables
+    assert table.remarks[0] == "No verdict: no figure can be ranked. No throughput: too few samples."
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [(0.482, "8 cores; other processes took 48 % of the CPU time"), (0.049, "8 cores"), (None, "8 cores")],
+)
+def test_the_head_says_what_neighbours_took(tmp_path: Path, ratio: float | None, words: str) -> None:
+    def beside(trial: TrialResult) -> TrialResult:
+        return replace(trial, conditions=replace(conditions(), others_cpu_ratio=ratio))
+
+    head = as_text(tables_of(tmp_path, {("a", 10): Cell(change=beside)}))
+    assert f"load: 2 processes on {words}\n" in head
 
 
 def test_verdict_by_throughput(tmp_path: Path) -> None:

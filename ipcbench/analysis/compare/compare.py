@@ -27,7 +27,6 @@ from ipcbench.analysis.compare.run_cells import (
     ComparedMetric,
     RunCell,
     absence,
-    noise_ratios,
     run_cells,
 )
 from ipcbench.analysis.summary.figures import inverted
@@ -90,8 +89,6 @@ class Comparison:
     machine_differences: tuple[str, ...]
     """How the machines differ; empty if they are the same. Otherwise every change is marked `across_machines`."""
     version_differences: tuple[str, ...]
-    noise_ratios: Mapping[ComparedMetric, float]
-    """The larger of the two runs' noise; a metric is absent if neither run has two rounds of it."""
     gate_ratio: float | None
     tests_count: int
     """How many figures were tested; the p-values are adjusted for this number."""
@@ -152,20 +149,13 @@ def compare_runs(
         allowed = f"a run on the machine of A, unless --across-machines is given; they differ in {'; '.join(between)}"
         raise ConfigError("B", b.info.run_id, allowed)
     cells_a, cells_b = run_cells(a), run_cells(b)
-    noise_a, noise_b = noise_ratios(cells_a.values()), noise_ratios(cells_b.values())
-    noise: dict[ComparedMetric, float] = {
-        metric: max(noise_a.get(metric, 0.0), noise_b.get(metric, 0.0))
-        for metric in METRICS
-        if metric in noise_a or metric in noise_b
-    }
-    changes = _judged(_changes(a, b, cells_a, cells_b, metrics), noise)
+    changes = _judged(_changes(a, b, cells_a, cells_b, metrics))
     changes = [replace(change, across_machines=bool(between)) for change in changes]
     return Comparison(
         run_a=one_line(a.info.run_id),
         run_b=one_line(b.info.run_id),
         machine_differences=between,
         version_differences=tuple(map(one_line, differences(a.info.versions, b.info.versions))),
-        noise_ratios=noise,
         gate_ratio=gate_ratio,
         tests_count=sum(change.p_value is not None for change in changes),
         changes=tuple(changes if gate_ratio is None else (_gated(change, gate_ratio) for change in changes)),
@@ -194,7 +184,7 @@ def _changes(
     return changes
 
 
-def _judged(changes: Sequence[Change], noise: Mapping[ComparedMetric, float]) -> list[Change]:
+def _judged(changes: Sequence[Change]) -> list[Change]:
     """Return the changes with verdicts, their p-values adjusted for each other."""
     p_values = [change.p_value for change in changes if change.p_value is not None]
     adjusted = iter(holm(p_values))
@@ -205,7 +195,7 @@ def _judged(changes: Sequence[Change], noise: Mapping[ComparedMetric, float]) ->
             judged.append(change)
             continue
         p_adjusted = None if change.p_value is None else next(adjusted)
-        verdict, reason = judge(times, p_adjusted, noise.get(change.metric, 0.0), len(p_values))
+        verdict, reason = judge(times, p_adjusted, len(p_values))
         judged.append(replace(change, p_value=p_adjusted, verdict=verdict, reason=reason))
     return judged
 
@@ -227,6 +217,9 @@ def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: Run
     if not reasons and (a.payload_bytes != b.payload_bytes or len(a.payload_bytes) > 1):
         sizes = (", ".join(f"{count:,} B" for count in cell.payload_bytes) for cell in (a, b))
         reasons = [f"different payload bytes: {' / '.join(sizes)}"]
+    if not reasons and not a.stamp_strides & b.stamp_strides:
+        strides = (", ".join(map(str, sorted(cell.stamp_strides))) for cell in (a, b))
+        reasons = [f"the harness itself cost more in one: it timed one message in {' / '.join(strides)}"]
     notes = _notes(a, b)
     if reasons:
         return [_incomparable(key, metrics[0], a, b, "; ".join(reasons), notes)]
@@ -252,9 +245,9 @@ def _incomparable(
 
 
 def _change(key: CellKey, metric: ComparedMetric, a: Estimate, b: Estimate, notes: tuple[str, ...]) -> Change:
-    # Both runs draw the same replicates of a cell; reversing one makes them independent. Turns of different runs are
+    # Both runs draw the same replicates of a cell; reversing one makes them independent. Rounds of different runs are
     # unrelated.
-    independent = replace(b, deviations=b.deviations[::-1], turns={})
+    independent = replace(b, deviations=b.deviations[::-1], rounds={})
     times, p = ratio(independent, a), p_value(a, independent)
     return Change(key, metric, a.interval(), b.interval(), times, p, "no clear difference", notes=notes)
 

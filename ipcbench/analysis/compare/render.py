@@ -13,7 +13,7 @@ from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import plural, ratio_words
 from ipcbench.render.table import NOT_MEASURED, Table, footnote_letters, make_columns
 from ipcbench.render.text import WIDTH, aligned, bullets, escape, markdown_table, paragraphs, shortened
-from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO
+from ipcbench.stats.decisions import LEAST_RATIO
 from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
@@ -46,9 +46,8 @@ _SECTIONS: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
 )
 _DECIDED = (
     "slower and faster: all of the 95 % interval of B / A is more than "
-    f"{format_significant(100 * LEAST_RATIO, 1)} % from 1, the difference is more than "
-    f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} % and more than the noise of both runs, and the p-value, "
-    "adjusted by Holm's method for all figures tested, is below 5 %. For a throughput, B / A below 1 is slower."
+    f"{format_significant(100 * LEAST_RATIO, 1)} % from 1, and the p-value, adjusted "
+    "by Holm's method for all figures tested, is below 5 %. For a throughput, B / A below 1 is slower."
 )
 
 
@@ -143,11 +142,6 @@ def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str
         first = comparison.changes[0].cell
         same = [words(first) for name, words in _FIELD_WORDS.items() if name not in {*varying, "rate_per_s"}]
         yield f"all cells: {', '.join(same)}"
-    noise = [
-        f"{_METRIC_WORDS[m]} {format_significant(100 * noise_ratio, 2)} %"
-        for m, noise_ratio in comparison.noise_ratios.items()
-    ]
-    yield f"noise, from a cell measured twice: {', '.join(noise)}" if noise else "noise: unknown, two rounds are needed"
     yield f"tested: {plural(comparison.tests_count, 'figure', 'figures')}"
     yield from (f"all: {note}" for note in common)
     yield from (f"problem: {one_line(problem)}" for problem in comparison.problems)

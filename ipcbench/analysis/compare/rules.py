@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO, compare, may_be_equal
-from ipcbench.stats.estimates import LEVEL, Interval
+from ipcbench.stats.decisions import LEAST_RATIO, compare
+from ipcbench.stats.estimates import LEVEL, MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_significant
 
 Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]
@@ -27,40 +27,30 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(adjusted)
 
 
-def judge(time_ratio: Interval, p_adjusted: float | None, noise_ratio: float, tests_count: int) -> tuple[Verdict, str]:
+def judge(time_ratio: Interval, p_adjusted: float | None, tests_count: int) -> tuple[Verdict, str]:
     """Return the verdict on a ratio of times B / A, and why it is not a difference although its interval excludes 1.
 
     Args:
         time_ratio: how many times as slow B is, with its interval.
         p_adjusted: adjusted p-value; None if there are too few rounds to test.
-        noise_ratio: the larger of the two runs' noise.
         tests_count: how many figures are tested.
     """
-    verdict: Verdict = compare(time_ratio, noise_ratio)
+    verdict: Verdict = compare(time_ratio)
     if verdict == "no clear difference":
-        return verdict, _why_none(time_ratio, noise_ratio)
+        may_be_one = time_ratio.low <= 1.0 <= time_ratio.high
+        return verdict, "" if may_be_one else f"may be within {format_significant(100 * LEAST_RATIO, 1)} %"
     if p_adjusted is None:
-        return "no clear difference", "one round only: how rounds differ is not known"
+        return "no clear difference", f"fewer than {MIN_CLAIM_ROUNDS} rounds: how rounds differ is not known"
     if p_adjusted >= 1.0 - LEVEL:
         return "no clear difference", f"may be chance among {tests_count} figures: adjusted p = {p_adjusted:.2f}"
     return verdict, ""
-
-
-def _why_none(time_ratio: Interval, noise_ratio: float) -> str:
-    if time_ratio.low <= 1.0 <= time_ratio.high:
-        return ""
-    if may_be_equal(time_ratio):
-        return f"may be within {format_significant(100 * LEAST_RATIO, 1)} %"
-    if noise_ratio > MIN_DIFFERENCE_RATIO:
-        return f"within the noise of the runs, {format_significant(100 * noise_ratio, 2)} %"
-    return f"within {format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %"
 
 
 def gate_result(time_ratio: Interval, verdict: Verdict, gate_ratio: float, *, trusted: bool) -> GateResult:
     """Return whether B is worse by more than the gate.
 
     `regressed`: slower by the verdict, and the whole interval lies beyond the gate. `passed`: the whole interval lies
-    within it, and the figure is `trusted`: it has two rounds, and no more trials failed than in A. Otherwise neither
+    within it, and the figure is `trusted`: it has enough rounds, and no more trials failed than in A. Otherwise neither
     can be claimed.
     """
     limit = 1.0 + gate_ratio

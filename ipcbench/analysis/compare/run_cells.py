@@ -15,7 +15,7 @@ from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import CodecName, Delivery, Mode, PayloadKind, Touch, TrialSpec, WaitStrategy
 from ipcbench.stats.bootstrap import median_estimate
-from ipcbench.stats.estimates import Estimate, noise_floor_ratio
+from ipcbench.stats.estimates import Estimate
 
 ComparedMetric = Literal["latency-p50", "latency-p99", "round-trip-p50", "round-trip-p99", "throughput", "decode-p50"]
 METRICS: tuple[ComparedMetric, ...] = get_args(ComparedMetric)
@@ -26,9 +26,6 @@ METRICS_OF: Mapping[Mode, tuple[ComparedMetric, ...]] = {
     "saturate": ("throughput",),
 }
 """What each mode measures, its main metric first."""
-
-_NOISE_OF: Mapping[ComparedMetric, ComparedMetric] = {"latency-p99": "latency-p50", "round-trip-p99": "round-trip-p50"}
-"""A round seldom has enough samples for its own p99, so the noise of the p50 is used instead."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,8 +66,8 @@ class RunCell:
     """Why it has no figures; empty if ok."""
     estimates: Mapping[ComparedMetric, Estimate]
     """Times in ns, throughput in messages per second."""
-    rounds: Mapping[ComparedMetric, tuple[float, ...]]
-    """The figure of each round, for the noise of the run; medians and throughput only."""
+    stamp_strides: frozenset[int]
+    """One message in how many was timed."""
     failed_count: int
     """Trials that ran and enter no figure."""
     placement_ns: float | None
@@ -84,18 +81,6 @@ def run_cells(run: Run) -> dict[CellKey, RunCell]:
     for trial in run.trials:
         groups.setdefault(CellKey.of(trial.spec), []).append(trial)
     return {key: _cell(run, key, trials) for key, trials in sorted(groups.items())}
-
-
-def noise_ratios(cells: Iterable[RunCell]) -> dict[ComparedMetric, float]:
-    """Return by how much two measurements of one cell differ in a run, as a ratio − 1; see `noise_floor_ratio`."""
-    rounds = [cell.rounds for cell in cells]
-    ratios: dict[ComparedMetric, float] = {}
-    for metric in METRICS:
-        source = _NOISE_OF.get(metric, metric)
-        ratio = noise_floor_ratio([by_metric[source] for by_metric in rounds if source in by_metric])
-        if ratio is not None:
-            ratios[metric] = ratio
-    return ratios
 
 
 def absence(key: CellKey, others: Iterable[CellKey], info: RunInfo) -> str:
@@ -125,7 +110,6 @@ def _differences(there: CellKey, here: CellKey) -> list[str]:
 def _cell(run: Run, key: CellKey, trials: Sequence[TrialResult]) -> RunCell:
     sound = [trial for trial in trials if is_sound(trial)]
     estimates: dict[ComparedMetric, Estimate | None] = {}
-    rounds: dict[ComparedMetric, tuple[float, ...]] = {}
     status: CellStatus = "ok"
     notes: tuple[str, ...] = ()
     if sound:
@@ -139,12 +123,6 @@ def _cell(run: Run, key: CellKey, trials: Sequence[TrialResult]) -> RunCell:
             "throughput": figures.throughput,
             "decode-p50": median_estimate(decodes, generator_of(key.backend, "decode", key.size)) if decodes else None,
         }
-        rounds = {
-            "latency-p50": figures.latency_rounds_ns,
-            "round-trip-p50": figures.round_trip_rounds_ns,
-            "throughput": figures.throughput_rounds_per_s,
-            "decode-p50": decodes,
-        }
         notes = tuple(map(_without_counts, cell_notes(trials, figures.unreadable_count)))
     else:
         status = "skipped" if all(trial.status == "skipped" for trial in trials) else "failed"
@@ -157,7 +135,7 @@ def _cell(run: Run, key: CellKey, trials: Sequence[TrialResult]) -> RunCell:
         estimates={
             name: estimate for name, estimate in estimates.items() if estimate is not None and estimate.value > 0
         },
-        rounds=rounds,
+        stamp_strides=frozenset(part.stamp_stride for trial in sound for part in trial.endpoints),
         failed_count=sum(trial.status != "skipped" and not is_sound(trial) for trial in trials),
         placement_ns=median(probes) if probes else None,
         notes=notes,

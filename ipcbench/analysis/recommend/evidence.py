@@ -12,7 +12,7 @@ from ipcbench.analysis.summary.curves import Measure, estimate_of, mixed, neighb
 from ipcbench.analysis.summary.figures import inverted, scaled
 from ipcbench.analysis.summary.notes import PLACEMENT_NOTE, one_line, stamped_count, unsteady_count
 from ipcbench.analysis.summary.wording import interval_words
-from ipcbench.stats.estimates import MIN_ROUNDS, Estimate, Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval
 from ipcbench.util.units import format_significant
 
 Sureness = Literal["high", "moderate", "low", "none"]
@@ -174,7 +174,7 @@ def _trial_doubts(evidence: Evidence) -> Iterator[Doubt]:
         level = "moderate" if unsteady >= _MOSTLY_RATIO * len(trials) else "high"
         yield Doubt(f"unsteady: {unsteady} of {len(trials)} trials of {name}", level)
     rounds = min(cell.rounds_count for cell in evidence.cells)
-    if rounds < MIN_ROUNDS:
+    if rounds < MIN_CLAIM_ROUNDS:
         yield Doubt(f"{name} was measured in only {rounds} round{'s' * (rounds != 1)}", "low", grave=True)
     if any(PLACEMENT_NOTE in cell.notes for cell in evidence.cells):
         yield Doubt(f"of {name}, {PLACEMENT_NOTE}", "moderate")

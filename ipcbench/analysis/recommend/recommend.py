@@ -22,13 +22,14 @@ from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered
 from ipcbench.analysis.recommend.question import Question, sweep_command
 from ipcbench.analysis.summary.cells import SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers
-from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, noise_ratios
+from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, prior_by
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import interval_words, joined, plural
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import rank_groups, verdict
+from ipcbench.stats.decisions import rank_groups, rank_level, verdict
 from ipcbench.stats.estimates import Interval, ratio
+from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
 
 _CLOSE_RATIO = 1.1
@@ -54,11 +55,14 @@ class _Case:
     """The figure that decides."""
     family: tuple[SettingSummary, ...]
     """Settings with the delivery and the number of readers asked for; may be empty."""
-    noise: Mapping[Measure, float]
     able: tuple[str, ...]
     """Backends whose capabilities allow what is asked."""
     excluded: tuple[Exclusion, ...]
     """The other backends, and the able ones that the evidence excludes."""
+
+    def prior(self, measure: Measure) -> VariancePrior | None:
+        """Return what the comparisons of the run by a measure tell about how much rounds differ."""
+        return prior_by(self.summary, measure)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +81,7 @@ class _Shortlist:
             for evidence in among or self.evidence
             if measure in evidence.times
         }
-        return dict(zip(times, rank_groups(list(times.values()), self.case.noise[measure]), strict=True))
+        return dict(zip(times, rank_groups(list(times.values()), self.case.prior(measure)), strict=True))
 
     @property
     def offered_per_s(self) -> float | None:
@@ -147,7 +151,6 @@ def _make_case(run: Run, question: Question, offers: Mapping[str, Offer], summar
         summary=summary,
         measure=_measure(family, question),
         family=family,
-        noise=noise_ratios(summary),
         able=tuple(name for name, reason in reasons.items() if not reason),
         excluded=tuple(Exclusion(name, reason, "capabilities") for name, reason in reasons.items() if reason),
     )
@@ -309,7 +312,9 @@ def _candidate(shortlist: _Shortlist, evidence: Evidence, chosen: Evidence, rank
     case = shortlist.case
     slower = Interval(1.0, 1.0, 1.0)
     if evidence is not chosen:
-        slower = ratio(evidence.times[case.measure], chosen.times[case.measure])
+        level = rank_level(sum(case.measure in other.times for other in shortlist.evidence))
+        times = evidence.times[case.measure], chosen.times[case.measure]
+        slower = ratio(*times, case.prior(case.measure), level)
     cores = case.run.info.machine.get("usable_cores")
     reasons = doubts(evidence, case.question, shortlist.offered_per_s, shortlist.between, cores)
     return Candidate(evidence.backend, rank, slower, evidence.expected, reasons, evidence.trial_ids)
@@ -344,11 +349,11 @@ def _close(rival: Candidate) -> list[Doubt]:
 
 def _crossovers(case: _Case, chosen: Evidence, others: Iterable[Evidence]) -> tuple[Crossover, ...]:
     by_name = curves(case.family, case.measure)
-    own, words, noise = by_name[chosen.backend], family_words_of(case.family), case.noise[case.measure]
+    own, words, prior = by_name[chosen.backend], family_words_of(case.family), case.prior(case.measure)
     return tuple(
         crossover
         for other in others
-        for crossover in pair_crossovers(own, by_name[other.backend], case.measure, noise, words)
+        for crossover in pair_crossovers(own, by_name[other.backend], case.measure, prior, words)
     )
 
 
@@ -382,6 +387,7 @@ def _dropped_needs(shortlist: _Shortlist, chosen: Evidence) -> Iterable[str]:
         other = gather(case.family, shortlist.between, case.question, excluded.backend, case.measure)
         if isinstance(other, str):
             continue
-        if verdict(other.times[case.measure], chosen.times[case.measure], case.noise[case.measure]) == "faster":
+        times = other.times[case.measure], chosen.times[case.measure]
+        if verdict(*times, case.prior(case.measure)) == "faster":
             figure, better = figure_words(other.expected, case.measure), BETTER[case.measure]
             yield f"Needs: without {joined(needs)}, {excluded.backend} would have {better}, {figure}."

@@ -9,11 +9,13 @@ from ipcbench.analysis.findings import Finding, explain
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary
 from ipcbench.analysis.summary.crossover import lead_changes, leaders
 from ipcbench.analysis.summary.curves import families
+from ipcbench.analysis.summary.figures import scaled
 from ipcbench.analysis.summary.notes import one_line, printable
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import (
     family_words,
     header,
+    interval_words,
     joined,
     rank_text,
     ratio_words,
@@ -24,8 +26,12 @@ from ipcbench.analysis.summary.wording import (
 from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
 from ipcbench.results.store import Run
 from ipcbench.stats.estimates import Interval
+from ipcbench.stats.prior import VariancePrior
+from ipcbench.util.units import format_significant
 
 _TOO_FEW = "n/a"
+_RESOLVED_RATIO = 2.0
+"""A p99 whose interval spans more than this is not shown as one figure."""
 BEST_MARK = "*"
 SHARED_MARK = "="
 _MATRIX_TITLES: Mapping[Metric, str] = {
@@ -88,18 +94,18 @@ class _Figure:
 
 _LEGEND = {
     "one-way": "one-way: receipt − intended send time of paced messages, over all readers and rounds; decoding is not "
-    "in it. p99 is n/a with fewer than 1,000 samples.",
-    "ratio": "× best: how many times as slow as the best, with its 95 % interval; of paced messages turn by turn, "
-    "which may differ a little from the quotient of the medians. Equal ranks (1=) cannot be told "
-    "apart: the interval comes to within 0.5 % of 1, or would if all comparisons of the table were to hold at once, or "
-    "the difference is within 1 % or within this run's noise.",
+    "in it. p99 is n/a with fewer than 1,000 samples; an interval instead of a figure is its 95 % interval, where that "
+    "spans more than a factor of two.",
+    "ratio": "× best: how many times as slow as the best, round by round, which may differ a little from the quotient "
+    "of the medians. All intervals of the column hold together at 95 %, and decide the ranks: a cell shares rank 1 "
+    "(1=) if its interval comes to within 1 % of 1, or if there are fewer than three rounds.",
     "floor": "× floor: one-way p50 as a multiple of what the harness itself costs (its two loops over a transport "
     "that does nothing).",
     "round trip": "trip: round trip, from a send to the last reader's reply; the next follows at once, so all stays "
     "hot. Paced messages come after a pause: it is not twice the one-way latency, and may rank differently.",
     "read": "read: time inside one read while saturated, waiting for the message included.",
     "decode": "decode: time to decode one payload; it is in no other figure.",
-    "rate": "k msg/s, MB/s: to each reader while saturated; MB = 1,000,000 bytes of payload.",
+    "rate": "k msg/s, MB/s: to each reader while saturated, with its 95 % interval; MB = 1,000,000 bytes of payload.",
     "ceiling": "% of copy: payload bytes to one reader as a share of what one core copies from memory to memory in "
     "messages of this size, caches warm; above 100 if nothing is copied.",
     "CPU": "CPU: user and system time per message while saturated, of the writer and of one reader; spinning counts.",
@@ -115,7 +121,17 @@ def _p50(interval: Interval | None) -> str:
 
 
 def _p99(p50: Interval | None, p99: Interval | None) -> str:
-    return _TOO_FEW if p50 is not None and p99 is None else _p50(p99)
+    if p50 is not None and p99 is None:
+        return _TOO_FEW
+    if p99 is not None and p99.high > _RESOLVED_RATIO * p99.low:
+        return f"{format_significant(p99.low / 1e3, 2)}–{format_significant(p99.high / 1e3, 2)}"
+    return _p50(p99)
+
+
+def _rate(cell: CellSummary) -> str:
+    if cell.throughput_interval_per_s is None:
+        return number(cell.throughput_per_s, 1e3)
+    return interval_words(scaled(cell.throughput_interval_per_s, 1e-3))
 
 
 def _ratio(cell: CellSummary) -> str:
@@ -135,7 +151,7 @@ _FIGURES = (
     ),
     _Figure(Column(("read", "p50 µs")), lambda cell: _us(cell.read_p50_ns), "read"),
     _Figure(Column(("decode", "p50 µs")), lambda cell: _us(cell.decode_p50_ns), "decode"),
-    _Figure(Column(("k msg/s", "/reader")), lambda cell: number(cell.throughput_per_s, 1e3), "rate"),
+    _Figure(Column(("k msg/s /reader", "[95 %]")), _rate, "rate"),
     _Figure(Column(("MB/s", "/reader")), lambda cell: number(cell.throughput_bytes_per_s, 1e6), "rate"),
     _Figure(Column(("% of", "copy")), lambda cell: number(cell.memory_bandwidth_ratio, 1e-2), "ceiling"),
     _Figure(Column(("CPU µs", "writer")), lambda cell: _us(cell.writer_cpu_ns), "CPU"),
@@ -204,18 +220,21 @@ def _matrices(summary: Summary) -> Iterator[Table]:
         if len(settings) < 2:
             continue
         for metric in _MATRIX_TITLES:
-            noise = summary.noise_ratios.get(metric, 0.0)
+            prior = summary.priors.get(metric)
             if any(leaders(result, metric) for result in settings):
                 for start in range(0, len(settings), _MAX_SIZES):
-                    yield _matrix(settings, settings[start : start + _MAX_SIZES], metric, noise)
+                    yield _matrix(settings, settings[start : start + _MAX_SIZES], metric, prior)
 
 
 def _matrix(
-    family: Sequence[SettingSummary], settings: Sequence[SettingSummary], metric: Metric, noise_ratio: float
+    family: Sequence[SettingSummary],
+    settings: Sequence[SettingSummary],
+    metric: Metric,
+    prior: VariancePrior | None,
 ) -> Table:
     backends = list(dict.fromkeys(cell.backend for result in family for cell in result.cells))
     first = settings[0].setting
-    changes = tuple(change.sentence() for change in lead_changes(family, metric, noise_ratio))
+    changes = tuple(change.sentence() for change in lead_changes(family, metric, prior))
     remarks = changes or (_no_crossover(family, metric),)
     marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
     return Table(

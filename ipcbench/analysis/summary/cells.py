@@ -10,6 +10,7 @@ from ipcbench.analysis.summary.figures import CellFigures
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.spec import CodecName, Delivery, PayloadKind, Touch, WaitStrategy
 from ipcbench.stats.estimates import Estimate, Interval
+from ipcbench.stats.prior import VariancePrior
 
 CellStatus = Literal["ok", "failed", "skipped"]
 Metric = Literal["latency", "round trip", "throughput"]
@@ -62,7 +63,10 @@ class CellSummary:
     rank: int | None = None
     """By the setting's metric; equal ranks have no clear difference."""
     ratio: Interval | None = None
-    """How many times as slow as the best of the setting, by the same metric; 1 for the best itself."""
+    """How many times as slow as the best of the setting, by the same metric; 1 for the best itself. The intervals of
+    a setting hold together at 95 %, so that they decide the ranks."""
+    rounds_to_decide: int | None = None
+    """How many more rounds would probably tell it from the best; 0 if they are told apart, None if that is unknown."""
     latency_p50_ns: Interval | None = None
     latency_p99_ns: Interval | None = None
     """None also if there are too few samples."""
@@ -113,6 +117,8 @@ class SettingSummary:
     """Offered rate of the paced trials."""
     cells: tuple[CellSummary, ...]
     """Best first; cells without figures last, with their reason."""
+    absent: Mapping[Metric, str] = field(default_factory=dict)
+    """Metrics that were tried and of which no cell has a figure that could be ranked: why."""
 
 
 def cells_of(rankings: Iterable[SettingSummary]) -> list[CellSummary]:
@@ -144,8 +150,10 @@ class Summary:
     settings: tuple[SettingSummary, ...]
     """By delivery, payload and size."""
     noise_ratios: Mapping[Metric, float]
-    """By how much two measurements of one cell differ in this run, as a ratio − 1; a metric is absent if none of its
-    cells has two rounds."""
+    """By how much two equal cells typically differ in this run, as a ratio − 1; a metric is absent if no two cells of a
+    setting have two rounds."""
+    priors: Mapping[Metric, VariancePrior]
+    """What the comparisons of the run tell about how much rounds differ; a metric is absent if there are too few."""
     controls: tuple[Control, ...]
     """By metric."""
     placement_ns: tuple[float, float] | None

@@ -19,6 +19,7 @@ from ipcbench.analysis.summary.curves import Curve, CurvePoint, Measure, curves,
 from ipcbench.analysis.summary.wording import family_words, interval_words, joined
 from ipcbench.stats.decisions import verdict
 from ipcbench.stats.estimates import LEVEL, FloatArray, Interval
+from ipcbench.stats.prior import VariancePrior
 
 BETTER: Mapping[Measure, str] = {
     "latency": "the lower one-way latency",
@@ -76,11 +77,13 @@ def crossovers(summary: Summary) -> tuple[Crossover, ...]:
         for family in families(summary)
         for metric in get_args(Metric)
         for a, b in combinations(curves(family, metric).values(), 2)
-        for crossover in pair_crossovers(a, b, metric, summary.noise_ratios.get(metric, 0.0), family_words_of(family))
+        for crossover in pair_crossovers(a, b, metric, summary.priors.get(metric), family_words_of(family))
     )
 
 
-def lead_changes(family: Sequence[SettingSummary], metric: Metric, noise_ratio: float) -> tuple[Crossover, ...]:
+def lead_changes(
+    family: Sequence[SettingSummary], metric: Metric, prior: VariancePrior | None
+) -> tuple[Crossover, ...]:
     """Return each clear change of the lead: no backend holds first rank on both sides of it.
 
     There is no entry if the new leader has no figure at a smaller size, or the old one none at the larger size: then
@@ -89,7 +92,7 @@ def lead_changes(family: Sequence[SettingSummary], metric: Metric, noise_ratio: 
     Args:
         family: settings that differ only in size, by size.
         metric: the metric of the ranks.
-        noise_ratio: the run's noise in that metric.
+        prior: what the comparisons of the run by that metric tell about how much rounds differ.
     """
     changes: list[Crossover] = []
     by_name = curves(family, metric)
@@ -102,7 +105,7 @@ def lead_changes(family: Sequence[SettingSummary], metric: Metric, noise_ratio: 
         size = ranking.setting.payload_bytes
         if held and not held & first:
             pair = (_fastest(by_name, held, held_at), _fastest(by_name, first, size))
-            crossing = _lead_crossing(pair, noise_ratio, (held_at, size))
+            crossing = _lead_crossing(pair, prior, (held_at, size))
             if crossing is not None:
                 words = family_words_of(family)
                 changes.append(Crossover(metric, words, tuple(sorted(held)), tuple(sorted(first)), *crossing))
@@ -113,14 +116,16 @@ def lead_changes(family: Sequence[SettingSummary], metric: Metric, noise_ratio: 
     return tuple(changes)
 
 
-def pair_crossovers(a: Curve, b: Curve, measure: Measure, noise_ratio: float, family: str) -> tuple[Crossover, ...]:
+def pair_crossovers(
+    a: Curve, b: Curve, measure: Measure, prior: VariancePrior | None, family: str
+) -> tuple[Crossover, ...]:
     """Return where two curves cross, by size, or one entry that says that they do not; empty with fewer than two
     common sizes.
     """
     pairs = _common(a, b)
     if len(pairs) < 2:
         return ()
-    clear = list(_clear(pairs, noise_ratio))
+    clear = list(_clear(pairs, prior))
     crossings: list[Crossover] = []
     for (start, ahead), (end, then) in pairwise(clear):
         if ahead != then:
@@ -158,16 +163,16 @@ def _common(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
     return [(point, others[point.payload_bytes]) for point in a.points if point.payload_bytes in others]
 
 
-def _clear(pairs: Sequence[tuple[CurvePoint, CurvePoint]], noise_ratio: float) -> Iterator[tuple[int, str]]:
+def _clear(pairs: Sequence[tuple[CurvePoint, CurvePoint]], prior: VariancePrior | None) -> Iterator[tuple[int, str]]:
     """Yield the indices at which the first of the pair is clearly faster or slower, with that verdict."""
     for index, (point, other) in enumerate(pairs):
-        decided = verdict(point.time, other.time, noise_ratio)
+        decided = verdict(point.time, other.time, prior)
         if decided != "no clear difference":
             yield index, decided
 
 
 def _lead_crossing(
-    pair: tuple[Curve, Curve], noise_ratio: float, between: tuple[int, int]
+    pair: tuple[Curve, Curve], prior: VariancePrior | None, between: tuple[int, int]
 ) -> tuple[Interval, tuple[int, int]] | None:
     """Return where the lead passes from the first to the second, and the sizes at which each is clearly ahead.
 
@@ -175,7 +180,7 @@ def _lead_crossing(
     """
     pairs = [points for points in _common(*pair) if points[0].payload_bytes <= between[1]]
     sizes = [point.payload_bytes for point, _ in pairs]
-    ahead = [index for index, decided in _clear(pairs, noise_ratio) if decided == "faster"]
+    ahead = [index for index, decided in _clear(pairs, prior) if decided == "faster"]
     if between[1] not in sizes or not (ahead or between[0] in sizes):
         return None
     start = ahead[-1] if ahead else sizes.index(between[0])

@@ -13,8 +13,10 @@ from itertools import groupby
 from typing import Literal
 
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary, cells_of, time_of
-from ipcbench.analysis.summary.figures import cpu_estimate, cpu_rounds_ns
-from ipcbench.stats.estimates import Estimate, FloatArray, noise_floor_ratio, satterthwaite
+from ipcbench.analysis.summary.figures import cpu_estimate
+from ipcbench.stats.decisions import prior_of
+from ipcbench.stats.estimates import Estimate, FloatArray, satterthwaite
+from ipcbench.stats.prior import VariancePrior
 from ipcbench.stats.student import student_975
 
 Measure = Literal["latency", "round trip", "throughput", "cpu"]
@@ -66,16 +68,12 @@ def curves(family: Sequence[SettingSummary], measure: Measure) -> dict[str, Curv
     return {name: Curve(name, tuple(measured)) for name, measured in points.items()}
 
 
-def noise_ratios(summary: Summary) -> dict[Measure, float]:
-    """Return by how much two measurements of one cell differ, for each measure; 0 where that is unknown."""
-    cpu = noise_floor_ratio([cpu_rounds_ns(cell.trials) for cell in cells_of(summary.settings)])
-    known = summary.noise_ratios
-    return {
-        "latency": known.get("latency", 0.0),
-        "round trip": known.get("round trip", 0.0),
-        "throughput": known.get("throughput", 0.0),
-        "cpu": cpu or 0.0,
-    }
+def prior_by(summary: Summary, measure: Measure) -> VariancePrior | None:
+    """Return what the comparisons of a run by a measure tell about how much rounds differ."""
+    if measure != "cpu":
+        return summary.priors.get(measure)
+    cells = ([cpu_estimate(cell.trials) for cell in ranking.cells if cell.trials] for ranking in summary.settings)
+    return prior_of([[time for time in times if time is not None] for times in cells])
 
 
 def neighbours(sizes: Sequence[int], payload_bytes: int) -> tuple[int, int] | None:
@@ -111,11 +109,11 @@ def mixed(low: Estimate, high: Estimate, share: float) -> Estimate:
         log_variance=sum(variance for variance, _ in parts),
         degrees=satterthwaite(parts),
         rounds_count=min(low.rounds_count, high.rounds_count),
-        turns={
-            name: weights[0] * low.turns[name][:count] + weights[1] * high.turns[name][:count]
-            for name in low.turns.keys() & high.turns.keys()
+        rounds={
+            name: weights[0] * low.rounds[name][:count] + weights[1] * high.rounds[name][:count]
+            for name in low.rounds.keys() & high.rounds.keys()
             # the two sizes may have had different numbers of turns
-            for count in [min(len(low.turns[name]), len(high.turns[name]))]
+            for count in [min(len(low.rounds[name]), len(high.rounds[name]))]
         },
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -62,7 +62,10 @@ class CellFigures:
     def message_time(self) -> Estimate | None:
         """Return the time per message while saturated, s: the inverse of the throughput."""
         rate = self.throughput
-        return None if rate is None else replace(rate, value=1.0 / rate.value, deviations=-rate.deviations)
+        if rate is None:
+            return None
+        rounds = {name: -logs for name, logs in rate.rounds.items()}
+        return replace(rate, value=1.0 / rate.value, deviations=-rate.deviations, rounds=rounds)
 
 
 def scaled(interval: Interval, factor: float) -> Interval:
@@ -96,10 +99,14 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
     rounds, unreadable = _rounds(run, paced, _latency_columns)
     p50, p99 = _p50_p99([samples for _, samples in rounds], paced, "latency")
     if p50 is not None:
-        p50 = replace(p50, turns=dict(_turns(run, rounds)))
+        p50 = replace(p50, rounds=dict(_log_figures(run, rounds)))
     trips, unreadable_trips = _rounds(run, pingpong, _round_trip_columns)
     trip_p50, trip_p99 = _p50_p99([samples for _, samples in trips], pingpong, "round trip")
-    rates = [trial.throughput_per_s for trial in saturate if trial.throughput_per_s]
+    if trip_p50 is not None:
+        trip_p50 = replace(trip_p50, rounds=dict(_log_figures(run, trips)))
+    rates = {
+        _round_name(run.info.run_id, trial): trial.throughput_per_s for trial in saturate if trial.throughput_per_s
+    }
     readers = [reader for trial in saturate for reader in trial.readers]
     writers = [trial.writer for trial in saturate if trial.writer is not None]
     decodes = [reader.decode for trial in trials for reader in trial.readers]
@@ -112,7 +119,7 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
         round_trip_p99=trip_p99,
         round_trip_rounds_ns=_medians(trips),
         throughput=_throughput(run, saturate, rates),
-        throughput_rounds_per_s=tuple(rates),
+        throughput_rounds_per_s=tuple(rates.values()),
         read_p50_ns=_median(reader.call.p50_ns for reader in readers if reader.call is not None),
         write_p50_ns=_median(writer.call.p50_ns for writer in writers if writer.call is not None),
         decode_p50_ns=_median(decode.p50_ns for decode in decodes if decode is not None),
@@ -140,13 +147,18 @@ def _medians(rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> tuple[float,
     return tuple(float(np.median(samples.values)) for _, samples in rounds)
 
 
-def _turns(run: Run, rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> Iterator[tuple[str, FloatArray]]:
-    """Yield (key that no other run has, logarithms of the medians of the turns) of each round with several turns."""
+def _log_figures(run: Run, rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> Iterator[tuple[str, FloatArray]]:
+    """Yield the name of each round and the logarithms of the medians of its turns, or of its own if it has none."""
     for trial, samples in rounds:
+        medians = [np.median(samples.values)]
         if trial.spec.turns > 1:
-            name = f"{run.info.run_id} {trial.spec.round_index}"
             medians = [np.median(samples.values[samples.blocks == turn]) for turn in range(samples.blocks.max() + 1)]
-            yield name, np.log(np.maximum(medians, _MIN_NS))
+        yield _round_name(run.info.run_id, trial), np.log(np.maximum(medians, _MIN_NS))
+
+
+def _round_name(run_id: str, trial: TrialResult) -> str:
+    """Return a name that no round of another run has."""
+    return f"{run_id} {trial.spec.round_index}"
 
 
 def _p50_p99(
@@ -209,38 +221,45 @@ def _turn_blocks(turns: int, count: int) -> IntArray:
     return np.arange(count) // each * min(used, _MAX_TURNS) // used
 
 
-def _throughput(run: Run, trials: Sequence[TrialResult], rates: Sequence[float]) -> Estimate | None:
+def _throughput(run: Run, trials: Sequence[TrialResult], rates: Mapping[str, float]) -> Estimate | None:
     if not rates:
         return None
     blocks = _block_rates(run, trials[0]) if len(rates) == 1 else np.zeros(0)
-    return median_estimate(rates, _cell_generator(trials[0], "throughput"), blocks.tolist())
+    estimate = median_estimate(list(rates.values()), _cell_generator(trials[0], "throughput"), blocks.tolist())
+    return None if estimate is None else replace(estimate, rounds=_logs(rates))
+
+
+def _logs(figures: Mapping[str, float]) -> dict[str, FloatArray]:
+    return {name: np.log([figure]) for name, figure in figures.items()}
 
 
 def _block_rates(run: Run, trial: TrialResult) -> FloatArray:
-    """Return messages per second in each tenth of the window of a saturate trial, from the first reader's receipts."""
+    """Return kept messages per second in each tenth of the window of a saturate trial, from the first reader's
+    receipts.
+    """
     try:
         received = run.samples(trial.trial_id, ("reader-0.received_ns",))["reader-0.received_ns"]
     except (StoreError, KeyError):
         return np.zeros(0)
     if received.size <= 2 * _BLOCKS_PER_ROUND:
         return np.zeros(0)
-    edges = received[np.linspace(0, received.size - 1, _BLOCKS_PER_ROUND + 1).astype(np.int64)]
-    durations = np.diff(edges).astype(np.float64)
-    rates: FloatArray = 1e9 / durations[durations > 0]
+    edges = np.linspace(0, received.size - 1, _BLOCKS_PER_ROUND + 1).astype(np.int64)
+    durations = np.diff(received[edges]).astype(np.float64)
+    rates: FloatArray = 1e9 * np.diff(edges)[durations > 0] / durations[durations > 0]
     return rates
 
 
 # Figures that no table has a column for
 
 
-def cpu_rounds_ns(trials: Sequence[TrialResult]) -> tuple[float, ...]:
-    """Return the CPU time per message of the writer and all readers together, ns, of each saturate trial."""
-    rounds = []
+def _cpu_rounds_ns(trials: Sequence[TrialResult]) -> dict[str, float]:
+    """Return the CPU time per message of the writer and all readers together, ns, in each round."""
+    rounds = {}
     for trial in _of_mode(trials, "saturate"):
         parts = [_cpu_s(part) / part.messages_count for part in trial.endpoints if part.messages_count > 0]
         if trial.endpoints and len(parts) == len(trial.endpoints) and sum(parts) > 0.0:
-            rounds.append(1e9 * sum(parts))
-    return tuple(rounds)
+            rounds[str(trial.spec.round_index)] = 1e9 * sum(parts)
+    return rounds
 
 
 def cpu_estimate(trials: Sequence[TrialResult]) -> Estimate | None:
@@ -249,7 +268,7 @@ def cpu_estimate(trials: Sequence[TrialResult]) -> Estimate | None:
     As in the tables, it is all CPU time over all messages of all rounds; replicates draw rounds. None with fewer than
     two rounds.
     """
-    rounds = cpu_rounds_ns(trials)
+    rounds = _cpu_rounds_ns(trials)
     if len(rounds) < 2:
         return None
     generator, readers = _cell_generator(trials[0], "cpu"), trials[0].spec.readers
@@ -257,8 +276,8 @@ def cpu_estimate(trials: Sequence[TrialResult]) -> Estimate | None:
     picks = generator.integers(len(parts), size=(REPLICATES, len(parts)))
     value = float(_cpu_ns(parts.sum(axis=0), readers))
     deviations = np.log(_cpu_ns(parts[picks].sum(axis=1), readers)) - np.log(value)
-    log_variance = float(np.var(np.log(rounds), ddof=1)) / len(rounds)
-    return Estimate(value, deviations, log_variance, len(rounds) - 1.0, len(rounds))
+    log_variance = float(np.var(np.log(list(rounds.values())), ddof=1)) / len(rounds)
+    return Estimate(value, deviations, log_variance, len(rounds) - 1.0, len(rounds), _logs(rounds))
 
 
 def waiting_core_ratio(trials: Sequence[TrialResult]) -> float | None:

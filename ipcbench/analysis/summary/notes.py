@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
-from ipcbench.results.model import TrialResult, placement_differs
-from ipcbench.stats.estimates import MIN_ROUNDS
+from ipcbench.results.model import Floor, TrialResult, placement_differs
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_significant
 
 _MAX_REASON = 300
 _MAX_DETAILS = 3
+
+_MAX_HARNESS_RATIO = 0.05
+"""If the harness's loops are a larger share of the time per message than this, the cell says so."""
 
 PLACEMENT_NOTE = "some trials were taken with cores near to each other and some with cores far apart"
 
@@ -31,14 +34,16 @@ def failure_reason(trials: Sequence[TrialResult]) -> str:
     return "; ".join(f"{text} ({count} trials)" if count > 1 else text for text, count in reasons.items())
 
 
-def cell_notes(trials: Sequence[TrialResult], unreadable_count: int) -> tuple[str, ...]:
+def cell_notes(trials: Sequence[TrialResult], unreadable_count: int, floor: Floor | None = None) -> tuple[str, ...]:
     """Return the notes of a cell that has figures, the most serious first.
 
     Args:
         trials: all trials of the cell, including failed ones.
         unreadable_count: trials whose samples are missing or unusable.
+        floor: of the run; None leaves out the share of the harness.
     """
-    return tuple(_notes(trials, [trial for trial in trials if is_sound(trial)], unreadable_count))
+    sound = [trial for trial in trials if is_sound(trial)]
+    return (*_notes(trials, sound, unreadable_count), *_harness_share(sound, floor))
 
 
 def stamped_count(trials: Sequence[TrialResult], kind: str) -> int:
@@ -59,6 +64,13 @@ def placement_ns(trials: Sequence[TrialResult]) -> list[float]:
             values = [probe for probe in (conditions.probe_before_ns, conditions.probe_after_ns) if probe]
             probes += [fmean(values)] if values else []
     return probes
+
+
+def others_cpu_ratio(trials: Sequence[TrialResult]) -> float | None:
+    """Return the share of the CPU time that other processes took, median over the trials; None if unknown."""
+    conditions = [trial.conditions for trial in trials if trial.conditions is not None]
+    ratios = [each.others_cpu_ratio for each in conditions if each.others_cpu_ratio is not None]
+    return median(ratios) if ratios else None
 
 
 def printable(text: str) -> str:
@@ -84,7 +96,7 @@ def _notes(trials: Sequence[TrialResult], sound: Sequence[TrialResult], unreadab
         yield f"the samples of {unreadable_count} trials are missing or unusable"
     yield from _stamps(sound)
     rounds = len({trial.spec.round_index for trial in sound})
-    if rounds < MIN_ROUNDS:
+    if rounds < MIN_CLAIM_ROUNDS:
         yield f"only {rounds} round{'s' * (rounds != 1)}: how rounds differ is hardly known"
     probes = placement_ns(sound)
     if probes and placement_differs(probes):
@@ -125,3 +137,19 @@ def _share_seen(trials: Sequence[TrialResult]) -> Iterator[str]:
     if received and skipped:
         share = 100 * received / (received + skipped)
         yield f"readers saw {format_significant(share)} % of the values; the others were overwritten"
+
+
+def _harness_share(trials: Sequence[TrialResult], floor: Floor | None) -> Iterator[str]:
+    """Yield the share of the harness's slower loop in the time per message while saturated, if it is large."""
+    if floor is None or floor.saturated_writer_ns is None or floor.saturated_reader_ns is None:
+        return
+    in_runs_ns = max(floor.saturated_writer_ns, floor.saturated_reader_ns)
+    each_ns = max(floor.writer_ns, floor.reader_ns)
+    shares = [
+        (in_runs_ns if trial.writer.stamp_stride > 1 else each_ns) * trial.throughput_per_s / 1e9
+        for trial in trials
+        if trial.throughput_per_s is not None and trial.writer is not None
+    ]
+    if shares and median(shares) > _MAX_HARNESS_RATIO:
+        share = format_significant(100 * median(shares))
+        yield f"saturated: the harness itself is {share} % of the time per message"

@@ -28,8 +28,9 @@ from ipcbench.errors import StoreError
 from ipcbench.results.model import Floor, RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import Mode
-from ipcbench.stats.decisions import rank_groups
-from ipcbench.stats.estimates import MIN_ROUNDS, Estimate, Interval, noise_floor_ratio, paired_noise_floor_ratio, ratio
+from ipcbench.stats.decisions import prior_of, rank_groups, rank_level, rounds_to_decide
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, noise_ratio, ratio
+from ipcbench.stats.prior import VariancePrior
 from ipcbench.stats.student import student_975
 
 _METRICS: dict[Mode, Metric] = {"paced": "latency", "pingpong": "round trip", "saturate": "throughput"}
@@ -56,12 +57,15 @@ def summarise(run: Run) -> Summary:
         setting: [_cell(run, name, trials) for name, trials in by_backend.items()]
         for setting, by_backend in sorted(groups.items())
     }
-    noise = _noise([[cell.figures for cell in group] for group in cells.values()])
+    times = {metric: [list(_times(group, metric).values()) for group in cells.values()] for metric in get_args(Metric)}
+    noise = {metric: noise_ratio(by_setting) for metric, by_setting in times.items()}
+    priors = {metric: prior for metric, by_setting in times.items() if (prior := prior_of(by_setting)) is not None}
     probes = placement_ns(run.trials)
     return Summary(
         info=run.info,
-        settings=tuple(_summarise_setting(run, setting, group, noise) for setting, group in cells.items()),
-        noise_ratios=noise,
+        settings=tuple(_summarise_setting(run, setting, group, priors) for setting, group in cells.items()),
+        noise_ratios={metric: share for metric, share in noise.items() if share is not None},
+        priors=priors,
         controls=controls(run),
         placement_ns=(min(probes), max(probes)) if probes else None,
         problems=run.problems + _absent_sizes(run, list(cells)),
@@ -77,7 +81,7 @@ def controls(run: Run) -> tuple[Control, ...]:
         if single is not None and is_sound(twin) and (first := single.main_figure) and (second := twin.main_figure):
             key = _METRICS[twin.spec.mode], twin.spec.backend, twin.spec.payload_bytes
             logs.setdefault(key, []).append(math.log(second / first))
-    return tuple(Control(*key, _mean_ratio(ratios)) for key, ratios in logs.items() if len(ratios) >= MIN_ROUNDS)
+    return tuple(Control(*key, _mean_ratio(ratios)) for key, ratios in logs.items() if len(ratios) >= MIN_CLAIM_ROUNDS)
 
 
 def _mean_ratio(logs: Sequence[float]) -> Interval:
@@ -85,18 +89,6 @@ def _mean_ratio(logs: Sequence[float]) -> Interval:
     half = student_975(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
     low, middle, high = (math.exp(fmean(logs) + shift) for shift in (-half, 0.0, half))
     return Interval(low, middle, high)
-
-
-def _noise(settings: Sequence[Sequence[CellFigures]]) -> dict[Metric, float]:
-    figures = [cell for setting in settings for cell in setting]
-    latencies = [[cell.latency_p50 for cell in setting if cell.latency_p50 is not None] for setting in settings]
-    paired = paired_noise_floor_ratio(latencies)
-    ratios: dict[Metric, float | None] = {
-        "latency": noise_floor_ratio([cell.latency_rounds_ns for cell in figures]) if paired is None else paired,
-        "round trip": noise_floor_ratio([cell.round_trip_rounds_ns for cell in figures]),
-        "throughput": noise_floor_ratio([cell.throughput_rounds_per_s for cell in figures]),
-    }
-    return {metric: ratio for metric, ratio in ratios.items() if ratio is not None}
 
 
 def _cell(run: Run, backend: str, trials: Sequence[TrialResult]) -> _Cell:
@@ -114,18 +106,21 @@ def _absent_sizes(run: Run, settings: Sequence[Setting]) -> tuple[str, ...]:
 
 
 def _summarise_setting(
-    run: Run, setting: Setting, cells: Sequence[_Cell], noise: Mapping[Metric, float]
+    run: Run, setting: Setting, cells: Sequence[_Cell], priors: Mapping[Metric, VariancePrior]
 ) -> SettingSummary:
     times = {metric: _times(cells, metric) for metric in get_args(Metric)}
-    ranks = {metric: _ranks(estimates, noise.get(metric, 0.0)) for metric, estimates in times.items()}
+    ranks = {metric: _ranks(estimates, priors.get(metric)) for metric, estimates in times.items()}
     metric: Metric | None = next((name for name, estimates in times.items() if estimates), None)
     main = times[metric] if metric else {}
-    ratios = _ratios_to_best(main)
+    prior = priors.get(metric) if metric else None
+    ratios = _ratios_to_best(main, prior)
+    missing = _missing_rounds(main, prior)
     rows = [
         replace(
             _summarise_cell(run, setting, cell),
             rank=ranks[metric].get(cell.backend) if metric else None,
             ratio=ratios.get(cell.backend),
+            rounds_to_decide=missing.get(cell.backend),
             round_trip_rank=ranks["round trip"].get(cell.backend),
             throughput_rank=ranks["throughput"].get(cell.backend),
         )
@@ -133,7 +128,17 @@ def _summarise_setting(
     ]
     rows += [CellSummary(setting, name, "skipped", reason) for name, reason in _left_out(run.info, cells).items()]
     rows.sort(key=lambda row: _order(row, main))
-    return SettingSummary(setting, metric, _offered_rate(setting, cells), tuple(rows))
+    absent = {name: why for name, found in times.items() if not found and (why := _why_absent(cells, name))}
+    return SettingSummary(setting, metric, _offered_rate(setting, cells), tuple(rows), absent)
+
+
+def _why_absent(cells: Sequence[_Cell], metric: Metric) -> str:
+    """Return why no cell can be ranked by a metric; empty if it was not tried."""
+    trials = [trial for cell in cells for trial in cell.trials if _METRICS[trial.spec.mode] == metric]
+    reasons = [failure_reason([trial]) for trial in trials if not is_sound(trial)]
+    if reasons and len(reasons) == len(trials):
+        return f"all {len(trials)} {trials[0].spec.mode} trials failed; the first: {reasons[0]}"
+    return "too few samples" if trials else ""
 
 
 def _times(cells: Sequence[_Cell], metric: Metric) -> dict[str, Estimate]:
@@ -141,15 +146,30 @@ def _times(cells: Sequence[_Cell], metric: Metric) -> dict[str, Estimate]:
     return {cell.backend: time for cell in cells if (time := time_of(cell.figures, metric)) is not None}
 
 
-def _ranks(times: Mapping[str, Estimate], noise_ratio: float) -> dict[str, int]:
-    return dict(zip(times, rank_groups(list(times.values()), noise_ratio), strict=True))
+def _ranks(times: Mapping[str, Estimate], prior: VariancePrior | None) -> dict[str, int]:
+    return dict(zip(times, rank_groups(list(times.values()), prior), strict=True))
 
 
-def _ratios_to_best(times: Mapping[str, Estimate]) -> dict[str, Interval]:
+def _ratios_to_best(times: Mapping[str, Estimate], prior: VariancePrior | None) -> dict[str, Interval]:
     if not times:
         return {}
     best = min(times, key=lambda name: times[name].value)
-    return {name: Interval(1.0, 1.0, 1.0) if name == best else ratio(time, times[best]) for name, time in times.items()}
+    level = rank_level(len(times))
+    return {
+        name: Interval(1.0, 1.0, 1.0) if name == best else ratio(time, times[best], prior, level)
+        for name, time in times.items()
+    }
+
+
+def _missing_rounds(times: Mapping[str, Estimate], prior: VariancePrior | None) -> dict[str, int | None]:
+    """Return backend → how many more rounds would tell it from the best; the best itself is left out."""
+    best = min(times.values(), key=lambda time: time.value, default=None)
+    level = rank_level(len(times))
+    return {
+        name: rounds_to_decide(time, best, prior, level)
+        for name, time in times.items()
+        if best is not None and time is not best
+    }
 
 
 def _order(row: CellSummary, times: Mapping[str, Estimate]) -> tuple[float, float, str]:
@@ -192,7 +212,8 @@ def _summarise_cell(run: Run, setting: Setting, cell: _Cell) -> CellSummary:
     if not cell.sound:
         return summary
     summary = replace(
-        _with_figures(summary, cell.figures), notes=cell_notes(cell.trials, cell.figures.unreadable_count)
+        _with_figures(summary, cell.figures),
+        notes=cell_notes(cell.trials, cell.figures.unreadable_count, run.info.floor),
     )
     return summary if run.info.floor is None else _with_floor(summary, run.info.floor)
 

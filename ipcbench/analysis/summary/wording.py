@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary
-from ipcbench.analysis.summary.notes import stamped_count
+from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary, cells_of
+from ipcbench.analysis.summary.notes import others_cpu_ratio, stamped_count
 from ipcbench.render.table import NOT_MEASURED
-from ipcbench.stats.decisions import MIN_DIFFERENCE_RATIO
-from ipcbench.stats.estimates import Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 _MIN_BOUND, _MAX_BOUND = 0.01, 99.0
+_MIN_OTHERS_RATIO = 0.05
+"""Less CPU time of other processes than this is not worth a word: any system has some."""
 
 _METRIC_WORDS: Mapping[Metric, str] = {
     "latency": "one-way latency",
@@ -84,8 +85,11 @@ def ratio_words(ratio: Interval) -> str:
 def verdict_words(ranking: SettingSummary) -> str:
     """Return in one line what may be concluded at this setting, and nothing more."""
     ranked = [cell for cell in ranking.cells if cell.rank is not None]
-    if not ranked or ranking.ranked_by is None:
+    absent = "".join(f" No {_CONTROL_WORDS[metric]}: {why}." for metric, why in ranking.absent.items())
+    if all(cell.status != "ok" for cell in ranking.cells):
         return "No verdict: nothing was measured."
+    if not ranked or ranking.ranked_by is None:
+        return f"No verdict: no figure can be ranked.{absent}"
     what = _METRIC_WORDS[ranking.ranked_by]
     best = [cell for cell in ranked if cell.rank == 1]
     figures = joined([_main_figure(cell, ranking.ranked_by) for cell in best])
@@ -95,11 +99,20 @@ def verdict_words(ranking: SettingSummary) -> str:
         text = f"{best[0].backend} has the lowest {what}: {figures}"
     else:
         names = joined([cell.backend for cell in best])
-        text = f"No clear difference in {what} between {names}: {figures}"
+        text = f"No clear difference in {what} between {names}: {figures}{_more_rounds(best)}"
     following = ranked[len(best)] if len(best) < len(ranked) else None
     if following is not None and following.ratio is not None:
         text += f"; next is {following.backend}, {ratio_words(following.ratio)} times as slow"
-    return f"{text}.{_other_words(ranking)}{_caveats(ranking)}"
+    return f"{text}.{_other_words(ranking)}{absent}{_caveats(ranking)}"
+
+
+def _more_rounds(tied: Sequence[CellSummary]) -> str:
+    """Return how many more rounds would probably tell cells apart; empty if that is unknown, or too many."""
+    fewest = min(cell.rounds_count for cell in tied)
+    if fewest < MIN_CLAIM_ROUNDS:
+        return f"; {plural(fewest, 'round is', 'rounds are')} too few to tell: it takes {MIN_CLAIM_ROUNDS}"
+    needed = [cell.rounds_to_decide for cell in tied if cell.rounds_to_decide]
+    return f"; about {plural(max(needed), 'more round', 'more rounds')} would probably decide" if needed else ""
 
 
 def _main_figure(cell: CellSummary, metric: Metric) -> str:
@@ -171,7 +184,13 @@ def _header(summary: Summary) -> Iterator[str]:
     yield f"machine: {_machine_words(summary)}"
     if info.floor is not None:
         writer, reader = format_duration_ns(info.floor.writer_ns), format_duration_ns(info.floor.reader_ns)
-        yield f"harness floor: {writer} writer and {reader} reader per message; it is part of every figure"
+        saturated = ""
+        if info.floor.saturated_writer_ns is not None and info.floor.saturated_reader_ns is not None:
+            saturated = (
+                f" ({format_duration_ns(info.floor.saturated_writer_ns)} and "
+                f"{format_duration_ns(info.floor.saturated_reader_ns)} while saturated)"
+            )
+        yield f"harness floor: {writer} writer and {reader} reader per message{saturated}; it is part of every figure"
         if info.floor.wakeup_ns is not None:
             yield f"wake-up floor: {format_duration_ns(info.floor.wakeup_ns)} to wake a process that sleeps on a pipe"
     settings = [ranking.setting for ranking in summary.settings]
@@ -217,6 +236,10 @@ def _load_words(summary: Summary, readers: int) -> str:
             ": oversubscribed; they take turns, so latencies include time spent waiting for a core, and more cores may "
             "change the ranks"
         )
+    rankings = [ranking for ranking in summary.settings if ranking.setting.readers == readers]
+    others = others_cpu_ratio([trial for cell in cells_of(rankings) for trial in cell.trials])
+    if others is not None and others >= _MIN_OTHERS_RATIO:
+        text += f"; other processes took {others:.0%} of the CPU time".replace("%", " %")
     return text
 
 
@@ -235,10 +258,9 @@ def _control_words(controls: Sequence[Control]) -> Iterator[str]:
 
 def _noise_words(summary: Summary) -> str:
     if not summary.noise_ratios:
-        return "noise: unknown, it takes two rounds of a cell; differences are judged by their intervals alone"
+        return "noise: unknown, it takes two backends and two rounds"
     metric, noise = next(iter(summary.noise_ratios.items()))
-    least = max(noise, MIN_DIFFERENCE_RATIO)
     return (
-        f"noise: a cell measured twice differs by {format_significant(100 * noise)} % in {_METRIC_WORDS[metric]}; "
-        f"no difference below {format_significant(100 * least)} % is called one"
+        f"noise: two equal cells would differ by about {format_significant(100 * noise, 2)} % in "
+        f"{_METRIC_WORDS[metric]} (one standard deviation)"
     )

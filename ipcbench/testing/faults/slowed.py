@@ -1,8 +1,9 @@
 """Backends slower than another one by a known share: `ipcbench.testing.faults.slowed:shm_10` is shm, 10 % slower.
 
-Each message of the measured window is held back until its one-way latency, counted from the intended send time that it
-carries, has been multiplied by 1.5 · (1 + share). `shm_0` and `shm_0_again` are both shm in the same wrapper: whatever
-differs between them is noise.
+Each message of the measured window is held back until the time that it took, counted from its intended send time or,
+if that is later, from the end of the read before, has been multiplied by 1.5 · (1 + share). One-way latencies, round
+trips and the time per message of a saturated reader grow by that share. `shm_0` and `shm_0_again` are both shm in the
+same wrapper: whatever differs between them is noise.
 
 The factor of 1.5 is common to all, because waiting has effects of its own: a core that stays busy for a few µs longer
 sleeps less deeply, so the next message wakes it sooner. Without it, a slow-down of 5 % slowed nothing down.
@@ -45,13 +46,16 @@ def slowed(backend: str, percent: int) -> type[Backend]:
     class SlowedReader(ReaderWrapper):
         """Holds each message of the window back."""
 
+        _until_ns = 0
+
         def read(self, timeout_s: float | None = None) -> memoryview:
             view = self.inner.read(timeout_s)
             now = now_ns()
             _, intended, _, flags = unpack_stamp(view)
             if flags == Phase.MEASURE:
-                until = now + min(_MOST_NS, int((_BALLAST * (1.0 + share) - 1.0) * (now - intended)))
-                while now_ns() < until:
+                took_ns = now - max(intended, self._until_ns)
+                self._until_ns = now + min(_MOST_NS, int((_BALLAST * (1.0 + share) - 1.0) * took_ns))
+                while now_ns() < self._until_ns:
                     continue
             return view
 

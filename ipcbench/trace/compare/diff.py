@@ -107,7 +107,7 @@ def _change(figure: str, methods: tuple[Method, Method], a: Estimate | None, b: 
         why = f"too few calls: {figure} takes {least:,} recorded in each"
         return Change(figure, shown[0], shown[1], None, "not comparable", why)
     times = ratio(b, a)
-    return Change(figure, shown[0], shown[1], times, compare(times, 0.0))
+    return Change(figure, shown[0], shown[1], times, compare(times))
 
 
 def _estimates(method: Method, generator: np.random.Generator) -> dict[str, Estimate]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned, bullets, escape, markdown_table, shortened, wrapped
-from ipcbench.stats.decisions import LEAST_RATIO, MIN_DIFFERENCE_RATIO
+from ipcbench.stats.decisions import LEAST_RATIO
 from ipcbench.stats.estimates import Interval
 from ipcbench.trace.compare.diff import Change, Diff, MethodDiff, Verdict, worst_first
 from ipcbench.util.units import format_duration_ns, format_significant
@@ -16,8 +16,7 @@ _HEADS = ("method", "calls A", "calls B", "figure", "A", "B", "B / A [95 %]", "v
 _MAX_NAME_CELLS = 40
 _DECIDED = (
     "slower and faster: all of the 95 % interval of B / A is more than "
-    f"{format_significant(100 * LEAST_RATIO, 1)} % from 1, and the difference is more than "
-    f"{format_significant(100 * MIN_DIFFERENCE_RATIO, 1)} %. Intervals are 95 % each, from a bootstrap of blocks "
+    f"{format_significant(100 * LEAST_RATIO, 1)} % from 1. Intervals are 95 % each, from a bootstrap of blocks "
     "of time within these two traces: of 20 equal figures, up to one is called different. They do not cover how "
     "one run of the application differs from the next."
 )
