@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
 from typing import Literal
 
 from ipcbench.stats.estimates import (
@@ -25,6 +27,8 @@ LEAST_RATIO = 0.01
 """No difference is claimed if it may be smaller than this: the placement of code and data in memory can cause as much
 (Mytkowicz et al. 2009)."""
 _MOST_ROUNDS = 100
+_POWER_80 = 0.84  # the 80 % point of a normal distribution
+_MIN_ROUNDS_WITHOUT_FLOOR = 8
 
 
 def compare(times: Interval) -> Verdict:
@@ -46,7 +50,7 @@ def verdict(time: Estimate, other: Estimate, prior: VariancePrior | None = None,
 
 
 def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None, level: float = LEVEL) -> int | None:
-    """Return how many more rounds would probably tell two times apart, if they differ as much as they seem to.
+    """Return how many more rounds would tell two times apart, four times of five, if they differ as it seems.
 
     Returns:
         0 if they are told apart already; None if they seem to differ by less than `LEAST_RATIO`, if it would take more
@@ -55,11 +59,13 @@ def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None
     paired = paired_difference(time, best)
     if paired is None:
         return None
+    if verdict(time, best, prior, level) != "no clear difference":
+        return 0
     expected = paired.moderated(prior)
     effect = abs(expected.mean) - math.log1p(LEAST_RATIO)
-    for count in range(max(MIN_CLAIM_ROUNDS, paired.rounds_count), _MOST_ROUNDS + 1):
+    for count in range(max(MIN_CLAIM_ROUNDS, paired.rounds_count + 1), _MOST_ROUNDS + 1):
         later = expected.after(count)
-        if student_critical(level, later.degrees) * later.error < effect:
+        if (student_critical(level, later.degrees) + _POWER_80) * later.error < effect:
             return count - paired.rounds_count
     return None
 
@@ -71,6 +77,18 @@ def prior_of(settings: Sequence[Sequence[Estimate]]) -> VariancePrior | None:
         settings: per setting, the times of its cells by one metric. Each is compared with the shortest of its setting.
     """
     return variance_prior([(each.round_variance, each.degrees) for times in settings for each in _with_best(times)])
+
+
+def table_prior(times: Sequence[Estimate], prior: VariancePrior | None) -> VariancePrior | None:
+    """Return the prior for the comparisons of one table: after few rounds, with the median of their variances as floor.
+
+    Among several cells whose rounds are of two kinds, some two will show the same kinds by chance, and the best is
+    chosen from them.
+    """
+    pairs = _with_best(times)
+    if prior is None or len(pairs) < 2 or min(pair.rounds_count for pair in pairs) >= _MIN_ROUNDS_WITHOUT_FLOOR:
+        return prior
+    return replace(prior, floor=median(pair.round_variance for pair in pairs))
 
 
 def _with_best(times: Sequence[Estimate]) -> list[PairedDifference]:
@@ -118,6 +136,7 @@ def rank_groups(times: Sequence[Estimate], prior: VariancePrior | None = None) -
     ranks = [0] * len(times)
     level = rank_level(len(times))
     leaders: list[int] = []
+    prior = table_prior(times, prior)
     for position, index in enumerate(sorted(range(len(times)), key=lambda i: times[i].value)):
         equal = (leader for leader in leaders if verdict(times[index], times[leader], prior, level) != "slower")
         leader = next(equal, None)

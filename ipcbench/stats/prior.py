@@ -25,16 +25,20 @@ class VariancePrior:
     """How many degrees of freedom that is worth: 0 if the comparisons differ too much to tell about one another."""
     most_degrees: float
     """Degrees of freedom of all comparisons together; no moderated variance has more."""
+    floor: float = 0.0
+    """The least variance of a comparison in one table after few rounds: the median of the table's."""
 
     def moderate(self, own_variance: float, own_degrees: float) -> tuple[float, float]:
         """Return the variance of one comparison in the light of the others, and its degrees of freedom.
 
-        It is never less than the comparison's own, which keeps the level where one of them has rounds of two kinds
-        and the others do not; see docs/method.md.
+        It is never less than the comparison's own, with its own degrees of freedom, which keeps the level where one of
+        them has rounds of two kinds and the others do not; nor less than the floor. See docs/method.md.
         """
-        degrees = min(own_degrees + self.degrees, self.most_degrees)
+        degrees = max(own_degrees, min(own_degrees + self.degrees, self.most_degrees))
         both = (self.degrees * self.variance + own_degrees * own_variance) / (self.degrees + own_degrees)
-        return max(own_variance, both), max(own_degrees, degrees)
+        if self.degrees < own_degrees:  # the comparisons tell less about one another than each about itself
+            return max(own_variance, both, self.floor), own_degrees
+        return max(own_variance, both), degrees
 
 
 def variance_prior(variances: Sequence[tuple[float, float]]) -> VariancePrior | None:

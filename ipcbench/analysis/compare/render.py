@@ -47,7 +47,8 @@ _SECTIONS: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
 _DECIDED = (
     "slower and faster: all of the 95 % interval of B / A is more than "
     f"{format_significant(100 * LEAST_RATIO, 1)} % from 1, and the p-value, adjusted "
-    "by Holm's method for all figures tested, is below 5 %. For a throughput, B / A below 1 is slower."
+    "by Holm's method for all figures tested, is below 5 %. With fewer than three rounds nothing is claimed. For a "
+    "throughput, B / A below 1 is slower."
 )
 
 

@@ -27,7 +27,7 @@ from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import interval_words, joined, plural
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
-from ipcbench.stats.decisions import rank_groups, rank_level, verdict
+from ipcbench.stats.decisions import rank_groups, rank_level, table_prior, verdict
 from ipcbench.stats.estimates import Interval, ratio
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
@@ -312,9 +312,9 @@ def _candidate(shortlist: _Shortlist, evidence: Evidence, chosen: Evidence, rank
     case = shortlist.case
     slower = Interval(1.0, 1.0, 1.0)
     if evidence is not chosen:
-        level = rank_level(sum(case.measure in other.times for other in shortlist.evidence))
-        times = evidence.times[case.measure], chosen.times[case.measure]
-        slower = ratio(*times, case.prior(case.measure), level)
+        known = [other.times[case.measure] for other in shortlist.evidence if case.measure in other.times]
+        prior = table_prior(known, case.prior(case.measure))
+        slower = ratio(evidence.times[case.measure], chosen.times[case.measure], prior, rank_level(len(known)))
     cores = case.run.info.machine.get("usable_cores")
     reasons = doubts(evidence, case.question, shortlist.offered_per_s, shortlist.between, cores)
     return Candidate(evidence.backend, rank, slower, evidence.expected, reasons, evidence.trial_ids)

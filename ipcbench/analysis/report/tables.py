@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipcbench.analysis.findings import Finding, explain
-from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary
+from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.crossover import lead_changes, leaders
 from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.figures import scaled
@@ -25,7 +25,7 @@ from ipcbench.analysis.summary.wording import (
 )
 from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
 from ipcbench.results.store import Run
-from ipcbench.stats.estimates import Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
 
@@ -97,8 +97,9 @@ _LEGEND = {
     "in it. p99 is n/a with fewer than 1,000 samples; an interval instead of a figure is its 95 % interval, where that "
     "spans more than a factor of two.",
     "ratio": "× best: how many times as slow as the best, round by round, which may differ a little from the quotient "
-    "of the medians. All intervals of the column hold together at 95 %, and decide the ranks: a cell shares rank 1 "
-    "(1=) if its interval comes to within 1 % of 1, or if there are fewer than three rounds.",
+    "of the medians. All intervals of the column hold together at 95 %. A cell shares rank 1 (1=) exactly if its "
+    "interval comes to within 1 % of 1, or if there are fewer than three rounds; later ranks are decided in the same "
+    "way against the first cell of the rank before.",
     "floor": "× floor: one-way p50 as a multiple of what the harness itself costs (its two loops over a transport "
     "that does nothing).",
     "round trip": "trip: round trip, from a send to the last reader's reply; the next follows at once, so all stays "
@@ -249,6 +250,8 @@ def _matrix(
 
 
 def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
+    if max((cell.rounds_count for cell in cells_of(family)), default=0) < MIN_CLAIM_ROUNDS:
+        return f"Fewer than {MIN_CLAIM_ROUNDS} rounds: too few to tell which is ahead at which size."
     always = frozenset.intersection(*(first for result in family if (first := leaders(result, metric))))
     if always:
         verb = "has" if len(always) == 1 else "have"

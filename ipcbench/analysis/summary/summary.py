@@ -28,7 +28,7 @@ from ipcbench.errors import StoreError
 from ipcbench.results.model import Floor, RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import Mode
-from ipcbench.stats.decisions import prior_of, rank_groups, rank_level, rounds_to_decide
+from ipcbench.stats.decisions import prior_of, rank_groups, rank_level, rounds_to_decide, table_prior
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, noise_ratio, ratio
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.stats.student import student_975
@@ -112,7 +112,7 @@ def _summarise_setting(
     ranks = {metric: _ranks(estimates, priors.get(metric)) for metric, estimates in times.items()}
     metric: Metric | None = next((name for name, estimates in times.items() if estimates), None)
     main = times[metric] if metric else {}
-    prior = priors.get(metric) if metric else None
+    prior = table_prior(list(main.values()), priors.get(metric)) if metric else None
     ratios = _ratios_to_best(main, prior)
     missing = _missing_rounds(main, prior)
     rows = [
