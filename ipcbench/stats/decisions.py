@@ -129,16 +129,17 @@ def rank_level(times_count: int) -> float:
 def rank_groups(times: Sequence[Estimate], prior: VariancePrior | None = None) -> tuple[int, ...]:
     """Return the rank of each time, from 1 for the shortest; times that cannot be told apart share a rank (1, 1, 3).
 
-    In ascending order, a time shares the rank of the first leader than which it is not clearly slower, by `verdict` at
-    `rank_level`; if it is slower than all of them, it leads a new rank. So a time has rank 1 exactly if it cannot be
-    told from the shortest, even where one between them can.
+    In ascending order, a time has rank 1 if it is not clearly slower than the shortest, by `verdict` at `rank_level`,
+    even where one between them is; else it shares the latest rank if it is not clearly slower than the time that opened
+    it; else it opens a new rank.
     """
     ranks = [0] * len(times)
     level = rank_level(len(times))
     leaders: list[int] = []
     prior = table_prior(times, prior)
     for position, index in enumerate(sorted(range(len(times)), key=lambda i: times[i].value)):
-        equal = (leader for leader in leaders if verdict(times[index], times[leader], prior, level) != "slower")
+        nearest = dict.fromkeys((*leaders[:1], *leaders[-1:]))
+        equal = (leader for leader in nearest if verdict(times[index], times[leader], prior, level) != "slower")
         leader = next(equal, None)
         if leader is None:
             leaders.append(index)

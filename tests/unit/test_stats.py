@@ -260,6 +260,15 @@ def test_ranks_do_not_chain() -> None:
     assert rank_groups(times) == (1, 1, 3)
 
 
+def test_a_wide_interval_shares_the_latest_rank_and_does_not_go_back() -> None:
+    def ranks(half_log: float) -> tuple[int, ...]:
+        spreads = ((10.0, 0.02), (13.0, 0.02), (16.0, 0.02), (17.0, half_log))
+        return rank_groups([replace(fixed(*spread), rounds_count=10) for spread in spreads])
+
+    assert ranks(0.2) == (1, 2, 3, 3), "it cannot be told from the second either"
+    assert ranks(0.9) == (1, 2, 3, 1)
+
+
 def test_ranks_of_many_hold_together() -> None:
     """What tells two cells apart is not enough where it is one of many comparisons."""
     two = [fixed(10.0, 0.1), fixed(13.0, 0.1)]
