@@ -31,8 +31,9 @@ class VariancePrior:
     def moderate(self, own_variance: float, own_degrees: float) -> tuple[float, float]:
         """Return the variance of one comparison in the light of the others, and its degrees of freedom.
 
-        It is never less than the comparison's own, with its own degrees of freedom, which keeps the level where one of
-        them has rounds of two kinds and the others do not; nor less than the floor. See docs/method.md.
+        It is never less than the comparison's own, which keeps the level where one of them has rounds of two kinds and
+        the others do not. Where the variances have little to do with one another, it is not less than the floor either,
+        and has the comparison's own degrees of freedom. See docs/method.md.
         """
         degrees = max(own_degrees, min(own_degrees + self.degrees, self.most_degrees))
         both = (self.degrees * self.variance + own_degrees * own_variance) / (self.degrees + own_degrees)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ipcbench.stats.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
 from ipcbench.stats.decisions import compare, rank_groups, verdict
-from ipcbench.stats.estimates import Estimate, Interval, quantile, ratio, satterthwaite
+from ipcbench.stats.estimates import Estimate, Interval, quantile, ratio, satterthwaite, weighted_quantile
 from ipcbench.stats.prior import variance_prior
 from ipcbench.stats.student import student_975, student_critical, student_p_value
 
@@ -63,9 +63,11 @@ def test_a_percentile_needs_ten_samples_beyond_it(count: int, probability: float
     assert (quantile(np.arange(count), probability) is not None) is given_
 
 
-def test_a_quantile_is_linear_between_order_statistics() -> None:
+def test_a_quantile_is_linear_between_order_statistics_or_the_middles_of_weights() -> None:
     assert quantile(np.arange(1, 101), 0.5) == 50.5
     assert quantile([], 0.5) is None
+    assert weighted_quantile(np.arange(1.0, 101.0), np.ones(100), 0.5) == 50.5
+    assert weighted_quantile(np.array([3.0, 1.0]), np.array([1.0, 3.0]), 0.5) == 1.5
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,11 @@ class CellFigures:
     latency_p50: Estimate | None
     """One-way latency, ns: all samples of all readers and rounds of the paced trials."""
     latency_p99: Estimate | None
-    latency_rounds_ns: tuple[float, ...]
-    """The median of each round."""
     samples_count: int
     """Number of latencies; of round trips if only those were measured."""
     round_trip_p50: Estimate | None
     """From a send to the last reader's reply, ns: all samples of all rounds of the pingpong trials."""
     round_trip_p99: Estimate | None
-    round_trip_rounds_ns: tuple[float, ...]
     throughput: Estimate | None
     """Messages per second that every reader got: median of the rounds of the saturate trials. None if there is only one
     round and it has no samples."""
@@ -113,11 +110,9 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
     return CellFigures(
         latency_p50=p50,
         latency_p99=p99,
-        latency_rounds_ns=_medians(rounds),
         samples_count=sum(samples.values.size for _, samples in rounds or trips),
         round_trip_p50=trip_p50,
         round_trip_p99=trip_p99,
-        round_trip_rounds_ns=_medians(trips),
         throughput=_throughput(run, saturate, rates),
         throughput_rounds_per_s=tuple(rates.values()),
         read_p50_ns=_median(reader.call.p50_ns for reader in readers if reader.call is not None),
@@ -141,10 +136,6 @@ def _median(values: Iterable[float]) -> float | None:
 def _cpu_per_message_ns(endpoints: Sequence[EndpointResult]) -> float | None:
     messages = sum(endpoint.messages_count for endpoint in endpoints)
     return sum(map(_cpu_s, endpoints)) * 1e9 / messages if messages else None
-
-
-def _medians(rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> tuple[float, ...]:
-    return tuple(float(np.median(samples.values)) for _, samples in rounds)
 
 
 def _log_figures(run: Run, rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> Iterator[tuple[str, FloatArray]]:
