@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 from ipcbench.errors import ConfigError
@@ -101,6 +101,10 @@ PINGPONG_WINDOW_RATIO = 0.6
 """Share of `window_s` for round trips, which follow one another without pauses."""
 
 AUTO_PACED_MESSAGES = 150
+TAIL_MESSAGES = 400
+"""Of a window in one piece for the tail: enough that a stall of 50 ms fits into it with what came before."""
+TAIL_EVERY = 2
+"""Where paced trials take turns, every second round has such windows, too; the first round has."""
 _AUTO_PACED_MAX_S = 0.4
 
 TURN_S = 0.015
@@ -142,10 +146,13 @@ class TrialSpec:
     """Whether this is the second measurement of a cell in its round, see `SweepSpec.control`."""
     turns: int = 1
     """Number of parts in which the window is measured, alternating with the other backends' parts of the round."""
+    tail: bool = False
+    """Whether this is a second paced trial of the cell in its round: a window in one piece, for the tail. Turns would
+    cut a stall off at their ends."""
 
     @property
-    def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool]:
-        """What rounds replicate: backend, payload, size, codec, delivery, mode, rate, readers, twin."""
+    def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool, bool]:
+        """What rounds replicate: backend, payload, size, codec, delivery, mode, rate, readers, twin, tail."""
         return (
             self.backend,
             self.payload,
@@ -156,6 +163,7 @@ class TrialSpec:
             self.rate_per_s,
             self.readers,
             self.twin,
+            self.tail,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -187,7 +195,8 @@ class SweepSpec:
     modes: tuple[Mode, ...] = ("paced", "pingpong", "saturate")
     rate_per_s: float | None = None
     """Offered rate of paced trials; None chooses by size, see `AUTO_RATE_PER_S`."""
-    rounds: int = 5
+    rounds: int = 20
+    """At most; see `budget_s`."""
     budget_s: float = 120.0
     """No further round begins when it would probably end after this."""
     precision_ratio: float = 0.0
@@ -247,11 +256,10 @@ class SweepSpec:
         self, backend: str, size: int, payload_bytes: int, mode: Mode, round_index: int, *, twin: bool = False
     ) -> TrialSpec:
         """Return the trial of a cell in a round; `payload_bytes` is the encoded size of its payload."""
-        rate, window_s, turns = 0.0, self.window_s, 1
+        rate, window_s = 0.0, self.window_s
         if mode == "paced":
             rate = self.rate_per_s or min(AUTO_RATE_PER_S, AUTO_RATE_BYTES_PER_S / max(1, payload_bytes))
             window_s = max(window_s, min(AUTO_PACED_MESSAGES / rate, _AUTO_PACED_MAX_S))
-            turns = self._turns(payload_bytes, rate, window_s)
         elif mode == "pingpong":
             window_s *= PINGPONG_WINDOW_RATIO
         return TrialSpec(
@@ -272,15 +280,23 @@ class SweepSpec:
             pin=self.pin,
             touch=self.touch,
             twin=twin,
-            turns=turns,
+            turns=self._turns(payload_bytes, rate, window_s),
         )
 
+    def tail_trial(self, paced: TrialSpec) -> TrialSpec | None:
+        """Return the trial for the tail that goes with a paced one in its round; None if there is none to make."""
+        if paced.mode != "paced" or paced.turns == 1 or paced.twin or paced.round_index % TAIL_EVERY:
+            return None
+        window_s = max(paced.window_s, min(TAIL_MESSAGES / paced.rate_per_s, _AUTO_PACED_MAX_S))
+        return replace(paced, window_s=window_s, turns=1, tail=True)
+
     def _turns(self, payload_bytes: int, rate_per_s: float, window_s: float) -> int:
-        """Return the number of turns of a paced window: one if a rate was asked for, which pauses would interrupt."""
-        whole = self.rate_per_s is not None or self.delivery != "every_message"
+        """Return the number of turns of a window; `rate_per_s` is 0 for a closed loop."""
+        whole = self.delivery != "every_message" or (rate_per_s and self.rate_per_s is not None)
         if whole or window_s > _MAX_TURNS_WINDOW_S or payload_bytes > _MAX_TURNS_PAYLOAD_BYTES:
             return 1
-        return max(1, min(round(rate_per_s * window_s), round(window_s / TURN_S)))
+        turns = round(window_s / TURN_S)
+        return max(1, min(turns, round(rate_per_s * window_s)) if rate_per_s else turns)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON and `from_dict`."""

@@ -106,6 +106,10 @@ class Digest:
         self._columns = {index: self._on_one_clock(index) for index in answers}
         self._plan_stride = plan_stride
         self._stamps = {index: answer["facts"].get("stamp_stride", 1) for index, answer in answers.items()}
+        self._turns = [(first, count) for first, count in answers[0]["facts"]["turns"] if count]
+        kept_every = plan_stride * self._stamps[0]
+        sent = [np.arange(first, first + count * kept_every, kept_every) for first, count in self._turns]
+        self._sent = np.concatenate([np.zeros(0, dtype=np.int64), *sent])
         latency: dict[int, Column | None] = {index: self._one_way(index) for index in answers if index}
         self.refusal = self._refusal(latency)
         self._latency = dict.fromkeys(latency) if self.refusal else latency
@@ -124,11 +128,11 @@ class Digest:
 
     def _joined(self, index: int) -> tuple[npt.NDArray[np.bool_], Column]:
         """Return which of the messages that a reader kept the writer kept too, and their places in its columns."""
-        first = self._answers[0]["facts"]["warmup_count"] + 1
-        kept_every = self._plan_stride * self._stamps[0]
-        position, rest = np.divmod(self._columns[index]["sequence"] - first, kept_every)
-        inside = (position >= 0) & (position < len(self._columns[0]["sent_ns"])) & (rest == 0)
-        return inside, position[inside]
+        sequence = self._columns[index]["sequence"]
+        places = np.searchsorted(self._sent, sequence)
+        inside = places < len(self._sent)
+        inside[inside] = self._sent[places[inside]] == sequence[inside]
+        return inside, places[inside]
 
     def _one_way(self, index: int) -> Column:
         """Return receipt − intended send time of every message that a reader kept, joined by sequence number."""
@@ -224,7 +228,7 @@ class Digest:
     def _steady(self, index: int) -> bool:
         """Return whether the two halves of the endpoint's window agree in what the mode measures."""
         if self._trial.mode == "saturate":
-            return index == 0 or rates_agree(self._moments(index))
+            return index == 0 or rates_agree(self._without_pauses(index))
         times = self._columns[0].get("round_trip_ns") if index == 0 else self._latency[index]
         return times is None or medians_agree(times)
 
@@ -232,22 +236,63 @@ class Digest:
     def _stride(count: int) -> int:
         return max(1, -(-count // KEPT_SAMPLES))
 
+    def turn_counts(self) -> tuple[int, ...]:
+        """Return how many messages of each turn the writer kept."""
+        return tuple(count for _, count in self._turns)
+
+    def _turn_starts(self, index: int) -> Column:
+        """Return the place of each turn's first message in a reader's columns, and their length."""
+        sequence = self._columns[index]["sequence"]
+        return np.append(np.searchsorted(sequence, [first for first, _ in self._turns]), len(sequence))
+
+    def _without_pauses(self, index: int) -> Column:
+        """Return when a reader received, as if its turns had followed one another at once."""
+        received, starts = self._columns[index]["received_ns"].copy(), self._turn_starts(index)
+        for start in starts[1:-1]:
+            received[start:] -= received[start] - received[start - 1]
+        return received
+
     def throughput_per_s(self) -> float | None:
         """Return the rate at which every reader validated messages, between the first and the last receipt by any
-        reader.
+        reader; in turns, that of all turns together.
 
         N messages make N − 1 intervals. For latest_value, N is what the average reader read. None unless saturated, or
         with fewer than two messages.
         """
         if self._trial.mode != "saturate":
             return None
+        if self._trial.delivery == "every_message":
+            spans = self._spans()
+            elapsed_s = sum(span_s for _, span_s in spans)
+            return sum(intervals for intervals, _ in spans) / elapsed_s if elapsed_s > 0 else None
         received = [self._columns[index]["received_ns"] for index in self._latency]
         counts = [self._answers[index]["facts"]["messages_count"] for index in self._latency]
         if min(map(len, received)) < 2:
             return None
         elapsed_s = float(max(column[-1] for column in received) - min(column[0] for column in received)) / 1e9
-        count = min(counts) if self._trial.delivery == "every_message" else sum(counts) / len(counts)
-        return (count - 1) / elapsed_s if elapsed_s > 0 else None
+        return (sum(counts) / len(counts) - 1) / elapsed_s if elapsed_s > 0 else None
+
+    def turn_rates_per_s(self) -> tuple[float, ...]:
+        """Return the throughput of each turn; empty unless saturated, in turns."""
+        if self._trial.mode != "saturate" or self._trial.turns == 1:
+            return ()
+        return tuple(intervals / span_s for intervals, span_s in self._spans())
+
+    def _spans(self) -> list[tuple[int, float]]:
+        """Return for each turn of a lossless saturated window: messages that every reader validated, less one, and the
+        time in s from the first receipt by any reader to the last. A turn of fewer than two messages is left out.
+        """
+        spans = []
+        starts = {index: self._turn_starts(index) for index in self._latency}
+        for turn in range(len(self._turns)):
+            parts = {index: slice(*edges[turn : turn + 2]) for index, edges in starts.items()}
+            sequences = [self._columns[index]["sequence"][part] for index, part in parts.items()]
+            received = [self._columns[index]["received_ns"][part] for index, part in parts.items()]
+            if min(map(len, sequences)) < 2:
+                continue
+            elapsed_ns = max(column[-1] for column in received) - min(column[0] for column in received)
+            spans.append((int(min(column[-1] - column[0] for column in sequences)), float(elapsed_ns) / 1e9))
+        return spans
 
     def achieved_rate_per_s(self) -> float | None:
         """Return the rate at which a paced writer really sent, from N − 1 intervals; None in other modes.

@@ -61,11 +61,6 @@ class Group:
         self._clocks = tuple(answers[index]["clock"] or f"of {self._roles[index]}" for index in range(self.endpoints))
         self._our_clock = clock_identity()
 
-    @property
-    def shares_our_clock(self) -> bool:
-        """Return whether all workers have the coordinator's clock."""
-        return set(self._clocks) == {self._our_clock}
-
     def compare_clocks(self) -> Clocks:
         """Return the workers' clocks as they are now; asks nothing if all workers have the same one.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from select import select
 
 from ipcbench.backend import Reader, Writer
 from ipcbench.errors import IntegrityError
 from ipcbench.harness.integrity import Tracker
 from ipcbench.harness.loops import HASH_EVERY, alternating, set_phase, touching
-from ipcbench.harness.plan import Plan
+from ipcbench.harness.plan import MIN_COLUMN, START_NS, Plan
 from ipcbench.machine.usage import UsageMeter
 from ipcbench.results.model import Integrity, Usage
 from ipcbench.util.clock import now_ns
@@ -45,6 +46,8 @@ class Pinged:
     steady: bool
     usage: Usage
     gc_count: int
+    turns: list[tuple[int, int]]
+    """Of each part of the window: number of its first message, and how many messages it has."""
 
 
 class PingPart:
@@ -62,10 +65,16 @@ class PingPart:
         self._replies = replies
         self._messages = messages
         self._plan = plan
-        self._sequence = 0
-        column = bytes(8 * plan.column_count)
-        self._sent, self._trips = array("q", column), array("q", column)
-        self._heard = [array("q", column) for _ in replies]
+        self._sequence = self._warmup_count = 0
+        self._turns: list[tuple[int, int]] = []
+        self._columns = self._make_columns(0)
+        self._room = self._columns
+        self._window_ns = 0
+        self._meter = UsageMeter()
+
+    def _make_columns(self, count: int) -> list[array[int]]:
+        """Return columns for times of sending, of the round trip, and of each reader's reply."""
+        return [array("q", bytes(8 * count)) for _ in range(2 + len(self._replies))]
 
     def run(self) -> Pinged:
         """Warm up, measure, end; any TransportError goes to the caller.
@@ -73,34 +82,70 @@ class PingPart:
         Raises:
             IntegrityError: a reply differs from the message that was sent.
         """
-        trial = self._plan.trial
+        self.warm_up()
+        self.ready(int(self._plan.trial.window_s * 1e9))
+        self.turn()
+        return self.finish()
+
+    def warm_up(self) -> None:
+        """Make round trips; none of them is kept."""
         set_phase(self._messages, Phase.WARMUP)
-        start = now_ns()
-        while self._sequence < _WARMUP_TRIPS or now_ns() - start < trial.warmup_s * 1e9:
-            self._bounce(1, 2**62)
-        warmup_count = self._sequence
+        least_ns = now_ns() + int(self._plan.trial.warmup_s * 1e9)
+        self._room = self._make_columns(1)
+        while self._sequence < _WARMUP_TRIPS or now_ns() < least_ns:
+            self._bounce(2**62)
+        self._warmup_count = self._sequence
+
+    def pause(self) -> None:
+        """Tell the readers that a pause follows."""
+        self._tell(Phase.PAUSE)
+
+    def ready(self, window_ns: int) -> None:
+        """Make room for the next turn, which takes `window_ns`."""
+        self._window_ns = window_ns
+        self._room = self._make_columns(self._plan.column_within(window_ns, len(self._columns[0])))
+
+    def turn(self) -> None:
+        """Make round trips for the time given, soon after now."""
+        if len(self._room[0]) < MIN_COLUMN:
+            return
         set_phase(self._messages, Phase.MEASURE)
-        meter = UsageMeter()
-        count = self._bounce(self._plan.column_count, now_ns() + int(trial.window_s * 1e9))
-        usage, collections = meter.stop()
-        self._end()
-        heard = {f"heard-{index}_ns": column[:count] for index, column in enumerate(self._heard)}
+        select((), (), (), START_NS / 1e9)  # the readers are in `read` by then
+        first = self._sequence + 1
+        self._meter.start()
+        count = self._bounce(now_ns() + self._window_ns)
+        self._meter.stop()
+        self._turns.append((first, count))
+        for column, fresh in zip(self._columns, self._room, strict=True):
+            column.extend(fresh[:count])
+
+    def finish(self) -> Pinged:
+        """Send the end mark and return what was measured."""
+        self._tell(Phase.END)
+        sent, trips, *heard = self._columns
+        usage, collections = self._meter.total()
         return Pinged(
-            columns={"sent_ns": self._sent[:count], "round_trip_ns": self._trips[:count], **heard},
-            messages_count=count,
+            columns={
+                "sent_ns": sent,
+                "round_trip_ns": trips,
+                **{f"heard-{index}_ns": column for index, column in enumerate(heard)},
+            },
+            messages_count=len(sent),
             total_count=self._sequence,
-            warmup_count=warmup_count,
+            warmup_count=self._warmup_count,
             steady=True,
             usage=usage,
             gc_count=collections,
+            turns=self._turns,
         )
 
-    def _bounce(self, limit: int, stop_ns: int) -> int:
-        """Make up to `limit` round trips, until `stop_ns`; the hot loop."""
+    def _bounce(self, stop_ns: int) -> int:
+        """Make round trips until `stop_ns` or until there is no more room; the hot loop."""
         clock, stamp, write, stall_s = now_ns, unpack_stamp, self._writer.write, self._plan.stall_s
         buffers = alternating(self._messages)
-        replies = [(reader.read, column) for reader, column in zip(self._replies, self._heard, strict=True)]
-        sent, trips, sequence, size, mask = self._sent, self._trips, self._sequence, len(buffers[0][0]), HASH_EVERY - 1
+        sent, trips, *columns = self._room
+        replies = [(reader.read, column) for reader, column in zip(self._replies, columns, strict=True)]
+        sequence, size, mask, limit = self._sequence, len(buffers[0][0]), HASH_EVERY - 1, len(sent)
         for index in range(limit):
             buffer, head, tail = buffers[index & 1]
             sequence += 1
@@ -122,8 +167,8 @@ class PingPart:
                 raise IntegrityError(f"payload mismatch in the reply to message {sequence}")
         return limit
 
-    def _end(self) -> None:
-        set_phase(self._messages, Phase.END)
+    def _tell(self, phase: Phase) -> None:
+        set_phase(self._messages, phase)
         last = self._messages[0]
         self._sequence += 1
         last.head[SEQUENCE] = last.tail[0] = self._sequence
@@ -144,7 +189,7 @@ class Ponged:
 
 
 class PongPart:
-    """A reader's side of a round-trip trial: send back each message until the end mark.
+    """A reader's side of a round-trip trial: send back each message until a pause or the end mark.
 
     Args:
         reader: of the channel from the writer.
@@ -158,31 +203,58 @@ class PongPart:
         self._plan = plan
         self._bytes = message_bytes(plan.trial.payload_bytes)
         self._tracker = Tracker("every_message", self._bytes)
+        self._sequences = array("q")
         self._received = array("q", bytes(8 * plan.column_count))
+        self._meter = UsageMeter()
         self._warmup_count = 0
 
     def run(self) -> Ponged:
         """Reply until the end mark; any TransportError goes to the caller."""
+        return self.finish()
+
+    def warm_up(self) -> None:
+        """Reply until the writer pauses."""
+        self._follow()
+
+    def turn(self) -> None:
+        """Reply to the messages of the next turn."""
+        self._follow()
+
+    def finish(self) -> Ponged:
+        """Read until the end mark and return what was measured."""
+        self._follow()
+        usage, collections = self._meter.total()
+        return Ponged(
+            columns={"sequence": self._sequences, "received_ns": self._received[: len(self._sequences)]},
+            messages_count=len(self._sequences),
+            warmup_count=self._warmup_count,
+            usage=usage,
+            gc_count=collections,
+            integrity=self._tracker.result(self._tracker.last),
+        )
+
+    def _follow(self) -> None:
+        """Send back each message until a pause, the end mark, or one of the window that is damaged."""
         stall_s, tracker = self._plan.stall_s, self._tracker
         while True:
             view = self._read(stall_s)
+            if unpack_stamp(view)[3] == Phase.MEASURE:
+                self._meter.start()
+                view = self._reply_to_all(view)
+                self._meter.stop()
             phase = unpack_stamp(view)[3]
-            if phase == Phase.MEASURE:
-                break
             tracker.accept(view, hashing=True)
-            if phase == Phase.END:
-                return self._outcome(0, *UsageMeter().stop())
+            if phase != Phase.WARMUP:
+                return
             self._warmup_count += 1
             self._reply.write(view, stall_s)
-        meter = UsageMeter()
-        count = self._reply_to_all(view)
-        return self._outcome(count, *meter.stop())
 
-    def _reply_to_all(self, view: memoryview) -> int:
-        """Send back the window's messages, beginning with `view`; the hot loop."""
+    def _reply_to_all(self, view: memoryview) -> memoryview:
+        """Send back the window's messages, beginning with `view`, and return the one after; the hot loop."""
         clock, stamp, stall_s = now_ns, unpack_stamp, self._plan.stall_s
         read, write = self._read, self._reply.write
-        received, measure, index, sequence = self._received, int(Phase.MEASURE), 0, self._tracker.last
+        received, measure, sequence = self._received, int(Phase.MEASURE), self._tracker.last
+        first = index = len(self._sequences)
         after = clock()
         while True:
             number, _, _, flags = stamp(view)
@@ -194,21 +266,8 @@ class PongPart:
             index += 1
             view = read(stall_s)
             after = clock()
-        if index:
-            self._tracker.advance(index, sequence, 0)
-        self._tracker.accept(view, hashing=True)
-        return index
-
-    def _outcome(self, count: int, usage: Usage, collections: int) -> Ponged:
-        first = self._warmup_count + 1
-        return Ponged(
-            columns={
-                "sequence": array("q", range(first, first + count)),
-                "received_ns": self._received[:count],
-            },
-            messages_count=count,
-            warmup_count=self._warmup_count,
-            usage=usage,
-            gc_count=collections,
-            integrity=self._tracker.result(self._tracker.last),
-        )
+        count = index - first
+        if count:
+            self._sequences.extend(range(sequence + 1 - count, sequence + 1))
+            self._tracker.advance(count, sequence, 0)
+        return view

@@ -17,8 +17,13 @@ _MAX_RATE_PER_S = {"saturate": 3_000_000, "pingpong": 1_000_000}
 _DECODE_S = 0.03
 _MIN_DECODES, _MAX_DECODES = 5, 200
 
-GUARD_NS = 2_000_000
-"""Silence between turns: from one interval after the last message of a turn to the first message of the next."""
+START_NS = 1_000_000
+"""From the moment when all readers of a turn are about to read to its first message, at least."""
+SILENCE_NS = 1_000_000
+"""From an endpoint's last message of a turn to its report, which could disturb the others at theirs."""
+
+MIN_COLUMN = 2
+"""Fewest stamped messages of a window in mode saturate or pingpong."""
 
 _PACED_WARMUP_MESSAGES = 5
 
@@ -50,8 +55,9 @@ class Plan:
         if trial.mode == "paced":
             column = _paced_count(trial)
             decodes = int(min(_MAX_DECODES, max(_MIN_DECODES, _DECODE_S * 1e9 / max(1.0, decode_ns))))
+            decodes *= not trial.tail  # the cell's other trial has them
         else:
-            column = int(min(MAX_COLUMN, trial.window_s * _MAX_RATE_PER_S[trial.mode] + 2))
+            column = int(min(MAX_COLUMN, trial.window_s * _MAX_RATE_PER_S[trial.mode] + MIN_COLUMN * trial.turns))
             decodes = 0
         stride = 1 if column <= MAX_COLUMN else -(-column // _LONG_COLUMN)
         return cls(trial, -(-column // stride), stride, decodes, stall_s)
@@ -70,17 +76,13 @@ class Plan:
         return 1e9 / self.trial.rate_per_s
 
     def turn_count(self) -> int:
-        """Return how many messages a turn has; the last turn may have fewer."""
+        """Return how many messages a paced turn has; the last turn may have fewer."""
         return -(-self.column_count // self.trial.turns)
 
-    def turn_ns(self) -> int:
-        """Return how long a turn takes, including the guard after it."""
-        return int(self.turn_count() * self.interval_ns()) + GUARD_NS
-
-    def turn_starts_ns(self, start_ns: int, period_ns: int) -> list[int]:
-        """Return when each turn begins, given the start of the first and the time between starts."""
-        turns = -(-self.column_count // self.turn_count())
-        return [start_ns + turn * period_ns for turn in range(turns)]
+    def column_within(self, window_ns: int, used: int) -> int:
+        """Return how many messages of a closed loop may be stamped in `window_ns`, if `used` have been before."""
+        count = int(window_ns / 1e9 * _MAX_RATE_PER_S[self.trial.mode]) + MIN_COLUMN
+        return max(0, min(count, self.column_count - used))
 
     def deadline_s(self) -> float:
         """Return how long the whole trial may take before its group is given up."""

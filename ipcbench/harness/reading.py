@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
-from select import select
 
 from ipcbench.backend import Reader
 from ipcbench.harness.integrity import Tracker
@@ -61,8 +59,7 @@ _Read = tuple[memoryview, int, int]
 """A message, and the clock before and after its read."""
 
 _FOREVER = 2**62
-_EARLY_NS = 1_000_000
-"""A reader sleeps until this long before its turn and waits in `read` from then on, since some transports poll."""
+_STOPS = {Phase.PAUSE, Phase.END}
 
 
 def _unchecked(_: memoryview) -> bool:
@@ -97,7 +94,7 @@ class ReaderPart:
         self._long = (LoopTotals(), LoopTotals()) if plan.stride > 1 and self._lossless else None
         self._warmup_count = 0
         self._meter = UsageMeter()
-        self._used = self._meter.stop()
+        self._turns = 0
         self._measuring = False
 
     def run(self) -> Received:
@@ -105,26 +102,27 @@ class ReaderPart:
         return self.finish()
 
     def warm_up(self) -> None:
-        """Read the messages of a paced trial's warm-up."""
-        self._follow(sum(self._plan.paced_warmup_counts()))
+        """Read the messages of the warm-up of a trial that takes turns."""
+        paced = self._plan.trial.mode == "paced"
+        self._follow(sum(self._plan.paced_warmup_counts()) if paced else _FOREVER)
 
-    def measure(self, starts_ns: Sequence[int]) -> None:
-        """Read the window in turns that begin at `starts_ns`; sleep in between."""
-        first = sum(self._plan.paced_warmup_counts())
-        for turn, start_ns in enumerate(starts_ns, start=1):
-            left = start_ns - _EARLY_NS - now_ns()
-            if left > 0:
-                select((), (), (), left / 1e9)
-            self._follow(first + min(turn * self._plan.turn_count(), self._plan.column_count))
+    def turn(self) -> None:
+        """Read the messages of the next turn."""
+        self._turns += 1
+        last = _FOREVER
+        if self._plan.trial.mode == "paced":
+            window = min(self._turns * self._plan.turn_count(), self._plan.column_count)
+            last = sum(self._plan.paced_warmup_counts()) + window
+        self._follow(last)
         self._stop_measuring()
 
     def finish(self) -> Received:
         """Read until the end mark and return what was measured."""
         self._follow(_FOREVER)
-        return self._outcome(*self._used)
+        return self._outcome(*self._meter.total())
 
     def _follow(self, last: int) -> None:
-        """Read until message number `last`, a later one, or the end mark has come."""
+        """Read until message number `last`, a later one, a pause, or the end mark has come."""
         pending: _Read | None = None
         while pending or self._tracker.last < last:
             view, before, after = pending or self._read_one()
@@ -146,13 +144,12 @@ class ReaderPart:
                     pending = self._measure(last) if self._long is None else self._measure_long()
             elif phase == Phase.DECODE and fresh:
                 self._decode(view)
-            elif phase == Phase.END:  # even a damaged one: nothing follows it
+            elif phase in _STOPS:  # even a damaged one: nothing follows it
                 return
 
     def _stop_measuring(self) -> None:
-        if self._measuring:
-            self._used = self._meter.stop()
-            self._measuring = False
+        self._meter.stop()
+        self._measuring = False
 
     def _read_one(self) -> _Read:
         before = now_ns()

@@ -3,8 +3,8 @@ user stops it.
 
 Cells of a round that differ only in backend are measured in turns: each backend sends a part of its window, then the
 next backend does. A machine's speed changes from one tenth of a second to the next, most of all on a shared host, so
-cells that are compared are measured as close in time as possible, but never at once. Each writer starts its turns by
-the clock that all processes share; during a turn, the endpoints of all other backends sleep.
+cells that are compared are measured as close in time as possible, but never at once. The coordinator gives the turns;
+during a turn, it and the endpoints of all other backends wait.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.store import RunWriter, load_run, new_run_id
-from ipcbench.spec import SweepSpec, TrialSpec
+from ipcbench.spec import TAIL_EVERY, SweepSpec, TrialSpec
 from ipcbench.stats.bootstrap import median_estimate
-from ipcbench.util.clock import now_ns
 from ipcbench.util.units import format_duration_ns, format_significant
 
 STALL_S = 10.0
@@ -46,9 +45,8 @@ STALL_S = 10.0
 
 _PRECISION_SEED = 7
 
-_START_NS = 20_000_000
-_START_PER_ENDPOINT_NS = 500_000
-"""Time from telling the first endpoint its turns to the first turn; by then, all endpoints must know theirs."""
+_FILLS_PER_TURN = 4
+"""A saturated turn has at least so many times the messages that fill the channel."""
 
 EndStatus = Literal["complete", "interrupted", "out of budget"]
 
@@ -187,22 +185,29 @@ class _Run:
 
         The trials of one batch differ only in backend and take turns.
         """
-        places = [(name, payload, False) for name in self.backends for payload in self.payloads]
-        places += self._control_places()
         stored = {replace(trial.spec, turns=1) for trial in self.finished}
         batches: dict[object, list[_Cell]] = {}
-        for name, payload, is_control in places:
-            for mode in self.sweep.modes:
-                trial = self.sweep.trial(name, payload.size, payload.payload_bytes, mode, round_index, twin=is_control)
-                if replace(trial, turns=1) not in stored:
-                    key = (payload.size, mode) if trial.turns > 1 else trial
-                    batches.setdefault(key, []).append((trial, payload))
+        for trial, payload in self._planned(round_index):
+            if replace(trial, turns=1) not in stored:
+                key = (payload.size, trial.mode) if trial.turns > 1 else trial
+                batches.setdefault(key, []).append((trial, payload))
         order = random.Random(f"{self.sweep.seed}/{round_index}")  # noqa: S311 - an order, not a secret
         for batch in batches.values():
             order.shuffle(batch)
         shuffled = list(batches.values())
         order.shuffle(shuffled)
         return shuffled
+
+    def _planned(self, round_index: int) -> list[_Cell]:
+        """Return all trials of a round."""
+        places = [(name, payload, False) for name in self.backends for payload in self.payloads]
+        planned = []
+        for name, payload, is_control in places + self._control_places():
+            for mode in self.sweep.modes:
+                trial = self.sweep.trial(name, payload.size, payload.payload_bytes, mode, round_index, twin=is_control)
+                tail = self.sweep.tail_trial(trial)
+                planned += [(trial, payload)] if tail is None else [(trial, payload), (tail, payload)]
+        return planned
 
     def _control_places(self) -> list[tuple[str, PreparedPayload, bool]]:
         """Return what is measured a second time in each round: the first spawned backend with the middle payload."""
@@ -240,7 +245,7 @@ class _Run:
                 run_dir,
                 self.backends[trial.backend],
                 group,
-                Plan.make(_in_turns_if_possible(trial, group), payload.decode_ns, self.stall_s),
+                Plan.make(trial, payload.decode_ns, self.stall_s),
                 self.writer.next_trial_id + number,
                 usable_cores(),
             )
@@ -266,11 +271,11 @@ class _Run:
 
     def _tell(self, round_index: int, label: str, estimate: str, warning: str) -> None:
         rounds = max(self.sweep.rounds, round_index + 1)
-        places = len(self.backends) * len(self.payloads) + len(self._control_places())
+        counts = [len(self._planned(index)) for index in range(TAIL_EVERY)]
         self.tell(
             Progress(
                 done=self.done,
-                total=places * len(self.sweep.modes) * rounds,
+                total=sum(counts[index % TAIL_EVERY] for index in range(rounds)),
                 round_index=round_index,
                 rounds=rounds,
                 label=label,
@@ -281,33 +286,24 @@ class _Run:
         )
 
 
-def _in_turns_if_possible(trial: TrialSpec, group: Group) -> TrialSpec:
-    """Return the trial, without turns if the group does not share the clock that they begin by; it then runs alone."""
-    return trial if group.shares_our_clock else replace(trial, turns=1)
-
-
 def run_all(runs: Sequence[Trial]) -> list[TrialOutcome]:
     """Return the records of trials on as many groups, in their order; those planned in turns are measured together."""
-    in_turns = [run for run in runs if run.plan.trial.turns > 1]
+    in_turns = [run for run in runs if run.spec.turns > 1]
     outcomes = dict(zip(in_turns, _run_in_turns(in_turns), strict=True)) if in_turns else {}
     return [outcomes[run] if run in outcomes else run.run() for run in runs]
 
 
 def _run_in_turns(runs: Sequence[Trial]) -> list[TrialOutcome]:
     """Measure trials of equal plans together; a failure in one leaves the others alone."""
-    plan = runs[0].plan
-    period_ns = len(runs) * plan.turn_ns()
     pids = set().union(*(run.pids for run in runs))
     try:
         for run in runs:
             run.prepare(pids)
             run.warm_up()
-        endpoints_count = len(runs) * (plan.trial.readers + 1)
-        start_ns = now_ns() + _START_NS + endpoints_count * _START_PER_ENDPOINT_NS
-        for place, run in enumerate(runs):
-            run.begin_turns(plan.turn_starts_ns(start_ns + place * plan.turn_ns(), period_ns))
-        for run in runs:
-            run.end_turns(plan.deadline_s() + plan.trial.turns * period_ns / 1e9)
+        turns = turns_for(runs[0].spec, max(run.message_s for run in runs))
+        for _ in range(turns):
+            for run in runs:
+                run.turn(turns)
         for run in runs:
             run.finish()
             run.complete()
@@ -315,6 +311,15 @@ def _run_in_turns(runs: Sequence[Trial]) -> list[TrialOutcome]:
         for run in runs:
             run.release()
     return [run.outcome() for run in runs]
+
+
+def turns_for(trial: TrialSpec, message_s: float) -> int:
+    """Return in how many turns a window is measured if the slowest transport takes `message_s` for a message.
+
+    Fewer than planned if filling and emptying the channel would be much of a saturated turn.
+    """
+    least_s = _FILLS_PER_TURN * trial.depth * message_s
+    return max(1, min(trial.turns, int(trial.window_s / least_s))) if least_s else trial.turns
 
 
 def widest_ratio(trials: Iterable[TrialResult]) -> float:
@@ -326,7 +331,7 @@ def widest_ratio(trials: Iterable[TrialResult]) -> float:
     cells: dict[object, list[float]] = {}
     for trial in trials:
         figure = trial.main_figure if trial.status == "ok" else None
-        if figure:
+        if figure and not trial.spec.tail:
             cells.setdefault(trial.spec.cell, []).append(figure)
     generator = np.random.default_rng(_PRECISION_SEED)
     widest = 0.0
@@ -340,7 +345,8 @@ def widest_ratio(trials: Iterable[TrialResult]) -> float:
 
 
 def _label(trial: TrialSpec) -> str:
-    return f"{trial.backend} {trial.payload} {trial.size} {trial.mode}{' (again)' if trial.twin else ''}"
+    kind = " (again)" if trial.twin else " (in one piece)" if trial.tail else ""
+    return f"{trial.backend} {trial.payload} {trial.size} {trial.mode}{kind}"
 
 
 def _estimate(result: TrialResult) -> str:

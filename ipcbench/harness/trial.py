@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from ipcbench.harness.plan import Plan
 from ipcbench.machine.describe import ConditionsProbe
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import Conditions, EndpointResult, TrialResult, placement_differs
-from ipcbench.spec import ChannelSpec
+from ipcbench.spec import ChannelSpec, TrialSpec
 from ipcbench.util.units import format_duration_ns
 from ipcbench.workload.message import message_bytes
 
@@ -50,7 +50,7 @@ class TrialOutcome:
 class Trial:
     """Carries out one trial: by `run`, or step by step where it takes turns with others.
 
-    The steps are `prepare`, `warm_up`, `begin_turns`, `end_turns`, `finish`, `complete` and `release`; then `outcome`.
+    The steps are `prepare`, `warm_up`, `turn` several times, `finish`, `complete` and `release`; then `outcome`.
     Every ipcbench error on the way becomes a failed trial with its reason, and the steps after it do nothing.
 
     Args:
@@ -86,6 +86,7 @@ class Trial:
         self._clocks = Clocks()
         self._refusal = ""
         self._error: IpcbenchError | None = None
+        self._message_s = 0.0
         self._machine = ConditionsProbe()
         self._started_unix_s = self._started_s = 0.0
 
@@ -107,16 +108,28 @@ class Trial:
 
     def warm_up(self) -> None:
         """Have the endpoints do their work before the window."""
-        self._try(lambda: self._group.ask_all({"do": "warm up"}, self._plan.deadline_s()))
 
-    def begin_turns(self, starts_ns: Sequence[int]) -> None:
-        """Tell the endpoints when their turns start, without waiting."""
-        question = {"do": "measure", "starts_ns": list(starts_ns)}
-        self._try(lambda: self._group.tell(self._group.to_all(question)))
+        def warm_up() -> None:
+            answers = self._group.ask_all({"do": "warm up"}, self._plan.deadline_s())
+            self._message_s = answers[0]["message_ns"] / 1e9
 
-    def end_turns(self, timeout_s: float) -> None:
-        """Wait until the endpoints have had their turns."""
-        self._try(lambda: self._group.hear(self._group.to_all({"do": "measure"}), timeout_s))
+        self._try(warm_up)
+
+    def turn(self, turns: int) -> None:
+        """Measure the next of so many parts of the window."""
+        if self._trial.turns != turns:
+            self._trial = replace(self._trial, turns=turns)
+        self._try(self._take_turn)
+
+    def _take_turn(self) -> None:
+        ready = self._group.to_all({"do": "ready", "window_ns": int(self._trial.window_s * 1e9 / self._trial.turns)})
+        turn = self._group.to_all({"do": "turn"})
+        writer = {0: turn.pop(0)}
+        self._group.tell(ready)
+        self._group.tell(turn)
+        self._group.hear(ready, _ANSWER_S)
+        self._group.tell(writer)
+        self._hear({**writer, **turn})
 
     def finish(self) -> None:
         """Have the endpoints do their work after the window."""
@@ -149,9 +162,14 @@ class Trial:
         return self._group.all_pids()
 
     @property
-    def plan(self) -> Plan:
-        """The trial and its counts."""
-        return self._plan
+    def spec(self) -> TrialSpec:
+        """The trial."""
+        return self._trial
+
+    @property
+    def message_s(self) -> float:
+        """How long a message took in a saturated warm-up; 0 in other modes, and after a failure."""
+        return self._message_s
 
     def outcome(self) -> TrialOutcome:
         """Return what the trial yields."""
@@ -203,14 +221,19 @@ class Trial:
         self._probes = (self._probe(), None)
         self._clocks = self._group.compare_clocks()
 
-    def _hear_out(self, question: dict[str, Any]) -> None:
+    def _hear(self, questions: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
         try:
-            self._answers = self._group.ask_all(question, self._plan.deadline_s())
+            return self._group.hear(questions, self._plan.deadline_s())
         except WorkerTimeout as error:
             if self._trial.mode == "paced":
                 rate = f"{self._trial.rate_per_s:,.0f} messages/s"
                 raise WorkerTimeout(f"{error}: the transport hangs, or cannot sustain {rate}") from error
             raise
+
+    def _hear_out(self, question: dict[str, Any]) -> None:
+        questions = self._group.to_all(question)
+        self._group.tell(questions)
+        self._answers = self._hear(questions)
         self._clocks = self._clocks.until(self._group.compare_clocks())
         self._probes = (self._probes[0], self._probe())
 
@@ -307,6 +330,8 @@ class Trial:
             notes=tuple(notes),
             endpoints=endpoints,
             throughput_per_s=digest.throughput_per_s(),
+            turn_counts=digest.turn_counts(),
+            turn_rates_per_s=digest.turn_rates_per_s(),
             achieved_rate_per_s=digest.achieved_rate_per_s(),
             has_samples=status == "ok",
         )

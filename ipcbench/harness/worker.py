@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
+from select import select
 from typing import Any, TypeVar
 
 from ipcbench.backend import Address, Endpoint
@@ -19,7 +20,7 @@ from ipcbench.errors import IpcbenchError
 from ipcbench.harness.clocks import clock_identity
 from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
 from ipcbench.harness.placement import ping_pong_ns
-from ipcbench.harness.plan import Plan
+from ipcbench.harness.plan import SILENCE_NS, Plan
 from ipcbench.harness.reading import ReaderPart, Received
 from ipcbench.harness.writing import WriterPart, Written
 from ipcbench.registry import get_backend
@@ -53,7 +54,8 @@ class Worker:
             "probe": self._probe,
             "go": self._go,
             "warm up": self._warm_up,
-            "measure": self._measure,
+            "ready": self._ready,
+            "turn": self._turn,
             "finish": self._finish,
             "call": self._call,
             "close": self._close,
@@ -116,31 +118,44 @@ class Worker:
         return {"half_ns": half_ns}
 
     def _go(self, _: dict[str, Any]) -> dict[str, Any]:
-        assert self._part is not None  # noqa: S101 - the coordinator opens before it says go
         _stop_collecting()
         try:
-            return _outcome(self._part.run())
+            return _outcome(self._any_part().run())
         finally:
             _collect_again()
 
     def _warm_up(self, _: dict[str, Any]) -> dict[str, Any]:
         """Carry out the warm-up of a trial that takes turns with others; an error ends the group."""
         _stop_collecting()
-        self._turns().warm_up()
+        part = self._any_part()
+        part.warm_up()
+        if isinstance(part, WriterPart | PingPart):
+            part.pause()
+        return {"message_ns": part.message_ns if isinstance(part, WriterPart) else 0.0}
+
+    def _ready(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Prepare for a turn. A reader is told to take it at once, so that it is in `read` soon after this answer."""
+        part = self._any_part()
+        if isinstance(part, WriterPart | PingPart):
+            part.ready(request["window_ns"])
         return {}
 
-    def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Carry out the window, in turns whose times the coordinator has set."""
-        self._turns().measure(request["starts_ns"])
+    def _turn(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Carry out a turn."""
+        part = self._any_part()
+        part.turn()
+        if isinstance(part, WriterPart | PingPart):
+            part.pause()
+        select((), (), (), SILENCE_NS / 1e9)
         return {}
 
     def _finish(self, _: dict[str, Any]) -> dict[str, Any]:
-        outcome = self._turns().finish()
+        outcome = self._any_part().finish()
         _collect_again()
         return _outcome(outcome)
 
-    def _turns(self) -> WriterPart | ReaderPart:
-        assert isinstance(self._part, WriterPart | ReaderPart)  # noqa: S101 - only one-way trials are measured in turns
+    def _any_part(self) -> WriterPart | ReaderPart | PingPart | PongPart:
+        assert self._part is not None  # noqa: S101 - the coordinator opens first
         return self._part
 
     def _close(self, _: dict[str, Any]) -> dict[str, Any]:

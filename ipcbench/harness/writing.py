@@ -5,10 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from select import select
+from statistics import median
 
 from ipcbench.backend import Writer
 from ipcbench.harness.loops import RUN, LoopTotals, set_phase, write_flat_out, write_in_runs, write_long, write_paced
-from ipcbench.harness.plan import WARMUP_LIMIT_RATIO, Plan
+from ipcbench.harness.plan import MIN_COLUMN, START_NS, WARMUP_LIMIT_RATIO, Plan
 from ipcbench.machine.usage import UsageMeter
 from ipcbench.results.model import Usage
 from ipcbench.stats.steady import MIN_INTERVALS, is_steady
@@ -41,6 +43,8 @@ class Written:
     """The clock was read around every Nth message of the window, and the columns have no other."""
     totals: dict[str, dict[str, object]]
     """`write`: the `LoopTotals` of all writes of a long window; else empty."""
+    turns: list[tuple[int, int]]
+    """Of each part of the window: number of its first message, and how many values of the columns belong to it."""
 
 
 class WriterPart:
@@ -50,6 +54,9 @@ class WriterPart:
         writer: the endpoint.
         messages: one or two messages of equal size, sent alternately.
         plan: the trial.
+
+    Attributes:
+        message_ns: how long a message took in a saturated warm-up; 0 if there was none.
     """
 
     def __init__(self, writer: Writer, messages: Sequence[Outgoing], plan: Plan) -> None:
@@ -58,16 +65,25 @@ class WriterPart:
         self._plan = plan
         self._sequence = 0
         self._stamp_stride = 1
-        column = bytes(8 * plan.column_count)  # copied below, so that the window touches no page for the first time
+        self.message_ns = 0.0
+        paced = plan.trial.mode == "paced"
+        column = bytes(8 * plan.column_count * paced)  # the window shall touch no page for the first time
         self._intended, self._sent, self._written = array("q", column), array("q", column), array("q", column)
+        self._room: tuple[array[int], array[int]] = (array("q"), array("q"))
+        self._window_ns = 0
         self._writes = LoopTotals() if plan.stride > 1 else None
         self._steady, self._warmup_count, self._count = True, 0, 0
-        self._used = UsageMeter().stop()
+        self._turns: list[tuple[int, int]] = []
+        self._meter = UsageMeter()
 
     def run(self) -> Written:
         """Carry out all phases; any TransportError goes to the caller."""
         self.warm_up()
-        self.measure()
+        self.ready(int(self._plan.trial.window_s * 1e9))
+        if self._writes is None:
+            self.turn()
+        else:
+            self._long(self._plan.interval_ns(), self._writes)
         return self.finish()
 
     def finish(self) -> Written:
@@ -76,8 +92,8 @@ class WriterPart:
         set_phase(self._messages, Phase.END)
         self._unmeasured(1)
         intended = self._intended if self._plan.trial.mode == "paced" else self._sent
-        kept = -(-self._count // (self._plan.stride * self._stamp_stride))
-        usage, collections = self._used
+        kept = sum(count for _, count in self._turns)
+        usage, collections = self._meter.total()
         return Written(
             columns={"intended_ns": intended[:kept], "sent_ns": self._sent[:kept], "write_ns": self._written[:kept]},
             messages_count=self._count,
@@ -88,6 +104,7 @@ class WriterPart:
             gc_count=collections,
             stamp_stride=self._stamp_stride,
             totals={} if self._writes is None else {"write": self._writes.as_dict()},
+            turns=self._turns,
         )
 
     def _flat_out(self, stop_ns: int, sent: array[int], written: array[int]) -> int:
@@ -101,15 +118,15 @@ class WriterPart:
         """Write up to `count` messages flat out, outside the window, without keeping their times."""
         return self._flat_out(stop_ns, array("q", bytes(8 * count)), array("q", bytes(8 * count)))
 
-    def _paced(self, count: int, interval_ns: float, start_ns: int = 0, first: int = 0) -> int:
-        """Write on a schedule that begins at `start_ns`, or if that is 0, one interval from now."""
+    def _paced(self, count: int, interval_ns: float) -> int:
+        """Write on a schedule that begins one interval from now, into the columns from `_count` on."""
         done = write_paced(
             self._writer.write,
             self._messages,
             self._sequence,
-            start_ns or now_ns() + int(interval_ns),
+            now_ns() + int(interval_ns),
             interval_ns,
-            first,
+            self._count,
             count,
             self._plan.stall_s,
             self._intended,
@@ -119,10 +136,12 @@ class WriterPart:
         self._sequence += done
         return done
 
-    def _long(self, interval_ns: float) -> int:
+    def _long(self, interval_ns: float, writes: LoopTotals) -> None:
         """Write a window that is too long to keep every message."""
-        assert self._writes is not None  # noqa: S101 - a long window has them
-        count = self._plan.paced_count()
+        set_phase(self._messages, Phase.MEASURE)
+        self._count = count = self._plan.paced_count()
+        self._turns.append((self._sequence + 1, -(-count // self._plan.stride)))
+        self._meter.start()
         write_long(
             self._writer.write,
             self._messages,
@@ -133,10 +152,10 @@ class WriterPart:
             self._plan.stride,
             self._plan.stall_s,
             (self._intended, self._sent, self._written),
-            self._writes,
+            writes,
         )
+        self._meter.stop()
         self._sequence += count
-        return count
 
     def warm_up(self) -> None:
         """Write until steady; none of it is kept."""
@@ -162,36 +181,58 @@ class WriterPart:
             rates.append(done / (now - before))
             steady = is_steady(rates[-MIN_INTERVALS:])
             if now >= limit or (now >= least and steady):
+                self.message_ns = 1.0 / median(rates)
                 fastest = max(rates[1:] or rates)  # the first fills the channel; others may have been held up
                 if trial.delivery == "every_message" and fastest * SHORT_NS > 1:
                     self._stamp_stride = RUN
                 return steady
 
-    def measure(self, starts_ns: Sequence[int] = (0,)) -> None:
-        """Write the window: in one piece, or in turns that begin at `starts_ns`."""
+    def pause(self) -> None:
+        """Tell the readers of a saturated trial, who do not count its messages, that a pause follows."""
+        if self._plan.trial.mode == "saturate":
+            set_phase(self._messages, Phase.PAUSE)
+            self._unmeasured(1)
+
+    def ready(self, window_ns: int) -> None:
+        """Make room for the next turn; a saturated one takes `window_ns`."""
+        self._window_ns = window_ns
+        if self._plan.trial.mode == "saturate":
+            column = bytes(8 * self._plan.column_within(window_ns, len(self._sent)))
+            self._room = array("q", column), array("q", column)
+
+    def turn(self) -> None:
+        """Write a part of the window, soon after now: a turn's messages if paced, otherwise for the time given."""
         trial = self._plan.trial
         set_phase(self._messages, Phase.MEASURE)
-        meter = UsageMeter()
-        if trial.mode == "saturate":
-            self._count = self._saturate(now_ns() + int(trial.window_s * 1e9))
-        elif self._writes is not None:
-            self._count = self._long(self._plan.interval_ns())
+        first = self._sequence + 1
+        if trial.mode == "paced":
+            self._meter.start()
+            left = self._plan.column_count - self._count
+            count = kept = self._paced(min(self._plan.turn_count(), left), self._plan.interval_ns())
         else:
-            for start_ns in starts_ns:
-                count = min(self._plan.turn_count(), self._plan.column_count - self._count)
-                self._count += self._paced(count, self._plan.interval_ns(), start_ns, self._count)
-        self._used = meter.stop()
+            select((), (), (), START_NS / 1e9)  # the readers are in `read` by then
+            self._meter.start()
+            count, kept = self._saturate(now_ns() + self._window_ns)
+        self._meter.stop()
+        self._count += count
+        self._turns.append((first, kept))
 
-    def _saturate(self, stop_ns: int) -> int:
-        """Write the window flat out; the messages tell the readers which of them are stamped."""
+    def _saturate(self, stop_ns: int) -> tuple[int, int]:
+        """Write flat out; the messages tell the readers which of them are stamped. Return how many were, in all and
+        stamped.
+        """
+        sent, written = self._room
+        if len(sent) < MIN_COLUMN:
+            return 0, 0
         for message in self._messages:
             message.head[STAMP_EVERY] = self._stamp_stride
         write = write_flat_out if self._stamp_stride == 1 else write_in_runs
-        done = write(
-            self._writer.write, self._messages, self._sequence, stop_ns, self._plan.stall_s, self._sent, self._written
-        )
+        done = write(self._writer.write, self._messages, self._sequence, stop_ns, self._plan.stall_s, sent, written)
         self._sequence += done
-        return done
+        kept = -(-done // self._stamp_stride)
+        self._sent += sent[:kept]
+        self._written += written[:kept]
+        return done, kept
 
     def _decode_phase(self) -> None:
         count = self._plan.decode_count

@@ -1,4 +1,4 @@
-"""What an endpoint consumes between two readings: CPU time, waits for a core, switches, page faults, collections."""
+"""What an endpoint consumes while it is timed: CPU time, waits for a core, switches, page faults, collections."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ipcbench.results.model import Usage
 
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
+_COUNTERS = ("ru_utime", "ru_stime", "ru_nvcsw", "ru_nivcsw", "ru_minflt", "ru_majflt")
 
 
 class UsageMeter:
@@ -22,34 +23,51 @@ class UsageMeter:
     always that of the calling thread, whose loop is timed.
     """
 
-    __slots__ = ("_collections", "_start", "_waited_s", "_who")
+    __slots__ = ("_counts", "_running", "_waited_s", "_who")
 
     def __init__(self) -> None:
         shared = threading.current_thread() is not threading.main_thread()
         self._who = resource.RUSAGE_THREAD if shared and sys.platform.startswith("linux") else resource.RUSAGE_SELF
-        self.start()
+        self._counts = [0.0] * (len(_COUNTERS) + 1)
+        self._waited_s: float | None = 0.0
+        self._running = False
 
     def start(self) -> None:
-        """Take the first reading."""
-        self._collections = _collections_count()
-        self._waited_s = run_queue_wait_s()
-        self._start = resource.getrusage(self._who)
+        """Begin to count; nothing happens if it counts already."""
+        if not self._running:
+            self._running = True
+            self._add(-1)
 
-    def stop(self) -> tuple[Usage, int]:
-        """Return the usage since `start` and the number of garbage collections."""
-        now, before = resource.getrusage(self._who), self._start
-        waited_s = run_queue_wait_s()
+    def stop(self) -> None:
+        """Count no more until the next `start`; nothing happens if it does not count."""
+        if self._running:
+            self._add(1)
+            self._running = False
+
+    def _add(self, sign: int) -> None:
+        """Add the counters, or take them off; the CPU time is read next to what is timed."""
+        used = resource.getrusage(self._who) if sign > 0 else None
+        waited_s, collections = run_queue_wait_s(), _collections_count()
+        used = used or resource.getrusage(self._who)
+        for place, count in enumerate((*(getattr(used, name) for name in _COUNTERS), collections)):
+            self._counts[place] += sign * count
+        self._waited_s = None if waited_s is None or self._waited_s is None else self._waited_s + sign * waited_s
+
+    def total(self) -> tuple[Usage, int]:
+        """Return what was used between all pairs of `start` and `stop`, and the number of garbage collections."""
+        user_s, system_s, *counts, collections = self._counts
+        voluntary, involuntary, minor, major = map(round, counts)
         usage = Usage(
-            user_cpu_s=now.ru_utime - before.ru_utime,
-            system_cpu_s=now.ru_stime - before.ru_stime,
-            voluntary_switches_count=now.ru_nvcsw - before.ru_nvcsw,
-            involuntary_switches_count=now.ru_nivcsw - before.ru_nivcsw,
-            minor_faults_count=now.ru_minflt - before.ru_minflt,
-            major_faults_count=now.ru_majflt - before.ru_majflt,
-            max_rss_bytes=now.ru_maxrss * _RSS_UNIT_BYTES,
-            run_queue_wait_s=None if waited_s is None or self._waited_s is None else waited_s - self._waited_s,
+            user_cpu_s=user_s,
+            system_cpu_s=system_s,
+            voluntary_switches_count=voluntary,
+            involuntary_switches_count=involuntary,
+            minor_faults_count=minor,
+            major_faults_count=major,
+            max_rss_bytes=resource.getrusage(self._who).ru_maxrss * _RSS_UNIT_BYTES,
+            run_queue_wait_s=self._waited_s,
         )
-        return usage, _collections_count() - self._collections
+        return usage, round(collections)
 
 
 def run_queue_wait_s(schedstat: Path = _SCHEDSTAT) -> float | None:

@@ -165,6 +165,10 @@ class TrialResult:
     """Messages validated by every reader between first and last receipt, N − 1 intervals; None unless mode saturate."""
     achieved_rate_per_s: float | None = None
     """Rate at which the writer sent; None unless mode paced."""
+    turn_counts: tuple[int, ...] = ()
+    """Messages of each turn that were timed; a single number if the window was one piece."""
+    turn_rates_per_s: tuple[float, ...] = ()
+    """Like `throughput_per_s`, for each turn; empty unless mode saturate, in turns."""
     has_samples: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further measured facts; names end with the unit."""

@@ -112,7 +112,7 @@ KEYS: tuple[Key, ...] = (
         "Messages per second of paced trials: 500, 2k/s; `auto` depends on size.",
         _rate_per_s,
     ),
-    Key("rounds", "rounds", "N", "Rounds; each measures every cell once, in fresh processes.", _integer),
+    Key("rounds", "rounds", "N", "Rounds at most; each measures every cell once, in fresh processes.", _integer),
     Key("budget", "budget_s", "TIME", "No round begins that would probably end after this: 75s, 5min.", _duration_s),
     Key(
         "precision",

@@ -40,8 +40,10 @@ class Phase(IntEnum):
 
     WARMUP = 1
     MEASURE = 2
-    DECODE = 3
-    END = 4
+    PAUSE = 3
+    """The last message before a pause, in a closed loop that takes turns."""
+    DECODE = 4
+    END = 5
 
 
 class Outgoing:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from ipcbench.analysis.summary.summary import summarise
 from ipcbench.harness.trial import Trial
 from ipcbench.processes.cleanup import SHM_FOLDER
 from ipcbench.processes.run_dir import RunDir
+from ipcbench.spec import SweepSpec
 from tests.harness.small_runs import FATAL, failure, measure, sound, tiny
 
 pytestmark = pytest.mark.usefixtures("broken_on_path")
@@ -71,6 +74,25 @@ def test_a_stall_shows_in_p99_as_the_theory_says_and_a_closed_loop_hides_it(tmp_
     assert reader.latency.p99_ns == pytest.approx(expected_ns, rel=0.15)
     assert pingpong.writer.round_trip.max_ns > stall_s * 1e9
     assert pingpong.writer.round_trip.p99_ns < expected_ns / 5
+
+
+@pytest.mark.parametrize("name", ["OftenStallingWriter", "OftenStallingReader"])
+def test_the_default_paced_trials_show_a_stall_as_the_theory_says(name, tmp_path):
+    """A stall of S in every T delays the share S/T of the messages, evenly from S down to 0; turns would cut it off."""
+    stall_ns, period_ns = 200e6, 400e6
+    backends = ("shm", f"broken:{name}")
+    sweep = SweepSpec(backends=backends, readers=1, sizes=(10,), modes=("paced",), rounds=1, control=False)
+    run = sound(sweep, tmp_path)
+    tails = [trial for trial in run.trials if trial.spec.tail]
+    assert {trial.spec.backend for trial in tails} == set(backends)
+    (tail,) = [trial for trial in tails if trial.spec.backend != "shm"]
+    (latency,) = run.samples(tail.trial_id, (".latency_ns",)).values()
+    for share in (0.95, 0.99):
+        theory_ns = stall_ns * (1.0 - (1.0 - share) * period_ns / stall_ns)
+        assert np.quantile(latency, share) == pytest.approx(theory_ns, rel=0.15)
+    whole = replace(run, trials=tuple(trial for trial in run.trials if trial.spec.backend != "shm"))
+    ((cell,),) = [setting.cells for setting in summarise(whole).settings]
+    assert cell.latency_p50_ns.estimate < 0.1 * stall_ns, "the median comes from the turns"
 
 
 def test_a_rate_that_cannot_be_held_fails_with_the_rate_that_was(tmp_path):

@@ -36,7 +36,10 @@ def digest_of(
     reader = {"sequence": np.arange(10) + 6, "received_ns": received}
     totals = {"latency": {"least_ns": least[0], "least_sequence": least[1]}} if least else {}
     answers = {
-        index: {"facts": {"warmup_count": 5, **facts}, "columns": {name: c.tobytes() for name, c in columns.items()}}
+        index: {
+            "facts": {"warmup_count": 5, "turns": [(6, 10)], **facts},
+            "columns": {name: c.tobytes() for name, c in columns.items()},
+        }
         for index, (facts, columns) in enumerate([({}, writer), ({"totals": totals}, reader)])
     }
     names = (HERE, HERE if offset is None else THERE)

@@ -79,7 +79,10 @@ def test_two_that_are_alike(tmp_path: Path) -> None:
 
 def test_an_overtaking_that_is_clear_on_one_side_only_is_not_claimed(tmp_path: Path) -> None:
     cells = {("a", 1024): Cell(10_000.0), ("b", 1024): Cell(40_000.0)}
-    cells |= {(name, 8192): Cell(p50, factors=(1.0, 1.3, 0.8)) for name, p50 in (("a", 40_500.0), ("b", 40_000.0))}
+    cells |= {
+        ("a", 8192): Cell(40_500.0, factors=(1.0, 1.3, 0.8)),
+        ("b", 8192): Cell(40_000.0, factors=(1.3, 0.8, 1.0)),
+    }
     (found,) = of(plain_run(tmp_path / "run", cells))
     assert (found.payload_bytes, found.clear_of_sizes) == (None, (1, 2))
 

@@ -58,7 +58,7 @@ def test_a_clear_winner(tmp_path: Path) -> None:
     assert (reply.trial_ids, reply.doubts, reply.next_command) == (tuple(range(12)), (), "")
     verdict = reply.sentence()
     assert verdict.startswith("For 4 KiB to 1 reader: a, with one-way latency p50 10.0 µs [")
-    assert "Next is b, 2.96 [" in verdict
+    assert "Next is b, 3.00 [" in verdict
     assert verdict.endswith("Sureness: high.")
 
 

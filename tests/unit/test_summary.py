@@ -74,7 +74,7 @@ def test_cells_are_ranked_best_first_with_their_ratio(tmp_path: Path) -> None:
     best, _, last = setting.cells
     assert (best.ratio.low, best.ratio.estimate, best.ratio.high) == (1.0, 1.0, 1.0)
     assert last.ratio.estimate == pytest.approx(6.0, rel=0.03)
-    assert last.ratio.low < 6.0 < last.ratio.high
+    assert last.ratio.low < last.ratio.estimate < last.ratio.high
     cells = {("a", 10): Cell(), ("b", 10): Cell(), ("c", 10): Cell(50_000.0)}
     assert [cell.rank for cell in only(make_run(tmp_path / "equal", cells)).cells] == [1, 1, 3]
 
@@ -91,6 +91,44 @@ def test_a_rank_never_contradicts_the_interval_beside_it(tmp_path: Path) -> None
         for cell in setting.cells[1:]:
             assert (cell.rank == 1) == (cell.ratio.low <= 1.01), (seed, cell.rank, cell.ratio)
             assert cell.rounds_to_decide is None or (cell.rounds_to_decide == 0) == (cell.rank > 1)
+
+
+def test_the_median_comes_from_turns_and_the_tail_from_windows_in_one_piece(tmp_path: Path) -> None:
+    """In a run whose even trials are in turns and whose odd ones are for the tail, three times as slow."""
+
+    def roles(trial: TrialResult) -> TrialResult:
+        tail = trial.spec.round_index % 2 == 1
+        return replace(trial, spec=replace(trial.spec, turns=1 if tail else 10, tail=tail), turn_counts=(35,) * 10)
+
+    factors = (1.0, 3.0) * 3
+    run = make_run(
+        tmp_path / "run", {("shm", 10): Cell(10_000.0, factors=factors, change=roles)}, readers=1, modes=("paced",)
+    )
+    (cell,) = only(run).cells
+    assert cell.latency_p50_ns.estimate == pytest.approx(10_000, rel=0.02)
+    whole = np.concatenate([run.samples(index)["reader-0.latency_ns"] for index in (1, 3, 5)])
+    assert cell.latency_p99_ns.estimate == pytest.approx(np.quantile(whole, 0.99), rel=0.02)
+    in_turns = replace(run, trials=run.trials[::2])
+    assert only(in_turns).cells[0].latency_p99_ns is None, "turns would cut a stall off"
+
+
+def test_throughputs_are_compared_turn_by_turn(tmp_path: Path) -> None:
+    """Both slow down and speed up alike from turn to turn and from round to round, by far more than they differ."""
+
+    def in_turns(trial: TrialResult) -> TrialResult:
+        source = np.random.default_rng(trial.spec.round_index)
+        rates = trial.throughput_per_s * np.exp(source.normal(0.0, 0.5, 10) + source.normal(0.0, 0.5))
+        own = np.exp(np.random.default_rng(trial.trial_id).normal(0.0, 0.02, 10))
+        rates *= own
+        return replace(trial, turn_rates_per_s=tuple(rates), throughput_per_s=float(np.mean(rates)))
+
+    cells = {
+        (name, 10): Cell(rate_per_s=rate, factors=(1.0,) * 5, change=in_turns)
+        for name, rate in (("fast", 1.2e5), ("slow", 1e5))
+    }
+    setting = only(make_run(tmp_path / "run", cells, modes=("saturate",)))
+    assert [(cell.backend, cell.rank) for cell in setting.cells] == [("fast", 1), ("slow", 2)]
+    assert setting.cells[1].ratio.low < 1.2 < setting.cells[1].ratio.high
 
 
 def test_without_paced_trials_throughput_ranks(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from ipcbench.analysis.summary.figures import cell_figures
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.harness.clocks import Clocks
 from ipcbench.harness.digest import Digest, judge
-from ipcbench.harness.plan import GUARD_NS, Plan
+from ipcbench.harness.plan import Plan
+from ipcbench.harness.sweep import turns_for
 from ipcbench.spec import SweepSpec
 from ipcbench.stats.decisions import compare, p_value, rank_groups
 from ipcbench.stats.estimates import Estimate, noise_ratio, ratio, round_differences
@@ -46,19 +47,35 @@ def test_a_window_has_turns_of_about_fifteen_ms(size: int, changes: dict, turns:
     assert (plan.trial.turns, plan.turn_count()) == (turns, messages)
 
 
-def test_the_turns_hold_all_messages_and_a_period_fits_between_them() -> None:
-    plan = plan_of()
-    assert plan.turn_ns() == 15_000_000 + GUARD_NS
-    starts = plan.turn_starts_ns(1_000, 50_000_000)
-    assert starts == [1_000 + turn * 50_000_000 for turn in range(10)]
-    assert len(starts) * plan.turn_count() >= plan.column_count > (len(starts) - 1) * plan.turn_count()
+def test_closed_loops_take_turns_of_their_windows() -> None:
+    sweep = SweepSpec(sizes=(64,))
+    turns = {mode: sweep.trial("shm", 64, 64, mode, 0).turns for mode in sweep.modes}
+    assert turns == {"paced": 10, "pingpong": 6, "saturate": 10}
+
+
+@pytest.mark.parametrize(("message_s", "turns"), [(0.0, 10), (1e-5, 10), (1e-4, 5), (1e-3, 1), (1.0, 1)])
+def test_a_saturated_turn_is_long_against_filling_the_channel(message_s: float, turns: int) -> None:
+    trial = SweepSpec(depth=64).trial("shm", 10, 521, "saturate", 0)
+    assert turns_for(trial, message_s) == turns
+
+
+def test_a_trial_for_the_tail_goes_with_a_paced_one_in_turns_in_every_second_round() -> None:
+    sweep = SweepSpec(payload="bytes", codec="raw", sizes=(64,))
+    tails = [sweep.tail_trial(sweep.trial("shm", 64, 64, "paced", index)) for index in range(4)]
+    assert [tail is not None for tail in tails] == [True, False, True, False]
+    assert (tails[0].turns, tails[0].window_s, tails[0].tail) == (1, 0.4, True)
+    assert Plan.make(tails[0], 1e5, 1.0).decode_count == 0
+    whole = replace(sweep, rate_per_s=500.0).trial("shm", 64, 64, "paced", 0)
+    for other in (whole, sweep.trial("shm", 64, 64, "paced", 0, twin=True), sweep.trial("shm", 64, 64, "pingpong", 0)):
+        assert sweep.tail_trial(other) is None
 
 
 def digest_of(delays_ns: list[int], write_ns: int = 20_000) -> Digest:
     trial = plan_of().trial
     due = np.array([turn * 10**8 + index * 10**6 for turn in range(TURNS) for index in range(15)])
     columns = {"intended_ns": due, "sent_ns": due + np.array(delays_ns), "write_ns": np.full(len(due), write_ns)}
-    answer = {"facts": {"warmup_count": 0}, "columns": {name: column.tobytes() for name, column in columns.items()}}
+    turns = [(1 + 15 * turn, 15) for turn in range(TURNS)]
+    answer = {"facts": {"turns": turns}, "columns": {name: column.tobytes() for name, column in columns.items()}}
     return Digest(trial, {0: answer}, {0: (1, None)}, plan_stride=1, clocks=Clocks())
 
 
@@ -191,6 +208,8 @@ def test_a_stored_run_is_compared_turn_by_turn(tmp_path: Path) -> None:
     wild = (1.0, 3.0, 0.4, 2.0, 0.7)
     cells = {("a", 100): Cell(10_000.0, factors=wild), ("b", 100): Cell(11_500.0, factors=wild)}
     run = make_run(tmp_path / "run", cells, readers=3, rounds=5, modes=("paced",))
+    in_turns = [replace(trial, spec=replace(trial.spec, turns=10), turn_counts=(35,) * 10) for trial in run.trials]
+    run = replace(run, trials=tuple(in_turns))
     (setting,) = summarise(run).settings
     assert [(cell.backend, cell.rank) for cell in setting.cells] == [("a", 1), ("b", 2)]
     assert setting.cells[1].ratio.low < 1.15 < setting.cells[1].ratio.high

@@ -32,7 +32,8 @@ class Distribution:
     kind: _Kind
     count: int
     tail: tuple[tuple[float, float], ...]
-    """(1 − p, p-quantile in µs), from the smallest latency up to where ten samples lie beyond."""
+    """(1 − p, p-quantile in µs), from the smallest latency up to where ten samples lie beyond; of the windows in one
+    piece, if there are any."""
     rounds: tuple[tuple[int, float], ...]
     """(round from 1, median in µs)."""
 
@@ -43,6 +44,7 @@ def distributions(run: Run) -> dict[tuple[Setting, str], Distribution]:
     Samples of failed trials and unreadable samples are left out; the tables count them.
     """
     cells: dict[tuple[Setting, str], dict[int, list[np.ndarray]]] = {}
+    tails: dict[tuple[Setting, str], list[np.ndarray]] = {}
     kinds: dict[tuple[Setting, str], _Kind] = {}
     modes: Mapping[str, _Kind] = {"paced": "latency", "pingpong": "round trip"}
     for mode, kind in modes.items():
@@ -55,14 +57,16 @@ def distributions(run: Run) -> dict[tuple[Setting, str], Distribution]:
             except StoreError:
                 continue
             parts = [values for values in columns.values() if values.size]
-            if parts:
+            if parts and trial.spec.tail:
+                tails.setdefault(key, []).extend(parts)
+            elif parts:
                 cells.setdefault(key, {}).setdefault(trial.spec.round_index, []).extend(parts)
-    return {key: _distribution(kinds[key], rounds) for key, rounds in cells.items()}
+    return {key: _distribution(kinds[key], rounds, tails.get(key, ())) for key, rounds in cells.items()}
 
 
-def _distribution(kind: _Kind, rounds: Mapping[int, Sequence[np.ndarray]]) -> Distribution:
+def _distribution(kind: _Kind, rounds: Mapping[int, Sequence[np.ndarray]], tails: Sequence[np.ndarray]) -> Distribution:
     joined = {index: np.concatenate(parts).astype(np.float64) / 1e3 for index, parts in sorted(rounds.items())}
-    values = np.concatenate(list(joined.values()))
+    values = np.concatenate(tails).astype(np.float64) / 1e3 if tails else np.concatenate(list(joined.values()))
     smallest = max(MIN_TAIL_COUNT / values.size, 1e-7)
     decades = max(0.0, -np.log10(smallest))
     tail = np.geomspace(1.0, min(1.0, smallest), 2 + int(decades * _POINTS_PER_DECADE))

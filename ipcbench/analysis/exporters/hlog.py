@@ -136,7 +136,8 @@ def _saturate(columns: Mapping[str, IntArray], endpoint: EndpointResult) -> _ByM
 
 def _tag(trial: TrialResult, times: _Times) -> str:
     parts = cell_parts(Setting.of(trial), trial.spec.backend, rate_of(trial))
-    return _NOT_IN_A_TAG.sub("_", ".".join((*parts, times.endpoint.role, times.metric)))
+    tail = ("tail",) if trial.spec.tail else ()
+    return _NOT_IN_A_TAG.sub("_", ".".join((*parts, *tail, times.endpoint.role, times.metric)))
 
 
 def _line(tag: str, start_s: float, times: _Times) -> str:

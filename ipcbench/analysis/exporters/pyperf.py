@@ -93,15 +93,21 @@ def _values(selection: Selection, trial: TrialResult) -> dict[str, float]:
     if columns and (times.size == 0 or float(np.median(times)) <= 0.0):
         selection.leave_out(trial, f"it has no {what} times")
     figures = {"p50": float(np.median(times)) if times.size else None, "p99": quantile(times, 0.99)}
+    if trial.spec.mode == "paced" and trial.spec.turns > 1:
+        del figures["p99"]  # turns would cut stalls off
+    elif trial.spec.tail:
+        del figures["p50"]  # the cell's other trial has it
     return {f"{what}-{name}": value / 1e9 for name, value in figures.items() if value is not None and value > 0.0}
 
 
 def _note_fewer_rounds(selection: Selection, runs: Mapping[tuple[str, str], Sequence[object]]) -> None:
-    most = max(map(len, runs.values()))
+    most: dict[str, int] = {}
+    for (_, metric), rounds in runs.items():
+        most[metric] = max(most.get(metric, 0), len(rounds))
     selection.left_out.extend(
-        f"{name}: {most - len(rounds)} of {most} rounds are missing; pyperf only compares equal numbers"
-        for (name, _), rounds in sorted(runs.items())
-        if len(rounds) < most
+        f"{name}: {most[metric] - len(rounds)} of {most[metric]} rounds are missing; pyperf only compares equal numbers"
+        for (name, metric), rounds in sorted(runs.items())
+        if len(rounds) < most[metric]
     )
 
 

@@ -134,7 +134,7 @@ class Control:
     backend: str
     payload_bytes: int
     ratio: Interval
-    """Figure of its second trial in a round over that of the first: geometric mean over the rounds."""
+    """Figure of its second trial in a round over that of the first, as two backends are compared."""
 
     @property
     def agrees(self) -> bool:

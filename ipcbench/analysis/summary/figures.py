@@ -33,6 +33,7 @@ class CellFigures:
     latency_p50: Estimate | None
     """One-way latency, ns: all samples of all readers and rounds of the paced trials."""
     latency_p99: Estimate | None
+    """The same of the windows in one piece only, since turns would cut stalls off."""
     samples_count: int
     """Number of latencies; of round trips if only those were measured."""
     round_trip_p50: Estimate | None
@@ -76,8 +77,8 @@ def inverted(interval: Interval) -> Interval:
 
 
 def _of_mode(trials: Sequence[TrialResult], mode: Mode) -> list[TrialResult]:
-    """Return the trials of one mode."""
-    return [trial for trial in trials if trial.spec.mode == mode]
+    """Return the trials of one mode, without those for the tail."""
+    return [trial for trial in trials if trial.spec.mode == mode and not trial.spec.tail]
 
 
 def generator_of(backend: str, purpose: str, size: int) -> np.random.Generator:
@@ -94,11 +95,13 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
     """
     paced, pingpong, saturate = (_of_mode(trials, mode) for mode in ("paced", "pingpong", "saturate"))
     rounds, unreadable = _rounds(run, paced, _latency_columns)
-    p50, p99 = _p50_p99([samples for _, samples in rounds], paced, "latency")
+    p50 = _quantile(rounds, 0.5, "latency")
     if p50 is not None:
         p50 = replace(p50, rounds=dict(_log_figures(run, rounds)))
+    whole, unreadable_tails = _rounds(run, [trial for trial in trials if trial.spec.tail], _latency_columns)
+    p99 = _quantile(whole or [part for part in rounds if part[0].spec.turns == 1], 0.99, "latency")
     trips, unreadable_trips = _rounds(run, pingpong, _round_trip_columns)
-    trip_p50, trip_p99 = _p50_p99([samples for _, samples in trips], pingpong, "round trip")
+    trip_p50, trip_p99 = (_quantile(trips, share, "round trip") for share in (0.5, 0.99))
     if trip_p50 is not None:
         trip_p50 = replace(trip_p50, rounds=dict(_log_figures(run, trips)))
     rates = {
@@ -120,7 +123,7 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
         decode_p50_ns=_median(decode.p50_ns for decode in decodes if decode is not None),
         writer_cpu_ns=_cpu_per_message_ns(writers),
         reader_cpu_ns=_cpu_per_message_ns(readers),
-        unreadable_count=unreadable + unreadable_trips,
+        unreadable_count=unreadable + unreadable_tails + unreadable_trips,
     )
 
 
@@ -152,13 +155,11 @@ def _round_name(run_id: str, trial: TrialResult) -> str:
     return f"{run_id} {trial.spec.round_index}"
 
 
-def _p50_p99(
-    rounds: Sequence[RoundSamples], trials: Sequence[TrialResult], purpose: str
-) -> tuple[Estimate | None, Estimate | None]:
+def _quantile(rounds: Sequence[tuple[TrialResult, RoundSamples]], probability: float, purpose: str) -> Estimate | None:
     if not rounds:
-        return None, None
-    p50, p99 = quantile_estimates(rounds, (0.5, 0.99), _cell_generator(trials[0], purpose))
-    return p50, p99
+        return None
+    samples, generator = [part for _, part in rounds], _cell_generator(rounds[0][0], purpose)
+    return quantile_estimates(samples, (probability,), generator)[0]
 
 
 def _latency_columns(trial: TrialResult) -> list[tuple[str, str]]:
@@ -197,7 +198,7 @@ def _rounds(
             unreadable += 1
             continue
         if trial.spec.turns > 1:
-            blocks = np.concatenate([_turn_blocks(trial.spec.turns, len(columns[name])) for name, _ in names])
+            blocks = np.concatenate([_turn_blocks(trial, len(columns[name])) for name, _ in names])
         else:
             count = max(2, min(_BLOCKS_PER_ROUND, values.size // len(names) // _MIN_SAMPLES_PER_BLOCK))
             blocks = time_blocks(moments, count)
@@ -205,11 +206,14 @@ def _rounds(
     return rounds, unreadable
 
 
-def _turn_blocks(turns: int, count: int) -> IntArray:
-    """Return the turn number of each of `count` messages, with neighbouring turns merged if there are too many."""
-    each = -(-count // turns)
-    used = -(-count // each)
-    return np.arange(count) // each * min(used, _MAX_TURNS) // used
+def _turn_blocks(trial: TrialResult, count: int) -> IntArray:
+    """Return the turn number of each of `count` thinned messages, with neighbouring turns merged if there are too
+    many.
+    """
+    ends = np.cumsum(trial.turn_counts or (-(-count // trial.spec.turns),) * trial.spec.turns)
+    stride = -(-int(ends[-1]) // count)
+    turns: IntArray = np.searchsorted(ends, np.arange(count) * stride, side="right")
+    return turns * min(len(ends), _MAX_TURNS) // len(ends)
 
 
 def _throughput(run: Run, trials: Sequence[TrialResult], rates: Mapping[str, float]) -> Estimate | None:
@@ -217,7 +221,10 @@ def _throughput(run: Run, trials: Sequence[TrialResult], rates: Mapping[str, flo
         return None
     blocks = _block_rates(run, trials[0]) if len(rates) == 1 else np.zeros(0)
     estimate = median_estimate(list(rates.values()), _cell_generator(trials[0], "throughput"), blocks.tolist())
-    return None if estimate is None else replace(estimate, rounds=_logs(rates))
+    if estimate is None:
+        return None
+    turns = {_round_name(run.info.run_id, trial): trial.turn_rates_per_s for trial in trials}
+    return replace(estimate, rounds={name: np.log(turns[name] or (rate,)) for name, rate in rates.items()})
 
 
 def _logs(figures: Mapping[str, float]) -> dict[str, FloatArray]:
@@ -225,9 +232,11 @@ def _logs(figures: Mapping[str, float]) -> dict[str, FloatArray]:
 
 
 def _block_rates(run: Run, trial: TrialResult) -> FloatArray:
-    """Return kept messages per second in each tenth of the window of a saturate trial, from the first reader's
-    receipts.
+    """Return messages per second in each turn of a saturate trial; without turns, kept messages per second in each
+    tenth of its window, from the first reader's receipts.
     """
+    if trial.turn_rates_per_s:
+        return np.array(trial.turn_rates_per_s)
     try:
         received = run.samples(trial.trial_id, ("reader-0.received_ns",))["reader-0.received_ns"]
     except (StoreError, KeyError):
@@ -279,7 +288,7 @@ def waiting_core_ratio(trials: Sequence[TrialResult]) -> float | None:
     return _median(
         fmean(shares)
         for trial in _of_mode(trials, "paced")
-        if (shares := [_cpu_s(reader) / span for reader in trial.readers if (span := _span_s(reader)) > 0.0])
+        if (shares := [_cpu_s(reader) / span for reader in trial.readers if (span := _span_s(trial, reader)) > 0.0])
     )
 
 
@@ -289,8 +298,8 @@ def held_ratio(trials: Sequence[TrialResult]) -> float | None:
     There it waits for room in the channel, or for a core. Median over the rounds; 0 to 1.
     """
     shares = []
-    for writer in (trial.writer for trial in _of_mode(trials, "saturate")):
-        if writer is not None and writer.call is not None and (span_s := _span_s(writer)) > 0.0:
+    for trial, writer in ((trial, trial.writer) for trial in _of_mode(trials, "saturate")):
+        if writer is not None and writer.call is not None and (span_s := _span_s(trial, writer)) > 0.0:
             inside_s = 1e-9 * writer.call.mean_ns * writer.messages_count
             shares.append(min(1.0, max(0.0, (inside_s - _cpu_s(writer)) / span_s)))
     return _median(shares)
@@ -343,5 +352,6 @@ def _cpu_s(endpoint: EndpointResult) -> float:
     return endpoint.usage.user_cpu_s + endpoint.usage.system_cpu_s
 
 
-def _span_s(endpoint: EndpointResult) -> float:
-    return (endpoint.last_ns - endpoint.first_ns) * 1e-9
+def _span_s(trial: TrialResult, endpoint: EndpointResult) -> float:
+    """Return how long an endpoint's window was, without the pauses between turns."""
+    return trial.spec.window_s if trial.spec.turns > 1 else (endpoint.last_ns - endpoint.first_ns) * 1e-9

@@ -6,10 +6,9 @@ against one that overwrites.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import get_args
 
 from ipcbench.analysis.summary.cells import (
@@ -29,9 +28,8 @@ from ipcbench.results.model import Floor, RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import Mode
 from ipcbench.stats.decisions import prior_of, rank_groups, rank_level, rounds_to_decide, table_prior
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, noise_ratio, ratio
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, noise_ratio, paired_difference, ratio
 from ipcbench.stats.prior import VariancePrior
-from ipcbench.stats.student import student_975
 
 _METRICS: dict[Mode, Metric] = {"paced": "latency", "pingpong": "round trip", "saturate": "throughput"}
 
@@ -73,22 +71,29 @@ def summarise(run: Run) -> Summary:
 
 
 def controls(run: Run) -> tuple[Control, ...]:
-    """Return the A/A control of each mode; a mode with fewer than three rounds of two sound trials has none."""
-    singles = {trial.spec: trial for trial in run.trials if is_sound(trial)}
-    logs: dict[tuple[Metric, str, int], list[float]] = {}
-    for twin in run.controls:
-        single = singles.get(replace(twin.spec, twin=False))
-        if single is not None and is_sound(twin) and (first := single.main_figure) and (second := twin.main_figure):
-            key = _METRICS[twin.spec.mode], twin.spec.backend, twin.spec.payload_bytes
-            logs.setdefault(key, []).append(math.log(second / first))
-    return tuple(Control(*key, _mean_ratio(ratios)) for key, ratios in logs.items() if len(ratios) >= MIN_CLAIM_ROUNDS)
-
-
-def _mean_ratio(logs: Sequence[float]) -> Interval:
-    """Return the geometric mean of ratios, given as logarithms."""
-    half = student_975(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
-    low, middle, high = (math.exp(fmean(logs) + shift) for shift in (-half, 0.0, half))
-    return Interval(low, middle, high)
+    """Return the A/A control of each metric, compared as two backends are; one with fewer than three rounds of two
+    sound trials has none.
+    """
+    groups: dict[tuple[Setting, str], list[TrialResult]] = {}
+    for trial in filter(is_sound, run.controls):
+        groups.setdefault((Setting.of(trial), trial.spec.backend), []).append(trial)
+    found = []
+    for (setting, backend), twins in groups.items():
+        singles = [
+            trial
+            for trial in run.trials
+            if (Setting.of(trial), trial.spec.backend) == (setting, backend) and is_sound(trial)
+        ]
+        second, first = cell_figures(run, twins), cell_figures(run, singles)
+        for metric in get_args(Metric):
+            again, once = time_of(second, metric), time_of(first, metric)
+            if again is None or once is None:
+                continue
+            paired = paired_difference(again, once)
+            if paired is not None and paired.rounds_count >= MIN_CLAIM_ROUNDS:
+                change = ratio(once, again) if metric == "throughput" else ratio(again, once)
+                found.append(Control(metric, backend, setting.payload_bytes, change))
+    return tuple(found)
 
 
 def _cell(run: Run, backend: str, trials: Sequence[TrialResult]) -> _Cell:
