@@ -208,6 +208,7 @@ class Digest:
             round_trip=quantiles(columns.get("round_trip_ns")),
             core=self._processes[index][1],
             stamp_stride=self._stamps[index],
+            floor_ns=facts.get("floor_ns"),
         )
 
     def _totals(self, index: int, name: str) -> dict[str, Any] | None:
@@ -295,18 +296,15 @@ class Digest:
         return spans
 
     def achieved_rate_per_s(self) -> float | None:
-        """Return the rate at which a paced writer really sent, from N − 1 intervals; None in other modes.
-
-        In turns, the pauses between them do not count: it is the offered rate, scaled by the intended over the actual
-        time from the first message to the last.
+        """Return the rate at which a paced writer really sent, from N − 1 intervals: the median over its turns. None in
+        other modes, and if no turn has two messages.
         """
-        sent = self._columns[0]["sent_ns"]
-        if self._trial.mode != "paced" or len(sent) < 2:
+        if self._trial.mode != "paced":
             return None
-        if self._trial.turns > 1:
-            due = self._columns[0]["intended_ns"]
-            return float(self._trial.rate_per_s * (due[-1] - due[0]) / (sent[-1] - sent[0]))
-        return float((len(sent) - 1) * self._plan_stride / ((sent[-1] - sent[0]) / 1e9))
+        ends = np.cumsum(self.turn_counts())
+        parts = [part for part in np.split(self._columns[0]["sent_ns"], ends[:-1]) if len(part) > 1]
+        rates = [1e9 * (len(part) - 1) / float(part[-1] - part[0]) for part in parts if part[-1] > part[0]]
+        return float(np.median(rates)) * self._plan_stride if rates else None
 
     def backlog_ns(self) -> float:
         """Return how far behind its schedule a paced writer stayed: the least send delay of the window's last quarter.

@@ -14,9 +14,10 @@ from statistics import median
 from ipcbench.harness.loops import RUN, read_every, read_in_runs, set_phase, write_in_runs, write_paced
 from ipcbench.results.model import Floor
 from ipcbench.util.clock import now_ns
-from ipcbench.workload.message import FLAGS, SEQUENCE, TRAILER_BYTES, Outgoing, Phase, body_matches
+from ipcbench.workload.message import SEQUENCE, TRAILER_BYTES, Outgoing, Phase, body_matches
 
 _MESSAGES = 20_000
+_FEW_MESSAGES = 50 * RUN
 _REPEATS = 5
 _CLOCK_READINGS = 20_000
 _COPY_NS = 10_000_000
@@ -40,33 +41,40 @@ class _NoTransport:
         pass
 
     def read(self, timeout_s: float) -> memoryview:
-        """Return the next message; after `_MESSAGES`, the end mark."""
+        """Return the next message."""
         self._sequence += 1
         self._message.head[SEQUENCE] = self._message.tail[0] = self._sequence
-        if self._sequence > _MESSAGES:
-            self._message.head[FLAGS] = Phase.END
         return self._view
 
 
-def _loops_ns() -> tuple[float, float, float, float]:
-    """Return the cost per message in ns, measured once, of the loops of a paced writer and its reader, and of those of
-    a saturated window of short messages.
+def loop_ns(*, writes: bool, in_runs: bool, count: int = _MESSAGES) -> float:
+    """Return what a loop of the harness costs per message, in ns, over a transport that does nothing; measured once.
+
+    Args:
+        writes: the writer's loop, or a reader's.
+        in_runs: that of a saturated window of short messages, where one message in `RUN` is stamped; else of a window
+            with a stamp on each message.
+        count: messages; a multiple of `RUN` is used if `in_runs`.
     """
-    messages, transports = [Outgoing(bytes(64)), Outgoing(bytes(64))], (_NoTransport(), _NoTransport())
-    write, size, runs = transports[0].write, len(messages[0].buffer), _MESSAGES // RUN
-    first, second, third = (array("q", bytes(8 * _MESSAGES)) for _ in range(3))
-    reading = size, size - TRAILER_BYTES, 0, 1.0, body_matches, second, third, 0
-    times = [now_ns()]
-    write_paced(write, messages, 0, 0, 0.0, 0, _MESSAGES, 1.0, first, second, third)
-    times.append(now_ns())
-    read_every(transports[0].read, *reading, _MESSAGES)
-    times.append(now_ns())
-    write_in_runs(write, messages, 0, _FOREVER_NS, 1.0, second[:runs], third[:runs])
-    times.append(now_ns())
-    read_in_runs(transports[1].read, *reading, runs)
-    times.append(now_ns())
-    paced_writer, reader, writer_in_runs, reader_in_runs = (after - before for before, after in pairwise(times))
-    return paced_writer / _MESSAGES, reader / _MESSAGES, writer_in_runs / (RUN * runs), reader_in_runs / (RUN * runs)
+    messages, transport, runs = [Outgoing(bytes(64)), Outgoing(bytes(64))], _NoTransport(), count // RUN
+    size = len(messages[0].buffer)
+    first, second, third = (array("q", bytes(8 * count)) for _ in range(3))
+    reading = transport.read, size, size - TRAILER_BYTES, 0, 1.0, body_matches, second, third, 0
+    start = now_ns()
+    if writes and in_runs:
+        write_in_runs(transport.write, messages, 0, _FOREVER_NS, 1.0, second[:runs], third[:runs])
+    elif writes:
+        write_paced(transport.write, messages, 0, 0, 0.0, 0, count, 1.0, first, second, third)
+    elif in_runs:
+        read_in_runs(*reading, runs)
+    else:
+        read_every(*reading, count)
+    return (now_ns() - start) / (RUN * runs if in_runs else count)
+
+
+def own_loop_ns(*, writes: bool, in_runs: bool) -> float:
+    """Return `loop_ns` here and now, measured in about 3 ms: the least of several, since others may be at work."""
+    return min(loop_ns(writes=writes, in_runs=in_runs, count=_FEW_MESSAGES) for _ in range(_REPEATS))
 
 
 def _clock_ns() -> tuple[float, float]:
@@ -128,20 +136,22 @@ def measure_floor(sizes: Iterable[int] = ()) -> Floor:
     Args:
         sizes: payload sizes in bytes for which to measure the bandwidth of memory copies.
     """
-    writer_ns, reader_ns, saturated_writer_ns, saturated_reader_ns = map(
-        median, zip(*(_loops_ns() for _ in range(_REPEATS)), strict=True)
-    )
+    loops_ns = {
+        (writes, in_runs): median(loop_ns(writes=writes, in_runs=in_runs) for _ in range(_REPEATS))
+        for writes in (True, False)
+        for in_runs in (True, False)
+    }
     clock_ns, resolution_ns = _clock_ns()
     nonzero = sorted(set(sizes) - {0})
     pool = memoryview(bytearray(b"\1") * max(_COLD_POOL_BYTES, 2 * max(nonzero, default=0)))
     return Floor(
-        writer_ns=writer_ns,
-        reader_ns=reader_ns,
+        writer_ns=loops_ns[True, False],
+        reader_ns=loops_ns[False, False],
         clock_ns=clock_ns,
         clock_resolution_ns=resolution_ns,
         memcpy_bytes_per_s={str(size): _copy_bytes_per_s(size) for size in nonzero},
         memcpy_cold_bytes_per_s={str(size): _cold_copy_bytes_per_s(size, pool) for size in nonzero},
         wakeup_ns=_wakeup_ns(),
-        saturated_writer_ns=saturated_writer_ns,
-        saturated_reader_ns=saturated_reader_ns,
+        saturated_writer_ns=loops_ns[True, True],
+        saturated_reader_ns=loops_ns[False, True],
     )

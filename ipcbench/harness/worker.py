@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ipcbench.backend import Address, Endpoint
 from ipcbench.errors import IpcbenchError
 from ipcbench.harness.clocks import clock_identity
+from ipcbench.harness.floor import own_loop_ns
 from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
 from ipcbench.harness.placement import ping_pong_ns
 from ipcbench.harness.plan import SILENCE_NS, Plan
@@ -178,11 +179,13 @@ def _collect_again() -> None:
 
 
 def _outcome(outcome: Written | Received | Pinged | Ponged) -> dict[str, Any]:
-    """Return an endpoint's measurements as plain values."""
+    """Return an endpoint's measurements as plain values, with what its loop costs here and now."""
     facts = {name: getattr(outcome, name) for name in outcome.__dataclass_fields__ if name != "columns"}
     for name in ("usage", "integrity"):
         if name in facts:
             facts[name] = asdict(facts[name])
+    if isinstance(outcome, Written | Received):
+        facts["floor_ns"] = own_loop_ns(writes=isinstance(outcome, Written), in_runs=outcome.stamp_stride > 1)
     return {"facts": facts, "columns": {name: column.tobytes() for name, column in outcome.columns.items()}}
 
 

@@ -118,15 +118,15 @@ class WriterPart:
         """Write up to `count` messages flat out, outside the window, without keeping their times."""
         return self._flat_out(stop_ns, array("q", bytes(8 * count)), array("q", bytes(8 * count)))
 
-    def _paced(self, count: int, interval_ns: float) -> int:
-        """Write on a schedule that begins one interval from now, into the columns from `_count` on."""
+    def _paced(self, count: int, interval_ns: float, first: int = 0) -> int:
+        """Write on a schedule that begins one interval from now, into the columns from index `first` on."""
         done = write_paced(
             self._writer.write,
             self._messages,
             self._sequence,
             now_ns() + int(interval_ns),
             interval_ns,
-            self._count,
+            first,
             count,
             self._plan.stall_s,
             self._intended,
@@ -208,7 +208,7 @@ class WriterPart:
         if trial.mode == "paced":
             self._meter.start()
             left = self._plan.column_count - self._count
-            count = kept = self._paced(min(self._plan.turn_count(), left), self._plan.interval_ns())
+            count = kept = self._paced(min(self._plan.turn_count(), left), self._plan.interval_ns(), self._count)
         else:
             select((), (), (), START_NS / 1e9)  # the readers are in `read` by then
             self._meter.start()

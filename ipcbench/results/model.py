@@ -106,6 +106,9 @@ class EndpointResult:
     """Core that the process was bound to; None if the system placed it."""
     stamp_stride: int = 1
     """The clock was read around every Nth message of the window, beginning with the first; the last is one of them."""
+    floor_ns: float | None = None
+    """What the harness's loop of this window cost per message over no transport, in the same process right after it;
+    None in mode pingpong."""
 
 
 MAX_PLACEMENT_RATIO = 1.6

@@ -85,31 +85,6 @@ class _LateStallingWriter(WriterWrapper):
         self.inner.write(message, timeout_s)
 
 
-class _OftenStallingWriter(WriterWrapper):
-    """Stalls for 200 ms at every 400th message."""
-
-    _seen = 0
-
-    def write(self, message: Message, timeout_s: float | None = None) -> None:
-        self._seen += 1
-        if not self._seen % 400:
-            select.select([], [], [], 0.2)
-        self.inner.write(message, timeout_s)
-
-
-class _OftenStallingReader(ReaderWrapper):
-    """Stalls for 200 ms at every 400th message."""
-
-    _seen = 0
-
-    def read(self, timeout_s: float | None = None) -> memoryview:
-        view = self.inner.read(timeout_s)
-        self._seen += 1
-        if not self._seen % 400:
-            select.select([], [], [], 0.2)
-        return view
-
-
 class _SlowWriter(WriterWrapper):
     """Takes 3 ms for each message."""
 
@@ -158,8 +133,6 @@ def writes(name: str, trouble: Callable[[Message], list[Message]], inner: type[B
 HangingReader = reads("HangingReader", _hang)
 RaisingReader = reads("RaisingReader", _raise)
 KilledReader = reads("KilledReader", _die)
-OftenStallingWriter = _broken("OftenStallingWriter", writer_class=_OftenStallingWriter)
-OftenStallingReader = _broken("OftenStallingReader", reader_class=_OftenStallingReader)
 StallingReader = reads("StallingReader", _stall)
 TearingReader = reads("TearingReader", _flipped)
 BitFlippingReader = _broken("BitFlippingReader", reader_class=_BitFlippingReader)

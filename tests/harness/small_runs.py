@@ -44,14 +44,14 @@ def sound(sweep: SweepSpec, folder: Path, stall_s: float = 5.0) -> Run:
 
 
 def single(sweep: SweepSpec, folder: Path) -> tuple[Run, TrialResult]:
-    """Return a sound run of one trial, and the trial."""
+    """Return a sound run of one trial, but for one for the tail, and the trial."""
     run = sound(sweep, folder)
-    (trial,) = run.trials
+    (trial,) = [trial for trial in run.trials if not trial.spec.tail]
     return run, trial
 
 
 def failure(sweep: SweepSpec, folder: Path, stall_s: float = 1.0) -> TrialResult:
-    """Return the trial of a run of one, which must fail."""
-    (trial,) = measure(sweep, folder, stall_s)[0].trials
+    """Return the trial of a run of one, but for one for the tail, which must fail."""
+    (trial,) = [trial for trial in measure(sweep, folder, stall_s)[0].trials if not trial.spec.tail]
     assert trial.status == "failed"
     return trial

@@ -13,6 +13,7 @@ from ipcbench.harness.trial import Trial
 from ipcbench.processes.cleanup import SHM_FOLDER
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.spec import SweepSpec
+from ipcbench.testing.faults.stalled import stalled_name, tail_ns
 from tests.harness.small_runs import FATAL, failure, measure, sound, tiny
 
 pytestmark = pytest.mark.usefixtures("broken_on_path")
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("broken_on_path")
 def one_broken(name: str, folder, stall_s: float = 1.0, module: str = "broken", **changes):
     """Measure a broken backend beside a sound one; return its trial, which must fail while the other is ok."""
     run, told = measure(tiny(backends=("shm", f"{module}:{name}"), **changes), folder, stall_s)
-    by_backend = {trial.spec.backend: trial for trial in run.trials}
-    assert len(run.trials) == 2
+    by_backend = {trial.spec.backend: trial for trial in run.trials if not trial.spec.tail}
+    assert len(by_backend) == len([trial for trial in run.trials if not trial.spec.tail]) == 2
     assert by_backend["shm"].status == "ok", by_backend["shm"].reason
     assert run.info.status == "complete"
     assert by_backend[f"{module}:{name}"].status == "failed"
@@ -76,23 +77,20 @@ def test_a_stall_shows_in_p99_as_the_theory_says_and_a_closed_loop_hides_it(tmp_
     assert pingpong.writer.round_trip.p99_ns < expected_ns / 5
 
 
-@pytest.mark.parametrize("name", ["OftenStallingWriter", "OftenStallingReader"])
-def test_the_default_paced_trials_show_a_stall_as_the_theory_says(name, tmp_path):
-    """A stall of S in every T delays the share S/T of the messages, evenly from S down to 0; turns would cut it off."""
-    stall_ns, period_ns = 200e6, 400e6
-    backends = ("shm", f"broken:{name}")
-    sweep = SweepSpec(backends=backends, readers=1, sizes=(10,), modes=("paced",), rounds=1, control=False)
+@pytest.mark.parametrize("side", ["writer", "reader"])
+def test_the_default_paced_trials_show_a_stall_as_the_theory_says(side, tmp_path):
+    """The stalls are long, so that a busy machine's own do not hide them."""
+    name = stalled_name("shm", side, stall_ms=200, every=400)
+    sweep = SweepSpec(backends=("shm", name), readers=1, sizes=(10,), modes=("paced",), rounds=1, control=False)
     run = sound(sweep, tmp_path)
-    tails = [trial for trial in run.trials if trial.spec.tail]
-    assert {trial.spec.backend for trial in tails} == set(backends)
-    (tail,) = [trial for trial in tails if trial.spec.backend != "shm"]
+    stalling = [trial for trial in run.trials if trial.spec.backend == name]
+    (tail,) = [trial for trial in stalling if trial.spec.tail]
     (latency,) = run.samples(tail.trial_id, (".latency_ns",)).values()
     for share in (0.95, 0.99):
-        theory_ns = stall_ns * (1.0 - (1.0 - share) * period_ns / stall_ns)
-        assert np.quantile(latency, share) == pytest.approx(theory_ns, rel=0.15)
-    whole = replace(run, trials=tuple(trial for trial in run.trials if trial.spec.backend != "shm"))
-    ((cell,),) = [setting.cells for setting in summarise(whole).settings]
-    assert cell.latency_p50_ns.estimate < 0.1 * stall_ns, "the median comes from the turns"
+        assert np.quantile(latency, share) == pytest.approx(tail_ns(share, 200, 400), rel=0.15)
+    (setting,) = summarise(run).settings
+    (cell,) = [cell for cell in setting.cells if cell.backend == name]
+    assert cell.latency_p50_ns.estimate < 20e6, "the median comes from the turns"
 
 
 def test_a_rate_that_cannot_be_held_fails_with_the_rate_that_was(tmp_path):
@@ -126,18 +124,17 @@ def test_a_rate_that_is_far_too_high_is_named(tmp_path):
 def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, monkeypatch):
     monkeypatch.setattr(RunDir, "channel_name", lambda run_dir: f"{run_dir.token}-stale")
     stale = []
-    run_trial = Trial.run
+    prepare = Trial.prepare
 
-    def run_with_stale_segment(trial_run):
+    def prepare_with_stale_segment(trial_run, *arguments):
         path = SHM_FOLDER / trial_run._run_dir.channel_name()
         if not stale:
             path.write_bytes(bytes(64))
             stale.append(path)
-        facts = run_trial(trial_run)
+        prepare(trial_run, *arguments)
         path.unlink(missing_ok=True)
-        return facts
 
-    monkeypatch.setattr(Trial, "run", run_with_stale_segment)
+    monkeypatch.setattr(Trial, "prepare", prepare_with_stale_segment)
     run, _ = measure(tiny(sizes=(10, 20)), tmp_path)
     assert sorted(trial.status for trial in run.trials) == ["failed", "ok"]
     assert any("exists already" in trial.reason for trial in run.trials)

@@ -26,7 +26,7 @@ def busy_loops():
 def test_every_trial_beside_busy_loops_is_stamped(tmp_path):
     sweep = tiny(backends=("shm", "pipe"), readers=1, modes=("paced", "saturate", "pingpong"), window_s=0.15)
     run = sound(sweep, tmp_path, stall_s=30.0)
-    assert len(run.trials) == 6
+    assert len(run.trials) == 8
     for trial in run.trials:
         label = f"{trial.spec.backend} {trial.spec.mode}: {trial.notes}"
         assert trial.conditions.others_cpu_ratio > 0.05, label

@@ -19,9 +19,9 @@ from tests.harness.small_runs import measure, raw, single, sound, tiny
 def test_every_cell_is_measured_once_a_round_and_every_reader_validates_every_message(tmp_path):
     sweep = tiny(backends=("shm", "pipe"), sizes=(0, 10), modes=("paced", "saturate"), rounds=2, readers=3)
     run, told = measure(sweep, tmp_path)
-    assert [trial.status for trial in run.trials] == ["ok"] * 16
+    assert [trial.status for trial in run.trials] == ["ok"] * 20, "four of them for the tail, in the first round"
     cells = [(trial.spec.round_index, *trial.spec.cell) for trial in run.trials]
-    assert len(set(cells)) == 16
+    assert len(set(cells)) == 20
     for trial in run.trials:
         sent = trial.writer.messages_count
         assert len(trial.readers) == 3
@@ -30,7 +30,7 @@ def test_every_cell_is_measured_once_a_round_and_every_reader_validates_every_me
             assert reader.integrity.received_count == reader.integrity.expected_count
             assert reader.messages_count == sent
             assert reader.integrity.hashed_count >= reader.warmup_count
-    assert (told[-1].done, told[-1].total) == (16, 16)
+    assert (told[-1].done, told[-1].total) == (20, 20)
 
 
 def test_each_round_has_its_own_order_which_the_seed_repeats(tmp_path):
@@ -50,7 +50,7 @@ def test_paced_and_saturated_trials_yield_their_figures_in_plausible_units(tmp_p
     trials = {trial.spec.mode: trial for trial in run.trials}
     paced, saturated = trials["paced"], trials["saturate"]
     assert paced.throughput_per_s is None
-    assert 495 <= paced.achieved_rate_per_s <= 505
+    assert paced.achieved_rate_per_s == pytest.approx(500.0, rel=0.2)
     for reader in paced.readers:
         assert 100 < reader.latency.p50_ns < 1e9
         assert reader.decode.count >= 5
@@ -58,7 +58,9 @@ def test_paced_and_saturated_trials_yield_their_figures_in_plausible_units(tmp_p
     assert saturated.achieved_rate_per_s is None
     for part in saturated.endpoints:
         assert part.stamp_stride in (1, RUN)
-        assert part.call.count == -(-part.messages_count // part.stamp_stride)
+        assert part.call.count == sum(saturated.turn_counts)
+        runs, turns = part.stamp_stride * part.call.count, len(saturated.turn_counts)
+        assert runs - turns * (part.stamp_stride - 1) == part.messages_count, "each turn ends with a stamp"
         assert part.sample_stride % part.stamp_stride == 0
 
 
@@ -179,6 +181,16 @@ def test_the_floor_is_above_the_clock_and_copies_have_a_bandwidth():
     assert 0 < floor.saturated_writer_ns < floor.writer_ns
     assert 0 < floor.saturated_reader_ns < floor.reader_ns
     assert min(floor.memcpy_bytes_per_s["4096"], floor.memcpy_cold_bytes_per_s["4096"]) > 1e8
+
+
+def test_each_endpoint_measures_what_its_own_loop_costs(tmp_path):
+    run = sound(tiny(modes=("paced", "saturate", "pingpong")), tmp_path)
+    for trial in run.trials:
+        for part in trial.endpoints:
+            if trial.spec.mode == "pingpong":
+                assert part.floor_ns is None
+            else:
+                assert run.info.floor.saturated_writer_ns / 10 < part.floor_ns < 100 * run.info.floor.reader_ns
 
 
 @pytest.mark.parametrize("backend", ["shm", "null"])

@@ -71,6 +71,19 @@ def test_a_tie_is_called_a_tie(tmp_path: Path) -> None:
     assert "a tie" in texts(reply)
 
 
+def test_after_one_round_it_says_that_one_is_too_few(tmp_path: Path) -> None:
+    once = {name: replace(cell, factors=(1.0,)) for name, cell in TWO.items()}
+    reply = answer(tmp_path, once, rounds=1)
+    assert "a tie between a and b, 1 round is too few to tell: it takes 3: " in reply.sentence()
+    cpu = answer(tmp_path / "cpu", once, replace(OF_SIZE, optimise="cpu"), rounds=1)
+    assert "none has figures that count (CPU time is compared from 2 rounds on; there is 1)" in cpu.sentence()
+
+
+@pytest.mark.parametrize(("status", "level"), [("out of budget", "high"), ("interrupted", "moderate")])
+def test_a_run_that_used_up_its_budget_is_as_sure_as_a_complete_one(status, level, tmp_path: Path) -> None:
+    assert answer(tmp_path, TWO, status=status).sureness == level
+
+
 def test_a_tie_is_broken_by_the_next_figure_and_says_so(tmp_path: Path) -> None:
     reply = answer(tmp_path, {"a": Cell(10_000.0, 100_000.0), "b": Cell(10_050.0, 400_000.0)})
     assert (reply.outcome, reply.backend, reply.tied_with) == ("tie", "b", ("a",))

@@ -287,6 +287,18 @@ def test_a_large_share_of_the_harness_in_the_time_per_message_is_noted(
     assert notes == ((wanted,) if percent else ())
 
 
+def test_what_the_loops_cost_in_their_own_processes_counts(tmp_path: Path) -> None:
+    """And not what they cost at the beginning of the run: 1 µs, and 400 ns while saturated."""
+
+    def own(trial: TrialResult) -> TrialResult:
+        costs = {"writer": 300.0, "reader-0": 200.0, "reader-1": 500.0}
+        return replace(trial, endpoints=tuple(replace(part, floor_ns=costs[part.role]) for part in trial.endpoints))
+
+    cell = shm(tmp_path, Cell(10_000.0, 200_000.0, change=own), readers=2)
+    assert cell.latency_floor_ratio == pytest.approx(10_000 / 800, rel=0.02)
+    assert cell.notes == ("saturated: the harness itself is 10.0 % of the time per message",)
+
+
 def test_a_single_round_of_few_stamps_at_an_even_rate_has_a_narrow_interval(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell(factors=(1.0,))})
     path = run.path / "samples" / f"{run.trials[-1].trial_id}.npz"

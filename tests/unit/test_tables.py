@@ -96,6 +96,11 @@ def test_golden_text(tmp_path: Path) -> None:
     assert as_text(found).splitlines()[:-18] == GOLDEN.splitlines()
 
 
+def test_a_run_that_used_up_its_budget_says_how_much_that_was(tmp_path: Path) -> None:
+    found = tables_of(tmp_path, SHM, status="out of budget")
+    assert "run: 20260102T030405Z-0a1b2c, 20 rounds done in the budget of 120 s, seed 1" in as_text(found)
+
+
 def test_the_title_says_kind_entries_and_bytes(tmp_path: Path) -> None:
     assert [table.title for table in tables_of(tmp_path).payload_tables] == [
         "dict of 10 entries = 521 B, pickle, 1 reader, every_message",

@@ -12,7 +12,7 @@ from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.summary.crossover import Crossover
 from ipcbench.analysis.summary.curves import Measure
 from ipcbench.analysis.summary.notes import one_line, printable
-from ipcbench.analysis.summary.wording import joined, plural, rank_text, ratio_words
+from ipcbench.analysis.summary.wording import joined, plural, rank_text, ratio_words, too_few_words
 from ipcbench.backend import Address, Backend, Reader, Writer
 from ipcbench.errors import Unsupported
 from ipcbench.registry import get_backend
@@ -53,6 +53,8 @@ class Candidate:
     expected: Expected
     doubts: tuple[Doubt, ...]
     trial_ids: tuple[int, ...]
+    rounds_count: int
+    """Rounds with sound trials, at the size that has fewest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,9 @@ class Recommendation:
         ]
         names = joined([str(self.backend), *self.tied_with])
         take = f"Take {self.backend}: {self.tie_break}." if self.tie_break else "Take whichever suits you."
-        return f"a tie between {names}, no clear difference in {what}: {joined(figures)}. {take}"
+        fewest = min(candidate.rounds_count for candidate in self.candidates if candidate.backend in tied)
+        why = too_few_words(fewest) or f"no clear difference in {what}"
+        return f"a tie between {names}, {why}: {joined(figures)}. {take}"
 
     def _next_words(self, what: str) -> str:
         following = next((candidate for candidate in self.candidates if candidate.rank > 1), None)

@@ -68,6 +68,11 @@ class Evidence:
         """Return the trials that the figures come from, in the order of execution."""
         return tuple(sorted(trial.trial_id for cell in self.cells for trial in cell.trials))
 
+    @property
+    def rounds_count(self) -> int:
+        """Return the rounds with sound trials, at the size that has fewest."""
+        return min(cell.rounds_count for cell in self.cells)
+
 
 def covered_sizes(family: Sequence[SettingSummary]) -> list[int]:
     """Return the payload sizes at which anything was measured."""
@@ -104,6 +109,8 @@ def gather(
 
 def _absence_words(cell: CellSummary, measure: Measure) -> str:
     """Return why a cell with figures lacks this one: its trials of that mode failed, or were too few."""
+    if measure == "cpu" and cell.rounds_count == 1:
+        return "CPU time is compared from 2 rounds on; there is 1"
     what = "CPU time" if measure == "cpu" else measure
     text = f"no {what} was measured at {cell.setting.payload_bytes:,} B, or too little of it"
     return f"{text}; {one_line(cell.notes[0])}" if cell.failed_count and cell.notes else text
@@ -173,7 +180,7 @@ def _trial_doubts(evidence: Evidence) -> Iterator[Doubt]:
     if unsteady:
         level = "moderate" if unsteady >= _MOSTLY_RATIO * len(trials) else "high"
         yield Doubt(f"unsteady: {unsteady} of {len(trials)} trials of {name}", level)
-    rounds = min(cell.rounds_count for cell in evidence.cells)
+    rounds = evidence.rounds_count
     if rounds < MIN_CLAIM_ROUNDS:
         yield Doubt(f"{name} was measured in only {rounds} round{'s' * (rounds != 1)}", "low", grave=True)
     if any(PLACEMENT_NOTE in cell.notes for cell in evidence.cells):

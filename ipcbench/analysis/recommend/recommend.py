@@ -113,7 +113,8 @@ def recommend(
         return _refusal(case, "outside the measured range", _gap_words(case))
     shortlist = _shortlist(case, between)
     if not shortlist.evidence:
-        why = "of the transports that can do it, none has figures that count"
+        reasons = dict.fromkeys(out.reason for out in shortlist.case.excluded if out.by == "evidence")
+        why = f"of the transports that can do it, none has figures that count ({'; '.join(reasons)})"
         return _refusal(shortlist.case, "no candidate", why)
     return _choose(shortlist)
 
@@ -317,7 +318,9 @@ def _candidate(shortlist: _Shortlist, evidence: Evidence, chosen: Evidence, rank
         slower = ratio(evidence.times[case.measure], chosen.times[case.measure], prior, rank_level(len(known)))
     cores = case.run.info.machine.get("usable_cores")
     reasons = doubts(evidence, case.question, shortlist.offered_per_s, shortlist.between, cores)
-    return Candidate(evidence.backend, rank, slower, evidence.expected, reasons, evidence.trial_ids)
+    return Candidate(
+        evidence.backend, rank, slower, evidence.expected, reasons, evidence.trial_ids, evidence.rounds_count
+    )
 
 
 def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> tuple[Doubt, ...]:
@@ -331,7 +334,7 @@ def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> t
         reasons.append(Doubt("there is nothing to compare it with in this run", "moderate"))
     if tied_count > 1:
         reasons.append(Doubt("a tie: by the figure that decides, another backend may be as good", "moderate"))
-    if case.run.info.status != "complete":
+    if case.run.info.status not in {"complete", "out of budget"}:  # too few rounds are a doubt of their own
         reasons.append(Doubt(f"the run is {case.run.info.status}", "moderate"))
     absent = [out.backend for out in case.excluded if out.by == "evidence" and out.reason == NOT_MEASURED]
     if absent:

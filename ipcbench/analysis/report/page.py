@@ -16,12 +16,21 @@ from ipcbench.analysis.recommend.recommend import recommend
 from ipcbench.analysis.report.tables import Tables
 from ipcbench.analysis.summary.cells import SettingSummary, Summary
 from ipcbench.analysis.summary.notes import one_line
-from ipcbench.analysis.summary.wording import family_words, joined, payload_line, plural, setting_title, verdict_words
+from ipcbench.analysis.summary.wording import (
+    ended_words,
+    family_words,
+    joined,
+    payload_line,
+    plural,
+    setting_title,
+    verdict_words,
+)
 from ipcbench.errors import IpcbenchError
 from ipcbench.render.charts import ChartGroup
 from ipcbench.render.page import Badge, render_page
 from ipcbench.render.table import Table, make_columns
 from ipcbench.results.store import Run
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_duration_ns, format_significant
 
 _TEMPLATE = files("ipcbench.analysis.report") / "assets" / "report.html.j2"
@@ -220,8 +229,8 @@ def badges(summary: Summary) -> tuple[Badge, ...]:
 
 def _badges(summary: Summary) -> Iterator[Badge]:
     info = summary.info
-    done = plural(info.rounds_done, "round", "rounds")
-    yield Badge(f"{info.status}, {done}", "good" if info.status == "complete" else "warn", "top")
+    ended_well = info.status in {"complete", "out of budget"} and info.rounds_done >= MIN_CLAIM_ROUNDS
+    yield Badge(ended_words(info), "good" if ended_well else "warn", "top")
     cells = [cell for result in summary.settings for cell in result.cells]
     measured = [cell for cell in cells if cell.status == "ok"]
     if any(note.startswith("oversubscribed") for cell in measured for note in cell.notes):

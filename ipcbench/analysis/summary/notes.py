@@ -14,7 +14,7 @@ _MAX_REASON = 300
 _MAX_DETAILS = 3
 
 _MAX_HARNESS_RATIO = 0.05
-"""If the harness's loops are a larger share of the time per message than this, the cell says so."""
+"""If the harness's loops are a larger share of a figure than this, the cell says so."""
 
 PLACEMENT_NOTE = "some trials were taken with cores near to each other and some with cores far apart"
 
@@ -139,16 +139,31 @@ def _share_seen(trials: Sequence[TrialResult]) -> Iterator[str]:
         yield f"readers saw {format_significant(share)} % of the values; the others were overwritten"
 
 
+def harness_ns(trial: TrialResult, floor: Floor | None) -> tuple[float, float] | None:
+    """Return what the loops of the writer and of the slowest reader cost per message: measured in their own processes,
+    else at the beginning of the run; None if unknown.
+    """
+    writer, readers = trial.writer, [reader.floor_ns for reader in trial.readers if reader.floor_ns is not None]
+    if writer is None:
+        return None
+    if writer.floor_ns is not None and readers:
+        return writer.floor_ns, max(readers)
+    if floor is None:
+        return None
+    if writer.stamp_stride > 1:
+        known = floor.saturated_writer_ns, floor.saturated_reader_ns
+        return None if known[0] is None or known[1] is None else (known[0], known[1])
+    return floor.writer_ns, floor.reader_ns
+
+
 def _harness_share(trials: Sequence[TrialResult], floor: Floor | None) -> Iterator[str]:
-    """Yield the share of the harness's slower loop in the time per message while saturated, if it is large."""
-    if floor is None or floor.saturated_writer_ns is None or floor.saturated_reader_ns is None:
-        return
-    in_runs_ns = max(floor.saturated_writer_ns, floor.saturated_reader_ns)
-    each_ns = max(floor.writer_ns, floor.reader_ns)
+    """Yield the share of the harness's slower loop in the time per message while saturated, if it is large. That in
+    the one-way latency has a column, × floor.
+    """
     shares = [
-        (in_runs_ns if trial.writer.stamp_stride > 1 else each_ns) * trial.throughput_per_s / 1e9
+        max(loops_ns) * trial.throughput_per_s / 1e9
         for trial in trials
-        if trial.throughput_per_s is not None and trial.writer is not None
+        if trial.throughput_per_s is not None and (loops_ns := harness_ns(trial, floor)) is not None
     ]
     if shares and median(shares) > _MAX_HARNESS_RATIO:
         share = format_significant(100 * median(shares))

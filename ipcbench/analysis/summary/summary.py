@@ -22,7 +22,7 @@ from ipcbench.analysis.summary.cells import (
     time_of,
 )
 from ipcbench.analysis.summary.figures import CellFigures, cell_figures
-from ipcbench.analysis.summary.notes import cell_notes, failure_reason, is_sound, placement_ns
+from ipcbench.analysis.summary.notes import cell_notes, failure_reason, harness_ns, is_sound, placement_ns
 from ipcbench.errors import StoreError
 from ipcbench.results.model import Floor, RunInfo, TrialResult
 from ipcbench.results.store import Run
@@ -251,12 +251,15 @@ def _interval(estimate: Estimate | None) -> Interval | None:
 
 def _with_floor(summary: CellSummary, floor: Floor) -> CellSummary:
     p50, rate = summary.latency_p50_ns, summary.throughput_bytes_per_s
-    harness_ns = floor.writer_ns + floor.reader_ns
+    paced = [
+        sum(loops) for trial in summary.trials if trial.spec.mode == "paced" and (loops := harness_ns(trial, floor))
+    ]
+    loops_ns = median(paced) if paced else 0.0
     size = str(summary.setting.payload_bytes)
     memory, cold = floor.memcpy_bytes_per_s.get(size), floor.memcpy_cold_bytes_per_s.get(size)
     return replace(
         summary,
-        latency_floor_ratio=p50.estimate / harness_ns if p50 is not None and harness_ns > 0 else None,
+        latency_floor_ratio=p50.estimate / loops_ns if p50 is not None and loops_ns > 0 else None,
         memory_bandwidth_ratio=rate / memory if rate is not None and memory else None,
         cold_memory_bandwidth_ratio=rate / cold if rate is not None and cold else None,
     )

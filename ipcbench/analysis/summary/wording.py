@@ -8,6 +8,7 @@ from typing import Any
 from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.notes import others_cpu_ratio, stamped_count
 from ipcbench.render.table import NOT_MEASURED
+from ipcbench.results.model import RunInfo
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
@@ -109,10 +110,26 @@ def verdict_words(ranking: SettingSummary) -> str:
 def _more_rounds(tied: Sequence[CellSummary]) -> str:
     """Return how many more rounds would probably tell cells apart; empty if that is unknown, or too many."""
     fewest = min(cell.rounds_count for cell in tied)
-    if fewest < MIN_CLAIM_ROUNDS:
-        return f"; {plural(fewest, 'round is', 'rounds are')} too few to tell: it takes {MIN_CLAIM_ROUNDS}"
+    if too_few := too_few_words(fewest):
+        return f"; {too_few}"
     needed = [cell.rounds_to_decide for cell in tied if cell.rounds_to_decide]
     return f"; about {plural(max(needed), 'more round', 'more rounds')} would probably decide" if needed else ""
+
+
+def too_few_words(rounds_count: int) -> str:
+    """Return that so many rounds tell nothing apart; empty if they may."""
+    if rounds_count >= MIN_CLAIM_ROUNDS:
+        return ""
+    return f"{plural(rounds_count, 'round is', 'rounds are')} too few to tell: it takes {MIN_CLAIM_ROUNDS}"
+
+
+def ended_words(info: RunInfo) -> str:
+    """Return how a run ended, with its rounds."""
+    done = f"{plural(info.rounds_done, 'round', 'rounds')} done"
+    budget = info.sweep.get("budget_s")
+    if info.status == "out of budget" and isinstance(budget, int | float):
+        return f"{done} in the budget of {format_duration_ns(1e9 * budget)}"
+    return f"{info.status}, {done}"
 
 
 def _main_figure(cell: CellSummary, metric: Metric) -> str:
@@ -179,8 +196,7 @@ def header(summary: Summary) -> tuple[str, ...]:
 
 def _header(summary: Summary) -> Iterator[str]:
     info = summary.info
-    rounds = plural(info.rounds_done, "round", "rounds")
-    yield f"run: {info.run_id}, {info.status}, {rounds} done, seed {info.sweep.get('seed', 'unknown')}"
+    yield f"run: {info.run_id}, {ended_words(info)}, seed {info.sweep.get('seed', 'unknown')}"
     yield f"machine: {_machine_words(summary)}"
     if info.floor is not None:
         writer, reader = format_duration_ns(info.floor.writer_ns), format_duration_ns(info.floor.reader_ns)
