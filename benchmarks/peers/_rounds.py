@@ -41,6 +41,11 @@ class Round:
     """Share of the machine's CPU time that went to processes other than the two sides'."""
 
     @property
+    def ratio(self) -> float:
+        """Return ours over theirs."""
+        return self.ours / self.theirs
+
+    @property
     def placed_alike(self) -> bool:
         """Return whether the distance between the cores stayed the same."""
         return not self.probes_ns or max(self.probes_ns) <= SAME_PLACEMENT_RATIO * min(self.probes_ns)
@@ -66,13 +71,18 @@ class Row:
     rounds: list[Round] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
+    @property
+    def used(self) -> list[Round]:
+        """Return the good rounds, or those placed alike if none is good."""
+        return [each for each in self.rounds if each.good] or [each for each in self.rounds if each.placed_alike]
+
     def cells(self) -> list[str]:
-        """Return the row of the table: medians over the good rounds, or over those placed alike if none is good."""
-        used = [each for each in self.rounds if each.good] or [each for each in self.rounds if each.placed_alike]
+        """Return the row of the table: medians over the used rounds."""
+        used = self.used
         counts = f"{len(used)} of {len(self.rounds) + len(self.failures)}"
         if not used:
             return [self.what, "-", "-", "-", "-", "-", "-", counts]
-        ratios = [each.ours / each.theirs for each in used]
+        ratios = [each.ratio for each in used]
         ratio, wanted = statistics.median(ratios), "-"
         if self.at_least is not None:
             wanted = f"≥ {self.at_least:g}: {'yes' if ratio >= self.at_least else 'no'}"
@@ -106,31 +116,43 @@ def _wait_for_quiet() -> None:
             return
 
 
-def _measure_round(sides: Sequence[Callable[[], float]]) -> Round:
+def _measure_round(sides: Sequence[Callable[[], Sequence[float]]], reverse: bool) -> list[Round]:
+    """Run both sides, the second one first if `reverse`; return a round for each of their figures."""
     _wait_for_quiet()
     begin, (busy, own) = now_ns(), _cpu_s()
     probes, figures = [_native.probe_ns()], []
-    for side in sides:
+    for side in reversed(sides) if reverse else sides:
         figures.append(side())
         probes.append(_native.probe_ns())
     (busy_after, own_after), elapsed_s = _cpu_s(), (now_ns() - begin) / 1e9
     others_s = max(0.0, busy_after - busy - (own_after - own))
     known = tuple(probe for probe in probes if probe is not None)
-    return Round(figures[0], figures[1], known, others_s / elapsed_s / (os.cpu_count() or 1))
+    ours, theirs = reversed(figures) if reverse else figures
+    others_ratio = others_s / elapsed_s / (os.cpu_count() or 1)
+    return [Round(*pair, known, others_ratio) for pair in zip(ours, theirs, strict=True)]
 
 
 def compare(row: Row, ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> Row:
     """Fill `row` with alternating rounds until `rounds` of them are good; try at most three times as many."""
-    for _ in range(3 * rounds):
-        if sum(each.good for each in row.rounds) == rounds:
+    return compare_all([row], lambda: (ours(),), lambda: (theirs(),), rounds)[0]
+
+
+def compare_all(
+    rows: list[Row], ours: Callable[[], Sequence[float]], theirs: Callable[[], Sequence[float]], rounds: int
+) -> list[Row]:
+    """Fill the rows, one for each figure that a side returns, as `compare` does. Every second round is reversed."""
+    for number in range(3 * rounds):
+        if sum(each.good for each in rows[0].rounds) == rounds:
             break
         try:
-            row.rounds.append(_measure_round((ours, theirs)))
+            for row, measured in zip(rows, _measure_round((ours, theirs), bool(number % 2)), strict=True):
+                row.rounds.append(measured)
         except GroupFailed as error:
-            row.failures.append(str(error))
-            print(f"  {row.what}: {error}", file=sys.stderr, flush=True)
-    print(f"  {' | '.join(row.cells())}", file=sys.stderr, flush=True)
-    return row
+            rows[0].failures.append(str(error))
+            print(f"  {rows[0].what}: {error}", file=sys.stderr, flush=True)
+    for row in rows:
+        print(f"  {' | '.join(row.cells())}", file=sys.stderr, flush=True)
+    return rows
 
 
 def print_rows(title: str, rows: Sequence[Row]) -> None:
