@@ -9,6 +9,7 @@ its roles one after another, starts them together, and lets them close when all 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import multiprocessing
@@ -19,14 +20,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import _native
-from _rounds import GroupFailed, Row, compare, compare_all, print_rows
+from _rounds import GroupFailed, Row, compare, compare_all, fill, print_rows
 
 from ipcbench.backend import Address
 from ipcbench.errors import ConfigError
@@ -37,8 +38,8 @@ from ipcbench.util.units import format_bytes, parse_bytes
 __all__ = [
     "BODY",
     "MARKER",
-    "Opening",
     "ROUND_TRIPS_PER_BLOCK",
+    "End",
     "GroupFailed",
     "Role",
     "Row",
@@ -48,6 +49,7 @@ __all__ = [
     "compare",
     "compare_all",
     "cpu_ns",
+    "fill",
     "half_round_trip_ns",
     "make_parser",
     "print_rows",
@@ -75,8 +77,8 @@ _GRACE_S = 30.0
 Role = Iterator[Any]
 """What calling a role returns."""
 
-Opening = Callable[..., AbstractContextManager[Callable[..., Any]]]
-"""Opens an endpoint and gives what writes a message (its argument) or reads one (its result)."""
+End = tuple[Callable[..., AbstractContextManager[Callable[..., Any]]], tuple[Any, ...]]
+"""What opens an endpoint, with its arguments; it gives what writes a message (its argument) or reads one."""
 
 
 def _child(pipe: Connection, core: int | None, role: Callable[..., Role], arguments: tuple[Any, ...]) -> None:
@@ -203,20 +205,34 @@ def take(read: Callable[[], Any]) -> Taken:
     return Taken(count, first_ns, now_ns(), time.process_time() - cpu_s)
 
 
-def publish(opening: Opening, *arguments: Any) -> Role:
-    """Role: a writer; `opening(…)` opens it and gives its `write`; the last two arguments are size and seconds."""
-    *where, size_bytes, seconds = arguments
-    with opening(*where) as write:
+def publish(ends: Sequence[End], size_bytes: int, seconds: float, turns: int = 1) -> Role:
+    """Role: the writer of one or several streams in turns; returns a list of what each turn sent, by stream."""
+    with ExitStack() as opened:
+        writes = [opened.enter_context(opening(*arguments)) for opening, arguments in ends]
         yield
-        yield send_for(write, size_bytes, seconds)
+        yield _in_turns([functools.partial(send_for, write, size_bytes, seconds) for write in writes], turns)
 
 
-def subscribe(opening: Opening, *arguments: Any) -> Role:
-    """Role: a reader; `opening(*arguments)` opens it and gives its `read`."""
-    with opening(*arguments) as read:
+def subscribe(ends: Sequence[End], turns: int = 1) -> Role:
+    """Role: a reader of one or several streams in turns; returns a list of what each turn took, by stream."""
+    with ExitStack() as opened:
+        reads = [opened.enter_context(opening(*arguments)) for opening, arguments in ends]
         yield
-        take(read)
-        yield take(read)
+        yield _in_turns([functools.partial(_take_window, read) for read in reads], turns)
+
+
+def _in_turns(streams: Sequence[Callable[[], Any]], turns: int) -> list[list[Any]]:
+    """Run each stream once in each turn, in reverse in every second turn; return the results by turn and stream."""
+    results = []
+    for turn in range(turns):
+        step = -1 if turn % 2 else 1
+        results.append([stream() for stream in streams[::step]][::step])
+    return results
+
+
+def _take_window(read: Callable[[], Any]) -> Taken:
+    take(read)
+    return take(read)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from typing import Any
 
 import lmdb
 import zmq
-from _common import Opening
+from _common import End
 
 from ipcbench.backends.lmdb.database import Layout as LmdbLayout
 from ipcbench.backends.shm.backend import Layout as ShmLayout
@@ -34,8 +34,8 @@ _LINGER_MS = 10_000
 
 Write = Callable[[bytes], object]
 Read = Callable[[], Any]
-Script = tuple[tuple[Opening, tuple[Any, ...]], list[tuple[Opening, tuple[Any, ...]]]]
-"""How to open the writer, and each reader."""
+Script = tuple[End, list[End]]
+"""The writer and the readers."""
 
 
 @contextmanager

@@ -1,12 +1,12 @@
 """What the contract costs: a channel of each backend beside the plainest correct script over the same library.
 
-Both sides send the same bytes through the same loops (_common.py), in alternating rounds of fresh processes; the plain
-scripts are in _plain.py. `--write` puts the tables into docs/cost.md, which says how to read them.
+A round is a group of fresh processes, of which each has an endpoint of the channel and one of the plain script
+(_plain.py). Channel and script take turns: the same bytes through the same loops (_common.py). The ratio of a round is
+the median of its turns' ratios. `--write` puts the tables into docs/cost.md, which says how to read them.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import platform
@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import _common
-from _common import Row, Sent, Taken
+from _common import Row
 from _mpi_group import run_mpi_group
-from _plain import PLAIN, Script
+from _plain import PLAIN
 
 from ipcbench.errors import BackendUnavailable
 from ipcbench.registry import get_backend
@@ -33,43 +33,37 @@ _BEGIN, _END = "<!-- from benchmarks/peers/contract_cost.py -->\n", "<!-- end --
 _MPI_TIMEOUT_S = 60.0
 _numbers = itertools.count()
 
-Figures = tuple[float, float]
-"""Messages per second to each reader; CPU time per message of all processes together, in ns."""
-
-
-def ours(name: str, size: int, readers: int, seconds: float) -> Figures:
-    """Run a channel of that backend."""
+def measure(name: str, size: int, readers: int, seconds: float, turns: int) -> list[tuple[float, float]]:
+    """Return messages per second to each reader, and CPU time per message of all processes together in ns: of a channel
+    and of the plain script, in the turn whose ratio of the two is the median.
+    """
     backend = get_backend(name)()
-    address = backend.create(_channel(size, readers))
+    channel = ChannelSpec(
+        f"ipcb-peers-{os.getpid()}-{next(_numbers)}", readers=readers, max_message_bytes=size, depth=DEPTH
+    )
+    address = backend.create(channel)
     try:
-        takers = [(_common.reading, (address, index)) for index in range(readers)]
-        return _figures(name, ((_common.writing, (address,)), takers), size, seconds)
+        with PLAIN[name].script(channel) as (plain_writer, plain_readers):
+            writer = (_common.publish, ([(_common.writing, (address,)), plain_writer], size, seconds, turns))
+            takers = [
+                (_common.subscribe, ([(_common.reading, (address, index)), plain], turns))
+                for index, plain in enumerate(plain_readers)
+            ]
+            if backend.capabilities.launcher == "mpiexec":
+                sent, *taken = run_mpi_group([writer, *takers], _MPI_TIMEOUT_S)
+            else:  # the plain writer over zmq waits for its readers when it opens
+                *taken, sent = _common.run_group([*takers, writer], 2 * turns * seconds)
     finally:
         backend.destroy(address)
+    streams = [
+        [(figure(sent[turn][side], [each[turn][side] for each in taken])) for turn in range(turns) for side in (0, 1)]
+        for figure in (_common.throughput_per_s, _common.cpu_ns)
+    ]
+    return [sorted(zip(each[::2], each[1::2], strict=True), key=_ratio)[turns // 2] for each in streams]
 
 
-def plain(name: str, size: int, readers: int, seconds: float) -> Figures:
-    """Run the plain script beside that backend."""
-    with PLAIN[name].script(_channel(size, readers)) as script:
-        return _figures(name, script, size, seconds)
-
-
-def _channel(size: int, readers: int) -> ChannelSpec:
-    name = f"ipcb-peers-{os.getpid()}-{next(_numbers)}"
-    return ChannelSpec(name, readers=readers, max_message_bytes=size, depth=DEPTH)
-
-
-def _figures(name: str, script: Script, size: int, seconds: float) -> Figures:
-    (opening, arguments), readers = script
-    writer = (_common.publish, (opening, *arguments, size, seconds))
-    takers = [(_common.subscribe, (opening, *arguments)) for opening, arguments in readers]
-    sent: Sent
-    taken: Sequence[Taken]
-    if get_backend(name).capabilities.launcher == "mpiexec":
-        sent, *taken = run_mpi_group([writer, *takers], _MPI_TIMEOUT_S)
-    else:
-        *taken, sent = _common.run_group([*takers, writer], seconds)
-    return _common.throughput_per_s(sent, taken), _common.cpu_ns(sent, taken)
+def _ratio(pair: tuple[float, float]) -> float:
+    return pair[0] / pair[1]
 
 
 def table(rows: dict[tuple[str, int, int], Row], sizes: Sequence[int]) -> str:
@@ -120,7 +114,8 @@ def write_page(part: str) -> None:
 def main() -> int:
     """Compare by the options; print the tables, and write them into the page if asked to."""
     parser = _common.make_parser(__doc__.splitlines()[0], SIZES)
-    parser.set_defaults(rounds=7)
+    parser.set_defaults(rounds=7, seconds=0.15)
+    parser.add_argument("--turns", type=int, default=5, help="turns of each side in a round (default: %(default)s)")
     parser.add_argument("--backends", nargs="+", choices=list(PLAIN), default=BACKENDS, help="default: %(default)s")
     parser.add_argument("--write", action="store_true", help=f"write the tables into docs/{PAGE.name}")
     options = parser.parse_args()
@@ -134,8 +129,9 @@ def main() -> int:
             continue
         label = f"{name}, {_common.size_label(size, readers)}"
         rows = [Row(label, unit, name, "plain script") for unit in ("messages/s", "ns of CPU per message")]
-        sides = [functools.partial(side, name, size, readers, options.seconds) for side in (ours, plain)]
-        rates[name, size, readers], costs[name, size, readers] = _common.compare_all(rows, *sides, options.rounds)
+        what = (name, size, readers, options.seconds, options.turns)
+        _common.fill(rows, lambda _, what=what: measure(*what), options.rounds)  # type: ignore[misc]
+        rates[name, size, readers], costs[name, size, readers] = rows
     part = page_part(rates, costs, options.sizes)
     print(part)
     if options.write:

@@ -114,10 +114,10 @@ class Channel:
 def throughput(size: int, readers: int, seconds: float, *, copy: str, wait: WaitStrategy = "auto") -> float:
     """Return messages per second that every reader of a `shm` channel got."""
     with Channel(size, readers, wait) as address:
-        takers = [(_common.subscribe, (reading, address, index, copy)) for index in range(readers)]
-        writer = (_common.publish, (_common.writing, address, size, seconds))
-        sent, *received = _common.run_group([writer, *takers], seconds)
-    return _common.throughput_per_s(sent, received)
+        takers = [(_common.subscribe, ([(reading, (address, index, copy))],)) for index in range(readers)]
+        writer = (_common.publish, ([(_common.writing, (address,))], size, seconds))
+        [[sent]], *received = _common.run_group([writer, *takers], seconds)
+    return _common.throughput_per_s(sent, [taken for [[taken]] in received])
 
 
 def half_round_trip_ns(size: int, seconds: float, wait: WaitStrategy) -> float:
