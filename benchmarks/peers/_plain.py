@@ -40,7 +40,9 @@ Script = tuple[End, list[End]]
 
 @contextmanager
 def zmq_script(transport: str, channel: ChannelSpec) -> Iterator[Script]:
-    """XPUB with XPUB_NODROP, which blocks instead of dropping, and one SUB per reader; high-water marks of `depth`."""
+    """Stream over XPUB with XPUB_NODROP, which blocks instead of dropping, and a SUB per reader; high-water marks of
+    `depth`.
+    """
     with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
         endpoint = f"ipc://{folder}/s"
         if transport == "tcp":
@@ -77,7 +79,9 @@ def zmq_reader(endpoint: str, depth: int) -> Iterator[Read]:
 
 @contextmanager
 def shm_script(channel: ChannelSpec) -> Iterator[Script]:
-    """A ring with as many slots as the channel has: `[sequence][size][payload]`; whoever waits polls and yields."""
+    """Stream through a ring with as many slots as the channel has: `[sequence][size][payload]`. Whoever waits polls and
+    yields.
+    """
     layout = ShmLayout(channel)
     memory = get_context("spawn").RawArray("B", layout.total_bytes)
     readers = [(shm_reader, (memory, channel, index)) for index in range(channel.readers)]
@@ -134,7 +138,9 @@ def shm_reader(memory: Any, channel: ChannelSpec, index: int) -> Iterator[Read]:
 
 @contextmanager
 def lmdb_script(channel: ChannelSpec) -> Iterator[Script]:
-    """A ring of keys, a transaction per message, counters in shared memory; whoever waits polls and yields."""
+    """Stream through a ring of keys, with a transaction per message and counters in shared memory. Whoever waits polls
+    and yields.
+    """
     layout = LmdbLayout(channel)
     slots = channel.depth if channel.max_message_bytes <= layout.small_bytes else layout.large_count
     words = get_context("spawn").RawArray("B", 8 * _LINE_WORDS * (channel.readers + 1))
@@ -198,7 +204,7 @@ def lmdb_reader(path: str, map_bytes: int, memory: Any, slots: int, index: int) 
 
 @contextmanager
 def pipe_script(channel: ChannelSpec) -> Iterator[Script]:
-    """A `multiprocessing.Pipe` per reader; the kernel's buffers limit how far a reader may be behind."""
+    """Stream through a `multiprocessing.Pipe` per reader; the kernel's buffers limit how far a reader may be behind."""
     pairs = [get_context("spawn").Pipe() for _ in range(channel.readers)]
     try:
         yield (
@@ -233,7 +239,7 @@ def pipe_reader(connection: Connection) -> Iterator[Read]:
 
 @contextmanager
 def mpi_script(kind: str, channel: ChannelSpec) -> Iterator[Script]:
-    """The call that the backend is named after, in a loop; MPI's own buffers limit how far a reader may be behind."""
+    """Stream by the call that the backend is named after; MPI's own buffers limit how far a reader may be behind."""
     where = kind, channel.max_message_bytes
     yield (mpi_writer, where), [(mpi_reader, where)] * channel.readers
 
@@ -298,16 +304,25 @@ class Plain:
     """What it leaves out besides what all leave out."""
 
 
-_ANY_RATE = "flow control other than the library's own"
+_NO_SLEEP = "sleep: whoever waits polls and yields the core"
+_NO_MESSAGES = "a limit in messages: it ends where the kernel's buffers are full"
+_NO_TIME_OUT_INSIDE = (
+    "agreement before each call: a process that enters a call waits in it for the others, however long"
+)
+_LIMITS = "a limit that counts the kernel's buffers; a reader may also be behind by what these hold"
 
 PLAIN = {
-    "shm": Plain(shm_script, "ring in shared memory, polled", "sleeping while it waits"),
-    "lmdb": Plain(lmdb_script, "ring of keys, a transaction per message, polled counters", "sleeping while it waits"),
-    "pipe": Plain(pipe_script, "`multiprocessing.Pipe` per reader", "a limit in messages"),
-    "zmq": Plain(functools.partial(zmq_script, "ipc"), "XPUB_NODROP and SUB, high-water marks = depth", _ANY_RATE),
-    "zmq-tcp": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _ANY_RATE),
-    "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast`", _ANY_RATE),
-    "mpi-pkl5": Plain(functools.partial(mpi_script, "mpi-pkl5"), "`pkl5.Intracomm.bcast`", _ANY_RATE),
-    "mpi-buffer": Plain(functools.partial(mpi_script, "mpi-buffer"), "`Bcast` of the length, then of it", _ANY_RATE),
-    "mpi-p2p": Plain(functools.partial(mpi_script, "mpi-p2p"), "`Isend` to each reader, `Recv`", _ANY_RATE),
+    "shm": Plain(shm_script, "a ring in shared memory, as many slots", _NO_SLEEP),
+    "lmdb": Plain(lmdb_script, "a ring of keys, a transaction per message, counters in shared memory", _NO_SLEEP),
+    "pipe": Plain(pipe_script, "a `multiprocessing.Pipe` per reader", _NO_MESSAGES),
+    "zmq": Plain(functools.partial(zmq_script, "ipc"), "XPUB with XPUB_NODROP, high-water marks = depth", _LIMITS),
+    "zmq-tcp": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _LIMITS),
+    "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast(message)`", _NO_TIME_OUT_INSIDE),
+    "mpi-pkl5": Plain(functools.partial(mpi_script, "mpi-pkl5"), "`pkl5.Intracomm.bcast`", _NO_TIME_OUT_INSIDE),
+    "mpi-buffer": Plain(
+        functools.partial(mpi_script, "mpi-buffer"),
+        "`comm.Bcast` of the length, then of the bytes",
+        _NO_TIME_OUT_INSIDE,
+    ),
+    "mpi-p2p": Plain(functools.partial(mpi_script, "mpi-p2p"), "`Isend` to each reader, `Recv`", _NO_TIME_OUT_INSIDE),
 }

@@ -33,6 +33,7 @@ _BEGIN, _END = "<!-- from benchmarks/peers/contract_cost.py -->\n", "<!-- end --
 _MPI_TIMEOUT_S = 60.0
 _numbers = itertools.count()
 
+
 def measure(name: str, size: int, readers: int, seconds: float, turns: int) -> list[tuple[float, float]]:
     """Return messages per second to each reader, and CPU time per message of all processes together in ns: of a channel
     and of the plain script, in the turn whose ratio of the two is the median.
@@ -80,7 +81,7 @@ def _cell(row: Row) -> str:
     ratios = [each.ratio for each in row.used]
     if not ratios:
         return "unknown"
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"  # noqa: RUF001 - a range
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
 
 
 def page_part(
@@ -90,16 +91,17 @@ def page_part(
     names = dict.fromkeys(name for name, *_ in rates)
     counts = [len(row.used) for row in rates.values()]
     how = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    others = statistics.median(each.others_cpu_ratio for row in rates.values() for each in row.used or row.rounds)
     versions = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
     scripts = [f"| `{name}` | {PLAIN[name].what} | {PLAIN[name].lacks} |" for name in names]
     return "\n\n".join(
         [
-            "Messages per second, channel / plain script: median (lowest–highest) of the rounds' ratios",  # noqa: RUF001
+            "Messages per second, channel / plain script: median (lowest–highest) of the rounds' ratios",
             table(rates, sizes),
             "CPU time per message of all processes, channel / plain script:",
             table(costs, sizes),
-            f"({how} rounds; {versions}; depth {DEPTH}.)",
-            "\n".join(["| backend | plain script | it also lacks |", "| :-- | :-- | :-- |", *scripts]),
+            f"({how} rounds; {versions}; depth {DEPTH}; other processes used {others:.0%} of the machine.)",
+            "\n".join(["| backend | plain script | it also has no … |", "| :-- | :-- | :-- |", *scripts]),
         ]
     )
 

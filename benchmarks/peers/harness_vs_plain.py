@@ -32,7 +32,6 @@ _STALL_S = 30.0
 _MOST_FASTER = 1.25
 
 
-
 def write_plainly(address: Address, size: int, seconds: float) -> Role:
     """Role: write numbered messages for the time of a warm-up, number 0, then for the window, number 0."""
     with Shm().open_writer(address) as writer:

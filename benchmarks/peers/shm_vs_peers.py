@@ -23,14 +23,12 @@ from ipcbench.backend import Address
 from ipcbench.backends.shm.backend import Shm
 from ipcbench.errors import TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.util.clock import now_ns
 
 SECTIONS = ("iceoryx2", "ring", "latency", "idle")
 DEPTH = 64
 _MESSAGE_BYTES = 64
 _IDLE_S = 5.0
 _numbers = itertools.count()
-
 
 
 @contextmanager

@@ -34,8 +34,8 @@ _TCP_BUFFER_BYTES = 2**18
 _RECONNECT_MS = 5
 
 _CREDIT_BYTES = 5 * 2**18
-"""With late receipts, up to about 2 MiB are under way: then the C library reuses the writer's memory. Beyond, it returns
-memory and fetches it again: 5 MiB of messages of 55 KB cost 5 page faults and a third more CPU time a message."""
+"""With late receipts, up to about 2 MiB are under way: then the C library reuses the writer's memory. Beyond, it gives
+memory back and fetches it again: 5 MiB of messages of 55 KB cost 5 page faults and a third more CPU time a message."""
 
 _LEAST_COUNT, _MOST_COUNT = 4, 1024
 
