@@ -119,8 +119,11 @@ class PickledBcast(MpiLink):
         bcast, buffer_bcast, pickling, allocate = comm.bcast, comm.Bcast, self._mpi.pickle, self._mpi.buffer.allocate
         count = array("q", [0])
 
-        def plain(message: Message) -> Message:
-            return bytes(message) if isinstance(message, memoryview) else message
+        def send(message: Message) -> None:
+            bcast(bytes(message) if isinstance(message, memoryview) else message, 0)
+
+        def prepare(message: Message) -> Any:
+            return pickling.dumps(bytes(message) if isinstance(message, memoryview) else message)
 
         def send_pickled(data: bytes) -> None:
             count[0] = len(data)
@@ -133,8 +136,7 @@ class PickledBcast(MpiLink):
             buffer_bcast(data, root)
             return pickling.loads(data)
 
-        self.send, self.receive = lambda message: bcast(plain(message), 0), bcast
-        self.prepare = lambda message: pickling.dumps(plain(message))
+        self.send, self.receive, self.prepare = send, bcast, prepare
         self._send_pickled, self._receive_pickled = send_pickled, receive_pickled
 
     def sender(self, length_bytes: int) -> Callable[[Any], Any]:
