@@ -30,7 +30,6 @@ exception. Shorter time-outs only look, and then wait exactly."""
 _SLICE_MS = 100
 """Longest wait between two checks of whether the peers live."""
 
-_TCP_BUFFER_BYTES = 2**18
 _RECONNECT_MS = 5
 
 _CREDIT_BYTES = 5 * 2**18
@@ -81,9 +80,6 @@ class SocketPair:
             socket.set(zmq.RCVHWM, 0)
             socket.set(zmq.RCVTIMEO, _TRY_MS)
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
-            if address.location.startswith("tcp:"):  # else the kernel lets each buffer grow to several MiB
-                socket.set(zmq.SNDBUF, _TCP_BUFFER_BYTES)
-                socket.set(zmq.RCVBUF, _TCP_BUFFER_BYTES)
 
     def bind(self, location: str) -> None:
         """Bind both sockets, for peers to connect to.
