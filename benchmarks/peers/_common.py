@@ -9,6 +9,7 @@ its roles one after another, starts them together, and lets them close when all 
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import multiprocessing
@@ -16,17 +17,21 @@ import os
 import platform
 import statistics
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import _native
-from _rounds import GroupFailed, Row, compare, print_rows
+from _rounds import GroupFailed, Row, compare, compare_all, fill, print_rows
 
+from ipcbench.backend import Address
 from ipcbench.errors import ConfigError
+from ipcbench.registry import get_backend
 from ipcbench.util.clock import now_ns
 from ipcbench.util.units import format_bytes, parse_bytes
 
@@ -34,19 +39,30 @@ __all__ = [
     "BODY",
     "MARKER",
     "ROUND_TRIPS_PER_BLOCK",
+    "End",
     "GroupFailed",
     "Role",
     "Row",
+    "Sent",
+    "Taken",
     "batch_of",
     "compare",
+    "compare_all",
+    "cpu_ns",
+    "fill",
     "half_round_trip_ns",
     "make_parser",
     "print_rows",
+    "publish",
+    "reading",
     "run_group",
     "send_for",
     "size_label",
+    "subscribe",
+    "take",
     "throughput_per_s",
     "write_json",
+    "writing",
 ]
 
 BODY, MARKER = 0, 1
@@ -60,6 +76,9 @@ _GRACE_S = 30.0
 
 Role = Iterator[Any]
 """What calling a role returns."""
+
+End = tuple[Callable[..., AbstractContextManager[Callable[..., Any]]], tuple[Any, ...]]
+"""What opens an endpoint, with its arguments; it gives what writes a message (its argument) or reads one."""
 
 
 def _child(pipe: Connection, core: int | None, role: Callable[..., Role], arguments: tuple[Any, ...]) -> None:
@@ -138,37 +157,113 @@ def run_group(roles: Sequence[tuple[Callable[..., Role], tuple[Any, ...]]], seco
             process.join()
 
 
+class Sent(NamedTuple):
+    """What a writer returns."""
+
+    count: int
+    """Messages of the window, its marker included."""
+    cpu_s: float
+    """CPU time of the whole process in the window."""
+
+
+class Taken(NamedTuple):
+    """What a reader returns."""
+
+    count: int
+    first_ns: int
+    last_ns: int
+    cpu_s: float
+    """CPU time of the whole process between the first receipt and the last."""
+
+
 def batch_of(size_bytes: int) -> int:
     """Return how many messages a writer sends between two clock readings."""
     return max(1, 2**18 // (size_bytes + 1024))
 
 
-def send_for(send: Callable[[bool], None], seconds: float, size_bytes: int) -> int:
-    """Send for the time of the warm-up, then a marker, then for `seconds`, then a marker.
-
-    `send(last)` sends one marker if `last`, else `batch_of(size_bytes)` ordinary messages. Returns the number of
-    messages in the window, its marker included.
-    """
-    batch, count = batch_of(size_bytes), 0
+def send_for(write: Callable[[bytes], object], size_bytes: int, seconds: float) -> Sent:
+    """Send for the time of the warm-up, then a marker, then for `seconds`, then a marker."""
+    body, marker = bytes([BODY]) * size_bytes, bytes([MARKER]) + bytes(size_bytes - 1)
+    batch, count, cpu_s = batch_of(size_bytes), 0, 0.0
     for span_s in (WARMUP_SHARE * seconds, seconds):
-        stop, count = now_ns() + int(span_s * 1e9), 1
+        stop, count, cpu_s = now_ns() + int(span_s * 1e9), 1, time.process_time()
         while now_ns() < stop:
-            send(False)
+            for _ in range(batch):
+                write(body)
             count += batch
-        send(True)
-    return count
+        write(marker)
+    return Sent(count, time.process_time() - cpu_s)
 
 
-def throughput_per_s(sent_count: int, readers: Sequence[tuple[int, int, int]]) -> float:
+def take(read: Callable[[], Any]) -> Taken:
+    """Read up to the next marker; `read` returns a message whose first item is its first byte."""
+    message = read()
+    first_ns, cpu_s, count = now_ns(), time.process_time(), 1
+    while not message[0]:
+        message = read()
+        count += 1
+    return Taken(count, first_ns, now_ns(), time.process_time() - cpu_s)
+
+
+def publish(ends: Sequence[End], size_bytes: int, seconds: float, turns: int = 1) -> Role:
+    """Role: the writer of one or several streams in turns; returns a list of what each turn sent, by stream."""
+    with ExitStack() as opened:
+        writes = [opened.enter_context(opening(*arguments)) for opening, arguments in ends]
+        yield
+        yield _in_turns([functools.partial(send_for, write, size_bytes, seconds) for write in writes], turns)
+
+
+def subscribe(ends: Sequence[End], turns: int = 1) -> Role:
+    """Role: a reader of one or several streams in turns; returns a list of what each turn took, by stream."""
+    with ExitStack() as opened:
+        reads = [opened.enter_context(opening(*arguments)) for opening, arguments in ends]
+        yield
+        yield _in_turns([functools.partial(_take_window, read) for read in reads], turns)
+
+
+def _in_turns(streams: Sequence[Callable[[], Any]], turns: int) -> list[list[Any]]:
+    """Run each stream once in each turn, in reverse in every second turn; return the results by turn and stream."""
+    results = []
+    for turn in range(turns):
+        step = -1 if turn % 2 else 1
+        results.append([stream() for stream in streams[::step]][::step])
+    return results
+
+
+def _take_window(read: Callable[[], Any]) -> Taken:
+    take(read)
+    return take(read)
+
+
+@contextmanager
+def writing(address: Address) -> Iterator[Callable[[bytes], None]]:
+    """Open the writer of a channel."""
+    with get_backend(address.backend)().open_writer(address) as writer:
+        yield writer.write
+
+
+@contextmanager
+def reading(address: Address, index: int) -> Iterator[Callable[[], memoryview]]:
+    """Open a reader of a channel."""
+    with get_backend(address.backend)().open_reader(address, index) as reader:
+        yield reader.read
+
+
+def throughput_per_s(sent: Sent, readers: Sequence[Taken]) -> float:
     """Return messages per second that every reader got, from the first receipt to the slowest reader's last.
 
-    `readers` has (count, first receipt ns, last receipt ns) for each reader. Raises GroupFailed if a count differs
-    from `sent_count`.
+    Raises:
+        GroupFailed: a reader did not get as many messages as were sent.
     """
-    if any(count != sent_count for count, _, _ in readers):
-        raise GroupFailed(f"sent {sent_count}, received {[count for count, _, _ in readers]}")
-    span_ns = max(last for _, _, last in readers) - min(first for _, first, _ in readers)
-    return (sent_count - 1) / span_ns * 1e9
+    if any(reader.count != sent.count for reader in readers):
+        raise GroupFailed(f"sent {sent.count}, received {[reader.count for reader in readers]}")
+    span_ns = max(reader.last_ns for reader in readers) - min(reader.first_ns for reader in readers)
+    return (sent.count - 1) / span_ns * 1e9
+
+
+def cpu_ns(sent: Sent, readers: Sequence[Taken]) -> float:
+    """Return the CPU time per message of all processes together."""
+    return 1e9 * (sent.cpu_s + sum(reader.cpu_s for reader in readers)) / sent.count
 
 
 def half_round_trip_ns(round_trips: Callable[[], None], seconds: float) -> float:

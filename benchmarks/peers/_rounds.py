@@ -25,6 +25,11 @@ _QUIET_LOOK_S = 0.2
 _MOST_QUIET_LOOKS = 25
 
 
+Measure = Callable[[Callable[[], None]], Sequence[tuple[float, float]]]
+"""Measures a round: returns both sides' figures, one pair for each row. It may call its argument, the placement probe,
+between the sides."""
+
+
 class GroupFailed(Exception):
     """A process of a group died, raised, lost a message or did not answer in time."""
 
@@ -36,9 +41,14 @@ class Round:
     ours: float
     theirs: float
     probes_ns: tuple[float, ...]
-    """Placement probe before, between and after the two sides; empty if it is not available."""
+    """Placement probe before and after, and between the sides; empty if it is not available."""
     others_cpu_ratio: float
     """Share of the machine's CPU time that went to processes other than the two sides'."""
+
+    @property
+    def ratio(self) -> float:
+        """Return ours over theirs."""
+        return self.ours / self.theirs
 
     @property
     def placed_alike(self) -> bool:
@@ -66,13 +76,18 @@ class Row:
     rounds: list[Round] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
+    @property
+    def used(self) -> list[Round]:
+        """Return the good rounds, or those placed alike if none is good."""
+        return [each for each in self.rounds if each.good] or [each for each in self.rounds if each.placed_alike]
+
     def cells(self) -> list[str]:
-        """Return the row of the table: medians over the good rounds, or over those placed alike if none is good."""
-        used = [each for each in self.rounds if each.good] or [each for each in self.rounds if each.placed_alike]
+        """Return the row of the table: medians over the used rounds."""
+        used = self.used
         counts = f"{len(used)} of {len(self.rounds) + len(self.failures)}"
         if not used:
             return [self.what, "-", "-", "-", "-", "-", "-", counts]
-        ratios = [each.ours / each.theirs for each in used]
+        ratios = [each.ratio for each in used]
         ratio, wanted = statistics.median(ratios), "-"
         if self.at_least is not None:
             wanted = f"≥ {self.at_least:g}: {'yes' if ratio >= self.at_least else 'no'}"
@@ -106,31 +121,55 @@ def _wait_for_quiet() -> None:
             return
 
 
-def _measure_round(sides: Sequence[Callable[[], float]]) -> Round:
+def _measure_round(measure: Measure) -> list[Round]:
     _wait_for_quiet()
-    begin, (busy, own) = now_ns(), _cpu_s()
-    probes, figures = [_native.probe_ns()], []
-    for side in sides:
-        figures.append(side())
-        probes.append(_native.probe_ns())
+    begin, (busy, own), probes_ns = now_ns(), _cpu_s(), list[float]()
+
+    def probe() -> None:
+        probe_ns = _native.probe_ns()
+        if probe_ns is not None:
+            probes_ns.append(probe_ns)
+
+    probe()
+    pairs = measure(probe)
+    probe()
     (busy_after, own_after), elapsed_s = _cpu_s(), (now_ns() - begin) / 1e9
     others_s = max(0.0, busy_after - busy - (own_after - own))
-    known = tuple(probe for probe in probes if probe is not None)
-    return Round(figures[0], figures[1], known, others_s / elapsed_s / (os.cpu_count() or 1))
+    return [Round(*pair, tuple(probes_ns), others_s / elapsed_s / (os.cpu_count() or 1)) for pair in pairs]
 
 
 def compare(row: Row, ours: Callable[[], float], theirs: Callable[[], float], rounds: int) -> Row:
-    """Fill `row` with alternating rounds until `rounds` of them are good; try at most three times as many."""
+    """Fill `row` with rounds of two sides, of which each returns a figure."""
+    return compare_all([row], lambda: (ours(),), lambda: (theirs(),), rounds)[0]
+
+
+def compare_all(
+    rows: list[Row], ours: Callable[[], Sequence[float]], theirs: Callable[[], Sequence[float]], rounds: int
+) -> list[Row]:
+    """Fill the rows with rounds of two sides, of which each returns a figure for each row."""
+
+    def measure(probe: Callable[[], None]) -> list[tuple[float, float]]:
+        first = ours()
+        probe()
+        return list(zip(first, theirs(), strict=True))
+
+    return fill(rows, measure, rounds)
+
+
+def fill(rows: list[Row], measure: Measure, rounds: int) -> list[Row]:
+    """Fill the rows with rounds until `rounds` of them are good; try at most three times as many."""
     for _ in range(3 * rounds):
-        if sum(each.good for each in row.rounds) == rounds:
+        if sum(each.good for each in rows[0].rounds) == rounds:
             break
         try:
-            row.rounds.append(_measure_round((ours, theirs)))
+            for row, measured in zip(rows, _measure_round(measure), strict=True):
+                row.rounds.append(measured)
         except GroupFailed as error:
-            row.failures.append(str(error))
-            print(f"  {row.what}: {error}", file=sys.stderr, flush=True)
-    print(f"  {' | '.join(row.cells())}", file=sys.stderr, flush=True)
-    return row
+            rows[0].failures.append(str(error))
+            print(f"  {rows[0].what}: {error}", file=sys.stderr, flush=True)
+    for row in rows:
+        print(f"  {' | '.join(row.cells())}", file=sys.stderr, flush=True)
+    return rows
 
 
 def print_rows(title: str, rows: Sequence[Row]) -> None:

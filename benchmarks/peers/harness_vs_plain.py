@@ -11,9 +11,10 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import _common
-from _common import Role, Row
+from _common import Role, Row, Sent, Taken
 from shm_vs_peers import DEPTH, Channel
 
 from ipcbench.backend import Address
@@ -29,12 +30,6 @@ from ipcbench.workload.message import SEQUENCE, Outgoing, message_bytes, unpack_
 
 _STALL_S = 30.0
 _MOST_FASTER = 1.25
-
-Sent = tuple[int, float]
-"""What a writer returns: messages of the window, CPU seconds."""
-Taken = tuple[int, int, int, float]
-"""What a reader returns: messages of the window, first and last receipt in ns, CPU seconds."""
-Side = Callable[[], tuple[Sent, Sequence[Taken]]]
 
 
 def write_plainly(address: Address, size: int, seconds: float) -> Role:
@@ -53,7 +48,7 @@ def write_plainly(address: Address, size: int, seconds: float) -> Role:
                 sent += batch
             head[SEQUENCE] = 0
             write(buffer, _STALL_S)
-        yield sent + 1, time.process_time() - cpu_s
+        yield Sent(sent + 1, time.process_time() - cpu_s)
 
 
 def read_plainly(address: Address, index: int) -> Role:
@@ -70,7 +65,7 @@ def _take(read: Callable[[float], memoryview]) -> Taken:
     while word(view)[0] == number:
         number += 1
         view = read(_STALL_S)
-    return number, first, now_ns(), time.process_time() - cpu_s
+    return Taken(number, first, now_ns(), time.process_time() - cpu_s)
 
 
 def write_as_harness(address: Address, plan: Plan) -> Role:
@@ -80,7 +75,7 @@ def write_as_harness(address: Address, plan: Plan) -> Role:
         part = WriterPart(writer, [Outgoing(bytes([variant]) * size) for variant in (0, 1)], plan)
         yield
         written = part.run()
-        yield written.messages_count, _cpu_s(written.usage)
+        yield Sent(written.messages_count, _cpu_s(written.usage))
 
 
 def read_as_harness(address: Address, index: int, plan: Plan) -> Role:
@@ -90,56 +85,48 @@ def read_as_harness(address: Address, index: int, plan: Plan) -> Role:
         yield
         result = part.run()
         received = result.columns["received_ns"]
-        yield result.messages_count, received[0], received[-1], _cpu_s(result.usage)
+        yield Taken(result.messages_count, received[0], received[-1], _cpu_s(result.usage))
 
 
 def _cpu_s(usage: Usage) -> float:
     return usage.user_cpu_s + usage.system_cpu_s
 
 
-def plain(size: int, readers: int, seconds: float) -> tuple[Sent, Sequence[Taken]]:
-    """Run plain loops; return what the writer and the readers return."""
-    with Channel(message_bytes(size), readers, "auto") as address:
-        takers = [(read_plainly, (address, index)) for index in range(readers)]
-        sent, *taken = _common.run_group([(write_plainly, (address, size, seconds)), *takers], seconds)
-    return sent, taken
+def plain(size: int, readers: int, seconds: float) -> tuple[float, float]:
+    """Run plain loops; return messages per second and CPU time per message in ns."""
+    return _figures(size, (write_plainly, size, seconds), (read_plainly,), readers, seconds)
 
 
-def harness(size: int, readers: int, seconds: float) -> tuple[Sent, Sequence[Taken]]:
-    """Run a saturated trial; return what the writer and the readers return."""
+def harness(size: int, readers: int, seconds: float) -> tuple[float, float]:
+    """Run a saturated trial; return messages per second and CPU time per message in ns."""
     schedule = {"warmup_s": _common.WARMUP_SHARE * seconds, "window_s": seconds}
     sweep = SweepSpec(backends=("shm",), payload="bytes", codec="raw", readers=readers, depth=DEPTH, **schedule)
     plan = Plan.make(sweep.trial("shm", size, size, "saturate", 0), 0.0, _STALL_S)
+    return _figures(size, (write_as_harness, plan), (read_as_harness, plan), readers, seconds)
+
+
+def _figures(
+    size: int, writer: Sequence[Any], reader: Sequence[Any], readers: int, seconds: float
+) -> tuple[float, float]:
     with Channel(message_bytes(size), readers, "auto") as address:
-        takers = [(read_as_harness, (address, index, plan)) for index in range(readers)]
-        sent, *taken = _common.run_group([(write_as_harness, (address, plan)), *takers], seconds)
-    return sent, taken
-
-
-def rate_per_s(side: Side) -> float:
-    """Return messages per second to each reader."""
-    sent, taken = side()
-    return _common.throughput_per_s(sent[0], [reader[:3] for reader in taken])
-
-
-def cpu_ns(side: Side) -> float:
-    """Return the CPU time per message of all processes together."""
-    sent, taken = side()
-    return 1e9 * (sent[1] + sum(reader[3] for reader in taken)) / sent[0]
+        takers = [(reader[0], (address, index, *reader[1:])) for index in range(readers)]
+        sent, *taken = _common.run_group([(writer[0], (address, *writer[1:])), *takers], seconds)
+    return _common.throughput_per_s(sent, taken), _common.cpu_ns(sent, taken)
 
 
 def main() -> int:
     """Compare by the options and print the tables."""
     options = _common.make_parser(__doc__.splitlines()[0], "521,5000").parse_args()
-    settings = list(itertools.product(options.sizes, options.readers))
     rates, costs = [], []
-    for size, readers in settings:
-        label, seconds, rounds = _common.size_label(size, readers), options.seconds, options.rounds
-        sides = [functools.partial(side, size, readers, seconds) for side in (plain, harness)]
-        row = Row(label, "messages/s", "plain loop", "harness", at_most=_MOST_FASTER)
-        rates.append(_common.compare(row, *(functools.partial(rate_per_s, side) for side in sides), rounds))
-        row = Row(label, "ns of CPU per message", "plain loop", "harness")
-        costs.append(_common.compare(row, *(functools.partial(cpu_ns, side) for side in sides), rounds))
+    for size, readers in itertools.product(options.sizes, options.readers):
+        label = _common.size_label(size, readers)
+        rows = [
+            Row(label, "messages/s", "plain loop", "harness", at_most=_MOST_FASTER),
+            Row(label, "ns of CPU per message", "plain loop", "harness"),
+        ]
+        sides = [functools.partial(side, size, readers, options.seconds) for side in (plain, harness)]
+        for table, row in zip((rates, costs), _common.compare_all(rows, *sides, options.rounds), strict=True):
+            table.append(row)
     _common.print_rows("Throughput, saturated", rates)
     _common.print_rows("CPU time per message, writer and all readers", costs)
     _common.write_json(options.json, {"throughput": rates, "cpu": costs})

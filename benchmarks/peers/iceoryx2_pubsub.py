@@ -21,9 +21,8 @@ from typing import Any
 
 import _common
 import _native
-from _common import BODY, MARKER, Role
+from _common import MARKER, Role
 
-from ipcbench.util.clock import now_ns
 from ipcbench.util.units import format_significant
 
 _POLLS_BEFORE_YIELD = 200
@@ -90,55 +89,33 @@ def publish(service: tuple[Any, ...], seconds: float) -> Role:
     """Role: the publisher of a throughput run; returns the messages of the window."""
     opened = Service(*service)
     publisher, size = opened.publisher(), service[2]
-    body, marker = bytes([BODY]) * size, bytes([MARKER]) + bytes(size - 1)
-    loan, memmove, batch = publisher.loan_slice_uninit, ctypes.memmove, _common.batch_of(size)
+    loan, memmove = publisher.loan_slice_uninit, ctypes.memmove
     yield
     publisher.update_connections()
 
-    def send(last: bool) -> None:
-        message = marker if last else body
-        for _ in range(1 if last else batch):
-            sample = loan(size)
-            memmove(sample.payload_ptr, message, size)
-            sample.assume_init().send()
+    def write(message: bytes) -> None:
+        sample = loan(size)
+        memmove(sample.payload_ptr, message, size)
+        sample.assume_init().send()
 
-    yield _common.send_for(send, seconds, size)
+    yield _common.send_for(write, size, seconds)
 
 
 def subscribe(service: tuple[Any, ...], copy: bool) -> Role:
-    """Role: a subscriber of a throughput run; returns (messages, first receipt ns, last receipt ns) of the window."""
+    """Role: a subscriber of a throughput run."""
     opened = Service(*service)
-    subscriber, size = opened.subscriber(), service[2]
-    take = _take_copies if copy else _take_views
+    receive, size = opened.subscriber().receive, service[2]
+    at, string_at = (ctypes.c_uint8 * size).from_address, ctypes.string_at
+    sample: Any = None
+
+    def read() -> Any:
+        nonlocal sample  # its memory is valid only as long as it is kept
+        sample = receive() or _wait_for(receive)
+        return string_at(sample.payload_ptr, size) if copy else at(sample.payload_ptr)
+
     yield
-    take(subscriber.receive, size)
-    yield take(subscriber.receive, size)
-
-
-def _take_views(receive: Callable[[], Any], size: int) -> tuple[int, int, int]:
-    at = (ctypes.c_uint8 * size).from_address
-    sample = receive() or _wait_for(receive)
-    first, count = now_ns(), 1
-    while not at(sample.payload_ptr)[0]:
-        sample = receive()
-        if sample is None:
-            sample = _wait_for(receive)
-        count += 1
-    return count, first, now_ns()
-
-
-def _take_copies(receive: Callable[[], Any], size: int) -> tuple[int, int, int]:
-    string_at = ctypes.string_at
-    sample = receive() or _wait_for(receive)
-    first, count = now_ns(), 1
-    mine = string_at(sample.payload_ptr, size)
-    while not mine[0]:
-        sample = receive()
-        if sample is None:
-            sample = _wait_for(receive)
-        mine = string_at(sample.payload_ptr, size)
-        count += 1
-    return count, first, now_ns()
+    _common.take(read)
+    yield _common.take(read)
 
 
 def _two_ways(there: tuple[Any, ...], back: tuple[Any, ...]) -> tuple[Any, Any, Any]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import secrets
 import shutil
 import statistics
 import subprocess
@@ -22,41 +21,33 @@ import sys
 import tempfile
 from pathlib import Path
 
-import mpi_plain
+import _common
+from _mpi_group import run_mpi_group
 
-from ipcbench.backends.mpi.backend import MpiBuffer, start_mpi
+from ipcbench.backends.mpi.backend import MpiBuffer
+from ipcbench.spec import ChannelSpec
 from ipcbench.util.units import format_bytes, format_significant, parse_bytes
 
 SIZES = "16KiB,64KiB,256KiB,1MiB,4MiB"
 AT_LEAST_RATIO = 0.8
-_SECONDS = 0.3
+DEPTH = 64
+_SECONDS, _TIMEOUT_S = 0.3, 60.0
 
 
-def work(token: str, sizes: list[int]) -> None:
-    """Run as one process of our side; process 0 prints a rate for each size."""
-    mpi = start_mpi("mpi-buffer")
-    comm = mpi.COMM_WORLD.Dup()
-    address, rank = mpi_plain.address(token, MpiBuffer.name, comm.Get_size() - 1), comm.Get_rank()
-    with MpiBuffer().open_reader(address, rank - 1) if rank else MpiBuffer().open_writer(address) as end:
-        for size_bytes in sizes:
-            case = mpi_plain.our_case(end, MpiBuffer.name, size_bytes)
-            rate = mpi_plain.run(comm, case, 40)
-            rate = mpi_plain.run(comm, case, max(40, int(rate * _SECONDS / 4)))
-            rate = mpi_plain.run(comm, case, max(40, int(rate * _SECONDS)))
-            if not rank:
-                print(size_bytes, rate, flush=True)
-
-
-def ours_per_s(launch: list[str], environment: dict[str, str], sizes: list[int], readers: int) -> dict[int, float]:
+def ours_per_s(sizes: list[int], readers: int) -> dict[int, float]:
     """Return messages per second by size."""
-    token = secrets.token_hex(3)
-    address = MpiBuffer().create(mpi_plain.channel(token, MpiBuffer.name, readers))
-    command = [*launch, sys.executable, __file__, f"--worker={token}", "--sizes", ",".join(map(str, sizes))]
-    try:
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    finally:
-        MpiBuffer().destroy(address)
-    return {int(size): float(rate) for size, rate in (line.split() for line in said.splitlines())}
+    rates = {}
+    for size in sizes:
+        name = f"ipcb-peers-{os.getpid()}-{size}"
+        address = MpiBuffer().create(ChannelSpec(name, readers=readers, max_message_bytes=size, depth=DEPTH))
+        writer = (_common.publish, ([(_common.writing, (address,))], size, _SECONDS))
+        takers = [(_common.subscribe, ([(_common.reading, (address, index))],)) for index in range(readers)]
+        try:
+            [[sent]], *taken = run_mpi_group([writer, *takers], _TIMEOUT_S)
+        finally:
+            MpiBuffer().destroy(address)
+        rates[size] = _common.throughput_per_s(sent, [one for [[one]] in taken])
+    return rates
 
 
 def imb_per_s(launch: list[str], environment: dict[str, str], sizes: list[int], imb: str) -> dict[int, float]:
@@ -75,17 +66,14 @@ def compare(arguments: argparse.Namespace, imb: str, readers: int) -> None:
     """Measure in rounds; print a row for each size."""
     beside = Path(sys.executable).parent
     launch = [str(beside / "mpiexec"), "-n", str(readers + 1)]
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": str(beside.parent / "lib"),
-        "MPI4PY_RC_THREAD_LEVEL": arguments.thread_level,
-    }
+    os.environ["MPI4PY_RC_THREAD_LEVEL"] = arguments.thread_level
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(beside.parent / "lib")}
     sizes = [parse_bytes(text, "--sizes") for text in arguments.sizes.split(",")]
     ours: dict[int, list[float]] = {size: [] for size in sizes}
     theirs: dict[int, list[float]] = {size: [] for size in sizes}
     for number in range(arguments.rounds):
         for side in (0, 1) if number % 2 else (1, 0):
-            found = (ours_per_s, imb_per_s)[side](launch, environment, sizes, (readers, imb)[side])
+            found = imb_per_s(launch, environment, sizes, imb) if side else ours_per_s(sizes, readers)
             for size, rate in found.items():
                 (ours, theirs)[side][size].append(rate)
     for size in sizes:
@@ -107,11 +95,7 @@ def main() -> int:
     parser.add_argument(
         "--thread-level", default="multiple", help="thread level of our side: multiple (default) or serialized"
     )
-    parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.worker:
-        work(arguments.worker, [int(size) for size in arguments.sizes.split(",")])
-        return 0
     beside = str(Path(sys.executable).parent)
     imb = arguments.imb or shutil.which("IMB-MPI1", path=os.pathsep.join((beside, os.environ.get("PATH", ""))))
     if imb is None or not (Path(beside) / "mpiexec").exists():

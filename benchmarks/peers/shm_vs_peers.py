@@ -10,18 +10,19 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import _common
 import _native
 import iceoryx2_pubsub
-from _common import BODY, MARKER, Role, Row
+from _common import MARKER, Role, Row
 
 from ipcbench.backend import Address
 from ipcbench.backends.shm.backend import Shm
 from ipcbench.errors import TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.util.clock import now_ns
 
 SECTIONS = ("iceoryx2", "ring", "latency", "idle")
 DEPTH = 64
@@ -29,61 +30,18 @@ _MESSAGE_BYTES = 64
 _IDLE_S = 5.0
 _numbers = itertools.count()
 
-Read = Callable[[], memoryview]
 
-
-def publish(address: Address, size: int, seconds: float) -> Role:
-    """Role: the writer of a throughput run; returns the messages of the window."""
-    with Shm().open_writer(address) as writer:
-        body, marker = bytes([BODY]) * size, bytes([MARKER]) + bytes(size - 1)
-        write, batch = writer.write, _common.batch_of(size)
-        yield
-
-        def send(last: bool) -> None:
-            if last:
-                write(marker)
-                return
-            for _ in range(batch):
-                write(body)
-
-        yield _common.send_for(send, seconds, size)
-
-
-def subscribe(address: Address, index: int, size: int, copy: str) -> Role:
-    """Role: a reader of a throughput run; returns (messages, first receipt ns, last receipt ns) of the window."""
+@contextmanager
+def reading(address: Address, index: int, copy: str) -> Iterator[Callable[[], Any]]:
+    """Open a reader; give what reads a message: its `view`, a copy as `bytes`, or a copy into one `buffer`."""
     with Shm().open_reader(address, index) as reader:
-        mine = memoryview(bytearray(size))
-        take = {"view": _take_views, "bytes": _take_copies, "buffer": _take_into}[copy]
-        yield
-        take(reader.read, mine)
-        yield take(reader.read, mine)
+        read, mine = reader.read, memoryview(bytearray(address.channel.max_message_bytes))
 
+        def read_into() -> memoryview:
+            mine[:] = read()
+            return mine
 
-def _take_views(read: Read, _mine: memoryview) -> tuple[int, int, int]:
-    view = read()
-    first, count = now_ns(), 1
-    while not view[0]:
-        view = read()
-        count += 1
-    return count, first, now_ns()
-
-
-def _take_copies(read: Read, _mine: memoryview) -> tuple[int, int, int]:
-    copied = read().tobytes()
-    first, count = now_ns(), 1
-    while not copied[0]:
-        copied = read().tobytes()
-        count += 1
-    return count, first, now_ns()
-
-
-def _take_into(read: Read, mine: memoryview) -> tuple[int, int, int]:
-    mine[:] = read()
-    first, count = now_ns(), 1
-    while not mine[0]:
-        mine[:] = read()
-        count += 1
-    return count, first, now_ns()
+        yield {"view": read, "bytes": lambda: read().tobytes(), "buffer": read_into}[copy]
 
 
 def ping(there: Address, back: Address, seconds: float) -> Role:
@@ -154,9 +112,10 @@ class Channel:
 def throughput(size: int, readers: int, seconds: float, *, copy: str, wait: WaitStrategy = "auto") -> float:
     """Return messages per second that every reader of a `shm` channel got."""
     with Channel(size, readers, wait) as address:
-        takers = [(subscribe, (address, index, size, copy)) for index in range(readers)]
-        sent, *received = _common.run_group([(publish, (address, size, seconds)), *takers], seconds)
-    return _common.throughput_per_s(sent, received)
+        takers = [(_common.subscribe, ([(reading, (address, index, copy))],)) for index in range(readers)]
+        writer = (_common.publish, ([(_common.writing, (address,))], size, seconds))
+        [[sent]], *received = _common.run_group([writer, *takers], seconds)
+    return _common.throughput_per_s(sent, [taken for [[taken]] in received])
 
 
 def half_round_trip_ns(size: int, seconds: float, wait: WaitStrategy) -> float:

@@ -47,7 +47,7 @@ def start_mpi(name: str) -> ModuleType:
     It starts at mpi4py's default level of thread support, `multiple`, unless `MPI4PY_RC_THREAD_LEVEL` says otherwise.
     At `serialized` MPICH takes no locks and never yields: between two processes with a core each, small messages are
     twice as fast and large ones at most half as fast; four processes on two cores take hundreds of times as long
-    (`MPI4PY_RC_THREAD_LEVEL=serialized python benchmarks/peers/mpi_plain.py`).
+    (`MPI4PY_RC_THREAD_LEVEL=serialized python benchmarks/peers/contract_cost.py --backends mpi`).
     """
     try:
         from mpi4py import MPI

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from ipcbench.backend import Message, Reader, Writer
 from ipcbench.backends.mpi.links import MpiLink
@@ -109,15 +110,18 @@ class MpiWriter(Writer):
         self._announces = link.relays and len(self._left_words) > 1
         self._simple = not (self._announces or self._fenced or self._more_sleep_words)
         self._send = link.send
+        self._prepare = link.prepare
         self._errors = link.errors
         self._sequence = self._room = self._window = self._runs = self._run_start = self._absent = 0
         self._length_bytes = -1
         self._regroups = False
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        sequence = self._sequence
-        if sequence >= self._room or len(message) != self._length_bytes:
-            self._admit(len(message), timeout_s)
+        sequence, length_bytes, data = self._sequence, len(message), message
+        if self._prepare is not None and self._link.small_bytes < length_bytes <= self._limit_bytes:
+            data = self._prepare(message)
+        if sequence >= self._room or length_bytes != self._length_bytes:
+            self._admit(length_bytes, timeout_s)
         if self._simple:
             words = self._words
             words[PUBLISHED] = sequence + 1
@@ -127,7 +131,7 @@ class MpiWriter(Writer):
             self._publish(timeout_s)
         self._sequence = sequence + 1
         try:
-            self._send(message)
+            self._send(data)
         except self._errors as error:
             raise TransportError(f"MPI could not send message {sequence}: {error}") from error
 
@@ -182,8 +186,7 @@ class MpiWriter(Writer):
             raise MessageTooLarge(length_bytes, self._limit_bytes)
         self._length_bytes, self._room = length_bytes, 0
         self._window = 0 if self._regroups or length_bytes > self._link.small_bytes else self._link.window
-        if self._regroups:
-            self._send = self._send_regrouped
+        self._send = self._send_regrouped if self._regroups else self._link.sender(length_bytes)
         if not self._runs or self._run_start != self._sequence:  # else its first message was never sent
             self._runs += 1
         self._run_start = self._sequence
@@ -211,10 +214,11 @@ class MpiWriter(Writer):
         if not published:
             self._admit(self._length_bytes, timeout_s)
 
-    def _send_regrouped(self, message: Message) -> None:
+    def _send_regrouped(self, data: Any) -> None:
         self._link.leave_out(self._absent)
-        self._send, self._regroups, self._length_bytes = self._link.send, False, -1
-        self._send(message)
+        send = self._link.sender(self._length_bytes)
+        self._regroups, self._length_bytes = False, -1
+        send(data)
 
     def close(self) -> None:
         if not self._cursors.closed:
@@ -353,7 +357,7 @@ class MpiReader(Reader):
         if words[run + _ABSENT] != self._absent:
             self._absent = words[run + _ABSENT]
             self._link.leave_out(self._absent)
-            self._receive = self._link.receive
+        self._receive = self._link.receiver(words[run + _LENGTH])
         if not self._link.makes_objects:
             self._make_view(words[run + _LENGTH])
         return end

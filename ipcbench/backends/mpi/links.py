@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -36,6 +37,8 @@ class MpiLink(ABC):
     """Send a message."""
     receive: Callable[..., Any]
     """Receive into a buffer, or an object if the first argument is None; the second argument is 0."""
+    prepare: Callable[[Message], Any] | None = None
+    """What to do with a message that is not small before the endpoints agree on it; `sender` then takes the result."""
 
     def __init__(self, mpi: Any, channel: ChannelSpec) -> None:
         self._mpi, self._channel = mpi, channel
@@ -65,6 +68,16 @@ class MpiLink(ABC):
     def _use(self, comm: Any) -> None:
         """Make `send` and `receive` use that communicator."""
 
+    def sender(self, length_bytes: int) -> Callable[[Any], Any]:
+        """Return what sends messages of that length."""
+        del length_bytes
+        return self.send
+
+    def receiver(self, length_bytes: int) -> Callable[..., Any]:
+        """Return what receives messages of that length."""
+        del length_bytes
+        return self.receive
+
     def leave_out(self, absent: int) -> None:
         """Continue without the readers whose bits are set in `absent`; all other endpoints must do so now."""
         comm, self._comm = self._comm, self._make(absent)
@@ -90,7 +103,11 @@ class Bcast(MpiLink):
 
 
 class PickledBcast(MpiLink):
-    """`bcast` of the message as an object: one broadcast of its pickled length, one of the pickle."""
+    """`bcast` of the message as an object: one broadcast of its pickled length, one of the pickle.
+
+    A message that is not small is pickled before the endpoints agree on it. Within `bcast`, the writer would pickle it
+    only after every reader has asked for it, and so has unpickled the one before; in a plain loop the two overlap.
+    """
 
     makes_objects = True
     pickled_bytes = 64
@@ -99,12 +116,34 @@ class PickledBcast(MpiLink):
         return 2 * self._readers.bit_length()
 
     def _use(self, comm: Any) -> None:
-        bcast = comm.bcast
+        bcast, buffer_bcast, pickling, allocate = comm.bcast, comm.Bcast, self._mpi.pickle, self._mpi.buffer.allocate
+        count = array("q", [0])
 
         def send(message: Message) -> None:
             bcast(bytes(message) if isinstance(message, memoryview) else message, 0)
 
-        self.send, self.receive = send, bcast
+        def prepare(message: Message) -> Any:
+            return pickling.dumps(bytes(message) if isinstance(message, memoryview) else message)
+
+        def send_pickled(data: bytes) -> None:
+            count[0] = len(data)
+            buffer_bcast(count, 0)
+            buffer_bcast(data, 0)
+
+        def receive_pickled(_: None, root: int) -> Any:
+            buffer_bcast(count, root)
+            data = allocate(count[0])
+            buffer_bcast(data, root)
+            return pickling.loads(data)
+
+        self.send, self.receive, self.prepare = send, bcast, prepare
+        self._send_pickled, self._receive_pickled = send_pickled, receive_pickled
+
+    def sender(self, length_bytes: int) -> Callable[[Any], Any]:
+        return self.send if length_bytes <= self.small_bytes else self._send_pickled
+
+    def receiver(self, length_bytes: int) -> Callable[..., Any]:
+        return self.receive if length_bytes <= self.small_bytes else self._receive_pickled
 
 
 class Pickle5Bcast(MpiLink):

@@ -5,12 +5,12 @@ XPUB reports each topic that is subscribed or unsubscribed, so the writer knows 
 connected, and notices which have gone. XPUB_VERBOSE is not needed, since every role is a different topic.
 
 Flow control is by credit: after every few messages, a reader sends a receipt, by PUSH to the writer's PULL. The writer
-stops when the slowest reader is `depth` messages behind. The limit is higher for small messages (256 KiB or 1,024
-messages) and lower for large ones (4 MiB, but at least 4 messages), since what does not fit in a cache is slow. Below
-1 MiB, receipts arrive late and the limit may be exceeded by half. ZeroMQ's own high-water marks are off: they limit two
-queues but not the kernel's buffers between them, so a reader could be thousands of small messages behind; and a reader
-whose queue is full when the writer's process ends loses what it has not taken from a Unix socket. Receipts have a
-separate connection because TCP drops undelivered data if an endpoint closes before it has read everything.
+stops when the slowest reader is 1.25 MiB of messages behind, but at least 4 messages and at most 1,024 or `depth`; or a
+half more, since receipts arrive that late. More messages in a row mean fewer switches between processes; more bytes fit
+neither in caches nor in the heap that the C library keeps. ZeroMQ's own high-water marks are off: they limit two queues
+but not the kernel's buffers between them, so a reader could be thousands of small messages behind; and a reader whose
+queue is full when the writer's process ends loses what it has not taken from a Unix socket. Receipts have a separate
+connection because TCP drops undelivered data if an endpoint closes before it has read everything.
 
 The end of the stream is the only message of two (empty) frames, so other messages pay nothing for it and no payload
 looks like it.

@@ -1,0 +1,328 @@
+"""The plainest correct script over each library: what a careful author writes in an afternoon, to set a backend beside.
+
+A script opens one writer and N readers of a stream that loses nothing. None of them has what a channel promises beyond
+that: time-outs, the end of the stream, the death of a peer, refusal of a message that is too large or of an endpoint
+that is open already, endpoints that open in any order, removal of what a killed process left behind.
+"""
+
+from __future__ import annotations
+
+import array
+import functools
+import os
+import pickle
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import lmdb
+import zmq
+from _common import End
+
+from ipcbench.backends.lmdb.database import Layout as LmdbLayout
+from ipcbench.backends.shm.backend import Layout as ShmLayout
+from ipcbench.spec import ChannelSpec
+
+_LINE_WORDS = 8
+_SPARE_BYTES = 2**24
+_LINGER_MS = 10_000
+
+Write = Callable[[bytes], object]
+Read = Callable[[], Any]
+Script = tuple[End, list[End]]
+"""The writer and the readers."""
+
+
+@contextmanager
+def zmq_script(transport: str, channel: ChannelSpec) -> Iterator[Script]:
+    """Stream over XPUB with XPUB_NODROP, which blocks instead of dropping, and a SUB per reader; high-water marks of
+    `depth`.
+    """
+    with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
+        endpoint = f"ipc://{folder}/s"
+        if transport == "tcp":
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        readers = [(zmq_reader, (endpoint, channel.depth))] * channel.readers
+        yield (zmq_writer, (endpoint, channel.depth, channel.readers)), readers
+
+
+@contextmanager
+def zmq_writer(endpoint: str, depth: int, readers: int) -> Iterator[Write]:
+    """Open the writer after the readers; return when all have subscribed."""
+    with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
+        publisher.xpub_nodrop = 1
+        publisher.xpub_verbose = 1
+        publisher.sndhwm = depth
+        publisher.linger = _LINGER_MS
+        publisher.bind(endpoint)
+        for _ in range(readers):
+            publisher.recv()
+        yield publisher.send
+
+
+@contextmanager
+def zmq_reader(endpoint: str, depth: int) -> Iterator[Read]:
+    """Open a reader."""
+    with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
+        subscriber.rcvhwm = depth
+        subscriber.linger = 0
+        subscriber.connect(endpoint)
+        subscriber.subscribe(b"")
+        yield subscriber.recv
+
+
+@contextmanager
+def shm_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream through a ring with as many slots as the channel has: `[sequence][size][payload]`. Whoever waits polls and
+    yields.
+    """
+    layout = ShmLayout(channel)
+    memory = get_context("spawn").RawArray("B", layout.total_bytes)
+    readers = [(shm_reader, (memory, channel, index)) for index in range(channel.readers)]
+    yield (shm_writer, (memory, channel)), readers
+
+
+def _ring(memory: Any, channel: ChannelSpec) -> tuple[memoryview, list[tuple[memoryview, int]]]:
+    """Return the words of the memory, and the payload and the first word of each slot."""
+    layout, view = ShmLayout(channel), memoryview(memory).cast("B")
+    starts = range(layout.start_bytes, layout.total_bytes, layout.slot_bytes)
+    slots = [(view[start + 16 : start + 16 + channel.max_message_bytes], start // 8) for start in starts]
+    return view[: layout.total_bytes].cast("Q"), slots
+
+
+@contextmanager
+def shm_writer(memory: Any, channel: ChannelSpec) -> Iterator[Write]:
+    """Open the writer; word 8i counts the messages that reader i is done with."""
+    words, slots = _ring(memory, channel)
+    done, count = [_LINE_WORDS * index for index in range(channel.readers)], len(slots)
+    sequence = room = 0
+
+    def write(message: bytes) -> None:
+        nonlocal sequence, room
+        while sequence >= room:
+            room = min([words[word] for word in done]) + count
+            if sequence >= room:
+                os.sched_yield()
+        payload, head = slots[sequence % count]
+        payload[: len(message)] = message
+        words[head + 1] = len(message)
+        sequence += 1
+        words[head] = sequence
+
+    yield write
+
+
+@contextmanager
+def shm_reader(memory: Any, channel: ChannelSpec, index: int) -> Iterator[Read]:
+    """Open a reader, which returns the slot's own memory and is done with it when it reads again."""
+    words, slots = _ring(memory, channel)
+    mine, count, sequence = _LINE_WORDS * index, len(slots), 0
+
+    def read() -> memoryview:
+        nonlocal sequence
+        words[mine] = sequence
+        payload, head = slots[sequence % count]
+        sequence += 1
+        while words[head] != sequence:
+            os.sched_yield()
+        return payload[: words[head + 1]]
+
+    yield read
+
+
+@contextmanager
+def lmdb_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream through a ring of keys, with a transaction per message and counters in shared memory. Whoever waits polls
+    and yields.
+    """
+    layout = LmdbLayout(channel)
+    slots = channel.depth if channel.max_message_bytes <= layout.small_bytes else layout.large_count
+    words = get_context("spawn").RawArray("B", 8 * _LINE_WORDS * (channel.readers + 1))
+    with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as path:
+        where = path, layout.map_bytes + _SPARE_BYTES, words, slots
+        _environment(path, where[1]).close()
+        readers = [(lmdb_reader, (*where, index)) for index in range(channel.readers)]
+        yield (lmdb_writer, (*where, channel.readers)), readers
+
+
+def _environment(path: str, map_bytes: int) -> lmdb.Environment:
+    return lmdb.open(path, map_size=map_bytes, writemap=True, sync=False, max_spare_txns=1)
+
+
+@contextmanager
+def lmdb_writer(path: str, map_bytes: int, memory: Any, slots: int, readers: int) -> Iterator[Write]:
+    """Open the writer; word 0 counts messages written, word 8 + 8i those that reader i is done with."""
+    words = memoryview(memory).cast("B").cast("Q")
+    keys = [number.to_bytes(4, "big") for number in range(slots)]
+    done = [_LINE_WORDS * (index + 1) for index in range(readers)]
+    sequence = room = 0
+    with _environment(path, map_bytes) as env:
+
+        def write(message: bytes) -> None:
+            nonlocal sequence, room
+            while sequence >= room:
+                room = min([words[word] for word in done]) + slots
+                if sequence >= room:
+                    os.sched_yield()
+            with env.begin(write=True) as txn:
+                txn.put(keys[sequence % slots], message)
+            sequence += 1
+            words[0] = sequence
+
+        yield write
+
+
+@contextmanager
+def lmdb_reader(path: str, map_bytes: int, memory: Any, slots: int, index: int) -> Iterator[Read]:
+    """Open a reader, which returns the database's own memory and is done with it when it reads again."""
+    words = memoryview(memory).cast("B").cast("Q")
+    keys = [number.to_bytes(4, "big") for number in range(slots)]
+    mine, sequence, txn = _LINE_WORDS * (index + 1), 0, None
+    with _environment(path, map_bytes) as env:
+
+        def read() -> Any:
+            nonlocal sequence, txn
+            if txn is not None:
+                txn.abort()
+                words[mine] = sequence
+            while words[0] <= sequence:
+                os.sched_yield()
+            txn = env.begin(buffers=True)
+            sequence += 1
+            return txn.get(keys[(sequence - 1) % slots])
+
+        yield read
+        if txn is not None:
+            txn.abort()
+
+
+@contextmanager
+def pipe_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream through a `multiprocessing.Pipe` per reader; the kernel's buffers limit how far a reader may be behind."""
+    pairs = [get_context("spawn").Pipe() for _ in range(channel.readers)]
+    try:
+        yield (
+            (pipe_writer, tuple(ours for ours, _ in pairs)),
+            [(pipe_reader, (theirs,)) for _, theirs in pairs],
+        )
+    finally:
+        for pair in pairs:
+            for connection in pair:
+                connection.close()
+
+
+@contextmanager
+def pipe_writer(*connections: Connection) -> Iterator[Write]:
+    """Give what sends to each reader in turn."""
+    if len(connections) == 1:
+        yield connections[0].send_bytes
+        return
+
+    def write(message: bytes) -> None:
+        for connection in connections:
+            connection.send_bytes(message)
+
+    yield write
+
+
+@contextmanager
+def pipe_reader(connection: Connection) -> Iterator[Read]:
+    """Give what receives."""
+    yield connection.recv_bytes
+
+
+@contextmanager
+def mpi_script(kind: str, channel: ChannelSpec) -> Iterator[Script]:
+    """Stream by the call that the backend is named after; MPI's own buffers limit how far a reader may be behind."""
+    where = kind, channel.max_message_bytes
+    yield (mpi_writer, where), [(mpi_reader, where)] * channel.readers
+
+
+def _mpi(kind: str) -> tuple[Any, Any]:
+    """Return mpi4py's module MPI and a communicator of all processes."""
+    from mpi4py import MPI
+    from mpi4py.util import pkl5
+
+    comm = MPI.COMM_WORLD.Dup()
+    return MPI, pkl5.Intracomm(comm) if kind == "mpi-pkl5" else comm
+
+
+@contextmanager
+def mpi_writer(kind: str, _most_bytes: int) -> Iterator[Write]:
+    """Give what sends; `Bcast` does not carry a length, so that goes first."""
+    mpi, comm = _mpi(kind)
+    length, ranks = array.array("q", [0]), range(1, comm.Get_size())
+
+    def bcast_buffer(message: bytes) -> None:
+        length[0] = len(message)
+        comm.Bcast(length, 0)
+        comm.Bcast(message, 0)
+
+    calls: dict[str, Write] = {
+        "mpi": comm.bcast,
+        "mpi-pkl5": lambda message: comm.bcast(pickle.PickleBuffer(message)),
+        "mpi-buffer": bcast_buffer,
+        "mpi-p2p": lambda message: mpi.Request.Waitall([comm.Isend(message, rank) for rank in ranks]),
+    }
+    yield calls[kind]
+
+
+@contextmanager
+def mpi_reader(kind: str, most_bytes: int) -> Iterator[Read]:
+    """Give what receives; a buffer is kept."""
+    mpi, comm = _mpi(kind)
+    length, view, status = array.array("q", [0]), memoryview(bytearray(most_bytes)), mpi.Status()
+
+    def bcast_buffer() -> memoryview:
+        comm.Bcast(length, 0)
+        message = view[: length[0]]
+        comm.Bcast(message, 0)
+        return message
+
+    def receive() -> memoryview:
+        comm.Recv(view, 0, status=status)
+        return view[: status.Get_count()]
+
+    bcast = functools.partial(comm.bcast, None)
+    yield {"mpi": bcast, "mpi-pkl5": bcast, "mpi-buffer": bcast_buffer, "mpi-p2p": receive}[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The plainest script beside a backend."""
+
+    script: Callable[[ChannelSpec], AbstractContextManager[Script]]
+    what: str
+    """What it is, in a few words."""
+    lacks: str
+    """What it leaves out besides what all leave out."""
+
+
+_NO_SLEEP = "sleep: whoever waits polls and yields the core"
+_NO_MESSAGES = "a limit in messages: it ends where the kernel's buffers are full"
+_NO_TIME_OUT_INSIDE = (
+    "agreement before each call: a process that enters a call waits in it for the others, however long"
+)
+_LIMITS = "a limit that counts the kernel's buffers; a reader may also be behind by what these hold"
+
+PLAIN = {
+    "shm": Plain(shm_script, "a ring in shared memory, as many slots", _NO_SLEEP),
+    "lmdb": Plain(lmdb_script, "a ring of keys, a transaction per message, counters in shared memory", _NO_SLEEP),
+    "pipe": Plain(pipe_script, "a `multiprocessing.Pipe` per reader", _NO_MESSAGES),
+    "zmq": Plain(functools.partial(zmq_script, "ipc"), "XPUB with XPUB_NODROP, high-water marks = depth", _LIMITS),
+    "zmq-tcp": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _LIMITS),
+    "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast(message)`", _NO_TIME_OUT_INSIDE),
+    "mpi-pkl5": Plain(functools.partial(mpi_script, "mpi-pkl5"), "`pkl5.Intracomm.bcast`", _NO_TIME_OUT_INSIDE),
+    "mpi-buffer": Plain(
+        functools.partial(mpi_script, "mpi-buffer"),
+        "`comm.Bcast` of the length, then of the bytes",
+        _NO_TIME_OUT_INSIDE,
+    ),
+    "mpi-p2p": Plain(functools.partial(mpi_script, "mpi-p2p"), "`Isend` to each reader, `Recv`", _NO_TIME_OUT_INSIDE),
+}
