@@ -150,9 +150,10 @@ def harness_ns(trial: TrialResult, floor: Floor | None) -> tuple[float, float] |
         return writer.floor_ns, max(readers)
     if floor is None:
         return None
-    if writer.stamp_stride > 1:
-        known = floor.saturated_writer_ns, floor.saturated_reader_ns
-        return None if known[0] is None or known[1] is None else (known[0], known[1])
+    if trial.spec.mode == "saturate" and (floor.saturated_writer_ns is None or floor.saturated_reader_ns is None):
+        return None
+    if writer.stamp_stride > 1 and floor.saturated_writer_ns is not None and floor.saturated_reader_ns is not None:
+        return floor.saturated_writer_ns, floor.saturated_reader_ns
     return floor.writer_ns, floor.reader_ns
 
 
