@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def _sweep_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add one option for each key of a sweep file."""
     for key in reversed(KEYS):
-        function = click.option(f"--{key.name}", key.name, metavar=key.metavar, help=key.help)(function)
+        option = click.option(f"--{key.name}", key.name, metavar=key.metavar, help=key.help, multiple=key.repeated)
+        function = option(function)
     return function
 
 
@@ -60,7 +61,7 @@ def command(
 
     Every option overrides a key of the sweep. Each trial is stored as it ends, so Ctrl-C keeps every finished trial.
     """
-    given = {key: value for key, value in options.items() if value is not None}
+    given = {key: value for key, value in options.items() if value not in (None, ())}
     if resume is None:
         spec, folder = load_sweep(sweep or DEFAULT_SWEEP, given, preset), _new_folder(out)
     else:
