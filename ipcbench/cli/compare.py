@@ -49,7 +49,7 @@ _MAX_GATE_PERCENT = 1000.0
     "--metrics",
     metavar="NAME,…",
     help="Test only these figures: latency-p50, latency-p99, decode-p50, round-trip-p50, round-trip-p99, throughput; "
-    "fewer figures make a sharper test.",
+    "fewer figures make a sharper test. By default all; with --gate latency-p50, round-trip-p50 and throughput.",
 )
 @click.option("--across-machines", is_flag=True, help="Allow runs of different machines.")
 @format_option("text", "markdown", "json")
@@ -99,11 +99,11 @@ def _gate_ratio(text: str | None) -> float | None:
     return float(match[1]) / 100.0
 
 
-def _metrics(text: str | None) -> tuple[ComparedMetric, ...]:
+def _metrics(text: str | None) -> tuple[ComparedMetric, ...] | None:
     from ipcbench.analysis.compare.run_cells import METRICS
 
     if text is None:
-        return METRICS
+        return None
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in METRICS:

@@ -22,6 +22,8 @@ from ipcbench.spec import CODEC_NAMES, DELIVERIES, MODES, PAYLOAD_KINDS, TOUCHES
 from ipcbench.util.units import parse_bytes, parse_duration_s, parse_rate_per_s
 
 DEFAULT_SWEEP = "default"
+VARIANTS_SWEEP = "versions"
+"""The built-in sweep for variants, where none is named."""
 _SUFFIX = ".toml"
 _INTEGER = re.compile(r"[+-]?\d+")
 _BYTE_PAYLOADS = tuple(kind for kind in PAYLOAD_KINDS if kind != "dict")

@@ -41,7 +41,7 @@ def test_built_in_sweep_is_valid_and_described(name: str) -> None:
 
 
 def test_built_in_names() -> None:
-    assert builtin_sweeps() == ("default", "bytes", "large", "shared", "small", "streaming", "tensor")
+    assert builtin_sweeps() == ("default", "bytes", "large", "shared", "small", "streaming", "tensor", "versions")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -156,7 +156,7 @@ def test_a_mistake_in_an_option_names_the_option(options: dict[str, str], parts:
 
 @pytest.mark.parametrize("name", ["nope", "", "../small", "small.tom"])
 def test_an_unknown_sweep_lists_the_known(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"default, bytes, large, shared, small, streaming, tensor, or the path"):
+    with pytest.raises(ConfigError, match=r"default, bytes, large, shared, small, streaming, tensor, versions, or the path"):
         load_sweep(name)
 
 

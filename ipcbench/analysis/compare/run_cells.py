@@ -25,6 +25,7 @@ METRICS_OF: Mapping[Mode, tuple[ComparedMetric, ...]] = {
     "saturate": ("throughput",),
 }
 """What each mode measures, its main metric first."""
+MAIN_METRICS: tuple[ComparedMetric, ...] = tuple(metrics[0] for metrics in METRICS_OF.values())
 
 
 @dataclass(frozen=True, slots=True, order=True)

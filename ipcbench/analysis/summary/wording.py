@@ -8,6 +8,7 @@ from typing import Any
 from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.notes import others_cpu_ratio, stamped_count
 from ipcbench.render.table import NOT_MEASURED
+from ipcbench.results.model import RunInfo
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
@@ -182,6 +183,7 @@ def _header(summary: Summary) -> Iterator[str]:
     rounds = plural(info.rounds_done, "round", "rounds")
     yield f"run: {info.run_id}, {info.status}, {rounds} done, seed {info.sweep.get('seed', 'unknown')}"
     yield f"machine: {_machine_words(summary)}"
+    yield from _variant_words(info)
     if info.floor is not None:
         writer, reader = format_duration_ns(info.floor.writer_ns), format_duration_ns(info.floor.reader_ns)
         saturated = ""
@@ -221,6 +223,19 @@ def _machine_words(summary: Summary) -> str:
         f"ipcbench {versions['ipcbench']}" if "ipcbench" in versions else None,
     ]
     return ", ".join(str(part) for part in parts if part)
+
+
+def _variant_words(info: RunInfo) -> Iterator[str]:
+    """Yield which variants took turns, and in which versions they differ."""
+    if not info.variants:
+        return
+    versions = list(info.variants.values())
+    packages = dict.fromkeys(package for each in versions for package in each)
+    found = {package: [each.get(package, "none") for each in versions] for package in packages}
+    unlike = [f"{package} {' / '.join(texts)}" for package, texts in found.items() if len(set(texts)) > 1]
+    alike = [f"{package} {texts[0]}" for package, texts in found.items() if len(set(texts)) == 1]
+    text = f"variants: {joined(list(info.variants))}, in turns"
+    yield f"{text}, which differ in {', '.join(unlike)}" if unlike else f"{text}, all with {', '.join(alike)}"
 
 
 def _cores(summary: Summary) -> str:
