@@ -284,9 +284,6 @@ class SweepSpec:
         self._require_variants()
 
     def _require_variants(self) -> None:
-        for name in self.backends:
-            if VARIANT_MARK in name:
-                raise ConfigError("backends", name, f"a name without {VARIANT_MARK!r}, which stands before a variant")
         names = [variant.name for variant in self.variants]
         for variant in self.variants:
             if not _VARIANT_NAME.fullmatch(variant.name):

@@ -32,7 +32,7 @@ from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import find_mpiexec, other_environment
 from ipcbench.registry import ENTRY_POINT_GROUP
 from ipcbench.results.model import Integrity, Usage
-from ipcbench.spec import ChannelSpec, SweepSpec, TrialSpec, Variant, recorded_names
+from ipcbench.spec import VARIANT_MARK, ChannelSpec, SweepSpec, TrialSpec, Variant, recorded_names
 
 _PROTOCOL_NUMBER = 1
 """To be raised when a message between coordinator and workers keeps its fields and changes its meaning."""
@@ -137,6 +137,9 @@ def settle(sweep: SweepSpec, payloads: Sequence[PreparedPayload]) -> Field:
         BackendUnavailable: no backend is usable, or one is by some variants and not by all.
         ConfigError: a variant is not an interpreter with an ipcbench that this one can work with.
     """
+    for name in sweep.backends:
+        if VARIANT_MARK in name:
+            raise ConfigError("backends", name, f"a name without {VARIANT_MARK!r}, which stands before a variant")
     if not sweep.variants:
         backends, skipped = select_backends(sweep, payloads)
         return Field({name: Contender.of(backend) for name, backend in backends.items()}, skipped, {}, ())
