@@ -49,7 +49,8 @@ _MAX_GATE_PERCENT = 1000.0
     "--metrics",
     metavar="NAME,…",
     help="Test only these figures: latency-p50, latency-p99, decode-p50, round-trip-p50, round-trip-p99, throughput; "
-    "fewer figures make a sharper test. By default all; with --gate latency-p50, round-trip-p50 and throughput.",
+    "fewer figures make a sharper test. By default all; with --gate or --smallest-gate latency-p50, "
+    "round-trip-p50 and throughput.",
 )
 @click.option("--across-machines", is_flag=True, help="Allow runs of different machines.")
 @format_option("text", "markdown", "json")
@@ -66,9 +67,12 @@ def command(
     """Compare, print, and return the gate's exit code."""
     from ipcbench.analysis.compare import render as compare_render
     from ipcbench.analysis.compare.compare import compare_runs, compare_variants
+    from ipcbench.analysis.compare.run_cells import MAIN_METRICS
     from ipcbench.results.store import load_run
 
     gate_ratio, chosen = _gate_ratio(gate), _metrics(metrics)
+    if gates and chosen is None:
+        chosen = MAIN_METRICS
     if inconclusive is not None and gate is None:
         raise ConfigError("--inconclusive", inconclusive, "nothing without --gate, which it is about")
     run = load_run(Path(a))

@@ -118,7 +118,7 @@ def run_sweep(
         versions=describe_versions(),
         skipped=settled.skipped,
         floor=measure_floor(payload.payload_bytes for payload in payloads),
-        variants=settled.versions,
+        variant_versions=settled.versions,
     )
     writer = RunWriter.resume(resume) if resume else RunWriter.create(results_dir or results_root / run_id, info)
     with writer:

@@ -139,7 +139,7 @@ def settle(sweep: SweepSpec, payloads: Sequence[PreparedPayload]) -> Field:
     """
     for name in sweep.backends:
         if VARIANT_MARK in name:
-            raise ConfigError("backends", name, f"a name without {VARIANT_MARK!r}, which stands before a variant")
+            raise ConfigError("--backends", name, f"a name without {VARIANT_MARK!r}, which stands before a variant")
     if not sweep.variants:
         backends, skipped = select_backends(sweep, payloads)
         return Field({name: Contender.of(backend) for name, backend in backends.items()}, skipped, {}, ())

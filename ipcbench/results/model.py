@@ -248,10 +248,10 @@ class RunInfo:
     floor: Floor | None = None
     status: Literal["running", "complete", "interrupted", "out of budget"] = "running"
     rounds_done: int = 0
-    variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    variant_versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Variant → versions of its Python, its ipcbench and the packages that it uses; empty without variants."""
 
     @property
     def planned_backends(self) -> tuple[str, ...]:
         """Return the names by which trials of the sweep have its backends."""
-        return recorded_names(map(str, self.sweep.get("backends", ())), tuple(self.variants))
+        return recorded_names(map(str, self.sweep.get("backends", ())), tuple(self.variant_versions))

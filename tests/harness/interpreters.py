@@ -51,7 +51,7 @@ def interpreter(folder: Path, *, first: Path | None = None, options: str = "", *
         options: of Python.
         modules: name → source.
     """
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for name, source in modules.items():
         (folder / f"{name}.py").write_text(source)
     program = folder / "python"

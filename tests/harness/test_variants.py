@@ -1,4 +1,4 @@
-"""Two interpreters measured in turns: each runs its own code, and what cannot be measured is refused before it starts."""
+"""Interpreters measured in turns: each runs its own code, and what cannot be measured is refused before it starts."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_each_variant_runs_its_own_code(tmp_path: Path, elsewhere: Path) -> None
     assert {trial.spec.backend for trial in run.trials} == {"marked:Marked@base", "marked:Marked@head"}
     assert len(run.trials) == 2 * 2 * 3
     assert {trial.spec.turns > 1 for trial in run.trials if trial.spec.mode == "paced"} == {True}
-    assert run.info.variants["head"]["ipcbench"].startswith("9.9+")
-    assert run.info.variants["base"]["ipcbench"] == run.info.versions["ipcbench"]
+    assert run.info.variant_versions["head"]["ipcbench"].startswith("9.9+")
+    assert run.info.variant_versions["base"]["ipcbench"] == run.info.versions["ipcbench"]
     for variant in variants:
         wrote = notes(Path(variant.python).parent)
         home = other if variant.name == "head" else Path(__file__).parents[2]

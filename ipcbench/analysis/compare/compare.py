@@ -219,17 +219,17 @@ def compare_variants(
         ConfigError: the run has no variants, or the gate or a metric is not allowed.
     """
     chosen = _chosen(gate_ratio, metrics)
-    names = tuple(map(one_line, run.info.variants))
+    names = tuple(map(one_line, run.info.variant_versions))
     if len(names) < 2:
         raise ConfigError("A", run.info.run_id, "a run with variants, unless there is a second run, B, to compare with")
-    base, *others = run.info.variants
+    base, *others = run.info.variant_versions
     cells = run_cells(run)
     # by the names of the others, so that rows of several variants can be told apart
     pairs = [(_variant_cells(cells, base, other), _variant_cells(cells, other, other)) for other in others]
     relate = _by_rounds(pairs)
     changes = [change for a, b in pairs for change in _changes((run, a), (run, b), chosen, relate)]
     changes = _judged(changes, gate_ratio)
-    versions = run.info.variants
+    versions = run.info.variant_versions
     return Comparison(
         run_a=f"{names[0]} of {one_line(run.info.run_id)}",
         run_b=", ".join(names[1:]),

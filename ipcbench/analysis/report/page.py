@@ -144,7 +144,7 @@ def _facts(summary: Summary) -> Mapping[str, Mapping[str, str]]:
         "Versions": {key: one_line(str(value)) for key, value in info.versions.items()},
         **{
             f"Versions of {one_line(name)}": {key: one_line(str(value)) for key, value in versions.items()}
-            for name, versions in info.variants.items()
+            for name, versions in info.variant_versions.items()
         },
     }
     if info.floor is not None:

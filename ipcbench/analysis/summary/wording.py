@@ -227,14 +227,14 @@ def _machine_words(summary: Summary) -> str:
 
 def _variant_words(info: RunInfo) -> Iterator[str]:
     """Yield which variants took turns, and in which versions they differ."""
-    if not info.variants:
+    if not info.variant_versions:
         return
-    versions = list(info.variants.values())
+    versions = list(info.variant_versions.values())
     packages = dict.fromkeys(package for each in versions for package in each)
     found = {package: [each.get(package, "none") for each in versions] for package in packages}
     unlike = [f"{package} {' / '.join(texts)}" for package, texts in found.items() if len(set(texts)) > 1]
     alike = [f"{package} {texts[0]}" for package, texts in found.items() if len(set(texts)) == 1]
-    text = f"variants: {joined(list(info.variants))}, in turns"
+    text = f"variants: {joined(list(info.variant_versions))}, in turns"
     yield f"{text}, which differ in {', '.join(unlike)}" if unlike else f"{text}, all with {', '.join(alike)}"
 
 
