@@ -150,7 +150,7 @@ def _without_counts(note: str) -> str:
 def _decode_rounds_ns(run: Run, trials: Sequence[TrialResult]) -> dict[str, float]:
     """Return the time to decode one payload in each round: the median over its readers of their medians."""
     rounds = {}
-    for trial in trials:
+    for trial in (trial for trial in trials if not trial.spec.tail):
         medians = [reader.decode.p50_ns for reader in trial.readers if reader.decode is not None]
         if medians and median(medians) > 0.0:
             rounds[round_name(run.info.run_id, trial)] = median(medians)
