@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self, get_args
 
@@ -20,6 +20,9 @@ NAME_PREFIX = "ipcb-"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 _PIN = re.compile(r"auto|none|\d+(,\d+)*")
+_VARIANT_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+VARIANT_MARK = "@"
+"""Between the name of a backend and that of the variant that it was measured as: `shm@base`."""
 _MAX_DEPTH = 2**16
 
 
@@ -151,6 +154,11 @@ class TrialSpec:
     cut a stall off at their ends."""
 
     @property
+    def registered_name(self) -> str:
+        """The backend's name without its variant: what `get_backend` knows it by."""
+        return self.backend.partition(VARIANT_MARK)[0]
+
+    @property
     def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool, bool]:
         """What rounds replicate: backend, payload, size, codec, delivery, mode, rate, readers, twin, tail."""
         return (
@@ -177,8 +185,28 @@ class TrialSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """A Python interpreter whose backends are measured beside the same backends of other interpreters."""
+
+    name: str
+    """Letters, digits, `_`, `.` and `-`."""
+    python: str
+    """Path of the interpreter, or of a program that takes the same arguments."""
+
+    def __str__(self) -> str:
+        """Return it as the command line has it."""
+        return f"{self.name}={self.python}"
+
+
+def recorded_names(backends: Iterable[str], variants: Sequence[str]) -> tuple[str, ...]:
+    """Return the names by which trials have these backends: `shm`, or with variants `shm@base` and `shm@head`."""
+    endings = [f"{VARIANT_MARK}{name}" for name in variants] or [""]
+    return tuple(f"{name}{ending}" for name in backends for ending in endings)
+
+
+@dataclass(frozen=True, slots=True)
 class SweepSpec:
-    """What a run measures: every combination of backend, size and mode, once per round.
+    """What a run measures: every combination of backend, variant, size and mode, once per round.
 
     Raises:
         ConfigError: on construction, naming the field, its value and what is allowed.
@@ -219,6 +247,8 @@ class SweepSpec:
     """What a reader touches while it is timed: `none` (only the sequence number), `header` and trailer, one byte of
     each of the message's `pages`, or `all` of it, copied out. A zero-copy read costs nothing until the payload is
     touched."""
+    variants: tuple[Variant, ...] = ()
+    """Interpreters that run the backends, each by its own code, as `shm@base` and `shm@head`; none: this process's."""
 
     def __post_init__(self) -> None:
         for field, values in (("backends", self.backends), ("sizes", self.sizes), ("modes", self.modes)):
@@ -251,6 +281,18 @@ class SweepSpec:
         if not _PIN.fullmatch(self.pin):
             raise ConfigError("pin", self.pin, "auto, none, or cores such as 0,1")
         require_choice("touch", self.touch, TOUCHES)
+        self._require_variants()
+
+    def _require_variants(self) -> None:
+        names = [variant.name for variant in self.variants]
+        for variant in self.variants:
+            if not _VARIANT_NAME.fullmatch(variant.name):
+                raise ConfigError("variant", str(variant), "NAME=PYTHON, with a NAME of letters, digits, '_', '.', '-'")
+            if names.count(variant.name) > 1:
+                raise ConfigError("variant", variant.name, "each name once")
+        if len(names) == 1:
+            allowed = "two or more, of which the first is the base; without any, this interpreter is measured"
+            raise ConfigError("variant", str(self.variants[0]), allowed)
 
     def trial(
         self, backend: str, size: int, payload_bytes: int, mode: Mode, round_index: int, *, twin: bool = False
@@ -306,4 +348,7 @@ class SweepSpec:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Make a sweep from what `as_dict` returned."""
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        if "variants" in plain:
+            variants = plain["variants"]
+            plain["variants"] = tuple(each if isinstance(each, Variant) else Variant(**each) for each in variants)
         return cls(**plain)

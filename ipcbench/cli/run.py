@@ -12,7 +12,15 @@ from ipcbench.cli import EXIT_FAILED, EXIT_INTERRUPTED, format_option
 from ipcbench.cli.output import FORMATS, RESULTS_ROOT, show_run
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
-from ipcbench.sweeps.load import DEFAULT_SWEEP, KEYS, PRESETS, builtin_sweeps, describe_sweep, load_sweep
+from ipcbench.sweeps.load import (
+    DEFAULT_SWEEP,
+    KEYS,
+    PRESETS,
+    VARIANTS_SWEEP,
+    builtin_sweeps,
+    describe_sweep,
+    load_sweep,
+)
 
 if TYPE_CHECKING:
     from ipcbench.spec import SweepSpec
@@ -21,7 +29,8 @@ if TYPE_CHECKING:
 def _sweep_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add one option for each key of a sweep file."""
     for key in reversed(KEYS):
-        function = click.option(f"--{key.name}", key.name, metavar=key.metavar, help=key.help)(function)
+        option = click.option(f"--{key.name}", key.name, metavar=key.metavar, help=key.help, multiple=key.repeated)
+        function = option(function)
     return function
 
 
@@ -60,9 +69,10 @@ def command(
 
     Every option overrides a key of the sweep. Each trial is stored as it ends, so Ctrl-C keeps every finished trial.
     """
-    given = {key: value for key, value in options.items() if value is not None}
+    given = {key: value for key, value in options.items() if value not in (None, ())}
     if resume is None:
-        spec, folder = load_sweep(sweep or DEFAULT_SWEEP, given, preset), _new_folder(out)
+        usual = VARIANTS_SWEEP if "variant" in given else DEFAULT_SWEEP
+        spec, folder = load_sweep(sweep or usual, given, preset), _new_folder(out)
     else:
         _require_alone(sweep, out, {**given, **({preset: True} if preset else {})})
         spec, folder = _stored_sweep(Path(resume)), Path(resume)

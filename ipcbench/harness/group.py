@@ -31,6 +31,7 @@ class Group:
         switchboard: where they connect to.
         launch_s: how long they may take to connect.
         roles: names of the processes in errors; by default writer, reader-0, reader-1 …
+        python: another interpreter than this process's, which runs them by its own code.
 
     Raises:
         WorkerCrashed: one ended before it connected.
@@ -45,10 +46,11 @@ class Group:
         switchboard: Switchboard,
         launch_s: float = LAUNCH_S,
         roles: tuple[str, ...] = (),
+        python: str | None = None,
     ) -> None:
         self.endpoints = readers + 1
         self._roles = roles or tuple(map(role_of, range(readers + 1)))
-        self._launch = launch(launcher, range(self.endpoints), switchboard, _VERBS)
+        self._launch = launch(launcher, range(self.endpoints), switchboard, _VERBS, python=python)
         workers = gather(switchboard, [self._launch], dict(enumerate(self._roles)), launch_s)
         self.pids = {index: pid for index, (pid, _) in workers.items()}
         self._channels = {index: channel for index, (_, channel) in workers.items()}

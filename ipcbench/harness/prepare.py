@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -52,7 +52,7 @@ def prepare_payload(sweep: SweepSpec, size: int) -> PreparedPayload:
 
 
 def select_backends(
-    sweep: SweepSpec, payloads: list[PreparedPayload]
+    sweep: SweepSpec, payloads: Sequence[PreparedPayload]
 ) -> tuple[dict[str, type[Backend]], dict[str, str]]:
     """Return the sweep's usable and skipped backends; see `usable_backends`."""
     largest = max(payload.payload_bytes for payload in payloads)

@@ -21,15 +21,15 @@ from typing import Literal
 
 import numpy as np
 
-from ipcbench.backend import Backend
 from ipcbench.errors import IpcbenchError
 from ipcbench.harness.digest import failed_trial
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
-from ipcbench.harness.prepare import PreparedPayload, prepare_payload, select_backends
+from ipcbench.harness.prepare import PreparedPayload, prepare_payload
 from ipcbench.harness.trial import Trial, TrialOutcome
+from ipcbench.harness.variants import Field, settle
 from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
@@ -105,7 +105,7 @@ def run_sweep(
         sweep, finished = SweepSpec.from_dict(stored.info.sweep), stored.trials + stored.controls
     cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # raises now if a core is not there
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
-    backends, skipped = select_backends(sweep, payloads)
+    settled = settle(sweep, payloads)
     run_id = new_run_id() if results_dir is None else results_dir.name
     info = RunInfo(
         run_id=run_id,
@@ -116,12 +116,13 @@ def run_sweep(
         payloads=tuple(payload.as_dict() for payload in payloads),
         machine=describe_machine(),
         versions=describe_versions(),
-        skipped=skipped,
+        skipped=settled.skipped,
         floor=measure_floor(payload.payload_bytes for payload in payloads),
+        variant_versions=settled.versions,
     )
     writer = RunWriter.resume(resume) if resume else RunWriter.create(results_dir or results_root / run_id, info)
     with writer:
-        _Run(sweep, payloads, backends, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
+        _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
     return writer.path
 
 
@@ -131,7 +132,7 @@ class _Run:
 
     sweep: SweepSpec
     payloads: list[PreparedPayload]
-    backends: dict[str, type[Backend]]
+    settled: Field
     writer: RunWriter
     finished: tuple[TrialResult, ...]
     tell: Listener
@@ -163,10 +164,14 @@ class _Run:
     def _switchboard(self, run_dir: RunDir) -> Iterator[Switchboard]:
         switchboard = Switchboard(run_dir.path, os.environ.get(CONTROL_HOST_VARIABLE))
         try:
+            for process in self.settled.processes:
+                run_dir.watch(process.start(switchboard))
             yield switchboard
         finally:
             for group in self.groups.values():
                 group.kill()
+            for process in self.settled.processes:
+                process.kill()
             switchboard.close()
 
     def _is_complete(self, rounds_done: int) -> bool:
@@ -183,13 +188,14 @@ class _Run:
     def _batches(self, round_index: int) -> list[list[_Cell]]:
         """Return the round's trials in the order that the seed gives, without those that the store already holds.
 
-        The trials of one batch differ only in backend and take turns.
+        The trials of one batch differ only in backend and take turns, or only in variant and follow one another.
         """
         stored = {replace(trial.spec, turns=1) for trial in self.finished}
         batches: dict[object, list[_Cell]] = {}
         for trial, payload in self._planned(round_index):
             if replace(trial, turns=1) not in stored:
-                key = (payload.size, trial.mode) if trial.turns > 1 else trial
+                in_turns = trial.turns > 1
+                key = (payload.size, trial.mode) if in_turns else replace(trial, backend=trial.registered_name)
                 batches.setdefault(key, []).append((trial, payload))
         order = random.Random(f"{self.sweep.seed}/{round_index}")  # noqa: S311 - an order, not a secret
         for batch in batches.values():
@@ -200,7 +206,7 @@ class _Run:
 
     def _planned(self, round_index: int) -> list[_Cell]:
         """Return all trials of a round."""
-        places = [(name, payload, False) for name in self.backends for payload in self.payloads]
+        places = [(name, payload, False) for name in self.settled.contenders for payload in self.payloads]
         planned = []
         for name, payload, is_control in places + self._control_places():
             for mode in self.sweep.modes:
@@ -213,7 +219,7 @@ class _Run:
         """Return what is measured a second time in each round: the first spawned backend with the middle payload."""
         if not self.sweep.control:
             return []
-        names = [name for name, backend in self.backends.items() if backend.capabilities.launcher != "inline"]
+        names = [name for name, contender in self.settled.contenders.items() if contender.launcher != "inline"]
         return [(name, self.payloads[len(self.payloads) // 2], True) for name in names[:1]]
 
     def _round(self, round_index: int, run_dir: RunDir, switchboard: Switchboard) -> None:
@@ -243,7 +249,7 @@ class _Run:
         runs = [
             Trial(
                 run_dir,
-                self.backends[trial.backend],
+                self.settled.contenders[trial.backend],
                 group,
                 Plan.make(trial, payload.decode_ns, self.stall_s),
                 self.writer.next_trial_id + number,
@@ -263,7 +269,8 @@ class _Run:
         """Return the backend's processes of this round, started if necessary."""
         group = self.groups.get((trial.backend, trial.twin))
         if group is None:
-            group = Group(self.backends[trial.backend].capabilities.launcher, self.sweep.readers, switchboard)
+            contender = self.settled.contenders[trial.backend]
+            group = Group(contender.launcher, self.sweep.readers, switchboard, python=contender.python)
             for pid in group.all_pids():
                 run_dir.watch(pid)
             self.groups[trial.backend, trial.twin] = group

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ipcbench.backend import Address, Backend
+from ipcbench.backend import Address
 from ipcbench.errors import IpcbenchError, WorkerTimeout
 from ipcbench.harness.clocks import Clocks, Offset
 from ipcbench.harness.digest import Column, Digest, failed_trial, judge
 from ipcbench.harness.group import Group
 from ipcbench.harness.placement import allowed_cores, cores_for, make_probe_file, probe_length
 from ipcbench.harness.plan import Plan
+from ipcbench.harness.variants import Contender
 from ipcbench.machine.describe import ConditionsProbe
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import Conditions, EndpointResult, TrialResult, placement_differs
@@ -55,7 +56,7 @@ class Trial:
 
     Args:
         run_dir: names the channels.
-        backend: the transport.
+        contender: the transport.
         group: its processes.
         plan: the trial and its counts.
         trial_id: number of the trial in the run.
@@ -65,19 +66,19 @@ class Trial:
     def __init__(
         self,
         run_dir: RunDir,
-        backend: type[Backend],
+        contender: Contender,
         group: Group,
         plan: Plan,
         trial_id: int,
         usable_cores: float,
     ) -> None:
         self._run_dir = run_dir
-        self._backend = backend()
+        self._maker = contender.maker
         self._group = group
         self._plan = plan
         self._trial = plan.trial
         self._trial_id = trial_id
-        self._inline = backend.capabilities.launcher == "inline"
+        self._inline = contender.launcher == "inline"
         self._cores = cores_for(plan.trial.pin, plan.trial.readers + 1, allowed_cores())
         self._oversubscribed = plan.trial.readers + 1 > usable_cores
         self._addresses: list[Address] = []
@@ -144,7 +145,7 @@ class Trial:
         while self._addresses and not self._inline:
             address = self._addresses.pop()
             try:
-                self._backend.destroy(address)
+                self._maker.destroy(address)
             except IpcbenchError as error:
                 self._error = self._error or error
 
@@ -240,15 +241,15 @@ class Trial:
     def _close(self) -> None:
         self._group.ask_all({"do": "close"}, _ANSWER_S)
         if self._inline:  # after a failure the process ends, and its channels with it
-            question = {"do": "destroy", "backend": self._trial.backend}
+            question = {"do": "destroy", "backend": self._trial.registered_name}
             for address in self._addresses:
                 self._group.ask_one(0, {**question, "address": address.as_dict()}, _ANSWER_S)
 
     def _create(self, channel: ChannelSpec) -> Address:
         """Create a channel: here, or in the endpoints' process if it exists only there."""
         if not self._inline:
-            return self._backend.create(channel)
-        question = {"do": "create", "backend": self._trial.backend, "channel": channel.as_dict()}
+            return self._maker.create(channel)
+        question = {"do": "create", "backend": self._trial.registered_name, "channel": channel.as_dict()}
         return Address.from_dict(self._group.ask_one(0, question, _ANSWER_S)["address"])
 
     def _channels(self) -> Iterable[ChannelSpec]:

@@ -40,13 +40,14 @@ class Worker:
     Attributes:
         index: which process of the group this is.
         endpoints: what is open, in the order of opening.
+        verbs: what it can be asked, by name.
     """
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.endpoints: list[Endpoint] = []
         self._part: WriterPart | ReaderPart | PingPart | PongPart | None = None
-        self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        self.verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "clock": lambda _: {"clock": clock_identity()},
             "echo": lambda _: {"clock_ns": now_ns()},
             "create": self._create,
@@ -65,14 +66,14 @@ class Worker:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Carry out one request and return its answer."""
         try:
-            return {"ok": True, **self._verbs[request["do"]](request)}
+            return {"ok": True, **self.verbs[request["do"]](request)}
         except IpcbenchError as error:
             return {"ok": False, "error": type(error).__name__, "text": str(error)}
         except Exception as error:  # a bug in a backend fails its trial, with the place
             return {"ok": False, "error": type(error).__name__, "text": f"{error} ({_place(error)})"}
 
     def _create(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Create a channel of a backend whose channels exist only within one process."""
+        """Create a channel: of a backend whose channels exist only within one process, or of a variant."""
         backend = get_backend(request["backend"])()
         return {"address": backend.create(ChannelSpec.from_dict(request["channel"])).as_dict()}
 
@@ -88,7 +89,7 @@ class Worker:
             os.sched_setaffinity(0, {request["cores"][self.index]})
         address = Address.from_dict(request["address"])
         back = [Address.from_dict(values) for values in request["back"]]
-        backend, codec = get_backend(trial.backend)(), get_codec(trial.codec)
+        backend, codec = get_backend(trial.registered_name)(), get_codec(trial.codec)
         if self.index:
             reader = self.hold(backend.open_reader(address, self.index - 1))
             if back:

@@ -38,10 +38,11 @@ _DEATH_NOTICE_S = 1.0
 _END_S = 5.0
 
 
-def find_mpiexec() -> list[str]:
+def find_mpiexec(python: str | None = None) -> list[str]:
     """Return the MPI launcher as the beginning of a command line.
 
     The one beside the Python interpreter is preferred to PATH: the launcher must belong to the MPI that mpi4py uses.
+    For another interpreter than this process's, `python`, PATH is not searched: what is there is probably ours.
 
     Raises:
         BackendUnavailable: there is none.
@@ -49,10 +50,12 @@ def find_mpiexec() -> list[str]:
     own = shlex.split(os.environ.get(MPIEXEC_VARIABLE, ""))
     if own:
         return own
-    beside = Path(sys.executable).parent / "mpiexec"
-    path = str(beside) if beside.exists() else shutil.which("mpiexec")
+    beside = Path(python or sys.executable).parent / "mpiexec"
+    path = str(beside) if beside.exists() else None if python else shutil.which("mpiexec")
     if path is None:
-        raise BackendUnavailable("mpi", "no mpiexec found", "pip install 'ipcbench[mpi]'")
+        where = f"beside {python}" if python else "found"
+        hint = f"; or name one in {MPIEXEC_VARIABLE}" if python else ""
+        raise BackendUnavailable("mpi", f"no mpiexec {where}", f"pip install 'ipcbench[mpi]'{hint}")
     return [path, "--oversubscribe"] if _is_open_mpi(path) else [path]
 
 
@@ -65,6 +68,15 @@ def _is_open_mpi(mpiexec: str) -> bool:
 def import_path() -> str:
     """Return what this process can import, as PYTHONPATH."""
     return os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+
+
+def other_environment() -> dict[str, str]:
+    """Return the variables for another interpreter than this process's: it imports what is its own and nothing else.
+
+    The current folder is not its own: it may be a checkout of another ipcbench.
+    """
+    ours = ("PYTHONPATH", "PYTHONHOME", "PYTHONEXECUTABLE", "__PYVENV_LAUNCHER__")
+    return {**{name: value for name, value in os.environ.items() if name not in ours}, "PYTHONSAFEPATH": "1"}
 
 
 @dataclass(slots=True)
@@ -144,6 +156,7 @@ def launch(
     *,
     bound: bool = True,
     environment: Mapping[str, str] | None = None,
+    python: str | None = None,
 ) -> Launch:
     """Start workers that will connect to the switchboard; they can import what this process can import.
 
@@ -154,18 +167,21 @@ def launch(
         verbs: `module:factory` of what they can do; see ipcbench/processes/worker.py.
         bound: whether they also end with the thread that calls this.
         environment: variables besides our own.
+        python: another interpreter that runs them, by its own code; see `other_environment`.
 
     Raises:
         BackendUnavailable: the launcher is missing.
     """
-    worker = [sys.executable, "-m", "ipcbench.processes.worker", "--verbs", verbs, "--control", switchboard.address]
+    program = ["-m", "ipcbench.processes.worker", "--verbs", verbs, "--control", switchboard.address]
+    worker = [python or sys.executable, *program]
     worker += ["--bound"] if bound else []
     commands = {
         "spawn": lambda: [[*worker, "--index", str(index)] for index in indices],
         "inline": lambda: [[*worker, "--together", str(len(indices))]],
-        "mpiexec": lambda: [[*find_mpiexec(), "-n", str(len(indices)), *worker]],
+        "mpiexec": lambda: [[*find_mpiexec(python), "-n", str(len(indices)), *worker]],
     }[launcher]()
-    variables = {**os.environ, **switchboard.environment(), "PYTHONPATH": import_path(), **(environment or {})}
+    variables = other_environment() if python else {**os.environ, "PYTHONPATH": import_path()}
+    variables |= {**switchboard.environment(), **(environment or {})}
     if launcher == "mpiexec" and os.geteuid() == 0:  # Open MPI refuses to run as root unless told twice
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `kill`

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ipcbench.spec import TrialSpec
+from ipcbench.spec import TrialSpec, recorded_names
 
 SCHEMA_VERSION = 1
 """Of run.json, trials.jsonl and samples/; a reader refuses any other."""
@@ -251,3 +251,10 @@ class RunInfo:
     floor: Floor | None = None
     status: Literal["running", "complete", "interrupted", "out of budget"] = "running"
     rounds_done: int = 0
+    variant_versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Variant → versions of its Python, its ipcbench and the packages that it uses; empty without variants."""
+
+    @property
+    def planned_backends(self) -> tuple[str, ...]:
+        """Return the names by which trials of the sweep have its backends."""
+        return recorded_names(map(str, self.sweep.get("backends", ())), tuple(self.variant_versions))

@@ -40,11 +40,8 @@ def compare(times: Interval) -> Verdict:
 
 def verdict(time: Estimate, other: Estimate, prior: VariancePrior | None = None, level: float = LEVEL) -> Verdict:
     """Return the verdict on two times of one run: as `compare`, but none below `MIN_CLAIM_ROUNDS` rounds in common."""
-    paired = paired_difference(time, other)
-    rounds = paired.rounds_count if paired is not None else min(time.rounds_count, other.rounds_count)
-    if rounds < MIN_CLAIM_ROUNDS:
-        return "no clear difference"
-    if paired is None and (p_value(time, other) or 0.0) >= 1.0 - level:
+    p = p_value(time, other, prior)
+    if p is None or (p >= 1.0 - level and paired_difference(time, other) is None):
         return "no clear difference"
     return compare(ratio(time, other, prior, level))
 
@@ -99,18 +96,20 @@ def _with_best(times: Sequence[Estimate]) -> list[PairedDifference]:
     return [pair for pair in pairs if pair is not None]
 
 
-def p_value(a: Estimate, b: Estimate) -> float | None:
+def p_value(a: Estimate, b: Estimate, prior: VariancePrior | None = None) -> float | None:
     """Return the two-sided p-value of "both are equal"; None if there are too few rounds.
 
     Where they have rounds in common, it is Student's test of the paired differences; else Welch's test of the
     logarithms. In the latter, degrees of freedom are limited to those of the rounds: with more, equal figures would be
     called different far out in the tail, where many tests are decided (docs/compare.md).
     """
-    if min(a.rounds_count, b.rounds_count) < MIN_CLAIM_ROUNDS:
-        return None
     paired = paired_difference(a, b)
+    rounds = paired.rounds_count if paired is not None else min(a.rounds_count, b.rounds_count)
+    if rounds < MIN_CLAIM_ROUNDS:
+        return None
     if paired is not None:
-        return _tail(paired.mean, paired.error**2, paired.degrees)
+        expected = paired.moderated(prior)
+        return _tail(expected.mean, expected.error**2, expected.degrees)
     degrees = satterthwaite([(time.log_variance, min(time.degrees, time.rounds_count - 1.0)) for time in (a, b)])
     return _tail(math.log(b.value / a.value), a.log_variance + b.log_variance, degrees)
 

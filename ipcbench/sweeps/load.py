@@ -6,7 +6,9 @@ that errors read the same and say where the value stands.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +18,12 @@ from pathlib import Path
 from typing import cast
 
 from ipcbench.errors import ConfigError
-from ipcbench.spec import CODEC_NAMES, DELIVERIES, MODES, PAYLOAD_KINDS, TOUCHES, WAIT_STRATEGIES, SweepSpec
+from ipcbench.spec import CODEC_NAMES, DELIVERIES, MODES, PAYLOAD_KINDS, TOUCHES, WAIT_STRATEGIES, SweepSpec, Variant
 from ipcbench.util.units import parse_bytes, parse_duration_s, parse_rate_per_s
 
 DEFAULT_SWEEP = "default"
+VARIANTS_SWEEP = "versions"
+"""The built-in sweep for variants, where none is named."""
 _SUFFIX = ".toml"
 _INTEGER = re.compile(r"[+-]?\d+")
 _BYTE_PAYLOADS = tuple(kind for kind in PAYLOAD_KINDS if kind != "dict")
@@ -38,6 +42,8 @@ class Key:
     help: str
     parse: Callable[[object, str], object]
     """(value from a file or a command line, where it stands) → value of the field; raises ConfigError."""
+    repeated: bool = False
+    """Whether the option is given once for each of several values."""
 
 
 def _text(value: object, where: str) -> str:
@@ -92,6 +98,19 @@ def _switch(value: object, where: str) -> bool:
     return words[value]
 
 
+def _variants(value: object, where: str) -> tuple[Variant, ...]:
+    """Return variants from texts such as `base=../base/.venv/bin/python`; a bare name is looked for in PATH."""
+    variants = []
+    for text in _list(value, where):
+        name, equals, python = text.partition("=")
+        if not equals or not python:
+            raise ConfigError(where, text, "NAME=PYTHON, a name and the path of an interpreter: base=env/bin/python")
+        path = Path(python).expanduser()
+        found = shutil.which(python) if path.name == python else None
+        variants.append(Variant(name, found or os.path.abspath(path)))  # a link would lead out of its environment
+    return tuple(variants)
+
+
 def _rate_per_s(value: object, where: str) -> float | None:
     text = _scalar(value, where)
     return None if text == "auto" else parse_rate_per_s(text, where)
@@ -99,6 +118,14 @@ def _rate_per_s(value: object, where: str) -> float | None:
 
 KEYS: tuple[Key, ...] = (
     Key("backends", "backends", "NAME,…", "Backends, in the order of the tables; see `ipcbench list`.", _list),
+    Key(
+        "variant",
+        "variants",
+        "NAME=PYTHON",
+        "Measure the backends as this Python runs them; give two or more, the base first, in one run.",
+        _variants,
+        repeated=True,
+    ),
     Key("readers", "readers", "N", "Number of readers of every channel.", _integer),
     Key("payload", "payload", "KIND", f"What a message carries: {', '.join(PAYLOAD_KINDS)}.", _text),
     Key("sizes", "sizes", "SIZE,…", "Entries of a dict (10,1000); bytes otherwise (64,1KiB,4MiB).", _list),

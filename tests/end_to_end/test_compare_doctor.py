@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from ipcbench.spec import SweepSpec
 from tests.end_to_end.shell import Shell
+from tests.harness.interpreters import two
 from tests.unit.builders import MACHINE, Cell, make_run
 
 CALM = Cell(factors=(1.0, 1.01, 0.99, 1.005, 0.995))
@@ -43,6 +45,37 @@ def test_the_exit_code_says_what_the_gate_says(runs: Shell, arguments: str, code
     assert done.stderr == ""
     assert done.stdout.startswith("ipcbench: B against A")
     assert {path.name for path in (runs.folder / "a").iterdir()} == {"run.json", "trials.jsonl", "samples"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("equal --gate 0.1% --inconclusive ok", 0),
+        ("equal --gate 0.1% --inconclusive fail", 1),
+        ("slow --gate 10% --inconclusive ok", 1),
+        ("equal --gate 10% --inconclusive fail", 0),
+    ],
+)
+def test_the_exit_code_of_what_is_not_decided_can_be_chosen(runs: Shell, arguments: str, code: int) -> None:
+    assert runs("compare", "a", *arguments.split()).returncode == code
+
+
+def test_the_smallest_gate_is_one_that_is_decided(runs: Shell) -> None:
+    shown = runs("compare", "a", "equal", "--smallest-gate").stdout
+    smallest = re.search(r"the smallest gate that all figures decide: (\S+) %", " ".join(shown.split()))
+    assert smallest, shown
+    assert runs("compare", "a", "equal", "--gate", f"{smallest[1]}%").returncode == 0
+
+
+def test_variants_from_a_run_to_a_gate(shell: Shell, tmp_path: Path) -> None:
+    options = [f"--variant={variant}" for variant in two(tmp_path / "variants")]
+    done = shell("run", *options, "--backends", "shm", "--rounds", "3", "--window", "30ms", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert "variants: base and head, in turns, all with ipcbench" in " ".join(done.stdout.split())
+    assert "shm@base" in done.stdout
+    found = json.loads(shell("compare", "run", "--format", "json").stdout)
+    assert {change["cell"]["backend"] for change in found["changes"]} == {"shm@head"}
+    assert shell("compare", "run", "--gate", "1000%", "--inconclusive", "ok").returncode in {0, 1}
 
 
 def test_markdown_and_json_of_a_comparison(runs: Shell) -> None:

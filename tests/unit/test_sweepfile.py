@@ -9,7 +9,7 @@ import pytest
 
 from ipcbench.errors import ConfigError
 from ipcbench.registry import get_backend
-from ipcbench.spec import SweepSpec
+from ipcbench.spec import SweepSpec, Variant
 from ipcbench.sweeps.load import KEYS, builtin_sweeps, describe_sweep, load_sweep
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.toml"))
@@ -41,7 +41,7 @@ def test_built_in_sweep_is_valid_and_described(name: str) -> None:
 
 
 def test_built_in_names() -> None:
-    assert builtin_sweeps() == ("default", "bytes", "large", "shared", "small", "streaming", "tensor")
+    assert builtin_sweeps() == ("default", "bytes", "large", "shared", "small", "streaming", "tensor", "versions")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -62,6 +62,7 @@ def test_readers_of_the_three_sizes_of_machine() -> None:
 
 ALL_KEYS = {
     "backends": ("shm,null", ["shm", "null"], ("shm", "null")),
+    "variant": (("a=/bin/x", "b=/y"), ["a=/bin/x", "b=/y"], (Variant("a", "/bin/x"), Variant("b", "/y"))),
     "readers": ("2", 2, 2),
     "payload": ("bytes", "bytes", "bytes"),
     "sizes": ("64,1KiB,4MiB", ["64", "1KiB", "4MiB"], (64, 1024, 4 * 2**20)),
@@ -156,7 +157,9 @@ def test_a_mistake_in_an_option_names_the_option(options: dict[str, str], parts:
 
 @pytest.mark.parametrize("name", ["nope", "", "../small", "small.tom"])
 def test_an_unknown_sweep_lists_the_known(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"default, bytes, large, shared, small, streaming, tensor, or the path"):
+    with pytest.raises(
+        ConfigError, match=r"default, bytes, large, shared, small, streaming, tensor, versions, or the path"
+    ):
         load_sweep(name)
 
 

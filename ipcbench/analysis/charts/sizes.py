@@ -157,9 +157,8 @@ def size_groups(summary: Summary) -> tuple[ChartGroup, ...]:
 
 def color_numbers(summary: Summary) -> dict[str, int]:
     """Return backend → number in the order of the sweep, so that a backend has the same colour in every chart."""
-    planned = [str(name) for name in summary.info.sweep.get("backends", ())]
     measured = [cell.backend for cell in cells_of(summary.settings)]
-    return {name: number for number, name in enumerate(dict.fromkeys([*planned, *measured]))}
+    return {name: number for number, name in enumerate(dict.fromkeys([*summary.info.planned_backends, *measured]))}
 
 
 def is_noisy(cell: CellSummary) -> bool:

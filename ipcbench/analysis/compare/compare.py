@@ -1,4 +1,5 @@
-"""Compare two runs cell by cell: the ratio B / A of each figure with its interval, the verdict on it, and the gate.
+"""Compare two runs, or the variants of one, cell by cell: the ratio B / A of each figure with its interval, the verdict
+on it, and the gate.
 
 Of many equal figures tested at once, some look different by chance. The p-values are therefore adjusted by Holm's
 method over all tests, and a difference also needs an adjusted p-value below 5 %, besides what `stats.decisions.compare`
@@ -7,7 +8,8 @@ requires. docs/compare.md states the rule and how it was checked.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,6 +23,7 @@ from ipcbench.analysis.compare.rules import (
     machine_differences,
 )
 from ipcbench.analysis.compare.run_cells import (
+    MAIN_METRICS,
     METRICS,
     METRICS_OF,
     CellKey,
@@ -34,12 +37,15 @@ from ipcbench.analysis.summary.notes import one_line
 from ipcbench.errors import ConfigError
 from ipcbench.results.model import placement_differs
 from ipcbench.results.store import Run
-from ipcbench.spec import require_choice, require_range
-from ipcbench.stats.decisions import p_value
+from ipcbench.spec import VARIANT_MARK, recorded_names, require_choice, require_range
+from ipcbench.stats.decisions import p_value, prior_of
 from ipcbench.stats.estimates import Estimate, Interval, ratio
 
 MAX_GATE_RATIO = 10.0
-_MIN_GATE_RATIO = 1e-4
+MIN_GATE_RATIO = 1e-4
+
+_Relate = Callable[[ComparedMetric, Estimate, Estimate], tuple[Interval, float | None]]
+"""Returns the ratio of the second to the first figure, and the p-value of "both are equal"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,19 @@ class Change:
     across_machines: bool = False
     """The runs come from different machines: the verdict covers machine and change together."""
 
+    def at_gate(self, gate_ratio: float) -> GateResult | None:
+        """Return the result of a gate; None for a figure that A has not measured."""
+        times = self.time_ratio
+        if times is None:
+            return "inconclusive" if self.a is not None else None
+        trusted = self.p_value is not None and self.new_failures_count <= 0
+        return gate_result(times, self.verdict, gate_ratio, trusted=trusted)
+
+    @property
+    def smallest_gate_ratio(self) -> float | None:
+        """Return the smallest gate that is decided, see `smallest_gate_ratio`."""
+        return smallest_gate_ratio([self])
+
     @property
     def unit(self) -> str:
         """Return the unit of `a` and `b`."""
@@ -82,10 +101,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Run B against run A."""
+    """Run B against run A, or variants of one run against the first of them."""
 
     run_a: str
     run_b: str
+    by_rounds: bool
+    """A and B took turns in one run, and are compared by the rounds that they have in common."""
     machine_differences: tuple[str, ...]
     """How the machines differ; empty if they are the same. Otherwise every change is marked `across_machines`."""
     version_differences: tuple[str, ...]
@@ -109,14 +130,37 @@ class Comparison:
             return "regressed"
         return "passed" if results == {"passed"} else "inconclusive"
 
+    @property
+    def smallest_gate_ratio(self) -> float | None:
+        """Return the smallest gate that every figure decides, see `smallest_gate_ratio`."""
+        return smallest_gate_ratio(self.changes)
+
     def count(self, verdict: Verdict) -> int:
         """Return how many figures have this verdict."""
         return sum(change.verdict == verdict for change in self.changes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON: the fields, `outcome`, and the unit of each change."""
-        changes = [{**asdict(change), "unit": change.unit} for change in self.changes]
-        return {**asdict(self), "changes": changes, "outcome": self.outcome}
+        """Return plain values, fit for JSON: the fields, `outcome`, the unit of each change, and smallest gates."""
+        changes = [
+            {**asdict(change), "unit": change.unit, "smallest_gate_ratio": change.smallest_gate_ratio}
+            for change in self.changes
+        ]
+        gate = {"outcome": self.outcome, "smallest_gate_ratio": self.smallest_gate_ratio}
+        return {**asdict(self), "changes": changes, **gate}
+
+
+def smallest_gate_ratio(changes: Sequence[Change]) -> float | None:
+    """Return the smallest gate, in steps of 0.01 %, that all figures pass or fail for certain; None if there is none.
+
+    Figures that A has not measured do not count, as in a gate.
+    """
+    ends = [change.time_ratio.high - 1.0 for change in changes if change.time_ratio is not None]
+    gates = {MIN_GATE_RATIO * max(1, math.floor(end / MIN_GATE_RATIO) + 1) for end in (0.0, *ends)}
+    for gate_ratio in sorted(gates):
+        results = {change.at_gate(gate_ratio) for change in changes} - {None}
+        if gate_ratio <= MAX_GATE_RATIO and results and "inconclusive" not in results:
+            return gate_ratio
+    return None
 
 
 def compare_runs(
@@ -125,7 +169,7 @@ def compare_runs(
     *,
     gate_ratio: float | None = None,
     across_machines: bool = False,
-    metrics: Collection[ComparedMetric] = METRICS,
+    metrics: Collection[ComparedMetric] | None = None,
 ) -> Comparison:
     """Compare run B with run A; the same runs give the same result.
 
@@ -135,48 +179,106 @@ def compare_runs(
         gate_ratio: by how much a figure may be worse: 0.05 allows times up to 1.05-fold, and throughput down to a
             1.05th.
         across_machines: compare runs even if their machines differ.
-        metrics: which figures to compare.
+        metrics: which figures to compare; by default all, or with a gate the main one of each mode: the interval of a
+            p99 is hardly ever narrower than a gate.
 
     Raises:
         ConfigError: the machines differ and `across_machines` is false, or the gate or a metric is not allowed.
     """
-    if gate_ratio is not None:
-        require_range("gate", gate_ratio, _MIN_GATE_RATIO, MAX_GATE_RATIO)
-    for metric in metrics:
-        require_choice("metrics", metric, METRICS)
+    chosen = _chosen(gate_ratio, metrics)
     between = tuple(map(one_line, machine_differences(a.info.machine, b.info.machine)))
     if between and not across_machines:
         allowed = f"a run on the machine of A, unless --across-machines is given; they differ in {'; '.join(between)}"
         raise ConfigError("B", b.info.run_id, allowed)
     cells_a, cells_b = run_cells(a), run_cells(b)
-    changes = _judged(_changes(a, b, cells_a, cells_b, metrics))
-    changes = [replace(change, across_machines=bool(between)) for change in changes]
+    changes = _judged(_changes((a, cells_a), (b, cells_b), chosen, _of_unrelated_runs), gate_ratio)
     return Comparison(
         run_a=one_line(a.info.run_id),
         run_b=one_line(b.info.run_id),
+        by_rounds=False,
         machine_differences=between,
         version_differences=tuple(map(one_line, differences(a.info.versions, b.info.versions))),
         gate_ratio=gate_ratio,
         tests_count=sum(change.p_value is not None for change in changes),
-        changes=tuple(changes if gate_ratio is None else (_gated(change, gate_ratio) for change in changes)),
+        changes=tuple(replace(change, across_machines=bool(between)) for change in changes),
         problems=tuple(f"{name}: {problem}" for name, run in (("A", a), ("B", b)) for problem in run.problems),
     )
 
 
+def compare_variants(
+    run: Run, *, gate_ratio: float | None = None, metrics: Collection[ComparedMetric] | None = None
+) -> Comparison:
+    """Compare the variants of a run with the first of them, by the rounds that they have in common.
+
+    Args:
+        run: a run with variants.
+        gate_ratio: as for `compare_runs`.
+        metrics: as for `compare_runs`.
+
+    Raises:
+        ConfigError: the run has no variants, or the gate or a metric is not allowed.
+    """
+    chosen = _chosen(gate_ratio, metrics)
+    names = tuple(map(one_line, run.info.variant_versions))
+    if len(names) < 2:
+        raise ConfigError("A", run.info.run_id, "a run with variants, unless there is a second run, B, to compare with")
+    base, *others = run.info.variant_versions
+    cells = run_cells(run)
+    # by the names of the others, so that rows of several variants can be told apart
+    pairs = [(_variant_cells(cells, base, other), _variant_cells(cells, other, other)) for other in others]
+    relate = _by_rounds(pairs)
+    changes = [change for a, b in pairs for change in _changes((run, a), (run, b), chosen, relate)]
+    changes = _judged(changes, gate_ratio)
+    versions = run.info.variant_versions
+    return Comparison(
+        run_a=f"{names[0]} of {one_line(run.info.run_id)}",
+        run_b=", ".join(names[1:]),
+        by_rounds=True,
+        machine_differences=(),
+        version_differences=tuple(
+            one_line(text if len(others) == 1 else f"{other}: {text}")
+            for other in others
+            for text in differences(versions[base], versions[other])
+        ),
+        gate_ratio=gate_ratio,
+        tests_count=sum(change.p_value is not None for change in changes),
+        changes=tuple(changes),
+        problems=run.problems,
+    )
+
+
+def _chosen(gate_ratio: float | None, metrics: Collection[ComparedMetric] | None) -> Collection[ComparedMetric]:
+    if gate_ratio is not None:
+        require_range("gate", gate_ratio, MIN_GATE_RATIO, MAX_GATE_RATIO)
+    for metric in metrics or ():
+        require_choice("metrics", metric, METRICS)
+    return metrics or (METRICS if gate_ratio is None else MAIN_METRICS)
+
+
+def _variant_cells(cells: Mapping[CellKey, RunCell], variant: str, shown_as: str) -> dict[CellKey, RunCell]:
+    """Return the cells of one variant, under the names of another."""
+    found = {}
+    for key, cell in cells.items():
+        name, _, own = key.backend.partition(VARIANT_MARK)
+        if own == variant:
+            found[replace(key, backend=recorded_names([name], [shown_as])[0])] = cell
+    return found
+
+
 def _changes(
-    a: Run,
-    b: Run,
-    cells_a: Mapping[CellKey, RunCell],
-    cells_b: Mapping[CellKey, RunCell],
+    before: tuple[Run, Mapping[CellKey, RunCell]],
+    after: tuple[Run, Mapping[CellKey, RunCell]],
     metrics: Collection[ComparedMetric],
+    relate: _Relate,
 ) -> list[Change]:
     """Return every figure of every cell with its own p-value, not judged yet."""
     changes: list[Change] = []
+    (a, cells_a), (b, cells_b) = before, after
     for key in sorted({*cells_a, *cells_b}):
         chosen = tuple(metric for metric in METRICS_OF[key.mode] if metric in metrics)
         in_a, in_b = cells_a.get(key), cells_b.get(key)
         if in_a is not None and in_b is not None:
-            changes += _matched(key, chosen, in_a, in_b)
+            changes += _matched(key, chosen, in_a, in_b, relate)
         elif chosen and in_a is not None:
             changes.append(_incomparable(key, chosen[0], in_a, None, f"missing in B: {absence(key, cells_b, b.info)}"))
         elif chosen:
@@ -184,8 +286,8 @@ def _changes(
     return changes
 
 
-def _judged(changes: Sequence[Change]) -> list[Change]:
-    """Return the changes with verdicts, their p-values adjusted for each other."""
+def _judged(changes: Sequence[Change], gate_ratio: float | None) -> list[Change]:
+    """Return the changes with verdicts, their p-values adjusted for each other, and with gate results."""
     p_values = [change.p_value for change in changes if change.p_value is not None]
     adjusted = iter(holm(p_values))
     judged = []
@@ -197,19 +299,12 @@ def _judged(changes: Sequence[Change]) -> list[Change]:
         p_adjusted = None if change.p_value is None else next(adjusted)
         verdict, reason = judge(times, p_adjusted, len(p_values))
         judged.append(replace(change, p_value=p_adjusted, verdict=verdict, reason=reason))
-    return judged
+    if gate_ratio is None:
+        return judged
+    return [replace(change, gate=change.at_gate(gate_ratio)) for change in judged]
 
 
-def _gated(change: Change, gate_ratio: float) -> Change:
-    """Return the change with its gate result; a figure that A has not measured has none."""
-    times = change.time_ratio
-    if times is not None:
-        trusted = change.p_value is not None and change.new_failures_count <= 0
-        return replace(change, gate=gate_result(times, change.verdict, gate_ratio, trusted=trusted))
-    return replace(change, gate="inconclusive" if change.a is not None else None)
-
-
-def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: RunCell) -> list[Change]:
+def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: RunCell, relate: _Relate) -> list[Change]:
     """Return a cell that both runs have: one change per metric, or a single one if nothing can be compared."""
     if not metrics:
         return []
@@ -227,8 +322,21 @@ def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: Run
     for metric in metrics:
         in_a, in_b = a.estimates.get(metric), b.estimates.get(metric)
         if in_a is not None and in_b is not None:
-            change = _change(key, metric, in_a, in_b, notes)
-            changes.append(replace(change, new_failures_count=b.failed_count - a.failed_count))
+            times, p = relate(metric, in_a, in_b)
+            more_failed = b.failed_count - a.failed_count
+            intervals = in_a.interval(), in_b.interval()
+            changes.append(
+                Change(
+                    key,
+                    metric,
+                    *intervals,
+                    times,
+                    p,
+                    "no clear difference",
+                    notes=notes,
+                    new_failures_count=more_failed,
+                )
+            )
         elif in_a is not None or in_b is not None or metric == METRICS_OF[key.mode][0]:
             absent = " and ".join(name for name, estimate in (("A", in_a), ("B", in_b)) if estimate is None)
             reason = f"no such figure in {absent}: not measured, or too few samples or rounds"
@@ -244,12 +352,21 @@ def _incomparable(
     return Change(key, metric, in_a, in_b, reason=reason, notes=notes)
 
 
-def _change(key: CellKey, metric: ComparedMetric, a: Estimate, b: Estimate, notes: tuple[str, ...]) -> Change:
+def _of_unrelated_runs(_: ComparedMetric, a: Estimate, b: Estimate) -> tuple[Interval, float | None]:
     # Both runs draw the same replicates of a cell; reversing one makes them independent. Rounds of different runs are
     # unrelated.
     independent = replace(b, deviations=b.deviations[::-1], rounds={})
-    times, p = ratio(independent, a), p_value(a, independent)
-    return Change(key, metric, a.interval(), b.interval(), times, p, "no clear difference", notes=notes)
+    return ratio(independent, a), p_value(a, independent)
+
+
+def _by_rounds(pairs: Sequence[tuple[Mapping[CellKey, RunCell], Mapping[CellKey, RunCell]]]) -> _Relate:
+    """Return what relates figures of one run: by rounds, with the prior of all comparisons by the same metric."""
+    matched = [(a[key].estimates, b[key].estimates) for a, b in pairs for key in a if key in b]
+    priors = {
+        metric: prior_of([(a[metric], b[metric]) for a, b in matched if metric in a and metric in b])
+        for metric in METRICS
+    }
+    return lambda metric, a, b: (ratio(b, a, priors[metric]), p_value(a, b, priors[metric]))
 
 
 def _notes(a: RunCell, b: RunCell) -> tuple[str, ...]:

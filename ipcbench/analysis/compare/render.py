@@ -70,18 +70,24 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def as_text(comparison: Comparison, width: int = WIDTH) -> str:
-    """Return plain text: the summary, what changed, what did not, and what is not comparable and why."""
-    sheet = _sheet(comparison)
+def as_text(comparison: Comparison, *, gates: bool = False, width: int = WIDTH) -> str:
+    """Return plain text: the summary, what changed, what did not, and what is not comparable and why.
+
+    Args:
+        comparison: what to show.
+        gates: show the smallest gate that is decided, of each figure and of all.
+        width: of the lines, in characters.
+    """
+    sheet = _sheet(comparison, gates=gates)
     parts = [paragraphs((sheet.summary, *sheet.header), width)]
     parts += [[f"{table.title}:", *aligned(table.without_empty_columns())] for table in sheet.tables if table.rows]
     parts.append(paragraphs(sheet.notes, width))
     return "\n\n".join(map("\n".join, parts)) + "\n"
 
 
-def as_markdown(comparison: Comparison) -> str:
-    """Return Markdown for a pull request: the summary, a table of what changed, the rest folded."""
-    sheet = _sheet(comparison)
+def as_markdown(comparison: Comparison, *, gates: bool = False) -> str:
+    """Return Markdown for a pull request: the summary, a table of what changed, the rest folded; see `as_text`."""
+    sheet = _sheet(comparison, gates=gates)
     changed, *others = sheet.tables
     parts = [f"**{escape(sheet.summary)}**"]
     parts += [_markdown_table(changed)] if changed.rows else []
@@ -98,25 +104,26 @@ def _folded(title: str, content: str) -> str:
     return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"
 
 
-def _sheet(comparison: Comparison) -> _Sheet:
+def _sheet(comparison: Comparison, *, gates: bool) -> _Sheet:
     varying = _varying([change.cell for change in comparison.changes])
     common = _common_notes(comparison)
     remarks = {id(change): _remarks(change, common) for change in comparison.changes}
     letters = footnote_letters(text for texts in remarks.values() for text in texts)
     gated = comparison.gate_ratio is not None
     heads = ("backend", *(name.removesuffix("_per_s") for name in varying), "figure", "A", "B", "B / A [95 %]")
-    heads += ("verdict", *(("gate",) if gated else ()), "notes")
+    heads += ("verdict", *(("gate",) if gated else ()), *(("decides",) if gates else ()), "notes")
     columns = make_columns(heads, left=range(len(heads)))
     where = " (other machine)" if comparison.machine_differences else ""
     tables = []
     for title, verdicts in _SECTIONS:
         changes = [change for verdict in verdicts for change in comparison.changes if change.verdict == verdict]
         rows = (
-            _row(change, varying, [letters[text] for text in remarks[id(change)]], gated=gated) for change in changes
+            _row(change, varying, [letters[text] for text in remarks[id(change)]], gated=gated, gates=gates)
+            for change in changes
         )
         tables.append(Table(f"{title}{where}", columns, tuple(rows)))
     return _Sheet(
-        summary=_summary(comparison),
+        summary=_summary(comparison) + (_smallest_gate_words(comparison) if gates else ""),
         header=tuple(_header(comparison, varying, common)),
         tables=tuple(tables),
         notes=(*(f"{letter}: {text}" for text, letter in letters.items()), _DECIDED),
@@ -135,6 +142,8 @@ def _summary(comparison: Comparison) -> str:
 
 def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str]) -> Iterator[str]:
     yield f"A is {comparison.run_a}, B is {comparison.run_b}"
+    if comparison.by_rounds:
+        yield "A and B took turns in one run: they are compared round by round"
     if comparison.machine_differences:
         yield f"different machines, so verdicts compare these too: {'; '.join(comparison.machine_differences)}"
     if comparison.version_differences:
@@ -168,7 +177,20 @@ def _remarks(change: Change, common: Sequence[str]) -> tuple[str, ...]:
     return tuple(one_line(text) for text in texts if text)
 
 
-def _row(change: Change, varying: Sequence[str], letters: Sequence[str], *, gated: bool) -> tuple[str, ...]:
+def _smallest_gate_words(comparison: Comparison) -> str:
+    smallest = comparison.smallest_gate_ratio
+    if smallest is None:
+        return "; no gate is decided by all figures"
+    return f"; the smallest gate that all figures decide: {_percent(smallest)}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100.0 * ratio:.2f} %"
+
+
+def _row(
+    change: Change, varying: Sequence[str], letters: Sequence[str], *, gated: bool, gates: bool
+) -> tuple[str, ...]:
     verdict: str = (
         change.verdict if change.verdict in _SECTIONS[0][1] else ""
     )  # the titles of the other sections say it
@@ -183,8 +205,14 @@ def _row(change: Change, varying: Sequence[str], letters: Sequence[str], *, gate
         "" if change.ratio is None else ratio_words(change.ratio),
         verdict,
         *((change.gate or "",) if gated else ()),
+        *((_decides(change),) if gates else ()),
         " ".join(letters),
     )
+
+
+def _decides(change: Change) -> str:
+    smallest = change.smallest_gate_ratio
+    return "none" if smallest is None else f"≥ {_percent(smallest)}"
 
 
 def _figure(interval: Interval | None, metric: ComparedMetric) -> str:

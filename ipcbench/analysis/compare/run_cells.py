@@ -9,12 +9,11 @@ from statistics import median
 from typing import Literal, Self, get_args
 
 from ipcbench.analysis.summary.cells import CellStatus
-from ipcbench.analysis.summary.figures import cell_figures, generator_of
+from ipcbench.analysis.summary.figures import cell_figures, generator_of, round_name, rounds_estimate
 from ipcbench.analysis.summary.notes import cell_notes, failure_reason, is_sound, one_line, placement_ns
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import CodecName, Delivery, Mode, PayloadKind, Touch, TrialSpec, WaitStrategy
-from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.estimates import Estimate
 
 ComparedMetric = Literal["latency-p50", "latency-p99", "round-trip-p50", "round-trip-p99", "throughput", "decode-p50"]
@@ -26,6 +25,7 @@ METRICS_OF: Mapping[Mode, tuple[ComparedMetric, ...]] = {
     "saturate": ("throughput",),
 }
 """What each mode measures, its main metric first."""
+MAIN_METRICS: tuple[ComparedMetric, ...] = tuple(metrics[0] for metrics in METRICS_OF.values())
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,14 +114,14 @@ def _cell(run: Run, key: CellKey, trials: Sequence[TrialResult]) -> RunCell:
     notes: tuple[str, ...] = ()
     if sound:
         figures = cell_figures(run, sound)
-        decodes = _decode_rounds_ns(sound)
+        decodes = _decode_rounds_ns(run, sound)
         estimates = {
             "latency-p50": figures.latency_p50,
             "latency-p99": figures.latency_p99,
             "round-trip-p50": figures.round_trip_p50,
             "round-trip-p99": figures.round_trip_p99,
             "throughput": figures.throughput,
-            "decode-p50": median_estimate(decodes, generator_of(key.backend, "decode", key.size)) if decodes else None,
+            "decode-p50": rounds_estimate(decodes, generator_of(key.backend, "decode", key.size)),
         }
         notes = tuple(map(_without_counts, cell_notes(trials, figures.unreadable_count)))
     else:
@@ -147,11 +147,11 @@ def _without_counts(note: str) -> str:
     return re.sub(r" in \d+ of \d+ trials(: .*)?$", " in some trials", note)
 
 
-def _decode_rounds_ns(trials: Sequence[TrialResult]) -> tuple[float, ...]:
+def _decode_rounds_ns(run: Run, trials: Sequence[TrialResult]) -> dict[str, float]:
     """Return the time to decode one payload in each round: the median over its readers of their medians."""
-    rounds = []
-    for trial in trials:
+    rounds = {}
+    for trial in (trial for trial in trials if not trial.spec.tail):
         medians = [reader.decode.p50_ns for reader in trial.readers if reader.decode is not None]
         if medians and median(medians) > 0.0:
-            rounds.append(median(medians))
-    return tuple(rounds)
+            rounds[round_name(run.info.run_id, trial)] = median(medians)
+    return rounds

@@ -151,6 +151,10 @@ def _facts(summary: Summary) -> Mapping[str, Mapping[str, str]]:
     facts = {
         "Machine": {_name(key): _fact(key, value) for key, value in info.machine.items() if value not in (None, [])},
         "Versions": {key: one_line(str(value)) for key, value in info.versions.items()},
+        **{
+            f"Versions of {one_line(name)}": {key: one_line(str(value)) for key, value in versions.items()}
+            for name, versions in info.variant_versions.items()
+        },
     }
     if info.floor is not None:
         floor = info.floor

@@ -104,9 +104,7 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
     trip_p50, trip_p99 = (_quantile(trips, share, "round trip") for share in (0.5, 0.99))
     if trip_p50 is not None:
         trip_p50 = replace(trip_p50, rounds=dict(_log_figures(run, trips)))
-    rates = {
-        _round_name(run.info.run_id, trial): trial.throughput_per_s for trial in saturate if trial.throughput_per_s
-    }
+    rates = {round_name(run.info.run_id, trial): trial.throughput_per_s for trial in saturate if trial.throughput_per_s}
     readers = [reader for trial in saturate for reader in trial.readers]
     writers = [trial.writer for trial in saturate if trial.writer is not None]
     decodes = [reader.decode for trial in trials for reader in trial.readers]
@@ -147,10 +145,10 @@ def _log_figures(run: Run, rounds: Sequence[tuple[TrialResult, RoundSamples]]) -
         medians = [np.median(samples.values)]
         if trial.spec.turns > 1:
             medians = [np.median(samples.values[samples.blocks == turn]) for turn in range(samples.blocks.max() + 1)]
-        yield _round_name(run.info.run_id, trial), np.log(np.maximum(medians, _MIN_NS))
+        yield round_name(run.info.run_id, trial), np.log(np.maximum(medians, _MIN_NS))
 
 
-def _round_name(run_id: str, trial: TrialResult) -> str:
+def round_name(run_id: str, trial: TrialResult) -> str:
     """Return a name that no round of another run has."""
     return f"{run_id} {trial.spec.round_index}"
 
@@ -220,11 +218,19 @@ def _throughput(run: Run, trials: Sequence[TrialResult], rates: Mapping[str, flo
     if not rates:
         return None
     blocks = _block_rates(run, trials[0]) if len(rates) == 1 else np.zeros(0)
-    estimate = median_estimate(list(rates.values()), _cell_generator(trials[0], "throughput"), blocks.tolist())
+    estimate = rounds_estimate(rates, _cell_generator(trials[0], "throughput"), blocks.tolist())
     if estimate is None:
         return None
-    turns = {_round_name(run.info.run_id, trial): trial.turn_rates_per_s for trial in trials}
+    turns = {round_name(run.info.run_id, trial): trial.turn_rates_per_s for trial in trials}
     return replace(estimate, rounds={name: np.log(turns[name] or (rate,)) for name, rate in rates.items()})
+
+
+def rounds_estimate(
+    figures: Mapping[str, float], generator: np.random.Generator, blocks: Sequence[float] = ()
+) -> Estimate | None:
+    """Return the median of a figure that each round has once, with its rounds; see `median_estimate`."""
+    estimate = median_estimate(list(figures.values()), generator, blocks)
+    return None if estimate is None else replace(estimate, rounds=_logs(figures))
 
 
 def _logs(figures: Mapping[str, float]) -> dict[str, FloatArray]:

@@ -192,8 +192,7 @@ def _offered_rate(setting: Setting, cells: Sequence[_Cell]) -> float | None:
 
 def _left_out(info: RunInfo, cells: Sequence[_Cell]) -> dict[str, str]:
     """Return the backends of the sweep without a trial at this setting, with the reason."""
-    planned = info.sweep.get("backends", ())
-    reasons = dict.fromkeys(map(str, planned), f"not reached: the run is {info.status}") | dict(info.skipped)
+    reasons = dict.fromkeys(info.planned_backends, f"not reached: the run is {info.status}") | dict(info.skipped)
     measured = {cell.backend for cell in cells}
     return {name: reason for name, reason in reasons.items() if name not in measured}
 

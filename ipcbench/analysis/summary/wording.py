@@ -198,6 +198,7 @@ def _header(summary: Summary) -> Iterator[str]:
     info = summary.info
     yield f"run: {info.run_id}, {ended_words(info)}, seed {info.sweep.get('seed', 'unknown')}"
     yield f"machine: {_machine_words(summary)}"
+    yield from _variant_words(info)
     if info.floor is not None:
         writer, reader = format_duration_ns(info.floor.writer_ns), format_duration_ns(info.floor.reader_ns)
         saturated = ""
@@ -237,6 +238,19 @@ def _machine_words(summary: Summary) -> str:
         f"ipcbench {versions['ipcbench']}" if "ipcbench" in versions else None,
     ]
     return ", ".join(str(part) for part in parts if part)
+
+
+def _variant_words(info: RunInfo) -> Iterator[str]:
+    """Yield which variants took turns, and in which versions they differ."""
+    if not info.variant_versions:
+        return
+    versions = list(info.variant_versions.values())
+    packages = dict.fromkeys(package for each in versions for package in each)
+    found = {package: [each.get(package, "none") for each in versions] for package in packages}
+    unlike = [f"{package} {' / '.join(texts)}" for package, texts in found.items() if len(set(texts)) > 1]
+    alike = [f"{package} {texts[0]}" for package, texts in found.items() if len(set(texts)) == 1]
+    text = f"variants: {joined(list(info.variant_versions))}, in turns"
+    yield f"{text}, which differ in {', '.join(unlike)}" if unlike else f"{text}, all with {', '.join(alike)}"
 
 
 def _cores(summary: Summary) -> str:
