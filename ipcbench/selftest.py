@@ -105,6 +105,7 @@ def sweep_for(backend: str, seed: int, rounds: int, slowdowns_percent: Sequence[
         sizes=SIZES_BYTES,
         rounds=rounds,
         control=False,
+        tail=False,
         budget_s=3600.0,
         seed=seed,
     )

@@ -233,6 +233,8 @@ class SweepSpec:
     control: bool = True
     """Whether one cell is measured a second time in every round, by separate processes, as an A/A control that no table
     shows: a clear difference of the two means that small differences in this run are doubtful."""
+    tail: bool = True
+    """Whether paced cells that take turns are measured once more in every second round, in one piece, for p99."""
     seed: int = 1
     """Seed of the order of cells in each round."""
     warmup_s: float = 0.03
@@ -327,7 +329,7 @@ class SweepSpec:
 
     def tail_trial(self, paced: TrialSpec) -> TrialSpec | None:
         """Return the trial for the tail that goes with a paced one in its round; None if there is none to make."""
-        if paced.mode != "paced" or paced.turns == 1 or paced.twin or paced.round_index % TAIL_EVERY:
+        if not self.tail or paced.mode != "paced" or paced.turns == 1 or paced.twin or paced.round_index % TAIL_EVERY:
             return None
         window_s = max(paced.window_s, min(TAIL_MESSAGES / paced.rate_per_s, _AUTO_PACED_MAX_S))
         return replace(paced, window_s=window_s, turns=1, tail=True)

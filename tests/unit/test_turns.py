@@ -66,6 +66,7 @@ def test_a_trial_for_the_tail_goes_with_a_paced_one_in_turns_in_every_second_rou
     assert (tails[0].turns, tails[0].window_s, tails[0].tail) == (1, 0.4, True)
     assert Plan.make(tails[0], 1e5, 1.0).decode_count == 0
     whole = replace(sweep, rate_per_s=500.0).trial("shm", 64, 64, "paced", 0)
+    assert replace(sweep, tail=False).tail_trial(sweep.trial("shm", 64, 64, "paced", 0)) is None
     for other in (whole, sweep.trial("shm", 64, 64, "paced", 0, twin=True), sweep.trial("shm", 64, 64, "pingpong", 0)):
         assert sweep.tail_trial(other) is None
 
