@@ -76,7 +76,7 @@ class Cursors(ABC):
             raise TransportError(f"the {role} of channel {channel.name!r} has closed; it cannot open again")
         words[state_word] = OPEN
         self.closed = False
-        self._waits: Waiter
+        self.waiter: Waiter
 
     def _doorbell(self, role: str) -> Doorbell:
         bell = Doorbell(self._directory / f"{role}.bell")
@@ -109,11 +109,6 @@ class Cursors(ABC):
         self.words[word] = value
         self.fence()
 
-    @property
-    def first_looks(self) -> int:
-        """Return how many times an endpoint may poll by itself before it calls a waiting method."""
-        return self._waits.first_looks
-
     @abstractmethod
     def check_peers(self) -> None:
         """Raise PeerLost if a peer that this endpoint waits for has died."""
@@ -142,7 +137,7 @@ class WriterCursors(Cursors):
     def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
         super().__init__("writer", WRITER_STATE, words, channel, directory)
         self._bells = [self._doorbell(role) for role in reader_roles(channel)]
-        self._waits = self._waiter(self._doorbell("writer"), 8 * WRITER_SLEEPS)
+        self.waiter = self._waiter(self._doorbell("writer"), 8 * WRITER_SLEEPS)
         self._consumed = [consumed_word(index) for index in range(channel.readers)]
         self.sleep_words = tuple(range(READER_SLEEPS, READER_SLEEPS + (channel.readers + 7) // 8))
 
@@ -165,7 +160,8 @@ class WriterCursors(Cursors):
         """
         slowest = self.slowest()
         if slowest < count:
-            if not self._waits.until(lambda: self.slowest() >= count, deadline_ns(timeout_s)):
+            self.waiter.begun_count += 1
+            if not self.waiter.until(lambda: self.slowest() >= count, deadline_ns(timeout_s)):
                 behind = [i for i, word in enumerate(self._consumed) if self.words[word] < count]
                 raise TransportTimeout(
                     f"no room in channel {self.channel.name!r} within {timeout_s} s: the channel is full; waiting for "
@@ -205,7 +201,7 @@ class ReaderCursors(Cursors):
         self.consumed_word = consumed_word(index)
         super().__init__(role, self.consumed_word + 1, words, channel, directory)
         self._writer_bell = self._doorbell("writer")
-        self._waits = self._waiter(self._doorbell(role), 8 * READER_SLEEPS + index)
+        self.waiter = self._waiter(self._doorbell(role), 8 * READER_SLEEPS + index)
 
     def check_peers(self) -> None:
         if self._lost("writer", WRITER_STATE):
@@ -214,6 +210,8 @@ class ReaderCursors(Cursors):
     def wait_until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait until `ready()` is true; return False if the writer has closed and it is still false.
 
+        The caller has added the wait to `waiter.begun_count`.
+
         Raises:
             TransportTimeout: neither happened within `timeout_s`.
             PeerLost: the writer died.
@@ -221,7 +219,7 @@ class ReaderCursors(Cursors):
         words = self.words
         deadline = deadline_ns(timeout_s)
         try:
-            arrived = self._waits.until(lambda: ready() or words[WRITER_STATE] == CLOSED, deadline)
+            arrived = self.waiter.until(lambda: ready() or words[WRITER_STATE] == CLOSED, deadline)
         except PeerLost:
             if not ready():  # true if the writer's last message came just before the check that the writer lives
                 raise

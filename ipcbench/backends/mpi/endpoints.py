@@ -101,7 +101,7 @@ class MpiWriter(Writer):
         self._runs_at, self._run_slots = runs
         self._limit_bytes = cursors.channel.max_message_bytes
         self._fenced = cursors.fenced
-        self._spins = range(min(_MOST_LOOKS, cursors.first_looks))
+        self._waiter = cursors.waiter
         self._more_sleep_words = cursors.sleep_words[1:]
         self._left_words = [consumed_word(index) + _LEFT for index in range(cursors.channel.readers)]
         alone = consumed_word(0)
@@ -160,7 +160,7 @@ class MpiWriter(Writer):
         while True:
             asked = slowest() + window
             if asked <= sequence:
-                for _ in self._spins:
+                for _ in self._waiter.looks[:_MOST_LOOKS]:
                     asked = slowest() + window
                     if asked > sequence:
                         break
@@ -241,7 +241,7 @@ class MpiReader(Reader):
         self._words = cursors.words
         self._runs_at, self._run_slots = runs
         self._fenced = cursors.fenced
-        self._spins = range(min(_MOST_LOOKS, cursors.first_looks))
+        self._waiter = cursors.waiter
         self._asked_word = cursors.consumed_word
         self._entered_word = cursors.consumed_word + _ENTERED
         self._relays = link.relays and index < cursors.channel.readers - 1
@@ -291,7 +291,7 @@ class MpiReader(Reader):
             self._cursors.ring_writer()
         published = words[PUBLISHED]
         if published <= sequence:
-            for _ in self._spins:
+            for _ in self._waiter.looks[:_MOST_LOOKS]:
                 published = words[PUBLISHED]
                 if published > sequence:
                     break
