@@ -150,7 +150,7 @@ def ratio_words(ours: Sequence[float], theirs: Sequence[float]) -> str:
 def compare(backend: str, ways: Sequence[WaitStrategy], neighbours: int, options: argparse.Namespace) -> None:
     """Measure all ways of waiting beside so many neighbours and print the figures and the ratios."""
     measured: dict[WaitStrategy, list[Measured]] = {way: [] for way in ways}
-    order = random.Random(neighbours)  # noqa: S311 - an order, not a secret
+    order = random.Random(neighbours)
     with ExitStack() as stack:
         pairs = {way: stack.enter_context(pair(backend, way, options.bytes)) for way in ways}
         stack.enter_context(busy_neighbours(neighbours))

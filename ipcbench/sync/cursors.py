@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import ClassVar
 
 from ipcbench.errors import EndpointClosed, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
@@ -52,7 +53,17 @@ def make_doorbells(directory: Path, readers: int) -> None:
 
 
 class Cursors(ABC):
-    """One endpoint's access to the channel's cursors, with its endpoint lock, its doorbells and its way of waiting."""
+    """One endpoint's access to the channel's cursors, with its endpoint lock, its doorbells and its way of waiting.
+
+    Attributes:
+        words: the shared words.
+        channel: the channel as it was asked for.
+        waiter: how this endpoint waits.
+        closed: whether `close` was called.
+    """
+
+    yield_ns: ClassVar[int] = 0
+    """How long `auto` yields before it spins, see `Waiter`."""
 
     def __init__(self, role: str, state_word: int, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
         """Lock the endpoint `role` and mark it open.
@@ -101,6 +112,7 @@ class Cursors(ABC):
             disarm=disarm,
             check_peers=self.check_peers,
             spin_ns=spin_ns_for(self.channel.max_message_bytes),
+            yield_ns=self.yield_ns,
         )
 
     def store_published(self, word: int, value: int) -> None:

@@ -150,6 +150,7 @@ class Waiter:
         arm: called before sleeping: records in shared memory that this endpoint sleeps, with a barrier after it.
         disarm: undoes `arm`.
         spin_ns: how long `auto` spins.
+        yield_ns: how long `auto` yields between looks before it spins, however many cores there are.
         check_peers: called before every sleep and about every `SLICE_NS` while polling; raises if waiting is pointless.
 
     Attributes:
@@ -167,8 +168,8 @@ class Waiter:
         "_slept_count",
         "_spin_ns",
         "_strategy",
+        "_yield_ns",
         "_yielded_count",
-        "_yields",
         "begun_count",
         "looks",
     )
@@ -183,6 +184,7 @@ class Waiter:
         disarm: Callable[[], None],
         check_peers: Callable[[], None],
         spin_ns: int = SPIN_NS,
+        yield_ns: int = 0,
     ) -> None:
         self._strategy = strategy
         self._doorbell = doorbell
@@ -190,7 +192,7 @@ class Waiter:
         self._disarm = disarm
         self._check_peers = check_peers
         self._spin_ns = spin_ns if strategy == "auto" and has_core_each(endpoints) else 0
-        self._yields = 0 if self._spin_ns or strategy != "auto" else _AUTO_YIELDS
+        self._yield_ns = yield_ns
         self._attempts = Attempts(skips_count=_NEVER if strategy == "block" else 0)
         self.looks = _LOOKS if self._spin_ns or strategy == "spin" else _NO_LOOKS
         self.begun_count = self._judged_count = self._yielded_count = self._slept_count = 0
@@ -218,25 +220,29 @@ class Waiter:
         return self._sleep(ready, deadline)
 
     def _attempt(self, ready: Callable[[], bool], deadline: int | None) -> bool:
-        """Poll for a short time; return whether `ready()` became true."""
+        """Poll for a short time; return whether `ready()` became true, and judge whether that paid."""
         attempts, start = self._attempts, now_ns()
         if attempts.pays:  # else nobody has looked early
             attempts.succeeded(self.begun_count - self._judged_count - 1)
-        if self._spin_ns:
-            ended = self._poll(ready, deadline, start + self._spin_ns, yielding=False)
-        else:
-            ended = self._yield(ready)
-        if ended and now_ns() - start <= self._spin_ns + _MAX_LOST_NS:
+        ended = self._poll_briefly(ready, deadline, start)
+        if ended and now_ns() - start <= self._yield_ns + self._spin_ns + _MAX_LOST_NS:
             attempts.succeeded()
-        else:
+        elif self._doorbell is not None:  # a nap takes longer than polling
             attempts.failed()
         self._judged_count = self.begun_count
         if self._spin_ns:
             self.looks = _LOOKS if attempts.pays else _NO_LOOKS
         return ended
 
-    def _yield(self, ready: Callable[[], bool]) -> bool:
-        for _ in range(self._yields):
+    def _poll_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> bool:
+        """Yield and spin for as long as `auto` does; return whether `ready()` became true."""
+        stop = start + self._yield_ns
+        if self._yield_ns and self._poll(ready, deadline, stop, yielding=True):
+            self._yielded_count += 1
+            return True
+        if self._spin_ns:
+            return self._poll(ready, deadline, stop + self._spin_ns, yielding=False)
+        for _ in range(0 if self._yield_ns else _AUTO_YIELDS):
             os.sched_yield()
             if ready():
                 self._yielded_count += 1

@@ -69,7 +69,13 @@ HANGING = ("HangingReader", ["reader-0, reader-1 did not answer 'turn' within", 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [*(each for each in FATAL if each[0] != HANGING[0]), HANGING, ("LosingWriter", ["1 lost"]), ("DuplicatingWriter", ["1 duplicated"]), ("TearingReader", ["1 torn"])],
+    [
+        *(each for each in FATAL if each[0] != HANGING[0]),
+        HANGING,
+        ("LosingWriter", ["1 lost"]),
+        ("DuplicatingWriter", ["1 duplicated"]),
+        ("TearingReader", ["1 torn"]),
+    ],
 )
 def test_a_failure_in_a_turn_fails_that_trial_only(name, words, tmp_path):
     run, _ = measure(tiny(backends=("shm", f"broken:{name}", "pipe"), modes=("paced",)), tmp_path, stall_s=1.0)

@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ipcbench.backend import Message, Reader, Writer
+from ipcbench.backend import Message, Reader, Waits, Writer
 from ipcbench.backends.mpi.links import MpiLink
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.cursors import (
@@ -42,7 +42,7 @@ from ipcbench.sync.cursors import (
 from ipcbench.sync.fences import sleeper_barrier
 from ipcbench.sync.locks import channel_directory, is_held
 from ipcbench.sync.wait import Waiter
-from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
+from ipcbench.util.clock import deadline_ns, remaining_s
 
 MOST_AHEAD = 64
 """Upper bound of every window, in messages."""
@@ -56,12 +56,12 @@ _START, _LENGTH, _ABSENT, _ALL_ASKED = range(RUN_WORDS)
 _MOST_LOOKS = 100
 """How many times a waiting endpoint looks before it does anything else."""
 
-_YIELDING_NS = 40_000
-"""How long it then yields after each look, before it waits as `ipcbench.sync.wait` does. MPI itself waits like this, so
-processes that share a core hand it over at once. Yielding for as long as the copy of a large message takes would halve
-the rate of four processes on two cores: a process that only yields still competes with one that is copying."""
+YIELDING_NS = 40_000
+"""How long it then yields after each look, unless that has not paid lately, before it waits on as `ipcbench.sync.wait`
+does. MPI itself waits like this, so processes that share a core hand it over at once. Yielding for as long as the copy
+of a large message takes would halve the rate of four processes on two cores: a process that only yields still competes
+with one that is copying."""
 
-_LOOKS_PER_CLOCK = 16
 _NOWHERE = memoryview(bytearray(cursors_bytes(MAX_READERS))).cast("Q")
 """Words of a closed endpoint."""
 _LOOKS_PER_YIELD = 32
@@ -69,18 +69,16 @@ _CLOSE_S = 5.0
 """How long a reader that closes waits for earlier readers, so that it can relay published messages to later ones."""
 
 
-def _yield_until(cursors: WriterCursors | ReaderCursors, ready: Callable[[], bool], deadline: int | None) -> bool:
-    """Look for a short time, yielding before each look; return whether `ready()` became true."""
-    if cursors.channel.wait != "auto":
-        return False
-    stop = now_ns() + _YIELDING_NS
-    stop = stop if deadline is None else min(stop, deadline)
-    while now_ns() < stop:
-        for _ in range(_LOOKS_PER_CLOCK):
-            os.sched_yield()
-            if ready():
-                return True
-    return False
+class MpiWriterCursors(WriterCursors):
+    """The writer's cursors; it yields before it spins."""
+
+    yield_ns = YIELDING_NS
+
+
+class MpiReaderCursors(ReaderCursors):
+    """A reader's cursors; it yields before it spins."""
+
+    yield_ns = YIELDING_NS
 
 
 class MpiWriter(Writer):
@@ -115,6 +113,10 @@ class MpiWriter(Writer):
         self._sequence = self._room = self._window = self._runs = self._run_start = self._absent = 0
         self._length_bytes = -1
         self._regroups = False
+
+    @property
+    def waits(self) -> Waits:
+        return self._waiter.waits
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         sequence, length_bytes, data = self._sequence, len(message), message
@@ -163,12 +165,11 @@ class MpiWriter(Writer):
                 for _ in self._waiter.looks[:_MOST_LOOKS]:
                     asked = slowest() + window
                     if asked > sequence:
+                        self._waiter.begun_count += 1
                         break
                 else:
                     deadline = deadline or deadline_ns(timeout_s)
-                    if not _yield_until(self._cursors, lambda: slowest() + window > sequence, deadline):
-                        self._cursors.wait_until_consumed(sequence + 1 - window, remaining_s(deadline))
-                    asked = slowest() + window
+                    asked = self._cursors.wait_until_consumed(sequence + 1 - window, remaining_s(deadline)) + window
             if window:
                 self._room = asked
                 return
@@ -255,6 +256,7 @@ class MpiReader(Reader):
             arm=lambda: None,
             disarm=lambda: None,
             check_peers=self._check_elders,
+            yield_ns=YIELDING_NS,
         )
         self._receive = link.receive
         self._errors = link.errors
@@ -262,6 +264,10 @@ class MpiReader(Reader):
         self._all_asked = 0
         self._memory = bytearray()
         self._view: memoryview | None = None
+
+    @property
+    def waits(self) -> Waits:
+        return self._waiter.waits + self._elders_waiter.waits
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
@@ -291,6 +297,7 @@ class MpiReader(Reader):
             self._cursors.ring_writer()
         published = words[PUBLISHED]
         if published <= sequence:
+            self._waiter.begun_count += 1
             for _ in self._waiter.looks[:_MOST_LOOKS]:
                 published = words[PUBLISHED]
                 if published > sequence:
@@ -310,8 +317,6 @@ class MpiReader(Reader):
         cursors, words, sequence = self._cursors, self._words, self._sequence
         cursors.require_open()
         deadline = deadline_ns(timeout_s)
-        if _yield_until(cursors, lambda: words[PUBLISHED] > sequence, deadline):
-            return words[PUBLISHED]
         try:
             while not self._is_coming(sequence):
                 if not cursors.wait_until(
@@ -383,7 +388,8 @@ class MpiReader(Reader):
         def ready() -> bool:
             return entered() > sequence
 
-        if not (_yield_until(self._cursors, ready, deadline) or self._elders_waiter.until(ready, deadline)):
+        self._elders_waiter.begun_count += 1
+        if not self._elders_waiter.until(ready, deadline):
             raise TransportTimeout(
                 f"message {sequence} of channel {self._cursors.channel.name!r} is relayed by another reader, which has "
                 "not asked for it yet"
