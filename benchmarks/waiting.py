@@ -1,6 +1,6 @@
-"""What `auto` costs beside busy neighbours: an echo with each way of waiting, in turns, beside 0, 1 and 2 busy processes.
+"""What `auto` costs beside busy neighbours: an echo with each way of waiting, in turns, beside busy processes.
 
-    python benchmarks/waiting.py [--backend shm] [--neighbours 0 1 2] [--rounds 9] [--seconds 0.5] [--bytes 1024]
+    python benchmarks/waiting.py [--backends shm] [--neighbours 0 1 2] [--rounds 9] [--seconds 0.5] [--bytes 1024]
 
 A pair of processes per way of waiting stays open; in each round every pair is measured once, in an order that changes,
 while the others sleep. A ratio is the geometric mean over the rounds, with its 95 % interval by Student's t.

@@ -33,7 +33,7 @@ def busy_neighbours(count: int) -> Iterator[tuple[int, ...]]:
     started: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(count):
-            started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))
+            started.append(_start(command))  # noqa: PERF401 - those before a failure must be ended
         for process in started:
             assert process.stdout is not None  # noqa: S101 - it is a pipe
             if not process.stdout.read(1):
@@ -44,3 +44,10 @@ def busy_neighbours(count: int) -> Iterator[tuple[int, ...]]:
             process.kill()
         for process in started:
             process.communicate()
+
+
+def _start(command: list[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    except OSError as error:
+        raise TrialError(f"a busy neighbour did not start: {error.strerror}") from error

@@ -161,7 +161,9 @@ def _family(summary: Summary, question: Question) -> tuple[SettingSummary, ...]:
     """Return the settings that the question is about; of several families, one that covers the payload."""
     asked = question.delivery, question.readers
     fitting = [
-        family for family in families(summary) if (family[0].setting.delivery, family[0].setting.readers) == asked
+        family
+        for family in families(summary)
+        if (family[0].setting.delivery, family[0].setting.readers) == asked and not family[0].setting.neighbours
     ]
     covering = [family for family in fitting if measured_around(family, question.payload_bytes) is not None]
     return (covering or fitting or [()])[0]

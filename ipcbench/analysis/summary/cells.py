@@ -29,6 +29,7 @@ class Setting:
     """What cells must have in common to be ranked against each other."""
 
     delivery: Delivery
+    neighbours: int
     payload: PayloadKind
     size: int
     """Entries of a dict; bytes of `bytes` and `ndarray`."""
