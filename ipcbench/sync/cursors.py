@@ -219,10 +219,13 @@ class ReaderCursors(Cursors):
         if self._lost("writer", WRITER_STATE):
             raise PeerLost(f"the writer of channel {self.channel.name!r} died without closing")
 
-    def wait_until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float | None, *, counted: bool = False) -> bool:
         """Wait until `ready()` is true; return False if the writer has closed and it is still false.
 
-        The caller has added the wait to `waiter.begun_count`.
+        Args:
+            ready: the condition; checked before the call.
+            timeout_s: how long to wait; None waits forever.
+            counted: whether the caller has added this wait to `waiter.begun_count`.
 
         Raises:
             TransportTimeout: neither happened within `timeout_s`.
@@ -230,6 +233,7 @@ class ReaderCursors(Cursors):
         """
         words = self.words
         deadline = deadline_ns(timeout_s)
+        self.waiter.begun_count += not counted
         try:
             arrived = self.waiter.until(lambda: ready() or words[WRITER_STATE] == CLOSED, deadline)
         except PeerLost:

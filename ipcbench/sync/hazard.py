@@ -65,10 +65,10 @@ class ReaderHazardSlots:
             TransportTimeout, EndOfStream, TransportError: as `Reader.read`.
         """
         words, seen = self._words, self._version
-        if words[_ANNOUNCED] >> 16 <= seen:
-            self._cursors.waiter.begun_count += 1
-            if not self._cursors.wait_until(lambda: words[_ANNOUNCED] >> 16 > seen, timeout_s):
-                raise EndOfStream(f"channel ended with version {seen}")
+        if words[_ANNOUNCED] >> 16 <= seen and not self._cursors.wait_until(
+            lambda: words[_ANNOUNCED] >> 16 > seen, timeout_s
+        ):
+            raise EndOfStream(f"channel ended with version {seen}")
         self._cursors.fence()  # the last view was read before the mark leaves its slot
         while True:
             announced: int = words[_ANNOUNCED]

@@ -201,7 +201,7 @@ class RingReader(_LmdbReader):
             if words[PUBLISHED] > sequence:
                 return words[PUBLISHED]
         self._cursors.require_open()
-        if not self._cursors.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s):
+        if not self._cursors.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s, counted=True):
             raise EndOfStream(f"channel ended after {sequence} messages")
         return words[PUBLISHED]
 

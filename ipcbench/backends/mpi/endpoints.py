@@ -320,7 +320,9 @@ class MpiReader(Reader):
         try:
             while not self._is_coming(sequence):
                 if not cursors.wait_until(
-                    lambda: words[PUBLISHED] > sequence or words[_ANNOUNCED] > sequence, remaining_s(deadline)
+                    lambda: words[PUBLISHED] > sequence or words[_ANNOUNCED] > sequence,
+                    remaining_s(deadline),
+                    counted=True,
                 ):
                     raise EndOfStream(f"channel ended after {sequence} messages")
         except TransportError:

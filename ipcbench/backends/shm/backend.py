@@ -257,7 +257,7 @@ class RingReader(_ShmReader):
 
     def _await(self, words: memoryview, head: int, wanted: int, timeout_s: float | None) -> None:
         self._cursors.require_open()
-        if not self._cursors.wait_until(lambda: words[head] == wanted, timeout_s):
+        if not self._cursors.wait_until(lambda: words[head] == wanted, timeout_s, counted=True):
             raise EndOfStream(f"channel ended after {wanted - 1} messages")
 
 
