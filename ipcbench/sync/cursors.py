@@ -22,7 +22,7 @@ from ipcbench.errors import EndpointClosed, PeerLost, TransportError, TransportT
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.sync.locks import EndpointLock, is_held, reader_role, reader_roles
-from ipcbench.sync.wait import Doorbell, Waiter, spin_ns_for
+from ipcbench.sync.wait import LOOKS_COUNT, Doorbell, Waiter, spin_ns_for
 from ipcbench.util.clock import deadline_ns
 
 MAX_READERS = 64
@@ -64,6 +64,7 @@ class Cursors(ABC):
 
     yield_ns: ClassVar[int] = 0
     """How long `auto` yields before it spins, see `Waiter`."""
+    looks_count: ClassVar[int] = LOOKS_COUNT
 
     def __init__(self, role: str, state_word: int, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
         """Lock the endpoint `role` and mark it open.
@@ -113,6 +114,7 @@ class Cursors(ABC):
             check_peers=self.check_peers,
             spin_ns=spin_ns_for(self.channel.max_message_bytes),
             yield_ns=self.yield_ns,
+            looks_count=self.looks_count,
         )
 
     def store_published(self, word: int, value: int) -> None:

@@ -22,7 +22,10 @@ SPIN_NS = 40_000
 _COPY_BYTES_PER_NS = 16
 _MAX_SPIN_NS = 1_000_000
 
-_LOOKS, _NO_LOOKS = range(500), range(0)
+LOOKS_COUNT = 500
+"""How many looks, of a few dozen ns each, come before the slow path."""
+
+_NO_LOOKS = range(0)
 _POLLS_PER_CLOCK = 32
 _AUTO_YIELDS = 30
 
@@ -151,10 +154,11 @@ class Waiter:
         disarm: undoes `arm`.
         spin_ns: how long `auto` spins.
         yield_ns: how long `auto` yields between looks before it spins, however many cores there are.
+        looks_count: how many looks may precede `until` while polling pays.
         check_peers: called before every sleep and about every `SLICE_NS` while polling; raises if waiting is pointless.
 
     Attributes:
-        looks: how many looks, of a few dozen ns each, may precede `until`; none if the endpoint should not spin now.
+        looks: a range of the looks that may precede `until`; empty if the endpoint should not spin now.
         begun_count: number of waits so far; the caller adds one to it before it looks, or calls `until`.
     """
 
@@ -165,6 +169,7 @@ class Waiter:
         "_disarm",
         "_doorbell",
         "_judged_count",
+        "_looks",
         "_slept_count",
         "_spin_ns",
         "_strategy",
@@ -185,6 +190,7 @@ class Waiter:
         check_peers: Callable[[], None],
         spin_ns: int = SPIN_NS,
         yield_ns: int = 0,
+        looks_count: int = LOOKS_COUNT,
     ) -> None:
         self._strategy = strategy
         self._doorbell = doorbell
@@ -194,7 +200,8 @@ class Waiter:
         self._spin_ns = spin_ns if strategy == "auto" and has_core_each(endpoints) else 0
         self._yield_ns = yield_ns
         self._attempts = Attempts(skips_count=_NEVER if strategy == "block" else 0)
-        self.looks = _LOOKS if self._spin_ns or strategy == "spin" else _NO_LOOKS
+        self._looks = range(looks_count)
+        self.looks = self._looks if self._spin_ns or strategy == "spin" else _NO_LOOKS
         self.begun_count = self._judged_count = self._yielded_count = self._slept_count = 0
 
     @property
@@ -231,7 +238,7 @@ class Waiter:
             attempts.failed()
         self._judged_count = self.begun_count
         if self._spin_ns:
-            self.looks = _LOOKS if attempts.pays else _NO_LOOKS
+            self.looks = self._looks if attempts.pays else _NO_LOOKS
         return ended
 
     def _poll_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> bool:

@@ -73,12 +73,14 @@ class MpiWriterCursors(WriterCursors):
     """The writer's cursors; it yields before it spins."""
 
     yield_ns = YIELDING_NS
+    looks_count = _MOST_LOOKS
 
 
 class MpiReaderCursors(ReaderCursors):
     """A reader's cursors; it yields before it spins."""
 
     yield_ns = YIELDING_NS
+    looks_count = _MOST_LOOKS
 
 
 class MpiWriter(Writer):
@@ -162,7 +164,7 @@ class MpiWriter(Writer):
         while True:
             asked = slowest() + window
             if asked <= sequence:
-                for _ in self._waiter.looks[:_MOST_LOOKS]:
+                for _ in self._waiter.looks:
                     asked = slowest() + window
                     if asked > sequence:
                         self._waiter.begun_count += 1
@@ -298,7 +300,7 @@ class MpiReader(Reader):
         published = words[PUBLISHED]
         if published <= sequence:
             self._waiter.begun_count += 1
-            for _ in self._waiter.looks[:_MOST_LOOKS]:
+            for _ in self._waiter.looks:
                 published = words[PUBLISHED]
                 if published > sequence:
                     break
