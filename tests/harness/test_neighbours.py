@@ -121,8 +121,8 @@ def test_what_the_endpoints_did_while_they_waited_is_stored(tmp_path):
                 assert part.usage.waits == "block"
             else:
                 waits = part.usage.waits
-                assert waits.spun_count + waits.yielded_count <= waits.slept_count
-                assert 0.5 * part.messages_count <= waits.slept_count <= 2 * part.messages_count
+                assert waits.yielded_count == 0
+                assert 0 < waits.slept_count <= 2 * part.messages_count + 2
     spinning = sound(replace(sweep, backends=("shm",), wait="spin"), tmp_path).trials[0]
     assert all(part.usage.waits.slept_count == 0 for part in spinning.endpoints)
     assert all(part.usage.waits.spun_count > 0 for part in spinning.endpoints)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
 import ipcbench.sync.wait
 from ipcbench.backend import Waits
+from ipcbench.errors import TransportTimeout
+from ipcbench.registry import get_backend
+from ipcbench.spec import ChannelSpec
 from ipcbench.sync.wait import Attempts, Doorbell, Waiter
 from ipcbench.util.clock import now_ns
 
@@ -185,3 +190,49 @@ def test_a_deadline_ends_every_way_of_waiting(peer: Peer, strategy: str) -> None
     never: Callable[[], bool] = lambda: False  # noqa: E731
     waiter = peer.waiter(strategy, arm=lambda: None)
     assert not waiter.until(never, now_ns() + 1_000_000)
+
+
+@pytest.mark.parametrize("delivery", ["every_message", "latest_value"])
+@pytest.mark.parametrize(("strategy", "way"), [("block", "slept"), ("spin", "spun"), ("yield", "yielded")])
+@pytest.mark.parametrize("backend_name", ["shm", "lmdb"])
+def test_each_wait_of_an_endpoint_is_counted_once(backend_name: str, strategy: str, way: str, delivery: str) -> None:
+    backend = get_backend(backend_name)()
+    channel = ChannelSpec(f"ipcb-waits-{os.getpid()}", max_message_bytes=8, wait=strategy, delivery=delivery)
+    address = backend.create(channel)
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            writer.write(b"there")
+            reader.read()  # no wait
+            for _ in range(3):
+                with pytest.raises(TransportTimeout):
+                    reader.read(0.001)
+            assert getattr(reader.waits, f"{way}_count") == sum(astuple(reader.waits)) == 3
+            assert writer.waits == Waits(0, 0, 0)
+    finally:
+        backend.destroy(address)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "block", "spin", "yield"])
+def test_a_full_channel_makes_the_writer_wait(strategy: str) -> None:
+    backend = get_backend("shm")()
+    address = backend.create(ChannelSpec(f"ipcb-full-{os.getpid()}", max_message_bytes=8, depth=2, wait=strategy))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0):
+            writer.write(b"1")
+            writer.write(b"2")
+            with pytest.raises(TransportTimeout):
+                writer.write(b"3", 0.001)
+            assert sum(astuple(writer.waits)) == 1
+    finally:
+        backend.destroy(address)
+
+
+@pytest.mark.parametrize(("strategy", "way"), [("auto", "block"), ("block", "block"), ("spin", "spin")])
+def test_an_endpoint_with_one_way_of_waiting_names_it(strategy: str, way: str) -> None:
+    backend = get_backend("pipe")()
+    address = backend.create(ChannelSpec(f"ipcb-way-{os.getpid()}", wait=strategy))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            assert writer.waits == reader.waits == way
+    finally:
+        backend.destroy(address)
