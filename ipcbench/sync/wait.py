@@ -35,8 +35,7 @@ _FAILURE = 8
 this many waits end while it polls for each one that does not, and forgives a few failures after many successes."""
 
 _MAX_LOST_NS = 500_000
-"""A wait that ended while polling, but only after the time to poll and this, ended when another process gave the core
-back."""
+"""An attempt to poll that took longer than polling and this lost the core to another process, and did not pay."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 256, 16_384
 """Waits without polling after polling has failed, at first and at most. Polling in vain takes as long as 3 to 5 sleeps,
@@ -169,6 +168,7 @@ class Waiter:
         "_disarm",
         "_doorbell",
         "_judged_count",
+        "_longest_ns",
         "_looks",
         "_slept_count",
         "_spin_ns",
@@ -199,6 +199,7 @@ class Waiter:
         self._check_peers = check_peers
         self._spin_ns = spin_ns if strategy == "auto" and has_core_each(endpoints) else 0
         self._yield_ns = yield_ns
+        self._longest_ns = yield_ns + spin_ns + _MAX_LOST_NS
         self._attempts = Attempts(skips_count=_NEVER if strategy == "block" else 0)
         self._looks = range(looks_count)
         self.looks = self._looks if self._spin_ns or strategy == "spin" else _NO_LOOKS
@@ -232,7 +233,7 @@ class Waiter:
         if attempts.pays:  # else nobody has looked early
             attempts.succeeded(self.begun_count - self._judged_count - 1)
         ended = self._poll_briefly(ready, deadline, start)
-        if ended and now_ns() - start <= self._yield_ns + self._spin_ns + _MAX_LOST_NS:
+        if ended and now_ns() - start <= self._longest_ns:
             attempts.succeeded()
         elif self._doorbell is not None:  # a nap takes longer than polling
             attempts.failed()
@@ -254,14 +255,19 @@ class Waiter:
             if ready():
                 self._yielded_count += 1
                 return True
+            if now_ns() - start > self._longest_ns:  # a stranger had the core, and would get it at the next yield too
+                break
         return False
 
     def _poll(self, ready: Callable[[], bool], deadline: int | None, stop: int | None, *, yielding: bool) -> bool:
-        """Poll until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks."""
+        """Poll until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks, or
+        after each if a single yield may take longer than all of the time until `stop`.
+        """
+        polls = range(1 if yielding and stop is not None else _POLLS_PER_CLOCK)
         end = min((end for end in (deadline, stop) if end is not None), default=None)
         next_check_ns = now_ns() + SLICE_NS
         while True:
-            for _ in range(_POLLS_PER_CLOCK):
+            for _ in polls:
                 if ready():
                     return True
                 if yielding:
