@@ -298,10 +298,7 @@ class Trial:
             yield f"noisy: throttled {conditions.throttled_s * 1e3:.0f} ms"
         waiting = waiting_ratio(result)
         if waiting > MAX_WAIT_RATIO and has_neighbours(conditions.others_cpu_ratio):
-            asked = (
-                f", not only for the {self._trial.neighbours} neighbours asked for" if self._trial.neighbours else ""
-            )
-            yield f"noisy: {waiting:.0%} of the time waiting for a core{asked}"
+            yield f"noisy: {waiting:.0%} of the time waiting for a core{self._asked_words()}"
         before, after = conditions.probe_before_ns, conditions.probe_after_ns
         if before and after and placement_differs((before, after)):
             yield f"noisy: placement probe {before:.0f} → {after:.0f} ns"
@@ -309,6 +306,10 @@ class Trial:
             yield f"no one-way latency: {self._refusal}"
         elif conditions.clock_error_ns:
             yield f"clocks corrected: one-way times ± {format_duration_ns(conditions.clock_error_ns)}"
+
+    def _asked_words(self) -> str:
+        count = self._trial.neighbours
+        return f", not only for the {count} neighbour{'s' * (count > 1)} asked for" if count else ""
 
     def _record(
         self, answers: dict[int, dict[str, Any]], others_cpu_ratio: float | None

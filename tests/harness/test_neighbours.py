@@ -102,7 +102,7 @@ def test_each_number_of_neighbours_is_a_setting_of_its_own(tmp_path):
         if trial.spec.neighbours:
             assert trial.conditions.probe_before_ns is None
             waiting = [note for note in trial.notes if "waiting for a core" in note]
-            assert all(note.endswith("not only for the 1 neighbours asked for") for note in waiting)
+            assert all(note.endswith("not only for the 1 neighbour asked for") for note in waiting)
 
 
 def test_cpu_time_of_the_neighbours_asked_for_is_not_that_of_others(tmp_path):
