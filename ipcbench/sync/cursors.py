@@ -16,13 +16,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar
 
 from ipcbench.errors import EndpointClosed, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.sync.locks import EndpointLock, is_held, reader_role, reader_roles
-from ipcbench.sync.wait import LOOKS_COUNT, Doorbell, Waiter, spin_ns_for
+from ipcbench.sync.wait import Doorbell, Waiter, spin_ns_for
 from ipcbench.util.clock import deadline_ns
 
 MAX_READERS = 64
@@ -62,12 +61,10 @@ class Cursors(ABC):
         closed: whether `close` was called.
     """
 
-    yield_ns: ClassVar[int] = 0
-    """How long `auto` yields before it spins, see `Waiter`."""
-    looks_count: ClassVar[int] = LOOKS_COUNT
-
-    def __init__(self, role: str, state_word: int, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
-        """Lock the endpoint `role` and mark it open.
+    def __init__(
+        self, role: str, state_word: int, words: memoryview, channel: ChannelSpec, directory: Path, *, adapts: bool
+    ) -> None:
+        """Lock the endpoint `role` and mark it open; `adapts` is for its `Waiter`.
 
         Raises:
             TransportError: there is no such channel, or the endpoint is open or was closed before.
@@ -75,6 +72,7 @@ class Cursors(ABC):
         self.words = words
         self._flags = words.cast("B")
         self._state_word = state_word
+        self._adapts = adapts
         self._directory = directory
         self.channel = channel
         self._barrier, wakers_fence = sleeper_barrier()
@@ -113,8 +111,7 @@ class Cursors(ABC):
             disarm=disarm,
             check_peers=self.check_peers,
             spin_ns=spin_ns_for(self.channel.max_message_bytes),
-            yield_ns=self.yield_ns,
-            looks_count=self.looks_count,
+            adapts=self._adapts,
         )
 
     def store_published(self, word: int, value: int) -> None:
@@ -148,8 +145,8 @@ class Cursors(ABC):
 class WriterCursors(Cursors):
     """The writer's access to the cursors."""
 
-    def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
-        super().__init__("writer", WRITER_STATE, words, channel, directory)
+    def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path, *, adapts: bool = True) -> None:
+        super().__init__("writer", WRITER_STATE, words, channel, directory, adapts=adapts)
         self._bells = [self._doorbell(role) for role in reader_roles(channel)]
         self.waiter = self._waiter(self._doorbell("writer"), 8 * WRITER_SLEEPS)
         self._consumed = [consumed_word(index) for index in range(channel.readers)]
@@ -210,10 +207,12 @@ class WriterCursors(Cursors):
 class ReaderCursors(Cursors):
     """One reader's access to the cursors."""
 
-    def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path, index: int) -> None:
+    def __init__(
+        self, words: memoryview, channel: ChannelSpec, directory: Path, index: int, *, adapts: bool = True
+    ) -> None:
         role = reader_role(channel, index)
         self.consumed_word = consumed_word(index)
-        super().__init__(role, self.consumed_word + 1, words, channel, directory)
+        super().__init__(role, self.consumed_word + 1, words, channel, directory, adapts=adapts)
         self._writer_bell = self._doorbell("writer")
         self.waiter = self._waiter(self._doorbell(role), 8 * READER_SLEEPS + index)
 

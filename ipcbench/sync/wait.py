@@ -22,10 +22,7 @@ SPIN_NS = 40_000
 _COPY_BYTES_PER_NS = 16
 _MAX_SPIN_NS = 1_000_000
 
-LOOKS_COUNT = 500
-"""How many looks, of a few dozen ns each, come before the slow path."""
-
-_NO_LOOKS = range(0)
+_LOOKS, _NO_LOOKS = range(500), range(0)
 _POLLS_PER_CLOCK = 32
 _AUTO_YIELDS = 30
 
@@ -145,23 +142,25 @@ class Waiter:
 
     Args:
         strategy: `spin` never gives up the core; `yield` yields after every look; `block` sleeps at once; `auto` spins
-            for `spin_ns` if there is a core for each of `endpoints`, yields a few times, then sleeps; it sleeps at once
-            while polling has not paid lately, see `Attempts`.
+            for `spin_ns` if there is a core for each of `endpoints`, else yields a few times, then sleeps; it sleeps at
+            once while polling has not paid lately, see `Attempts`.
         endpoints: how many endpoints of the channel may be busy at the same time.
         doorbell: what to sleep on; without one, `block` and `auto` sleep for short, growing times.
         arm: called before sleeping: records in shared memory that this endpoint sleeps, with a barrier after it.
         disarm: undoes `arm`.
         spin_ns: how long `auto` spins.
-        yield_ns: how long `auto` yields between looks before it spins, however many cores there are.
-        looks_count: how many looks may precede `until` while polling pays.
+        adapts: whether `auto` stops to poll if that does not pay. It never does without a doorbell, since a nap takes
+            longer than polling.
         check_peers: called before every sleep and about every `SLICE_NS` while polling; raises if waiting is pointless.
 
     Attributes:
         looks: a range of the looks that may precede `until`; empty if the endpoint should not spin now.
         begun_count: number of waits so far; the caller adds one to it before it looks, or calls `until`.
+        yielded_count: number of those that ended while the endpoint yielded; a caller that yields by itself adds to it.
     """
 
     __slots__ = (
+        "_adapts",
         "_arm",
         "_attempts",
         "_check_peers",
@@ -169,14 +168,12 @@ class Waiter:
         "_doorbell",
         "_judged_count",
         "_longest_ns",
-        "_looks",
         "_slept_count",
         "_spin_ns",
         "_strategy",
-        "_yield_ns",
-        "_yielded_count",
         "begun_count",
         "looks",
+        "yielded_count",
     )
 
     def __init__(
@@ -189,8 +186,7 @@ class Waiter:
         disarm: Callable[[], None],
         check_peers: Callable[[], None],
         spin_ns: int = SPIN_NS,
-        yield_ns: int = 0,
-        looks_count: int = LOOKS_COUNT,
+        adapts: bool = True,
     ) -> None:
         self._strategy = strategy
         self._doorbell = doorbell
@@ -198,17 +194,16 @@ class Waiter:
         self._disarm = disarm
         self._check_peers = check_peers
         self._spin_ns = spin_ns if strategy == "auto" and has_core_each(endpoints) else 0
-        self._yield_ns = yield_ns
-        self._longest_ns = yield_ns + spin_ns + _MAX_LOST_NS
+        self._adapts = adapts and doorbell is not None
+        self._longest_ns = spin_ns + _MAX_LOST_NS
         self._attempts = Attempts(skips_count=_NEVER if strategy == "block" else 0)
-        self._looks = range(looks_count)
-        self.looks = self._looks if self._spin_ns or strategy == "spin" else _NO_LOOKS
-        self.begun_count = self._judged_count = self._yielded_count = self._slept_count = 0
+        self.looks = _LOOKS if self._spin_ns or strategy == "spin" else _NO_LOOKS
+        self.begun_count = self._judged_count = self.yielded_count = self._slept_count = 0
 
     @property
     def waits(self) -> Waits:
         """Return how the waits so far have ended."""
-        yielded, slept = self._yielded_count, self._slept_count
+        yielded, slept = self.yielded_count, self._slept_count
         return Waits(max(0, self.begun_count - yielded - slept), yielded, slept)
 
     def until(self, ready: Callable[[], bool], deadline: int | None) -> bool:
@@ -220,7 +215,7 @@ class Waiter:
             attempts.skips_count -= 1
         elif self._strategy != "auto":
             yielding = self._strategy == "yield"
-            self._yielded_count += yielding
+            self.yielded_count += yielding
             return self._poll(ready, deadline, None, yielding=yielding)
         elif self._attempt(ready, deadline):
             return True
@@ -235,39 +230,35 @@ class Waiter:
         ended = self._poll_briefly(ready, deadline, start)
         if ended and now_ns() - start <= self._longest_ns:
             attempts.succeeded()
-        elif self._doorbell is not None:  # a nap takes longer than polling
+        elif self._adapts:
             attempts.failed()
         self._judged_count = self.begun_count
         if self._spin_ns:
-            self.looks = self._looks if attempts.pays else _NO_LOOKS
+            self.looks = _LOOKS if attempts.pays else _NO_LOOKS
         return ended
 
     def _poll_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> bool:
-        """Yield and spin for as long as `auto` does; return whether `ready()` became true."""
-        stop = start + self._yield_ns
-        if self._yield_ns and self._poll(ready, deadline, stop, yielding=True):
-            self._yielded_count += 1
-            return True
+        """Spin, or yield a few times where there are too few cores; return whether `ready()` became true."""
         if self._spin_ns:
-            return self._poll(ready, deadline, stop + self._spin_ns, yielding=False)
-        for _ in range(0 if self._yield_ns else _AUTO_YIELDS):
+            if self._poll(ready, deadline, start + self._spin_ns, yielding=False):
+                return True
+            if self._adapts:
+                return False
+        for _ in range(_AUTO_YIELDS):
             os.sched_yield()
             if ready():
-                self._yielded_count += 1
+                self.yielded_count += 1
                 return True
-            if now_ns() - start > self._longest_ns:  # a stranger had the core, and would get it at the next yield too
-                break
+            if self._adapts and now_ns() - start > self._longest_ns:
+                break  # a stranger had the core, and would get it at the next yield too
         return False
 
     def _poll(self, ready: Callable[[], bool], deadline: int | None, stop: int | None, *, yielding: bool) -> bool:
-        """Poll until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks, or
-        after each if a single yield may take longer than all of the time until `stop`.
-        """
-        polls = range(1 if yielding and stop is not None else _POLLS_PER_CLOCK)
+        """Poll until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks."""
         end = min((end for end in (deadline, stop) if end is not None), default=None)
         next_check_ns = now_ns() + SLICE_NS
         while True:
-            for _ in polls:
+            for _ in range(_POLLS_PER_CLOCK):
                 if ready():
                     return True
                 if yielding:

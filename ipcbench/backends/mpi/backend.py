@@ -17,14 +17,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, unavailable
-from ipcbench.backends.mpi.endpoints import (
-    MOST_AHEAD,
-    RUN_WORDS,
-    MpiReader,
-    MpiReaderCursors,
-    MpiWriter,
-    MpiWriterCursors,
-)
+from ipcbench.backends.mpi.endpoints import MOST_AHEAD, RUN_WORDS, MpiReader, MpiWriter
 from ipcbench.backends.mpi.links import Bcast, MpiLink, Pickle5Bcast, PickledBcast, PointToPoint
 from ipcbench.errors import BackendUnavailable, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
@@ -165,7 +158,7 @@ class _Mpi(Backend):
         channel = address.channel
         with ExitStack() as undo:
             words, mpi = self._begin(channel, 0, undo)
-            cursors = MpiWriterCursors(words.words, channel, channel_directory(channel.name))
+            cursors = WriterCursors(words.words, channel, channel_directory(channel.name), adapts=False)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()
@@ -175,7 +168,7 @@ class _Mpi(Backend):
         channel = address.channel
         with ExitStack() as undo:
             words, mpi = self._begin(channel, index + 1, undo)
-            cursors = MpiReaderCursors(words.words, channel, channel_directory(channel.name), index)
+            cursors = ReaderCursors(words.words, channel, channel_directory(channel.name), index, adapts=False)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()

@@ -42,7 +42,7 @@ from ipcbench.sync.cursors import (
 from ipcbench.sync.fences import sleeper_barrier
 from ipcbench.sync.locks import channel_directory, is_held
 from ipcbench.sync.wait import Waiter
-from ipcbench.util.clock import deadline_ns, remaining_s
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 MOST_AHEAD = 64
 """Upper bound of every window, in messages."""
@@ -56,12 +56,12 @@ _START, _LENGTH, _ABSENT, _ALL_ASKED = range(RUN_WORDS)
 _MOST_LOOKS = 100
 """How many times a waiting endpoint looks before it does anything else."""
 
-YIELDING_NS = 40_000
-"""How long it then yields after each look, unless that has not paid lately, before it waits on as `ipcbench.sync.wait`
-does. MPI itself waits like this, so processes that share a core hand it over at once. Yielding for as long as the copy
-of a large message takes would halve the rate of four processes on two cores: a process that only yields still competes
-with one that is copying."""
+_YIELDING_NS = 40_000
+"""How long it then yields after each look, before it waits as `ipcbench.sync.wait` does. MPI itself waits like this, so
+processes that share a core hand it over at once. Yielding for as long as the copy of a large message takes would halve
+the rate of four processes on two cores: a process that only yields still competes with one that is copying."""
 
+_LOOKS_PER_CLOCK = 16
 _NOWHERE = memoryview(bytearray(cursors_bytes(MAX_READERS))).cast("Q")
 """Words of a closed endpoint."""
 _LOOKS_PER_YIELD = 32
@@ -69,18 +69,20 @@ _CLOSE_S = 5.0
 """How long a reader that closes waits for earlier readers, so that it can relay published messages to later ones."""
 
 
-class MpiWriterCursors(WriterCursors):
-    """The writer's cursors; it yields before it spins."""
-
-    yield_ns = YIELDING_NS
-    looks_count = _MOST_LOOKS
-
-
-class MpiReaderCursors(ReaderCursors):
-    """A reader's cursors; it yields before it spins."""
-
-    yield_ns = YIELDING_NS
-    looks_count = _MOST_LOOKS
+def _yield_until(cursors: WriterCursors | ReaderCursors, ready: Callable[[], bool], deadline: int | None) -> bool:
+    """Look for a short time, yielding before each look; return whether `ready()` became true."""
+    if cursors.channel.wait != "auto":
+        return False
+    stop = now_ns() + _YIELDING_NS
+    stop = stop if deadline is None else min(stop, deadline)
+    while now_ns() < stop:
+        for _ in range(_LOOKS_PER_CLOCK):
+            os.sched_yield()
+            if ready():
+                cursors.waiter.begun_count += 1
+                cursors.waiter.yielded_count += 1
+                return True
+    return False
 
 
 class MpiWriter(Writer):
@@ -101,7 +103,7 @@ class MpiWriter(Writer):
         self._runs_at, self._run_slots = runs
         self._limit_bytes = cursors.channel.max_message_bytes
         self._fenced = cursors.fenced
-        self._waiter = cursors.waiter
+        self._spins = cursors.waiter.looks[:_MOST_LOOKS]
         self._more_sleep_words = cursors.sleep_words[1:]
         self._left_words = [consumed_word(index) + _LEFT for index in range(cursors.channel.readers)]
         alone = consumed_word(0)
@@ -118,7 +120,7 @@ class MpiWriter(Writer):
 
     @property
     def waits(self) -> Waits:
-        return self._waiter.waits
+        return self._cursors.waiter.waits
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         sequence, length_bytes, data = self._sequence, len(message), message
@@ -164,14 +166,16 @@ class MpiWriter(Writer):
         while True:
             asked = slowest() + window
             if asked <= sequence:
-                for _ in self._waiter.looks:
+                for _ in self._spins:
                     asked = slowest() + window
                     if asked > sequence:
-                        self._waiter.begun_count += 1
+                        self._cursors.waiter.begun_count += 1
                         break
                 else:
                     deadline = deadline or deadline_ns(timeout_s)
-                    asked = self._cursors.wait_until_consumed(sequence + 1 - window, remaining_s(deadline)) + window
+                    if not _yield_until(self._cursors, lambda: slowest() + window > sequence, deadline):
+                        self._cursors.wait_until_consumed(sequence + 1 - window, remaining_s(deadline))
+                    asked = slowest() + window
             if window:
                 self._room = asked
                 return
@@ -244,7 +248,7 @@ class MpiReader(Reader):
         self._words = cursors.words
         self._runs_at, self._run_slots = runs
         self._fenced = cursors.fenced
-        self._waiter = cursors.waiter
+        self._spins = cursors.waiter.looks[:_MOST_LOOKS]
         self._asked_word = cursors.consumed_word
         self._entered_word = cursors.consumed_word + _ENTERED
         self._relays = link.relays and index < cursors.channel.readers - 1
@@ -258,7 +262,6 @@ class MpiReader(Reader):
             arm=lambda: None,
             disarm=lambda: None,
             check_peers=self._check_elders,
-            yield_ns=YIELDING_NS,
         )
         self._receive = link.receive
         self._errors = link.errors
@@ -269,7 +272,7 @@ class MpiReader(Reader):
 
     @property
     def waits(self) -> Waits:
-        return self._waiter.waits + self._elders_waiter.waits
+        return self._cursors.waiter.waits + self._elders_waiter.waits
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
@@ -299,10 +302,10 @@ class MpiReader(Reader):
             self._cursors.ring_writer()
         published = words[PUBLISHED]
         if published <= sequence:
-            self._waiter.begun_count += 1
-            for _ in self._waiter.looks:
+            for _ in self._spins:
                 published = words[PUBLISHED]
                 if published > sequence:
+                    self._cursors.waiter.begun_count += 1
                     break
             else:
                 published = self._wait(timeout_s)
@@ -319,12 +322,12 @@ class MpiReader(Reader):
         cursors, words, sequence = self._cursors, self._words, self._sequence
         cursors.require_open()
         deadline = deadline_ns(timeout_s)
+        if _yield_until(cursors, lambda: words[PUBLISHED] > sequence, deadline):
+            return words[PUBLISHED]
         try:
             while not self._is_coming(sequence):
                 if not cursors.wait_until(
-                    lambda: words[PUBLISHED] > sequence or words[_ANNOUNCED] > sequence,
-                    remaining_s(deadline),
-                    counted=True,
+                    lambda: words[PUBLISHED] > sequence or words[_ANNOUNCED] > sequence, remaining_s(deadline)
                 ):
                     raise EndOfStream(f"channel ended after {sequence} messages")
         except TransportError:
@@ -392,13 +395,16 @@ class MpiReader(Reader):
         def ready() -> bool:
             return entered() > sequence
 
-        self._elders_waiter.begun_count += 1
-        if not self._elders_waiter.until(ready, deadline):
+        if not (_yield_until(self._cursors, ready, deadline) or self._wait_for_elders(ready, deadline)):
             raise TransportTimeout(
                 f"message {sequence} of channel {self._cursors.channel.name!r} is relayed by another reader, which has "
                 "not asked for it yet"
             )
         return entered()
+
+    def _wait_for_elders(self, ready: Callable[[], bool], deadline: int | None) -> bool:
+        self._elders_waiter.begun_count += 1
+        return self._elders_waiter.until(ready, deadline)
 
     def _check_elders(self) -> None:
         """Raise PeerLost if the writer, or a reader that should relay the next message, is gone."""
