@@ -2,8 +2,9 @@
 
     python benchmarks/waiting.py [--backends shm] [--neighbours 0 1 2] [--rounds 9] [--seconds 0.5] [--bytes 1024]
 
-A pair of processes per way of waiting stays open; in each round every pair is measured once, in an order that changes,
-while the others sleep. A ratio is the geometric mean over the rounds, with its 95 % interval by Student's t.
+Each round opens a fresh pair of processes per way of waiting, since processes differ, and measures each pair once while
+the others sleep, in an order that changes. A ratio is the geometric mean over the rounds, with its 95 % interval by
+Student's t.
 """
 
 from __future__ import annotations
@@ -151,10 +152,11 @@ def compare(backend: str, ways: Sequence[WaitStrategy], neighbours: int, options
     """Measure all ways of waiting beside so many neighbours and print the figures and the ratios."""
     measured: dict[WaitStrategy, list[Measured]] = {way: [] for way in ways}
     order = random.Random(neighbours)
-    with ExitStack() as stack:
-        pairs = {way: stack.enter_context(pair(backend, way, options.bytes)) for way in ways}
-        stack.enter_context(busy_neighbours(neighbours))
-        for _ in range(options.rounds):
+    for _ in range(options.rounds):
+        with ExitStack() as stack:
+            mixed = order.sample(ways, len(ways))
+            pairs = {way: stack.enter_context(pair(backend, way, options.bytes)) for way in mixed}
+            stack.enter_context(busy_neighbours(neighbours))
             for way in order.sample(ways, len(ways)):
                 measured[way].append(pairs[way].measure(options.seconds))
     print(f"\n### {backend}, {options.bytes} B, {neighbours} busy neighbours, {options.rounds} rounds, ", end="")
