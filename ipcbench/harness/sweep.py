@@ -274,7 +274,7 @@ class _Run:
     @staticmethod
     def _beside_neighbours(runs: Sequence[Trial]) -> list[TrialOutcome]:
         """Carry out the trials of a batch, beside as many busy processes as they ask for."""
-        with busy_neighbours(runs[0].plan.trial.neighbours if runs else 0) as pids:
+        with busy_neighbours(runs[0].spec.neighbours if runs else 0) as pids:
             for run in runs:
                 run.neighbour_pids = pids
             return run_all(runs)

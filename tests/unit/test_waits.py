@@ -108,6 +108,14 @@ def test_like_waits_do_not_stand_out(tmp_path: Path, first: Any, second: Any) ->
     assert not [found for found in explain(summarise(run)) if found.rule == "unlike waits"]
 
 
+def metered(endpoints: list[_Waiting], spans: int = 1) -> Any:
+    meter = UsageMeter(endpoints)
+    for _ in range(spans):
+        meter.start()
+        meter.stop()
+    return meter.total()[0].waits
+
+
 class _Waiting(Endpoint):
     """An endpoint that says what it is told to say about its waits."""
 
@@ -136,4 +144,9 @@ class _Waiting(Endpoint):
     ],
 )
 def test_the_meter_counts_the_waits_of_the_window(endpoints: list[_Waiting], expected: Any) -> None:
-    assert UsageMeter(endpoints).stop()[0].waits == expected
+    assert metered(endpoints) == expected
+
+
+def test_the_meter_adds_up_the_turns_of_a_window() -> None:
+    waiting = _Waiting(Waits(0, 0, 0), Waits(4, 3, 2), Waits(9, 9, 9), Waits(10, 9, 9))
+    assert metered([waiting], spans=2) == Waits(5, 3, 2)
