@@ -78,7 +78,7 @@ def _close(first: float, second: float) -> bool:
 
 
 def _usage(values: dict[str, Any]) -> Usage:
-    waits = values["waits"]
+    waits = values.get("waits")  # a variant of an older version does not count them
     return Usage(**{**values, "waits": Waits(**waits) if isinstance(waits, dict) else waits})
 
 
