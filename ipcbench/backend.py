@@ -75,8 +75,36 @@ class Decoder(Protocol):
         """Return the object encoded in `view`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How the waits of an endpoint ended: calls for which there was nothing to read, or no room, at first."""
+
+    spun_count: int
+    """While it looked again and again, without giving up its core."""
+    yielded_count: int
+    """While it let others run between looks."""
+    slept_count: int
+    """After it had gone to sleep."""
+
+    def __add__(self, other: Waits) -> Waits:
+        """Return the waits of two endpoints, or of two spans of time, together."""
+        return Waits(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+    def __sub__(self, other: Waits) -> Waits:
+        """Return the waits since there were `other`."""
+        return Waits(*(getattr(self, field.name) - getattr(other, field.name) for field in fields(self)))
+
+
 class Endpoint(ABC):
     """What a writer and a reader have in common: they close, and are context managers."""
+
+    @property
+    def waits(self) -> Waits | WaitStrategy | None:
+        """Return how its waits have ended since it was opened; the name of the way if it has only one; None if unknown.
+
+        Optional; the harness reads it before and after a window.
+        """
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -24,6 +24,7 @@ _VARIANT_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 VARIANT_MARK = "@"
 """Between the name of a backend and that of the variant that it was measured as: `shm@base`."""
 _MAX_DEPTH = 2**16
+_MAX_NEIGHBOURS = 1024
 
 
 def require_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
@@ -36,6 +37,12 @@ def require_range(field: str, value: float, low: float, high: float) -> None:
     """Raise ConfigError unless `low` ≤ `value` ≤ `high`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise ConfigError(field, value, f"{low:,} to {high:,}")
+
+
+def require_some(field: str, values: tuple[object, ...]) -> None:
+    """Raise ConfigError unless there is a value, and none is there twice."""
+    if not values or len(set(values)) != len(values):
+        raise ConfigError(field, ",".join(map(str, values)), "one or more, each once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,8 @@ class TrialSpec:
     tail: bool = False
     """Whether this is a second paced trial of the cell in its round: a window in one piece, for the tail. Turns would
     cut a stall off at their ends."""
+    neighbours: int = 0
+    """Number of busy processes that run beside it, see `SweepSpec.neighbours`."""
 
     @property
     def registered_name(self) -> str:
@@ -159,8 +168,10 @@ class TrialSpec:
         return self.backend.partition(VARIANT_MARK)[0]
 
     @property
-    def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool, bool]:
-        """What rounds replicate: backend, payload, size, codec, delivery, mode, rate, readers, twin, tail."""
+    def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool, bool, int]:
+        """Return what rounds replicate: backend, payload, size, codec, delivery, mode, rate, readers, twin, tail and
+        neighbours.
+        """
         return (
             self.backend,
             self.payload,
@@ -172,6 +183,7 @@ class TrialSpec:
             self.readers,
             self.twin,
             self.tail,
+            self.neighbours,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -251,11 +263,13 @@ class SweepSpec:
     touched."""
     variants: tuple[Variant, ...] = ()
     """Interpreters that run the backends, each by its own code, as `shm@base` and `shm@head`; none: this process's."""
+    neighbours: tuple[int, ...] = (0,)
+    """How many processes keep a core busy each while a trial is measured: every cell is measured beside each of these
+    numbers of them. The A/A control runs beside the first."""
 
     def __post_init__(self) -> None:
-        for field, values in (("backends", self.backends), ("sizes", self.sizes), ("modes", self.modes)):
-            if not values or len(set(values)) != len(values):
-                raise ConfigError(field, ",".join(map(str, values)), "one or more, each once")
+        for field in ("backends", "sizes", "modes", "neighbours"):
+            require_some(field, getattr(self, field))
         require_range("readers", self.readers, 1, 1024)
         require_choice("payload", self.payload, PAYLOAD_KINDS)
         for size in self.sizes:
@@ -283,6 +297,8 @@ class SweepSpec:
         if not _PIN.fullmatch(self.pin):
             raise ConfigError("pin", self.pin, "auto, none, or cores such as 0,1")
         require_choice("touch", self.touch, TOUCHES)
+        require_range("neighbours", min(self.neighbours), 0, _MAX_NEIGHBOURS)
+        require_range("neighbours", max(self.neighbours), 0, _MAX_NEIGHBOURS)
         self._require_variants()
 
     def _require_variants(self) -> None:
@@ -297,7 +313,15 @@ class SweepSpec:
             raise ConfigError("variant", str(self.variants[0]), allowed)
 
     def trial(
-        self, backend: str, size: int, payload_bytes: int, mode: Mode, round_index: int, *, twin: bool = False
+        self,
+        backend: str,
+        size: int,
+        payload_bytes: int,
+        mode: Mode,
+        round_index: int,
+        *,
+        twin: bool = False,
+        neighbours: int = 0,
     ) -> TrialSpec:
         """Return the trial of a cell in a round; `payload_bytes` is the encoded size of its payload."""
         rate, window_s = 0.0, self.window_s
@@ -325,6 +349,7 @@ class SweepSpec:
             touch=self.touch,
             twin=twin,
             turns=self._turns(payload_bytes, rate, window_s),
+            neighbours=neighbours,
         )
 
     def tail_trial(self, paced: TrialSpec) -> TrialSpec | None:

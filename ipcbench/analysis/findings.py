@@ -14,7 +14,9 @@ from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary
 from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.figures import held_ratio, reader_skew, waiting_core_ratio
 from ipcbench.analysis.summary.notes import printable
-from ipcbench.analysis.summary.wording import joined, plural, size_words
+from ipcbench.analysis.summary.order import OrderChange, order_changes
+from ipcbench.analysis.summary.wording import joined, neighbours_words, plural, size_words
+from ipcbench.stats.decisions import LEAST_RATIO
 from ipcbench.util.units import format_duration_ns, format_significant
 
 _MIN_COPY_BYTES = 64 * 1024
@@ -76,8 +78,10 @@ class CellContext:
     cell: CellSummary
 
     def named(self) -> str:
-        """Return payload and backend: `dict of 1,000 entries over shm`."""
-        return f"{self.cell.setting.payload} of {size_words(self.cell.setting)} over {self.cell.backend}"
+        """Return payload, backend and busy neighbours, if any: `dict of 1,000 entries over shm`."""
+        setting = self.cell.setting
+        beside = f" {neighbours_words(setting.neighbours)}" if setting.neighbours else ""
+        return f"{setting.payload} of {size_words(setting)} over {self.cell.backend}{beside}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +100,37 @@ class Rule:
 
 def explain(summary: Summary) -> tuple[Finding, ...]:
     """Return what stands out, one finding per rule and family of settings; empty if nothing does."""
-    return tuple(
+    by_rule = (
         finding
         for family in families(summary)
         for rule in RULES
         if (finding := _finding(rule, summary, family)) is not None
     )
+    return (*by_rule, *_order_finding(order_changes(summary)))
+
+
+def _order_finding(changes: Sequence[OrderChange]) -> Iterator[Finding]:
+    """Yield one finding on all pairs of backends whose order the neighbours change; nothing if there are none."""
+    changes = sorted(changes, key=lambda change: -change.least_ratio)
+    for first in changes[:1]:
+        others = dict.fromkeys(joined(sorted(change.ahead)) for change in changes[1:])
+        also = f" Also, by some metric at some size: {'; '.join(others)}." if others else ""
+        yield Finding(
+            rule="order beside neighbours",
+            sentence=printable(first.sentence() + also),
+            action="Choose by the figures for a machine as busy as yours will be.",
+            threshold=1.0 + LEAST_RATIO,
+            means="least factor by which one is ahead without, and the other beside neighbours",
+            evidence=tuple(
+                Proof(change.ahead[1], change.setting.payload_bytes, change.least_ratio, _order_figures(change))
+                for change in changes
+            ),
+        )
+
+
+def _order_figures(change: OrderChange) -> dict[str, float]:
+    few, many = change.neighbours
+    return {f"ratio_beside_{few}": change.ratios[0].estimate, f"ratio_beside_{many}": change.ratios[1].estimate}
 
 
 def _finding(rule: Rule, summary: Summary, family: tuple[SettingSummary, ...]) -> Finding | None:
@@ -274,6 +303,27 @@ def _slow_reader(context: CellContext) -> Observation | None:
     )
 
 
+def _unlike_waits(context: CellContext) -> Observation | None:
+    """Observe, for a backend with the shortest round trip, how much more often it polls than one that it beats."""
+    own = context.cell.round_trip_waits
+    if context.cell.round_trip_rank != 1 or own is None:
+        return None
+    others = {
+        cell.backend: cell.round_trip_waits.slept_ratio
+        for cell in context.ranking.cells
+        if cell.round_trip_waits is not None and (cell.round_trip_rank or 0) > 1
+    }
+    if not others:
+        return None
+    name = max(others, key=lambda name: others[name])
+    return Observation(
+        others[name] - own.slept_ratio,
+        {"slept_ratio": own.slept_ratio, "other_slept_ratio": others[name]},
+        f"Round trips compare unlike ways of waiting: {context.named()}, {_percent(own.slept_ratio)} of the waits "
+        f"ended after the endpoint had slept, over {name} {_percent(others[name])}.",
+    )
+
+
 def _times(ratio: float) -> str:
     return f"{format_significant(ratio)} times"
 
@@ -307,6 +357,15 @@ RULES: tuple[Rule, ...] = (
         "share of a core that a reader uses while it mostly waits",
         _spinning,
         "If those cores have other work, wait by blocking: --wait block, where `ipcbench list` offers it.",
+    ),
+    Rule(
+        "unlike waits",
+        0.5,
+        "share",
+        "share of waits that ended after sleeping: that of a backend with a longer round trip, less its own",
+        _unlike_waits,
+        "Where cores are shared with other work, compare again with --wait block, or beside busy processes: "
+        "--neighbours 0,1.",
     ),
     Rule(
         "copies",

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, TransportError, TransportTimeout
-from ipcbench.spec import ChannelSpec
+from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.locks import reader_role
 
 
@@ -80,6 +80,10 @@ class _NullWriter(Writer):
         self._limit_bytes = channel.spec.max_message_bytes
         self._closed = False
 
+    @property
+    def waits(self) -> WaitStrategy:
+        return "block"
+
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         size_bytes = message.nbytes if type(message) is memoryview else len(message)
         if size_bytes > self._limit_bytes:
@@ -139,6 +143,10 @@ class _NullReader(Reader):
         self._channel = channel
         self._queue = channel.all_queues[index]
         self._closed = False
+
+    @property
+    def waits(self) -> WaitStrategy:
+        return "block"
 
     def _wait(self, ready: Callable[[], bool], timeout_s: float | None) -> None:
         """Wait until `ready()` is true: there is something to read."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ipcbench.backend import Waits
 from ipcbench.errors import IntegrityError
 from ipcbench.harness.backlog import held_ratio
 from ipcbench.harness.clocks import Clocks
@@ -74,6 +75,11 @@ def medians_agree(times: Column) -> bool:
 
 def _close(first: float, second: float) -> bool:
     return bool(abs(first - second) <= MAX_HALVES_RATIO * max(first, second))
+
+
+def _usage(values: dict[str, Any]) -> Usage:
+    waits = values.get("waits")  # a variant of an older version does not count them
+    return Usage(**{**values, "waits": Waits(**waits) if isinstance(waits, dict) else waits})
 
 
 class Digest:
@@ -199,7 +205,7 @@ class Digest:
             or quantiles(columns.get("read_ns" if index else "write_ns")),
             latency=None if latency is None else self._of_totals(index, "latency") or quantiles(latency),
             decode=quantiles(columns.get("decode_ns")),
-            usage=Usage(**facts["usage"]),
+            usage=_usage(facts["usage"]),
             integrity=Integrity(**facts["integrity"]) if index else Integrity(),
             sample_stride=self._plan_stride * self._stamps[index] * self._stride(len(moments)),
             gc_count=facts["gc_count"],

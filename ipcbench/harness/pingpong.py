@@ -70,7 +70,7 @@ class PingPart:
         self._columns = self._make_columns(0)
         self._room = self._columns
         self._window_ns = 0
-        self._meter = UsageMeter()
+        self._meter = UsageMeter([writer, *replies])
 
     def _make_columns(self, count: int) -> list[array[int]]:
         """Return columns for times of sending, of the round trip, and of each reader's reply."""
@@ -205,7 +205,7 @@ class PongPart:
         self._tracker = Tracker("every_message", self._bytes)
         self._sequences = array("q")
         self._received = array("q", bytes(8 * plan.column_count))
-        self._meter = UsageMeter()
+        self._meter = UsageMeter([reader, reply])
         self._warmup_count = 0
 
     def run(self) -> Ponged:

@@ -93,7 +93,7 @@ class ReaderPart:
         self._index = self._count = 0
         self._long = (LoopTotals(), LoopTotals()) if plan.stride > 1 and self._lossless else None
         self._warmup_count = 0
-        self._meter = UsageMeter()
+        self._meter = UsageMeter([reader])
         self._turns = 0
         self._measuring = False
 

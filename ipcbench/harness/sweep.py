@@ -33,6 +33,7 @@ from ipcbench.harness.variants import Field, settle
 from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
+from ipcbench.processes.neighbours import busy_neighbours
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.store import RunWriter, load_run, new_run_id
@@ -195,7 +196,8 @@ class _Run:
         for trial, payload in self._planned(round_index):
             if replace(trial, turns=1) not in stored:
                 in_turns = trial.turns > 1
-                key = (payload.size, trial.mode) if in_turns else replace(trial, backend=trial.registered_name)
+                together = payload.size, trial.mode, trial.neighbours
+                key = together if in_turns else replace(trial, backend=trial.registered_name)
                 batches.setdefault(key, []).append((trial, payload))
         order = random.Random(f"{self.sweep.seed}/{round_index}")  # noqa: S311 - an order, not a secret
         for batch in batches.values():
@@ -206,21 +208,25 @@ class _Run:
 
     def _planned(self, round_index: int) -> list[_Cell]:
         """Return all trials of a round."""
-        places = [(name, payload, False) for name in self.settled.contenders for payload in self.payloads]
+        contenders, beside = self.settled.contenders, self.sweep.neighbours
+        places = [(name, payload, False, n) for name in contenders for payload in self.payloads for n in beside]
         planned = []
-        for name, payload, is_control in places + self._control_places():
+        for name, payload, is_control, neighbours in places + self._control_places():
+            size, size_bytes = payload.size, payload.payload_bytes
             for mode in self.sweep.modes:
-                trial = self.sweep.trial(name, payload.size, payload.payload_bytes, mode, round_index, twin=is_control)
+                trial = self.sweep.trial(
+                    name, size, size_bytes, mode, round_index, twin=is_control, neighbours=neighbours
+                )
                 tail = self.sweep.tail_trial(trial)
                 planned += [(trial, payload)] if tail is None else [(trial, payload), (tail, payload)]
         return planned
 
-    def _control_places(self) -> list[tuple[str, PreparedPayload, bool]]:
+    def _control_places(self) -> list[tuple[str, PreparedPayload, bool, int]]:
         """Return what is measured a second time in each round: the first spawned backend with the middle payload."""
         if not self.sweep.control:
             return []
         names = [name for name, contender in self.settled.contenders.items() if contender.launcher != "inline"]
-        return [(name, self.payloads[len(self.payloads) // 2], True) for name in names[:1]]
+        return [(name, self.payloads[len(self.payloads) // 2], True, self.sweep.neighbours[0]) for name in names[:1]]
 
     def _round(self, round_index: int, run_dir: RunDir, switchboard: Switchboard) -> None:
         """Measure every cell once, on fresh processes: one group per backend, idle while another is measured."""
@@ -257,13 +263,21 @@ class _Run:
             )
             for number, ((trial, payload), group) in enumerate(ready)
         ]
-        for outcome in run_all(runs):
+        for outcome in self._beside_neighbours(runs):
             spec = outcome.result.spec
             if not outcome.group_is_sound:
                 self.groups.pop((spec.backend, spec.twin)).kill()
             self.writer.append(outcome.result, outcome.samples)
             self.measured.append(outcome.result)
             yield outcome.result
+
+    @staticmethod
+    def _beside_neighbours(runs: Sequence[Trial]) -> list[TrialOutcome]:
+        """Carry out the trials of a batch, beside as many busy processes as they ask for."""
+        with busy_neighbours(runs[0].spec.neighbours if runs else 0) as pids:
+            for run in runs:
+                run.neighbour_pids = pids
+            return run_all(runs)
 
     def _group(self, trial: TrialSpec, run_dir: RunDir, switchboard: Switchboard) -> Group:
         """Return the backend's processes of this round, started if necessary."""
@@ -353,7 +367,8 @@ def widest_ratio(trials: Iterable[TrialResult]) -> float:
 
 def _label(trial: TrialSpec) -> str:
     kind = " (again)" if trial.twin else " (in one piece)" if trial.tail else ""
-    return f"{trial.backend} {trial.payload} {trial.size} {trial.mode}{kind}"
+    beside = f" beside {trial.neighbours}" if trial.neighbours else ""
+    return f"{trial.backend} {trial.payload} {trial.size} {trial.mode}{beside}{kind}"
 
 
 def _estimate(result: TrialResult) -> str:

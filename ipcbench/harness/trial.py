@@ -61,6 +61,9 @@ class Trial:
         plan: the trial and its counts.
         trial_id: number of the trial in the run.
         usable_cores: how many processes can run at once.
+
+    Attributes:
+        neighbour_pids: the busy processes that it asked for; the caller sets them before the first step.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Trial:
         self._message_s = 0.0
         self._machine = ConditionsProbe()
         self._started_unix_s = self._started_s = 0.0
+        self.neighbour_pids: tuple[int, ...] = ()
 
     def run(self) -> TrialOutcome:
         """Measure the trial on its own and return its outcome."""
@@ -104,7 +108,7 @@ class Trial:
     def prepare(self, beside: Iterable[int] = ()) -> None:
         """Open the endpoints; `beside` are the processes of trials that it takes turns with."""
         self._started_unix_s, self._started_s = time.time(), time.monotonic()
-        self._machine.start({os.getpid(), *self.pids, *beside})
+        self._machine.start({os.getpid(), *self.pids, *self.neighbour_pids, *beside})
         self._try(self._open)
 
     def warm_up(self) -> None:
@@ -268,8 +272,10 @@ class Trial:
                 yield replace(there, name=self._run_dir.channel_name(), readers=1, processes=(index + 1, 0))
 
     def _probe(self) -> float | None:
-        """Return the placement probe between writer and reader 0; None if they are threads of one process."""
-        if self._inline:
+        """Return the placement probe between writer and reader 0; None if they are threads of one process, or beside
+        neighbours, which it would measure.
+        """
+        if self._inline or self._trial.neighbours:
             return None
         path = self._run_dir.path / "probe"
         if not self._run_dir.probe_count:
@@ -292,7 +298,7 @@ class Trial:
             yield f"noisy: throttled {conditions.throttled_s * 1e3:.0f} ms"
         waiting = waiting_ratio(result)
         if waiting > MAX_WAIT_RATIO and has_neighbours(conditions.others_cpu_ratio):
-            yield f"noisy: {waiting:.0%} of the time waiting for a core"
+            yield f"noisy: {waiting:.0%} of the time waiting for a core{self._asked_words()}"
         before, after = conditions.probe_before_ns, conditions.probe_after_ns
         if before and after and placement_differs((before, after)):
             yield f"noisy: placement probe {before:.0f} → {after:.0f} ns"
@@ -300,6 +306,10 @@ class Trial:
             yield f"no one-way latency: {self._refusal}"
         elif conditions.clock_error_ns:
             yield f"clocks corrected: one-way times ± {format_duration_ns(conditions.clock_error_ns)}"
+
+    def _asked_words(self) -> str:
+        count = self._trial.neighbours
+        return f", not only for the {count} neighbour{'s' * (count > 1)} asked for" if count else ""
 
     def _record(
         self, answers: dict[int, dict[str, Any]], others_cpu_ratio: float | None
@@ -310,7 +320,8 @@ class Trial:
         self._refusal = digest.refusal
         endpoints = tuple(digest.endpoint(index) for index in sorted(answers))
         total = answers[0]["facts"]["total_count"]
-        waited_ns = 1e9 * longest_wait_s(endpoints) if has_neighbours(others_cpu_ratio) else 0.0
+        disturbed = self._trial.neighbours or has_neighbours(others_cpu_ratio)
+        waited_ns = 1e9 * longest_wait_s(endpoints) if disturbed else 0.0
         held_per_s = digest.held_rate_per_s(waited_ns)
         status, reason = judge(self._trial, endpoints, total, held_per_s, digest.backlog_ns(), digest.impossible())
         notes = []

@@ -74,7 +74,7 @@ class WriterPart:
         self._writes = LoopTotals() if plan.stride > 1 else None
         self._steady, self._warmup_count, self._count = True, 0, 0
         self._turns: list[tuple[int, int]] = []
-        self._meter = UsageMeter()
+        self._meter = UsageMeter([writer])
 
     def run(self) -> Written:
         """Carry out all phases; any TransportError goes to the caller."""

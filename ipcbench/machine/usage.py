@@ -6,13 +6,17 @@ import gc
 import resource
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
+from ipcbench.backend import Endpoint, Waits
 from ipcbench.machine.cgroup import read_text
 from ipcbench.results.model import Usage
+from ipcbench.spec import WaitStrategy
 
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
+_Waits = Waits | WaitStrategy | None
 _COUNTERS = ("ru_utime", "ru_stime", "ru_nvcsw", "ru_nivcsw", "ru_minflt", "ru_majflt")
 
 
@@ -21,27 +25,35 @@ class UsageMeter:
 
     A process with a single endpoint is counted as a whole, including a transport's own threads; waiting for a core is
     always that of the calling thread, whose loop is timed.
+
+    Args:
+        endpoints: those whose waits are counted.
     """
 
-    __slots__ = ("_counts", "_running", "_waited_s", "_who")
+    __slots__ = ("_before", "_counts", "_endpoints", "_running", "_waited_s", "_waits", "_who")
 
-    def __init__(self) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint] = ()) -> None:
+        self._endpoints = endpoints
         shared = threading.current_thread() is not threading.main_thread()
         self._who = resource.RUSAGE_THREAD if shared and sys.platform.startswith("linux") else resource.RUSAGE_SELF
         self._counts = [0.0] * (len(_COUNTERS) + 1)
         self._waited_s: float | None = 0.0
+        self._before: list[_Waits] = []
+        self._waits: list[_Waits] = []
         self._running = False
 
     def start(self) -> None:
         """Begin to count; nothing happens if it counts already."""
         if not self._running:
             self._running = True
+            self._before = [endpoint.waits for endpoint in self._endpoints]
             self._add(-1)
 
     def stop(self) -> None:
         """Count no more until the next `start`; nothing happens if it does not count."""
         if self._running:
             self._add(1)
+            self._waits += map(_since, self._before, [endpoint.waits for endpoint in self._endpoints])
             self._running = False
 
     def _add(self, sign: int) -> None:
@@ -66,6 +78,7 @@ class UsageMeter:
             major_faults_count=major,
             max_rss_bytes=resource.getrusage(self._who).ru_maxrss * _RSS_UNIT_BYTES,
             run_queue_wait_s=self._waited_s,
+            waits=_together(self._waits),
         )
         return usage, round(collections)
 
@@ -74,6 +87,19 @@ def run_queue_wait_s(schedstat: Path = _SCHEDSTAT) -> float | None:
     """Return for how long the calling thread has been ready to run without a core; None if the system does not say."""
     words = (read_text(schedstat) or "").split()  # ns on a core, ns waiting for one, number of turns on a core
     return int(words[1]) / 1e9 if len(words) == 3 and words[1].isdigit() else None
+
+
+def _since(before: _Waits, now: _Waits) -> _Waits:
+    return now - before if isinstance(now, Waits) and isinstance(before, Waits) else now
+
+
+def _together(parts: Sequence[_Waits]) -> _Waits:
+    """Return the waits of several endpoints or spans of time; the way if all have the same; None if one is unknown."""
+    counts = [part for part in parts if isinstance(part, Waits)]
+    if counts:
+        return sum(counts[1:], counts[0]) if len(counts) == len(parts) else None
+    ways = set(parts)
+    return ways.pop() if len(ways) == 1 else None
 
 
 def _collections_count() -> int:

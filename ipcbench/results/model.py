@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ipcbench.spec import TrialSpec, recorded_names
+from ipcbench.backend import Waits
+from ipcbench.spec import TrialSpec, WaitStrategy, recorded_names
 
 SCHEMA_VERSION = 1
 """Of run.json, trials.jsonl and samples/; a reader refuses any other."""
@@ -21,7 +22,9 @@ other processes or a change of placement."""
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an endpoint consumed during the measured window (differences of getrusage and schedstat)."""
+    """What an endpoint consumed during the measured window (differences of getrusage and schedstat), and how its waits
+    ended.
+    """
 
     user_cpu_s: float
     system_cpu_s: float
@@ -33,6 +36,9 @@ class Usage:
     """Peak of the process so far, not a difference."""
     run_queue_wait_s: float | None = None
     """Time for which the endpoint's thread was ready to run and had no core; None if the system does not report it."""
+    waits: Waits | WaitStrategy | None = None
+    """How many of its waits ended while it spun, while it yielded, after it slept; the name of the way if it has only
+    one; None if unknown. Mode pingpong: of both channels together."""
 
 
 @dataclass(frozen=True, slots=True)

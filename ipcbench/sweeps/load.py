@@ -72,6 +72,10 @@ def _integer(value: object, where: str) -> int:
     return int(text)
 
 
+def _integers(value: object, where: str) -> tuple[int, ...]:
+    return tuple(_integer(part, where) for part in _list(value, where))
+
+
 def _joined(value: object, where: str) -> str:
     """Return `0,1` for that text or for an array."""
     return ",".join(_list(value, where))
@@ -157,6 +161,13 @@ KEYS: tuple[Key, ...] = (
         "pin", "pin", "CORES", "Cores of the processes: none, auto, or for the writer and each reader: 0,1,2.", _joined
     ),
     Key("touch", "touch", "PART", f"What a reader touches while timed: {', '.join(TOUCHES)}.", _text),
+    Key(
+        "neighbours",
+        "neighbours",
+        "N,…",
+        "Busy processes beside each trial; several numbers measure everything beside each: 0,2.",
+        _integers,
+    ),
     Key("window", "window_s", "TIME", "Minimum length of the measured window: 250ms.", _duration_s),
     Key("warmup", "warmup_s", "TIME", "Minimum warm-up; it goes on until steady, up to four times this.", _duration_s),
 )

@@ -52,10 +52,19 @@ def make_doorbells(directory: Path, readers: int) -> None:
 
 
 class Cursors(ABC):
-    """One endpoint's access to the channel's cursors, with its endpoint lock, its doorbells and its way of waiting."""
+    """One endpoint's access to the channel's cursors, with its endpoint lock, its doorbells and its way of waiting.
 
-    def __init__(self, role: str, state_word: int, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
-        """Lock the endpoint `role` and mark it open.
+    Attributes:
+        words: the shared words.
+        channel: the channel as it was asked for.
+        waiter: how this endpoint waits.
+        closed: whether `close` was called.
+    """
+
+    def __init__(
+        self, role: str, state_word: int, words: memoryview, channel: ChannelSpec, directory: Path, *, adapts: bool
+    ) -> None:
+        """Lock the endpoint `role` and mark it open; `adapts` is for its `Waiter`.
 
         Raises:
             TransportError: there is no such channel, or the endpoint is open or was closed before.
@@ -63,6 +72,7 @@ class Cursors(ABC):
         self.words = words
         self._flags = words.cast("B")
         self._state_word = state_word
+        self._adapts = adapts
         self._directory = directory
         self.channel = channel
         self._barrier, wakers_fence = sleeper_barrier()
@@ -76,7 +86,7 @@ class Cursors(ABC):
             raise TransportError(f"the {role} of channel {channel.name!r} has closed; it cannot open again")
         words[state_word] = OPEN
         self.closed = False
-        self._waits: Waiter
+        self.waiter: Waiter
 
     def _doorbell(self, role: str) -> Doorbell:
         bell = Doorbell(self._directory / f"{role}.bell")
@@ -101,6 +111,7 @@ class Cursors(ABC):
             disarm=disarm,
             check_peers=self.check_peers,
             spin_ns=spin_ns_for(self.channel.max_message_bytes),
+            adapts=self._adapts,
         )
 
     def store_published(self, word: int, value: int) -> None:
@@ -108,11 +119,6 @@ class Cursors(ABC):
         self.fence()
         self.words[word] = value
         self.fence()
-
-    @property
-    def first_looks(self) -> int:
-        """Return how many times an endpoint may poll by itself before it calls a waiting method."""
-        return self._waits.first_looks
 
     @abstractmethod
     def check_peers(self) -> None:
@@ -139,10 +145,10 @@ class Cursors(ABC):
 class WriterCursors(Cursors):
     """The writer's access to the cursors."""
 
-    def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path) -> None:
-        super().__init__("writer", WRITER_STATE, words, channel, directory)
+    def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path, *, adapts: bool = True) -> None:
+        super().__init__("writer", WRITER_STATE, words, channel, directory, adapts=adapts)
         self._bells = [self._doorbell(role) for role in reader_roles(channel)]
-        self._waits = self._waiter(self._doorbell("writer"), 8 * WRITER_SLEEPS)
+        self.waiter = self._waiter(self._doorbell("writer"), 8 * WRITER_SLEEPS)
         self._consumed = [consumed_word(index) for index in range(channel.readers)]
         self.sleep_words = tuple(range(READER_SLEEPS, READER_SLEEPS + (channel.readers + 7) // 8))
 
@@ -165,7 +171,8 @@ class WriterCursors(Cursors):
         """
         slowest = self.slowest()
         if slowest < count:
-            if not self._waits.until(lambda: self.slowest() >= count, deadline_ns(timeout_s)):
+            self.waiter.begun_count += 1
+            if not self.waiter.until(lambda: self.slowest() >= count, deadline_ns(timeout_s)):
                 behind = [i for i, word in enumerate(self._consumed) if self.words[word] < count]
                 raise TransportTimeout(
                     f"no room in channel {self.channel.name!r} within {timeout_s} s: the channel is full; waiting for "
@@ -200,19 +207,26 @@ class WriterCursors(Cursors):
 class ReaderCursors(Cursors):
     """One reader's access to the cursors."""
 
-    def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path, index: int) -> None:
+    def __init__(
+        self, words: memoryview, channel: ChannelSpec, directory: Path, index: int, *, adapts: bool = True
+    ) -> None:
         role = reader_role(channel, index)
         self.consumed_word = consumed_word(index)
-        super().__init__(role, self.consumed_word + 1, words, channel, directory)
+        super().__init__(role, self.consumed_word + 1, words, channel, directory, adapts=adapts)
         self._writer_bell = self._doorbell("writer")
-        self._waits = self._waiter(self._doorbell(role), 8 * READER_SLEEPS + index)
+        self.waiter = self._waiter(self._doorbell(role), 8 * READER_SLEEPS + index)
 
     def check_peers(self) -> None:
         if self._lost("writer", WRITER_STATE):
             raise PeerLost(f"the writer of channel {self.channel.name!r} died without closing")
 
-    def wait_until(self, ready: Callable[[], bool], timeout_s: float | None) -> bool:
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float | None, *, counted: bool = False) -> bool:
         """Wait until `ready()` is true; return False if the writer has closed and it is still false.
+
+        Args:
+            ready: the condition; checked before the call.
+            timeout_s: how long to wait; None waits forever.
+            counted: whether the caller has added this wait to `waiter.begun_count`.
 
         Raises:
             TransportTimeout: neither happened within `timeout_s`.
@@ -220,8 +234,9 @@ class ReaderCursors(Cursors):
         """
         words = self.words
         deadline = deadline_ns(timeout_s)
+        self.waiter.begun_count += not counted
         try:
-            arrived = self._waits.until(lambda: ready() or words[WRITER_STATE] == CLOSED, deadline)
+            arrived = self.waiter.until(lambda: ready() or words[WRITER_STATE] == CLOSED, deadline)
         except PeerLost:
             if not ready():  # true if the writer's last message came just before the check that the writer lives
                 raise

@@ -6,6 +6,7 @@ import threading
 
 from ipcbench.backend import Reader
 from ipcbench.errors import EndpointClosed, TransportTimeout
+from ipcbench.spec import WaitStrategy
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 _CLOSE_LOOK_S = 0.1
@@ -54,6 +55,10 @@ class LatestValueReader(Reader):
         with news:
             self._failure = failure
             news.notify()
+
+    @property
+    def waits(self) -> WaitStrategy:
+        return "block"
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         deadline = deadline_ns(timeout_s)

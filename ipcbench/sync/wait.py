@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from ipcbench.backend import Waits
 from ipcbench.errors import TransportError
 from ipcbench.spec import WaitStrategy
 from ipcbench.util.clock import now_ns
@@ -21,9 +22,23 @@ SPIN_NS = 40_000
 _COPY_BYTES_PER_NS = 16
 _MAX_SPIN_NS = 1_000_000
 
-_FIRST_LOOKS = 500
+_LOOKS, _NO_LOOKS = range(500), range(0)
 _POLLS_PER_CLOCK = 32
 _AUTO_YIELDS = 30
+
+_MOST_CREDIT = 32
+_FAILURE = 8
+"""Polling in vain costs about as much as sleeping and being woken this many times. So `auto` polls as long as at least
+this many waits end while it polls for each one that does not, and forgives a few failures after many successes."""
+
+_MAX_LOST_NS = 500_000
+"""An attempt to poll that took longer than polling and this lost the core to another process, and did not pay."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 256, 16_384
+"""Waits without polling after polling has failed, at first and at most. Polling in vain takes as long as 3 to 5 sleeps,
+so attempts take at most 2 % of the time, and soon less than 0.1 %."""
+
+_NEVER = 2**62
 
 _CORES_COUNT = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 """Cores that this process may use, 0 if unknown. Read once: a process that is later pinned to a core of its own does
@@ -84,21 +99,82 @@ def has_core_each(count: int) -> bool:
     return count <= _CORES_COUNT
 
 
+class Attempts:
+    """Whether an endpoint should poll before it sleeps, judged from how its last waits ended.
+
+    Polling pays if the peer runs on another core meanwhile. It does not if the peer waits for this very core, or comes
+    late anyway: then most polls are in vain, and the endpoint pauses polling. It tries again after pauses that double.
+
+    Attributes:
+        skips_count: how many waits should sleep at once before the next attempt to poll; 0 while polling pays. The
+            caller subtracts one for each.
+    """
+
+    __slots__ = ("_credit", "_pause", "skips_count")
+
+    def __init__(self, skips_count: int = 0) -> None:
+        self._credit = _MOST_CREDIT
+        self._pause = _FIRST_PAUSE
+        self.skips_count = skips_count
+
+    @property
+    def pays(self) -> bool:
+        """Return whether polling has paid lately; False before the attempt that ends a pause."""
+        return self._credit > 0
+
+    def succeeded(self, count: int = 1) -> None:
+        """Record that `count` waits ended while the endpoint polled."""
+        if count > 0:
+            self._credit = min(_MOST_CREDIT, max(0, self._credit) + count)
+            if self._credit == _MOST_CREDIT:
+                self._pause = _FIRST_PAUSE
+
+    def failed(self) -> None:
+        """Record that a wait polled in vain."""
+        self._credit -= _FAILURE
+        if self._credit <= 0:
+            self.skips_count = self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+
 class Waiter:
     """How one endpoint waits. `until` is the slow path: check the condition once before you call it.
 
     Args:
         strategy: `spin` never gives up the core; `yield` yields after every look; `block` sleeps at once; `auto` spins
-            for `spin_ns` if there is a core for each of `endpoints`, yields a few times, then sleeps.
+            for `spin_ns` if there is a core for each of `endpoints`, else yields a few times, then sleeps; it sleeps at
+            once while polling has not paid lately, see `Attempts`.
         endpoints: how many endpoints of the channel may be busy at the same time.
         doorbell: what to sleep on; without one, `block` and `auto` sleep for short, growing times.
         arm: called before sleeping: records in shared memory that this endpoint sleeps, with a barrier after it.
         disarm: undoes `arm`.
         spin_ns: how long `auto` spins.
+        adapts: whether `auto` stops to poll if that does not pay. It never does without a doorbell, since a nap takes
+            longer than polling.
         check_peers: called before every sleep and about every `SLICE_NS` while polling; raises if waiting is pointless.
+
+    Attributes:
+        looks: a range of the looks that may precede `until`; empty if the endpoint should not spin now.
+        begun_count: number of waits so far; the caller adds one to it before it looks, or calls `until`.
+        yielded_count: number of those that ended while the endpoint yielded; a caller that yields by itself adds to it.
     """
 
-    __slots__ = ("_arm", "_check_peers", "_disarm", "_doorbell", "_spin_ns", "_strategy", "_yields")
+    __slots__ = (
+        "_adapts",
+        "_arm",
+        "_attempts",
+        "_check_peers",
+        "_disarm",
+        "_doorbell",
+        "_judged_count",
+        "_longest_ns",
+        "_slept_count",
+        "_spin_ns",
+        "_strategy",
+        "begun_count",
+        "looks",
+        "yielded_count",
+    )
 
     def __init__(
         self,
@@ -110,6 +186,7 @@ class Waiter:
         disarm: Callable[[], None],
         check_peers: Callable[[], None],
         spin_ns: int = SPIN_NS,
+        adapts: bool = True,
     ) -> None:
         self._strategy = strategy
         self._doorbell = doorbell
@@ -117,28 +194,64 @@ class Waiter:
         self._disarm = disarm
         self._check_peers = check_peers
         self._spin_ns = spin_ns if strategy == "auto" and has_core_each(endpoints) else 0
-        self._yields = _AUTO_YIELDS if strategy == "auto" else 0
+        self._adapts = adapts and doorbell is not None
+        self._longest_ns = spin_ns + _MAX_LOST_NS
+        self._attempts = Attempts(skips_count=_NEVER if strategy == "block" else 0)
+        self.looks = _LOOKS if self._spin_ns or strategy == "spin" else _NO_LOOKS
+        self.begun_count = self._judged_count = self.yielded_count = self._slept_count = 0
 
     @property
-    def first_looks(self) -> int:
-        """Return how many looks, of a few dozen ns each, may precede `until`; 0 if the strategy does not spin."""
-        return _FIRST_LOOKS if self._spin_ns or self._strategy == "spin" else 0
+    def waits(self) -> Waits:
+        """Return how the waits so far have ended."""
+        yielded, slept = self.yielded_count, self._slept_count
+        return Waits(max(0, self.begun_count - yielded - slept), yielded, slept)
 
     def until(self, ready: Callable[[], bool], deadline: int | None) -> bool:
         """Return True as soon as `ready()` is true, False if it is not by `deadline` (ns on the clock)."""
         if ready():
             return True
-        if self._strategy in {"spin", "yield"}:
-            return self._poll(ready, deadline, None, yielding=self._strategy == "yield")
+        attempts = self._attempts
+        if attempts.skips_count:
+            attempts.skips_count -= 1
+        elif self._strategy != "auto":
+            yielding = self._strategy == "yield"
+            self.yielded_count += yielding
+            return self._poll(ready, deadline, None, yielding=yielding)
+        elif self._attempt(ready, deadline):
+            return True
+        self._slept_count += 1
+        return self._sleep(ready, deadline)
+
+    def _attempt(self, ready: Callable[[], bool], deadline: int | None) -> bool:
+        """Poll for a short time; return whether `ready()` became true, and judge whether that paid."""
+        attempts, start = self._attempts, now_ns()
+        if attempts.pays:  # else nobody has looked early
+            attempts.succeeded(self.begun_count - self._judged_count - 1)
+        ended = self._poll_briefly(ready, deadline, start)
+        if ended and now_ns() - start <= self._longest_ns:
+            attempts.succeeded()
+        elif self._adapts:
+            attempts.failed()
+        self._judged_count = self.begun_count
         if self._spin_ns:
-            stop = now_ns() + self._spin_ns
-            if self._poll(ready, deadline, stop, yielding=False):
+            self.looks = _LOOKS if attempts.pays else _NO_LOOKS
+        return ended
+
+    def _poll_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> bool:
+        """Spin, or yield a few times where there are too few cores; return whether `ready()` became true."""
+        if self._spin_ns:
+            if self._poll(ready, deadline, start + self._spin_ns, yielding=False):
                 return True
-        for _ in range(self._yields):
+            if self._adapts:
+                return False
+        for _ in range(_AUTO_YIELDS):
             os.sched_yield()
             if ready():
+                self.yielded_count += 1
                 return True
-        return self._sleep(ready, deadline)
+            if self._adapts and now_ns() - start > self._longest_ns:
+                break  # a stranger had the core, and would get it at the next yield too
+        return False
 
     def _poll(self, ready: Callable[[], bool], deadline: int | None, stop: int | None, *, yielding: bool) -> bool:
         """Poll until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks."""

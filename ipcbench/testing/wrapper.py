@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Message, Reader, Writer
-from ipcbench.spec import ChannelSpec
+from ipcbench.backend import Address, Backend, Message, Reader, Waits, Writer
+from ipcbench.spec import ChannelSpec, WaitStrategy
 
 
 class WriterWrapper(Writer):
@@ -14,6 +14,10 @@ class WriterWrapper(Writer):
     def __init__(self, inner: Writer, address: Address) -> None:
         self.inner = inner
         self.address = address
+
+    @property
+    def waits(self) -> Waits | WaitStrategy | None:
+        return self.inner.waits
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         self.inner.write(message, timeout_s)
@@ -29,6 +33,10 @@ class ReaderWrapper(Reader):
         self.inner = inner
         self.address = address
         self.index = index
+
+    @property
+    def waits(self) -> Waits | WaitStrategy | None:
+        return self.inner.waits
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         return self.inner.read(timeout_s)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,8 @@ class Cell:
     factors: Sequence[float] = (1.0, 1.01, 0.99)
     notes: tuple[str, ...] = ()
     change: Callable[[TrialResult], TrialResult] = field(default=lambda trial: trial)
+    beside: Mapping[int, Cell] = field(default_factory=dict)
+    """What it shows beside so many busy neighbours, besides none."""
 
 
 class Terminal(io.StringIO):
@@ -195,9 +198,13 @@ def make_run(path: Path, cells: dict[tuple[str, int], Cell], sweep: SweepSpec | 
     with RunWriter.create(path, run_info(sweep, **changes)) as writer:
         for round_index in range(max(len(cell.factors) for cell in cells.values())):
             for (backend, size), cell in cells.items():
-                for mode in sweep.modes if round_index < len(cell.factors) else ():
-                    plain = trial(sweep, backend, size, mode, round_index, writer.next_trial_id)
-                    writer.append(*_measured(replace(plain, notes=cell.notes), cell, cell.factors[round_index]))
+                for mode, neighbours in product(sweep.modes, (0, *cell.beside)):
+                    shown = cell.beside.get(neighbours, cell)
+                    if round_index < len(shown.factors):
+                        plain = trial(sweep, backend, size, mode, round_index, writer.next_trial_id)
+                        spec = replace(plain.spec, neighbours=neighbours)
+                        plain = replace(plain, spec=spec, notes=shown.notes)
+                        writer.append(*_measured(plain, shown, shown.factors[round_index]))
     return load_run(path)
 
 

@@ -14,6 +14,7 @@ from ipcbench.analysis.findings import RULES, Finding, explain
 from ipcbench.analysis.report.render import FINDINGS_TITLE, as_markdown, as_text
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.analysis.summary.summary import summarise
+from ipcbench.backend import Waits
 from ipcbench.results.model import Floor, TrialResult
 from ipcbench.results.store import Run, load_run
 from tests.unit.builders import MACHINE, START_NS, Cell, make_run, parts, quantiles, usage
@@ -77,9 +78,20 @@ def slow_reader(path: Path, ratio: float) -> Run:
     return run_of(path, Cell(10_000.0, change=slow), readers=3)
 
 
+def unlike_waits(path: Path, share: float) -> Run:
+    """The waits of b all end after it has slept, those of a less often by that share."""
+    count = round(1000 * share)
+    cells = {
+        (name, SIZE): Cell(round_trip_ns=trip_ns, change=each("pingpong", "", usage=replace(usage(), waits=waits)))
+        for name, trip_ns, waits in (("a", 3e3, Waits(count, 0, 1000 - count)), ("b", 3e4, "block"))
+    }
+    return make_run(path / "run", cells, modes=("pingpong",), payload="bytes", codec="raw")
+
+
 MAKERS = {
     "decoding dominates": decoding,
     "spinning": spinning,
+    "unlike waits": unlike_waits,
     "oversubscription": oversubscription,
     "copies": copies,
     "small messages": small_messages,
@@ -90,6 +102,7 @@ MAKERS = {
 NEEDLES = {
     "decoding dominates": r"10\.\d µs to decode against \d+\.\d µs one way",
     "spinning": r"each reader uses 5\d\.\d % of a core at 95\.4 messages/s",
+    "unlike waits": r"47\.0 % of the waits ended after the endpoint had slept, over b 100 %",
     "oversubscription": r"2 processes share 1\.\d+ cores",
     "copies": r"use 2\d\d µs of CPU time per message, 2\.\d+ times as much as one copy of it \(100 µs\)",
     "small messages": r"8\d\.\d % of the 1\.00 µs that a message of 2,000 B takes does not depend on its size",

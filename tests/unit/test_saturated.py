@@ -31,6 +31,8 @@ class Clock:
 class Recorder:
     """A writer whose write takes `took_ns`, and from the 4,000th on each 500th `stall_ns` more."""
 
+    waits = None
+
     def __init__(self, clock: Clock, took_ns: int, stall_ns: int = 0) -> None:
         self.clock, self.took_ns, self.stall_ns, self.messages = clock, took_ns, stall_ns, list[bytes]()
 
@@ -43,6 +45,8 @@ class Recorder:
 
 class Player:
     """A reader of those messages, `READ_NS` each."""
+
+    waits = None
 
     def __init__(self, clock: Clock, messages: list[bytes]) -> None:
         self.clock, self.messages = clock, iter(messages)

@@ -79,6 +79,7 @@ ALL_KEYS = {
     "wait": ("block", "block", "block"),
     "pin": ("0,1", [0, 1], "0,1"),
     "touch": ("pages", "pages", "pages"),
+    "neighbours": ("0,2", [0, 2], (0, 2)),
     "window": ("100ms", 0.1, 0.1),
     "warmup": ("20ms", "0.02", 0.02),
 }

@@ -10,7 +10,7 @@ from ipcbench.analysis.compare.compare import Change, Comparison
 from ipcbench.analysis.compare.rules import Verdict
 from ipcbench.analysis.compare.run_cells import CellKey, ComparedMetric
 from ipcbench.analysis.summary.notes import one_line
-from ipcbench.analysis.summary.wording import plural, ratio_words
+from ipcbench.analysis.summary.wording import neighbours_words, plural, ratio_words
 from ipcbench.render.table import NOT_MEASURED, Table, footnote_letters, make_columns
 from ipcbench.render.text import WIDTH, aligned, bullets, escape, markdown_table, paragraphs, shortened
 from ipcbench.stats.decisions import LEAST_RATIO
@@ -38,6 +38,7 @@ _FIELD_WORDS: Mapping[str, Callable[[CellKey], str]] = {
     "wait": lambda key: f"wait {key.wait}",
     "pin": lambda key: f"pin {key.pin}",
     "touch": lambda key: f"touch {key.touch}",
+    "neighbours": lambda key: neighbours_words(key.neighbours),
 }
 _SECTIONS: tuple[tuple[str, tuple[Verdict, ...]], ...] = (
     ("Changed", ("slower", "faster")),

@@ -46,6 +46,7 @@ class CellKey:
     wait: WaitStrategy
     pin: str
     touch: Touch
+    neighbours: int
 
     @classmethod
     def of(cls, spec: TrialSpec) -> Self:

@@ -25,6 +25,7 @@ _OMITTED = {
     "wait": "auto",
     "pin": "none",
     "touch": "header",
+    "neighbours": 0,
 }
 _OMITTED_RATE_PER_S = 1000.0
 _OMITTED_RATE_BYTES_PER_S = 100e6

@@ -20,11 +20,11 @@ from ipcbench.analysis.recommend.evidence import (
 )
 from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered_offers
 from ipcbench.analysis.recommend.question import Question, sweep_command
-from ipcbench.analysis.summary.cells import SettingSummary, Summary, cells_of
+from ipcbench.analysis.summary.cells import Setting, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers
 from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, prior_by
 from ipcbench.analysis.summary.summary import summarise
-from ipcbench.analysis.summary.wording import interval_words, joined, plural
+from ipcbench.analysis.summary.wording import interval_words, joined, neighbours_words, plural
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
 from ipcbench.stats.decisions import rank_groups, rank_level, table_prior, verdict
@@ -161,7 +161,9 @@ def _family(summary: Summary, question: Question) -> tuple[SettingSummary, ...]:
     """Return the settings that the question is about; of several families, one that covers the payload."""
     asked = question.delivery, question.readers
     fitting = [
-        family for family in families(summary) if (family[0].setting.delivery, family[0].setting.readers) == asked
+        family
+        for family in families(summary)
+        if (family[0].setting.delivery, family[0].setting.readers) == asked and not family[0].setting.neighbours
     ]
     covering = [family for family in fitting if measured_around(family, question.payload_bytes) is not None]
     return (covering or fitting or [()])[0]
@@ -195,10 +197,14 @@ def _gap_words(case: _Case) -> str:
     if sizes:
         span = f"{min(sizes):,} B to {max(sizes):,} B"
         return f"{question.payload_bytes:,} B is outside the measured range of run {run_id}, {span}"
-    measured = dict.fromkeys((ranking.setting.delivery, ranking.setting.readers) for ranking in case.summary.settings)
-    words = joined([f"{delivery} to {plural(readers, 'reader', 'readers')}" for delivery, readers in measured])
+    words = joined(list(dict.fromkeys(_setting_words(ranking.setting) for ranking in case.summary.settings)))
     asked = f"{question.delivery} to {plural(question.readers, 'reader', 'readers')}"
     return f"{asked} is outside the measured range of run {run_id}, which has {words or 'no trial'}"
+
+
+def _setting_words(setting: Setting) -> str:
+    beside = f" {neighbours_words(setting.neighbours)}" if setting.neighbours else ""
+    return f"{setting.delivery} to {plural(setting.readers, 'reader', 'readers')}{beside}"
 
 
 def _refusal(case: _Case, outcome: Outcome, why: str) -> Recommendation:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from ipcbench.analysis.report.tables import Tables
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
 from ipcbench.analysis.summary.notes import printable
+from ipcbench.analysis.summary.waits import WaitShares
 from ipcbench.analysis.summary.wording import setting_title, verdict_words
 from ipcbench.render.text import WIDTH, Styled, aligned_styled, bullets, csv_text, escape, markdown_table, wrapped
 from ipcbench.stats.estimates import Interval
@@ -154,6 +155,9 @@ def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "writer_cpu_us_per_message": _us(cell.writer_cpu_ns),
         "reader_cpu_us_per_message": _us(cell.reader_cpu_ns),
         "latency_of_harness_floor_ratio": cell.latency_floor_ratio,
+        **_waits("latency", cell.latency_waits),
+        **_waits("round_trip", cell.round_trip_waits),
+        **_waits("throughput", cell.throughput_waits),
         "throughput_of_memory_copy_ratio": cell.memory_bandwidth_ratio,
         "throughput_of_cold_memory_copy_ratio": cell.cold_memory_bandwidth_ratio,
         "rounds_count": cell.rounds_count,
@@ -162,6 +166,13 @@ def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "clean_count": cell.clean_count,
         "failed_count": cell.failed_count,
     }
+
+
+def _waits(name: str, shares: WaitShares | None) -> dict[str, Any]:
+    """Return `name_waits` and the shares of waits by how they ended."""
+    ratios = dict.fromkeys(("spun_ratio", "yielded_ratio", "slept_ratio")) if shares is None else asdict(shares)
+    word = None if shares is None else shares.word
+    return {f"{name}_waits": word, **{f"{name}_waits_{key}": ratio for key, ratio in ratios.items()}}
 
 
 def _us(value_ns: float | None) -> float | None:

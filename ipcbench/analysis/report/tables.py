@@ -12,6 +12,7 @@ from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.figures import scaled
 from ipcbench.analysis.summary.notes import one_line, printable
 from ipcbench.analysis.summary.summary import summarise
+from ipcbench.analysis.summary.waits import WaitShares
 from ipcbench.analysis.summary.wording import (
     family_words,
     header,
@@ -104,6 +105,9 @@ _LEGEND = {
     "that does nothing).",
     "round trip": "trip: round trip, from a send to the last reader's reply; the next follows at once, so all stays "
     "hot. Paced messages come after a pause: it is not twice the one-way latency, and may rank differently.",
+    "waits": "waits: how 90 % or more of the waits ended, of the readers (one-way), of all endpoints (trip): spin, "
+    "while they polled; yield, while they let others run between polls; block, after they slept; else mixed. Polling "
+    "is faster and uses a core.",
     "read": "read: time inside one read while saturated, waiting for the message included.",
     "decode": "decode: time to decode one payload; it is in no other figure.",
     "rate": "k msg/s, MB/s: to each reader while saturated, with its 95 % interval; MB = 1,000,000 bytes of payload.",
@@ -135,6 +139,10 @@ def _rate(cell: CellSummary) -> str:
     return interval_words(scaled(cell.throughput_interval_per_s, 1e-3))
 
 
+def _waits(shares: WaitShares | None) -> str:
+    return NOT_MEASURED if shares is None else shares.word
+
+
 def _ratio(cell: CellSummary) -> str:
     if cell.ratio is None:
         return NOT_MEASURED
@@ -144,12 +152,14 @@ def _ratio(cell: CellSummary) -> str:
 _FIGURES = (
     _Figure(Column(("one-way", "p50 µs")), lambda cell: _p50(cell.latency_p50_ns), "one-way"),
     _Figure(Column(("one-way", "p99 µs")), lambda cell: _p99(cell.latency_p50_ns, cell.latency_p99_ns), "one-way"),
+    _Figure(Column(("one-way", "waits")), lambda cell: _waits(cell.latency_waits), "waits"),
     _Figure(Column(("× best", "[95 %]")), _ratio, "ratio"),
     _Figure(Column(("×", "floor")), lambda cell: number(cell.latency_floor_ratio), "floor"),
     _Figure(Column(("trip", "p50 µs")), lambda cell: _p50(cell.round_trip_p50_ns), "round trip"),
     _Figure(
         Column(("trip", "p99 µs")), lambda cell: _p99(cell.round_trip_p50_ns, cell.round_trip_p99_ns), "round trip"
     ),
+    _Figure(Column(("trip", "waits")), lambda cell: _waits(cell.round_trip_waits), "waits"),
     _Figure(Column(("read", "p50 µs")), lambda cell: _us(cell.read_p50_ns), "read"),
     _Figure(Column(("decode", "p50 µs")), lambda cell: _us(cell.decode_p50_ns), "decode"),
     _Figure(Column(("k msg/s /reader", "[95 %]")), _rate, "rate"),

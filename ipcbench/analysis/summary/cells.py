@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal, Self
 
 from ipcbench.analysis.summary.figures import CellFigures
+from ipcbench.analysis.summary.waits import WaitShares
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.spec import CodecName, Delivery, PayloadKind, Touch, WaitStrategy
 from ipcbench.stats.estimates import Estimate, Interval
@@ -29,6 +30,7 @@ class Setting:
     """What cells must have in common to be ranked against each other."""
 
     delivery: Delivery
+    neighbours: int
     payload: PayloadKind
     size: int
     """Entries of a dict; bytes of `bytes` and `ndarray`."""
@@ -91,6 +93,10 @@ class CellSummary:
     """Payload bytes per second to one reader as a share of one core's memory copy of that size, caches warm."""
     cold_memory_bandwidth_ratio: float | None = None
     """The same for a copy between buffers that no cache holds."""
+    latency_waits: WaitShares | None = None
+    """How the readers waited in the paced trials; None if unknown."""
+    round_trip_waits: WaitShares | None = None
+    throughput_waits: WaitShares | None = None
     rounds_count: int = 0
     """Rounds with a sound trial."""
     samples_count: int = 0

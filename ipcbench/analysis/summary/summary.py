@@ -23,6 +23,7 @@ from ipcbench.analysis.summary.cells import (
 )
 from ipcbench.analysis.summary.figures import CellFigures, cell_figures
 from ipcbench.analysis.summary.notes import cell_notes, failure_reason, harness_ns, is_sound, placement_ns
+from ipcbench.analysis.summary.waits import wait_shares
 from ipcbench.errors import StoreError
 from ipcbench.results.model import Floor, RunInfo, TrialResult
 from ipcbench.results.store import Run
@@ -241,6 +242,9 @@ def _with_figures(summary: CellSummary, figures: CellFigures) -> CellSummary:
         writer_cpu_ns=figures.writer_cpu_ns,
         reader_cpu_ns=figures.reader_cpu_ns,
         samples_count=figures.samples_count,
+        latency_waits=wait_shares(summary.trials, "paced"),
+        round_trip_waits=wait_shares(summary.trials, "pingpong"),
+        throughput_waits=wait_shares(summary.trials, "saturate"),
     )
 
 

@@ -57,7 +57,14 @@ def family_words(setting: Setting) -> str:
         parts.append(f"waiting by {setting.wait}")
     if setting.pin != "none":
         parts.append(f"pinned {setting.pin}")
+    if setting.neighbours:
+        parts.append(neighbours_words(setting.neighbours))
     return ", ".join(parts)
+
+
+def neighbours_words(count: int) -> str:
+    """Return `beside 2 busy neighbours`, or `without neighbours`."""
+    return f"beside {plural(count, 'busy neighbour', 'busy neighbours')}" if count else "without neighbours"
 
 
 def payload_line(setting: Setting) -> str:

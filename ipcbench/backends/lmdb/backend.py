@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
+from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Waits, Writer, unavailable
 from ipcbench.backends.lmdb.database import Database, Layout, absence, make_files
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.spec import ChannelSpec
@@ -47,6 +47,10 @@ class _LmdbWriter(Writer):
         self._layout = Layout(channel)
         self._keys = self._layout.keys()
         self._limit_bytes = channel.max_message_bytes
+
+    @property
+    def waits(self) -> Waits:
+        return self._cursors.waiter.waits
 
     def close(self) -> None:
         if not self._cursors.closed:
@@ -141,6 +145,10 @@ class _LmdbReader(Reader):
         self._keys = Layout(channel).keys()
         self._view: memoryview | None = None
 
+    @property
+    def waits(self) -> Waits:
+        return self._cursors.waiter.waits
+
     def close(self) -> None:
         if not self._cursors.closed:
             self._cursors.close()
@@ -155,7 +163,6 @@ class RingReader(_LmdbReader):
         self._count = len(self._keys)
         self._fenced = self._cursors.fenced
         self._consumed_word = self._cursors.consumed_word
-        self._spins = range(self._cursors.first_looks)
         self._sequence = self._words[self._consumed_word]  # above 0 if an earlier reader was killed
         self._covered = 0
         self._snapshot = database.snapshot
@@ -188,12 +195,13 @@ class RingReader(_LmdbReader):
 
     def _await(self, sequence: int, timeout_s: float | None) -> int:
         """Wait for message `sequence`; return how many are published."""
-        words = self._words
-        for _ in self._spins:
+        words, waiter = self._words, self._cursors.waiter
+        waiter.begun_count += 1
+        for _ in waiter.looks:
             if words[PUBLISHED] > sequence:
                 return words[PUBLISHED]
         self._cursors.require_open()
-        if not self._cursors.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s):
+        if not self._cursors.wait_until(lambda: words[PUBLISHED] > sequence, timeout_s, counted=True):
             raise EndOfStream(f"channel ended after {sequence} messages")
         return words[PUBLISHED]
 

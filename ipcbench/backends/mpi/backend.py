@@ -158,7 +158,7 @@ class _Mpi(Backend):
         channel = address.channel
         with ExitStack() as undo:
             words, mpi = self._begin(channel, 0, undo)
-            cursors = WriterCursors(words.words, channel, channel_directory(channel.name))
+            cursors = WriterCursors(words.words, channel, channel_directory(channel.name), adapts=False)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()
@@ -168,7 +168,7 @@ class _Mpi(Backend):
         channel = address.channel
         with ExitStack() as undo:
             words, mpi = self._begin(channel, index + 1, undo)
-            cursors = ReaderCursors(words.words, channel, channel_directory(channel.name), index)
+            cursors = ReaderCursors(words.words, channel, channel_directory(channel.name), index, adapts=False)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()

@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ipcbench.backend import Message, Reader, Writer
+from ipcbench.backend import Message, Reader, Waits, Writer
 from ipcbench.backends.mpi.links import MpiLink
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.cursors import (
@@ -79,6 +79,8 @@ def _yield_until(cursors: WriterCursors | ReaderCursors, ready: Callable[[], boo
         for _ in range(_LOOKS_PER_CLOCK):
             os.sched_yield()
             if ready():
+                cursors.waiter.begun_count += 1
+                cursors.waiter.yielded_count += 1
                 return True
     return False
 
@@ -101,7 +103,7 @@ class MpiWriter(Writer):
         self._runs_at, self._run_slots = runs
         self._limit_bytes = cursors.channel.max_message_bytes
         self._fenced = cursors.fenced
-        self._spins = range(min(_MOST_LOOKS, cursors.first_looks))
+        self._spins = cursors.waiter.looks[:_MOST_LOOKS]
         self._more_sleep_words = cursors.sleep_words[1:]
         self._left_words = [consumed_word(index) + _LEFT for index in range(cursors.channel.readers)]
         alone = consumed_word(0)
@@ -115,6 +117,10 @@ class MpiWriter(Writer):
         self._sequence = self._room = self._window = self._runs = self._run_start = self._absent = 0
         self._length_bytes = -1
         self._regroups = False
+
+    @property
+    def waits(self) -> Waits:
+        return self._cursors.waiter.waits
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         sequence, length_bytes, data = self._sequence, len(message), message
@@ -163,6 +169,7 @@ class MpiWriter(Writer):
                 for _ in self._spins:
                     asked = slowest() + window
                     if asked > sequence:
+                        self._cursors.waiter.begun_count += 1
                         break
                 else:
                     deadline = deadline or deadline_ns(timeout_s)
@@ -241,7 +248,7 @@ class MpiReader(Reader):
         self._words = cursors.words
         self._runs_at, self._run_slots = runs
         self._fenced = cursors.fenced
-        self._spins = range(min(_MOST_LOOKS, cursors.first_looks))
+        self._spins = cursors.waiter.looks[:_MOST_LOOKS]
         self._asked_word = cursors.consumed_word
         self._entered_word = cursors.consumed_word + _ENTERED
         self._relays = link.relays and index < cursors.channel.readers - 1
@@ -262,6 +269,10 @@ class MpiReader(Reader):
         self._all_asked = 0
         self._memory = bytearray()
         self._view: memoryview | None = None
+
+    @property
+    def waits(self) -> Waits:
+        return self._cursors.waiter.waits + self._elders_waiter.waits
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
@@ -294,6 +305,7 @@ class MpiReader(Reader):
             for _ in self._spins:
                 published = words[PUBLISHED]
                 if published > sequence:
+                    self._cursors.waiter.begun_count += 1
                     break
             else:
                 published = self._wait(timeout_s)
@@ -383,12 +395,16 @@ class MpiReader(Reader):
         def ready() -> bool:
             return entered() > sequence
 
-        if not (_yield_until(self._cursors, ready, deadline) or self._elders_waiter.until(ready, deadline)):
+        if not (_yield_until(self._cursors, ready, deadline) or self._wait_for_elders(ready, deadline)):
             raise TransportTimeout(
                 f"message {sequence} of channel {self._cursors.channel.name!r} is relayed by another reader, which has "
                 "not asked for it yet"
             )
         return entered()
+
+    def _wait_for_elders(self, ready: Callable[[], bool], deadline: int | None) -> bool:
+        self._elders_waiter.begun_count += 1
+        return self._elders_waiter.until(ready, deadline)
 
     def _check_elders(self) -> None:
         """Raise PeerLost if the writer, or a reader that should relay the next message, is gone."""

@@ -84,6 +84,10 @@ def _ring(directory: Path) -> None:
     doorbell.close()
 
 
+def _way_of_waiting(channel: ChannelSpec) -> WaitStrategy:
+    return "block" if channel.wait == "auto" else channel.wait
+
+
 def _wait_ready(
     sockets: Iterable[socket.socket], event: int, deadline: int | None, strategy: WaitStrategy = "block"
 ) -> bool:
@@ -118,6 +122,10 @@ class _PipeWriter(Writer):
         self._room = self._granted = 0
         self._begun = False
         self._failure: TransportError | None = None
+
+    @property
+    def waits(self) -> WaitStrategy:
+        return _way_of_waiting(self._channel)
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) is not bytes:
@@ -300,6 +308,10 @@ class _PipeReader(Reader):
         self._ask_bytes = _CHUNK_BYTES
         self._until_receipt = self._batch = _credit(address.channel)[1]
         self._failure: TransportError | None = None
+
+    @property
+    def waits(self) -> WaitStrategy:
+        return _way_of_waiting(self._channel)
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         start = self._start + _HEAD_BYTES

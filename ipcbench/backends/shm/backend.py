@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker, shared_memory
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
+from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Waits, Writer
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import (
@@ -149,6 +149,10 @@ class _ShmWriter(Writer):
         self._fenced = self._cursors.fenced
         self._sequence = 0
 
+    @property
+    def waits(self) -> Waits:
+        return self._cursors.waiter.waits
+
     def close(self) -> None:
         if not self._cursors.closed:
             self._cursors.close()
@@ -167,8 +171,12 @@ class _ShmReader(Reader):
         self._count = len(mapping.slots)
         self._consumed_word = self._cursors.consumed_word
         self._fenced = self._cursors.fenced
-        self._spins = range(self._cursors.first_looks)
+        self._waiter = self._cursors.waiter
         self._sequence = 0
+
+    @property
+    def waits(self) -> Waits:
+        return self._cursors.waiter.waits
 
     def close(self) -> None:
         if not self._cursors.closed:
@@ -235,7 +243,9 @@ class RingReader(_ShmReader):
         payload, head, size_word = self._slots[sequence % self._count]
         wanted = sequence + 1
         if words[head] != wanted:
-            for _ in self._spins:
+            waiter = self._waiter
+            waiter.begun_count += 1
+            for _ in waiter.looks:
                 if words[head] == wanted:
                     break
             else:
@@ -247,7 +257,7 @@ class RingReader(_ShmReader):
 
     def _await(self, words: memoryview, head: int, wanted: int, timeout_s: float | None) -> None:
         self._cursors.require_open()
-        if not self._cursors.wait_until(lambda: words[head] == wanted, timeout_s):
+        if not self._cursors.wait_until(lambda: words[head] == wanted, timeout_s, counted=True):
             raise EndOfStream(f"channel ended after {wanted - 1} messages")
 
 

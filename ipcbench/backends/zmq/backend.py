@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
 from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, SocketPair, absence, credit
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
-from ipcbench.spec import ChannelSpec
+from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
 from ipcbench.util.clock import deadline_ns
@@ -61,6 +61,10 @@ class _ZmqWriter(Writer):
         self._room = self._granted = 0
         self._failure: TransportError | None = None
         self._send: Callable[..., Any] = super(zmq.Socket, pair.socket).send  # bypasses pyzmq's Python layer
+
+    @property
+    def waits(self) -> WaitStrategy:
+        return "block"  # on file descriptors, inside libzmq
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         size_bytes = message.nbytes if type(message) is memoryview else len(message)
@@ -162,6 +166,10 @@ class _ZmqReader(Reader):
         self._recv: Callable[..., Any] = super(zmq.Socket, pair.socket).recv
         self._send: Callable[..., Any] = super(zmq.Socket, pair.receipts).send
         self._copy = True
+
+    @property
+    def waits(self) -> WaitStrategy:
+        return "block"  # on file descriptors, inside libzmq
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         try:

@@ -1,0 +1,249 @@
+"""How an endpoint waits: when polling pays, when it does not, and how the waits are counted."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+import ipcbench.sync.wait
+from ipcbench.backend import Waits
+from ipcbench.errors import TransportTimeout
+from ipcbench.registry import get_backend
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.wait import Attempts, Doorbell, Waiter
+from ipcbench.util.clock import now_ns
+
+LONG_NS = 10**10
+
+
+class Peer:
+    """A condition that becomes true at a given look; a sleeper is woken at once."""
+
+    def __init__(self, path: Path) -> None:
+        Doorbell.make(path)
+        self.bell = Doorbell(path)
+        self.looks_left = 0
+
+    def __call__(self) -> bool:
+        self.looks_left -= 1
+        return self.looks_left < 0
+
+    def wake(self) -> None:
+        """Let the next look of a sleeper succeed."""
+        self.looks_left = 1
+        self.bell.ring()
+
+    def waiter(self, strategy: str = "auto", *, endpoints: int = 1, **changes: int) -> Waiter:
+        plain = {"doorbell": self.bell, "arm": self.wake, "disarm": lambda: None, "check_peers": lambda: None}
+        return Waiter(strategy, endpoints, **{**plain, **changes})
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Iterator[Peer]:
+    peer = Peer(tmp_path / "bell")
+    yield peer
+    peer.bell.close()
+
+
+def wait(waiter: Waiter, peer: Peer, looks: int) -> None:
+    """Wait for something that becomes true at that look."""
+    peer.looks_left = looks
+    waiter.begun_count += 1
+    assert waiter.until(peer, now_ns() + LONG_NS)
+
+
+AT_ONCE, NEVER = 3, 2**62
+"""Looks after which a peer on another core answers, and of one that waits for this very core."""
+
+
+def test_polling_goes_on_while_it_pays() -> None:
+    attempts = Attempts()
+    for _ in range(1000):
+        attempts.failed()
+        attempts.succeeded(8)
+        assert attempts.pays
+        assert not attempts.skips_count
+
+
+def test_polling_pauses_after_a_few_failures_and_pauses_double() -> None:
+    attempts, pauses = Attempts(), []
+    for _ in range(20):
+        while attempts.pays or not attempts.skips_count:
+            attempts.failed()
+        pauses.append(attempts.skips_count)
+        attempts.skips_count = 0  # the pause has passed
+    assert pauses[:4] == [256, 512, 1024, 2048]
+    assert pauses[-1] == max(pauses) == 16_384
+
+
+def test_a_lucky_attempt_does_not_shorten_the_pauses() -> None:
+    attempts = Attempts()
+    while attempts.pays:
+        attempts.failed()
+    attempts.skips_count = 0
+    attempts.succeeded()
+    assert attempts.pays
+    attempts.failed()
+    assert attempts.skips_count == 512
+
+
+def test_many_successes_restore_the_first_pause() -> None:
+    attempts = Attempts()
+    for _ in range(8):
+        attempts.failed()
+    attempts.succeeded(1000)
+    while attempts.pays:
+        attempts.failed()
+    assert attempts.skips_count == 256
+
+
+def test_auto_stops_to_poll_for_a_peer_that_never_answers_meanwhile(peer: Peer) -> None:
+    waiter = peer.waiter(spin_ns=20_000)
+    assert len(waiter.looks) > 0
+    for _ in range(100):
+        wait(waiter, peer, NEVER)
+    assert len(waiter.looks) == 0
+    assert waiter.waits == Waits(0, 0, 100)
+
+
+def test_auto_polls_again_when_the_peer_answers_again(peer: Peer) -> None:
+    waiter = peer.waiter(spin_ns=LONG_NS)
+    waiter._attempts.skips_count = 3
+    waiter._attempts._credit = 0
+    waiter.looks = range(0)
+    for _ in range(5):
+        wait(waiter, peer, AT_ONCE)
+    assert waiter.waits == Waits(2, 0, 3)
+    assert len(waiter.looks) > 0
+
+
+def test_what_ends_during_the_callers_own_looks_counts_as_success(peer: Peer) -> None:
+    waiter = peer.waiter(spin_ns=20_000)
+    for _ in range(50):
+        waiter.begun_count += 31  # ended before `until` was needed
+        wait(waiter, peer, NEVER)
+    assert len(waiter.looks) > 0
+    assert waiter.waits == Waits(50 * 31, 0, 50)
+
+
+def test_a_wait_during_which_the_core_was_lost_does_not_pay(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading of the clock is 50 ms after the last: somebody else had the core in between."""
+    readings = itertools.count(0, 50_000_000)
+    monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: next(readings))
+    waiter = peer.waiter(spin_ns=100_000)
+    for _ in range(4):
+        peer.looks_left = AT_ONCE
+        waiter.begun_count += 1
+        assert waiter.until(peer, None)
+    assert len(waiter.looks) == 0
+    assert waiter.waits == Waits(4, 0, 0)
+
+
+def test_without_a_core_for_each_auto_yields_and_then_sleeps(peer: Peer) -> None:
+    waiter = peer.waiter(endpoints=10_000)
+    assert len(waiter.looks) == 0
+    wait(waiter, peer, 1)
+    assert waiter.waits == Waits(0, 1, 0)
+    for _ in range(50):
+        wait(waiter, peer, NEVER)
+    assert waiter.waits == Waits(0, 1, 50)
+
+
+def test_an_attempt_ends_when_a_yield_gave_the_core_to_a_stranger(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings, yields = itertools.count(0, 3_000_000), list[int]()
+    monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: next(readings))
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
+    waiter = peer.waiter(endpoints=10_000)
+    wait(waiter, peer, NEVER)
+    assert waiter.waits == Waits(0, 0, 1)
+    assert len(yields) == 1
+
+
+def test_polling_never_pauses_where_it_should_not_adapt(peer: Peer) -> None:
+    waiter = peer.waiter(spin_ns=1000, adapts=False)
+    for _ in range(40):
+        wait(waiter, peer, NEVER)
+    assert len(waiter.looks) > 0
+
+
+def test_without_a_doorbell_polling_never_pauses(peer: Peer) -> None:
+    waiter = peer.waiter(doorbell=None, spin_ns=1000)
+    for _ in range(40):
+        wait(waiter, peer, NEVER)
+    assert len(waiter.looks) > 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "looks", "expected"),
+    [("spin", AT_ONCE, Waits(1, 0, 0)), ("yield", AT_ONCE, Waits(0, 1, 0)), ("block", NEVER, Waits(0, 0, 1))],
+)
+def test_a_fixed_strategy_never_changes(peer: Peer, strategy: str, looks: int, expected: Waits) -> None:
+    waiter = peer.waiter(strategy)
+    before, total = waiter.looks, Waits(0, 0, 0)
+    for _ in range(300):
+        wait(waiter, peer, looks)
+        total += expected
+    assert waiter.waits == total
+    assert waiter.looks == before
+
+
+def test_waits_of_a_span_are_the_difference() -> None:
+    assert Waits(5, 4, 3) - Waits(1, 1, 1) == Waits(4, 3, 2)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "spin", "yield", "block"])
+def test_a_deadline_ends_every_way_of_waiting(peer: Peer, strategy: str) -> None:
+    never: Callable[[], bool] = lambda: False  # noqa: E731
+    waiter = peer.waiter(strategy, arm=lambda: None)
+    assert not waiter.until(never, now_ns() + 1_000_000)
+
+
+@pytest.mark.parametrize("delivery", ["every_message", "latest_value"])
+@pytest.mark.parametrize(("strategy", "way"), [("block", "slept"), ("spin", "spun"), ("yield", "yielded")])
+@pytest.mark.parametrize("backend_name", ["shm", "lmdb"])
+def test_each_wait_of_an_endpoint_is_counted_once(backend_name: str, strategy: str, way: str, delivery: str) -> None:
+    backend = get_backend(backend_name)()
+    channel = ChannelSpec(f"ipcb-waits-{os.getpid()}", max_message_bytes=8, wait=strategy, delivery=delivery)
+    address = backend.create(channel)
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            writer.write(b"there")
+            reader.read()  # no wait
+            for _ in range(3):
+                with pytest.raises(TransportTimeout):
+                    reader.read(0.001)
+            assert getattr(reader.waits, f"{way}_count") == sum(astuple(reader.waits)) == 3
+            assert writer.waits == Waits(0, 0, 0)
+    finally:
+        backend.destroy(address)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "block", "spin", "yield"])
+def test_a_full_channel_makes_the_writer_wait(strategy: str) -> None:
+    backend = get_backend("shm")()
+    address = backend.create(ChannelSpec(f"ipcb-full-{os.getpid()}", max_message_bytes=8, depth=2, wait=strategy))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0):
+            writer.write(b"1")
+            writer.write(b"2")
+            with pytest.raises(TransportTimeout):
+                writer.write(b"3", 0.001)
+            assert sum(astuple(writer.waits)) == 1
+    finally:
+        backend.destroy(address)
+
+
+@pytest.mark.parametrize(("strategy", "way"), [("auto", "block"), ("block", "block"), ("spin", "spin")])
+def test_an_endpoint_with_one_way_of_waiting_names_it(strategy: str, way: str) -> None:
+    backend = get_backend("pipe")()
+    address = backend.create(ChannelSpec(f"ipcb-way-{os.getpid()}", wait=strategy))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            assert writer.waits == reader.waits == way
+    finally:
+        backend.destroy(address)
