@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -140,6 +141,8 @@ class _Run:
     stall_s: float
     started_s: float = field(default_factory=time.monotonic)
     done: int = 0
+    rounds_s: list[float] = field(default_factory=list)
+    """How long each round took."""
     groups: dict[tuple[str, bool], Group] = field(default_factory=dict)
     """By backend, and whether it is the A/A control's group."""
     measured: list[TrialResult] = field(default_factory=list)
@@ -155,7 +158,9 @@ class _Run:
         try:
             with RunDir() as run_dir, self._switchboard(run_dir) as switchboard:
                 while not (complete := self._is_complete(rounds_done)) and self._within_budget(rounds_done):
+                    begun_s = time.monotonic()
                     self._round(rounds_done, run_dir, switchboard)
+                    self.rounds_s.append(time.monotonic() - begun_s)
                     rounds_done += 1
                 status = "complete" if complete else "out of budget"
         finally:
@@ -182,9 +187,14 @@ class _Run:
         return widest_ratio(self.measured) <= self.sweep.precision_ratio
 
     def _within_budget(self, rounds_done: int) -> bool:
-        """Return whether another round would probably end within the budget; the first one always begins."""
-        elapsed_s = time.monotonic() - self.started_s
-        return rounds_done == 0 or elapsed_s * (rounds_done + 1) / rounds_done <= self.sweep.budget_s
+        """Return whether another round would probably end within the budget; the first one always begins.
+
+        It will probably take as long as those before it that had as many trials.
+        """
+        if not self.rounds_s:
+            return True
+        alike = self.rounds_s[rounds_done % TAIL_EVERY :: TAIL_EVERY] or self.rounds_s
+        return time.monotonic() - self.started_s + fmean(alike) <= self.sweep.budget_s
 
     def _batches(self, round_index: int) -> list[list[_Cell]]:
         """Return the round's trials in the order that the seed gives, without those that the store already holds.

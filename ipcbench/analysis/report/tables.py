@@ -33,6 +33,8 @@ from ipcbench.util.units import format_significant
 _TOO_FEW = "n/a"
 _RESOLVED_RATIO = 2.0
 """A p99 whose interval spans more than this is not shown as one figure."""
+_KNOWN_RATIO = 10.0
+"""Of a p99 whose interval spans more than this, only the lower end is shown."""
 BEST_MARK = "*"
 SHARED_MARK = "="
 _MATRIX_TITLES: Mapping[Metric, str] = {
@@ -95,8 +97,8 @@ class _Figure:
 
 _LEGEND = {
     "one-way": "one-way: receipt − intended send time of paced messages, over all readers and rounds; decoding is not "
-    "in it. p99 is n/a with fewer than 1,000 samples; an interval instead of a figure is its 95 % interval, where that "
-    "spans more than a factor of two.",
+    "in it. p99 is n/a with fewer than 1,000 samples; where its 95 % interval spans more than a factor of two, the "
+    "interval is shown; above a factor of ten, only its lower end (≥).",
     "ratio": "× best: how many times as slow as the best, round by round, which may differ a little from the quotient "
     "of the medians. All intervals of the column hold together at 95 %. A cell shares rank 1 (1=) exactly if its "
     "interval comes to within 1 % of 1, or if there are fewer than three rounds; later ranks are decided in the same "
@@ -128,6 +130,8 @@ def _p50(interval: Interval | None) -> str:
 def _p99(p50: Interval | None, p99: Interval | None) -> str:
     if p50 is not None and p99 is None:
         return _TOO_FEW
+    if p99 is not None and p99.high > _KNOWN_RATIO * p99.low:
+        return f"≥ {format_significant(p99.low / 1e3, 2)}"
     if p99 is not None and p99.high > _RESOLVED_RATIO * p99.low:
         return f"{format_significant(p99.low / 1e3, 2)}–{format_significant(p99.high / 1e3, 2)}"
     return _p50(p99)
