@@ -26,17 +26,21 @@ _LOOKS, _NO_LOOKS = range(500), range(0)
 _POLLS_PER_CLOCK = 32
 _AUTO_YIELDS = 30
 
-_MOST_CREDIT = 32
-_FAILURE = 8
-"""Polling in vain costs about as much as sleeping and being woken this many times. So `auto` polls as long as at least
-this many waits end while it polls for each one that does not, and forgives a few failures after many successes."""
+_CREDIT_NS, _MOST_CREDIT_NS = 10_000_000, 20_000_000
+"""For how long `auto` polls in vain before it pauses, to begin with and at most. Two endpoints that sleep and wake on
+one core stay there, even beside an idle core; the scheduler moves one of them only when it sees both busy for some
+ms."""
+
+_GAIN_NS = 500
+"""What a wait that ends while polling adds to the credit. It gains more, some µs that one side takes to sleep and be
+woken; but where one wait in a hundred polls in vain, p99 is longer than with sleeping at once."""
 
 _MAX_LOST_NS = 500_000
 """An attempt to poll that took longer than polling and this lost the core to another process, and did not pay."""
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 256, 16_384
-"""Waits without polling after polling has failed, at first and at most. Polling in vain takes as long as 3 to 5 sleeps,
-so attempts take at most 2 % of the time, and soon less than 0.1 %."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 65_536, 524_288
+"""Waits without polling after the credit is used up, at first and at most. If a wait takes 20 µs, that is a second and
+more; waits that poll in vain are then 0.4 % of all at first, for each side, and soon 0.05 %."""
 
 _NEVER = 2**62
 
@@ -103,38 +107,34 @@ class Attempts:
     """Whether an endpoint should poll before it sleeps, judged from how its last waits ended.
 
     Polling pays if the peer runs on another core meanwhile. It does not if the peer waits for this very core, or comes
-    late anyway: then most polls are in vain, and the endpoint pauses polling. It tries again after pauses that double.
+    late anyway. Each success adds what it gains to a credit, and polling in vain takes the time that it took from it.
+    When the credit is used up, the endpoint pauses polling, and tries again after pauses that double.
 
     Attributes:
         skips_count: how many waits should sleep at once before the next attempt to poll; 0 while polling pays. The
             caller subtracts one for each.
     """
 
-    __slots__ = ("_credit", "_pause", "skips_count")
+    __slots__ = ("_credit_ns", "_pause", "skips_count")
 
     def __init__(self, skips_count: int = 0) -> None:
-        self._credit = _MOST_CREDIT
-        self._pause = _FIRST_PAUSE
+        self._credit_ns = _CREDIT_NS
+        self._pause = 0
         self.skips_count = skips_count
-
-    @property
-    def pays(self) -> bool:
-        """Return whether polling has paid lately; False before the attempt that ends a pause."""
-        return self._credit > 0
 
     def succeeded(self, count: int = 1) -> None:
         """Record that `count` waits ended while the endpoint polled."""
         if count > 0:
-            self._credit = min(_MOST_CREDIT, max(0, self._credit) + count)
-            if self._credit == _MOST_CREDIT:
-                self._pause = _FIRST_PAUSE
+            self._credit_ns = min(_MOST_CREDIT_NS, self._credit_ns + count * _GAIN_NS)
+            if self._credit_ns == _MOST_CREDIT_NS:  # and not after a few lucky waits
+                self._pause = 0
 
-    def failed(self) -> None:
-        """Record that a wait polled in vain."""
-        self._credit -= _FAILURE
-        if self._credit <= 0:
-            self.skips_count = self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+    def failed(self, took_ns: int) -> None:
+        """Record that a wait polled in vain for `took_ns`, or lost its core for that long."""
+        self._credit_ns -= took_ns
+        if self._credit_ns <= 0:
+            self._pause = self.skips_count = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+            self._credit_ns = _CREDIT_NS
 
 
 class Waiter:
@@ -225,16 +225,17 @@ class Waiter:
     def _attempt(self, ready: Callable[[], bool], deadline: int | None) -> bool:
         """Poll for a short time; return whether `ready()` became true, and judge whether that paid."""
         attempts, start = self._attempts, now_ns()
-        if attempts.pays:  # else nobody has looked early
+        if self.looks:  # else nobody has looked early
             attempts.succeeded(self.begun_count - self._judged_count - 1)
         ended = self._poll_briefly(ready, deadline, start)
-        if ended and now_ns() - start <= self._longest_ns:
+        took_ns = now_ns() - start
+        if ended and took_ns <= self._longest_ns:
             attempts.succeeded()
         elif self._adapts:
-            attempts.failed()
+            attempts.failed(took_ns)
         self._judged_count = self.begun_count
         if self._spin_ns:
-            self.looks = _LOOKS if attempts.pays else _NO_LOOKS
+            self.looks = _NO_LOOKS if attempts.skips_count else _LOOKS
         return ended
 
     def _poll_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> bool:

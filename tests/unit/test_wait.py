@@ -61,60 +61,79 @@ AT_ONCE, NEVER = 3, 2**62
 """Looks after which a peer on another core answers, and of one that waits for this very core."""
 
 
-def test_polling_goes_on_while_it_pays() -> None:
+VAIN_NS = 40_000
+LONG = 2**19
+"""Longest pause, in waits."""
+
+
+def pauses(count: int, attempts: Attempts | None = None) -> list[int]:
+    """Return the pauses of an endpoint that polls in vain only, each after as many attempts as it takes."""
+    attempts, found = attempts or Attempts(), []
+    for _ in range(count):
+        while not attempts.skips_count:
+            attempts.failed(VAIN_NS)
+        found.append(attempts.skips_count)
+        attempts.skips_count = 0  # the pause has passed
+    return found
+
+
+def test_polling_goes_on_while_hardly_any_of_it_is_in_vain() -> None:
     attempts = Attempts()
     for _ in range(1000):
-        attempts.failed()
-        attempts.succeeded(8)
-        assert attempts.pays
+        attempts.failed(VAIN_NS)
+        attempts.succeeded(100)
         assert not attempts.skips_count
 
 
-def test_polling_pauses_after_a_few_failures_and_pauses_double() -> None:
-    attempts, pauses = Attempts(), []
-    for _ in range(20):
-        while attempts.pays or not attempts.skips_count:
-            attempts.failed()
-        pauses.append(attempts.skips_count)
-        attempts.skips_count = 0  # the pause has passed
-    assert pauses[:4] == [256, 512, 1024, 2048]
-    assert pauses[-1] == max(pauses) == 16_384
-
-
-def test_a_lucky_attempt_does_not_shorten_the_pauses() -> None:
+def test_one_wait_in_twenty_in_vain_is_too_many() -> None:
     attempts = Attempts()
-    while attempts.pays:
-        attempts.failed()
-    attempts.skips_count = 0
-    attempts.succeeded()
-    assert attempts.pays
-    attempts.failed()
-    assert attempts.skips_count == 512
+    for _ in range(1000):
+        attempts.failed(VAIN_NS)
+        attempts.succeeded(20)
+    assert attempts.skips_count
 
 
-def test_many_successes_restore_the_first_pause() -> None:
+def test_polling_pauses_after_ten_ms_in_vain_and_pauses_double() -> None:
+    attempts, count = Attempts(), 0
+    while not attempts.skips_count:
+        attempts.failed(VAIN_NS)
+        count += 1
+    assert count * VAIN_NS == 10_000_000
+    assert pauses(8) == [2**16, 2**17, 2**18, LONG, LONG, LONG, LONG, LONG]
+
+
+def test_a_lost_core_costs_the_time_that_it_was_lost_for() -> None:
     attempts = Attempts()
-    for _ in range(8):
-        attempts.failed()
+    attempts.failed(9_000_000)
+    assert not attempts.skips_count
+    attempts.failed(1_000_000)
+    assert attempts.skips_count
+
+
+def test_a_few_lucky_attempts_do_not_shorten_the_pauses_and_many_do() -> None:
+    attempts = Attempts()
+    assert pauses(3, attempts)[-1] == 2**18
     attempts.succeeded(1000)
-    while attempts.pays:
-        attempts.failed()
-    assert attempts.skips_count == 256
+    assert pauses(1, attempts) == [LONG]
+    attempts.succeeded(100_000)
+    assert pauses(1, attempts) == [2**16]
 
 
 def test_auto_stops_to_poll_for_a_peer_that_never_answers_meanwhile(peer: Peer) -> None:
     waiter = peer.waiter(spin_ns=20_000)
     assert len(waiter.looks) > 0
+    while waiter.looks:
+        wait(waiter, peer, NEVER)
+    tried_count = waiter.waits.slept_count
     for _ in range(100):
         wait(waiter, peer, NEVER)
-    assert len(waiter.looks) == 0
-    assert waiter.waits == Waits(0, 0, 100)
+    assert not waiter.looks
+    assert waiter.waits == Waits(0, 0, tried_count + 100)
 
 
 def test_auto_polls_again_when_the_peer_answers_again(peer: Peer) -> None:
     waiter = peer.waiter(spin_ns=LONG_NS)
     waiter._attempts.skips_count = 3
-    waiter._attempts._credit = 0
     waiter.looks = range(0)
     for _ in range(5):
         wait(waiter, peer, AT_ONCE)
@@ -136,12 +155,11 @@ def test_a_wait_during_which_the_core_was_lost_does_not_pay(peer: Peer, monkeypa
     readings = itertools.count(0, 50_000_000)
     monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: next(readings))
     waiter = peer.waiter(spin_ns=100_000)
-    for _ in range(4):
-        peer.looks_left = AT_ONCE
-        waiter.begun_count += 1
-        assert waiter.until(peer, None)
-    assert len(waiter.looks) == 0
-    assert waiter.waits == Waits(4, 0, 0)
+    peer.looks_left = AT_ONCE
+    waiter.begun_count += 1
+    assert waiter.until(peer, None)
+    assert not waiter.looks
+    assert waiter.waits == Waits(1, 0, 0)
 
 
 def test_without_a_core_for_each_auto_yields_and_then_sleeps(peer: Peer) -> None:

@@ -1,9 +1,9 @@
 """Backends slower than another one by a known share: `ipcbench.testing.faults.slowed:shm_10` is shm, 10 % slower.
 
 Each message of the measured window is held back until the time that it took, counted from its intended send time or,
-if that is later, from the end of the read before, has been multiplied by 1.5 · (1 + share). One-way latencies, round
-trips and the time per message of a saturated reader grow by that share. `shm_0` and `shm_0_again` are both shm in the
-same wrapper: whatever differs between them is noise.
+if that is later, from the end of the read before, has been multiplied by 1.5 · (1 + share). While saturated, the writer
+holds back, too, since the slower side sets the pace. One-way latencies, round trips and the time per saturated message
+grow by that share. `shm_0` and `shm_0_again` are both shm in the same wrapper: whatever differs between them is noise.
 
 The factor of 1.5 is common to all, because waiting has effects of its own: a core that stays busy for a few µs longer
 sleeps less deeply, so the next message wakes it sooner. Without it, a slow-down of 5 % slowed nothing down.
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 
-from ipcbench.backend import Backend
+from ipcbench.backend import Backend, Message
 from ipcbench.registry import get_backend
-from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper
+from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper, WriterWrapper
 from ipcbench.util.clock import now_ns
-from ipcbench.workload.message import Phase, unpack_stamp
+from ipcbench.workload.message import STAMP_EVERY, Phase, unpack_stamp, unpack_word
 
 _NAME = re.compile(r"(?P<backend>[a-z0-9_]+?)_(?P<percent>\d+)(?P<again>_again)?")
 
@@ -59,13 +59,29 @@ def slowed(backend: str, percent: int) -> type[Backend]:
                     continue
             return view
 
+    class SlowedWriter(WriterWrapper):
+        """Holds back after each message of a saturated window."""
+
+        _until_ns = 0
+
+        def write(self, message: Message, timeout_s: float | None = None) -> None:
+            start = now_ns()
+            self.inner.write(message, timeout_s)
+            if unpack_word(message, 8 * STAMP_EVERY)[0] and unpack_stamp(message)[3] == Phase.MEASURE:
+                now = now_ns()
+                took_ns = now - (self._until_ns if start - self._until_ns < _MOST_NS else start)
+                self._until_ns = now + min(_MOST_NS, int((_BALLAST * (1.0 + share) - 1.0) * took_ns))
+                while now_ns() < self._until_ns:
+                    continue
+
     inner_class = get_backend(backend)
 
     class Slowed(BackendWrapper):
-        """Opens slowed readers."""
+        """Opens slowed endpoints."""
 
         inner = inner_class
         reader_class = SlowedReader
+        writer_class = SlowedWriter
         name = slowed_name(backend, percent)
         summary = f"{backend}, {percent} % slower"
         capabilities = inner_class.capabilities
