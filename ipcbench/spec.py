@@ -113,8 +113,9 @@ PINGPONG_WINDOW_RATIO = 0.6
 AUTO_PACED_MESSAGES = 150
 TAIL_MESSAGES = 400
 """Of a window in one piece for the tail: enough that a stall of 50 ms fits into it with what came before."""
-TAIL_EVERY = 2
-"""Where paced trials take turns, every second round has such windows, too; the first round has."""
+MIN_TAIL_MESSAGES = 100
+"""There is no such window if it would have fewer messages, since p99 needs 1,000."""
+_TAIL_ROUNDS, _TAIL_EVERY = 3, 2
 _AUTO_PACED_MAX_S = 0.4
 
 TURN_S = 0.015
@@ -122,6 +123,13 @@ TURN_S = 0.015
 _MAX_TURNS_WINDOW_S = 60.0
 _MAX_TURNS_PAYLOAD_BYTES = 2**25
 """Limit of turns: the channels of all backends that take turns are open at the same time."""
+
+
+def round_has_tails(round_index: int) -> bool:
+    """Return whether a round has windows in one piece beside those in turns: each of the first three, then every second
+    one.
+    """
+    return round_index < _TAIL_ROUNDS or round_index % _TAIL_EVERY == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +254,7 @@ class SweepSpec:
     """Whether one cell is measured a second time in every round, by separate processes, as an A/A control that no table
     shows: a clear difference of the two means that small differences in this run are doubtful."""
     tail: bool = True
-    """Whether paced cells that take turns are measured once more in every second round, in one piece, for p99."""
+    """Whether paced cells that take turns are measured once more in some rounds, in one piece, for p99."""
     seed: int = 1
     """Seed of the order of cells in each round."""
     warmup_s: float = 0.03
@@ -354,9 +362,12 @@ class SweepSpec:
 
     def tail_trial(self, paced: TrialSpec) -> TrialSpec | None:
         """Return the trial for the tail that goes with a paced one in its round; None if there is none to make."""
-        if not self.tail or paced.mode != "paced" or paced.turns == 1 or paced.twin or paced.round_index % TAIL_EVERY:
+        in_turns = paced.mode == "paced" and paced.turns > 1 and not paced.twin
+        if not (self.tail and in_turns and round_has_tails(paced.round_index)):
             return None
         window_s = max(paced.window_s, min(TAIL_MESSAGES / paced.rate_per_s, _AUTO_PACED_MAX_S))
+        if paced.rate_per_s * window_s < MIN_TAIL_MESSAGES:
+            return None
         return replace(paced, window_s=window_s, turns=1, tail=True)
 
     def _turns(self, payload_bytes: int, rate_per_s: float, window_s: float) -> int:

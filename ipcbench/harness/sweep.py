@@ -38,7 +38,7 @@ from ipcbench.processes.neighbours import busy_neighbours
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.store import RunWriter, load_run, new_run_id
-from ipcbench.spec import TAIL_EVERY, SweepSpec, TrialSpec
+from ipcbench.spec import SweepSpec, TrialSpec, round_has_tails
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.util.units import format_duration_ns, format_significant
 
@@ -142,7 +142,11 @@ class _Run:
     started_s: float = field(default_factory=time.monotonic)
     done: int = 0
     rounds_s: list[float] = field(default_factory=list)
-    """How long each round took."""
+    """How long each round took …"""
+    tails_s: list[float] = field(default_factory=list)
+    """… and its windows in one piece."""
+    counts: dict[bool, int] = field(default_factory=dict)
+    """How many trials a round with windows in one piece has, and one without."""
     groups: dict[tuple[str, bool], Group] = field(default_factory=dict)
     """By backend, and whether it is the A/A control's group."""
     measured: list[TrialResult] = field(default_factory=list)
@@ -158,9 +162,11 @@ class _Run:
         try:
             with RunDir() as run_dir, self._switchboard(run_dir) as switchboard:
                 while not (complete := self._is_complete(rounds_done)) and self._within_budget(rounds_done):
-                    begun_s = time.monotonic()
+                    begun_s, begun_count = time.monotonic(), len(self.measured)
                     self._round(rounds_done, run_dir, switchboard)
                     self.rounds_s.append(time.monotonic() - begun_s)
+                    tails = (trial for trial in self.measured[begun_count:] if trial.spec.tail)
+                    self.tails_s.append(sum(trial.duration_s for trial in tails))
                     rounds_done += 1
                 status = "complete" if complete else "out of budget"
         finally:
@@ -189,12 +195,13 @@ class _Run:
     def _within_budget(self, rounds_done: int) -> bool:
         """Return whether another round would probably end within the budget; the first one always begins.
 
-        It will probably take as long as those before it that had as many trials.
+        It will probably take as long as those before it, but for windows in one piece, which not all rounds have.
         """
         if not self.rounds_s:
             return True
-        alike = self.rounds_s[rounds_done % TAIL_EVERY :: TAIL_EVERY] or self.rounds_s
-        return time.monotonic() - self.started_s + fmean(alike) <= self.sweep.budget_s
+        tails_s = max(self.tails_s) if round_has_tails(rounds_done) else 0.0
+        plain_s = fmean(whole - tails for whole, tails in zip(self.rounds_s, self.tails_s, strict=True))
+        return time.monotonic() - self.started_s + plain_s + tails_s <= self.sweep.budget_s
 
     def _batches(self, round_index: int) -> list[list[_Cell]]:
         """Return the round's trials in the order that the seed gives, without those that the store already holds.
@@ -230,6 +237,13 @@ class _Run:
                 tail = self.sweep.tail_trial(trial)
                 planned += [(trial, payload)] if tail is None else [(trial, payload), (tail, payload)]
         return planned
+
+    def _count(self, round_index: int) -> int:
+        """Return how many trials a round has."""
+        has_tails = round_has_tails(round_index)
+        if has_tails not in self.counts:
+            self.counts[has_tails] = len(self._planned(round_index))
+        return self.counts[has_tails]
 
     def _control_places(self) -> list[tuple[str, PreparedPayload, bool, int]]:
         """Return what is measured a second time in each round: the first spawned backend with the middle payload."""
@@ -302,11 +316,10 @@ class _Run:
 
     def _tell(self, round_index: int, label: str, estimate: str, warning: str) -> None:
         rounds = max(self.sweep.rounds, round_index + 1)
-        counts = [len(self._planned(index)) for index in range(TAIL_EVERY)]
         self.tell(
             Progress(
                 done=self.done,
-                total=sum(counts[index % TAIL_EVERY] for index in range(rounds)),
+                total=sum(self._count(index) for index in range(rounds)),
                 round_index=round_index,
                 rounds=rounds,
                 label=label,

@@ -19,9 +19,9 @@ from tests.harness.small_runs import measure, raw, single, sound, tiny
 def test_every_cell_is_measured_once_a_round_and_every_reader_validates_every_message(tmp_path):
     sweep = tiny(backends=("shm", "pipe"), sizes=(0, 10), modes=("paced", "saturate"), rounds=2, readers=3)
     run, told = measure(sweep, tmp_path)
-    assert [trial.status for trial in run.trials] == ["ok"] * 20, "four of them for the tail, in the first round"
+    assert [trial.status for trial in run.trials] == ["ok"] * 24, "eight of them for the tail"
     cells = [(trial.spec.round_index, *trial.spec.cell) for trial in run.trials]
-    assert len(set(cells)) == 20
+    assert len(set(cells)) == 24
     for trial in run.trials:
         sent = trial.writer.messages_count
         assert len(trial.readers) == 3
@@ -30,7 +30,7 @@ def test_every_cell_is_measured_once_a_round_and_every_reader_validates_every_me
             assert reader.integrity.received_count == reader.integrity.expected_count
             assert reader.messages_count == sent
             assert reader.integrity.hashed_count >= reader.warmup_count
-    assert (told[-1].done, told[-1].total) == (20, 20)
+    assert (told[-1].done, told[-1].total) == (24, 24)
 
 
 def test_each_round_has_its_own_order_which_the_seed_repeats(tmp_path):

@@ -74,6 +74,7 @@ ALL_KEYS = {
     "budget": ("2min", 120, 120.0),
     "precision": ("2%", 0.02, 0.02),
     "control": ("no", "no", False),
+    "tail": ("no", "no", False),
     "seed": ("7", 7, 7),
     "depth": ("8", 8, 8),
     "wait": ("block", "block", "block"),

@@ -59,12 +59,16 @@ def test_a_saturated_turn_is_long_against_filling_the_channel(message_s: float, 
     assert turns_for(trial, message_s) == turns
 
 
-def test_a_trial_for_the_tail_goes_with_a_paced_one_in_turns_in_every_second_round() -> None:
+def test_a_trial_for_the_tail_goes_with_a_paced_one_in_turns() -> None:
+    """In each of the first three rounds, and then in every second one."""
     sweep = SweepSpec(payload="bytes", codec="raw", sizes=(64,))
-    tails = [sweep.tail_trial(sweep.trial("shm", 64, 64, "paced", index)) for index in range(4)]
-    assert [tail is not None for tail in tails] == [True, False, True, False]
+    tails = [sweep.tail_trial(sweep.trial("shm", 64, 64, "paced", index)) for index in range(8)]
+    assert [tail is not None for tail in tails] == [True, True, True, False, True, False, True, False]
     assert (tails[0].turns, tails[0].window_s, tails[0].tail) == (1, 0.4, True)
     assert Plan.make(tails[0], 1e5, 1.0).decode_count == 0
+    large = sweep.trial("shm", 577_129, 577_129, "paced", 0)
+    assert sweep.tail_trial(large) is None, "69 messages say nothing of p99"
+    assert replace(sweep, window_s=1.0).tail_trial(replace(large, window_s=1.0)).window_s == 1.0
     whole = replace(sweep, rate_per_s=500.0).trial("shm", 64, 64, "paced", 0)
     assert replace(sweep, tail=False).tail_trial(sweep.trial("shm", 64, 64, "paced", 0)) is None
     for other in (whole, sweep.trial("shm", 64, 64, "paced", 0, twin=True), sweep.trial("shm", 64, 64, "pingpong", 0)):
