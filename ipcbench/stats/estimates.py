@@ -56,10 +56,13 @@ class Estimate:
     rounds: Mapping[str, FloatArray] = field(default_factory=dict)
     """Round → log of the figure in each of its turns, shape (turns,); of the whole round if there were no turns.
     Estimates with rounds in common are compared round by round."""
+    least: float = 0.0
+    """A bound of the figure that is known otherwise; its interval does not reach below."""
 
     def interval(self) -> Interval:
         """Return the 95 % interval."""
-        return _interval(self.value, self.deviations, self.log_variance, self.degrees)
+        interval = _interval(self.value, self.deviations, self.log_variance, self.degrees)
+        return replace(interval, low=max(interval.low, min(self.least, self.value)))
 
 
 def quantile(values: npt.ArrayLike, probability: float) -> float | None:

@@ -118,7 +118,7 @@ def of_text(text: str) -> Figures:
 def _heads(first: str, second: str) -> list[str]:
     """Return the heads of a grid's figures, each of an upper and a lower part."""
     upper = re.findall(r"one-way|× best|×|trip|read\b|decode|k msg/s /reader|MB/s|% of|CPU µs", first)
-    lower = re.findall(r"p\d+ µs|\[95 %\]|floor|/reader|copy|writer|reader", second)
+    lower = re.findall(r"p\d+ µs|waits|\[95 %\]|floor|/reader|copy|writer|reader", second)
     return [" ".join(pair) for pair in zip(upper, lower, strict=True)]
 
 
@@ -127,7 +127,7 @@ def _add_rows(found: Figures, size_bytes: int, heads: list[str], lines: Iterable
         row = re.fullmatch(r" *\d+=? +(\S+) +(.*)", line)
         if row is None:
             return
-        words = re.findall(r"\S+ \[[^]]*\]|\S+", row[2])[: len(heads)]
+        words = re.findall(r"\S+ \[[^]]*\]|≥ \S+|\S+", row[2])[: len(heads)]
         cells = dict(zip(heads, words, strict=True))
         found.setdefault((size_bytes, row[1]), {}).update(_of_shown(cells))
 
@@ -136,11 +136,11 @@ def _of_shown(cells: Mapping[str, str]) -> dict[str, float]:
     """Return the figures of a row of texts; of `1.12 [0.955–1.33]` the bounds too."""
     found = {}
     for head, text in cells.items():
-        name, factor = COLUMNS[head]
-        if text in {"n/a", "–", ""}:
+        if text in {"n/a", "–", ""} or head.endswith("waits"):
             continue
+        name, factor = COLUMNS[head]
         figures = [factor * _number(one) for one in re.findall(r"[\d,.]+", text)]
-        if "[" in text or len(figures) == 1:  # otherwise an interval stands alone
+        if "[" in text or (len(figures) == 1 and "≥" not in text):  # otherwise an interval stands alone, or its low end
             found[name] = figures.pop(0)
         found |= {bound(name, which): one for which, one in zip(BOUNDS, figures, strict=False)}
     return found

@@ -88,7 +88,7 @@ def test_the_walk_covers_cells_and_quantities(made: Outputs) -> None:
     truth = outputs.of_library(made.summary)
     assert len(truth) == 24
     assert set().union(*truth.values()) == EVERYTHING
-    assert all(len(cell) > 0.8 * len(EVERYTHING) for cell in truth.values())
+    assert all(len(cell) > 0.7 * len(EVERYTHING) for cell in truth.values()), "of large messages, no p99"
 
 
 def test_the_librarys_figures_are_those_of_the_stored_trials(made: Outputs) -> None:
@@ -97,13 +97,17 @@ def test_the_librarys_figures_are_those_of_the_stored_trials(made: Outputs) -> N
     assert made.run.trials
     for (size, backend), cell in truth.items():
         own = [one for one in made.run.trials if (one.spec.payload_bytes, one.spec.backend) == (size, backend)]
-        paced = [made.run.samples(one.trial_id) for one in own if one.spec.mode == "paced"]
-        rounds = [np.concatenate([one[f"reader-{index}.latency_ns"] for index in range(3)]) for one in paced]
-        latencies = np.concatenate(rounds)
-        shares = np.concatenate([np.full(len(one), 1 / len(one) / len(rounds)) for one in rounds])
-        order = np.argsort(latencies, kind="stable")
-        reached = np.cumsum(shares[order]) - shares[order] / 2
-        for name, probability in (("latency_p50_us", 0.5), ("latency_p99_us", 0.99)):
+        for name, probability, tail in (("latency_p50_us", 0.5, False), ("latency_p99_us", 0.99, True)):
+            paced = [one for one in own if one.spec.mode == "paced" and one.spec.tail == tail]
+            columns = [made.run.samples(one.trial_id) for one in paced]
+            rounds = [np.concatenate([one[f"reader-{index}.latency_ns"] for index in range(3)]) for one in columns]
+            if sum(map(len, rounds)) < 1000:
+                assert (name in cell, tail, size > 500_000) == (False, True, True)
+                continue
+            latencies = np.concatenate(rounds)
+            shares = np.concatenate([np.full(len(one), 1 / len(one) / len(rounds)) for one in rounds])
+            order = np.argsort(latencies, kind="stable")
+            reached = np.cumsum(shares[order]) - shares[order] / 2
             quantile_ns = np.interp(probability, reached, latencies[order])
             assert cell[name] == pytest.approx(quantile_ns / 1e3, rel=1e-9)
         rates = [one.throughput_per_s for one in own if one.spec.mode == "saturate"]
@@ -128,7 +132,8 @@ def test_text_and_markdown_show_the_librarys_numbers(made: Outputs) -> None:
         check(figures, truth, shown - TAILS, SHOWN)
         for key, cell in truth.items():
             for name in TAILS & set(cell):  # where its interval is wide, that stands in its place, with two digits
-                names = with_bounds(name) - {name} if name not in figures[key] else {name}
+                names = {name} if name in figures[key] else with_bounds(name) & set(figures[key])
+                assert names, (key, name)
                 precision = SHOWN if name in names else 0.05
                 assert all(math.isclose(figures[key][one], cell[one], rel_tol=precision) for one in names), (key, names)
         assert any(outputs.bound("ratio_to_best", "low") in cell for cell in figures.values())
@@ -186,5 +191,5 @@ def test_exports_hold_the_librarys_numbers(made: Outputs) -> None:
         if metric == "message-time":
             values = [value for run in one["runs"] for value in run["values"]]
             size = int(payload.rpartition("-")[2].removesuffix("B"))
-            times[size, backend] = {"throughput_messages_per_s": 1 / float(np.median(values))}
+            times[size, backend] = {"throughput_messages_per_s": float(np.median(1.0 / np.array(values)))}
     check(times, truth, {"throughput_messages_per_s"}, EXACT)

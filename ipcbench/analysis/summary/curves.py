@@ -115,6 +115,7 @@ def mixed(low: Estimate, high: Estimate, share: float) -> Estimate:
             # the two sizes may have had different numbers of turns
             for count in [min(len(low.rounds[name]), len(high.rounds[name]))]
         },
+        least=low.least ** weights[0] * high.least ** weights[1],
     )
 
 

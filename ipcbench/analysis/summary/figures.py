@@ -99,9 +99,10 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
     if p50 is not None:
         p50 = replace(p50, rounds=dict(_log_figures(run, rounds)))
     whole, unreadable_tails = _rounds(run, [trial for trial in trials if trial.spec.tail], _latency_columns)
-    p99 = _quantile(whole or [part for part in rounds if part[0].spec.turns == 1], 0.99, "latency")
+    p99 = _tail(whole or [part for part in rounds if part[0].spec.turns == 1], p50, "latency")
     trips, unreadable_trips = _rounds(run, pingpong, _round_trip_columns)
-    trip_p50, trip_p99 = (_quantile(trips, share, "round trip") for share in (0.5, 0.99))
+    trip_p50 = _quantile(trips, 0.5, "round trip")
+    trip_p99 = _tail(trips, trip_p50, "round trip")
     if trip_p50 is not None:
         trip_p50 = replace(trip_p50, rounds=dict(_log_figures(run, trips)))
     rates = {round_name(run.info.run_id, trial): trial.throughput_per_s for trial in saturate if trial.throughput_per_s}
@@ -158,6 +159,12 @@ def _quantile(rounds: Sequence[tuple[TrialResult, RoundSamples]], probability: f
         return None
     samples, generator = [part for _, part in rounds], _cell_generator(rounds[0][0], purpose)
     return quantile_estimates(samples, (probability,), generator)[0]
+
+
+def _tail(rounds: Sequence[tuple[TrialResult, RoundSamples]], p50: Estimate | None, purpose: str) -> Estimate | None:
+    """Return the p99, which is at least the median."""
+    p99 = _quantile(rounds, 0.99, purpose)
+    return p99 if p99 is None or p50 is None else replace(p99, least=p50.interval().low)
 
 
 def _latency_columns(trial: TrialResult) -> list[tuple[str, str]]:

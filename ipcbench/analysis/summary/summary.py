@@ -230,9 +230,9 @@ def _with_figures(summary: CellSummary, figures: CellFigures) -> CellSummary:
         summary,
         figures=figures,
         latency_p50_ns=_interval(figures.latency_p50),
-        latency_p99_ns=_tail(figures.latency_p99, figures.latency_p50),
+        latency_p99_ns=_interval(figures.latency_p99),
         round_trip_p50_ns=_interval(figures.round_trip_p50),
-        round_trip_p99_ns=_tail(figures.round_trip_p99, figures.round_trip_p50),
+        round_trip_p99_ns=_interval(figures.round_trip_p99),
         throughput_per_s=rate,
         throughput_interval_per_s=_interval(figures.throughput),
         throughput_bytes_per_s=rate * summary.setting.payload_bytes if rate is not None else None,
@@ -250,14 +250,6 @@ def _with_figures(summary: CellSummary, figures: CellFigures) -> CellSummary:
 
 def _interval(estimate: Estimate | None) -> Interval | None:
     return None if estimate is None else estimate.interval()
-
-
-def _tail(p99: Estimate | None, p50: Estimate | None) -> Interval | None:
-    """Return the interval of a p99, which does not reach below that of the median."""
-    if p99 is None or p50 is None:
-        return _interval(p99)
-    interval = p99.interval()
-    return replace(interval, low=max(interval.low, min(p50.interval().low, interval.estimate)))
 
 
 def _with_floor(summary: CellSummary, floor: Floor) -> CellSummary:

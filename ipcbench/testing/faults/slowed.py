@@ -39,49 +39,56 @@ def slowdown_percent(name: str) -> int:
     return int(match["percent"])
 
 
+class _Slowed:
+    """What slowed endpoints have in common."""
+
+    factor = 1.0
+    """How many times as long a message should take."""
+    _until_ns = 0
+    """When the last hold ended."""
+
+    def _hold(self, took_ns: int) -> None:
+        """Wait until what has taken so long has taken `factor` times as long."""
+        now = now_ns()
+        self._until_ns = now + min(_MOST_NS, int((self.factor - 1.0) * took_ns))
+        while now_ns() < self._until_ns:
+            continue
+
+
+class _SlowedReader(_Slowed, ReaderWrapper):
+    """Holds each message of the window back."""
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        view = self.inner.read(timeout_s)
+        now = now_ns()
+        _, intended, _, flags = unpack_stamp(view)
+        if flags == Phase.MEASURE:
+            self._hold(now - max(intended, self._until_ns))
+        return view
+
+
+class _SlowedWriter(_Slowed, WriterWrapper):
+    """Holds back after each message of a saturated window."""
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        start = now_ns()
+        self.inner.write(message, timeout_s)
+        if unpack_word(message, 8 * STAMP_EVERY)[0] and unpack_stamp(message)[3] == Phase.MEASURE:
+            begun = self._until_ns if start - self._until_ns < _MOST_NS else start
+            self._hold(now_ns() - begun)
+
+
 def slowed(backend: str, percent: int) -> type[Backend]:
-    """Return that backend with its one-way latency raised by `percent`."""
-    share = percent / 100
-
-    class SlowedReader(ReaderWrapper):
-        """Holds each message of the window back."""
-
-        _until_ns = 0
-
-        def read(self, timeout_s: float | None = None) -> memoryview:
-            view = self.inner.read(timeout_s)
-            now = now_ns()
-            _, intended, _, flags = unpack_stamp(view)
-            if flags == Phase.MEASURE:
-                took_ns = now - max(intended, self._until_ns)
-                self._until_ns = now + min(_MOST_NS, int((_BALLAST * (1.0 + share) - 1.0) * took_ns))
-                while now_ns() < self._until_ns:
-                    continue
-            return view
-
-    class SlowedWriter(WriterWrapper):
-        """Holds back after each message of a saturated window."""
-
-        _until_ns = 0
-
-        def write(self, message: Message, timeout_s: float | None = None) -> None:
-            start = now_ns()
-            self.inner.write(message, timeout_s)
-            if unpack_word(message, 8 * STAMP_EVERY)[0] and unpack_stamp(message)[3] == Phase.MEASURE:
-                now = now_ns()
-                took_ns = now - (self._until_ns if start - self._until_ns < _MOST_NS else start)
-                self._until_ns = now + min(_MOST_NS, int((_BALLAST * (1.0 + share) - 1.0) * took_ns))
-                while now_ns() < self._until_ns:
-                    continue
-
+    """Return that backend, slower by `percent`."""
     inner_class = get_backend(backend)
+    slower = {"factor": _BALLAST * (1.0 + percent / 100)}
 
     class Slowed(BackendWrapper):
         """Opens slowed endpoints."""
 
         inner = inner_class
-        reader_class = SlowedReader
-        writer_class = SlowedWriter
+        reader_class = type("SlowedReader", (_SlowedReader,), slower)
+        writer_class = type("SlowedWriter", (_SlowedWriter,), slower)
         name = slowed_name(backend, percent)
         summary = f"{backend}, {percent} % slower"
         capabilities = inner_class.capabilities
