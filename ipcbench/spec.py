@@ -116,7 +116,10 @@ TAIL_MESSAGES = 400
 MIN_TAIL_MESSAGES = 100
 """There is no such window if it would have fewer messages, since p99 needs 1,000."""
 _TAIL_ROUNDS, _TAIL_EVERY = 3, 2
-_AUTO_PACED_MAX_S = 0.4
+_AUTO_TURN_MESSAGES = 25
+_AUTO_TURNS_S, _AUTO_PACED_S = 0.15, 0.4
+"""A paced window is longer than asked to see `AUTO_PACED_MESSAGES`, but not longer than the second of these; in turns,
+not longer than the first, unless that is fewer messages than `_AUTO_TURN_MESSAGES`."""
 
 TURN_S = 0.015
 """Approximate length of a turn, after which the next backend is measured."""
@@ -335,7 +338,9 @@ class SweepSpec:
         rate, window_s = 0.0, self.window_s
         if mode == "paced":
             rate = self.rate_per_s or min(AUTO_RATE_PER_S, AUTO_RATE_BYTES_PER_S / max(1, payload_bytes))
-            window_s = max(window_s, min(AUTO_PACED_MESSAGES / rate, _AUTO_PACED_MAX_S))
+            in_turns = self.rate_per_s is None and self.delivery == "every_message"
+            least = _AUTO_TURN_MESSAGES if in_turns else AUTO_PACED_MESSAGES
+            window_s = max(window_s, min(AUTO_PACED_MESSAGES / rate, _AUTO_TURNS_S), min(least / rate, _AUTO_PACED_S))
         elif mode == "pingpong":
             window_s *= PINGPONG_WINDOW_RATIO
         return TrialSpec(
@@ -365,7 +370,7 @@ class SweepSpec:
         in_turns = paced.mode == "paced" and paced.turns > 1 and not paced.twin
         if not (self.tail and in_turns and round_has_tails(paced.round_index)):
             return None
-        window_s = max(paced.window_s, min(TAIL_MESSAGES / paced.rate_per_s, _AUTO_PACED_MAX_S))
+        window_s = max(paced.window_s, min(TAIL_MESSAGES / paced.rate_per_s, _AUTO_PACED_S))
         if paced.rate_per_s * window_s < MIN_TAIL_MESSAGES:
             return None
         return replace(paced, window_s=window_s, turns=1, tail=True)
