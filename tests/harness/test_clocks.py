@@ -91,7 +91,7 @@ def test_the_offset_of_a_clock_is_corrected_or_latency_is_refused(
     offset_clock(worker, offset_ns)
     run = sound(raw(64, 2**22, backends=("pipe",), readers=1, modes=("paced", "pingpong")), tmp_path)
     results = shown(run, raw_columns, worker, offset_ns)
-    assert len(results) == 6
+    assert len(results) == 5, "of a large message there is no window for the tail"
     for result in results:
         conditions = result.trial.conditions
         assert conditions.clock_error_ns > 0
