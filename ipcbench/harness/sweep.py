@@ -238,6 +238,13 @@ class _Run:
                 planned += [(trial, payload)] if tail is None else [(trial, payload), (tail, payload)]
         return planned
 
+    def _foreseen_rounds(self) -> int:
+        """Return how many rounds there will probably be, from what those before took; as many as asked for at first."""
+        if not self.rounds_s:
+            return self.sweep.rounds
+        left_s = self.sweep.budget_s - sum(self.rounds_s)
+        return min(self.sweep.rounds, len(self.rounds_s) + max(0, int(left_s / fmean(self.rounds_s))))
+
     def _count(self, round_index: int) -> int:
         """Return how many trials a round has."""
         has_tails = round_has_tails(round_index)
@@ -315,7 +322,7 @@ class _Run:
         return group
 
     def _tell(self, round_index: int, label: str, estimate: str, warning: str) -> None:
-        rounds = max(self.sweep.rounds, round_index + 1)
+        rounds = max(self._foreseen_rounds(), round_index + 1)
         self.tell(
             Progress(
                 done=self.done,

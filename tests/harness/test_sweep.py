@@ -216,3 +216,9 @@ def test_a_round_trip_of_many_readers_ends_with_the_last_reply(tmp_path):
 def test_round_trips_need_every_message():
     with pytest.raises(ConfigError, match="pingpong"):
         tiny(modes=("pingpong",), delivery="latest_value")
+
+
+def test_progress_foresees_the_rounds_that_fit_into_the_budget(tmp_path):
+    run, told = measure(tiny(rounds=200, budget_s=2.0), tmp_path)
+    assert (told[0].rounds, run.info.status) == (200, "out of budget")
+    assert run.info.rounds_done <= told[-1].rounds < 200
