@@ -4,8 +4,9 @@
     python benchmarks/verdicts/recorded_rounds.py judge FILE… [--draws 400]
 
 `record` measures a backend twice under two names (A/A), and slowed by 10, 20 and 100 %, at five sizes, and keeps the
-figures of every turn of every round, compressed. `judge` draws rounds from them, without putting any back, and judges
-each draw as `ipcbench analyze` judges a run of two backends: the twin, or a slowed one, against the first.
+figures of every turn of every round, compressed. `judge` takes rounds from them and judges these as `ipcbench analyze`
+judges a run of two backends: the twin, or a slowed one, against the first. It takes consecutive rounds, each once, as
+runs one after the other; and it draws rounds, without putting any back, for finer rates.
 `recorded_shm.json.gz` and `recorded_zmq.json.gz` are such recordings.
 """
 
@@ -17,6 +18,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from ipcbench.analysis.summary.cells import time_of
 from ipcbench.analysis.summary.figures import cell_figures
 from ipcbench.harness.sweep import run_sweep
 from ipcbench.machine.describe import describe_machine
-from ipcbench.results.store import load_run
+from ipcbench.results.store import Run, load_run
 from ipcbench.selftest import METRICS, sweep_for
 from ipcbench.stats.decisions import prior_of, rank_groups
 from ipcbench.stats.estimates import Estimate
@@ -40,32 +42,33 @@ _DIGITS = 4
 
 
 def record(path: Path, backend: str, rounds: int) -> None:
-    """Measure, and store the logarithms of the times of each turn: metric → size → backend → rounds."""
+    """Measure, and store `log_times`."""
     sweep = replace(sweep_for(backend, 1, rounds, _SLOWDOWNS_PERCENT), sizes=_SIZES_BYTES, budget_s=24 * 3600.0)
-    logs: dict[str, dict[str, dict[str, list[list[float]]]]] = {}
     with tempfile.TemporaryDirectory(prefix="ipcb-verdicts-") as folder:
-        run = load_run(run_sweep(sweep, Path(folder)))
-        for name in sweep.backends:
-            for size in sweep.sizes:
-                trials = [
-                    each
-                    for each in run.trials
-                    if (each.spec.backend, each.spec.size, each.status) == (name, size, "ok")
-                ]
-                figures = cell_figures(run, trials)
-                for metric in METRICS:
-                    time = time_of(figures, metric)
-                    if time is not None:
-                        by_round = {int(key.rpartition(" ")[2]): turns for key, turns in time.rounds.items()}
-                        turns = [
-                            np.round(by_round.get(number, np.zeros(0)), _DIGITS).tolist() for number in range(rounds)
-                        ]
-                        logs.setdefault(metric, {}).setdefault(str(size), {})[name] = turns
+        logs = log_times(load_run(run_sweep(sweep, Path(folder))), rounds)
     machine = {
         key: value for key, value in describe_machine().items() if key in {"cpu_model", "usable_cores", "kernel"}
     }
     document = {"backend": backend, "rounds": rounds, "machine": machine, "names": sweep.backends, "logs": logs}
     path.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
+
+
+def log_times(run: Run, rounds: int) -> dict[str, dict[str, dict[str, list[list[float]]]]]:
+    """Return the logarithms of the times of each turn: metric → size → backend → rounds."""
+    logs: dict[str, dict[str, dict[str, list[list[float]]]]] = {}
+    for name in run.info.sweep["backends"]:
+        for size in run.info.sweep["sizes"]:
+            trials = [
+                each for each in run.trials if (each.spec.backend, each.spec.size, each.status) == (name, size, "ok")
+            ]
+            figures = cell_figures(run, trials)
+            for metric in METRICS:
+                time = time_of(figures, metric)
+                if time is not None:
+                    by_round = {int(key.rpartition(" ")[2]): turns for key, turns in time.rounds.items()}
+                    turns = [np.round(by_round.get(number, np.zeros(0)), _DIGITS).tolist() for number in range(rounds)]
+                    logs.setdefault(metric, {}).setdefault(str(size), {})[name] = turns
+    return logs
 
 
 def estimate(rounds: list[list[float]], chosen: list[int]) -> Estimate:
@@ -75,14 +78,21 @@ def estimate(rounds: list[list[float]], chosen: list[int]) -> Estimate:
     return Estimate(value, np.zeros(2), 0.0, max(1.0, len(turns) - 1.0), len(turns), turns)
 
 
+def choices(recorded: int, count: int, draws: int) -> Iterator[list[int]]:
+    """Yield `draws` choices of so many rounds of those recorded; without draws, consecutive ones, each once."""
+    if draws:
+        source = np.random.default_rng(count)
+        yield from (source.choice(recorded, count, replace=False).tolist() for _ in range(draws))
+    else:
+        yield from (list(range(first, first + count)) for first in range(0, recorded - count + 1, count))
+
+
 def judge(document: dict[str, Any], draws: int) -> Counter[tuple[str, int, str, str]]:
-    """Return how many verdicts there were, by metric, rounds, slow-down and verdict."""
+    """Return how many verdicts there were, by metric, rounds, slow-down and verdict; for `draws` see `choices`."""
     base, *others = document["names"]
     counts: Counter[tuple[str, int, str, str]] = Counter()
     for rounds_count in (count for count in _ROUNDS_JUDGED if count <= document["rounds"]):
-        source = np.random.default_rng(rounds_count)
-        for _ in range(draws):
-            chosen = source.choice(document["rounds"], rounds_count, replace=False).tolist()
+        for chosen in choices(document["rounds"], rounds_count, draws):
             for metric, by_size in document["logs"].items():
                 for other in others:
                     sizes = [[estimate(cells[name], chosen) for name in (base, other)] for cells in by_size.values()]
@@ -95,12 +105,10 @@ def judge(document: dict[str, Any], draws: int) -> Counter[tuple[str, int, str, 
 
 
 def print_table(document: dict[str, Any], draws: int) -> None:
-    """Print the shares of equal cells called different, and of slower ones found."""
-    counts = judge(document, draws)
-    machine = document["machine"]
-    print(
-        f"{document['backend']}, {document['rounds']} rounds recorded on {machine['cpu_model']}, {draws} draws each\n"
-    )
+    """Print how often equal cells were called different, and slower ones found."""
+    counts, machine = judge(document, draws), document["machine"]
+    how = f"{draws} draws each" if draws else "in runs of consecutive rounds"
+    print(f"\n{document['backend']}, {document['rounds']} rounds recorded on {machine['cpu_model']}, {how}\n")
     print("| metric | slow-down |", " | ".join(f"{count} rounds" for count in _ROUNDS_JUDGED), "|")
     print(f"|---|---|{'---:|' * len(_ROUNDS_JUDGED)}")
     for metric in METRICS:
@@ -110,14 +118,9 @@ def print_table(document: dict[str, Any], draws: int) -> None:
                 found = {
                     word: counts[metric, rounds_count, f"{percent} %", word] for word in ("same", "slower", "faster")
                 }
+                hits = found["slower"] + (0 if percent else found["faster"])
                 total = sum(found.values())
-                wrong = found["slower"] + found["faster"]
-                if not total:
-                    row.append("–")
-                elif percent:
-                    row.append(f"{100 * found['slower'] / total:.1f}")
-                else:
-                    row.append(f"{100 * wrong / total:.1f}")
+                row.append(f"{100 * hits / total:.1f} %" if draws and total else f"{hits} of {total}")
             print(
                 f"| {metric} | {f'{percent} %, found' if percent else 'none, called different'} | {' | '.join(row)} |"
             )
@@ -139,7 +142,9 @@ def main() -> int:
         record(options.file, options.backend, options.rounds)
     else:
         for path in options.files:
-            print_table(json.loads(gzip.decompress(path.read_bytes())), options.draws)
+            document = json.loads(gzip.decompress(path.read_bytes()))
+            print_table(document, 0)
+            print_table(document, options.draws)
     return 0
 
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from ipcbench.errors import IpcbenchError
+from ipcbench.errors import IpcbenchError, StoreError
 from ipcbench.harness.digest import failed_trial
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
@@ -32,12 +32,13 @@ from ipcbench.harness.prepare import PreparedPayload, prepare_payload
 from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.harness.variants import Field, settle
 from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
+from ipcbench.machine.identity import differences, machine_differences
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
 from ipcbench.processes.neighbours import busy_neighbours
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
-from ipcbench.results.store import RunWriter, load_run, new_run_id
+from ipcbench.results.store import Run, RunWriter, load_run, new_run_id
 from ipcbench.spec import SweepSpec, TrialSpec, round_has_tails
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.util.units import format_duration_ns, format_significant
@@ -98,12 +99,13 @@ def run_sweep(
 
     Raises:
         UnknownBackend, BackendUnavailable, ConfigError: before anything is measured.
-        StoreError: the folder cannot be written, or is not a run that can be continued.
+        StoreError: the folder cannot be written, or is not a run that can be continued: it may have been measured on
+            another machine, or with other versions.
         KeyboardInterrupt: passed on once all results are stored and all processes have ended.
     """
     finished: tuple[TrialResult, ...] = ()
-    if resume is not None:
-        stored = load_run(resume)
+    stored = None if resume is None else load_run(resume)
+    if stored is not None:
         sweep, finished = SweepSpec.from_dict(stored.info.sweep), stored.trials + stored.controls
     cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # raises now if a core is not there
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
@@ -122,10 +124,23 @@ def run_sweep(
         floor=measure_floor(payload.payload_bytes for payload in payloads),
         variant_versions=settled.versions,
     )
+    if stored is not None:
+        _require_unchanged(stored, info)
     writer = RunWriter.resume(resume) if resume else RunWriter.create(results_dir or results_root / run_id, info)
     with writer:
         _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
     return writer.path
+
+
+def _require_unchanged(stored: Run, now: RunInfo) -> None:
+    """Refuse to mix the trials of two machines, or of two versions, in one run."""
+    before = stored.info
+    found = list(machine_differences(before.machine, now.machine) + differences(before.versions, now.versions))
+    for name in dict.fromkeys((*before.variant_versions, *now.variant_versions)):
+        sides = (info.variant_versions.get(name, {}) for info in (before, now))
+        found += (f"{name}: {text}" for text in differences(*sides))
+    if found:
+        raise StoreError(f"{stored.path}: begun under other conditions, begin a new run instead ({'; '.join(found)})")
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
+from ipcbench.errors import BackendUnavailable, ConfigError, StoreError, UnknownBackend
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.loops import HASH_EVERY, RUN
 from ipcbench.harness.sweep import run_sweep
@@ -143,6 +143,28 @@ def test_a_resumed_run_measures_only_what_is_missing(tmp_path):
     assert len(told) == 1
     assert sorted(trial.spec.size for trial in run.trials) == [10, 20, 30]
     assert len({trial.trial_id for trial in run.trials}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"machine": {"cpu_model": "another"}}, "cpu_model: another / "),
+        ({"versions": {"msgpack": "0.1"}}, "msgpack: 0.1 / "),
+        ({"variant_versions": {"base": {"python": "3.0"}}}, "base: python: 3.0 / unknown"),
+    ],
+    ids=["machine", "version", "variant"],
+)
+def test_a_run_is_not_continued_under_other_conditions(tmp_path, change, difference):
+    path = run_sweep(tiny(), tmp_path)
+    info = json.loads((path / "run.json").read_text())
+    for name, values in change.items():
+        info[name].update(values)
+    (path / "run.json").write_text(json.dumps(info))
+    before = (path / "trials.jsonl").read_bytes()
+    with pytest.raises(StoreError, match=f"begun under other conditions, begin a new run instead .{difference}"):
+        run_sweep(tiny(), tmp_path, resume=path)
+    assert (path / "trials.jsonl").read_bytes() == before
+    assert json.loads((path / "run.json").read_text()) == info
 
 
 def test_a_skipped_backend_is_stored_with_its_reason_and_nothing_else_is_left_out(tmp_path):

@@ -15,9 +15,10 @@ import pytest
 
 from ipcbench.analysis.compare.compare import Change, Comparison, compare_runs
 from ipcbench.analysis.compare.render import as_json, as_markdown, as_text
-from ipcbench.analysis.compare.rules import gate_result, holm, judge, machine_differences
+from ipcbench.analysis.compare.rules import gate_result, holm, judge
 from ipcbench.analysis.compare.run_cells import METRICS, ComparedMetric
 from ipcbench.errors import ConfigError
+from ipcbench.machine.identity import machine_differences
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.stats.decisions import p_value

@@ -13,15 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ipcbench.analysis.compare.rules import (
-    GateResult,
-    Verdict,
-    differences,
-    gate_result,
-    holm,
-    judge,
-    machine_differences,
-)
+from ipcbench.analysis.compare.rules import GateResult, Verdict, gate_result, holm, judge
 from ipcbench.analysis.compare.run_cells import (
     MAIN_METRICS,
     METRICS,
@@ -35,6 +27,7 @@ from ipcbench.analysis.compare.run_cells import (
 from ipcbench.analysis.summary.figures import inverted
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.errors import ConfigError
+from ipcbench.machine.identity import differences, machine_differences
 from ipcbench.results.model import placement_differs
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK, recorded_names, require_choice, require_range
