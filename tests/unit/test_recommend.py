@@ -293,6 +293,17 @@ def test_nobody_can_do_it(tmp_path: Path) -> None:
         require_candidates(Question(SIZE, needs=("cross-host",)), OFFERS)
 
 
+def test_a_run_of_variants_is_not_asked(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("a@base", SIZE): Cell(), ("a@head", SIZE): Cell()}, payload="bytes", codec="raw")
+    run = replace(run, info=replace(run.info, variant_versions={"base": {}, "head": {}}))
+    reply = recommend(run, OF_SIZE, offers=OFFERS)
+    assert reply.backend is None
+    assert reply.why_not == "the run compares variants; a choice needs one measured without --variant"
+    assert {exclusion.reason for exclusion in reply.excluded} == set()
+    assert "--backends a,b " in reply.next_command
+    assert "@" not in reply.next_command
+
+
 def test_all_that_can_do_it_failed(tmp_path: Path) -> None:
     reply = answer(tmp_path, {name: Cell(factors=(0.0,)) for name in "ab"})
     assert (reply.backend, reply.sureness) == (None, "none")

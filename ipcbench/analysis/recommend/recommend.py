@@ -27,6 +27,7 @@ from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import interval_words, joined, neighbours_words, plural
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
+from ipcbench.spec import VARIANT_MARK
 from ipcbench.stats.decisions import rank_groups, rank_level, table_prior, verdict
 from ipcbench.stats.estimates import Interval, ratio
 from ipcbench.stats.prior import VariancePrior
@@ -106,6 +107,10 @@ def recommend(
     """
     known = registered_offers() if offers is None else offers
     case = _make_case(run, question, known, summary or summarise(run))
+    if run.info.variant_versions:
+        return _refusal(
+            case, "no candidate", "the run compares variants; a choice needs one measured without --variant"
+        )
     if not case.able:
         return _refusal(case, "no candidate", _unable_words(question, known.values()))
     between = measured_around(case.family, question.payload_bytes)
@@ -140,7 +145,7 @@ def require_candidates(question: Question, offers: Mapping[str, Offer] | None = 
 
 
 def _make_case(run: Run, question: Question, offers: Mapping[str, Offer], summary: Summary) -> _Case:
-    measured = [cell.backend for cell in cells_of(summary.settings)]
+    measured = [cell.backend.partition(VARIANT_MARK)[0] for cell in cells_of(summary.settings)]
     reasons = {
         name: "; ".join(_refusals(question, offers[name])) if name in offers else _NOT_REGISTERED
         for name in dict.fromkeys([*measured, *offers])
