@@ -21,7 +21,7 @@ from ipcbench.errors import EndpointClosed, PeerLost, TransportError, TransportT
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.sync.locks import EndpointLock, is_held, reader_role, reader_roles
-from ipcbench.sync.wait import Doorbell, Waiter, spin_ns_for
+from ipcbench.sync.wait import Doorbell, Waiter, yield_ns_for
 from ipcbench.util.clock import deadline_ns
 
 MAX_READERS = 64
@@ -110,7 +110,7 @@ class Cursors(ABC):
             arm=arm,
             disarm=disarm,
             check_peers=self.check_peers,
-            spin_ns=spin_ns_for(self.channel.max_message_bytes),
+            yield_ns=yield_ns_for(self.channel.max_message_bytes),
             adapts=self._adapts,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 from collections.abc import Callable
@@ -16,15 +17,18 @@ from ipcbench.util.clock import now_ns
 SLICE_NS = 100_000_000
 """Longest single sleep on a doorbell: the delay until a lost peer is noticed, and the most that a lost ring costs."""
 
-SPIN_NS = 40_000
-"""How long `auto` polls without yielding, when there is a core for every endpoint and messages are small."""
+YIELD_NS = 40_000
+"""How long `auto` yields in vain before it sleeps, when messages are small."""
 
 _COPY_BYTES_PER_NS = 16
-_MAX_SPIN_NS = 1_000_000
+_MAX_YIELD_NS = 1_000_000
 
-_LOOKS, _NO_LOOKS = range(500), range(0)
+_LOOKS, _NO_LOOKS = range(250), range(0)
+"""About 10 µs. Two endpoints that poll for longer without yielding, on one core, would each keep the other waiting."""
+_LEAST_YIELDS = 30
+"""Before `auto` sleeps; on a core that several share, a yield takes as long as the others run."""
+
 _POLLS_PER_CLOCK = 32
-_AUTO_YIELDS = 30
 
 _CREDIT_NS, _MOST_CREDIT_NS = 10_000_000, 20_000_000
 """For how long `auto` polls in vain before it pauses, to begin with and at most. Two endpoints that sleep and wake on
@@ -90,12 +94,12 @@ class Doorbell:
             self._fd = -1
 
 
-def spin_ns_for(message_bytes: int) -> int:
-    """Return how long `auto` should poll for messages of up to that size: `SPIN_NS` plus the time of one copy.
+def yield_ns_for(message_bytes: int) -> int:
+    """Return how long `auto` should yield for messages of up to that size: `YIELD_NS` plus the time of one copy.
 
     While one side copies a large message, the other has to wait; putting it to sleep and waking it costs both more.
     """
-    return min(SPIN_NS + message_bytes // _COPY_BYTES_PER_NS, _MAX_SPIN_NS)
+    return min(YIELD_NS + message_bytes // _COPY_BYTES_PER_NS, _MAX_YIELD_NS)
 
 
 def has_core_each(count: int) -> bool:
@@ -142,13 +146,14 @@ class Waiter:
 
     Args:
         strategy: `spin` never gives up the core; `yield` yields after every look; `block` sleeps at once; `auto` spins
-            for `spin_ns` if there is a core for each of `endpoints`, else yields a few times, then sleeps; it sleeps at
-            once while polling has not paid lately, see `Attempts`.
+            for about 10 µs if there is a core for each of `endpoints`, then yields for `yield_ns`, then sleeps; it
+            sleeps at once while polling has not paid lately, see `Attempts`.
         endpoints: how many endpoints of the channel may be busy at the same time.
         doorbell: what to sleep on; without one, `block` and `auto` sleep for short, growing times.
         arm: called before sleeping: records in shared memory that this endpoint sleeps, with a barrier after it.
         disarm: undoes `arm`.
-        spin_ns: how long `auto` spins.
+        yield_ns: how long `auto` yields; without a core for each endpoint not longer than `YIELD_NS`, since one that
+            yields still competes with one that copies.
         adapts: whether `auto` stops to poll if that does not pay. It never does without a doorbell, since a nap takes
             longer than polling.
         check_peers: called before every sleep and about every `SLICE_NS` while polling; raises if waiting is pointless.
@@ -168,9 +173,10 @@ class Waiter:
         "_doorbell",
         "_judged_count",
         "_longest_ns",
+        "_looks_early",
         "_slept_count",
-        "_spin_ns",
         "_strategy",
+        "_yield_ns",
         "begun_count",
         "looks",
         "yielded_count",
@@ -185,7 +191,7 @@ class Waiter:
         arm: Callable[[], None],
         disarm: Callable[[], None],
         check_peers: Callable[[], None],
-        spin_ns: int = SPIN_NS,
+        yield_ns: int = YIELD_NS,
         adapts: bool = True,
     ) -> None:
         self._strategy = strategy
@@ -193,11 +199,12 @@ class Waiter:
         self._arm = arm
         self._disarm = disarm
         self._check_peers = check_peers
-        self._spin_ns = spin_ns if strategy == "auto" and has_core_each(endpoints) else 0
+        self._yield_ns = yield_ns if has_core_each(endpoints) else min(yield_ns, YIELD_NS)
+        self._looks_early = strategy == "spin" or (strategy == "auto" and has_core_each(endpoints))
         self._adapts = adapts and doorbell is not None
-        self._longest_ns = spin_ns + _MAX_LOST_NS
+        self._longest_ns = yield_ns + _MAX_LOST_NS
         self._attempts = Attempts(skips_count=_NEVER if strategy == "block" else 0)
-        self.looks = _LOOKS if self._spin_ns or strategy == "spin" else _NO_LOOKS
+        self.looks = _LOOKS if self._looks_early else _NO_LOOKS
         self.begun_count = self._judged_count = self.yielded_count = self._slept_count = 0
 
     @property
@@ -223,35 +230,36 @@ class Waiter:
         return self._sleep(ready, deadline)
 
     def _attempt(self, ready: Callable[[], bool], deadline: int | None) -> bool:
-        """Poll for a short time; return whether `ready()` became true, and judge whether that paid."""
+        """Yield for a short time; return whether `ready()` became true, and judge whether that paid."""
         attempts, start = self._attempts, now_ns()
         if self.looks:  # else nobody has looked early
             attempts.succeeded(self.begun_count - self._judged_count - 1)
-        ended = self._poll_briefly(ready, deadline, start)
+        ended = self._yield_briefly(ready, deadline, start)
         took_ns = now_ns() - start
         if ended and took_ns <= self._longest_ns:
             attempts.succeeded()
         elif self._adapts:
             attempts.failed(took_ns)
         self._judged_count = self.begun_count
-        if self._spin_ns:
+        if self._looks_early:
             self.looks = _NO_LOOKS if attempts.skips_count else _LOOKS
         return ended
 
-    def _poll_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> bool:
-        """Spin, or yield a few times where there are too few cores; return whether `ready()` became true."""
-        if self._spin_ns:
-            if self._poll(ready, deadline, start + self._spin_ns, yielding=False):
-                return True
-            if self._adapts:
-                return False
-        for _ in range(_AUTO_YIELDS):
+    def _yield_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> bool:
+        """Let others run between looks, for `yield_ns` and a few yields at least; return whether `ready()` became true.
+
+        A peer that shares this core runs meanwhile; where nobody does, a yield costs a fraction of a µs.
+        """
+        enough_ns = start + self._yield_ns
+        longest_ns = start + self._longest_ns if deadline is None else min(deadline, start + self._longest_ns)
+        for count in itertools.count(1):
             os.sched_yield()
             if ready():
                 self.yielded_count += 1
                 return True
-            if self._adapts and now_ns() - start > self._longest_ns:
-                break  # a stranger had the core, and would get it at the next yield too
+            now = now_ns()
+            if now > longest_ns or (now > enough_ns and count >= _LEAST_YIELDS):
+                break
         return False
 
     def _poll(self, ready: Callable[[], bool], deadline: int | None, stop: int | None, *, yielding: bool) -> bool:

@@ -120,7 +120,7 @@ def test_a_few_lucky_attempts_do_not_shorten_the_pauses_and_many_do() -> None:
 
 
 def test_auto_stops_to_poll_for_a_peer_that_never_answers_meanwhile(peer: Peer) -> None:
-    waiter = peer.waiter(spin_ns=20_000)
+    waiter = peer.waiter(yield_ns=20_000)
     assert len(waiter.looks) > 0
     while waiter.looks:
         wait(waiter, peer, NEVER)
@@ -132,17 +132,17 @@ def test_auto_stops_to_poll_for_a_peer_that_never_answers_meanwhile(peer: Peer) 
 
 
 def test_auto_polls_again_when_the_peer_answers_again(peer: Peer) -> None:
-    waiter = peer.waiter(spin_ns=LONG_NS)
+    waiter = peer.waiter(yield_ns=LONG_NS)
     waiter._attempts.skips_count = 3
     waiter.looks = range(0)
     for _ in range(5):
         wait(waiter, peer, AT_ONCE)
-    assert waiter.waits == Waits(2, 0, 3)
+    assert waiter.waits == Waits(0, 2, 3)
     assert len(waiter.looks) > 0
 
 
 def test_what_ends_during_the_callers_own_looks_counts_as_success(peer: Peer) -> None:
-    waiter = peer.waiter(spin_ns=20_000)
+    waiter = peer.waiter(yield_ns=20_000)
     for _ in range(50):
         waiter.begun_count += 31  # ended before `until` was needed
         wait(waiter, peer, NEVER)
@@ -154,12 +154,28 @@ def test_a_wait_during_which_the_core_was_lost_does_not_pay(peer: Peer, monkeypa
     """Each reading of the clock is 50 ms after the last: somebody else had the core in between."""
     readings = itertools.count(0, 50_000_000)
     monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: next(readings))
-    waiter = peer.waiter(spin_ns=100_000)
-    peer.looks_left = AT_ONCE
+    waiter = peer.waiter(yield_ns=100_000)
+    peer.looks_left = 1
     waiter.begun_count += 1
     assert waiter.until(peer, None)
     assert not waiter.looks
-    assert waiter.waits == Waits(1, 0, 0)
+    assert waiter.waits == Waits(0, 1, 0)
+
+
+def test_a_peer_on_the_same_core_runs_while_auto_waits_for_it(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_yield", lambda: setattr(peer, "looks_left", 0))
+    waiter = peer.waiter(yield_ns=20_000)
+    for _ in range(1000):
+        wait(waiter, peer, NEVER)
+    assert waiter.waits == Waits(0, 1000, 0)
+
+
+def test_auto_yields_a_few_times_however_long_each_yield_takes(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings, yields = itertools.count(0, 10_000), list[int]()
+    monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: next(readings))
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
+    wait(peer.waiter(yield_ns=20_000), peer, NEVER)
+    assert len(yields) == 30
 
 
 def test_without_a_core_for_each_auto_yields_and_then_sleeps(peer: Peer) -> None:
@@ -183,14 +199,14 @@ def test_an_attempt_ends_when_a_yield_gave_the_core_to_a_stranger(peer: Peer, mo
 
 
 def test_polling_never_pauses_where_it_should_not_adapt(peer: Peer) -> None:
-    waiter = peer.waiter(spin_ns=1000, adapts=False)
+    waiter = peer.waiter(yield_ns=1000, adapts=False)
     for _ in range(40):
         wait(waiter, peer, NEVER)
     assert len(waiter.looks) > 0
 
 
 def test_without_a_doorbell_polling_never_pauses(peer: Peer) -> None:
-    waiter = peer.waiter(doorbell=None, spin_ns=1000)
+    waiter = peer.waiter(doorbell=None, yield_ns=1000)
     for _ in range(40):
         wait(waiter, peer, NEVER)
     assert len(waiter.looks) > 0

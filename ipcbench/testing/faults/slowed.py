@@ -1,9 +1,10 @@
 """Backends slower than another one by a known share: `ipcbench.testing.faults.slowed:shm_10` is shm, 10 % slower.
 
 Each message of the measured window is held back until the time that it took, counted from its intended send time or,
-if that is later, from the end of the read before, has been multiplied by 1.5 · (1 + share). While saturated, the writer
-holds back, too, since the slower side sets the pace. One-way latencies, round trips and the time per saturated message
-grow by that share. `shm_0` and `shm_0_again` are both shm in the same wrapper: whatever differs between them is noise.
+if that is later, from the end of the hold before, has been multiplied by 1.5 · (1 + share). While saturated, the writer
+holds back, too, since the slower side sets the pace. A round trip is held back where it ends, and not half-way: the
+second hold would multiply the first. One-way latencies, round trips and the time per saturated message grow by that
+share. `shm_0` and `shm_0_again` are both shm in the same wrapper: whatever differs between them is noise.
 
 The factor of 1.5 is common to all, because waiting has effects of its own: a core that stays busy for a few µs longer
 sleeps less deeply, so the next message wakes it sooner. Without it, a slow-down of 5 % slowed nothing down.
@@ -12,6 +13,7 @@ sleeps less deeply, so the next message wakes it sooner. Without it, a slow-down
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from ipcbench.backend import Backend, Message
 from ipcbench.registry import get_backend
@@ -22,7 +24,7 @@ from ipcbench.workload.message import STAMP_EVERY, Phase, unpack_stamp, unpack_w
 _NAME = re.compile(r"(?P<backend>[a-z0-9_]+?)_(?P<percent>\d+)(?P<again>_again)?")
 
 _BALLAST = 1.5
-_MOST_NS = 200_000
+_MOST_NS = 500_000
 """Longest hold: a message that is late by ms would make the next one later still, without end."""
 
 
@@ -42,16 +44,17 @@ def slowdown_percent(name: str) -> int:
 class _Slowed:
     """What slowed endpoints have in common."""
 
-    factor = 1.0
+    factor: ClassVar[float] = 1.0
     """How many times as long a message should take."""
-    _until_ns = 0
-    """When the last hold ended."""
+    _until_ns: ClassVar[int] = 0
+    """When the last hold ended, of all these endpoints in the process: one that sends to several waits for them in
+    turn."""
 
     def _hold(self, took_ns: int) -> None:
         """Wait until what has taken so long has taken `factor` times as long."""
-        now = now_ns()
-        self._until_ns = now + min(_MOST_NS, int((self.factor - 1.0) * took_ns))
-        while now_ns() < self._until_ns:
+        until_ns = now_ns() + min(_MOST_NS, int((self.factor - 1.0) * took_ns))
+        type(self)._until_ns = until_ns
+        while now_ns() < until_ns:
             continue
 
 
@@ -61,10 +64,16 @@ class _SlowedReader(_Slowed, ReaderWrapper):
     def read(self, timeout_s: float | None = None) -> memoryview:
         view = self.inner.read(timeout_s)
         now = now_ns()
-        _, intended, _, flags = unpack_stamp(view)
-        if flags == Phase.MEASURE:
+        _, intended, sent, flags = unpack_stamp(view)
+        saturated = unpack_word(view, 8 * STAMP_EVERY)[0]
+        half_way = intended == sent and not saturated and not self._is_of_replies
+        if flags == Phase.MEASURE and not half_way:
             self._hold(now - max(intended, self._until_ns))
         return view
+
+    @property
+    def _is_of_replies(self) -> bool:
+        return self.address.channel.processes[1:] == (0,)  # the process that sent the message reads them
 
 
 class _SlowedWriter(_Slowed, WriterWrapper):
