@@ -14,7 +14,7 @@ from ipcbench.selftest import METRICS, VerdictCounts, count_verdicts, upper_boun
 from ipcbench.spec import MODES, ChannelSpec
 from ipcbench.testing.faults.slowed import slowed_name
 from ipcbench.util.clock import now_ns
-from ipcbench.workload.message import INTENDED, Outgoing, Phase
+from ipcbench.workload.message import INTENDED, SENT, Outgoing, Phase
 from tests.unit.builders import Cell, make_run
 
 FIVE = (1.0, 1.01, 0.99, 1.005, 0.995)
@@ -54,17 +54,30 @@ def test_each_size_gives_a_verdict_by_each_metric_after_the_first_rounds(tmp_pat
     assert {each.found_ratio for each in counts if each.percent == 10 and each.rounds_count >= 3} == {1.0}
 
 
-def test_a_slowed_read_returns_when_the_message_is_older_by_its_share() -> None:
+@pytest.mark.parametrize(
+    ("delay_ns", "processes", "holds_count"),
+    [(1, (), 1), (0, (), 0), (0, (1, 0), 1)],
+    ids=["one way", "half a round trip is not held", "a reply"],
+)
+def test_a_slowed_read_returns_when_the_message_is_older_by_its_share(
+    delay_ns: int, processes: tuple[int, ...], holds_count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = get_backend(slowed_name("null", 50))()
-    address: Address = backend.create(ChannelSpec("ipcb-slowed", readers=1, max_message_bytes=1024))
+    channel = ChannelSpec("ipcb-slowed", readers=1, max_message_bytes=1024, processes=processes)
+    address: Address = backend.create(channel)
     try:
         with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            held: list[int] = []
+            hold = reader._hold
+            monkeypatch.setattr(type(reader), "_hold", lambda _, took_ns: (held.append(took_ns), hold(took_ns)))
             message = Outgoing(b"x")
             set_phase([message], Phase.MEASURE)
             message.head[INTENDED] = now_ns() - 100_000
+            message.head[SENT] = message.head[INTENDED] + delay_ns
             writer.write(message.buffer, 1.0)
             reader.read(1.0)
-            assert now_ns() - message.head[INTENDED] >= 225_000
+            assert now_ns() - message.head[INTENDED] >= 100_000 + 125_000 * len(held)
+            assert len(held) == holds_count
     finally:
         backend.destroy(address)
 
