@@ -1,9 +1,9 @@
 """How often verdicts are right on rounds that were really measured; prints Markdown.
 
-    python benchmarks/verdicts/recorded_rounds.py record FILE [--backend shm] [--rounds 60]
+    python benchmarks/verdicts/recorded_rounds.py record FILE [--backend shm] [--rounds 60] [--sizes 64 4096 65536]
     python benchmarks/verdicts/recorded_rounds.py judge FILE… [--draws 400]
 
-`record` measures a backend twice under two names (A/A), and slowed by 10, 20 and 100 %, at five sizes, and keeps the
+`record` measures a backend twice under two names (A/A), and slowed by 10, 20 and 100 %, at several sizes, and keeps the
 figures of every turn of every round, compressed. `judge` takes rounds from them and judges these as `ipcbench analyze`
 judges a run of two backends: the twin, or a slowed one, against the first. It takes consecutive rounds, each once, as
 runs one after the other; and it draws rounds, without putting any back, for finer rates.
@@ -18,7 +18,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,15 @@ from ipcbench.stats.decisions import prior_of, rank_groups
 from ipcbench.stats.estimates import Estimate
 from ipcbench.testing.faults.slowed import slowdown_percent
 
-_SIZES_BYTES = (64, 512, 4096, 16384, 65536)
+_SIZES_BYTES = [64, 512, 4096, 16384, 65536]
 _SLOWDOWNS_PERCENT = (10, 20, 100)
 _ROUNDS_JUDGED = (2, 3, 5, 10, 20)
 _DIGITS = 4
 
 
-def record(path: Path, backend: str, rounds: int) -> None:
+def record(path: Path, backend: str, rounds: int, sizes: Sequence[int]) -> None:
     """Measure, and store `log_times`."""
-    sweep = replace(sweep_for(backend, 1, rounds, _SLOWDOWNS_PERCENT), sizes=_SIZES_BYTES, budget_s=24 * 3600.0)
+    sweep = replace(sweep_for(backend, 1, rounds, _SLOWDOWNS_PERCENT), sizes=tuple(sizes), budget_s=24 * 3600.0)
     with tempfile.TemporaryDirectory(prefix="ipcb-verdicts-") as folder:
         logs = log_times(load_run(run_sweep(sweep, Path(folder))), rounds)
     machine = {
@@ -134,12 +134,13 @@ def main() -> int:
     recording.add_argument("file", type=Path)
     recording.add_argument("--backend", default="shm")
     recording.add_argument("--rounds", type=int, default=60)
+    recording.add_argument("--sizes", type=int, nargs="+", default=_SIZES_BYTES, help="payload sizes in bytes")
     judging = commands.add_parser("judge")
     judging.add_argument("files", type=Path, nargs="+")
     judging.add_argument("--draws", type=int, default=400)
     options = parser.parse_args()
     if options.command == "record":
-        record(options.file, options.backend, options.rounds)
+        record(options.file, options.backend, options.rounds, options.sizes)
     else:
         for path in options.files:
             document = json.loads(gzip.decompress(path.read_bytes()))
