@@ -9,17 +9,16 @@ the throughput that it has without busy loops, which should all fail. Prints Mar
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from ipcbench.analysis.summary.notes import others_cpu_ratio, stamped_count
 from ipcbench.harness.sweep import run_sweep
+from ipcbench.processes.neighbours import busy_neighbours
 from ipcbench.results.model import TrialResult
 from ipcbench.results.store import load_run
 from ipcbench.spec import SweepSpec
@@ -36,18 +35,6 @@ _HEADS = (
     "noisy",
     "CPU of others",
 )
-
-
-@contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    """Keep that many other processes busy."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
 
 
 def trials_of(sweep: SweepSpec) -> tuple[TrialResult, ...]:
@@ -102,7 +89,7 @@ def main() -> int:
     saturated = {name: saturated_per_s(plain, name) for name in names}
     print(f"| {' | '.join(_HEADS)} |\n|---:|---|---|{6 * '---:|'}")
     for busy in map(int, options.busy.split(",")):
-        with busy_loops(busy):
+        with busy_neighbours(busy):
             found = trials_of(plain)
             for name in names:
                 mine = [trial for trial in found if trial.spec.backend == name]
