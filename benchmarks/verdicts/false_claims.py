@@ -30,6 +30,8 @@ _WITHIN = 0.05
 _FAR = math.log(7.0)
 """What two cores far apart cost a round trip over shared memory on a virtual machine: 16 against 113 µs."""
 SLOWER = (1.1, 1.2, 2.0)
+_SHARED = (0.05, 0.2)
+"""By how much the processes of a backend differ from round to round, at all sizes alike."""
 
 REGIMES: dict[str, Regime] = {
     "one regime": lambda source, shape: np.zeros(shape),
@@ -47,9 +49,17 @@ def _slow_median(share: Logs) -> Logs:
     return 1.0 / (1.0 + np.exp(-20.0 * (share - 0.5)))
 
 
-def cells(source: np.random.Generator, regime: Regime, backends: int, rounds: int, slower: float) -> list[Estimate]:
-    """Return the cells of one size; all but the first are slower than it."""
-    logs = regime(source, (backends, rounds)) + source.normal(0.0, _WITHIN, (backends, rounds))
+def cells(source: np.random.Generator, regime: Regime, processes: Logs, slower: float) -> list[Estimate]:
+    """Return the cells of one size; all but the first are slower than it.
+
+    Args:
+        source: of the noise.
+        regime: how rounds differ.
+        processes: how the processes of each backend and round differ, shape (backends, rounds).
+        slower: times of all but the first, in times of the first.
+    """
+    rounds = processes.shape[1]
+    logs = processes + regime(source, processes.shape) + source.normal(0.0, _WITHIN, processes.shape)
     logs[1:] += math.log(slower)
     return [
         Estimate(
@@ -65,16 +75,16 @@ def cells(source: np.random.Generator, regime: Regime, backends: int, rounds: in
 
 
 def claims(
-    runs: int, regimes: tuple[Regime, ...], counted: int, shape: tuple[int, int], slower: float
+    runs: int, regimes: tuple[Regime, ...], counted: int, shape: tuple[int, int], slower: float, shared: float
 ) -> Iterator[bool]:
     """Yield, for each counted size of each run, whether any cell is ranked apart from the first as it should not be.
 
     With `slower` above 1: whether all others are ranked behind the first.
     """
-    backends, rounds = shape
     for seed in range(runs):
         source = np.random.default_rng(seed)
-        sizes = [cells(source, regime, backends, rounds, slower) for regime in regimes]
+        processes = source.normal(0.0, shared, shape) if shared else np.zeros(shape)
+        sizes = [cells(source, regime, processes, slower) for regime in regimes]
         prior = prior_of(sizes)
         for times in sizes[:counted]:
             ranks = rank_groups(times, prior)
@@ -91,17 +101,20 @@ def main() -> int:
     options = parser.parse_args()
     counts = [int(word) for word in options.rounds.split(",")]
     mixed = (REGIMES["50 % far"], *(REGIMES["one regime"] for _ in range(options.sizes - 1)))
-    sets: dict[str, tuple[tuple[Regime, ...], int]] = {
-        name: ((regime,) * options.sizes, options.sizes) for name, regime in REGIMES.items()
+    sets: dict[str, tuple[tuple[Regime, ...], int, float]] = {
+        name: ((regime,) * options.sizes, options.sizes, 0.0) for name, regime in REGIMES.items()
     }
-    sets["mixed"] = (mixed, 1)
+    sets["mixed"] = (mixed, 1, 0.0)
+    for share in _SHARED:
+        name = f"{100 * share:.0f} % by processes"
+        sets[name] = ((REGIMES["one regime"],) * options.sizes, options.sizes, share)
     for slower in (1.0, *SLOWER):
         title = "equal cells called different, %" if slower == 1.0 else f"{100 * slower - 100:.0f} % slower, found, %"
         print(f"\n| {title} | {' | '.join(f'{count} rounds' for count in counts)} |\n|---|{'---:|' * len(counts)}")
-        for name, (regimes, counted) in sets.items():
+        for name, (regimes, counted, shared) in sets.items():
             row = []
             for count in counts:
-                hits = list(claims(options.runs, regimes, counted, (options.backends, count), slower))
+                hits = list(claims(options.runs, regimes, counted, (options.backends, count), slower, shared))
                 at_most = f" (≤ {100 * upper_bound(sum(hits), len(hits)):.1f})" if slower == 1.0 else ""
                 row.append(f"{100 * sum(hits) / len(hits):.1f}{at_most}")
             print(f"| {name} | {' | '.join(row)} |", flush=True)

@@ -23,6 +23,7 @@ _MIN_COPY_BYTES = 64 * 1024
 """For smaller payloads a call costs more than a copy."""
 _MIN_GROWTH_RATIO = 4.0
 """Two sizes closer than this say little about the cost of a byte."""
+_NEARLY_ALL_RATIO = 0.95
 _IDLE_RATIO = 0.5
 """A reader that is offered less than this share of what it could take mostly waits."""
 
@@ -190,12 +191,12 @@ def _decoding(context: CellContext) -> Observation | None:
     decode, latency = context.cell.decode_p50_ns, context.cell.latency_p50_ns
     if decode is None or latency is None:
         return None
-    ratio = decode / latency.estimate
+    ratio = decode / latency.high
     return Observation(
         ratio,
-        {"decode_p50_ns": decode, "latency_p50_ns": latency.estimate},
-        f"Decoding takes longer than transport: {context.named()}, {format_duration_ns(decode)} to decode against "
-        f"{format_duration_ns(latency.estimate)} one way, {_times(ratio)}.",
+        {"decode_p50_ns": decode, "latency_p50_high_ns": latency.high},
+        f"Decoding takes longer than transport: {context.named()}, {format_duration_ns(decode)} to decode against at "
+        f"most {format_duration_ns(latency.high)} one way, {_times(ratio)}.",
     )
 
 
@@ -220,8 +221,8 @@ def _oversubscribed(context: CellContext) -> Observation | None:
     return Observation(
         processes / cores,
         {"processes_count": processes, "usable_cores_count": float(cores)},
-        f"Oversubscription affects the ranking: {processes} processes share {cores:g} cores, so latencies include time "
-        "spent waiting for a core.",
+        f"Oversubscription may decide the ranking: {processes} processes share {cores:g} cores, so latencies include "
+        "time spent waiting for a core.",
     )
 
 
@@ -256,10 +257,11 @@ def _fixed_cost(context: CellContext) -> Observation | None:
     size, rate = min(larger)
     small_ns, large_ns = 1e9 / context.cell.throughput_per_s, 1e9 / rate
     share = max(0.0, min(1.0, (small_ns * size - large_ns * small) / ((size - small) * small_ns)))
+    part = "nearly all" if share > _NEARLY_ALL_RATIO else _percent(share)
     return Observation(
         share,
         {"small_ns": small_ns, "large_ns": large_ns, "small_bytes": small, "large_bytes": size},
-        f"Small messages pay for the call, not for the bytes: {context.named()}, {_percent(share)} of the "
+        f"Small messages pay for the call, not for the bytes: {context.named()}, {part} of the "
         f"{format_duration_ns(small_ns)} that a message of {small:,} B takes does not depend on its size "
         f"({size:,} B take {format_duration_ns(large_ns)}).",
     )

@@ -84,6 +84,8 @@ def command(
     click.echo(f"results in {folder}", err=True)
     sound = show_run(folder, form)
     click.echo(f"for plots and an interactive report: ipcbench analyze {folder}", err=True)
+    if "variant" in given:
+        click.echo(f"which figures of the variants differ:     ipcbench compare {folder}", err=True)
     return 0 if sound else EXIT_FAILED
 
 

@@ -16,7 +16,7 @@ from ipcbench.harness.group import role_of
 from ipcbench.results.model import EndpointResult, Integrity, Quantiles, Status, TrialResult, Usage
 from ipcbench.spec import TrialSpec
 from ipcbench.stats.histogram import Histogram
-from ipcbench.util.units import format_duration_ns
+from ipcbench.util.units import format_duration_ns, format_significant
 
 KEPT_SAMPLES = 2048
 """A longer column is thinned to about this many values by an even stride, which the record states."""
@@ -402,7 +402,7 @@ def judge(
     if held_per_s is not None:
         return "failed", (
             f"the rate was not held: {held_per_s:.4g} of {trial.rate_per_s:.4g} messages/s; the writer ended "
-            f"{backlog_ns / 1e6:.3g} ms behind its schedule"
+            f"{format_significant(backlog_ns / 1e6)} ms behind its schedule"
         )
     return "ok", ""
 

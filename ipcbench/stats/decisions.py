@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import correlation, fmean, median
 from typing import Literal
 
 from ipcbench.stats.estimates import (
@@ -14,8 +14,10 @@ from ipcbench.stats.estimates import (
     Estimate,
     Interval,
     PairedDifference,
+    differences_by_round,
     paired_difference,
     ratio,
+    rounds_in_common,
     satterthwaite,
 )
 from ipcbench.stats.prior import VariancePrior, variance_prior
@@ -40,7 +42,8 @@ def compare(times: Interval) -> Verdict:
 
 def verdict(time: Estimate, other: Estimate, prior: VariancePrior | None = None, level: float = LEVEL) -> Verdict:
     """Return the verdict on two times of one run: as `compare`, but none below `MIN_CLAIM_ROUNDS` rounds in common."""
-    p = p_value(time, other, prior)
+    common = rounds_in_common(time, other)
+    p = None if common is not None and common < MIN_CLAIM_ROUNDS else p_value(time, other, prior)
     if p is None or (p >= 1.0 - level and paired_difference(time, other) is None):
         return "no clear difference"
     return compare(ratio(time, other, prior, level))
@@ -67,13 +70,51 @@ def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None
     return None
 
 
-def prior_of(settings: Sequence[Sequence[Estimate]]) -> VariancePrior | None:
+def prior_of(settings: Sequence[Sequence[Estimate | None]]) -> VariancePrior | None:
     """Return what the comparisons of a run tell about how much the difference of two times changes between rounds.
 
     Args:
-        settings: per setting, the times of its cells by one metric. Each is compared with the shortest of its setting.
+        settings: per setting, the times of its cells by one metric, in the same order of backends everywhere; None for
+            one that is missing. Each is compared with the shortest of its setting.
     """
-    return variance_prior([(each.round_variance, each.degrees) for times in settings for each in _with_best(times)])
+    families: dict[int, list[tuple[Estimate, Estimate]]] = {}
+    for times in settings:
+        best = min((time for time in times if time is not None), key=lambda time: time.value, default=None)
+        for place, time in enumerate(times):
+            if time is not None and best is not None and time is not best:
+                families.setdefault(place, []).append((time, best))
+    return prior_of_comparisons(list(families.values()))
+
+
+def prior_of_comparisons(families: Sequence[Sequence[tuple[Estimate, Estimate]]]) -> VariancePrior | None:
+    """Return what comparisons tell about how much the difference of two times changes between rounds.
+
+    Those of one backend at several settings come from the same processes of each round. Where such a round differs, it
+    may differ at all settings alike; they then tell less than as many independent ones. By their correlation r, S of
+    them are worth S / (1 + (S − 1) r²).
+
+    Args:
+        families: the comparisons of each backend.
+    """
+    variances, worth = [], 0.0
+    shared_ratio = _correlation([[differences_by_round(*times) for times in family] for family in families])
+    for family in families:
+        pairs = [pair for times in family if (pair := paired_difference(*times)) is not None]
+        variances += [(pair.round_variance, pair.degrees) for pair in pairs]
+        worth += sum(pair.degrees for pair in pairs) / (1.0 + max(0, len(pairs) - 1) * shared_ratio**2)
+    return variance_prior(variances, worth)
+
+
+def _correlation(families: Sequence[Sequence[Mapping[str, float]]]) -> float:
+    """Return the mean correlation of the rounds of two settings of one family, at least 0."""
+    found = []
+    for family in families:
+        for index, first in enumerate(family):
+            for second in family[:index]:
+                both = [(first[name], second[name]) for name in first if name in second]
+                if len(both) >= MIN_CLAIM_ROUNDS and all(len(set(column)) > 1 for column in zip(*both, strict=True)):
+                    found.append(correlation(*zip(*both, strict=True)))
+    return max(0.0, fmean(found)) if found else 0.0
 
 
 def table_prior(times: Sequence[Estimate], prior: VariancePrior | None) -> VariancePrior | None:

@@ -62,7 +62,8 @@ class Estimate:
     def interval(self) -> Interval:
         """Return the 95 % interval."""
         interval = _interval(self.value, self.deviations, self.log_variance, self.degrees)
-        return replace(interval, low=max(interval.low, min(self.least, self.value)))
+        low, estimate, high = (max(end, self.least) for end in (interval.low, interval.estimate, interval.high))
+        return Interval(low, estimate, high, interval.level)
 
 
 def quantile(values: npt.ArrayLike, probability: float) -> float | None:
@@ -85,7 +86,7 @@ def weighted_quantile(values: FloatArray, weights: FloatArray, probability: floa
         weights: shape (n,), positive.
         probability: 0 to 1.
     """
-    order = np.argsort(values)
+    order = np.argsort(values, kind="stable")
     cumulated = np.cumsum(weights[order])
     return float(np.interp(probability * cumulated[-1], cumulated - weights[order] / 2.0, values[order]))
 
@@ -173,15 +174,25 @@ def _kept_count(rounds_count: int) -> int:
 
 def round_differences(a: Estimate, b: Estimate) -> FloatArray:
     """Return log(a / b) of each round that both have, shape (rounds,): the median over its turns."""
-    return np.array(
-        [
+    return np.array(list(differences_by_round(a, b).values()))
+
+
+def differences_by_round(a: Estimate, b: Estimate) -> dict[str, float]:
+    """Return the name of each round that both have, and what `round_differences` has of it."""
+    return {
+        name: float(
             np.median(a.rounds[name] - b.rounds[name])
             if len(a.rounds[name]) == len(b.rounds[name])
             else np.median(a.rounds[name]) - np.median(b.rounds[name])
-            for name in a.rounds
-            if name in b.rounds
-        ]
-    )
+        )
+        for name in a.rounds
+        if name in b.rounds
+    }
+
+
+def rounds_in_common(a: Estimate, b: Estimate) -> int | None:
+    """Return how many rounds both have; None if they are not figures of rounds."""
+    return len(a.rounds.keys() & b.rounds.keys()) if a.rounds and b.rounds else None
 
 
 def noise_ratio(settings: Sequence[Sequence[Estimate]]) -> float | None:

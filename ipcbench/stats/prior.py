@@ -42,15 +42,20 @@ class VariancePrior:
         return max(own_variance, both), degrees
 
 
-def variance_prior(variances: Sequence[tuple[float, float]]) -> VariancePrior | None:
-    """Return the prior of variances, each given with its degrees of freedom; None for fewer than two above 0."""
+def variance_prior(variances: Sequence[tuple[float, float]], most_degrees: float = math.inf) -> VariancePrior | None:
+    """Return the prior of variances; None for fewer than two above 0.
+
+    Args:
+        variances: each with its degrees of freedom.
+        most_degrees: what they are worth together, if they are not independent.
+    """
     known = [(each, degrees) for each, degrees in variances if each > 0.0 and degrees >= 1.0]
     if len(known) < 2:
         return None
     logs = [math.log(each) - _digamma(degrees / 2.0) + math.log(degrees / 2.0) for each, degrees in known]
     excess = variance(logs) - fmean(_trigamma(degrees / 2.0) for _, degrees in known)
     half = _inverse_trigamma(excess)
-    most = sum(degrees for _, degrees in known)
+    most = min(most_degrees, sum(degrees for _, degrees in known))
     return VariancePrior(math.exp(fmean(logs) + _digamma(half) - math.log(half)), min(2.0 * half, most), most)
 
 

@@ -230,7 +230,7 @@ def test_of_many_equal_cells_none_is_called_different_though_some_look_so(tmp_pa
         (SATURATE, {"depth": 4}, "measured there with depth 4"),
         (SATURATE, {"wait": "spin", "pin": "0,1"}, "measured there with wait spin, pin 0,1"),
         (("paced",), {"rate_per_s": 50.0}, "measured there with rate_per_s 50.0"),
-        (SATURATE, {"sizes": (100,)}, "not measured there"),
+        (SATURATE, {"sizes": (100,)}, "not part of that run"),
     ],
 )
 def test_a_cell_that_is_missing_says_what_was_measured_instead(
@@ -402,7 +402,7 @@ def test_text_says_what_changed_first_and_how_it_was_decided(tmp_path: Path) -> 
     assert text.index("Changed:") < text.index("No clear difference:") < text.index("Not comparable:")
     assert "versions that differ, A / B: ipcbench: 0.1.0 / 0.2.0" in text
     assert "all cells: every_message, dict, 10 entries, pickle, 1 reader, depth 64" in text
-    assert "missing in A: not measured there" in text
+    assert "missing in A: not part of that run" in text
     assert "one-way p50  10.0 µs  25.0 µs  2.50 [" in text
     assert all(len(line) <= 110 for line in lines)
     assert "\x1b" not in text

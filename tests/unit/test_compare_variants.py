@@ -162,7 +162,7 @@ def test_every_form_says_how_it_was_compared_and_which_gate_is_decided(tmp_path:
         words = " ".join(text.split())
         assert f"the smallest gate that all figures decide: {100 * max(gates):.2f} %" in words
         assert words.count("≥ ") == 3
-        assert "took turns in one run: they are compared round by round" in words
+        assert "A and B are compared round by round of one run" in words
         assert "versions that differ, A / B: pyzmq: 20 / 21" in words
     assert "decide:" not in as_text(comparison)
 

@@ -11,6 +11,7 @@ from ipcbench.analysis.compare.run_cells import run_cells
 from ipcbench.analysis.findings import Finding, explain
 from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.recommend.recommend import recommend
+from ipcbench.analysis.report.page import headline_words
 from ipcbench.analysis.report.tables import tables
 from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.order import order_changes
@@ -112,3 +113,10 @@ def test_no_claim_without_a_clear_change(tmp_path: Path, a: Cell, b: Cell) -> No
 def test_unusable_numbers_of_neighbours_are_refused(neighbours: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="neighbours"):
         SweepSpec(neighbours=neighbours)
+
+
+def test_the_page_says_of_each_number_of_neighbours_what_was_measured_beside_them(tmp_path: Path) -> None:
+    run = run_of(tmp_path, beside(10_000.0, 90_000.0), beside(30_000.0, 40_000.0))
+    verdicts = [line.sentence for line in headline_words(run, tables(run)).verdicts]
+    assert sum("b has the lowest one-way latency: 40.0 µs" in text for text in verdicts) == 2
+    assert sum("40.0 µs" in text for text in verdicts) == 2

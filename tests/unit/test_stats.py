@@ -318,7 +318,7 @@ def test_a_moderated_variance_is_never_less_than_its_own_nor_surer_than_all_toge
 def test_equal_cells_are_rarely_told_apart_after_three_rounds(backends: int, regime: str) -> None:
     """Six cells without the floor of their table: 17 % of tables where rounds are of two kinds, instead of 3 to 5 %."""
     module = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "verdicts" / "false_claims.py"))
-    found = list(module["claims"](40, (module["REGIMES"][regime],) * 5, 5, (backends, 3), 1.0))
+    found = list(module["claims"](40, (module["REGIMES"][regime],) * 5, 5, (backends, 3), 1.0, 0.0))
     assert sum(found) / len(found) <= 0.1
 
 

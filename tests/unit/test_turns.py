@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from ipcbench.analysis.summary.curves import mixed
-from ipcbench.analysis.summary.figures import cell_figures
+from ipcbench.analysis.summary.figures import cell_figures, counted_in_turns
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.harness.clocks import Clocks
 from ipcbench.harness.digest import Digest, judge
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.sweep import turns_for
 from ipcbench.spec import SweepSpec
-from ipcbench.stats.decisions import compare, p_value, rank_groups
+from ipcbench.stats.decisions import compare, p_value, prior_of, rank_groups
 from ipcbench.stats.estimates import Estimate, noise_ratio, ratio, round_differences
 from tests.unit.builders import Cell, make_run
 
@@ -103,7 +103,7 @@ def test_a_stall_before_each_turn_leaves_the_writer_behind_but_does_not_fail_the
 
 def test_a_rate_not_held_is_given_as_the_lower_one_that_was() -> None:
     status, reason = judge(plan_of().trial, (), 0, 735.2, 37e6, "")
-    expected = "the rate was not held: 735.2 of 1000 messages/s; the writer ended 37 ms behind its schedule"
+    expected = "the rate was not held: 735.2 of 1000 messages/s; the writer ended 37.0 ms behind its schedule"
     assert (status, reason) == ("failed", expected)
 
 
@@ -248,3 +248,33 @@ def test_of_unlike_numbers_of_turns_the_common_ones_are_interpolated() -> None:
     assert {name: len(turns) for name, turns in common.items()} == dict.fromkeys(short.rounds, 7)
     for name, turns in common.items():
         assert turns == pytest.approx(0.75 * a[0].rounds[name][:7] + 0.25 * short.rounds[name])
+
+
+def test_sizes_whose_rounds_differ_alike_are_worth_one_of_them() -> None:
+    """Processes are fresh in each round and serve all sizes: five copies of one comparison tell no more than one."""
+    source = np.random.default_rng(4)
+    processes = source.normal(0.0, 0.2, (2, 3, 1))
+    alike = [[estimate(row + source.normal(0.0, 0.01, (3, 1))) for row in processes] for _ in range(5)]
+    apart = [[estimate(source.normal(0.0, 0.2, (3, 1))) for _ in range(2)] for _ in range(5)]
+    assert prior_of(alike).most_degrees == pytest.approx(2.0, rel=0.05)
+    assert prior_of(apart).most_degrees > 4.0
+
+
+@pytest.mark.parametrize("common_count", [0, 1, 2])
+def test_cells_of_a_run_with_fewer_than_three_rounds_in_common_are_not_told_apart(common_count: int) -> None:
+    source = np.random.default_rng(1)
+    a, b = (estimate(source.normal(level, 0.01, (6, 1))) for level in (0.0, 1.0))
+    b = replace(b, rounds={f"{int(name.split()[1]) + 6 - common_count}": row for name, row in b.rounds.items()})
+    b = replace(b, rounds={f"one {name}": row for name, row in b.rounds.items()})
+    assert rank_groups([a, b]) == (1, 1)
+    assert rank_groups([a, estimate(source.normal(1.0, 0.01, (6, 1)))]) == (1, 2)
+
+
+def test_the_first_messages_of_a_paced_turn_are_not_counted(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("a", 10): Cell()}, modes=("paced",))
+    trial = run.trials[0]
+    turns = replace(trial, spec=replace(trial.spec, turns=3), turn_counts=(15, 15, 2))
+    places = np.flatnonzero(~counted_in_turns(turns, 32))
+    assert places.tolist() == [0, 1, 2, 15, 16, 17, 30]
+    assert counted_in_turns(replace(turns, spec=replace(turns.spec, turns=1)), 32).all()
+    assert counted_in_turns(replace(turns, spec=replace(turns.spec, mode="pingpong")), 32).all()

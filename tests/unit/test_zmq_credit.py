@@ -1,9 +1,16 @@
-"""How far a reader over ZeroMQ may be behind: the arithmetic of the window and of its receipts."""
+"""How far a reader over ZeroMQ may be behind: the arithmetic of the window and of its receipts; and what it keeps."""
 
 from __future__ import annotations
 
+import gc
+import os
+import threading
+import tracemalloc
+from collections.abc import Iterator
+
 import pytest
 
+from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
 
 pytest.importorskip("zmq")
@@ -11,6 +18,13 @@ pytest.importorskip("zmq")
 from ipcbench.backends.zmq.sockets import credit
 
 MIB = 2**20
+
+
+@pytest.fixture
+def garbage_off() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def window(size_bytes: int, depth: int) -> tuple[int, int]:
@@ -44,3 +58,22 @@ def test_large_messages_have_few_places_and_prompt_receipts(size_bytes: int) -> 
     """A defect: a receipt that comes only after several large messages leaves the writer idle."""
     assert window(size_bytes, 64) == (4, 1)
     assert window(size_bytes, 2) == (2, 1)
+
+
+@pytest.mark.parametrize("backend_name", ["zmq", "zmq-tcp"])
+def test_a_message_that_was_waited_for_is_not_kept(backend_name: str, garbage_off: None) -> None:
+    """A defect: the error of a look in vain kept the frames of the call, and they the message, until a collection."""
+    backend = get_backend(backend_name)()
+    address = backend.create(ChannelSpec(f"ipcb-kept-{os.getpid()}", max_message_bytes=MIB))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            tracemalloc.start()
+            for _ in range(4):
+                late = threading.Timer(0.15, writer.write, (bytes(30_000),))
+                late.start()
+                assert len(reader.read()) == 30_000
+                late.join()
+            assert tracemalloc.get_traced_memory()[0] < 3 * 30_000
+    finally:
+        tracemalloc.stop()
+        backend.destroy(address)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ipcbench.analysis.charts.sizes import color_numbers, common_notes, gaps, is_noisy, setting_line
 from ipcbench.analysis.summary.cells import CellSummary, Setting, SettingSummary, Summary
-from ipcbench.analysis.summary.figures import scaled
+from ipcbench.analysis.summary.figures import counted_in_turns, scaled
 from ipcbench.analysis.summary.notes import is_sound
 from ipcbench.analysis.summary.wording import interval_words, payload_line, setting_title
 from ipcbench.errors import StoreError
@@ -56,7 +56,7 @@ def distributions(run: Run) -> dict[tuple[Setting, str], Distribution]:
                 columns = run.samples(trial.trial_id, (".latency_ns" if kind == "latency" else ".round_trip_ns",))
             except StoreError:
                 continue
-            parts = [values for values in columns.values() if values.size]
+            parts = [values[counted_in_turns(trial, values.size)] for values in columns.values() if values.size]
             if parts and trial.spec.tail:
                 tails.setdefault(key, []).extend(parts)
             elif parts:

@@ -31,7 +31,7 @@ from ipcbench.machine.identity import differences, machine_differences
 from ipcbench.results.model import placement_differs
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK, recorded_names, require_choice, require_range
-from ipcbench.stats.decisions import p_value, prior_of
+from ipcbench.stats.decisions import p_value, prior_of_comparisons
 from ipcbench.stats.estimates import Estimate, Interval, ratio
 
 MAX_GATE_RATIO = 10.0
@@ -354,9 +354,22 @@ def _of_unrelated_runs(_: ComparedMetric, a: Estimate, b: Estimate) -> tuple[Int
 
 def _by_rounds(pairs: Sequence[tuple[Mapping[CellKey, RunCell], Mapping[CellKey, RunCell]]]) -> _Relate:
     """Return what relates figures of one run: by rounds, with the prior of all comparisons by the same metric."""
-    matched = [(a[key].estimates, b[key].estimates) for a, b in pairs for key in a if key in b]
+    families: dict[str, list[tuple[RunCell, RunCell]]] = {}
+    for a, b in pairs:
+        for key in a:
+            if key in b:
+                families.setdefault(key.backend, []).append((a[key], b[key]))
     priors = {
-        metric: prior_of([(a[metric], b[metric]) for a, b in matched if metric in a and metric in b])
+        metric: prior_of_comparisons(
+            [
+                [
+                    (a.estimates[metric], b.estimates[metric])
+                    for a, b in family
+                    if metric in a.estimates and metric in b.estimates
+                ]
+                for family in families.values()
+            ]
+        )
         for metric in METRICS
     }
     return lambda metric, a, b: (ratio(b, a, priors[metric]), p_value(a, b, priors[metric]))

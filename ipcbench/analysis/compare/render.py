@@ -144,7 +144,7 @@ def _summary(comparison: Comparison) -> str:
 def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str]) -> Iterator[str]:
     yield f"A is {comparison.run_a}, B is {comparison.run_b}"
     if comparison.by_rounds:
-        yield "A and B took turns in one run: they are compared round by round"
+        yield "A and B are compared round by round of one run; B / A may differ from the quotient of the two figures"
     if comparison.machine_differences:
         yield f"different machines, so verdicts compare these too: {'; '.join(comparison.machine_differences)}"
     if comparison.version_differences:

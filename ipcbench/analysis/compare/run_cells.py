@@ -93,6 +93,9 @@ def absence(key: CellKey, others: Iterable[CellKey], info: RunInfo) -> str:
     if near:
         differences = min((_differences(other, key) for other in near), key=len)
         return f"measured there with {', '.join(differences)}"
+    was_planned = key.backend in info.planned_backends and key.size in info.sweep.get("sizes", ())
+    if not was_planned:
+        return "not part of that run"
     return "not measured there" if info.status == "complete" else f"not measured there; the run is {info.status}"
 
 

@@ -143,9 +143,11 @@ class Recommendation:
             if candidate.backend in tied
         ]
         names = joined([str(self.backend), *self.tied_with])
-        take = f"Take {self.backend}: {self.tie_break}." if self.tie_break else "Take whichever suits you."
         fewest = min(candidate.rounds_count for candidate in self.candidates if candidate.backend in tied)
-        why = too_few_words(fewest) or f"no clear difference in {what}"
+        too_few = too_few_words(fewest)
+        take = "Take whichever suits you." if not too_few else "Measure more rounds before you choose."
+        take = f"Take {self.backend}: {self.tie_break}." if self.tie_break else take
+        why = too_few or f"no clear difference in {what}"
         return f"a tie between {names}, {why}: {joined(figures)}. {take}"
 
     def _next_words(self, what: str) -> str:

@@ -211,6 +211,8 @@ def headline_words(run: Run, tables: Tables) -> PageWords:
 def _verdict(run: Run, summary: Summary, result: SettingSummary) -> VerdictLine:
     setting = result.setting
     topic = f"{payload_line(setting)}, {family_words(setting)}"
+    if setting.neighbours or run.info.variant_versions:  # of neither does a recommendation speak
+        return VerdictLine(topic, verdict_words(result))
     needs = ("latest-value",) if setting.delivery == "latest_value" else ()
     try:
         question = Question(setting.payload_bytes, setting.readers, needs=needs)

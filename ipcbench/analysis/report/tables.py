@@ -35,6 +35,8 @@ _RESOLVED_RATIO = 2.0
 """A p99 whose interval spans more than this is not shown as one figure."""
 _KNOWN_RATIO = 10.0
 """Of a p99 whose interval spans more than this, only the lower end is shown."""
+_MEANINGLESS_RATIO = 1000.0
+"""Of a throughput whose interval spans more than this, no interval is shown."""
 BEST_MARK = "*"
 SHARED_MARK = "="
 _MATRIX_TITLES: Mapping[Metric, str] = {
@@ -140,7 +142,10 @@ def _p99(p50: Interval | None, p99: Interval | None) -> str:
 def _rate(cell: CellSummary) -> str:
     if cell.throughput_interval_per_s is None:
         return number(cell.throughput_per_s, 1e3)
-    return interval_words(scaled(cell.throughput_interval_per_s, 1e-3))
+    rate = scaled(cell.throughput_interval_per_s, 1e-3)
+    if rate.high > _MEANINGLESS_RATIO * rate.low:  # of two rounds
+        return f"{format_significant(rate.estimate)} [unknown]"
+    return interval_words(rate)
 
 
 def _waits(shares: WaitShares | None) -> str:
@@ -264,13 +269,15 @@ def _matrix(
 
 
 def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
+    if len({cell.backend for cell in cells_of(family)}) == 1:
+        return "A single backend: there is nothing to compare it with."
     if max((cell.rounds_count for cell in cells_of(family)), default=0) < MIN_CLAIM_ROUNDS:
         return f"Fewer than {MIN_CLAIM_ROUNDS} rounds: too few to tell which is ahead at which size."
     always = frozenset.intersection(*(first for result in family if (first := leaders(result, metric))))
     if always:
         verb = "has" if len(always) == 1 else "have"
         return f"No crossover: {joined(sorted(always))} {verb} the first rank at every size, alone or shared."
-    return "No clear crossover: ranks overlap from each size to the next."
+    return "No clear crossover: from each size to the next, the first ranks overlap or a figure is missing."
 
 
 def _entry(result: SettingSummary, backend: str, metric: Metric) -> str:

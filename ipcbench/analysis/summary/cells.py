@@ -69,6 +69,8 @@ class CellSummary:
     a setting hold together at 95 %, so that they decide the ranks."""
     rounds_to_decide: int | None = None
     """How many more rounds would probably tell it from the best; 0 if they are told apart, None if that is unknown."""
+    compared_rounds_count: int | None = None
+    """Rounds that it has in common with the best; None if it was not compared."""
     latency_p50_ns: Interval | None = None
     latency_p99_ns: Interval | None = None
     """None also if there are too few samples."""

@@ -72,8 +72,12 @@ def prior_by(summary: Summary, measure: Measure) -> VariancePrior | None:
     """Return what the comparisons of a run by a measure tell about how much rounds differ."""
     if measure != "cpu":
         return summary.priors.get(measure)
-    cells = ([cpu_estimate(cell.trials) for cell in ranking.cells if cell.trials] for ranking in summary.settings)
-    return prior_of([[time for time in times if time is not None] for times in cells])
+    found = [
+        {cell.backend: cpu_estimate(cell.trials) for cell in ranking.cells if cell.trials}
+        for ranking in summary.settings
+    ]
+    names = list(dict.fromkeys(name for times in found for name in times))
+    return prior_of([[times.get(name) for name in names] for times in found])
 
 
 def neighbours(sizes: Sequence[int], payload_bytes: int) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 import numpy as np
+import numpy.typing as npt
 
 from ipcbench.errors import StoreError
 from ipcbench.results.model import EndpointResult, TrialResult
@@ -22,6 +23,10 @@ _BLOCKS_PER_ROUND = 10
 _MIN_SAMPLES_PER_BLOCK = 4
 _MIN_NS = 1e-3
 """Stands in for a median of 0, which a coarse clock can give and which has no logarithm."""
+_FIRST_OF_TURN = 3
+"""Messages of a paced turn that are not counted, at most half of it: on a machine whose caches and cores others have
+just used, they take several times as long as those after them."""
+
 _MAX_TURNS = 60
 """If a round has more turns, neighbouring turns are merged."""
 
@@ -164,7 +169,7 @@ def _quantile(rounds: Sequence[tuple[TrialResult, RoundSamples]], probability: f
 def _tail(rounds: Sequence[tuple[TrialResult, RoundSamples]], p50: Estimate | None, purpose: str) -> Estimate | None:
     """Return the p99, which is at least the median."""
     p99 = _quantile(rounds, 0.99, purpose)
-    return p99 if p99 is None or p50 is None else replace(p99, least=p50.interval().low)
+    return p99 if p99 is None or p50 is None else replace(p99, least=p50.value)
 
 
 def _latency_columns(trial: TrialResult) -> list[tuple[str, str]]:
@@ -204,6 +209,8 @@ def _rounds(
             continue
         if trial.spec.turns > 1:
             blocks = np.concatenate([_turn_blocks(trial, len(columns[name])) for name, _ in names])
+            counted = np.concatenate([counted_in_turns(trial, len(columns[name])) for name, _ in names])
+            values, blocks = values[counted], blocks[counted]
         else:
             count = max(2, min(_BLOCKS_PER_ROUND, values.size // len(names) // _MIN_SAMPLES_PER_BLOCK))
             blocks = time_blocks(moments, count)
@@ -215,10 +222,28 @@ def _turn_blocks(trial: TrialResult, count: int) -> IntArray:
     """Return the turn number of each of `count` thinned messages, with neighbouring turns merged if there are too
     many.
     """
-    ends = np.cumsum(trial.turn_counts or (-(-count // trial.spec.turns),) * trial.spec.turns)
-    stride = -(-int(ends[-1]) // count)
-    turns: IntArray = np.searchsorted(ends, np.arange(count) * stride, side="right")
-    return turns * min(len(ends), _MAX_TURNS) // len(ends)
+    turns, _, counts = _places(trial, count)
+    return turns * min(len(counts), _MAX_TURNS) // len(counts)
+
+
+def counted_in_turns(trial: TrialResult, count: int) -> npt.NDArray[np.bool_]:
+    """Return which of `count` thinned messages enter figures: in paced turns, not the first few of each, which meet
+    the caches and the cores as the turns of others have left them.
+    """
+    if trial.spec.mode != "paced" or trial.spec.turns == 1:
+        return np.ones(count, dtype=bool)
+    turns, places, counts = _places(trial, count)
+    counted: npt.NDArray[np.bool_] = places >= np.minimum(_FIRST_OF_TURN, counts // 2)[turns]
+    return counted
+
+
+def _places(trial: TrialResult, count: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the turn of each of `count` thinned messages, its place in that turn, and how many messages turns have."""
+    counts = np.array(trial.turn_counts or (-(-count // trial.spec.turns),) * trial.spec.turns, dtype=np.int64)
+    ends = np.cumsum(counts)
+    messages = np.arange(count) * -(-int(ends[-1]) // count)
+    turns: IntArray = np.minimum(np.searchsorted(ends, messages, side="right"), len(counts) - 1)
+    return turns, messages - (ends - counts)[turns], counts
 
 
 def _throughput(run: Run, trials: Sequence[TrialResult], rates: Mapping[str, float]) -> Estimate | None:

@@ -29,7 +29,15 @@ from ipcbench.results.model import Floor, RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import Mode
 from ipcbench.stats.decisions import prior_of, rank_groups, rank_level, rounds_to_decide, table_prior
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, noise_ratio, paired_difference, ratio
+from ipcbench.stats.estimates import (
+    MIN_CLAIM_ROUNDS,
+    Estimate,
+    Interval,
+    noise_ratio,
+    paired_difference,
+    ratio,
+    rounds_in_common,
+)
 from ipcbench.stats.prior import VariancePrior
 
 _METRICS: dict[Mode, Metric] = {"paced": "latency", "pingpong": "round trip", "saturate": "throughput"}
@@ -56,8 +64,12 @@ def summarise(run: Run) -> Summary:
         setting: [_cell(run, name, trials) for name, trials in by_backend.items()]
         for setting, by_backend in sorted(groups.items())
     }
-    times = {metric: [list(_times(group, metric).values()) for group in cells.values()] for metric in get_args(Metric)}
-    noise = {metric: noise_ratio(by_setting) for metric, by_setting in times.items()}
+    names = list(dict.fromkeys(trial.spec.backend for trial in run.trials))
+    times = {
+        metric: [[found.get(name) for name in names] for group in cells.values() for found in [_times(group, metric)]]
+        for metric in get_args(Metric)
+    }
+    noise = {metric: noise_ratio([list(filter(None, row)) for row in rows]) for metric, rows in times.items()}
     priors = {metric: prior for metric, by_setting in times.items() if (prior := prior_of(by_setting)) is not None}
     probes = placement_ns(run.trials)
     return Summary(
@@ -121,12 +133,15 @@ def _summarise_setting(
     prior = table_prior(list(main.values()), priors.get(metric)) if metric else None
     ratios = _ratios_to_best(main, prior)
     missing = _missing_rounds(main, prior)
+    best = min(main.values(), key=lambda time: time.value, default=None)
+    common = {name: rounds_in_common(time, best) for name, time in main.items() if best is not None}
     rows = [
         replace(
             _summarise_cell(run, setting, cell),
             rank=ranks[metric].get(cell.backend) if metric else None,
             ratio=ratios.get(cell.backend),
             rounds_to_decide=missing.get(cell.backend),
+            compared_rounds_count=common.get(cell.backend),
             round_trip_rank=ranks["round trip"].get(cell.backend),
             throughput_rank=ranks["throughput"].get(cell.backend),
         )
@@ -255,7 +270,9 @@ def _interval(estimate: Estimate | None) -> Interval | None:
 def _with_floor(summary: CellSummary, floor: Floor) -> CellSummary:
     p50, rate = summary.latency_p50_ns, summary.throughput_bytes_per_s
     paced = [
-        sum(loops) for trial in summary.trials if trial.spec.mode == "paced" and (loops := harness_ns(trial, floor))
+        sum(loops)
+        for trial in summary.trials
+        if trial.spec.mode == "paced" and not trial.spec.tail and (loops := harness_ns(trial, floor))
     ]
     loops_ns = median(paced) if paced else 0.0
     size = str(summary.setting.payload_bytes)

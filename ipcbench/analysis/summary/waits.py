@@ -40,7 +40,7 @@ def wait_shares(trials: Sequence[TrialResult], mode: Mode) -> WaitShares | None:
 
     Of paced trials only the readers count: their waits are part of the latency, and the writer waits by the clock.
     """
-    of_mode = [trial for trial in trials if trial.spec.mode == mode]
+    of_mode = [trial for trial in trials if trial.spec.mode == mode and not trial.spec.tail]
     ways = [part.usage.waits for trial in of_mode for part in _who_waits(trial, mode)]
     counts = [way for way in ways if isinstance(way, Waits)]
     if not counts:

@@ -9,6 +9,7 @@ from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Settin
 from ipcbench.analysis.summary.notes import others_cpu_ratio, stamped_count
 from ipcbench.render.table import NOT_MEASURED
 from ipcbench.results.model import RunInfo
+from ipcbench.stats.decisions import compare
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
@@ -105,6 +106,11 @@ def verdict_words(ranking: SettingSummary) -> str:
         text = f"Only {best[0].backend} was measured: {figures}"
     elif len(best) == 1:
         text = f"{best[0].backend} has the lowest {what}: {figures}"
+    elif contrary := [cell.backend for cell in best if _contradicts(cell)]:
+        text = (
+            f"No verdict on {what}: {figures}, but by the rounds {joined(contrary)} would be faster than "
+            f"{best[0].backend}; messages are of several kinds, see the distributions"
+        )
     else:
         names = joined([cell.backend for cell in best])
         text = f"No clear difference in {what} between {names}: {figures}{_more_rounds(best)}"
@@ -114,13 +120,22 @@ def verdict_words(ranking: SettingSummary) -> str:
     return f"{text}.{_other_words(ranking)}{absent}{_caveats(ranking)}"
 
 
+def _contradicts(cell: CellSummary) -> bool:
+    """Return whether a cell is clearly faster round by round than the one with the best figure."""
+    enough = cell.compared_rounds_count is not None and cell.compared_rounds_count >= MIN_CLAIM_ROUNDS
+    return enough and cell.ratio is not None and compare(cell.ratio) == "faster"
+
+
 def _more_rounds(tied: Sequence[CellSummary]) -> str:
-    """Return how many more rounds would probably tell cells apart; empty if that is unknown, or too many."""
-    fewest = min(cell.rounds_count for cell in tied)
+    """Return how many more rounds would tell cells apart if they differ as it seems; empty if unknown, or too many."""
+    fewest = min(
+        cell.rounds_count if cell.compared_rounds_count is None else cell.compared_rounds_count for cell in tied
+    )
     if too_few := too_few_words(fewest):
         return f"; {too_few}"
     needed = [cell.rounds_to_decide for cell in tied if cell.rounds_to_decide]
-    return f"; about {plural(max(needed), 'more round', 'more rounds')} would probably decide" if needed else ""
+    more = f"about {plural(max(needed), 'more round', 'more rounds')}" if needed else ""
+    return f"; if they differ as much as it seems, {more} would decide" if more else ""
 
 
 def too_few_words(rounds_count: int) -> str:
@@ -135,7 +150,8 @@ def ended_words(info: RunInfo) -> str:
     done = f"{plural(info.rounds_done, 'round', 'rounds')} done"
     budget = info.sweep.get("budget_s")
     if info.status == "out of budget" and isinstance(budget, int | float):
-        return f"{done} in the budget of {format_duration_ns(1e9 * budget)}"
+        raised = "; --budget raises it" if info.rounds_done < MIN_CLAIM_ROUNDS else ""
+        return f"{done} in the budget of {format_duration_ns(1e9 * budget)}{raised}"
     return f"{info.status}, {done}"
 
 

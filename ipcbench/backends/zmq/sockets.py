@@ -120,7 +120,7 @@ class SocketPair:
                 try:
                     return socket.recv(0, copy)
                 except zmq.Again as error:
-                    again = error
+                    again = error.with_traceback(None)  # it would keep the frames, and the last message with them
                 if self.liveness.is_check_due() and check():
                     return b""
                 if deadline is not None and now_ns() >= deadline:
