@@ -155,7 +155,13 @@ KEYS: tuple[Key, ...] = (
     Key("control", "control", "yes|no", "Measure one cell twice per round (A/A), as a check of the verdicts.", _switch),
     Key("tail", "tail", "yes|no", "Measure one-way p99, by windows in one piece beside those in turns.", _switch),
     Key("seed", "seed", "N", "Seed of the order of cells within a round.", _integer),
-    Key("depth", "depth", "N", "Messages a reader may be behind before the writer is held.", _integer),
+    Key(
+        "depth",
+        "depth",
+        "N",
+        "Messages a reader may be behind before the writer is held; zmq allows 2 MiB, if that is more.",
+        _integer,
+    ),
     Key("wait", "wait", "STRATEGY", f"How an endpoint waits: {', '.join(WAIT_STRATEGIES)}.", _text),
     Key(
         "pin", "pin", "CORES", "Cores of the processes: none, auto, or for the writer and each reader: 0,1,2.", _joined

@@ -102,9 +102,9 @@ _LEGEND = {
     "in it. p99 is n/a with fewer than 1,000 samples; where its 95 % interval spans more than a factor of two, the "
     "interval is shown; above a factor of ten, only its lower end (≥).",
     "ratio": "× best: how many times as slow as the best, round by round, which may differ a little from the quotient "
-    "of the medians. All intervals of the column hold together at 95 %. A cell shares rank 1 (1=) exactly if its "
-    "interval comes to within 1 % of 1, or if there are fewer than three rounds; later ranks are decided in the same "
-    "way against the first cell of the rank before.",
+    "of the medians. All intervals of the column hold together at 95 %. A cell shares rank 1 (1=) unless all of its "
+    "interval is above 1.01 and both have three rounds in common; later ranks are decided in the same way against the "
+    "first cell of the rank before. Two that share a rank may still differ from each other.",
     "floor": "× floor: one-way p50 as a multiple of what the harness itself costs (its two loops over a transport "
     "that does nothing).",
     "round trip": "trip: round trip, from a send to the last reader's reply; the next follows at once, so all stays "
