@@ -162,6 +162,19 @@ def test_a_wait_during_which_the_core_was_lost_does_not_pay(peer: Peer, monkeypa
     assert waiter.waits == Waits(0, 1, 0)
 
 
+def test_where_endpoints_share_cores_a_long_yield_that_ends_the_wait_pays(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = itertools.count(0, 50_000_000)
+    monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: next(readings))
+    waiter = peer.waiter(endpoints=10_000)
+    for _ in range(100):
+        peer.looks_left = 1
+        waiter.begun_count += 1
+        assert waiter.until(peer, None)
+    assert waiter.waits == Waits(0, 100, 0)
+
+
 def test_a_peer_on_the_same_core_runs_while_auto_waits_for_it(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_yield", lambda: setattr(peer, "looks_left", 0))
     waiter = peer.waiter(yield_ns=20_000)
