@@ -7,7 +7,7 @@
 figures of every turn of every round, compressed. `judge` takes rounds from them and judges these as `ipcbench analyze`
 judges a run of two backends: the twin, or a slowed one, against the first. It takes consecutive rounds, each once, as
 runs one after the other; and it draws rounds, without putting any back, for finer rates.
-`recorded_shm.json.gz` and `recorded_zmq.json.gz` are such recordings.
+`recorded_shm.json.gz` is such a recording, of a quiet machine.
 """
 
 from __future__ import annotations

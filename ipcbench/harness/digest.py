@@ -312,6 +312,11 @@ class Digest:
         rates = [1e9 * (len(part) - 1) / float(part[-1] - part[0]) for part in parts if part[-1] > part[0]]
         return float(np.median(rates)) * self._plan_stride if rates else None
 
+    def sending_ns(self) -> float:
+        """Return for how long the writer sent, in all turns together."""
+        parts = np.split(self._columns[0]["sent_ns"], np.cumsum(self.turn_counts())[:-1])
+        return float(sum(part[-1] - part[0] for part in parts if len(part)))
+
     def backlog_ns(self) -> float:
         """Return how far behind its schedule a paced writer stayed: the least send delay of the window's last quarter.
 

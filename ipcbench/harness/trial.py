@@ -320,8 +320,9 @@ class Trial:
         self._refusal = digest.refusal
         endpoints = tuple(digest.endpoint(index) for index in sorted(answers))
         total = answers[0]["facts"]["total_count"]
-        disturbed = self._trial.neighbours or has_neighbours(others_cpu_ratio)
-        waited_ns = 1e9 * longest_wait_s(endpoints) if disturbed else 0.0
+        # an endpoint also waits for its peers, and gives its core up to them; neighbours take no more than their share
+        share = min(1.0, self._trial.neighbours / (os.cpu_count() or 1) + (others_cpu_ratio or 0.0))
+        waited_ns = min(1e9 * longest_wait_s(endpoints), share * digest.sending_ns())
         held_per_s = digest.held_rate_per_s(waited_ns)
         status, reason = judge(self._trial, endpoints, total, held_per_s, digest.backlog_ns(), digest.impossible())
         notes = []

@@ -243,4 +243,5 @@ def test_round_trips_need_every_message():
 def test_progress_foresees_the_rounds_that_fit_into_the_budget(tmp_path):
     run, told = measure(tiny(rounds=200, budget_s=2.0), tmp_path)
     assert (told[0].rounds, run.info.status) == (200, "out of budget")
-    assert run.info.rounds_done <= told[-1].rounds < 200
+    assert run.info.rounds_done <= told[-1].rounds
+    assert told[-1].rounds < 200 or run.info.rounds_done == 1

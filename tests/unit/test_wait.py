@@ -141,7 +141,9 @@ def test_auto_polls_again_when_the_peer_answers_again(peer: Peer) -> None:
     assert len(waiter.looks) > 0
 
 
-def test_what_ends_during_the_callers_own_looks_counts_as_success(peer: Peer) -> None:
+def test_what_ends_during_the_callers_own_looks_counts_as_success(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = itertools.count(0, 1_000)
+    monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: next(readings))
     waiter = peer.waiter(yield_ns=20_000)
     for _ in range(50):
         waiter.begun_count += 31  # ended before `until` was needed
