@@ -185,12 +185,19 @@ def test_a_peer_on_the_same_core_runs_while_auto_waits_for_it(peer: Peer, monkey
     assert waiter.waits == Waits(0, 1000, 0)
 
 
-def test_auto_yields_a_few_times_however_long_each_yield_takes(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    readings, yields = itertools.count(0, 10_000), list[int]()
+@pytest.mark.parametrize(
+    ("yield_ns", "yields_count"),
+    [(10_000, 30), (3_000_000, 1)],
+    ids=["a few yields, however long each takes", "not if one gave the core to a stranger"],
+)
+def test_auto_yields_in_vain(yield_ns: int, yields_count: int, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings, yields = itertools.count(0, yield_ns), list[int]()
     monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: next(readings))
     monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
-    wait(peer.waiter(yield_ns=20_000), peer, NEVER)
-    assert len(yields) == 30
+    waiter = peer.waiter(endpoints=10_000, yield_ns=20_000)
+    wait(waiter, peer, NEVER)
+    assert len(yields) == yields_count
+    assert waiter.waits == Waits(0, 0, 1)
 
 
 def test_without_a_core_for_each_auto_yields_and_then_sleeps(peer: Peer) -> None:
@@ -201,16 +208,6 @@ def test_without_a_core_for_each_auto_yields_and_then_sleeps(peer: Peer) -> None
     for _ in range(50):
         wait(waiter, peer, NEVER)
     assert waiter.waits == Waits(0, 1, 50)
-
-
-def test_an_attempt_ends_when_a_yield_gave_the_core_to_a_stranger(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    readings, yields = itertools.count(0, 3_000_000), list[int]()
-    monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: next(readings))
-    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
-    waiter = peer.waiter(endpoints=10_000)
-    wait(waiter, peer, NEVER)
-    assert waiter.waits == Waits(0, 0, 1)
-    assert len(yields) == 1
 
 
 def test_polling_never_pauses_where_it_should_not_adapt(peer: Peer) -> None:
