@@ -74,7 +74,12 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=100, help="of each backend, rate and number of busy loops")
     parser.add_argument("--busy", default="0,2,4", help="numbers of busy loops")
     parser.add_argument("--readers", type=int, default=1)
-    parser.add_argument("--size", type=int, default=10, help="entries of the dict that is sent")
+    parser.add_argument(
+        "--size",
+        type=int,
+        default=1000,
+        help="entries of the dict; small ones pass too fast to ask for twice",
+    )
     options = parser.parse_args()
     names = tuple(options.backends.split(","))
     plain = SweepSpec(

@@ -9,7 +9,6 @@ from statistics import correlation, fmean, median
 from typing import Literal
 
 from ipcbench.stats.estimates import (
-    LEVEL,
     MIN_CLAIM_ROUNDS,
     Estimate,
     Interval,
@@ -21,7 +20,7 @@ from ipcbench.stats.estimates import (
     satterthwaite,
 )
 from ipcbench.stats.prior import VariancePrior, variance_prior
-from ipcbench.stats.student import student_critical, student_p_value
+from ipcbench.stats.student import range_critical, student_p_value
 
 Verdict = Literal["faster", "slower", "no clear difference"]
 
@@ -40,16 +39,23 @@ def compare(times: Interval) -> Verdict:
     return "faster" if times.high < 1.0 / (1.0 + LEAST_RATIO) else "no clear difference"
 
 
-def verdict(time: Estimate, other: Estimate, prior: VariancePrior | None = None, level: float = LEVEL) -> Verdict:
-    """Return the verdict on two times of one run: as `compare`, but none below `MIN_CLAIM_ROUNDS` rounds in common."""
+def verdict(time: Estimate, other: Estimate, prior: VariancePrior | None = None, among: int = 2) -> Verdict:
+    """Return the verdict on two times of one run: as `compare`, but none below `MIN_CLAIM_ROUNDS` rounds in common.
+
+    Args:
+        time: the one that it is about.
+        other: the one that it is compared with.
+        prior: what the other comparisons of the run tell about how much rounds differ.
+        among: how many times the two were chosen from: all verdicts about them hold together at 95 %.
+    """
     common = rounds_in_common(time, other)
-    p = None if common is not None and common < MIN_CLAIM_ROUNDS else p_value(time, other, prior)
-    if p is None or (p >= 1.0 - level and paired_difference(time, other) is None):
+    found = None if common is not None and common < MIN_CLAIM_ROUNDS else _statistic(time, other, prior)
+    if found is None or (paired_difference(time, other) is None and abs(found[0]) <= range_critical(among, found[1])):
         return "no clear difference"
-    return compare(ratio(time, other, prior, level))
+    return compare(ratio(time, other, prior, among))
 
 
-def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None, level: float = LEVEL) -> int | None:
+def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None, among: int = 2) -> int | None:
     """Return how many more rounds would tell two times apart, four times of five, if they differ as it seems.
 
     Returns:
@@ -59,13 +65,13 @@ def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None
     paired = paired_difference(time, best)
     if paired is None:
         return None
-    if verdict(time, best, prior, level) != "no clear difference":
+    if verdict(time, best, prior, among) != "no clear difference":
         return 0
     expected = paired.moderated(prior)
     effect = abs(expected.mean) - math.log1p(LEAST_RATIO)
     for count in range(max(MIN_CLAIM_ROUNDS, paired.rounds_count + 1), _MOST_ROUNDS + 1):
         later = expected.after(count)
-        if (student_critical(level, later.degrees) + _POWER_80) * later.error < effect:
+        if (range_critical(among, later.degrees) + _POWER_80) * later.error < effect:
             return count - paired.rounds_count
     return None
 
@@ -144,42 +150,40 @@ def p_value(a: Estimate, b: Estimate, prior: VariancePrior | None = None) -> flo
     logarithms. In the latter, degrees of freedom are limited to those of the rounds: with more, equal figures would be
     called different far out in the tail, where many tests are decided (docs/compare.md).
     """
+    found = _statistic(a, b, prior)
+    return None if found is None else student_p_value(*found)
+
+
+def _statistic(a: Estimate, b: Estimate, prior: VariancePrior | None) -> tuple[float, float] | None:
+    """Return the difference of two times in standard errors, and the degrees of freedom of these."""
     paired = paired_difference(a, b)
     rounds = paired.rounds_count if paired is not None else min(a.rounds_count, b.rounds_count)
     if rounds < MIN_CLAIM_ROUNDS:
         return None
     if paired is not None:
         expected = paired.moderated(prior)
-        return _tail(expected.mean, expected.error**2, expected.degrees)
-    degrees = satterthwaite([(time.log_variance, min(time.degrees, time.rounds_count - 1.0)) for time in (a, b)])
-    return _tail(math.log(b.value / a.value), a.log_variance + b.log_variance, degrees)
-
-
-def _tail(difference: float, variance: float, degrees: float) -> float:
-    if variance <= 0.0:
-        return 1.0 if difference == 0.0 else 0.0
-    return student_p_value(difference / math.sqrt(variance), degrees)
-
-
-def rank_level(times_count: int) -> float:
-    """Return the level of each interval of a table so that all of its ranks hold together at 95 % (Bonferroni)."""
-    return 1.0 - (1.0 - LEVEL) / max(1, times_count - 1)
+        difference, error, degrees = expected.mean, expected.error, expected.degrees
+    else:
+        difference, error = math.log(a.value / b.value), math.sqrt(a.log_variance + b.log_variance)
+        degrees = satterthwaite([(time.log_variance, min(time.degrees, time.rounds_count - 1.0)) for time in (a, b)])
+    if error == 0.0:
+        return (math.copysign(math.inf, difference) if difference else 0.0), degrees
+    return difference / error, degrees
 
 
 def rank_groups(times: Sequence[Estimate], prior: VariancePrior | None = None) -> tuple[int, ...]:
     """Return the rank of each time, from 1 for the shortest; times that cannot be told apart share a rank (1, 1, 3).
 
-    In ascending order, a time has rank 1 if it is not clearly slower than the shortest, by `verdict` at `rank_level`,
+    In ascending order, a time has rank 1 if it is not clearly slower than the shortest, by `verdict` among all of them,
     even where one between them is; else it shares the latest rank if it is not clearly slower than the time that opened
     it; else it opens a new rank.
     """
     ranks = [0] * len(times)
-    level = rank_level(len(times))
     leaders: list[int] = []
     prior = table_prior(times, prior)
     for position, index in enumerate(sorted(range(len(times)), key=lambda i: times[i].value)):
         nearest = dict.fromkeys((*leaders[:1], *leaders[-1:]))
-        equal = (leader for leader in nearest if verdict(times[index], times[leader], prior, level) != "slower")
+        equal = (leader for leader in nearest if verdict(times[index], times[leader], prior, len(times)) != "slower")
         leader = next(equal, None)
         if leader is None:
             leaders.append(index)

@@ -13,13 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.stats.prior import VariancePrior
-from ipcbench.stats.student import student_critical
+from ipcbench.stats.student import LEVEL, range_critical, student_975
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-LEVEL = 0.95
-"""Confidence level of every interval."""
 MIN_TAIL_COUNT = 10
 """A quantile p of n samples is given only if n·(1 − p) is at least this."""
 MIN_CLAIM_ROUNDS = 3
@@ -33,12 +31,11 @@ _MIN_ROUNDS_TO_TRIM = 8
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with its confidence interval; low ≤ estimate ≤ high, all in the unit of the estimate."""
+    """An estimate with its 95 % confidence interval; low ≤ estimate ≤ high, all in the unit of the estimate."""
 
     low: float
     estimate: float
     high: float
-    level: float = LEVEL
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +60,7 @@ class Estimate:
         """Return the 95 % interval."""
         interval = _interval(self.value, self.deviations, self.log_variance, self.degrees)
         low, estimate, high = (max(end, self.least) for end in (interval.low, interval.estimate, interval.high))
-        return Interval(low, estimate, high, interval.level)
+        return Interval(low, estimate, high)
 
 
 def quantile(values: npt.ArrayLike, probability: float) -> float | None:
@@ -91,9 +88,7 @@ def weighted_quantile(values: FloatArray, weights: FloatArray, probability: floa
     return float(np.interp(probability * cumulated[-1], cumulated - weights[order] / 2.0, values[order]))
 
 
-def ratio(
-    numerator: Estimate, denominator: Estimate, prior: VariancePrior | None = None, level: float = LEVEL
-) -> Interval:
+def ratio(numerator: Estimate, denominator: Estimate, prior: VariancePrior | None = None, among: int = 2) -> Interval:
     """Return numerator / denominator with its interval.
 
     If they have rounds in common, it is the trimmed mean over these of their differences, on logarithms. Otherwise it
@@ -103,20 +98,20 @@ def ratio(
         numerator: a time.
         denominator: another, in the same unit.
         prior: what the other comparisons of the run tell about how much rounds differ.
-        level: confidence level of the interval.
+        among: how many times the two were chosen from; the intervals of any two of them hold together.
     """
     paired = paired_difference(numerator, denominator)
     if paired is not None:
-        half = student_critical(level, paired.moderated(prior).degrees) * paired.moderated(prior).error
+        half = range_critical(among, paired.moderated(prior).degrees) * paired.moderated(prior).error
         low, middle, high = (math.exp(paired.mean + sign * half) for sign in (-1.0, 0.0, 1.0))
-        return Interval(low, middle, high, level)
+        return Interval(low, middle, high)
     parts = ((numerator.log_variance, numerator.degrees), (denominator.log_variance, denominator.degrees))
     return _interval(
         numerator.value / denominator.value,
         numerator.deviations - denominator.deviations,
         numerator.log_variance + denominator.log_variance,
         satterthwaite(parts),
-        level,
+        among,
     )
 
 
@@ -224,17 +219,15 @@ def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
     return total**2 / spread if spread > 0 else math.inf
 
 
-def _interval(
-    value: float, deviations: FloatArray, log_variance: float, degrees: float, level: float = LEVEL
-) -> Interval:
-    """Return the percentile interval of the replicates, stretched to the width that Student's t gives the variance.
+def _interval(value: float, deviations: FloatArray, log_variance: float, degrees: float, among: int = 2) -> Interval:
+    """Return the percentile interval of the replicates, stretched to the width that its variance and `among` ask for.
 
     It is never narrower than the replicates: where rounds are of two kinds, they show more than the variance does.
     """
-    half = student_critical(level, degrees) * math.sqrt(log_variance)
+    half = range_critical(among, degrees) * math.sqrt(log_variance)
     spread = float(np.std(deviations, ddof=1))
     low, high = -half, half
     if spread > 0.0:
-        scale = max(1.0, half / (student_critical(level, math.inf) * spread))
-        low, high = (scale * float(x) for x in np.quantile(deviations, (0.5 - level / 2, 0.5 + level / 2)))
-    return Interval(value * math.exp(min(low, 0.0)), value, value * math.exp(max(high, 0.0)), level)
+        scale = max(half / spread, range_critical(among, math.inf)) / student_975(math.inf)
+        low, high = (scale * float(x) for x in np.quantile(deviations, (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)))
+    return Interval(value * math.exp(min(low, 0.0)), value, value * math.exp(max(high, 0.0)))

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ipcbench.stats.decisions import LEAST_RATIO, compare
-from ipcbench.stats.estimates import LEVEL, MIN_CLAIM_ROUNDS, Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
+from ipcbench.stats.student import LEVEL
 from ipcbench.util.units import format_significant
 
 Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]

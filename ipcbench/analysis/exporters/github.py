@@ -70,7 +70,7 @@ def _latencies(cell: CellSummary) -> Iterator[_Figure]:
         ("round-trip-p99", cell.round_trip_p99_ns, False),
     ):
         if interval is not None:
-            us = Interval(interval.low / 1e3, interval.estimate / 1e3, interval.high / 1e3, interval.level)
+            us = Interval(interval.low / 1e3, interval.estimate / 1e3, interval.high / 1e3)
             yield _Figure(metric, us.estimate, us, is_paced)
 
 
@@ -93,7 +93,7 @@ def _extra(rate_per_s: float | None, cell: CellSummary, figure: _Figure, unit: s
     yield f"{plural(cell.rounds_count, 'round', 'rounds')}, {cell.setting.codec}, {cell.setting.delivery}"
     if figure.interval is not None:
         low, high = format_significant(figure.interval.low), format_significant(figure.interval.high)
-        yield f"{100 * figure.interval.level:g} % interval {low} to {high} {unit}"
+        yield f"95 % interval {low} to {high} {unit}"
     if rate_per_s is not None:
         yield f"offered {format_significant(rate_per_s)} messages/s"
     if figure.metric == "throughput" and cell.throughput_bytes_per_s is not None:

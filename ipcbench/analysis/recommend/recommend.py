@@ -28,7 +28,7 @@ from ipcbench.analysis.summary.wording import interval_words, joined, neighbours
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK
-from ipcbench.stats.decisions import rank_groups, rank_level, table_prior, verdict
+from ipcbench.stats.decisions import rank_groups, table_prior, verdict
 from ipcbench.stats.estimates import Interval, ratio
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
@@ -326,7 +326,7 @@ def _candidate(shortlist: _Shortlist, evidence: Evidence, chosen: Evidence, rank
     if evidence is not chosen:
         known = [other.times[case.measure] for other in shortlist.evidence if case.measure in other.times]
         prior = table_prior(known, case.prior(case.measure))
-        slower = ratio(evidence.times[case.measure], chosen.times[case.measure], prior, rank_level(len(known)))
+        slower = ratio(evidence.times[case.measure], chosen.times[case.measure], prior, len(known))
     cores = case.run.info.machine.get("usable_cores")
     reasons = doubts(evidence, case.question, shortlist.offered_per_s, shortlist.between, cores)
     return Candidate(

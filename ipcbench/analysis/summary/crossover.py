@@ -18,8 +18,9 @@ from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary,
 from ipcbench.analysis.summary.curves import Curve, CurvePoint, Measure, curves, families, log_replicates, position
 from ipcbench.analysis.summary.wording import family_words, interval_words, joined
 from ipcbench.stats.decisions import verdict
-from ipcbench.stats.estimates import LEVEL, FloatArray, Interval
+from ipcbench.stats.estimates import FloatArray, Interval
 from ipcbench.stats.prior import VariancePrior
+from ipcbench.stats.student import LEVEL
 
 BETTER: Mapping[Measure, str] = {
     "latency": "the lower one-way latency",

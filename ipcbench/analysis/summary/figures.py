@@ -73,7 +73,7 @@ class CellFigures:
 
 def scaled(interval: Interval, factor: float) -> Interval:
     """Return the interval in another unit."""
-    return Interval(interval.low * factor, interval.estimate * factor, interval.high * factor, interval.level)
+    return Interval(interval.low * factor, interval.estimate * factor, interval.high * factor)
 
 
 def inverted(interval: Interval) -> Interval:

@@ -10,7 +10,7 @@ from typing import get_args
 from ipcbench.analysis.summary.cells import Metric, Setting, SettingSummary, Summary, time_of
 from ipcbench.analysis.summary.crossover import BETTER
 from ipcbench.analysis.summary.wording import neighbours_words, payload_line, ratio_words
-from ipcbench.stats.decisions import rank_level, table_prior, verdict
+from ipcbench.stats.decisions import table_prior, verdict
 from ipcbench.stats.estimates import Estimate, Interval, ratio
 from ipcbench.stats.prior import VariancePrior
 
@@ -84,10 +84,9 @@ def _clear(result: SettingSummary, metric: Metric, prior: VariancePrior | None) 
         if time is not None:
             times[cell.backend] = time
     prior = table_prior(list(times.values()), prior)
-    level = rank_level(1 + len(times) * (len(times) - 1) // 2)
     return {
-        (first, second): ratio(times[second], times[first], prior, level)
+        (first, second): ratio(times[second], times[first], prior, len(times))
         for first in times
         for second in times
-        if first != second and verdict(times[second], times[first], prior, level) == "slower"
+        if first != second and verdict(times[second], times[first], prior, len(times)) == "slower"
     }

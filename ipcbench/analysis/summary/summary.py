@@ -28,7 +28,7 @@ from ipcbench.errors import StoreError
 from ipcbench.results.model import Floor, RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import Mode
-from ipcbench.stats.decisions import prior_of, rank_groups, rank_level, rounds_to_decide, table_prior
+from ipcbench.stats.decisions import prior_of, rank_groups, rounds_to_decide, table_prior
 from ipcbench.stats.estimates import (
     MIN_CLAIM_ROUNDS,
     Estimate,
@@ -175,9 +175,8 @@ def _ratios_to_best(times: Mapping[str, Estimate], prior: VariancePrior | None) 
     if not times:
         return {}
     best = min(times, key=lambda name: times[name].value)
-    level = rank_level(len(times))
     return {
-        name: Interval(1.0, 1.0, 1.0) if name == best else ratio(time, times[best], prior, level)
+        name: Interval(1.0, 1.0, 1.0) if name == best else ratio(time, times[best], prior, len(times))
         for name, time in times.items()
     }
 
@@ -185,9 +184,8 @@ def _ratios_to_best(times: Mapping[str, Estimate], prior: VariancePrior | None) 
 def _missing_rounds(times: Mapping[str, Estimate], prior: VariancePrior | None) -> dict[str, int | None]:
     """Return backend → how many more rounds would tell it from the best; the best itself is left out."""
     best = min(times.values(), key=lambda time: time.value, default=None)
-    level = rank_level(len(times))
     return {
-        name: rounds_to_decide(time, best, prior, level)
+        name: rounds_to_decide(time, best, prior, len(times))
         for name, time in times.items()
         if best is not None and time is not best
     }
