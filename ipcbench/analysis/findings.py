@@ -245,19 +245,21 @@ def _copies(context: CellContext) -> Observation | None:
 
 def _fixed_cost(context: CellContext) -> Observation | None:
     """Observe, for the smallest size of a backend, the share of its time per message that is independent of size."""
-    rates = [
-        (cell.setting.payload_bytes, cell.throughput_per_s)
+    rates = {
+        cell.setting.payload_bytes: cell.throughput_interval_per_s
         for cell in cells_of(context.family)
-        if cell.backend == context.cell.backend and cell.throughput_per_s
-    ]
+        if cell.backend == context.cell.backend and cell.throughput_interval_per_s is not None
+    }
     small = context.cell.setting.payload_bytes
-    larger = [(size, rate) for size, rate in rates if size >= _MIN_GROWTH_RATIO * max(1, small)]
-    if not larger or small != min(size for size, _ in rates) or not context.cell.throughput_per_s:
+    larger = [size for size in rates if size >= _MIN_GROWTH_RATIO * max(1, small)]
+    if not larger or small != min(rates):
         return None
-    size, rate = min(larger)
-    small_ns, large_ns = 1e9 / context.cell.throughput_per_s, 1e9 / rate
+    size = min(larger)
+    # the least share that the intervals allow: the small message as fast and the larger as slow as they may be
+    small_ns, large_ns = 1e9 / rates[small].high, 1e9 / rates[size].low
     share = max(0.0, min(1.0, (small_ns * size - large_ns * small) / ((size - small) * small_ns)))
-    part = "nearly all" if share > _NEARLY_ALL_RATIO else _percent(share)
+    part = "nearly all" if share > _NEARLY_ALL_RATIO else f"at least {_percent(share)}"
+    small_ns, large_ns = 1e9 / rates[small].estimate, 1e9 / rates[size].estimate
     return Observation(
         share,
         {"small_ns": small_ns, "large_ns": large_ns, "small_bytes": small, "large_bytes": size},
@@ -375,7 +377,7 @@ RULES: tuple[Rule, ...] = (
         "times",
         "CPU time of writer and one reader over that of one copy of the payload",
         _copies,
-        "Prefer a transport with zero-copy reads: `ipcbench recommend` with --needs zero-copy.",
+        "If its reads copy, prefer a transport whose reads do not: `ipcbench recommend` with --needs zero-copy.",
     ),
     Rule(
         "small messages",

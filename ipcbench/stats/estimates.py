@@ -55,6 +55,8 @@ class Estimate:
     Estimates with rounds in common are compared round by round."""
     least: float = 0.0
     """A bound of the figure that is known otherwise; its interval does not reach below."""
+    between: tuple[tuple[float, Estimate], ...] = ()
+    """For a figure that was not measured: those that were, with their weights."""
 
     def interval(self) -> Interval:
         """Return the 95 % interval."""
@@ -151,6 +153,8 @@ def paired_difference(a: Estimate, b: Estimate) -> PairedDifference | None:
     It is the mean without the lowest and highest fifth of the rounds, with the variance of the winsorized rounds (Tukey
     and McLaughlin 1963): on a shared machine, a few rounds differ several times as much as the rest.
     """
+    if a.between and b.between:
+        return _interpolated_difference(a, b)
     differences = np.sort(round_differences(a, b))
     count = len(differences)
     if count < 2:
@@ -160,6 +164,25 @@ def paired_difference(a: Estimate, b: Estimate) -> PairedDifference | None:
     winsorized = np.clip(differences, differences[cut], differences[count - 1 - cut])
     variance = (count - 1) * float(np.var(winsorized, ddof=1)) / (kept - 1)
     return PairedDifference(float(np.mean(differences[cut : count - cut])), variance, kept - 1.0, count)
+
+
+def _interpolated_difference(a: Estimate, b: Estimate) -> PairedDifference | None:
+    """Return the weighted mean of the differences at the measured places, no surer than these: their errors add up."""
+    parts = [
+        (weight, pair)
+        for (weight, first), (_, second) in zip(a.between, b.between, strict=True)
+        if (pair := paired_difference(first, second)) is not None
+    ]
+    if len(parts) < len(a.between):
+        return None
+    rounds_count = min(pair.rounds_count for _, pair in parts)
+    error = sum(weight * pair.error for weight, pair in parts)
+    return PairedDifference(
+        mean=sum(weight * pair.mean for weight, pair in parts),
+        round_variance=error**2 * _kept_count(rounds_count),
+        degrees=min(pair.degrees for _, pair in parts),
+        rounds_count=rounds_count,
+    )
 
 
 def _kept_count(rounds_count: int) -> int:
@@ -187,11 +210,14 @@ def differences_by_round(a: Estimate, b: Estimate) -> dict[str, float]:
 
 def rounds_in_common(a: Estimate, b: Estimate) -> int | None:
     """Return how many rounds both have; None if they are not figures of rounds."""
+    if a.between and b.between:
+        counts = [rounds_in_common(x, y) for (_, x), (_, y) in zip(a.between, b.between, strict=True)]
+        return min((count for count in counts if count is not None), default=None)
     return len(a.rounds.keys() & b.rounds.keys()) if a.rounds and b.rounds else None
 
 
 def noise_ratio(settings: Sequence[Sequence[Estimate]]) -> float | None:
-    """Return how much two equal cells typically differ in a run, as a ratio − 1; None if no two have two rounds.
+    """Return how much two equal cells typically differ in a run, as a ratio − 1; None if no two have three rounds.
 
     It is one standard deviation: exp(m / 0.6745 / √(2R)) − 1, where m is the median, over all pairs of cells of a
     setting, of how much their difference changes from one round to another, and R the median number of rounds.
@@ -200,15 +226,16 @@ def noise_ratio(settings: Sequence[Sequence[Estimate]]) -> float | None:
         settings: per setting, the estimates of its cells.
     """
     pairs = [
-        round_differences(a, b) / math.sqrt(2.0)
+        differences / math.sqrt(2.0)
         for cells in settings
         for index, a in enumerate(cells)
         for b in cells[:index]
+        if len(differences := round_differences(a, b)) >= MIN_CLAIM_ROUNDS
     ]
     changes = [abs(a - b) for rounds in pairs for index, a in enumerate(rounds) for b in rounds[:index]]
     if not changes:
         return None
-    rounds_count = float(np.median([len(rounds) for rounds in pairs if len(rounds) > 1]))
+    rounds_count = float(np.median([len(rounds) for rounds in pairs]))
     return math.expm1(float(np.median(changes)) / 0.6745 / math.sqrt(rounds_count))
 
 

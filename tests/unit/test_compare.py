@@ -128,7 +128,7 @@ def test_what_is_within_a_percent_is_no_difference_however_sure(tmp_path: Path) 
 def test_a_difference_needs_interval_and_p_value(
     times: Interval, p_adjusted: float | None, verdict: str, reason: str
 ) -> None:
-    entry = judge(times, p_adjusted, 40)
+    entry = judge(times, None if p_adjusted is None else p_adjusted / 40, p_adjusted, 40)
     assert entry[0] == verdict
     assert entry[1].startswith(reason)
     assert bool(entry[1]) == bool(reason)
@@ -381,7 +381,16 @@ def test_runs_of_different_machines_are_refused_or_marked(tmp_path: Path) -> Non
     for text in (as_text(comparison), as_markdown(comparison)):
         for words in ("slower (other machine)", "No clear difference (other machine)", "different machines"):
             assert words in text
-    assert not any(change.across_machines for change in compare_runs(a, a, across_machines=True).changes)
+    same = compare_runs(a, a, across_machines=True)
+    assert not any(change.across_machines for change in same.changes)
+    assert "A and B are the same run" in as_text(same)
+
+
+def test_what_has_too_few_rounds_is_not_tested_and_has_no_interval(tmp_path: Path) -> None:
+    few = replace(CALM, factors=(1.0, 1.01))
+    text = as_text(compare_runs(one_cell(tmp_path / "a", few), one_cell(tmp_path / "b", few)))
+    assert "tested: 0 figures of 3; the others have fewer than three rounds" in text
+    assert "1.00 [" not in text
 
 
 # Text

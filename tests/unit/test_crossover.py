@@ -178,10 +178,10 @@ def test_interpolation_on_logarithmic_axes(tmp_path: Path) -> None:
     assert middle.interval().low < 20_000 < middle.interval().high
 
 
-def test_mixing_halves_the_variance_of_two_equal_ones() -> None:
+def test_between_two_sizes_nothing_is_surer_than_at_them() -> None:
     generator = np.random.default_rng(2)
     first, second = estimate(10.0, 0.1, generator), estimate(10.0, 0.1, generator)
-    assert mixed(first, second, 0.5).log_variance == pytest.approx(0.005)
+    assert mixed(first, second, 0.5).log_variance == pytest.approx(0.01)
     assert mixed(first, second, 0.0).value == pytest.approx(first.value)
 
 

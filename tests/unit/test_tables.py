@@ -93,12 +93,34 @@ def test_golden_text(tmp_path: Path) -> None:
         ("bad", 10): Cell(factors=(0.0,)),
     }
     found = tables_of(tmp_path, cells, readers=3, rounds=3)
-    assert as_text(found).splitlines()[:-19] == GOLDEN.splitlines()
+    assert as_text(found).splitlines()[:-20] == GOLDEN.splitlines()
 
 
 def test_a_run_that_used_up_its_budget_says_how_much_that_was(tmp_path: Path) -> None:
     found = tables_of(tmp_path, SHM, status="out of budget")
-    assert "run: 20260102T030405Z-0a1b2c, 20 rounds done in the budget of 120 s, seed 1" in as_text(found)
+    words = "20 rounds done; the budget of 120 s left no time for more, seed 1"
+    assert f"run: 20260102T030405Z-0a1b2c, {words}" in as_text(found)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("complete", "complete, 20 rounds done; every median is known to within 2 %"),
+        ("out of budget", "no time for more; not every median is known to within 2 %"),
+        ("interrupted", "interrupted, 20 rounds done, seed 1"),
+    ],
+)
+def test_a_run_for_precision_says_whether_it_was_reached(tmp_path: Path, status: str, words: str) -> None:
+    assert words in " ".join(as_text(tables_of(tmp_path, SHM, status=status, precision_ratio=0.02)).split())
+
+
+def test_after_two_rounds_there_are_ratios_without_intervals(tmp_path: Path) -> None:
+    cells = {("shm", 10): Cell(factors=(1.0, 1.01)), ("zmq", 10): Cell(30_000.0, 100_000.0, factors=(1.0, 1.01))}
+    (table,) = tables_of(tmp_path, cells, rounds=2).payload_tables
+    text = as_text(tables_of(tmp_path / "again", cells, rounds=2))
+    assert [row[4] for row in table.rows] == ["1", "3.00"]
+    assert "next is" not in text
+    assert "would differ by" not in text
 
 
 def test_the_title_says_kind_entries_and_bytes(tmp_path: Path) -> None:
@@ -251,11 +273,11 @@ def test_shared_ranks_are_marked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cells", "beginning"),
     [
-        ({("a", 10): Cell()}, "Only a was measured: 10.0 µs."),
+        ({("a", 10): Cell()}, "Only a has a one-way latency: 10.0 µs."),
         ({("a", 10): Cell(), ("b", 10): Cell(10_050.0)}, "No clear difference in one-way latency between a and b: "),
         ({("a", 10): Cell(), ("b", 10): Cell(90_000.0)}, "a has the lowest one-way latency: 10.0 µs; next is b, "),
         ({("a", 10): Cell(factors=(0.0,))}, "No verdict: nothing was measured."),
-        ({("a", 10): Cell(), ("b", 10): Cell(factors=(0.0,))}, "Only a was measured"),
+        ({("a", 10): Cell(), ("b", 10): Cell(factors=(0.0,))}, "Only a has a one-way latency"),
     ],
 )
 def test_verdicts_claim_no_more_than_is_known(tmp_path: Path, cells, beginning: str) -> None:

@@ -290,7 +290,7 @@ def _judged(changes: Sequence[Change], gate_ratio: float | None) -> list[Change]
             judged.append(change)
             continue
         p_adjusted = None if change.p_value is None else next(adjusted)
-        verdict, reason = judge(times, p_adjusted, len(p_values))
+        verdict, reason = judge(times, change.p_value, p_adjusted, len(p_values))
         judged.append(replace(change, p_value=p_adjusted, verdict=verdict, reason=reason))
     if gate_ratio is None:
         return judged

@@ -143,6 +143,8 @@ def _summary(comparison: Comparison) -> str:
 
 def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str]) -> Iterator[str]:
     yield f"A is {comparison.run_a}, B is {comparison.run_b}"
+    if comparison.run_a == comparison.run_b:
+        yield "A and B are the same run: nothing can differ"
     if comparison.by_rounds:
         yield "A and B are compared round by round of one run; B / A may differ from the quotient of the two figures"
     if comparison.machine_differences:
@@ -153,7 +155,9 @@ def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str
         first = comparison.changes[0].cell
         same = [words(first) for name, words in _FIELD_WORDS.items() if name not in {*varying, "rate_per_s"}]
         yield f"all cells: {', '.join(same)}"
-    yield f"tested: {plural(comparison.tests_count, 'figure', 'figures')}"
+    both = sum(change.ratio is not None for change in comparison.changes)
+    untested = f" of {both}; the others have fewer than three rounds" if comparison.tests_count < both else ""
+    yield f"tested: {plural(comparison.tests_count, 'figure', 'figures')}{untested}"
     yield from (f"all: {note}" for note in common)
     yield from (f"problem: {one_line(problem)}" for problem in comparison.problems)
 
@@ -203,7 +207,7 @@ def _row(
         _METRIC_WORDS[change.metric],
         _figure(change.a, change.metric),
         _figure(change.b, change.metric),
-        "" if change.ratio is None else ratio_words(change.ratio),
+        "" if change.ratio is None else ratio_words(change.ratio, None if change.p_value is not None else 0),
         verdict,
         *((change.gate or "",) if gated else ()),
         *((_decides(change),) if gates else ()),

@@ -24,20 +24,25 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(adjusted)
 
 
-def judge(time_ratio: Interval, p_adjusted: float | None, tests_count: int) -> tuple[Verdict, str]:
+def judge(
+    time_ratio: Interval, p_value: float | None, p_adjusted: float | None, tests_count: int
+) -> tuple[Verdict, str]:
     """Return the verdict on a ratio of times B / A, and why it is not a difference although its interval excludes 1.
 
     Args:
         time_ratio: how many times as slow B is, with its interval.
-        p_adjusted: adjusted p-value; None if there are too few rounds to test.
+        p_value: its own; None if there are too few rounds to test.
+        p_adjusted: the same, adjusted for all figures that are tested.
         tests_count: how many figures are tested.
     """
     verdict: Verdict = compare(time_ratio)
     if verdict == "no clear difference":
         may_be_one = time_ratio.low <= 1.0 <= time_ratio.high
         return verdict, "" if may_be_one else f"may be within {format_significant(100 * LEAST_RATIO, 1)} %"
-    if p_adjusted is None:
+    if p_value is None or p_adjusted is None:
         return "no clear difference", f"fewer than {MIN_CLAIM_ROUNDS} rounds: how rounds differ is not known"
+    if p_value >= 1.0 - LEVEL:
+        return "no clear difference", f"may be chance: p = {p_value:.2f}, since its rounds differ too much"
     if p_adjusted >= 1.0 - LEVEL:
         return "no clear difference", f"may be chance among {tests_count} figures: adjusted p = {p_adjusted:.2f}"
     return verdict, ""

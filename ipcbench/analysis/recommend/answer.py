@@ -155,9 +155,10 @@ class Recommendation:
         if following is None:
             return ""
         figure = figure_words(following.expected, self.axis)
-        return (
-            f" Next is {following.backend}, {ratio_words(following.ratio)} {_RATIO_WORDS[self.axis]}: {what} {figure}."
-        )
+        times = f"{ratio_words(following.ratio)} {_RATIO_WORDS[self.axis]}"
+        same = [other.backend for other in self.candidates if other.rank == following.rank and other is not following]
+        tied = f" {joined(same)} cannot be told apart from it." if same else ""
+        return f" Next is {following.backend}, {times}: {what} {figure}.{tied}"
 
     def text(self) -> str:
         """Return the whole answer as plain text."""
@@ -260,11 +261,12 @@ def _expected_lines(answer: Recommendation) -> Iterator[str]:
         return
     for label, time in (
         ("one-way latency p50", expected.latency_p50_ns),
-        ("one-way latency p99", expected.latency_p99_ns),
         ("round trip p50", expected.round_trip_p50_ns),
     ):
         if time is not None:
             yield f"{label}: {_time_words(time)}"
+    if (tail := expected.latency_p99_ns) is not None:
+        yield f"one-way latency p99: {format_duration_ns(tail.low)} to {format_duration_ns(tail.high)}"
     if expected.throughput_per_s is not None and expected.throughput_bytes_per_s is not None:
         megabytes = _rate_words(_scaled(expected.throughput_bytes_per_s, 1e-6))
         rate = _rate_words(expected.throughput_per_s)

@@ -216,11 +216,13 @@ def _rate_doubts(evidence: Evidence, question: Question, offered: float | None) 
     if capacity is None and (offered or 0.0) < rate:
         yield Doubt(f"whether {name} keeps up with {format_significant(rate)} messages/s was not measured", "low")
     elif capacity is not None and capacity.low < rate and (offered or 0.0) < rate:
-        text = f"{name} may not keep up with {format_significant(rate)} messages/s: at most {interval_words(capacity)}"
-        yield Doubt(f"{text} messages/s", "low", grave=True)
+        text = f"{name} may not keep up with {format_significant(rate)} messages/s: flat out it delivers"
+        yield Doubt(f"{text} {interval_words(capacity)} messages/s", "low", grave=True)
     if offered is not None and rate > _LOADED_RATIO * offered and question.optimise == "latency":
         measured = f"{format_significant(offered)} messages/s"
-        yield Doubt(f"latency was measured at {measured}, not at {format_significant(rate)} messages/s", "moderate")
+        yield Doubt(
+            f"latency was measured at {measured}, not at {format_significant(rate)} messages/s", "moderate", grave=True
+        )
 
 
 def offered_rate(family: Sequence[SettingSummary], between: tuple[int, int]) -> float | None:

@@ -35,8 +35,6 @@ _RESOLVED_RATIO = 2.0
 """A p99 whose interval spans more than this is not shown as one figure."""
 _KNOWN_RATIO = 10.0
 """Of a p99 whose interval spans more than this, only the lower end is shown."""
-_MEANINGLESS_RATIO = 1000.0
-"""Of a throughput whose interval spans more than this, no interval is shown."""
 BEST_MARK = "*"
 SHARED_MARK = "="
 _MATRIX_TITLES: Mapping[Metric, str] = {
@@ -99,14 +97,15 @@ class _Figure:
 
 _LEGEND = {
     "one-way": "one-way: receipt − intended send time of paced messages, over all readers and rounds; decoding is not "
-    "in it. p99 is n/a with fewer than 1,000 samples; where its 95 % interval spans more than a factor of two, the "
-    "interval is shown; above a factor of ten, only its lower end (≥).",
-    "ratio": "× best: how many times as slow as the best, round by round, which may differ a little from the quotient "
-    "of the medians. All intervals of the column hold together at 95 %. A cell shares rank 1 (1=) unless all of its "
-    "interval is above 1.01 and both have three rounds in common; later ranks are decided in the same way against the "
-    "first cell of the rank before. Two that share a rank may still differ from each other.",
+    "in it. p99 is n/a with fewer than 1,000 samples or three rounds; where its 95 % interval spans more than a factor "
+    "of two, the interval is shown; above a factor of ten, only its lower end (≥).",
+    "ratio": "× best: how many times as slow as the best, round by round, which differs from the quotient of the "
+    "medians where rounds are of several kinds; without an interval if fewer than three rounds are in common. All "
+    "intervals of the column hold together at 95 %. A cell shares rank 1 (1=) unless all of its interval is above 1.01 "
+    "and both have three rounds in common; later ranks are decided in the same way against the first cell of the rank "
+    "before. Two that share a rank may still differ from each other.",
     "floor": "× floor: one-way p50 as a multiple of what the harness itself costs (its two loops over a transport "
-    "that does nothing).",
+    "that does nothing), measured right after each window.",
     "round trip": "trip: round trip, from a send to the last reader's reply; the next follows at once, so all stays "
     "hot. Paced messages come after a pause: it is not twice the one-way latency, and may rank differently.",
     "waits": "waits: how 90 % or more of the waits ended, of the readers (one-way), of all endpoints (trip): spin, "
@@ -142,10 +141,7 @@ def _p99(p50: Interval | None, p99: Interval | None) -> str:
 def _rate(cell: CellSummary) -> str:
     if cell.throughput_interval_per_s is None:
         return number(cell.throughput_per_s, 1e3)
-    rate = scaled(cell.throughput_interval_per_s, 1e-3)
-    if rate.high > _MEANINGLESS_RATIO * rate.low:  # of two rounds
-        return f"{format_significant(rate.estimate)} [unknown]"
-    return interval_words(rate)
+    return interval_words(scaled(cell.throughput_interval_per_s, 1e-3))
 
 
 def _waits(shares: WaitShares | None) -> str:
@@ -155,7 +151,7 @@ def _waits(shares: WaitShares | None) -> str:
 def _ratio(cell: CellSummary) -> str:
     if cell.ratio is None:
         return NOT_MEASURED
-    return "1" if cell.ratio.low == cell.ratio.high == 1.0 else ratio_words(cell.ratio)
+    return "1" if cell.ratio.low == cell.ratio.high == 1.0 else ratio_words(cell.ratio, cell.compared_rounds_count)
 
 
 _FIGURES = (

@@ -16,6 +16,11 @@ from ipcbench.stats.prior import VariancePrior
 CellStatus = Literal["ok", "failed", "skipped"]
 Metric = Literal["latency", "round trip", "throughput"]
 """The cells of a setting are ranked by the first of these that was measured."""
+METRIC_WORDS: Mapping[Metric, str] = {
+    "latency": "one-way latency",
+    "round trip": "round trip",
+    "throughput": "throughput",
+}
 
 
 def time_of(figures: CellFigures, metric: Metric) -> Estimate | None:

@@ -15,7 +15,7 @@ from typing import Literal
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary, cells_of, time_of
 from ipcbench.analysis.summary.figures import cpu_estimate
 from ipcbench.stats.decisions import prior_of
-from ipcbench.stats.estimates import Estimate, FloatArray, satterthwaite
+from ipcbench.stats.estimates import Estimate, FloatArray
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.stats.student import student_975
 
@@ -23,7 +23,7 @@ Measure = Literal["latency", "round trip", "throughput", "cpu"]
 """What a curve shows: one-way latency p50, round trip p50 (ns), time per message (s), CPU time per message (ns)."""
 
 EDGE_RATIO = 1.1
-"""A size at most this many times outside the measured range counts as the nearest measured one."""
+"""A size at most this many times as large or small as a measured one counts as that one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,11 +81,13 @@ def prior_by(summary: Summary, measure: Measure) -> VariancePrior | None:
 
 
 def neighbours(sizes: Sequence[int], payload_bytes: int) -> tuple[int, int] | None:
-    """Return the measured sizes on both sides, twice the same size if it was measured; None outside the range."""
-    if not sizes or payload_bytes * EDGE_RATIO < min(sizes) or payload_bytes > EDGE_RATIO * max(sizes):
-        return None
-    inside = min(max(payload_bytes, min(sizes)), max(sizes))
-    return max(size for size in sizes if size <= inside), min(size for size in sizes if size >= inside)
+    """Return the measured sizes on both sides, twice the same size if one is within `EDGE_RATIO`; None outside."""
+    for size in sorted(sizes, key=lambda size: abs(position(size) - position(payload_bytes))):
+        if size <= EDGE_RATIO * payload_bytes and payload_bytes <= EDGE_RATIO * size:
+            return size, size
+    smaller = [size for size in sizes if size < payload_bytes]
+    larger = [size for size in sizes if size > payload_bytes]
+    return (max(smaller), min(larger)) if smaller and larger else None
 
 
 def position(payload_bytes: float) -> float:
@@ -100,26 +102,21 @@ def share_of(payload_bytes: int, between: tuple[int, int]) -> float:
 
 
 def mixed(low: Estimate, high: Estimate, share: float) -> Estimate:
-    """Return the geometric mean of two independent estimates with weights 1 − share and share."""
+    """Return the geometric mean of estimates at two sizes with weights 1 − share and share.
+
+    It is no surer than these: their errors add up as if they were one. Both come from the same processes, and the shape
+    of the curve between them is not known.
+    """
     weights = (1.0 - share, share)
-    parts = [
-        (weight**2 * estimate.log_variance, estimate.degrees)
-        for weight, estimate in zip(weights, (low, high), strict=True)
-        if weight
-    ]
+    spread = sum(w * math.sqrt(part.log_variance) for w, part in zip(weights, (low, high), strict=True))
     return Estimate(
         value=math.exp(weights[0] * math.log(low.value) + weights[1] * math.log(high.value)),
         deviations=weights[0] * low.deviations + weights[1] * high.deviations,
-        log_variance=sum(variance for variance, _ in parts),
-        degrees=satterthwaite(parts),
+        log_variance=spread**2,
+        degrees=min(low.degrees, high.degrees),
         rounds_count=min(low.rounds_count, high.rounds_count),
-        rounds={
-            name: weights[0] * low.rounds[name][:count] + weights[1] * high.rounds[name][:count]
-            for name in low.rounds.keys() & high.rounds.keys()
-            # the two sizes may have had different numbers of turns
-            for count in [min(len(low.rounds[name]), len(high.rounds[name]))]
-        },
         least=low.least ** weights[0] * high.least ** weights[1],
+        between=((weights[0], low), (weights[1], high)),
     )
 
 

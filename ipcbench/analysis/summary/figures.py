@@ -15,7 +15,7 @@ from ipcbench.results.model import EndpointResult, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import Mode
 from ipcbench.stats.bootstrap import REPLICATES, RoundSamples, median_estimate, quantile_estimates, time_blocks
-from ipcbench.stats.estimates import Estimate, FloatArray, IntArray, Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, FloatArray, IntArray, Interval
 
 _SEED = 20_240_229
 """Of every bootstrap, so that the same run always gives the same intervals."""
@@ -167,8 +167,8 @@ def _quantile(rounds: Sequence[tuple[TrialResult, RoundSamples]], probability: f
 
 
 def _tail(rounds: Sequence[tuple[TrialResult, RoundSamples]], p50: Estimate | None, purpose: str) -> Estimate | None:
-    """Return the p99, which is at least the median."""
-    p99 = _quantile(rounds, 0.99, purpose)
+    """Return the p99, which is at least the median; None if there are too few rounds to tell how they differ."""
+    p99 = _quantile(rounds, 0.99, purpose) if len(rounds) >= MIN_CLAIM_ROUNDS else None
     return p99 if p99 is None or p50 is None else replace(p99, least=p50.value)
 
 

@@ -12,6 +12,7 @@ from statistics import median
 from typing import get_args
 
 from ipcbench.analysis.summary.cells import (
+    METRIC_WORDS,
     CellStatus,
     CellSummary,
     Control,
@@ -137,7 +138,7 @@ def _summarise_setting(
     common = {name: rounds_in_common(time, best) for name, time in main.items() if best is not None}
     rows = [
         replace(
-            _summarise_cell(run, setting, cell),
+            _with_gaps(_summarise_cell(run, setting, cell), times),
             rank=ranks[metric].get(cell.backend) if metric else None,
             ratio=ratios.get(cell.backend),
             rounds_to_decide=missing.get(cell.backend),
@@ -151,6 +152,15 @@ def _summarise_setting(
     rows.sort(key=lambda row: _order(row, main))
     absent = {name: why for name, found in times.items() if not found and (why := _why_absent(cells, name))}
     return SettingSummary(setting, metric, _offered_rate(setting, cells), tuple(rows), absent)
+
+
+def _with_gaps(cell: CellSummary, times: Mapping[Metric, Mapping[str, Estimate]]) -> CellSummary:
+    """Return the cell with a note for each metric that it was measured by, and that only others have a figure of."""
+    tried = {_METRICS[trial.spec.mode] for trial in cell.trials}
+    gaps = (metric for metric, found in times.items() if metric in tried and found and cell.backend not in found)
+    return replace(
+        cell, notes=(*cell.notes, *(f"no {METRIC_WORDS[metric]}: too few samples that count" for metric in gaps))
+    )
 
 
 def _why_absent(cells: Sequence[_Cell], metric: Metric) -> str:
@@ -247,7 +257,7 @@ def _with_figures(summary: CellSummary, figures: CellFigures) -> CellSummary:
         round_trip_p50_ns=_interval(figures.round_trip_p50),
         round_trip_p99_ns=_interval(figures.round_trip_p99),
         throughput_per_s=rate,
-        throughput_interval_per_s=_interval(figures.throughput),
+        throughput_interval_per_s=_interval(figures.throughput) if len(rates) >= MIN_CLAIM_ROUNDS else None,
         throughput_bytes_per_s=rate * summary.setting.payload_bytes if rate is not None else None,
         read_p50_ns=figures.read_p50_ns,
         write_p50_ns=figures.write_p50_ns,

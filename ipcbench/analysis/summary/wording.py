@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ipcbench.analysis.summary.cells import CellSummary, Control, Metric, Setting, SettingSummary, Summary, cells_of
+from ipcbench.analysis.summary.cells import (
+    METRIC_WORDS,
+    CellSummary,
+    Control,
+    Metric,
+    Setting,
+    SettingSummary,
+    Summary,
+    cells_of,
+)
 from ipcbench.analysis.summary.notes import others_cpu_ratio, stamped_count
 from ipcbench.render.table import NOT_MEASURED
 from ipcbench.results.model import RunInfo
@@ -17,14 +26,7 @@ _MIN_BOUND, _MAX_BOUND = 0.01, 99.0
 _MIN_OTHERS_RATIO = 0.05
 """Less CPU time of other processes than this is not worth a word: any system has some."""
 
-_METRIC_WORDS: Mapping[Metric, str] = {
-    "latency": "one-way latency",
-    "round trip": "round trip",
-    "throughput": "time per message",
-}
-
-
-_CONTROL_WORDS: Mapping[Metric, str] = {**_METRIC_WORDS, "throughput": "throughput"}
+_TIME_WORDS: Mapping[Metric, str] = {**METRIC_WORDS, "throughput": "time per message"}
 
 
 def size_words(setting: Setting) -> str:
@@ -84,8 +86,15 @@ def interval_words(interval: Interval, unit: str = "") -> str:
     return f"{format_significant(interval.estimate)}{unit} [{low}–{high}]"
 
 
-def ratio_words(ratio: Interval) -> str:
-    """Return a ratio with its interval: `2.26 [1.75–3.07]`; meaningless bounds are shown as <0.01 and >99."""
+def ratio_words(ratio: Interval, rounds_count: int | None = None) -> str:
+    """Return a ratio with its interval: `2.26 [1.75–3.07]`; meaningless bounds are shown as <0.01 and >99.
+
+    Args:
+        ratio: the ratio.
+        rounds_count: how many rounds the two have in common, if they are compared by rounds; too few give no interval.
+    """
+    if rounds_count is not None and rounds_count < MIN_CLAIM_ROUNDS:
+        return format_significant(ratio.estimate)
     low = "<0.01" if ratio.low < _MIN_BOUND else format_significant(ratio.low)
     high = ">99" if ratio.high > _MAX_BOUND else format_significant(ratio.high)
     return f"{format_significant(ratio.estimate)} [{low}–{high}]"
@@ -94,16 +103,16 @@ def ratio_words(ratio: Interval) -> str:
 def verdict_words(ranking: SettingSummary) -> str:
     """Return in one line what may be concluded at this setting, and nothing more."""
     ranked = [cell for cell in ranking.cells if cell.rank is not None]
-    absent = "".join(f" No {_CONTROL_WORDS[metric]}: {why}." for metric, why in ranking.absent.items())
+    absent = "".join(f" No {METRIC_WORDS[metric]}: {why}." for metric, why in ranking.absent.items())
     if all(cell.status != "ok" for cell in ranking.cells):
         return "No verdict: nothing was measured."
     if not ranked or ranking.ranked_by is None:
         return f"No verdict: no figure can be ranked.{absent}"
-    what = _METRIC_WORDS[ranking.ranked_by]
+    what = _TIME_WORDS[ranking.ranked_by]
     best = [cell for cell in ranked if cell.rank == 1]
     figures = joined([_main_figure(cell, ranking.ranked_by) for cell in best])
     if len(ranked) == 1:
-        text = f"Only {best[0].backend} was measured: {figures}"
+        text = f"Only {best[0].backend} has a {what}: {figures}"
     elif len(best) == 1:
         text = f"{best[0].backend} has the lowest {what}: {figures}"
     elif contrary := [cell.backend for cell in best if _contradicts(cell)]:
@@ -116,7 +125,9 @@ def verdict_words(ranking: SettingSummary) -> str:
         text = f"No clear difference in {what} between {names}: {figures}{_more_rounds(best)}"
     following = ranked[len(best)] if len(best) < len(ranked) else None
     if following is not None and following.ratio is not None:
-        text += f"; next is {following.backend}, {ratio_words(following.ratio)} times as slow"
+        same = [cell.backend for cell in ranked if cell.rank == following.rank and cell is not following]
+        text += f"; next is {following.backend}, {ratio_words(following.ratio, following.compared_rounds_count)} times"
+        text += " as slow" + (f", not told apart from {joined(same)}" if same else "")
     return f"{text}.{_other_words(ranking)}{absent}{_caveats(ranking)}"
 
 
@@ -148,11 +159,14 @@ def too_few_words(rounds_count: int) -> str:
 def ended_words(info: RunInfo) -> str:
     """Return how a run ended, with its rounds."""
     done = f"{plural(info.rounds_done, 'round', 'rounds')} done"
-    budget = info.sweep.get("budget_s")
+    budget, ratio = info.sweep.get("budget_s"), info.sweep.get("precision_ratio")
+    precision = f"{100 * ratio:g} %" if isinstance(ratio, int | float) and ratio else ""
     if info.status == "out of budget" and isinstance(budget, int | float):
         raised = "; --budget raises it" if info.rounds_done < MIN_CLAIM_ROUNDS else ""
-        return f"{done} in the budget of {format_duration_ns(1e9 * budget)}{raised}"
-    return f"{info.status}, {done}"
+        missed = f"; not every median is known to within {precision}" if precision else ""
+        return f"{done}; the budget of {format_duration_ns(1e9 * budget)} left no time for more{raised}{missed}"
+    reached = f"; every median is known to within {precision}" if precision and info.status == "complete" else ""
+    return f"{info.status}, {done}{reached}"
 
 
 def _main_figure(cell: CellSummary, metric: Metric) -> str:
@@ -301,11 +315,11 @@ def _control_words(controls: Sequence[Control]) -> Iterator[str]:
     if not controls:
         return
     first = controls[0]
-    ratios = joined([f"{ratio_words(control.ratio)} in {_CONTROL_WORDS[control.metric]}" for control in controls])
+    ratios = joined([f"{ratio_words(control.ratio)} in {METRIC_WORDS[control.metric]}" for control in controls])
     text = (
         f"control: {first.backend} at {first.payload_bytes:,} B, twice a round; the second is {ratios} times the first"
     )
-    unlike = [_CONTROL_WORDS[control.metric] for control in controls if not control.agrees]
+    unlike = [METRIC_WORDS[control.metric] for control in controls if not control.agrees]
     yield f"{text}; it should be 1: doubt small differences in {joined(unlike)}" if unlike else text
 
 
@@ -315,5 +329,5 @@ def _noise_words(summary: Summary) -> str:
     metric, noise = next(iter(summary.noise_ratios.items()))
     return (
         f"noise: two equal cells would differ by about {format_significant(100 * noise, 2)} % in "
-        f"{_METRIC_WORDS[metric]} (one standard deviation)"
+        f"{_TIME_WORDS[metric]} (one standard deviation)"
     )
