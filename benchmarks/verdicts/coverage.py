@@ -11,11 +11,11 @@ kinds of rounds.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from _options import at_least, carry_out
 
 from ipcbench.stats.bootstrap import RoundSamples, quantile_estimates, time_blocks
 from ipcbench.stats.estimates import Estimate, ratio
@@ -137,9 +137,9 @@ def share_of_ratios_covered(runs: int, rounds: int) -> float:
 def main() -> int:
     """Print a row for each shape."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--samples", type=int, default=450, help="samples per round")
+    parser.add_argument("--runs", type=at_least(1), default=1000)
+    parser.add_argument("--rounds", type=at_least(1), default=5)
+    parser.add_argument("--samples", type=at_least(1), default=450, help="samples per round")
     options = parser.parse_args()
     print("| shape | intervals that contain the truth | wanted |\n|---|---:|---|")
     for shape in SHAPES:
@@ -154,4 +154,4 @@ def _show(name: str, share: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    carry_out(main)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
+from _options import at_least, carry_out, counts
 
 from ipcbench.selftest import upper_bound
 from ipcbench.stats.decisions import prior_of, rank_groups
@@ -94,12 +94,11 @@ def claims(
 def main() -> int:
     """Print a table of false claims and one of slow-downs found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--rounds", default="1,2,3,5,10,20")
-    parser.add_argument("--sizes", type=int, default=5)
-    parser.add_argument("--backends", type=int, default=2)
+    parser.add_argument("--runs", type=at_least(1), default=1000)
+    parser.add_argument("--rounds", type=counts, default="1,2,3,5,10,20")
+    parser.add_argument("--sizes", type=at_least(1), default=5)
+    parser.add_argument("--backends", type=at_least(2), default=2)
     options = parser.parse_args()
-    counts = [int(word) for word in options.rounds.split(",")]
     mixed = (REGIMES["50 % far"], *(REGIMES["one regime"] for _ in range(options.sizes - 1)))
     sets: dict[str, tuple[tuple[Regime, ...], int, float]] = {
         name: ((regime,) * options.sizes, options.sizes, 0.0) for name, regime in REGIMES.items()
@@ -110,10 +109,11 @@ def main() -> int:
         sets[name] = ((REGIMES["one regime"],) * options.sizes, options.sizes, share)
     for slower in (1.0, *SLOWER):
         title = "equal cells called different, %" if slower == 1.0 else f"{100 * slower - 100:.0f} % slower, found, %"
-        print(f"\n| {title} | {' | '.join(f'{count} rounds' for count in counts)} |\n|---|{'---:|' * len(counts)}")
+        heads = " | ".join(f"{count} rounds" for count in options.rounds)
+        print(f"\n| {title} | {heads} |\n|---|{'---:|' * len(options.rounds)}")
         for name, (regimes, counted, shared) in sets.items():
             row = []
-            for count in counts:
+            for count in options.rounds:
                 hits = list(claims(options.runs, regimes, counted, (options.backends, count), slower, shared))
                 at_most = f" (≤ {100 * upper_bound(sum(hits), len(hits)):.1f})" if slower == 1.0 else ""
                 row.append(f"{100 * sum(hits) / len(hits):.1f}{at_most}")
@@ -122,4 +122,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    carry_out(main)

@@ -27,6 +27,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from _options import at_least, carry_out
+
 ROOT = Path(__file__).parents[2]
 SLOWED = "from ipcbench.testing.faults.slowed import slowed\n\nTransport = slowed({backend!r}, {percent})\n"
 
@@ -34,7 +36,7 @@ SLOWED = "from ipcbench.testing.faults.slowed import slowed\n\nTransport = slowe
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("runs", "variants"))
-    parser.add_argument("--more", type=int, default=1, help="comparisons to add to the log")
+    parser.add_argument("--more", type=at_least(0), default=1, help="comparisons to add to the log")
     parser.add_argument("--gate", help="by default 10%% of runs, 5%% of variants")
     parser.add_argument("--slower", type=int, default=0, help="percent by which head is slower")
     parser.add_argument("--backends", default="shm", help="of variants")
@@ -157,4 +159,4 @@ def figure(change: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    carry_out(main)

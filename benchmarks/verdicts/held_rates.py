@@ -9,12 +9,13 @@ the throughput that it has without busy loops, which should all fail. Prints Mar
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+
+from _options import at_least, carry_out
 
 from ipcbench.analysis.summary.notes import others_cpu_ratio, stamped_count
 from ipcbench.harness.sweep import run_sweep
@@ -71,12 +72,14 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--backends", default="shm,pipe,zmq,lmdb,mpi")
-    parser.add_argument("--trials", type=int, default=100, help="of each backend, rate and number of busy loops")
+    parser.add_argument(
+        "--trials", type=at_least(1), default=100, help="of each backend, rate and number of busy loops"
+    )
     parser.add_argument("--busy", default="0,2,4", help="numbers of busy loops")
-    parser.add_argument("--readers", type=int, default=1)
+    parser.add_argument("--readers", type=at_least(1), default=1)
     parser.add_argument(
         "--size",
-        type=int,
+        type=at_least(1),
         default=1000,
         help="entries of the dict; small ones pass too fast to ask for twice",
     )
@@ -107,4 +110,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    carry_out(main)

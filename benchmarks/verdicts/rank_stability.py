@@ -10,10 +10,11 @@ of the runs cannot tell apart is no reversal.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
+
+from _options import at_least, carry_out
 
 from ipcbench.analysis.summary.cells import Setting, Summary
 from ipcbench.analysis.summary.summary import summarise
@@ -76,7 +77,7 @@ def main() -> int:
     """Run, compare neighbours, print; exit 1 if there was a reversal."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sweep", default="default")
-    parser.add_argument("--runs", type=int, default=11, help="one more than the number of comparisons")
+    parser.add_argument("--runs", type=at_least(2), default=11, help="one more than the number of comparisons")
     parser.add_argument("--keep", type=Path, help="folder that keeps the runs; existing runs are read first")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ipcb-verdicts-") as scratch:
@@ -105,4 +106,4 @@ def claimed(first: Claims, second: Claims) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    carry_out(main)

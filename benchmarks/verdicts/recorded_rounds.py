@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _options import at_least, carry_out
 
 from ipcbench.analysis.summary.cells import time_of
 from ipcbench.analysis.summary.figures import cell_figures
@@ -133,8 +133,8 @@ def main() -> int:
     recording = commands.add_parser("record")
     recording.add_argument("file", type=Path)
     recording.add_argument("--backend", default="shm")
-    recording.add_argument("--rounds", type=int, default=60)
-    recording.add_argument("--sizes", type=int, nargs="+", default=_SIZES_BYTES, help="payload sizes in bytes")
+    recording.add_argument("--rounds", type=at_least(1), default=60)
+    recording.add_argument("--sizes", type=at_least(1), nargs="+", default=_SIZES_BYTES, help="payload sizes in bytes")
     judging = commands.add_parser("judge")
     judging.add_argument("files", type=Path, nargs="+")
     judging.add_argument("--draws", type=int, default=400)
@@ -150,4 +150,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    carry_out(main)

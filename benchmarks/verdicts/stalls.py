@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from _options import at_least, carry_out
 
 from ipcbench.harness.sweep import run_sweep
 from ipcbench.results.store import Run, load_run
@@ -34,8 +35,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--backend", default="shm")
     parser.add_argument("--stall-ms", type=int, default=50)
-    parser.add_argument("--every", type=int, default=400)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--every", type=at_least(1), default=400)
+    parser.add_argument("--rounds", type=at_least(1), default=5)
     options = parser.parse_args()
     print("| who stalls | quantile | theory, ms | in one piece, ms | ratio | in turns, ms |")
     print("|---|---|---:|---:|---:|---:|")
@@ -52,4 +53,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(main)

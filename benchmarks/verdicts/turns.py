@@ -9,13 +9,13 @@ the standard deviation of log(one / other) over all rounds and sizes.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+from _options import at_least, carry_out
 from recorded_rounds import log_times
 
 from ipcbench.harness import sweep as sweep_module
@@ -48,7 +48,9 @@ def main() -> int:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--backends", default="shm,zmq")
-    parser.add_argument("--blocks", type=int, default=9, help="each of three rounds in turns and three in one piece")
+    parser.add_argument(
+        "--blocks", type=at_least(1), default=9, help="each of three rounds in turns and three in one piece"
+    )
     options = parser.parse_args()
     as_planned = sweep_module.turns_for
     print(f"| backend | metric | {' | '.join(_WAYS)} | rounds × sizes |\n|---|---|---:|---:|---:|")
@@ -69,4 +71,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    carry_out(main)
