@@ -3,7 +3,7 @@
 Synthetic runs of two backends at several sizes, judged as `ipcbench analyze` judges them: ranks by rounds in common,
 at the level of a table, with the prior of the run. In each round each cell draws its own regime, as fresh processes do
 that land near to each other or far apart. `mixed` is a run in which one size has rounds of two kinds and the others
-have not; only that size is counted.
+have not; only that size is counted. `one of them 50 % far` has rounds of two kinds at one backend only.
 
     python benchmarks/verdicts/false_claims.py [--runs 1000] [--rounds 1,2,3,5,10,20] [--sizes 5] [--backends 2]
 """
@@ -42,6 +42,13 @@ REGIMES: dict[str, Regime] = {
     "one in five × 3": lambda source, shape: math.log(3.0) * (source.random(shape) < 0.2),
     "drift": lambda source, shape: np.broadcast_to(np.linspace(0.0, 0.3, shape[1]), shape),
 }
+
+
+def one_far(source: np.random.Generator, shape: tuple[int, int]) -> Logs:
+    """Let half of the rounds of the first backend be far, about a median that is that of the others."""
+    logs = np.zeros(shape)
+    logs[0] = _FAR * ((source.random(shape[1]) < 0.5) - 0.5)
+    return logs
 
 
 def _slow_median(share: Logs) -> Logs:
@@ -104,6 +111,7 @@ def main() -> int:
         name: ((regime,) * options.sizes, options.sizes, 0.0) for name, regime in REGIMES.items()
     }
     sets["mixed"] = (mixed, 1, 0.0)
+    sets["one of them 50 % far"] = ((one_far,) * options.sizes, options.sizes, 0.0)
     for share in _SHARED:
         name = f"{100 * share:.0f} % by processes"
         sets[name] = ((REGIMES["one regime"],) * options.sizes, options.sizes, share)

@@ -33,6 +33,22 @@ class RoundSamples:
     """Shape (n,), positive; of all readers."""
     blocks: IntArray
     """Shape (n,): the time block of each sample, from 0; a replicate takes or leaves a block as a whole."""
+    by_turns: bool = False
+    """Whether the blocks are turns, which weigh the same: a closed loop yields more samples in a fast turn."""
+
+    def weights(self) -> FloatArray:
+        """Return the weight of each sample, shape (n,); their sum is 1."""
+        if not self.by_turns:
+            return np.full(self.values.size, 1.0 / self.values.size)
+        counts = np.bincount(self.blocks)
+        weights: FloatArray = 1.0 / (np.count_nonzero(counts) * counts[self.blocks])
+        return weights
+
+    def quantile(self, probability: float) -> float:
+        """Return a quantile of the round."""
+        if not self.by_turns:
+            return float(np.quantile(self.values, probability))
+        return weighted_quantile(self.values, self.weights(), probability)
 
 
 def time_blocks(positions: npt.ArrayLike, count: int) -> IntArray:
@@ -54,7 +70,7 @@ def quantile_estimates(
 ) -> tuple[Estimate | None, ...]:
     """Return quantiles over rounds of equal weight, by hierarchical bootstrap.
 
-    A closed loop yields more samples in a fast round; each round counts once, however many samples it has.
+    A closed loop yields more samples in a fast round or turn; each counts once, however many samples it has.
 
     Args:
         rounds: at least one, none of them empty.
@@ -68,7 +84,7 @@ def quantile_estimates(
         so.
     """
     values = np.concatenate([samples.values for samples in rounds])
-    weights = np.concatenate([np.full(samples.values.size, 1.0 / samples.values.size) for samples in rounds])
+    weights = np.concatenate([samples.weights() for samples in rounds])
     counts_per_round = [int(samples.blocks.max()) + 1 for samples in rounds]
     starts = np.cumsum([0, *counts_per_round[:-1]])
     blocks = np.concatenate([samples.blocks + start for samples, start in zip(rounds, starts, strict=True)])
@@ -135,12 +151,12 @@ def _between(rounds: Sequence[RoundSamples], values: FloatArray, weights: FloatA
     """
     if len(rounds) < 2:
         return math.nan
-    own = _log([np.quantile(samples.values, probability) for samples in rounds])
+    own = _log([samples.quantile(probability) for samples in rounds])
     if probability != 0.5 or len(rounds) < _MIN_ROUNDS_OF_SHARES:  # near an end there is no room on one side
         return float(np.var(own, ddof=1)) / len(rounds)
     t = student_975(len(rounds) - 1)
     value = weighted_quantile(values, weights, probability)
-    shares = [float(np.mean(samples.values <= value)) for samples in rounds]
+    shares = [float(samples.weights() @ (samples.values <= value)) for samples in rounds]
     reach = min(0.5, t * float(np.std(shares, ddof=1)) / math.sqrt(len(rounds)))
     ends = _log([weighted_quantile(values, weights, 0.5 + sign * reach) for sign in (-1.0, 1.0)])
     low, high = np.clip(ends, own.min(), own.max())

@@ -29,7 +29,6 @@ LEAST_RATIO = 0.01
 (Mytkowicz et al. 2009)."""
 _MOST_ROUNDS = 100
 _POWER_80 = 0.84  # the 80 % point of a normal distribution
-_MIN_ROUNDS_WITHOUT_FLOOR = 8
 
 
 def compare(times: Interval) -> Verdict:
@@ -124,13 +123,13 @@ def _correlation(families: Sequence[Sequence[Mapping[str, float]]]) -> float:
 
 
 def table_prior(times: Sequence[Estimate], prior: VariancePrior | None) -> VariancePrior | None:
-    """Return the prior for the comparisons of one table: after few rounds, with the median of their variances as floor.
+    """Return the prior for the comparisons of one table, with the median of their variances as floor.
 
-    Among several cells whose rounds are of two kinds, some two will show the same kinds by chance, and the best is
-    chosen from them.
+    A table with a single comparison keeps that of the run. Among several cells whose rounds are of two kinds, some two
+    will show the same kinds by chance, and the best is chosen from them.
     """
     pairs = _with_best(times)
-    if prior is None or len(pairs) < 2 or min(pair.rounds_count for pair in pairs) >= _MIN_ROUNDS_WITHOUT_FLOOR:
+    if prior is None or len(pairs) < 2:
         return prior
     return replace(prior, floor=median(pair.round_variance for pair in pairs))
 

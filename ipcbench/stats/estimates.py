@@ -5,9 +5,11 @@ Errors of times and rates are ratios, so variances and deviations are those of l
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,8 @@ TRIMMED_RATIO = 0.2
 """Share of the rounds left out on either side when cells that took turns are compared."""
 _MIN_ROUNDS_TO_TRIM = 8
 """With fewer rounds, trimming leaves too few to tell how they differ."""
+_MIN_ROUNDS_WITHOUT_FLOOR = 8
+"""With fewer rounds of two kinds, all may be of one kind by chance, and then seem not to differ at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,8 @@ class PairedDifference:
         """Return it with its variance in the light of the other comparisons of the run."""
         if prior is None:
             return self
-        variance, degrees = prior.moderate(self.round_variance, self.degrees)
+        few = self.rounds_count < _MIN_ROUNDS_WITHOUT_FLOOR
+        variance, degrees = prior.moderate(self.round_variance, self.degrees, prior.floor if few else 0.0)
         return replace(self, round_variance=variance, degrees=degrees)
 
     def after(self, rounds_count: int) -> PairedDifference:
@@ -151,7 +156,8 @@ def paired_difference(a: Estimate, b: Estimate) -> PairedDifference | None:
     """Return log(a / b) from the rounds that both have; None if there are fewer than two.
 
     It is the mean without the lowest and highest fifth of the rounds, with the variance of the winsorized rounds (Tukey
-    and McLaughlin 1963): on a shared machine, a few rounds differ several times as much as the rest.
+    and McLaughlin 1963): on a shared machine, a few rounds differ several times as much as the rest. If more rounds
+    contradict the rest than chance explains, none is left out: they are of another kind, and not disturbed.
     """
     if a.between and b.between:
         return _interpolated_difference(a, b)
@@ -161,9 +167,19 @@ def paired_difference(a: Estimate, b: Estimate) -> PairedDifference | None:
         return None
     kept = _kept_count(count)
     cut = (count - kept) // 2
+    mean = float(np.mean(differences[cut : count - cut]))
     winsorized = np.clip(differences, differences[cut], differences[count - 1 - cut])
     variance = (count - 1) * float(np.var(winsorized, ddof=1)) / (kept - 1)
-    return PairedDifference(float(np.mean(differences[cut : count - cut])), variance, kept - 1.0, count)
+    if cut and int(np.sum(differences * np.sign(mean) < -abs(mean) / 2.0)) > _most_contrary(count):
+        mean, variance = float(np.mean(differences)), kept * float(np.var(differences, ddof=1)) / count
+    return PairedDifference(mean, variance, kept - 1.0, count)
+
+
+@cache
+def _most_contrary(rounds_count: int) -> int:
+    """Return how many rounds may have the other sign than the rest if these differ from 0: a sign test at 5 %."""
+    tails = itertools.accumulate(2.0 * math.comb(rounds_count, few) / 2**rounds_count for few in range(rounds_count))
+    return len([tail for tail in tails if tail <= 1.0 - LEVEL]) - 1
 
 
 def _interpolated_difference(a: Estimate, b: Estimate) -> PairedDifference | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
+from statistics import fmean, median, variance
 
 _MOST_DEGREES = 1e6
 
@@ -26,9 +26,9 @@ class VariancePrior:
     most_degrees: float
     """Degrees of freedom of all comparisons together; no moderated variance has more."""
     floor: float = 0.0
-    """The least variance of a comparison in one table after few rounds: the median of the table's."""
+    """The least variance of a comparison after few rounds: the median of the run's, or of the table's."""
 
-    def moderate(self, own_variance: float, own_degrees: float) -> tuple[float, float]:
+    def moderate(self, own_variance: float, own_degrees: float, floor: float = 0.0) -> tuple[float, float]:
         """Return the variance of one comparison in the light of the others, and its degrees of freedom.
 
         It is never less than the comparison's own, which keeps the level where one of them has rounds of two kinds and
@@ -38,7 +38,7 @@ class VariancePrior:
         degrees = max(own_degrees, min(own_degrees + self.degrees, self.most_degrees))
         both = (self.degrees * self.variance + own_degrees * own_variance) / (self.degrees + own_degrees)
         if self.degrees < own_degrees:  # the comparisons tell less about one another than each about itself
-            return max(own_variance, both, self.floor), own_degrees
+            return max(own_variance, both, floor), own_degrees
         return max(own_variance, both), degrees
 
 
@@ -56,7 +56,8 @@ def variance_prior(variances: Sequence[tuple[float, float]], most_degrees: float
     excess = variance(logs) - fmean(_trigamma(degrees / 2.0) for _, degrees in known)
     half = _inverse_trigamma(excess)
     most = min(most_degrees, sum(degrees for _, degrees in known))
-    return VariancePrior(math.exp(fmean(logs) + _digamma(half) - math.log(half)), min(2.0 * half, most), most)
+    middle = math.exp(fmean(logs) + _digamma(half) - math.log(half))
+    return VariancePrior(middle, min(2.0 * half, most), most, floor=median(each for each, _ in variances))
 
 
 def _digamma(x: float) -> float:

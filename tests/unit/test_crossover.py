@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ipcbench.analysis.report.tables import tables
-from ipcbench.analysis.summary.crossover import Crossover, crossovers, lead_changes, pair_crossovers
+from ipcbench.analysis.summary.crossover import Crossover, crossovers, lead_changes, pair_crossovers, rules_by_size
 from ipcbench.analysis.summary.curves import Curve, CurvePoint, curves, families, mixed, neighbours, share_of
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.results.store import Run
@@ -115,7 +115,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
         sizes = (1000, 10_000, 100_000, 1_000_000)
         a = curve("a", {size: 1000.0 * size**0.5 for size in sizes}, 0.1, generator)
         b = curve("b", dict.fromkeys(sizes, 1000.0 * 30000**0.5), 0.1, generator)
-        (found,) = pair_crossovers(a, b, "latency", 0.0, "")
+        (found,) = pair_crossovers(a, b, "latency", rules_by_size((a, b), None), "")
         if found.payload_bytes is not None:
             claimed += 1
             held += found.payload_bytes.low <= 30_000 <= found.payload_bytes.high
@@ -127,7 +127,7 @@ def test_curves_that_cross_twice_have_two_crossovers() -> None:
     generator = np.random.default_rng(1)
     a = curve("a", {100: 1.0, 1000: 9.0, 10_000: 1.0}, 0.01, generator)
     b = curve("b", {100: 3.0, 1000: 3.0, 10_000: 3.0}, 0.01, generator)
-    found = pair_crossovers(a, b, "latency", 0.0, "")
+    found = pair_crossovers(a, b, "latency", rules_by_size((a, b), None), "")
     assert [(crossover.below, crossover.above) for crossover in found] == [(("a",), ("b",)), (("b",), ("a",))]
     places = [crossover.payload_bytes.estimate for crossover in found if crossover.payload_bytes]
     assert places == pytest.approx([316, 3162], rel=0.05)
@@ -137,7 +137,7 @@ def test_where_noise_crosses_often_the_interval_reaches_over_all_of_it() -> None
     generator = np.random.default_rng(1)
     a = curve("a", {100: 1.0, 1000: 3.02, 10_000: 2.98, 100_000: 9.0}, 0.02, generator)
     b = curve("b", {100: 3.0, 1000: 3.0, 10_000: 3.0, 100_000: 3.0}, 0.02, generator)
-    (found,) = pair_crossovers(a, b, "latency", 0.0, "")
+    (found,) = pair_crossovers(a, b, "latency", rules_by_size((a, b), None), "")
     assert found.payload_bytes.low < 1100
     assert found.payload_bytes.high > 9000
 
@@ -147,7 +147,8 @@ def test_estimates_without_spread_cross_at_a_point() -> None:
         points = (CurvePoint(size, Estimate(value, np.zeros(100), 0.0, 1.0, 3)) for size, value in values.items())
         return Curve(name, tuple(points))
 
-    (found,) = pair_crossovers(exact("a", {0: 1.0, 100: 4.0}), exact("b", {0: 2.0, 100: 2.0}), "cpu", 0.0, "")
+    a, b = exact("a", {0: 1.0, 100: 4.0}), exact("b", {0: 2.0, 100: 2.0})
+    (found,) = pair_crossovers(a, b, "cpu", rules_by_size((a, b), None), "")
     assert (found.payload_bytes.low, found.payload_bytes.high) == pytest.approx((10.0, 10.0))
 
 

@@ -21,6 +21,7 @@ from ipcbench.stats.prior import variance_prior
 from ipcbench.stats.student import range_critical, student_975, student_p_value
 
 MEDIAN_NS = 10_000.0
+VERDICTS = Path(__file__).parents[2] / "benchmarks" / "verdicts"
 
 
 def generator(seed: int = 1) -> np.random.Generator:
@@ -331,9 +332,12 @@ def test_a_moderated_variance_is_never_less_than_its_own_nor_surer_than_all_toge
 @pytest.mark.parametrize(
     ("backends", "regime"), [(2, "50 % far"), (6, "50 % far"), (6, "heavy tails"), (6, "one regime")]
 )
-def test_equal_cells_are_rarely_told_apart_after_three_rounds(backends: int, regime: str) -> None:
+def test_equal_cells_are_rarely_told_apart_after_three_rounds(
+    backends: int, regime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Six cells without the floor of their table: 17 % of tables where rounds are of two kinds, instead of 3 to 5 %."""
-    module = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "verdicts" / "false_claims.py"))
+    monkeypatch.syspath_prepend(VERDICTS)
+    module = runpy.run_path(str(VERDICTS / "false_claims.py"))
     found = list(module["claims"](40, (module["REGIMES"][regime],) * 5, 5, (backends, 3), 1.0, 0.0))
     assert sum(found) / len(found) <= 0.1
 
@@ -370,9 +374,10 @@ def test_a_whole_run_takes_no_time() -> None:
     assert time.process_time() - start < 5.0
 
 
-def test_intervals_cover_the_truth_of_samples_that_are_not_normal() -> None:
+def test_intervals_cover_the_truth_of_samples_that_are_not_normal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The experiment of benchmarks/verdicts/coverage.py, short: 50 of a true 95 % show fewer than 84 % once in 600."""
-    module = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "verdicts" / "coverage.py"))
+    monkeypatch.syspath_prepend(VERDICTS)
+    module = runpy.run_path(str(VERDICTS / "coverage.py"))
     shares = {shape.__name__: module["share_covered"](shape, 50, 5, 200) for shape in module["SHAPES"]}
     kinds = {"three_tenths_far", "share_far_uniform", "one_in_five", "half_far"}  # of rounds: docs/method.md
     assert len(shares) == 9

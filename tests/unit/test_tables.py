@@ -107,7 +107,7 @@ def test_a_run_that_used_up_its_budget_says_how_much_that_was(tmp_path: Path) ->
     [
         ("complete", "complete, 20 rounds done; every median is known to within 2 %"),
         ("out of budget", "no time for more; not every median is known to within 2 %"),
-        ("interrupted", "interrupted, 20 rounds done, seed 1"),
+        ("interrupted", "interrupted in round 21, 20 rounds done, seed 1"),
     ],
 )
 def test_a_run_for_precision_says_whether_it_was_reached(tmp_path: Path, status: str, words: str) -> None:

@@ -18,6 +18,7 @@ from ipcbench.harness.digest import Digest, judge
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.sweep import turns_for
 from ipcbench.spec import SweepSpec
+from ipcbench.stats.bootstrap import RoundSamples, quantile_estimates
 from ipcbench.stats.decisions import compare, p_value, prior_of, rank_groups
 from ipcbench.stats.estimates import Estimate, noise_ratio, ratio, round_differences, rounds_in_common
 from tests.unit.builders import Cell, make_run
@@ -271,3 +272,32 @@ def test_the_first_messages_of_a_paced_turn_are_not_counted(tmp_path: Path) -> N
     assert places.tolist() == [0, 1, 2, 15, 16, 17, 30]
     assert counted_in_turns(replace(turns, spec=replace(turns.spec, turns=1)), 32).all()
     assert counted_in_turns(replace(turns, spec=replace(turns.spec, mode="pingpong")), 32).all()
+
+
+def two_kinds(far_count: int, rounds_count: int = 10) -> tuple[Estimate, Estimate]:
+    """Return two cells; in some rounds the first is seven times as slow as in the others, about what the second is."""
+    source = np.random.default_rng(1)
+    far = np.where(np.arange(rounds_count) < far_count, 0.5, -0.5) * math.log(7.0)
+    noise = source.normal(0.0, 0.05, (2, rounds_count, 1))
+    return estimate(far[:, None] + noise[0]), estimate(noise[1])
+
+
+@pytest.mark.parametrize(("far_count", "verdict"), [(8, "no clear difference"), (9, "slower"), (10, "slower")])
+def test_rounds_of_another_kind_are_not_left_out_as_disturbed(far_count: int, verdict: str) -> None:
+    assert compare(ratio(*two_kinds(far_count))) == verdict
+
+
+def test_rounds_that_were_disturbed_are_left_out() -> None:
+    a, b = pair(5, 12, slower=1.1)
+    disturbed = {name: turns + (3.0 if name in list(b.rounds)[:2] else 0.0) for name, turns in b.rounds.items()}
+    assert compare(ratio(replace(b, rounds=disturbed), a)) == "slower"
+
+
+def test_every_turn_of_a_closed_loop_weighs_the_same() -> None:
+    fast, slow = np.full(1000, 1.4), np.full(50, 22.0)
+    values, blocks = np.concatenate([fast, slow, slow]), np.repeat([0, 1, 2], [1000, 50, 50])
+    pooled, even = (RoundSamples(values, blocks, by_turns=by_turns) for by_turns in (False, True))
+    assert (pooled.quantile(0.5), even.quantile(0.5)) == (1.4, 22.0)
+    (estimate_,) = quantile_estimates([even], (0.5,), np.random.default_rng(1))
+    assert estimate_ is not None
+    assert estimate_.value == 22.0

@@ -133,7 +133,8 @@ _QUANTITIES = (
 def _further_lines(quantity: Quantity, cell: CellSummary) -> Iterator[str]:
     """Yield the tooltip lines of a cell besides the quantity itself."""
     if quantity.key == "latency" and cell.latency_p99_ns is not None:
-        yield f"one-way p99: {format_significant(cell.latency_p99_ns.estimate / 1e3)} µs"
+        low, high = (format_significant(ns / 1e3) for ns in (cell.latency_p99_ns.low, cell.latency_p99_ns.high))
+        yield f"one-way p99: {low} to {high} µs"
     if quantity.key in {"throughput", "memory-share"} and cell.throughput_bytes_per_s is not None:
         yield f"{format_significant(cell.throughput_bytes_per_s / 1e6)} MB/s"
     if quantity.key == "decode-share" and cell.decode_p50_ns is not None and cell.latency_p50_ns is not None:

@@ -144,7 +144,7 @@ def _summary(comparison: Comparison) -> str:
 def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str]) -> Iterator[str]:
     yield f"A is {comparison.run_a}, B is {comparison.run_b}"
     if comparison.run_a == comparison.run_b:
-        yield "A and B are the same run: nothing can differ"
+        yield "A and B are the same run"
     if comparison.by_rounds:
         yield "A and B are compared round by round of one run; B / A may differ from the quotient of the two figures"
     if comparison.machine_differences:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ipcbench.analysis.exporters.common import Export, select, series_name
-from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
+from ipcbench.analysis.summary.cells import RESOLVED_RATIO, CellSummary, SettingSummary
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import plural
 from ipcbench.results.store import Run
@@ -69,7 +69,7 @@ def _latencies(cell: CellSummary) -> Iterator[_Figure]:
         ("round-trip-p50", cell.round_trip_p50_ns, False),
         ("round-trip-p99", cell.round_trip_p99_ns, False),
     ):
-        if interval is not None:
+        if interval is not None and (metric.endswith("p50") or interval.high <= RESOLVED_RATIO * interval.low):
             us = Interval(interval.low / 1e3, interval.estimate / 1e3, interval.high / 1e3)
             yield _Figure(metric, us.estimate, us, is_paced)
 

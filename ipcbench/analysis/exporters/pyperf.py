@@ -16,6 +16,7 @@ import numpy as np
 
 from ipcbench.analysis.exporters.common import Export, Selection, rate_of, select, series_name
 from ipcbench.analysis.summary.cells import Setting
+from ipcbench.analysis.summary.figures import round_p50_ns
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.results.store import Run
@@ -92,7 +93,7 @@ def _values(selection: Selection, trial: TrialResult) -> dict[str, float]:
     times = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
     if columns and (times.size == 0 or float(np.median(times)) <= 0.0):
         selection.leave_out(trial, f"it has no {what} times")
-    figures = {"p50": float(np.median(times)) if times.size else None, "p99": quantile(times, 0.99)}
+    figures = {"p50": round_p50_ns(selection.run, trial), "p99": quantile(times, 0.99)}
     if trial.spec.mode == "paced" and trial.spec.turns > 1:
         del figures["p99"]  # turns would cut stalls off
     elif trial.spec.tail:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from ipcbench.errors import Unsupported
 from ipcbench.registry import get_backend
 from ipcbench.render.text import bullets, escape
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, WaitStrategy
-from ipcbench.stats.estimates import Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_duration_ns, format_significant
 
 DOCUMENT_VERSION = 1
@@ -128,7 +128,7 @@ class Recommendation:
         if self.outcome == "tie":
             answer = self._tie_words(what) + self._next_words(what)
         elif self.outcome == "only candidate":
-            answer = f"{self.backend}, the only candidate with figures: {what} {figure}."
+            answer = f"{self.backend}, the only one left: {what} {figure}."
         else:
             answer = f"{self.backend}, with {what} {figure}.{self._next_words(what)}"
         warnings = [doubt.text for doubt in self.doubts if doubt.grave]
@@ -155,7 +155,7 @@ class Recommendation:
         if following is None:
             return ""
         figure = figure_words(following.expected, self.axis)
-        times = f"{ratio_words(following.ratio)} {_RATIO_WORDS[self.axis]}"
+        times = f"{ratio_words(following.ratio, following.rounds_count)} {_RATIO_WORDS[self.axis]}"
         same = [other.backend for other in self.candidates if other.rank == following.rank and other is not following]
         tied = f" {joined(same)} cannot be told apart from it." if same else ""
         return f" Next is {following.backend}, {times}: {what} {figure}.{tied}"
@@ -234,9 +234,11 @@ def figure_words(expected: Expected, axis: Measure) -> str:
     """Return the figure of an axis with its interval and unit, or that it was not measured."""
     if axis == "throughput":
         rate = expected.throughput_per_s
-        return f"{_rate_words(rate)} messages/s to each reader" if rate is not None else "not measured"
+        if rate is None:
+            return "not measured"
+        return f"{_figure_words(rate, format_significant, expected)} messages/s to each reader"
     time = {"latency": expected.latency_p50_ns, "round trip": expected.round_trip_p50_ns, "cpu": expected.cpu_ns}[axis]
-    return _time_words(time) if time is not None else "not measured"
+    return _figure_words(time, format_duration_ns, expected) if time is not None else "not measured"
 
 
 def _sections(answer: Recommendation) -> Iterator[tuple[str, Sequence[str]]]:
@@ -264,16 +266,16 @@ def _expected_lines(answer: Recommendation) -> Iterator[str]:
         ("round trip p50", expected.round_trip_p50_ns),
     ):
         if time is not None:
-            yield f"{label}: {_time_words(time)}"
+            yield f"{label}: {_figure_words(time, format_duration_ns, expected)}"
     if (tail := expected.latency_p99_ns) is not None:
         yield f"one-way latency p99: {format_duration_ns(tail.low)} to {format_duration_ns(tail.high)}"
     if expected.throughput_per_s is not None and expected.throughput_bytes_per_s is not None:
-        megabytes = _rate_words(_scaled(expected.throughput_bytes_per_s, 1e-6))
-        rate = _rate_words(expected.throughput_per_s)
+        megabytes = _figure_words(_scaled(expected.throughput_bytes_per_s, 1e-6), format_significant, expected)
+        rate = _figure_words(expected.throughput_per_s, format_significant, expected)
         yield f"throughput, saturated: {rate} messages/s, {megabytes} MB/s to each reader"
     if expected.cpu_ns is not None:
         who = f"writer and {plural(answer.question.readers, 'reader', 'readers')} together"
-        yield f"CPU time per message, saturated: {_time_words(expected.cpu_ns)}, {who}"
+        yield f"CPU time per message, saturated: {_figure_words(expected.cpu_ns, format_duration_ns, expected)}, {who}"
 
 
 def _candidate_line(answer: Recommendation, candidate: Candidate) -> str:
@@ -281,7 +283,7 @@ def _candidate_line(answer: Recommendation, candidate: Candidate) -> str:
     tail = f" ({beware})" if beware else ""
     figure, times = figure_words(candidate.expected, answer.axis), _RATIO_WORDS[answer.axis]
     rank = rank_text(candidate.rank, [other.rank for other in answer.candidates])
-    return f"{rank} {candidate.backend}: {figure}, {ratio_words(candidate.ratio)} {times}{tail}"
+    return f"{rank} {candidate.backend}: {figure}, {ratio_words(candidate.ratio, candidate.rounds_count)} {times}{tail}"
 
 
 def _doubt_line(doubt: Doubt) -> str:
@@ -299,14 +301,11 @@ def _basis_lines(answer: Recommendation) -> Iterator[str]:
         yield f"measured range: {low:,} B to {high:,} B, {plural(answer.question.readers, 'reader', 'readers')}"
 
 
-def _time_words(interval: Interval) -> str:
-    low, high = format_duration_ns(interval.low), format_duration_ns(interval.high)
-    return f"{format_duration_ns(interval.estimate)} [{low}–{high}]"
-
-
-def _rate_words(interval: Interval) -> str:
-    low, high = format_significant(interval.low), format_significant(interval.high)
-    return f"{format_significant(interval.estimate)} [{low}–{high}]"
+def _figure_words(interval: Interval, words: Callable[[float], str], expected: Expected) -> str:
+    """Return a figure with its interval, or without if there were too few rounds for one."""
+    if expected.rounds_count < MIN_CLAIM_ROUNDS:
+        return words(interval.estimate)
+    return f"{words(interval.estimate)} [{words(interval.low)}–{words(interval.high)}]"
 
 
 def _scaled(interval: Interval, factor: float) -> Interval:

@@ -21,7 +21,7 @@ from ipcbench.analysis.recommend.evidence import (
 from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered_offers
 from ipcbench.analysis.recommend.question import Question, sweep_command
 from ipcbench.analysis.summary.cells import Setting, SettingSummary, Summary, cells_of
-from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers
+from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers, rules_by_size
 from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, prior_by
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import interval_words, joined, neighbours_words, plural
@@ -75,13 +75,9 @@ class _Shortlist:
     """The measured sizes on both sides of the payload; twice the same size if it was measured."""
     evidence: tuple[Evidence, ...]
 
-    def ranks(self, measure: Measure, among: Sequence[Evidence] | None = None) -> dict[str, int]:
+    def ranks(self, measure: Measure) -> dict[str, int]:
         """Return backend → rank by a measure; backends without that figure are left out."""
-        times = {
-            evidence.backend: evidence.times[measure]
-            for evidence in among or self.evidence
-            if measure in evidence.times
-        }
+        times = {evidence.backend: evidence.times[measure] for evidence in self.evidence if measure in evidence.times}
         return dict(zip(times, rank_groups(list(times.values()), self.case.prior(measure)), strict=True))
 
     @property
@@ -307,8 +303,8 @@ def _break_tie(shortlist: _Shortlist, first: Sequence[Evidence]) -> tuple[Eviden
     left = [evidence for evidence in first if failures[evidence.backend] == min(failures.values())]
     why = [f"fewer of its trials failed than of {_others(first, left)}"] if len(left) < len(first) else []
     for other in _TIE_BREAKS[measure]:
-        ranks = shortlist.ranks(other, left)
-        ahead = [evidence for evidence in left if ranks.get(evidence.backend) == 1]
+        ranks = {name: rank for name, rank in shortlist.ranks(other).items() if name in {each.backend for each in left}}
+        ahead = [evidence for evidence in left if ranks.get(evidence.backend) == min(ranks.values(), default=1)]
         if len(ranks) == len(left) and len(ahead) < len(left):
             better = BETTER[other].removeprefix("the ")
             why.append(f"{better} than {_others(left, ahead)}, {figure_words(ahead[0].expected, other)}")
@@ -363,11 +359,12 @@ def _close(rival: Candidate) -> list[Doubt]:
 
 def _crossovers(case: _Case, chosen: Evidence, others: Iterable[Evidence]) -> tuple[Crossover, ...]:
     by_name = curves(case.family, case.measure)
-    own, words, prior = by_name[chosen.backend], family_words_of(case.family), case.prior(case.measure)
+    own, words = by_name[chosen.backend], family_words_of(case.family)
+    rules = rules_by_size(by_name.values(), case.prior(case.measure))
     return tuple(
         crossover
         for other in others
-        for crossover in pair_crossovers(own, by_name[other.backend], case.measure, prior, words)
+        for crossover in pair_crossovers(own, by_name[other.backend], case.measure, rules, words)
     )
 
 
@@ -380,7 +377,7 @@ def _changes(shortlist: _Shortlist, chosen: Evidence, crossings: Sequence[Crosso
         yield f"Payload: no crossover in the measured range, {low:,} B to {high:,} B."
     capacity = chosen.expected.throughput_per_s
     if capacity is not None:
-        yield f"Rate: {chosen.backend} delivers at most {interval_words(capacity)} messages/s."
+        yield f"Rate: {chosen.backend} delivers {interval_words(capacity)} messages/s flat out."
     yield from _dropped_needs(shortlist, chosen)
     for measure in _TIE_BREAKS[shortlist.case.measure]:
         ranks = shortlist.ranks(measure)
@@ -402,6 +399,7 @@ def _dropped_needs(shortlist: _Shortlist, chosen: Evidence) -> Iterable[str]:
         if isinstance(other, str):
             continue
         times = other.times[case.measure], chosen.times[case.measure]
-        if verdict(*times, case.prior(case.measure)) == "faster":
+        known = [each.times[case.measure] for each in shortlist.evidence] + [times[0]]
+        if verdict(*times, table_prior(known, case.prior(case.measure)), len(known)) == "faster":
             figure, better = figure_words(other.expected, case.measure), BETTER[case.measure]
             yield f"Needs: without {joined(needs)}, {excluded.backend} would have {better}, {figure}."

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipcbench.analysis.findings import Finding, explain
-from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary, cells_of
+from ipcbench.analysis.summary.cells import RESOLVED_RATIO, CellSummary, Metric, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.crossover import lead_changes, leaders
 from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.figures import scaled
@@ -31,8 +31,6 @@ from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
 
 _TOO_FEW = "n/a"
-_RESOLVED_RATIO = 2.0
-"""A p99 whose interval spans more than this is not shown as one figure."""
 _KNOWN_RATIO = 10.0
 """Of a p99 whose interval spans more than this, only the lower end is shown."""
 BEST_MARK = "*"
@@ -99,11 +97,12 @@ _LEGEND = {
     "one-way": "one-way: receipt − intended send time of paced messages, over all readers and rounds; decoding is not "
     "in it. p99 is n/a with fewer than 1,000 samples or three rounds; where its 95 % interval spans more than a factor "
     "of two, the interval is shown; above a factor of ten, only its lower end (≥).",
-    "ratio": "× best: how many times as slow as the best, round by round, which differs from the quotient of the "
-    "medians where rounds are of several kinds; without an interval if fewer than three rounds are in common. All "
-    "intervals of the column hold together at 95 %. A cell shares rank 1 (1=) unless all of its interval is above 1.01 "
-    "and both have three rounds in common; later ranks are decided in the same way against the first cell of the rank "
-    "before. Two that share a rank may still differ from each other.",
+    "ratio": "× best: how many times as slow as the best, by one-way latency, or else by round trip, or else by "
+    "throughput. It is taken round by round, and differs from the quotient of the medians where rounds are of several "
+    "kinds; it has no interval if fewer than three rounds are in common. All intervals of the column hold together at "
+    "95 %. A cell shares rank 1 (1=) unless all of its interval is above 1.01 and both have three rounds in common; "
+    "later ranks are decided in the same way against the first cell of the rank before. Two that share a rank may "
+    "still differ from each other.",
     "floor": "× floor: one-way p50 as a multiple of what the harness itself costs (its two loops over a transport "
     "that does nothing), measured right after each window.",
     "round trip": "trip: round trip, from a send to the last reader's reply; the next follows at once, so all stays "
@@ -132,10 +131,16 @@ def _p99(p50: Interval | None, p99: Interval | None) -> str:
     if p50 is not None and p99 is None:
         return _TOO_FEW
     if p99 is not None and p99.high > _KNOWN_RATIO * p99.low:
-        return f"≥ {format_significant(p99.low / 1e3, 2)}"
-    if p99 is not None and p99.high > _RESOLVED_RATIO * p99.low:
-        return f"{format_significant(p99.low / 1e3, 2)}–{format_significant(p99.high / 1e3, 2)}"
+        return f"≥ {_lower_end(p50, p99)}"
+    if p99 is not None and p99.high > RESOLVED_RATIO * p99.low:
+        return f"{_lower_end(p50, p99)}–{format_significant(p99.high / 1e3, 2)}"
     return _p50(p99)
+
+
+def _lower_end(p50: Interval | None, p99: Interval) -> str:
+    """Return the lower end of a p99 in two digits, or the median beside it if that is rounded to more."""
+    short = format_significant(p99.low / 1e3, 2)
+    return _p50(p50) if p50 is not None and float(short.replace(",", "")) < p50.estimate / 1e3 else short
 
 
 def _rate(cell: CellSummary) -> str:
@@ -283,7 +288,8 @@ def _entry(result: SettingSummary, backend: str, metric: Metric) -> str:
     if cell.status != "ok":
         return f"{cell.status}  "
     text = _figure(cell, metric)
-    first = leaders(result, metric)
+    enough = any(each.rounds_count >= MIN_CLAIM_ROUNDS for each in result.cells)
+    first = leaders(result, metric) if enough else frozenset()
     mark = "" if backend not in first else BEST_MARK if len(first) == 1 else SHARED_MARK
     return f"{text} {mark or ' '}"
 

@@ -16,6 +16,8 @@ from ipcbench.stats.prior import VariancePrior
 CellStatus = Literal["ok", "failed", "skipped"]
 Metric = Literal["latency", "round trip", "throughput"]
 """The cells of a setting are ranked by the first of these that was measured."""
+RESOLVED_RATIO = 2.0
+"""A p99 whose interval spans more than this is not given as one figure."""
 METRIC_WORDS: Mapping[Metric, str] = {
     "latency": "one-way latency",
     "round trip": "round trip",

@@ -7,7 +7,7 @@ estimate; the zeros of the bootstrap replicates give the interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 from typing import Any, get_args
@@ -17,8 +17,8 @@ import numpy as np
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary
 from ipcbench.analysis.summary.curves import Curve, CurvePoint, Measure, curves, families, log_replicates, position
 from ipcbench.analysis.summary.wording import family_words, interval_words, joined
-from ipcbench.stats.decisions import verdict
-from ipcbench.stats.estimates import FloatArray, Interval
+from ipcbench.stats.decisions import table_prior, verdict
+from ipcbench.stats.estimates import Estimate, FloatArray, Interval
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.stats.student import LEVEL
 
@@ -29,6 +29,10 @@ BETTER: Mapping[Measure, str] = {
     "cpu": "the lower CPU time per message",
 }
 """What the backend that is ahead by a measure has."""
+
+
+Rules = Mapping[int, tuple[VariancePrior | None, int]]
+"""Size → by what the table of that size judges: the prior, and among how many times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,21 @@ def crossovers(summary: Summary) -> tuple[Crossover, ...]:
         crossover
         for family in families(summary)
         for metric in get_args(Metric)
-        for a, b in combinations(curves(family, metric).values(), 2)
-        for crossover in pair_crossovers(a, b, metric, summary.priors.get(metric), family_words_of(family))
+        for found in (curves(family, metric).values(),)
+        for a, b in combinations(found, 2)
+        for crossover in pair_crossovers(
+            a, b, metric, rules_by_size(found, summary.priors.get(metric)), family_words_of(family)
+        )
     )
+
+
+def rules_by_size(found: Iterable[Curve], prior: VariancePrior | None) -> Rules:
+    """Return the rules of the tables that curves come from, so that pairs of them are judged alike."""
+    times: dict[int, list[Estimate]] = {}
+    for curve in found:
+        for point in curve.points:
+            times.setdefault(point.payload_bytes, []).append(point.time)
+    return {size: (table_prior(those, prior), len(those)) for size, those in times.items()}
 
 
 def lead_changes(
@@ -97,6 +113,7 @@ def lead_changes(
     """
     changes: list[Crossover] = []
     by_name = curves(family, metric)
+    rules = rules_by_size(by_name.values(), prior)
     held: frozenset[str] = frozenset()
     held_at = 0
     for ranking in family:
@@ -106,7 +123,7 @@ def lead_changes(
         size = ranking.setting.payload_bytes
         if held and not held & first:
             pair = (_fastest(by_name, held, held_at), _fastest(by_name, first, size))
-            crossing = _lead_crossing(pair, prior, (held_at, size))
+            crossing = _lead_crossing(pair, rules, (held_at, size))
             if crossing is not None:
                 words = family_words_of(family)
                 changes.append(Crossover(metric, words, tuple(sorted(held)), tuple(sorted(first)), *crossing))
@@ -117,16 +134,14 @@ def lead_changes(
     return tuple(changes)
 
 
-def pair_crossovers(
-    a: Curve, b: Curve, measure: Measure, prior: VariancePrior | None, family: str
-) -> tuple[Crossover, ...]:
+def pair_crossovers(a: Curve, b: Curve, measure: Measure, rules: Rules, family: str) -> tuple[Crossover, ...]:
     """Return where two curves cross, by size, or one entry that says that they do not; empty with fewer than two
     common sizes.
     """
     pairs = _common(a, b)
     if len(pairs) < 2:
         return ()
-    clear = list(_clear(pairs, prior))
+    clear = list(_clear(pairs, rules))
     crossings: list[Crossover] = []
     for (start, ahead), (end, then) in pairwise(clear):
         if ahead != then:
@@ -164,16 +179,16 @@ def _common(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
     return [(point, others[point.payload_bytes]) for point in a.points if point.payload_bytes in others]
 
 
-def _clear(pairs: Sequence[tuple[CurvePoint, CurvePoint]], prior: VariancePrior | None) -> Iterator[tuple[int, str]]:
+def _clear(pairs: Sequence[tuple[CurvePoint, CurvePoint]], rules: Rules) -> Iterator[tuple[int, str]]:
     """Yield the indices at which the first of the pair is clearly faster or slower, with that verdict."""
     for index, (point, other) in enumerate(pairs):
-        decided = verdict(point.time, other.time, prior)
+        decided = verdict(point.time, other.time, *rules[point.payload_bytes])
         if decided != "no clear difference":
             yield index, decided
 
 
 def _lead_crossing(
-    pair: tuple[Curve, Curve], prior: VariancePrior | None, between: tuple[int, int]
+    pair: tuple[Curve, Curve], rules: Rules, between: tuple[int, int]
 ) -> tuple[Interval, tuple[int, int]] | None:
     """Return where the lead passes from the first to the second, and the sizes at which each is clearly ahead.
 
@@ -181,7 +196,7 @@ def _lead_crossing(
     """
     pairs = [points for points in _common(*pair) if points[0].payload_bytes <= between[1]]
     sizes = [point.payload_bytes for point, _ in pairs]
-    ahead = [index for index, decided in _clear(pairs, prior) if decided == "faster"]
+    ahead = [index for index, decided in _clear(pairs, rules) if decided == "faster"]
     if between[1] not in sizes or not (ahead or between[0] in sizes):
         return None
     start = ahead[-1] if ahead else sizes.index(between[0])

@@ -172,6 +172,12 @@ def _tail(rounds: Sequence[tuple[TrialResult, RoundSamples]], p50: Estimate | No
     return p99 if p99 is None or p50 is None else replace(p99, least=p50.value)
 
 
+def round_p50_ns(run: Run, trial: TrialResult) -> float | None:
+    """Return the median of a paced or pingpong trial as it enters the figures; None without usable samples."""
+    rounds, _ = _rounds(run, [trial], _latency_columns if trial.spec.mode == "paced" else _round_trip_columns)
+    return rounds[0][1].quantile(0.5) if rounds else None
+
+
 def _latency_columns(trial: TrialResult) -> list[tuple[str, str]]:
     roles = [reader.role for reader in trial.readers if reader.latency is not None]
     return [(f"{role}.latency_ns", f"{role}.received_ns") for role in roles]
@@ -214,7 +220,7 @@ def _rounds(
         else:
             count = max(2, min(_BLOCKS_PER_ROUND, values.size // len(names) // _MIN_SAMPLES_PER_BLOCK))
             blocks = time_blocks(moments, count)
-        rounds.append((trial, RoundSamples(values, blocks)))
+        rounds.append((trial, RoundSamples(values, blocks, by_turns=trial.spec.turns > 1)))
     return rounds, unreadable
 
 

@@ -97,7 +97,7 @@ def _notes(trials: Sequence[TrialResult], sound: Sequence[TrialResult], unreadab
     yield from _stamps(sound)
     rounds = len({trial.spec.round_index for trial in sound})
     if rounds < MIN_CLAIM_ROUNDS:
-        yield f"only {rounds} round{'s' * (rounds != 1)}: how rounds differ is hardly known"
+        yield f"only {rounds} round{'s' * (rounds != 1)}: how rounds differ is not known"
     probes = placement_ns(sound)
     if probes and placement_differs(probes):
         yield PLACEMENT_NOTE

@@ -157,7 +157,9 @@ def _summarise_setting(
 def _with_gaps(cell: CellSummary, times: Mapping[Metric, Mapping[str, Estimate]]) -> CellSummary:
     """Return the cell with a note for each metric that it was measured by, and that only others have a figure of."""
     tried = {_METRICS[trial.spec.mode] for trial in cell.trials}
-    gaps = (metric for metric, found in times.items() if metric in tried and found and cell.backend not in found)
+    gaps = [metric for metric, found in times.items() if metric in tried and found and cell.backend not in found]
+    if cell.throughput_per_s is not None and "throughput" in gaps:
+        gaps.remove("throughput")  # it has the figure, of one round, but not what it takes to compare it
     return replace(
         cell, notes=(*cell.notes, *(f"no {METRIC_WORDS[metric]}: too few samples that count" for metric in gaps))
     )
@@ -165,7 +167,9 @@ def _with_gaps(cell: CellSummary, times: Mapping[Metric, Mapping[str, Estimate]]
 
 def _why_absent(cells: Sequence[_Cell], metric: Metric) -> str:
     """Return why no cell can be ranked by a metric; empty if it was not tried."""
-    trials = [trial for cell in cells for trial in cell.trials if _METRICS[trial.spec.mode] == metric]
+    trials = [
+        trial for cell in cells for trial in cell.trials if _METRICS[trial.spec.mode] == metric and not trial.spec.tail
+    ]
     reasons = [failure_reason([trial]) for trial in trials if not is_sound(trial)]
     if reasons and len(reasons) == len(trials):
         return f"all {len(trials)} {trials[0].spec.mode} trials failed; the first: {reasons[0]}"

@@ -144,9 +144,12 @@ def _more_rounds(tied: Sequence[CellSummary]) -> str:
     )
     if too_few := too_few_words(fewest):
         return f"; {too_few}"
-    needed = [cell.rounds_to_decide for cell in tied if cell.rounds_to_decide]
-    more = f"about {plural(max(needed), 'more round', 'more rounds')}" if needed else ""
-    return f"; if they differ as much as it seems, {more} would decide" if more else ""
+    best, *others = tied
+    if close := [cell.backend for cell in others if cell.rounds_to_decide is None]:
+        told = f"tell {joined(close)} from {best.backend}"
+        return f"; if they differ as little as it seems, 100 more rounds would not {told}"
+    more = plural(max(cell.rounds_to_decide or 0 for cell in others), "more round", "more rounds")
+    return f"; if they differ as much as it seems, about {more} would decide"
 
 
 def too_few_words(rounds_count: int) -> str:
@@ -166,7 +169,8 @@ def ended_words(info: RunInfo) -> str:
         missed = f"; not every median is known to within {precision}" if precision else ""
         return f"{done}; the budget of {format_duration_ns(1e9 * budget)} left no time for more{raised}{missed}"
     reached = f"; every median is known to within {precision}" if precision and info.status == "complete" else ""
-    return f"{info.status}, {done}{reached}"
+    where = f" in round {info.rounds_done + 1}" if info.status == "interrupted" else ""
+    return f"{info.status}{where}, {done}{reached}"
 
 
 def _main_figure(cell: CellSummary, metric: Metric) -> str:
@@ -325,7 +329,7 @@ def _control_words(controls: Sequence[Control]) -> Iterator[str]:
 
 def _noise_words(summary: Summary) -> str:
     if not summary.noise_ratios:
-        return "noise: unknown, it takes two backends and two rounds"
+        return "noise: unknown, it takes two backends and three rounds"
     metric, noise = next(iter(summary.noise_ratios.items()))
     return (
         f"noise: two equal cells would differ by about {format_significant(100 * noise, 2)} % in "
