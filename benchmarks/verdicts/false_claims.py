@@ -76,8 +76,9 @@ def cells(source: np.random.Generator, regime: Regime, processes: Logs, slower: 
             degrees=max(1.0, rounds - 1.0),
             rounds_count=rounds,
             rounds={str(number): np.array([log]) for number, log in enumerate(row)},
+            of=str(backend),
         )
-        for row in logs
+        for backend, row in enumerate(logs)
     ]
 
 

@@ -71,11 +71,11 @@ def log_times(run: Run, rounds: int) -> dict[str, dict[str, dict[str, list[list[
     return logs
 
 
-def estimate(rounds: list[list[float]], chosen: list[int]) -> Estimate:
-    """Return a cell of the chosen rounds; those in which it has no figure are left out."""
+def estimate(name: str, rounds: list[list[float]], chosen: list[int]) -> Estimate:
+    """Return the cell of a backend of the chosen rounds; those in which it has no figure are left out."""
     turns = {str(number): np.array(rounds[number]) for number in chosen if rounds[number]}
     value = float(np.exp(np.median([np.median(logs) for logs in turns.values()])))
-    return Estimate(value, np.zeros(2), 0.0, max(1.0, len(turns) - 1.0), len(turns), turns)
+    return Estimate(value, np.zeros(2), 0.0, max(1.0, len(turns) - 1.0), len(turns), turns, of=name)
 
 
 def choices(recorded: int, count: int, draws: int) -> Iterator[list[int]]:
@@ -95,7 +95,9 @@ def judge(document: dict[str, Any], draws: int) -> Counter[tuple[str, int, str, 
         for chosen in choices(document["rounds"], rounds_count, draws):
             for metric, by_size in document["logs"].items():
                 for other in others:
-                    sizes = [[estimate(cells[name], chosen) for name in (base, other)] for cells in by_size.values()]
+                    sizes = [
+                        [estimate(name, cells[name], chosen) for name in (base, other)] for cells in by_size.values()
+                    ]
                     prior = prior_of(sizes)
                     for times in sizes:
                         first, second = rank_groups(times, prior)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from statistics import correlation, fmean, median
 from typing import Literal
 
@@ -88,7 +89,24 @@ def prior_of(settings: Sequence[Sequence[Estimate | None]]) -> VariancePrior | N
         for place, time in enumerate(times):
             if time is not None and best is not None and time is not best:
                 families.setdefault(place, []).append((time, best))
-    return prior_of_comparisons(list(families.values()))
+    prior = prior_of_comparisons(list(families.values()))
+    return prior and replace(prior, floors=_floors(settings))
+
+
+def _floors(settings: Sequence[Sequence[Estimate | None]]) -> dict[str, float]:
+    """Return backend → the median variance of its comparisons with all others at all settings.
+
+    Where the rounds of a backend are of two kinds, few of them may all be of one kind by chance at one setting, and
+    then seem not to differ at all; at the others they show it.
+    """
+    found: dict[str, list[float]] = {}
+    for times in settings:
+        for a, b in combinations([time for time in times if time is not None], 2):
+            pair = paired_difference(a, b)
+            if pair is not None:
+                for name in pair.between:
+                    found.setdefault(name, []).append(pair.round_variance)
+    return {name: median(variances) for name, variances in found.items()}
 
 
 def prior_of_comparisons(families: Sequence[Sequence[tuple[Estimate, Estimate]]]) -> VariancePrior | None:
@@ -125,8 +143,8 @@ def _correlation(families: Sequence[Sequence[Mapping[str, float]]]) -> float:
 def table_prior(times: Sequence[Estimate], prior: VariancePrior | None) -> VariancePrior | None:
     """Return the prior for the comparisons of one table, with the median of their variances as floor.
 
-    A table with a single comparison keeps that of the run. Among several cells whose rounds are of two kinds, some two
-    will show the same kinds by chance, and the best is chosen from them.
+    Among several cells whose rounds are of two kinds, some two will show the same kinds by chance, and the best is
+    chosen from them.
     """
     pairs = _with_best(times)
     if prior is None or len(pairs) < 2:

@@ -57,6 +57,8 @@ class Estimate:
     rounds: Mapping[str, FloatArray] = field(default_factory=dict)
     """Round → log of the figure in each of its turns, shape (turns,); of the whole round if there were no turns.
     Estimates with rounds in common are compared round by round."""
+    of: str = ""
+    """What it is a figure of: a backend. By it a run knows whose rounds are of several kinds."""
     least: float = 0.0
     """A bound of the figure that is known otherwise; its interval does not reach below."""
     between: tuple[tuple[float, Estimate], ...] = ()
@@ -132,6 +134,8 @@ class PairedDifference:
     """Of `round_variance`."""
     rounds_count: int
     """Rounds in common."""
+    between: tuple[str, str] = ("", "")
+    """What the two are figures of."""
 
     @property
     def error(self) -> float:
@@ -142,8 +146,8 @@ class PairedDifference:
         """Return it with its variance in the light of the other comparisons of the run."""
         if prior is None:
             return self
-        few = self.rounds_count < _MIN_ROUNDS_WITHOUT_FLOOR
-        variance, degrees = prior.moderate(self.round_variance, self.degrees, prior.floor if few else 0.0)
+        floor = prior.floor_of(self.between) if self.rounds_count < _MIN_ROUNDS_WITHOUT_FLOOR else 0.0
+        variance, degrees = prior.moderate(self.round_variance, self.degrees, floor)
         return replace(self, round_variance=variance, degrees=degrees)
 
     def after(self, rounds_count: int) -> PairedDifference:
@@ -172,7 +176,7 @@ def paired_difference(a: Estimate, b: Estimate) -> PairedDifference | None:
     variance = (count - 1) * float(np.var(winsorized, ddof=1)) / (kept - 1)
     if cut and int(np.sum(differences * np.sign(mean) < -abs(mean) / 2.0)) > _most_contrary(count):
         mean, variance = float(np.mean(differences)), kept * float(np.var(differences, ddof=1)) / count
-    return PairedDifference(mean, variance, kept - 1.0, count)
+    return PairedDifference(mean, variance, kept - 1.0, count, (a.of, b.of))
 
 
 @cache
@@ -198,6 +202,7 @@ def _interpolated_difference(a: Estimate, b: Estimate) -> PairedDifference | Non
         round_variance=error**2 * _kept_count(rounds_count),
         degrees=min(pair.degrees for _, pair in parts),
         rounds_count=rounds_count,
+        between=(a.of, b.of),
     )
 
 

@@ -8,9 +8,9 @@ logarithms.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean, median, variance
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, variance
 
 _MOST_DEGREES = 1e6
 
@@ -26,7 +26,13 @@ class VariancePrior:
     most_degrees: float
     """Degrees of freedom of all comparisons together; no moderated variance has more."""
     floor: float = 0.0
-    """The least variance of a comparison after few rounds: the median of the run's, or of the table's."""
+    """The least variance of a comparison in one table after few rounds: the median of the table's."""
+    floors: Mapping[str, float] = field(default_factory=dict)
+    """The same of all comparisons that a backend takes part in: the median of its own."""
+
+    def floor_of(self, pair: Iterable[str]) -> float:
+        """Return the least variance of a comparison of these two after few rounds."""
+        return max(self.floor, *(self.floors.get(name, 0.0) for name in pair))
 
     def moderate(self, own_variance: float, own_degrees: float, floor: float = 0.0) -> tuple[float, float]:
         """Return the variance of one comparison in the light of the others, and its degrees of freedom.
@@ -56,8 +62,7 @@ def variance_prior(variances: Sequence[tuple[float, float]], most_degrees: float
     excess = variance(logs) - fmean(_trigamma(degrees / 2.0) for _, degrees in known)
     half = _inverse_trigamma(excess)
     most = min(most_degrees, sum(degrees for _, degrees in known))
-    middle = math.exp(fmean(logs) + _digamma(half) - math.log(half))
-    return VariancePrior(middle, min(2.0 * half, most), most, floor=median(each for each, _ in variances))
+    return VariancePrior(math.exp(fmean(logs) + _digamma(half) - math.log(half)), min(2.0 * half, most), most)
 
 
 def _digamma(x: float) -> float:

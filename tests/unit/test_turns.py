@@ -301,3 +301,18 @@ def test_every_turn_of_a_closed_loop_weighs_the_same() -> None:
     (estimate_,) = quantile_estimates([even], (0.5,), np.random.default_rng(1))
     assert estimate_ is not None
     assert estimate_.value == 22.0
+
+
+def test_a_backend_whose_rounds_are_of_two_kinds_is_not_named_where_few_are_alike() -> None:
+    """After three rounds, at one size all of a's rounds are far; the other sizes show that they need not be."""
+    source = np.random.default_rng(3)
+
+    def size(*kinds: float) -> list[Estimate]:
+        logs = source.normal(0.0, 0.05, (3, 3, 1))
+        logs[0] += math.log(7.0) * np.reshape(kinds, (3, 1))
+        return [replace(estimate(row), of=name) for name, row in zip("abc", logs, strict=True)]
+
+    alike = size(0.5, 0.5, 0.5)
+    others = [size(0.5, -0.5, 0.5), size(-0.5, 0.5, -0.5), size(-0.5, -0.5, 0.5)]
+    assert max(rank_groups(alike, prior_of([alike, *others]))) == 1
+    assert max(rank_groups(alike, prior_of([size(0.5, 0.5, 0.5) for _ in range(4)]))) > 1

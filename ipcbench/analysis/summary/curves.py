@@ -117,6 +117,7 @@ def mixed(low: Estimate, high: Estimate, share: float) -> Estimate:
         rounds_count=min(low.rounds_count, high.rounds_count),
         least=low.least ** weights[0] * high.least ** weights[1],
         between=((weights[0], low), (weights[1], high)),
+        of=low.of,
     )
 
 

@@ -114,13 +114,17 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
     readers = [reader for trial in saturate for reader in trial.readers]
     writers = [trial.writer for trial in saturate if trial.writer is not None]
     decodes = [reader.decode for trial in trials for reader in trial.readers]
+    throughput = _throughput(run, saturate, rates)
+    p50, trip_p50, throughput = (
+        each and replace(each, of=trials[0].spec.backend) for each in (p50, trip_p50, throughput)
+    )
     return CellFigures(
         latency_p50=p50,
         latency_p99=p99,
         samples_count=sum(samples.values.size for _, samples in rounds or trips),
         round_trip_p50=trip_p50,
         round_trip_p99=trip_p99,
-        throughput=_throughput(run, saturate, rates),
+        throughput=throughput,
         throughput_rounds_per_s=tuple(rates.values()),
         read_p50_ns=_median(reader.call.p50_ns for reader in readers if reader.call is not None),
         write_p50_ns=_median(writer.call.p50_ns for writer in writers if writer.call is not None),
