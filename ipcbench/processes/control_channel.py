@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from struct import Struct
 from typing import Any, Self
 
 import msgpack
 
 from ipcbench.errors import TrialError, WorkerTimeout
-from ipcbench.util.clock import deadline_ns, remaining_s
 
 KEY_VARIABLE = "IPCBENCH_CONTROL_KEY"
 """Environment variable that passes the key to workers; a command line would show it to other users."""
 
 EXIT = {"do": "exit"}
 """The request that ends a worker with all its clean-up; it is not answered."""
+
+_HANDSHAKE_S = 20
+"""How long a caller may take for each step of the handshake; a worker on a busy machine takes seconds."""
+_TRY_AGAIN_S = 0.1
+_TIMEVAL = Struct("@ll")
 
 
 class ControlConnection:
@@ -71,6 +79,9 @@ class ControlConnection:
 class Switchboard:
     """The coordinator's listening end; a context manager.
 
+    A thread accepts callers, and one thread for each lets it in if it proves within `_HANDSHAKE_S` that it knows the
+    key: strangers that are silent, slow or many hold up nobody else.
+
     Args:
         directory: where to create the Unix socket.
         host: listen on this interface by TCP instead, for workers on other hosts.
@@ -78,17 +89,23 @@ class Switchboard:
 
     def __init__(self, directory: Path, host: str | None = None) -> None:
         self._key = os.urandom(32)
-        if host is None:
-            self._listener = Listener(str(directory / "control"), family="AF_UNIX", backlog=128, authkey=self._key)
-        else:
-            self._listener = Listener((host, 0), family="AF_INET", backlog=128, authkey=self._key)
-        # The standard library offers no accept with a deadline; the listening socket does.
-        self._socket: socket.socket = self._listener._listener._socket  # type: ignore[attr-defined]
+        self._path = directory / "control"
+        self._socket = socket.socket(socket.AF_UNIX if host is None else socket.AF_INET)
+        try:
+            self._socket.bind(str(self._path) if host is None else (host, 0))
+            self._socket.listen(128)
+        except OSError:
+            self._socket.close()
+            raise
+        self._closing = threading.Event()
+        self._admitted: SimpleQueue[ControlConnection] = SimpleQueue()
+        self._accepting = threading.Thread(target=self._accept_callers, name="control", daemon=True)
+        self._accepting.start()
 
     @property
     def address(self) -> str:
         """Return what a worker passes to `connect`: a path, or host:port."""
-        address = self._listener.address
+        address = self._socket.getsockname()
         return address if isinstance(address, str) else f"{address[0]}:{address[1]}"
 
     def environment(self) -> dict[str, str]:
@@ -97,26 +114,55 @@ class Switchboard:
 
     def accept(self, timeout_s: float) -> ControlConnection | None:
         """Return the next worker's channel, or None if none comes in time; callers without the key are ignored."""
-        deadline = deadline_ns(timeout_s)
-        while (left_s := remaining_s(deadline)) and left_s > 0:
-            self._socket.settimeout(left_s)
+        try:
+            return self._admitted.get(timeout=timeout_s)
+        except Empty:
+            return None
+
+    def _accept_callers(self) -> None:
+        while True:
             try:
-                return ControlConnection(self._listener.accept())
-            except TimeoutError:
-                return None
-            except (AuthenticationError, EOFError, ConnectionError):
-                continue
-        return None
+                caller, _ = self._socket.accept()
+            except OSError:
+                if self._closing.wait(_TRY_AGAIN_S):
+                    return
+                continue  # out of descriptors, or the caller has gone
+            threading.Thread(target=self._admit, args=(caller,), name="handshake", daemon=True).start()
+
+    def _admit(self, caller: socket.socket) -> None:
+        connection = Connection(os.dup(caller.fileno()))
+        try:
+            _limit_waits(caller, _HANDSHAKE_S)
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            _limit_waits(caller, 0)
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()
+        else:
+            self._admitted.put(ControlConnection(connection))
+        finally:
+            caller.close()
 
     def close(self) -> None:
         """Stop listening and remove the socket; twice is fine."""
-        self._listener.close()
+        self._closing.set()
+        with suppress(OSError):  # closed already
+            self._socket.shutdown(socket.SHUT_RDWR)  # ends `accept`
+        self._accepting.join()
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _limit_waits(caller: socket.socket, seconds: int) -> None:
+    """Let each send and receive take at most so long, whichever descriptor of the socket is used; 0 for ever."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        caller.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, 0))
 
 
 def connect(address: str) -> ControlConnection:

@@ -6,6 +6,7 @@ import os
 import pickle
 import socket
 import threading
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client
 
 import pytest
@@ -69,6 +70,26 @@ def test_a_caller_that_hangs_up_at_once_does_not_disturb(switchboard):
     with socket.socket(socket.AF_UNIX if isinstance(target, str) else socket.AF_INET) as caller:
         caller.connect(target)
     assert accepted(switchboard, lambda: connect(switchboard.address).close()) is not None
+
+
+@pytest.mark.parametrize("words", [b"", b"\0\0\0", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 10_000, b"\0\0\0\4junk"])
+def test_strangers_hold_up_nobody(switchboard, words):
+    target = target_of(switchboard)
+    with ExitStack() as strangers:
+        for _ in range(100):
+            stranger = strangers.enter_context(
+                socket.socket(socket.AF_UNIX if isinstance(target, str) else socket.AF_INET)
+            )
+            stranger.connect(target)
+            with suppress(ConnectionError):  # it may have been refused before it has said everything
+                stranger.sendall(words)
+        worker = []
+        channel = accepted(switchboard, lambda: worker.append(connect(switchboard.address)))
+        channel.send({"do": "open"})
+        assert worker[0].receive(5.0) == {"do": "open"}
+        assert switchboard.accept(0.0) is None
+        channel.close()
+        worker[0].close()
 
 
 def test_a_pickle_is_never_loaded(switchboard):
