@@ -1,4 +1,4 @@
-"""The contract between transports and everything that uses them. docs/contract.md states its laws, C1 to C19."""
+"""The contract between transports and everything that uses them. docs/contract.md states its laws, C1 to C20."""
 
 from __future__ import annotations
 
@@ -8,12 +8,40 @@ from dataclasses import asdict, dataclass, fields
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from ipcbench.errors import BackendUnavailable, Unsupported
+from ipcbench.errors import BackendUnavailable, PayloadTypeError, Unsupported
 from ipcbench.spec import ChannelSpec, Delivery, WaitStrategy
 
 Launcher = Literal["spawn", "mpiexec", "inline"]
 WhenFull = Literal["block", "drop", "overwrite"]
-Message = bytes | bytearray | memoryview
+Message = bytes | bytearray | memoryview | Any
+"""What `write` takes: any contiguous buffer. Its bytes are the message, whatever its items are."""
+
+PLAIN_TYPES = frozenset({bytes, bytearray})
+"""Messages of these types have one byte per item, so that `len` is their size; others go through `bytes_of`."""
+
+
+def bytes_of(message: Message) -> memoryview | bytes:
+    """Return a buffer as a view of its bytes, which are not copied.
+
+    Raises:
+        PayloadTypeError: it is no buffer, is not contiguous, or holds references to Python objects.
+    """
+    try:
+        view = memoryview(message)
+    except (TypeError, ValueError, BufferError) as error:
+        raise PayloadTypeError(type(message).__name__, str(error)) from error
+    if not view.c_contiguous:
+        raise PayloadTypeError(type(message).__name__, "its items are not contiguous in C order; pass a copy")
+    if "O" in view.format:
+        raise PayloadTypeError(type(message).__name__, "its items are references to Python objects; encode it")
+    if not view.nbytes:
+        return b""
+    try:
+        return view.cast("B")
+    except TypeError:  # structures and complex numbers, for which `cast` has no format
+        import numpy as np
+
+        return np.frombuffer(view, np.uint8).data
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +158,13 @@ class Writer(Endpoint):
         """Hand one message to the channel; `message` may be reused when the call returns (law C10).
 
         Args:
-            message: contiguous bytes, at most `channel.max_message_bytes`; may be empty.
+            message: any contiguous buffer (`bytes`, `memoryview`, `array`, NumPy array …), of which all bytes are sent;
+                at most `channel.max_message_bytes`, may be empty.
             timeout_s: how long to wait for room, and the first time for all readers; None waits forever.
 
         Raises:
             TransportTimeout: there was no room by then; nothing was sent.
+            PayloadTypeError: `message` is not such a buffer.
             MessageTooLarge: the channel does not carry messages of that size; nothing was sent.
             PeerLost: a reader died (if `detects_peer_exit`).
             EndpointClosed: after `close`.

@@ -10,7 +10,8 @@ IpcbenchError
 │   ├── EndpointClosed     the endpoint was used after its own close
 │   ├── EndOfStream        the writer has closed and everything was read
 │   ├── PeerLost           the peer died without closing
-│   └── MessageTooLarge    nothing was sent; the channel stays usable
+│   ├── MessageTooLarge    nothing was sent; the channel stays usable
+│   └── PayloadTypeError   what was to be written has no bytes to send; also a TypeError
 ├── TrialError
 │   ├── WorkerCrashed      a process of the group ended: role, exit code, last lines of its stderr
 │   └── WorkerTimeout      a process of the group did not answer by its deadline
@@ -102,6 +103,14 @@ class MessageTooLarge(TransportError):
     def __init__(self, message_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"message of {message_bytes} bytes; the channel takes at most {limit_bytes}")
         self.message_bytes, self.limit_bytes = self._parts = (message_bytes, limit_bytes)
+
+
+class PayloadTypeError(TransportError, TypeError):
+    """What was to be written is not a contiguous buffer of plain values. Nothing was sent; the channel stays usable."""
+
+    def __init__(self, type_name: str, reason: str) -> None:
+        super().__init__(f"a message must be a contiguous buffer, such as bytes; {type_name} is not: {reason}")
+        self.type_name, self.reason = self._parts = (type_name, reason)
 
 
 class TrialError(IpcbenchError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -39,6 +40,17 @@ def require_range(field: str, value: float, low: float, high: float) -> None:
         raise ConfigError(field, value, f"{low:,} to {high:,}")
 
 
+def whole_number(field: str, value: Any, low: int, high: int) -> int:
+    """Return `value` as an int; raise ConfigError unless it is a whole number, of any type, from `low` to `high`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = low - 1
+    if isinstance(value, bool) or not low <= number <= high:
+        raise ConfigError(field, value, f"{low:,} to {high:,}, a whole number")
+    return number
+
+
 def require_some(field: str, values: tuple[object, ...]) -> None:
     """Raise ConfigError unless there is a value, and none is there twice."""
     if not values or len(set(values)) != len(values):
@@ -70,9 +82,8 @@ class ChannelSpec:
             raise ConfigError(
                 "channel name", self.name, "1 to 48 letters, digits, '-' or '_', not beginning with a sign"
             )
-        require_range("readers", self.readers, 1, 1024)
-        require_range("max_message_bytes", self.max_message_bytes, 0, 2**40)
-        require_range("depth", self.depth, 2, _MAX_DEPTH)
+        for field, low, high in (("readers", 1, 1024), ("max_message_bytes", 0, 2**40), ("depth", 2, _MAX_DEPTH)):
+            object.__setattr__(self, field, whole_number(field, getattr(self, field), low, high))
         require_choice("delivery", self.delivery, DELIVERIES)
         require_choice("wait", self.wait, WAIT_STRATEGIES)
         if self.processes and len(set(self.processes)) != self.readers + 1:

@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
+from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Writer, bytes_of
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.locks import reader_role
+from ipcbench.util.clock import deadline_ns, remaining_s
 
 
 class _Channel:
@@ -58,7 +59,7 @@ class _Channel:
         with self.changed:
             self.sleepers += 1
             try:
-                if not self.changed.wait_for(ready, timeout_s):
+                if not self.changed.wait_for(ready, remaining_s(deadline_ns(timeout_s))):
                     raise TransportTimeout(f"{what} in channel {self.spec.name!r} within {timeout_s} s")
             finally:
                 self.sleepers -= 1
@@ -85,7 +86,9 @@ class _NullWriter(Writer):
         return "block"
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        size_bytes = message.nbytes if type(message) is memoryview else len(message)
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
+        size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             self._refuse(size_bytes)
         channel = self._channel
@@ -115,7 +118,9 @@ class _NullQueueWriter(_NullWriter):
         self._depth = channel.spec.depth
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        size_bytes = message.nbytes if type(message) is memoryview else len(message)
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
+        size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             self._refuse(size_bytes)
         channel, depth = self._channel, self._depth

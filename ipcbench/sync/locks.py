@@ -25,8 +25,8 @@ def reader_role(channel: ChannelSpec, index: int) -> str:
     Raises:
         TransportError: the channel has no such reader.
     """
-    if not 0 <= index < channel.readers:
-        raise TransportError(f"channel {channel.name!r} has readers 0 to {channel.readers - 1}, not {index}")
+    if isinstance(index, bool) or not hasattr(index, "__index__") or not 0 <= index < channel.readers:
+        raise TransportError(f"channel {channel.name!r} has readers 0 to {channel.readers - 1}, not {index!r}")
     return f"reader-{index}"
 
 

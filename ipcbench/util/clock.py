@@ -8,13 +8,27 @@ from __future__ import annotations
 
 import time
 
+from ipcbench.errors import ConfigError
+
 now_ns = time.monotonic_ns
 """Nanoseconds of the monotonic clock; only differences mean anything."""
 
 
+_FOREVER_S = 1e8
+
+
 def deadline_ns(timeout_s: float | None) -> int | None:
-    """Return the clock's reading `timeout_s` seconds from now; None for None (no deadline)."""
-    return None if timeout_s is None else now_ns() + int(timeout_s * 1e9)
+    """Return the clock's reading `timeout_s` seconds from now; None (no deadline) for None and for years.
+
+    Raises:
+        ConfigError: it is not a number.
+    """
+    if timeout_s is None:
+        return None
+    try:
+        return None if timeout_s >= _FOREVER_S else now_ns() + int(timeout_s * 1e9)
+    except (TypeError, ValueError) as error:  # ValueError: nan
+        raise ConfigError("timeout_s", timeout_s, "seconds, or None to wait forever") from error
 
 
 def remaining_s(deadline: int | None) -> float | None:

@@ -21,7 +21,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Waits, Writer, unavailable
+from ipcbench.backend import (
+    PLAIN_TYPES,
+    Address,
+    Backend,
+    Capabilities,
+    Message,
+    Reader,
+    Waits,
+    Writer,
+    bytes_of,
+    unavailable,
+)
 from ipcbench.backends.lmdb.database import Database, Layout, absence, make_files
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.spec import ChannelSpec
@@ -75,6 +86,8 @@ class RingWriter(_LmdbWriter):
         self._keys_twice = 2 * self._keys
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
         sequence = self._sequence
         size_bytes = len(message)
         stale: Sequence[bytes] = ()
@@ -126,6 +139,8 @@ class LatestWriter(_LmdbWriter):
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         self._cursors.require_open()
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
         size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)

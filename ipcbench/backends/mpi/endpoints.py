@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ipcbench.backend import Message, Reader, Waits, Writer
+from ipcbench.backend import PLAIN_TYPES, Message, Reader, Waits, Writer, bytes_of
 from ipcbench.backends.mpi.links import MpiLink
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.cursors import (
@@ -123,6 +123,8 @@ class MpiWriter(Writer):
         return self._cursors.waiter.waits
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
         sequence, length_bytes, data = self._sequence, len(message), message
         if self._prepare is not None and self._link.small_bytes < length_bytes <= self._limit_bytes:
             data = self._prepare(message)

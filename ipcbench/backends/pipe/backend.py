@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import Struct
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer
+from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Writer, bytes_of
 from ipcbench.backends.pipe.connection import Connection, Pump
 from ipcbench.errors import (
     EndOfStream,
@@ -128,8 +128,8 @@ class _PipeWriter(Writer):
         return _way_of_waiting(self._channel)
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        if type(message) is not bytes:
-            message = memoryview(message).cast("B")  # a message is its bytes, whatever its items are
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
         size_bytes = len(message)
         if size_bytes > self._limit_bytes and self._failure is None:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
@@ -139,7 +139,7 @@ class _PipeWriter(Writer):
         if size_bytes <= _JOIN_BYTES:
             self._send_small(_SIZE.pack(size_bytes) + message, timeout_s)
         else:
-            pieces = memoryview(_SIZE.pack(size_bytes)), memoryview(message).cast("B")
+            pieces = memoryview(_SIZE.pack(size_bytes)), memoryview(message)
             self._send([(connection, [*pieces]) for connection in self._connections], deadline_ns(timeout_s))
 
     def _send_small(self, frame: bytes, timeout_s: float | None) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker, shared_memory
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Waits, Writer
+from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Waits, Writer, bytes_of
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import (
@@ -198,6 +198,8 @@ class RingWriter(_ShmWriter):
         self._sleep_word = first
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
         sequence = self._sequence
         if sequence >= self._room:
             self._make_room(timeout_s)
@@ -206,10 +208,8 @@ class RingWriter(_ShmWriter):
         size_bytes = len(message)
         try:
             payload[:size_bytes] = message
-        except ValueError as error:
-            if size_bytes > self._limit_bytes:
-                raise MessageTooLarge(size_bytes, self._limit_bytes) from error
-            raise
+        except ValueError as error:  # its slot is smaller
+            raise MessageTooLarge(size_bytes, self._limit_bytes) from error
         words[size_word] = size_bytes
         if self._fenced:
             self._cursors.store_published(head, sequence + 1)
@@ -271,6 +271,8 @@ class LatestWriter(_ShmWriter):
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         del timeout_s  # there is always a free slot
         self._cursors.require_open()
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
         size_bytes = len(message)
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)

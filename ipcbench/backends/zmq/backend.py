@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Message, Reader, Writer, unavailable
+from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Writer, bytes_of, unavailable
 from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, SocketPair, absence, credit
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec, WaitStrategy
@@ -67,7 +67,9 @@ class _ZmqWriter(Writer):
         return "block"  # on file descriptors, inside libzmq
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        size_bytes = message.nbytes if type(message) is memoryview else len(message)
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
+        size_bytes = len(message)
         if size_bytes > self._limit_bytes and self._failure is None:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
         if not self._room:

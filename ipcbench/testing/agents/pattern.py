@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from ipcbench.backend import Message
 
@@ -40,19 +43,36 @@ def make_message(seed: int, sequence: int, size: int) -> bytes:
     return b"".join((header, whole * repeats, whole[:rest]))
 
 
-KINDS = ("bytes", "bytearray", "view", "read-only view")
-"""Forms in which a message is passed to `write`."""
+def _width(message: bytes) -> int:
+    """Return how wide items can be: 8, 4, 2 or 1 bytes."""
+    return next(width for width in (8, 4, 2, 1) if len(message) % width == 0)
+
+
+_FORMS: dict[str, Callable[[bytes], Message]] = {
+    "bytes": bytes,
+    "bytearray": bytearray,
+    "view": lambda message: memoryview(bytearray(b"<<<" + message + b">>>"))[3:-3],
+    "read-only view": lambda message: memoryview(b"<<<" + message + b">>>")[3:-3],
+    "array": lambda message: array({8: "d", 4: "f", 2: "H", 1: "B"}[_width(message)], message),
+    "matrix": lambda message: np.frombuffer(message, f"i{_width(message)}").reshape(1, -1),
+    "complex numbers": lambda message: np.frombuffer(message, "c16" if len(message) % 16 == 0 else "u1"),
+}
+KINDS = tuple(_FORMS)
+"""Forms in which a message is passed to `write`; views are of the middle of a larger buffer, and the items of arrays as
+wide as the size allows."""
+
+UNFIT: dict[str, Message] = {
+    "text": "text",
+    "nothing": None,
+    "view with gaps": memoryview(b"0123456789")[::2],
+    "objects": np.array([{}, {}], dtype=object),
+}
+"""What `write` must refuse: no buffer, gaps between its items, references to Python objects."""
 
 
 def make_as(kind: str, seed: int, sequence: int, size: int) -> Message:
-    """Return the message as one of `KINDS`; views are of the middle of a larger buffer."""
-    message = make_message(seed, sequence, size)
-    if kind == "bytes":
-        return message
-    if kind == "bytearray":
-        return bytearray(message)
-    around = b"<<<" + message + b">>>"
-    return memoryview(around if kind == "read-only view" else bytearray(around))[3 : 3 + size]
+    """Return the message as one of `KINDS`, or one of `UNFIT`."""
+    return UNFIT[kind] if kind in UNFIT else _FORMS[kind](make_message(seed, sequence, size))
 
 
 def read_header(view: memoryview) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ipcbench.testing.failure import AgentError, Failure, require
@@ -15,6 +16,17 @@ BULKY_BYTES = 2**16
 
 _WAITS_S = (0.0, 0.0015, 0.0305, 0.1203)
 _FEW_WAITS_S = (0.0, 0.0205)
+_PATIENT_S = (PATIENCE_S, None, math.inf, 1e30, PATIENCE_S)
+
+_TOO_LARGE = (
+    (1_001, "bytes"),
+    (1_002, "bytearray"),
+    (5_000, "view"),
+    (1_008, "array"),
+    (1_008, "matrix"),
+    (2**20, "bytes"),
+)
+"""Sizes and kinds of messages for a channel of at most 1,000 bytes; the arrays have fewer items than that."""
 
 
 def expect_failure(endpoint: EndpointUnderTest, outcome: dict[str, Any], kind: str, what: str) -> Failure:
@@ -60,12 +72,12 @@ def _empty_channel(channel: ChannelUnderTest, waits_s: tuple[float, ...]) -> Non
         expect_failure(reader, outcome, "TransportTimeout", f"read({timeout_s}) of an empty channel")
         early_ns = int(timeout_s * 1e9) - outcome["took_ns"]
         require(early_ns <= 0, f"read({timeout_s}) of an empty channel gave up {early_ns} ns early")
-    for sequence, patience_s in enumerate((PATIENCE_S, None, PATIENCE_S)):
+    for sequence, patience_s in enumerate(_PATIENT_S):
         call = reader.start_read(sequence, timeout_s=patience_s)
         channel.writer.write(sequence, timeout_s=patience_s)
         reader.check_read(call, sequence)
-    channel.writer.write(3)
-    looks = reader.play("look_until", seed=channel.seed, sequence=3, size=64, timeout_s=PATIENCE_S)
+    channel.writer.write(len(_PATIENT_S))
+    looks = reader.play("look_until", seed=channel.seed, sequence=len(_PATIENT_S), size=64, timeout_s=PATIENCE_S)
     require(looks > 0, "read(0) never returned a message that was written")
 
 
@@ -178,9 +190,7 @@ def too_large_is_refused(fixture: Fixture) -> None:
     """C16: a message above `max_message_bytes` raises MessageTooLarge, and nothing of it is sent."""
     for delivery in fixture.deliveries:
         with fixture.channel(delivery=delivery, readers=fixture.most_readers, max_message_bytes=1_000) as channel:
-            for sequence, (size, kind) in enumerate(
-                [(1_001, "bytes"), (1_002, "bytearray"), (5_000, "view"), (2**20, "bytes")]
-            ):
+            for sequence, (size, kind) in enumerate(_TOO_LARGE):
                 message = {"seed": channel.seed, "sequence": 99, "size": size, "kind": kind}
                 outcome = channel.writer.play("write", **message, timeout_s=PATIENCE_S)
                 what = f"writing {size} bytes to a channel of at most 1,000 bytes"

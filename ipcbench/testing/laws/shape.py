@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,10 +10,11 @@ from typing import Any
 
 from ipcbench.backend import Address
 from ipcbench.spec import DELIVERIES, WAIT_STRATEGIES
+from ipcbench.testing.agents.pattern import UNFIT
 from ipcbench.testing.agents.pool import SpawnPool
 from ipcbench.testing.failure import AgentError, Failure, LawBroken, require
 from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, EndpointUnderTest, Fixture
-from ipcbench.testing.laws.limits import fill
+from ipcbench.testing.laws.limits import expect_failure, fill
 
 _MOST_READERS_ASKED = 1024
 _MOST_BYTES_ASKED = 2**40
@@ -108,6 +110,10 @@ def _at_open_ends(channel: ChannelUnderTest) -> Iterator[tuple[str, Failure]]:
     yield from _failed("read(0) of an empty channel", reader.play("read", timeout_s=0.0))
     large = writer.play("write", seed=channel.seed, sequence=0, size=1_001, timeout_s=SHORT_S)
     yield from _failed("write of too many bytes", large)
+    for kind in UNFIT:
+        unfit = writer.play("write", seed=channel.seed, sequence=0, size=0, timeout_s=SHORT_S, kind=kind)
+        yield f"write of {kind}", expect_failure(writer, unfit, "PayloadTypeError", f"a write of {kind}")
+    yield from _failed("read with a time-out that is no number", reader.play("read", timeout_s=math.nan))
     yield from _raised("opening a second writer", EndpointUnderTest(channel, "writer", 0, reader.agent))
     yield from _raised("opening a reader a second time", EndpointUnderTest(channel, "reader", 0, writer.agent))
     yield from _raised("opening a reader beyond the last", EndpointUnderTest(channel, "reader", 1, writer.agent))
