@@ -13,11 +13,11 @@ processes lie on different cache lines. The words:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
-from ipcbench.errors import EndpointClosed, PeerLost, TransportError, TransportTimeout
+from ipcbench.errors import EndpointClosed, PeerLost, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.sync.locks import EndpointLock, is_held, reader_role, reader_roles
@@ -62,12 +62,20 @@ class Cursors(ABC):
     """
 
     def __init__(
-        self, role: str, state_word: int, words: memoryview, channel: ChannelSpec, directory: Path, *, adapts: bool
+        self,
+        role: str,
+        peers: Sequence[str],
+        state_word: int,
+        words: memoryview,
+        channel: ChannelSpec,
+        directory: Path,
+        *,
+        adapts: bool,
     ) -> None:
-        """Lock the endpoint `role` and mark it open; `adapts` is for its `Waiter`.
+        """Open the doorbells of `role` and of its `peers`, lock the endpoint and mark it open.
 
         Raises:
-            TransportError: there is no such channel, or the endpoint is open or was closed before.
+            TransportError: there is no such channel, or the endpoint is open or was open before.
         """
         self.words = words
         self._flags = words.cast("B")
@@ -79,21 +87,18 @@ class Cursors(ABC):
         self.fence = make_fence()
         self.fenced = wakers_fence or not STRONG_ORDER
         """Whether publishing needs `store_published`; if not, a plain store is enough and cheaper."""
-        self._held = ExitStack()
-        self._held.callback(EndpointLock(directory, role).release)
-        if words[state_word] == CLOSED:
-            self._held.close()
-            raise TransportError(f"the {role} of channel {channel.name!r} has closed; it cannot open again")
+        with ExitStack() as held:
+            held.callback(self._flags.release)
+            self._bell, *self._peers_bells = (
+                held.enter_context(closing(Doorbell(directory / f"{each}.bell"))) for each in (role, *peers)
+            )
+            held.callback(EndpointLock(directory, role).release)
+            self._held = held.pop_all()
         words[state_word] = OPEN
         self.closed = False
         self.waiter: Waiter
 
-    def _doorbell(self, role: str) -> Doorbell:
-        bell = Doorbell(self._directory / f"{role}.bell")
-        self._held.callback(bell.close)
-        return bell
-
-    def _waiter(self, bell: Doorbell, sleep_byte: int) -> Waiter:
+    def _waiter(self, sleep_byte: int) -> Waiter:
         flags, barrier = self._flags, self._barrier
 
         def arm() -> None:
@@ -106,7 +111,7 @@ class Cursors(ABC):
         return Waiter(
             self.channel.wait,
             self.channel.readers + 1,
-            doorbell=bell,
+            doorbell=self._bell,
             arm=arm,
             disarm=disarm,
             check_peers=self.check_peers,
@@ -133,10 +138,6 @@ class Cursors(ABC):
         self.store_published(self._state_word, CLOSED)
         self.closed = True
 
-    def _release(self) -> None:
-        self._held.close()
-        self._flags.release()
-
     def _lost(self, role: str, state_word: int) -> bool:
         """Return whether that peer opened and died without closing."""
         return self.words[state_word] == OPEN and not is_held(self._directory, role) and self.words[state_word] == OPEN
@@ -146,9 +147,8 @@ class WriterCursors(Cursors):
     """The writer's access to the cursors."""
 
     def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path, *, adapts: bool = True) -> None:
-        super().__init__("writer", WRITER_STATE, words, channel, directory, adapts=adapts)
-        self._bells = [self._doorbell(role) for role in reader_roles(channel)]
-        self.waiter = self._waiter(self._doorbell("writer"), 8 * WRITER_SLEEPS)
+        super().__init__("writer", reader_roles(channel), WRITER_STATE, words, channel, directory, adapts=adapts)
+        self.waiter = self._waiter(8 * WRITER_SLEEPS)
         self._consumed = [consumed_word(index) for index in range(channel.readers)]
         self.sleep_words = tuple(range(READER_SLEEPS, READER_SLEEPS + (channel.readers + 7) // 8))
 
@@ -189,7 +189,7 @@ class WriterCursors(Cursors):
         if not any(words[word] for word in self.sleep_words):
             return
         flags, base = self._flags, 8 * READER_SLEEPS
-        for index, bell in enumerate(self._bells):
+        for index, bell in enumerate(self._peers_bells):
             if flags[base + index]:
                 flags[base + index] = 0
                 bell.ring()
@@ -199,9 +199,9 @@ class WriterCursors(Cursors):
         if self.closed:
             return
         self._mark_closed()
-        for bell in self._bells:
+        for bell in self._peers_bells:
             bell.ring()
-        self._release()
+        self._held.close()
 
 
 class ReaderCursors(Cursors):
@@ -212,9 +212,9 @@ class ReaderCursors(Cursors):
     ) -> None:
         role = reader_role(channel, index)
         self.consumed_word = consumed_word(index)
-        super().__init__(role, self.consumed_word + 1, words, channel, directory, adapts=adapts)
-        self._writer_bell = self._doorbell("writer")
-        self.waiter = self._waiter(self._doorbell(role), 8 * READER_SLEEPS + index)
+        super().__init__(role, ("writer",), self.consumed_word + 1, words, channel, directory, adapts=adapts)
+        (self._writer_bell,) = self._peers_bells
+        self.waiter = self._waiter(8 * READER_SLEEPS + index)
 
     def check_peers(self) -> None:
         if self._lost("writer", WRITER_STATE):
@@ -268,4 +268,4 @@ class ReaderCursors(Cursors):
         self._mark_closed()
         self.words[self.consumed_word] = GONE
         self._writer_bell.ring()
-        self._release()
+        self._held.close()

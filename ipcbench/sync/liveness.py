@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.locks import EndpointLock, channel_directory, is_held, lock_path
 from ipcbench.util.clock import now_ns
@@ -27,14 +26,11 @@ class Liveness:
         """Lock the endpoint `role`.
 
         Raises:
-            TransportError: there is no such channel, or the endpoint is open or was closed before.
+            TransportError: there is no such channel, or the endpoint is open or was open before.
         """
         self.directory = channel_directory(channel.name)
         self.role = role
         self._lock = EndpointLock(self.directory, role)
-        if self.note_of(role) is not None:
-            self._lock.release()
-            raise TransportError(f"the {role} of channel {channel.name!r} has closed; it cannot open again")
         self._checks: dict[str, int] = {}
         self._next_check_ns = 0
 
@@ -51,6 +47,10 @@ class Liveness:
             return (self.directory / f"{role}.left").read_text()
         except FileNotFoundError:
             return None
+
+    def abandon(self) -> None:
+        """Release the lock of an endpoint that could not be opened; it may be tried again."""
+        self._lock.abandon()
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""

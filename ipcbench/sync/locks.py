@@ -1,7 +1,8 @@
 """A channel's directory and its endpoint locks: which endpoints are open, and whether their processes still live.
 
 An endpoint lock is a file lock. The kernel releases it however the process dies, so it is never stale: there are no
-process IDs that may be reused, and no heartbeat.
+process IDs that may be reused, and no heartbeat. A byte in the file says that the endpoint was open once. It then opens
+no more (law C20): whoever took the place of a dead endpoint would lose messages without a word.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from ipcbench.errors import TransportError
@@ -67,10 +69,10 @@ class EndpointLock:
     __slots__ = ("_fd",)
 
     def __init__(self, directory: Path, role: str) -> None:
-        """Lock the endpoint `role` (`writer`, `reader-0` …).
+        """Lock the endpoint `role` (`writer`, `reader-0` …), for good.
 
         Raises:
-            TransportError: the endpoint is open already, or there is no such channel.
+            TransportError: the endpoint is open or was open before, or there is no such channel.
         """
         try:
             self._fd = os.open(lock_path(directory, role), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -81,6 +83,24 @@ class EndpointLock:
         except OSError as error:
             os.close(self._fd)
             raise TransportError(f"channel {directory.name!r} already has its {role}") from error
+        if os.fstat(self._fd).st_size:
+            self.release()
+            raise TransportError(
+                f"the {role} of channel {directory.name!r} was open before and has closed or died; an endpoint opens "
+                "once: destroy the channel and make another"
+            )
+        try:
+            os.write(self._fd, b"1")
+        except OSError as error:
+            self.abandon()
+            raise TransportError(f"cannot open the {role} of channel {directory.name!r}: {error.strerror}") from error
+
+    def abandon(self) -> None:
+        """Release the lock of an endpoint that could not be opened; it may be tried again."""
+        if self._fd >= 0:
+            with suppress(OSError):
+                os.ftruncate(self._fd, 0)
+        self.release()
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""

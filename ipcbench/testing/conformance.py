@@ -55,6 +55,7 @@ LAWS: dict[str, Law] = {
         Law("C17", "endpoints open in any order", endpoints.any_order_opens),
         Law("C18", "importing touches nothing; backends and addresses can be pickled", shape.importing_is_pure),
         Law("C19", "every error is an `IpcbenchError`, with its cause", shape.errors_are_ours),
+        Law("C20", "the place of an endpoint that closed or died stays empty", system.places_are_not_taken_again),
     )
 }
 """Number → law, in order."""
@@ -65,7 +66,7 @@ class LawResult:
     """The result of one law."""
 
     law: str
-    """Its number, `C1` to `C19`."""
+    """Its number, `C1` to `C20`."""
     title: str
     outcome: Outcome
     reason: str

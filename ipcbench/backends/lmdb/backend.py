@@ -11,8 +11,7 @@ moves or frees the pages of a large value only when its own key is written. A sm
 and is copied.
 
 Durability: no call waits for the disk (`sync=False`). A committed message outlives every process, however it ends,
-until `destroy`; a crash of the system may lose or damage it. An endpoint whose process was killed may be opened again
-and continues where it was; a reader gets the message that it was looking at once more.
+until `destroy`; a crash of the system may lose or damage it.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ class RingWriter(_LmdbWriter):
         self._fenced = self._cursors.fenced
         first, *self._more_sleep_words = self._cursors.sleep_words
         self._sleep_word = first
-        self._sequence = self._words[PUBLISHED]  # above 0 if an earlier writer was killed
-        self._room = self._consumed = 0
+        self._sequence = self._room = self._consumed = 0
         self._oldest = 0  # number of the first message that may be in the database, and large
         self._keys_twice = 2 * self._keys
 
@@ -178,8 +176,7 @@ class RingReader(_LmdbReader):
         self._count = len(self._keys)
         self._fenced = self._cursors.fenced
         self._consumed_word = self._cursors.consumed_word
-        self._sequence = self._words[self._consumed_word]  # above 0 if an earlier reader was killed
-        self._covered = 0
+        self._sequence = self._covered = 0
         self._snapshot = database.snapshot
         self._get: Callable[[bytes], memoryview | None] = _no_snapshot
 

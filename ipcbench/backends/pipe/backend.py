@@ -112,7 +112,11 @@ class _PipeWriter(Writer):
     def __init__(self, address: Address) -> None:
         self._channel = address.channel
         self._liveness = Liveness(address.channel, "writer")
-        self._doorbell = Doorbell(_doorbell_path(self._liveness.directory))
+        try:
+            self._doorbell = Doorbell(_doorbell_path(self._liveness.directory))
+        except TransportError:
+            self._liveness.abandon()
+            raise
         self._awaited = reader_roles(address.channel)
         self._sockets: list[socket.socket] = []
         self._connections: list[Connection] = []
@@ -291,16 +295,18 @@ class _PipeReader(Reader):
         role = reader_role(address.channel, index)
         self._channel = address.channel
         self._liveness = Liveness(address.channel, role)
-        self._socket = socket.socket(socket.AF_UNIX)
         path = self._liveness.directory / role
-        try:
-            path.unlink(missing_ok=True)  # a reader that died may have left it
-            self._socket.bind(str(path))
-            self._socket.listen(1)
-            _ring(self._liveness.directory)
-        except (OSError, TransportError) as error:
-            self._release()
-            raise TransportError(f"cannot listen at {path}: {error}") from error
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._liveness.abandon)
+            try:
+                self._socket = undo.enter_context(socket.socket(socket.AF_UNIX))
+                self._socket.bind(str(path))
+                undo.callback(path.unlink, missing_ok=True)
+                self._socket.listen(1)
+                _ring(self._liveness.directory)
+            except (OSError, TransportError) as error:
+                raise TransportError(f"cannot listen at {path}: {error}") from error
+            undo.pop_all()
         self._listening = True
         self._buffer = bytearray(_CHUNK_BYTES)
         self._view = memoryview(self._buffer)

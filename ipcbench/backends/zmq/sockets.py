@@ -73,8 +73,12 @@ class SocketPair:
         self.channel = address.channel
         self.liveness = Liveness(address.channel, role)
         self._context = zmq.Context()
-        self.socket = self._context.socket(kind)
-        self.receipts = self._context.socket(receipts_kind)
+        try:
+            self.socket = self._context.socket(kind)
+            self.receipts = self._context.socket(receipts_kind)
+        except zmq.ZMQError as error:  # out of descriptors
+            self._destroy()
+            raise TransportError(f"no sockets for the {role} of channel {address.channel.name!r}: {error}") from error
         for socket in (self.socket, self.receipts):
             socket.set(zmq.SNDHWM, 0)
             socket.set(zmq.RCVHWM, 0)
@@ -98,7 +102,7 @@ class SocketPair:
             for attach_one, endpoint in zip(attach, location.split(SEPARATOR), strict=True):
                 attach_one(endpoint)
         except zmq.ZMQError as error:
-            self.close()
+            self._destroy()
             raise TransportError(f"cannot use {location!r}: {error}") from error
 
     def receive(self, socket: zmq.Socket[bytes], copy: bool, deadline: int | None, check: Callable[[], bool]) -> Any:
@@ -128,6 +132,11 @@ class SocketPair:
                     raise TransportTimeout(what) from again
         finally:
             socket.set(zmq.RCVTIMEO, _TRY_MS)
+
+    def _destroy(self) -> None:
+        """Undo what was done of an opening that failed."""
+        self._context.destroy(0)
+        self.liveness.abandon()
 
     def close(self) -> None:
         """Close the sockets, drop what they still hold, and release the endpoint lock."""

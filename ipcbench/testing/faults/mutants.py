@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-from ipcbench.backend import Address, Message, Reader, Writer
+from ipcbench.backend import Address, Message, Reader, Writer, bytes_of
 from ipcbench.errors import EndOfStream, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper, WriterWrapper
@@ -157,7 +157,7 @@ class KeepsTheBuffer(WriterWrapper):
     """C10: after `write` has returned, the writer still refers to the caller's buffer."""
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        self._kept = memoryview(message)
+        self._kept = bytes_of(message)
         self.inner.write(message, timeout_s)
 
 
@@ -249,21 +249,52 @@ class _DiscardingWriter(Writer):
         """Nothing is held."""
 
 
-class AdmitsASecondWriter(BackendWrapper):
-    """C15: opening a second writer succeeds, although it leads nowhere."""
+class _NotesThatItIsOpen(WriterWrapper):
+    def __init__(self, inner: Writer, address: Address) -> None:
+        super().__init__(inner, address)
+        _file(address, "open").touch()
+
+    def close(self) -> None:
+        super().close()
+        _file(self.address, "open").unlink(missing_ok=True)
+
+
+class _AdmitsAWriter(BackendWrapper):
+    """Opening a writer that the backend refuses succeeds, although it leads nowhere."""
+
+    writer_class = _NotesThatItIsOpen
+    after_the_end: bool
 
     def open_writer(self, address: Address) -> Writer:
         try:
             return super().open_writer(address)
         except TransportError:
+            if _file(address, "open").exists() == self.after_the_end:
+                raise
             return _DiscardingWriter()
+
+    def destroy(self, address: Address) -> None:
+        super().destroy(address)
+        _file(address, "open").unlink(missing_ok=True)
+
+
+class AdmitsASecondWriter(_AdmitsAWriter):
+    """C15: opening a second writer beside the first succeeds."""
+
+    after_the_end = False
+
+
+class TakesAnEmptyPlace(_AdmitsAWriter):
+    """C20: a writer opens after the first has closed."""
+
+    after_the_end = True
 
 
 class Truncates(WriterWrapper):
     """C16: of a message that is too large, as much is sent as fits."""
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        self.inner.write(memoryview(message)[: self.address.channel.max_message_bytes], timeout_s)
+        self.inner.write(bytes_of(message)[: self.address.channel.max_message_bytes], timeout_s)
 
 
 class NeedsTheWriterFirst(BackendWrapper):
@@ -326,5 +357,6 @@ FAULTS: dict[str, type[ReaderWrapper] | type[WriterWrapper] | type[BackendWrappe
     "C17": NeedsTheWriterFirst,
     "C18": CannotBePickled,
     "C19": RaisesRawErrors,
+    "C20": TakesAnEmptyPlace,
 }
 """Law → the wrapper that breaks it."""

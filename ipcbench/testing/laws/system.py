@@ -1,4 +1,4 @@
-"""Laws C13 to C15: killed processes, what a channel leaves behind, and channels side by side."""
+"""Laws C13 to C15 and C20: killed processes, what a channel leaves behind, channels side by side, who may open."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ipcbench.testing.agents.client import Agent, ProcessAgent, until
+from ipcbench.testing.agents.verbs import Role
 from ipcbench.testing.failure import AgentError, LawBroken, LawSkipped, require
 from ipcbench.testing.fixture import DEADLINE_S, PATIENCE_S, SHORT_S, ChannelUnderTest, EndpointUnderTest, Fixture
 from ipcbench.testing.laws.limits import BULKY_BYTES, fill
@@ -221,16 +222,46 @@ def _endpoints_open_once(channel: ChannelUnderTest) -> None:
     """Open the writer and a reader a second time, in the same process and in another: refused, and harmless."""
     for agent in (channel.writer.agent, channel.readers[-1].agent):
         for role in ("writer", "reader"):
-            second = EndpointUnderTest(channel, "writer" if role == "writer" else "reader", 0, agent)
-            what = f"opening the {role} a second time in agent {agent.number}"
-            try:
-                second.open()
-            except AgentError as error:
-                if not error.failure.is_a("TransportError"):
-                    raise
-            else:
-                raise LawBroken(f"{what} was not refused")
+            _is_refused(channel, role, agent, f"opening the {role} a second time in agent {agent.number}")
     _use(channel, 0)
+
+
+def _is_refused(channel: ChannelUnderTest, role: Role, agent: Agent, what: str) -> None:
+    """Open the writer or reader 0 in an agent; that must raise TransportError."""
+    try:
+        EndpointUnderTest(channel, role, 0, agent).open()
+    except AgentError as error:
+        if not error.failure.is_a("TransportError"):
+            raise
+    else:
+        raise LawBroken(f"{what} was not refused")
+
+
+def places_are_not_taken_again(fixture: Fixture) -> None:
+    """C20: an endpoint that has closed or died opens no more, in no process."""
+    for delivery in fixture.deliveries:
+        with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
+            _use(channel, 0)
+            endpoints = (channel.readers[0], channel.writer)
+            for endpoint in endpoints:
+                closing = endpoint.start("close")
+                if endpoint is channel.writer:
+                    for reader in channel.readers[1:]:
+                        reader.close()
+                closing.result(DEADLINE_S)
+            for endpoint in endpoints:
+                for agent in (endpoint.agent, channel.readers[-1].agent):
+                    what = f"opening the {endpoint.role} again in agent {agent.number} after it had closed"
+                    _is_refused(channel, endpoint.role, agent, what)
+        if fixture.inline or fixture.can.launcher == "mpiexec":
+            continue
+        for victim in ("reader", "writer"):
+            with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
+                _use(channel, 0)
+                dead = channel.writer if victim == "writer" else channel.readers[0]
+                other = channel.readers[0] if victim == "writer" else channel.writer
+                dead.kill()
+                _is_refused(channel, dead.role, other.agent, f"opening the {victim} again after its process was killed")
 
 
 def _names_are_used_once(channel: ChannelUnderTest) -> None:
