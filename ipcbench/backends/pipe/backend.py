@@ -45,14 +45,11 @@ _END = 2**64 - 1
 """The size that ends a stream."""
 
 _HEAD_BYTES = _SIZE.size
-_TIMEVAL = Struct("@ll")
 _PROMPT_BYTES = 2**16
 """From this size on, a receipt is cheap compared with a message."""
 _MOST_RECEIPTS = 64
 _CHUNK_BYTES = 2**16
 """How much a reader receives at once while messages are small."""
-_TRY_S, _TRY_US = 0.1, 10_000
-"""A read with this time-out or a longer one first waits `_TRY_US` inside the kernel's receive: a single system call."""
 _JOIN_BYTES = 2**14
 """Up to this size, a message is joined to its head, which is cheaper than sending two pieces."""
 _PATIENCE_NS = 100_000_000
@@ -340,13 +337,12 @@ class _PipeReader(Reader):
         deadline = deadline_ns(timeout_s)
         if self._listening:
             self._accept(deadline)
-        sleepy = self._channel.wait in {"auto", "block"} and (timeout_s is None or timeout_s >= _TRY_S)
         need = self._needed()
         while self._end - self._start < need:
             self._make_space(need)
             stop = max(self._start + need, min(self._start + self._ask_bytes, len(self._buffer)))
             try:
-                got = self._socket.recv_into(self._view[self._end : stop], 0, 0 if sleepy else socket.MSG_DONTWAIT)
+                got = self._socket.recv_into(self._view[self._end : stop], 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 got = -1
             except OSError:
@@ -393,7 +389,6 @@ class _PipeReader(Reader):
                 raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
         listener, self._listening = self._socket, False
         self._socket, _ = listener.accept()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(0, _TRY_US))
         listener.close()
 
     def _check_writer(self) -> None:

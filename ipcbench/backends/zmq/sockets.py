@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +24,10 @@ else:
 SEPARATOR = "\n"
 """Separates the endpoint of messages from that of receipts in an address."""
 
-TRY_S, _TRY_MS = 0.1, 10
+TRY_S, _TRY_MS = 0.1, 2
 """A call with this time-out or a longer one first waits `_TRY_MS` inside libzmq, which spares most messages an
-exception. Shorter time-outs only look, and then wait exactly."""
+exception. Shorter time-outs only look, and then wait exactly. It is short because pyzmq begins it anew after each
+signal: a timer of less than 500 Hz must not make it last forever."""
 
 _SLICE_MS = 100
 """Longest wait between two checks of whether the peers live."""
@@ -117,21 +119,18 @@ class SocketPair:
         Raises:
             TransportTimeout: no message came before `deadline`.
         """
-        try:
-            while True:
-                left_ms = _SLICE_MS if deadline is None else -(-(deadline - now_ns()) // 1_000_000)
-                socket.set(zmq.RCVTIMEO, max(0, min(left_ms, _SLICE_MS)))
-                try:
-                    return socket.recv(0, copy)
-                except zmq.Again as error:
-                    again = error.with_traceback(None)  # it would keep the frames, and the last message with them
-                if self.liveness.is_check_due() and check():
-                    return b""
-                if deadline is not None and now_ns() >= deadline:
-                    what = f"{self.liveness.role} of channel {self.channel.name!r}: no progress before the time-out"
-                    raise TransportTimeout(what) from again
-        finally:
-            socket.set(zmq.RCVTIMEO, _TRY_MS)
+        poller = select.poll()
+        poller.register(socket.FD, select.POLLIN)  # readable when the socket's state has changed
+        while True:
+            if int(socket.get(zmq.EVENTS)) & zmq.POLLIN:
+                return socket.recv(zmq.NOBLOCK, copy)
+            if self.liveness.is_check_due() and check():
+                return b""
+            left_ms = _SLICE_MS if deadline is None else -(-(deadline - now_ns()) // 1_000_000)
+            if left_ms <= 0:
+                what = f"{self.liveness.role} of channel {self.channel.name!r}: no progress before the time-out"
+                raise TransportTimeout(what)
+            poller.poll(min(left_ms, _SLICE_MS))
 
     def _destroy(self) -> None:
         """Undo what was done of an opening that failed."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,7 @@ from ipcbench.testing.failure import Failure
 from ipcbench.util.clock import now_ns
 
 _MOST_EXTRA = 64
+_SIGNAL_S = 0.004
 
 
 @dataclass(slots=True)
@@ -121,6 +124,24 @@ def write_reusing(slot: Slot, *, seed: int, first: int, count: int, size: int, t
     return ""
 
 
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Interrupt the block by signals, 250 a second, whose handler does nothing; only in a main thread."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, _SIGNAL_S, _SIGNAL_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def read_under_signals(slot: Slot, **arguments: Any) -> dict[str, Any]:
+    """Read as `read` does, while signals interrupt it."""
+    with _signals():
+        return read(slot, **arguments)
+
+
 def read(slot: Slot, *, timeout_s: float | None, seed: int = 0, sequence: int = 0, size: int = 0) -> dict[str, Any]:
     """Read once and drop the view; return what came, whether it is that message, the time taken, and the failure."""
     reader = slot.reader
@@ -205,8 +226,8 @@ def use_in_block(slot: Slot) -> str:
 
 
 _ALL: tuple[Callable[..., Any], ...] = (
-    close, close_holding, fill, hold, is_held_whole, look_until, read, read_stream, read_until, use_in_block, write,
-    write_for, write_reusing, write_stream,
+    close, close_holding, fill, hold, is_held_whole, look_until, read, read_stream, read_under_signals, read_until,
+    use_in_block, write, write_for, write_reusing, write_stream,
 )  # fmt: skip
 SCENARIOS = {scenario.__name__: scenario for scenario in _ALL}
 """Name → scenario: all that an agent can be asked to do with an endpoint."""

@@ -72,6 +72,12 @@ def _empty_channel(channel: ChannelUnderTest, waits_s: tuple[float, ...]) -> Non
         expect_failure(reader, outcome, "TransportTimeout", f"read({timeout_s}) of an empty channel")
         early_ns = int(timeout_s * 1e9) - outcome["took_ns"]
         require(early_ns <= 0, f"read({timeout_s}) of an empty channel gave up {early_ns} ns early")
+    if not channel.fixture.inline:  # signals reach the main thread
+        for timeout_s in (0.0205, 0.1203):
+            outcome = reader.play("read_under_signals", timeout_s=timeout_s)
+            expect_failure(reader, outcome, "TransportTimeout", f"read({timeout_s}) interrupted by signals")
+            early_ns = int(timeout_s * 1e9) - outcome["took_ns"]
+            require(early_ns <= 0, f"read({timeout_s}) interrupted by signals gave up {early_ns} ns early")
     for sequence, patience_s in enumerate(_PATIENT_S):
         call = reader.start_read(sequence, timeout_s=patience_s)
         channel.writer.write(sequence, timeout_s=patience_s)
