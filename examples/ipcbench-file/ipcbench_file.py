@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from mmap import mmap
 
-from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
+from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, bytes_of
 from ipcbench.errors import EndOfStream, MessageTooLarge, TransportError
 from ipcbench.sync import (
     MAX_READERS,
@@ -49,6 +49,7 @@ class FileWriter(End, Writer):
     @our_errors()
     def write(self, message, timeout_s=None):
         self.cursors.require_open()
+        message = bytes_of(message)
         if len(message) > self.cursors.channel.max_message_bytes:
             raise MessageTooLarge(len(message), self.cursors.channel.max_message_bytes)
         self.cursors.wait_until_consumed(self.count + 1 - len(self.files), timeout_s)
