@@ -21,7 +21,7 @@ PLAIN_TYPES = frozenset({bytes, bytearray})
 
 
 def bytes_of(message: Message) -> memoryview | bytes:
-    """Return a buffer as a view of its bytes, which are not copied.
+    """Return a buffer as a view of its bytes; only those of structures and complex numbers are copied.
 
     Raises:
         PayloadTypeError: it is no buffer, is not contiguous, or holds references to Python objects.
@@ -39,9 +39,7 @@ def bytes_of(message: Message) -> memoryview | bytes:
     try:
         return view.cast("B")
     except TypeError:  # structures and complex numbers, for which `cast` has no format
-        import numpy as np
-
-        return np.frombuffer(view, np.uint8).data
+        return view.tobytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tests.end_to_end.shell import TINY, Shell
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "add-a-backend.md").read_text(encoding="utf-8")
 SOURCE = (EXAMPLE / "ipcbench_file.py").read_text(encoding="utf-8")
-STATEMENTS = 34
+STATEMENTS = 35
 
 
 @pytest.fixture(scope="module")

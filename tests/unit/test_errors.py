@@ -19,6 +19,7 @@ def make(kind: type[errors.IpcbenchError]) -> errors.IpcbenchError:
         errors.UnknownBackend: ("shmm", ("shm", "zmq")),
         errors.BackendUnavailable: ("mpi", "no mpi4py", "install it"),
         errors.MessageTooLarge: (2000, 1000),
+        errors.PayloadTypeError: ("str", "it has no bytes"),
     }
     return kind(*arguments.get(kind, ("what happened",)))
 
