@@ -50,6 +50,10 @@ _PROMPT_BYTES = 2**16
 _MOST_RECEIPTS = 64
 _CHUNK_BYTES = 2**16
 """How much a reader receives at once while messages are small."""
+_TRY_S = 0.01
+"""While messages are small, a read with this time-out or a longer one first waits so long inside the standard library's
+receive, which costs less than waiting and receiving apart, and keeps its time-out whatever signals come. The parts of a
+large message follow one another: to look first is cheaper."""
 _JOIN_BYTES = 2**14
 """Up to this size, a message is joined to its head, which is cheaper than sending two pieces."""
 _PATIENCE_NS = 100_000_000
@@ -304,12 +308,13 @@ class _PipeReader(Reader):
             except (OSError, TransportError) as error:
                 raise TransportError(f"cannot listen at {path}: {error}") from error
             undo.pop_all()
-        self._listening = True
+        self._listening, self._looking = True, self._socket
         self._buffer = bytearray(_CHUNK_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._ask_bytes = _CHUNK_BYTES
         self._until_receipt = self._batch = _credit(address.channel)[1]
+        self._sleeps = _way_of_waiting(address.channel) == "block"
         self._failure: TransportError | None = None
 
     @property
@@ -337,13 +342,15 @@ class _PipeReader(Reader):
         deadline = deadline_ns(timeout_s)
         if self._listening:
             self._accept(deadline)
+        sleepy = self._sleeps and (timeout_s is None or timeout_s >= _TRY_S)
         need = self._needed()
         while self._end - self._start < need:
             self._make_space(need)
             stop = max(self._start + need, min(self._start + self._ask_bytes, len(self._buffer)))
+            waits = sleepy and need == _HEAD_BYTES and self._ask_bytes == _CHUNK_BYTES
             try:
-                got = self._socket.recv_into(self._view[self._end : stop], 0, socket.MSG_DONTWAIT)
-            except BlockingIOError:
+                got = (self._socket if waits else self._looking).recv_into(self._view[self._end : stop])
+            except (TimeoutError, BlockingIOError):
                 got = -1
             except OSError:
                 got = 0
@@ -352,9 +359,18 @@ class _PipeReader(Reader):
                 need = self._needed()
             elif got == 0:
                 self._stop(PeerLost(f"the writer of channel {self._channel.name!r} died without closing"))
-            elif not _wait_ready([self._socket], select.POLLIN, deadline, self._channel.wait):
+            elif not self._ready(deadline):
                 raise TransportTimeout(f"no message in channel {self._channel.name!r} within {timeout_s} s")
         self._ask_bytes = max(_CHUNK_BYTES, need)  # the next message is probably as large: receive it at once, no more
+
+    def _ready(self, deadline: int | None) -> bool:
+        """Wait until there is something to receive; return False if there is not by `deadline` (ns)."""
+        if not self._sleeps:
+            return _wait_ready([self._socket], select.POLLIN, deadline, self._channel.wait)
+        if deadline is None:
+            return bool(self._poll())
+        left_ns = deadline - now_ns()
+        return bool(self._poll(left_ns / 1e6 if left_ns > 0 else 0))
 
     def _needed(self) -> int:
         """Return the size of the next message with its head, or of the head if that is not complete yet."""
@@ -389,6 +405,12 @@ class _PipeReader(Reader):
                 raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
         listener, self._listening = self._socket, False
         self._socket, _ = listener.accept()
+        poller = select.poll()  # kept, since making one costs as much as the wait
+        poller.register(self._socket, select.POLLIN)
+        self._poll = poller.poll
+        self._socket.settimeout(_TRY_S)
+        self._looking = self._socket.dup()
+        self._looking.setblocking(False)
         listener.close()
 
     def _check_writer(self) -> None:
@@ -404,6 +426,7 @@ class _PipeReader(Reader):
 
     def _release(self) -> None:
         self._socket.close()
+        self._looking.close()
         self._liveness.release()
 
     def close(self) -> None:
