@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
@@ -130,18 +130,18 @@ class Switchboard:
             threading.Thread(target=self._admit, args=(caller,), name="handshake", daemon=True).start()
 
     def _admit(self, caller: socket.socket) -> None:
-        connection = Connection(os.dup(caller.fileno()))
-        try:
+        with (
+            caller,
+            suppress(AuthenticationError, EOFError, OSError),
+            ExitStack() as undo,
+        ):  # OSError: out of descriptors
+            connection = undo.enter_context(Connection(os.dup(caller.fileno())))
             _limit_waits(caller, _HANDSHAKE_S)
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
             _limit_waits(caller, 0)
-        except (AuthenticationError, EOFError, OSError):
-            connection.close()
-        else:
+            undo.pop_all()
             self._admitted.put(ControlConnection(connection))
-        finally:
-            caller.close()
 
     def close(self) -> None:
         """Stop listening and remove the socket; twice is fine."""
