@@ -108,7 +108,7 @@ NEEDLES = {
     "small messages": r"8\d\.\d % of the 1\.00 µs that a message of 2,000 B takes does not depend on its size",
     "tail": r"one-way p99 at least \d+ µs against p50 [\d.]+ µs, 1\d\.\d times",
     "back-pressure": r"5\d\.\d % of the time, at 100,000 messages/s",
-    "slow reader": r"slowest reader \(mostly reader-1\) is 2\.\d+ times that of the fastest",
+    "slow reader": r"slowest reader \(mostly reader-1\) is at least 2\.\d+ times that of the fastest",
 }
 
 

@@ -32,7 +32,7 @@ def _slowest_us(cell: CellSummary) -> float | None:
 
 def _skew(cell: CellSummary) -> float | None:
     skew = reader_skew(cell.trials)
-    return None if skew is None else skew[0]
+    return None if skew is None else skew.median
 
 
 _QUANTITIES = (

@@ -73,7 +73,7 @@ def _decode_share(cell: CellSummary) -> Interval | None:
 
 def _reader_skew(cell: CellSummary) -> Interval | None:
     skew = reader_skew(cell.trials) if cell.setting.readers > 1 else None
-    return None if skew is None else _exact(skew[0], 1.0)
+    return None if skew is None else _exact(skew.median, 1.0)
 
 
 _QUANTITIES = (

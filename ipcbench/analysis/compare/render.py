@@ -51,6 +51,7 @@ _DECIDED = (
     "by Holm's method for all figures tested, is below 5 %. With fewer than three rounds nothing is claimed. For a "
     "throughput, B / A below 1 is slower."
 )
+_DECIDES = "decides: the gates that a figure passes or fails for certain; a slower one fails those below its interval."
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,11 @@ def _sheet(comparison: Comparison, *, gates: bool) -> _Sheet:
         summary=_summary(comparison) + (_smallest_gate_words(comparison) if gates else ""),
         header=tuple(_header(comparison, varying, common)),
         tables=tuple(tables),
-        notes=(*(f"{letter}: {text}" for text, letter in letters.items()), _DECIDED),
+        notes=(
+            *(f"{letter}: {text}" for text, letter in letters.items()),
+            _DECIDED,
+            *((_DECIDES,) if gates else ()),
+        ),
     )
 
 

@@ -358,16 +358,26 @@ def slowest_reader_ns(trials: Sequence[TrialResult]) -> float | None:
     return _median(max(times.values()) for times in _reader_times(trials))
 
 
-def reader_skew(trials: Sequence[TrialResult]) -> tuple[float, str] | None:
-    """Return latency p50 of the slowest reader over that of the fastest (median over the rounds), and which reader is
-    the slowest most often.
-    """
+@dataclass(frozen=True, slots=True)
+class ReaderSkew:
+    """Latency p50 of a round's slowest reader over that of its fastest."""
+
+    median: float
+    """Over the rounds."""
+    in_three_of_four: float
+    """At least this in three of four rounds: their lower quartile."""
+    slowest: str
+    """The reader that is the slowest most often."""
+
+
+def reader_skew(trials: Sequence[TrialResult]) -> ReaderSkew | None:
+    """Return how far the readers of each round are apart; None without paced trials."""
     rounds = list(_reader_times(trials))
     if not rounds:
         return None
     slowest = [max(times, key=lambda role: times[role]) for times in rounds]
-    ratio = median(max(times.values()) / min(times.values()) for times in rounds)
-    return ratio, max(sorted(set(slowest)), key=slowest.count)
+    ratios = sorted(max(times.values()) / min(times.values()) for times in rounds)
+    return ReaderSkew(median(ratios), ratios[len(ratios) // 4], max(sorted(set(slowest)), key=slowest.count))
 
 
 def _reader_times(trials: Sequence[TrialResult]) -> Iterator[dict[str, float]]:
