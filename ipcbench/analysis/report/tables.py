@@ -96,7 +96,7 @@ class _Figure:
 _LEGEND = {
     "one-way": "one-way: receipt − intended send time of paced messages, over all readers and rounds; decoding is not "
     "in it. p99 is n/a with fewer than 1,000 samples or three rounds; where its 95 % interval spans more than a factor "
-    "of two, the interval is shown; above a factor of ten, only its lower end (≥).",
+    "of two, the interval is shown; above a factor of ten, only its lower end (≥), or n/a if that is the median.",
     "ratio": "× best: how many times as slow as the best, by one-way latency, or else by round trip, or else by "
     "throughput. It is taken round by round, and differs from the quotient of the medians where rounds are of several "
     "kinds; it has no interval if fewer than three rounds are in common. All intervals of the column hold together at "
@@ -131,7 +131,8 @@ def _p99(p50: Interval | None, p99: Interval | None) -> str:
     if p50 is not None and p99 is None:
         return _TOO_FEW
     if p99 is not None and p99.high > _KNOWN_RATIO * p99.low:
-        return f"≥ {_lower_end(p50, p99)}"
+        lower_end = _lower_end(p50, p99)
+        return _TOO_FEW if lower_end == _p50(p50) else f"≥ {lower_end}"
     if p99 is not None and p99.high > RESOLVED_RATIO * p99.low:
         return f"{_lower_end(p50, p99)}–{format_significant(p99.high / 1e3, 2)}"
     return _p50(p99)
