@@ -67,10 +67,9 @@ def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None
         return None
     if verdict(time, best, prior, among) != "no clear difference":
         return 0
-    expected = paired.moderated(prior)
-    effect = abs(expected.mean) - math.log1p(LEAST_RATIO)
+    effect = abs(paired.mean) - math.log1p(LEAST_RATIO)
     for count in range(max(MIN_CLAIM_ROUNDS, paired.rounds_count + 1), _MOST_ROUNDS + 1):
-        later = expected.after(count)
+        later = paired.after(count).moderated(prior)
         if (range_critical(among, later.degrees) + _POWER_80) * later.error < effect:
             return count - paired.rounds_count
     return None
@@ -188,6 +187,15 @@ def _statistic(a: Estimate, b: Estimate, prior: VariancePrior | None) -> tuple[f
     return difference / error, degrees
 
 
+def judged(times: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Return the times that have rounds enough for a rank: a tie would claim of the others that they are as good.
+
+    All of them if none has: then there is nothing that they could be said to be as good as.
+    """
+    enough = {name: time for name, time in times.items() if time.rounds_count >= MIN_CLAIM_ROUNDS}
+    return enough or dict(times)
+
+
 def rank_groups(times: Sequence[Estimate], prior: VariancePrior | None = None) -> tuple[int, ...]:
     """Return the rank of each time, from 1 for the shortest; times that cannot be told apart share a rank (1, 1, 3).
 
@@ -195,14 +203,14 @@ def rank_groups(times: Sequence[Estimate], prior: VariancePrior | None = None) -
     even where one between them is; else it shares the latest rank if it is not clearly slower than the time that opened
     it; else it opens a new rank.
     """
-    ranks = [0] * len(times)
+    group_of = [0] * len(times)
     leaders: list[int] = []
     prior = table_prior(times, prior)
-    for position, index in enumerate(sorted(range(len(times)), key=lambda i: times[i].value)):
+    for index in sorted(range(len(times)), key=lambda i: times[i].value):
         nearest = dict.fromkeys((*leaders[:1], *leaders[-1:]))
         equal = (leader for leader in nearest if verdict(times[index], times[leader], prior, len(times)) != "slower")
         leader = next(equal, None)
         if leader is None:
             leaders.append(index)
-        ranks[index] = position + 1 if leader is None else ranks[leader]
-    return tuple(ranks)
+        group_of[index] = len(leaders) - 1 if leader is None else group_of[leader]
+    return tuple(1 + sum(other < group for other in group_of) for group in group_of)

@@ -91,6 +91,15 @@ def test_a_tie_is_broken_by_the_next_figure_and_says_so(tmp_path: Path) -> None:
     assert "Take b: higher throughput than a" in reply.sentence()
 
 
+def test_two_rounds_win_nothing_and_tie_with_nothing_where_others_have_three(tmp_path: Path) -> None:
+    few = Cell(1_000.0, 9e6, factors=(1.0, 1.0, 0.0))
+    reply = answer(tmp_path, {"a": few, "b": Cell(30_000.0)})
+    assert (reply.outcome, reply.backend) == ("only candidate", "b")
+    assert ("a", "only 2 rounds of its latency, too few to compare") in [
+        (each.backend, each.reason) for each in reply.excluded
+    ]
+
+
 def test_of_a_tie_the_one_that_failed_is_not_taken(tmp_path: Path) -> None:
     cells = {"a": Cell(10_000.0, 9e5, factors=(*ROUNDS, 0.0)), "b": Cell(10_050.0, 1e5, factors=(*ROUNDS, 1.0))}
     reply = answer(tmp_path, cells)

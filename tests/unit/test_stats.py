@@ -285,7 +285,7 @@ def test_a_wide_interval_shares_the_latest_rank_and_does_not_go_back() -> None:
         return rank_groups([replace(fixed(*spread), rounds_count=10) for spread in spreads])
 
     assert ranks(0.2) == (1, 2, 3, 3), "it cannot be told from the second either"
-    assert ranks(0.9) == (1, 2, 3, 1)
+    assert ranks(0.9) == (1, 3, 4, 1), "a rank counts all cells of the ranks before it"
 
 
 def test_ranks_of_many_hold_together() -> None:

@@ -168,9 +168,24 @@ def test_what_speaks_against_the_first_is_said_once_for_all_alike(tmp_path: Path
     cells = {(name, 10): Cell(notes=notes) for name, notes in (("shm", noisy), ("lmdb", noisy), ("zmq", ()))}
     words = verdict_words(only(make_run(tmp_path / "run", cells)))
     assert words.endswith(" Beware: noisy: 6 of 6 trials each of shm and lmdb.")
-    cells["shm", 10] = Cell(notes=noisy, factors=(1.0, 1.0, 0.0))
-    words = verdict_words(only(make_run(tmp_path / "other", cells)))
-    assert words.endswith(" Beware: failed: 2 of 6 trials of shm; noisy: 4 of 4 trials of shm, 6 of 6 of lmdb.")
+    cells = {key: replace(cell, factors=(1.0, 1.0, 1.0, 1.0)) for key, cell in cells.items()}
+    cells["shm", 10] = replace(cells["shm", 10], factors=(1.0, 1.0, 1.0, 0.0))
+    words = verdict_words(only(make_run(tmp_path / "other", cells, rounds=4)))
+    assert words.endswith(" Beware: failed: 2 of 8 trials of shm; noisy: 6 of 6 trials of shm, 8 of 8 of lmdb.")
+
+
+def test_a_cell_with_two_rounds_shares_no_rank_with_others_that_have_three(tmp_path: Path) -> None:
+    cells = {("few", 10): Cell(5_000.0, 9e5, factors=(1.0, 1.0, 0.0)), ("a", 10): Cell(), ("b", 10): Cell(60_000.0)}
+    setting = only(make_run(tmp_path / "run", cells))
+    few, a, b = (next(cell for cell in setting.cells if cell.backend == name) for name in ("few", "a", "b"))
+    assert (few.rank, few.throughput_rank, a.rank, b.rank) == (None, None, 1, 2)
+    assert few.latency_p50_ns.estimate == pytest.approx(5_000.0, rel=0.02), "its figures are shown"
+    assert "not ranked by one-way latency: only 2 rounds of it, and a rank takes three" in few.notes
+    words = verdict_words(setting)
+    assert words.startswith("a has the lowest one-way latency")
+    assert "not ranked, for want of rounds: few" in words
+    only_one = only(make_run(tmp_path / "other", {key: cells[key] for key in (("few", 10), ("a", 10))}))
+    assert verdict_words(only_one).startswith("No verdict: only a has 3 rounds of one-way latency")
 
 
 def test_failed_trials_never_enter_a_figure(tmp_path: Path) -> None:

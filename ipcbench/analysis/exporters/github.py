@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ipcbench.analysis.exporters.common import Export, select, series_name
-from ipcbench.analysis.summary.cells import RESOLVED_RATIO, CellSummary, SettingSummary
+from ipcbench.analysis.summary.cells import RESOLVED_RATIO, CellSummary, Metric, SettingSummary, time_of
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import plural
 from ipcbench.results.store import Run
@@ -90,7 +90,10 @@ def _entry(ranking: SettingSummary, cell: CellSummary, figure: _Figure, unit: st
 
 def _extra(rate_per_s: float | None, cell: CellSummary, figure: _Figure, unit: str) -> Iterator[str]:
     """Yield the lines of the tooltip."""
-    yield f"{plural(cell.rounds_count, 'round', 'rounds')}, {cell.setting.codec}, {cell.setting.delivery}"
+    metric: Metric = "latency" if figure.is_paced else "throughput" if figure.metric == "throughput" else "round trip"
+    time = None if cell.figures is None else time_of(cell.figures, metric)
+    rounds = plural(cell.rounds_count if time is None else time.rounds_count, "round", "rounds")
+    yield f"{rounds}, {cell.setting.codec}, {cell.setting.delivery}"
     if figure.interval is not None:
         low, high = format_significant(figure.interval.low), format_significant(figure.interval.high)
         yield f"95 % interval {low} to {high} {unit}"

@@ -52,7 +52,7 @@ class Expected:
     cpu_ns: Interval | None
     """CPU time per message of the writer and all readers together, while saturated."""
     rounds_count: int
-    """Rounds behind these figures; with fewer than three, the intervals say nothing."""
+    """Rounds behind the figure that has fewest; with fewer than three, the intervals say nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +72,8 @@ class Evidence:
 
     @property
     def rounds_count(self) -> int:
-        """Return the rounds with sound trials, at the size that has fewest."""
-        return min(cell.rounds_count for cell in self.cells)
+        """Return the rounds behind the figure that has fewest."""
+        return self.expected.rounds_count
 
 
 def covered_sizes(family: Sequence[SettingSummary]) -> list[int]:
@@ -165,7 +165,7 @@ def _expected(
         throughput_per_s=rate,
         throughput_bytes_per_s=scaled(rate, payload_bytes) if rate is not None else None,
         cpu_ns=times["cpu"].interval() if "cpu" in times else None,
-        rounds_count=min(cell.rounds_count for cell in cells),
+        rounds_count=min(time.rounds_count for time in times.values()),
     )
 
 

@@ -28,7 +28,7 @@ from ipcbench.analysis.summary.wording import interval_words, joined, neighbours
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK
-from ipcbench.stats.decisions import rank_groups, table_prior, verdict
+from ipcbench.stats.decisions import judged, rank_groups, table_prior, verdict
 from ipcbench.stats.estimates import Interval, ratio
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
@@ -76,8 +76,10 @@ class _Shortlist:
     evidence: tuple[Evidence, ...]
 
     def ranks(self, measure: Measure) -> dict[str, int]:
-        """Return backend → rank by a measure; backends without that figure are left out."""
-        times = {evidence.backend: evidence.times[measure] for evidence in self.evidence if measure in evidence.times}
+        """Return backend → rank by a measure; backends without that figure, or without rounds enough, are left out."""
+        times = judged(
+            {evidence.backend: evidence.times[measure] for evidence in self.evidence if measure in evidence.times}
+        )
         return dict(zip(times, rank_groups(list(times.values()), self.case.prior(measure)), strict=True))
 
     @property
@@ -261,6 +263,13 @@ def _shortlist(case: _Case, between: tuple[int, int]) -> _Shortlist:
             excluded.append(Exclusion(name, reason, "evidence"))
         else:
             measured.append(evidence)
+    ranked = judged({evidence.backend: evidence.times[case.measure] for evidence in measured})
+    for evidence in measured:
+        if evidence.backend not in ranked:
+            rounds = plural(evidence.times[case.measure].rounds_count, "round", "rounds")
+            reason = f"only {rounds} of its {case.measure}, too few to compare"
+            excluded.append(Exclusion(evidence.backend, reason, "evidence"))
+    measured = [evidence for evidence in measured if evidence.backend in ranked]
     return _Shortlist(replace(case, excluded=case.excluded + tuple(excluded)), between, tuple(measured))
 
 

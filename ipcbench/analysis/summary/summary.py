@@ -25,11 +25,12 @@ from ipcbench.analysis.summary.cells import (
 from ipcbench.analysis.summary.figures import CellFigures, cell_figures
 from ipcbench.analysis.summary.notes import cell_notes, failure_reason, harness_ns, is_sound, placement_ns
 from ipcbench.analysis.summary.waits import wait_shares
+from ipcbench.analysis.summary.wording import plural
 from ipcbench.errors import StoreError
 from ipcbench.results.model import Floor, RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import Mode
-from ipcbench.stats.decisions import prior_of, rank_groups, rounds_to_decide, table_prior
+from ipcbench.stats.decisions import judged, prior_of, rank_groups, rounds_to_decide, table_prior
 from ipcbench.stats.estimates import (
     MIN_CLAIM_ROUNDS,
     Estimate,
@@ -128,17 +129,18 @@ def _summarise_setting(
     run: Run, setting: Setting, cells: Sequence[_Cell], priors: Mapping[Metric, VariancePrior]
 ) -> SettingSummary:
     times = {metric: _times(cells, metric) for metric in get_args(Metric)}
-    ranks = {metric: _ranks(estimates, priors.get(metric)) for metric, estimates in times.items()}
+    ranked = {metric: judged(estimates) for metric, estimates in times.items()}
+    ranks = {metric: _ranks(estimates, priors.get(metric)) for metric, estimates in ranked.items()}
     metric: Metric | None = next((name for name, estimates in times.items() if estimates), None)
-    main = times[metric] if metric else {}
+    main = ranked[metric] if metric else {}
     prior = table_prior(list(main.values()), priors.get(metric)) if metric else None
-    ratios = _ratios_to_best(main, prior)
+    ratios = _ratios_to_best(times[metric], main, prior) if metric else {}
     missing = _missing_rounds(main, prior)
     best = min(main.values(), key=lambda time: time.value, default=None)
-    common = {name: rounds_in_common(time, best) for name, time in main.items() if best is not None}
+    common = {name: rounds_in_common(time, best) for name, time in times[metric].items()} if metric and best else {}
     rows = [
         replace(
-            _with_gaps(_summarise_cell(run, setting, cell), times),
+            _with_gaps(_summarise_cell(run, setting, cell), times, ranked),
             rank=ranks[metric].get(cell.backend) if metric else None,
             ratio=ratios.get(cell.backend),
             rounds_to_decide=missing.get(cell.backend),
@@ -149,20 +151,29 @@ def _summarise_setting(
         for cell in cells
     ]
     rows += [CellSummary(setting, name, "skipped", reason) for name, reason in _left_out(run.info, cells).items()]
-    rows.sort(key=lambda row: _order(row, main))
+    rows.sort(key=lambda row: _order(row, times[metric] if metric else {}))
     absent = {name: why for name, found in times.items() if not found and (why := _why_absent(cells, name))}
     return SettingSummary(setting, metric, _offered_rate(setting, cells), tuple(rows), absent)
 
 
-def _with_gaps(cell: CellSummary, times: Mapping[Metric, Mapping[str, Estimate]]) -> CellSummary:
-    """Return the cell with a note for each metric that it was measured by, and that only others have a figure of."""
+def _with_gaps(
+    cell: CellSummary,
+    times: Mapping[Metric, Mapping[str, Estimate]],
+    ranked: Mapping[Metric, Mapping[str, Estimate]],
+) -> CellSummary:
+    """Return the cell with a note for each metric that it was measured by, and that only others have a figure or a rank
+    of.
+    """
     tried = {_METRICS[trial.spec.mode] for trial in cell.trials}
     gaps = [metric for metric, found in times.items() if metric in tried and found and cell.backend not in found]
     if cell.throughput_per_s is not None and "throughput" in gaps:
         gaps.remove("throughput")  # it has the figure, of one round, but not what it takes to compare it
-    return replace(
-        cell, notes=(*cell.notes, *(f"no {METRIC_WORDS[metric]}: too few samples that count" for metric in gaps))
-    )
+    notes = [f"no {METRIC_WORDS[metric]}: too few samples that count" for metric in gaps]
+    for metric, found in times.items():
+        if cell.backend in found and cell.backend not in ranked[metric]:
+            rounds = plural(found[cell.backend].rounds_count, "round", "rounds")
+            notes.append(f"not ranked by {METRIC_WORDS[metric]}: only {rounds} of it, and a rank takes three")
+    return replace(cell, notes=(*cell.notes, *notes))
 
 
 def _why_absent(cells: Sequence[_Cell], metric: Metric) -> str:
@@ -185,12 +196,12 @@ def _ranks(times: Mapping[str, Estimate], prior: VariancePrior | None) -> dict[s
     return dict(zip(times, rank_groups(list(times.values()), prior), strict=True))
 
 
-def _ratios_to_best(times: Mapping[str, Estimate], prior: VariancePrior | None) -> dict[str, Interval]:
-    if not times:
-        return {}
-    best = min(times, key=lambda name: times[name].value)
+def _ratios_to_best(
+    times: Mapping[str, Estimate], ranked: Mapping[str, Estimate], prior: VariancePrior | None
+) -> dict[str, Interval]:
+    best = min(ranked, key=lambda name: ranked[name].value)
     return {
-        name: Interval(1.0, 1.0, 1.0) if name == best else ratio(time, times[best], prior, len(times))
+        name: Interval(1.0, 1.0, 1.0) if name == best else ratio(time, ranked[best], prior, len(ranked))
         for name, time in times.items()
     }
 

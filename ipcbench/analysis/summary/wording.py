@@ -111,7 +111,10 @@ def verdict_words(ranking: SettingSummary) -> str:
     what = _TIME_WORDS[ranking.ranked_by]
     best = [cell for cell in ranked if cell.rank == 1]
     figures = joined([_main_figure(cell, ranking.ranked_by) for cell in best])
-    if len(ranked) == 1:
+    short = [cell for cell in ranking.cells if cell.rank is None and cell.ratio is not None]
+    if len(ranked) == 1 and short:
+        text = f"No verdict: only {best[0].backend} has {MIN_CLAIM_ROUNDS} rounds of {what}: {figures}"
+    elif len(ranked) == 1:
         text = f"Only {best[0].backend} has a {what}: {figures}"
     elif len(best) == 1:
         text = f"{best[0].backend} has the lowest {what}: {figures}"
@@ -123,11 +126,13 @@ def verdict_words(ranking: SettingSummary) -> str:
     else:
         names = joined([cell.backend for cell in best])
         text = f"No clear difference in {what} between {names}: {figures}{_more_rounds(best)}"
-    following = ranked[len(best)] if len(best) < len(ranked) else None
+    following = next((cell for cell in ranked if cell.rank != 1), None)
     if following is not None and following.ratio is not None:
         same = [cell.backend for cell in ranked if cell.rank == following.rank and cell is not following]
         text += f"; next is {following.backend}, {ratio_words(following.ratio, following.compared_rounds_count)} times"
         text += " as slow" + (f", not told apart from {joined(same)}" if same else "")
+    if short and len(ranked) > 1:
+        text += f"; not ranked, for want of rounds: {joined([cell.backend for cell in short])}"
     return f"{text}.{_other_words(ranking)}{absent}{_caveats(ranking)}"
 
 
@@ -142,6 +147,8 @@ def _more_rounds(tied: Sequence[CellSummary]) -> str:
     fewest = min(
         cell.rounds_count if cell.compared_rounds_count is None else cell.compared_rounds_count for cell in tied
     )
+    if any(cell.rounds_count >= MIN_CLAIM_ROUNDS > (cell.compared_rounds_count or 0) for cell in tied[1:]):
+        return f"; with {plural(fewest, 'round', 'rounds')} in common nothing can be told: it takes {MIN_CLAIM_ROUNDS}"
     if too_few := too_few_words(fewest):
         return f"; {too_few}"
     best, *others = tied
