@@ -171,7 +171,7 @@ def test_what_speaks_against_the_first_is_said_once_for_all_alike(tmp_path: Path
     cells = {key: replace(cell, factors=(1.0, 1.0, 1.0, 1.0)) for key, cell in cells.items()}
     cells["shm", 10] = replace(cells["shm", 10], factors=(1.0, 1.0, 1.0, 0.0))
     words = verdict_words(only(make_run(tmp_path / "other", cells, rounds=4)))
-    assert words.endswith(" Beware: failed: 2 of 8 trials of shm; noisy: 6 of 6 trials of shm, 8 of 8 of lmdb.")
+    assert words.endswith(" Beware: failed: 2 of 8 trials of shm; noisy: 8 of 8 trials of lmdb, 6 of 6 of shm.")
 
 
 def test_a_cell_with_two_rounds_shares_no_rank_with_others_that_have_three(tmp_path: Path) -> None:
