@@ -16,6 +16,7 @@ import shutil
 import stat
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,8 @@ RUN_SUFFIX = "-run"
 
 RUN_LOCK = "run.lock"
 """File in a run's directory that is locked as long as the run lives."""
+
+_WORKER = "ipcbench.processes.worker"
 
 GRACE_S = 60.0
 """How long a channel that was never opened, and belongs to no run, may wait for its first endpoint."""
@@ -69,7 +72,7 @@ def survey() -> tuple[Resource, ...]:
         ended_runs=tuple(token for token, path in runs.items() if (path / RUN_LOCK).is_file()),
         open_channels=tuple(path.name for path in entries if any(map(_is_in_use, path.glob(f"*{LOCK_SUFFIX}")))),
         closed_channels=tuple(path.name for path in entries if any(path.glob(f"*{LOCK_SUFFIX}"))),
-        mapped=_mapped_segments() if any(path.parent == SHM_FOLDER for path in entries) else (),
+        mapped=_mapped_segments(NAME_PREFIX) if any(path.parent == SHM_FOLDER for path in entries) else (),
         now_s=time.time(),
     )
     # Runs last: if the removal is stopped, what marks the rest as dead is still there.
@@ -143,9 +146,44 @@ def _is_in_use(lock: Path) -> bool:
         return False  # another user's, whose resources stay for that reason
 
 
-def _mapped_segments() -> tuple[str, ...]:
-    """Return the names of our segments that any process has mapped, as far as this user may see (Linux)."""
-    pattern = re.compile(rf"{re.escape(str(SHM_FOLDER))}/({NAME_PREFIX}\S+)")
+def kill_worker(pid: int, mark: str) -> None:
+    """Kill a process of this host if it is a worker with `mark` in its command line: the number may be that of a
+    worker on another host, or belong to a later process.
+    """
+    import psutil
+
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        line = " ".join(process.cmdline())
+        if _WORKER in line and mark in line:
+            process.kill()
+
+
+def remove_unmapped(prefix: str, since_s: float) -> None:
+    """Remove the segments of another library that are this user's, were made since then, and that no process has
+    mapped: those of an MPI whose processes were killed while they started it.
+
+    Args:
+        prefix: what their names begin with.
+        since_s: Unix time.
+    """
+    paths = [path for path in SHM_FOLDER.glob(f"{prefix}*") if _made_by_us(path, since_s)]
+    mapped = _mapped_segments(prefix) if paths else ()
+    for path in paths:
+        if path.name not in mapped:
+            path.unlink(missing_ok=True)
+
+
+def _made_by_us(path: Path, since_s: float) -> bool:
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        return status.st_uid == os.geteuid() and status.st_mtime >= since_s
+    return False
+
+
+def _mapped_segments(prefix: str) -> tuple[str, ...]:
+    """Return the names of the segments that any process has mapped, as far as this user may see (Linux)."""
+    pattern = re.compile(rf"{re.escape(str(SHM_FOLDER))}/({prefix}\S+)")
     names: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:

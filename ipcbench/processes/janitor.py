@@ -6,25 +6,10 @@ It reads process IDs from its standard input, one per line. The end of the input
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-from contextlib import suppress
 
-from ipcbench.processes.cleanup import remove
-
-_MARK = "ipcbench.processes.worker"
-
-
-def _is_worker(pid: int, token: str) -> bool:
-    """Return whether the number still belongs to a worker of the run, and not to a later process."""
-    import psutil
-
-    try:
-        line = " ".join(psutil.Process(pid).cmdline())
-    except psutil.Error:
-        return False
-    return _MARK in line and token in line
+from ipcbench.processes.cleanup import kill_worker, remove
 
 
 def main() -> None:
@@ -33,9 +18,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run; the janitor waits for its end
     pids = [int(line) for line in sys.stdin if line.strip().isdigit()]
     for pid in pids:
-        if _is_worker(pid, token):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_worker(pid, token)
     remove(token)
 
 

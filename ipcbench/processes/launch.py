@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import IO
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import BackendUnavailable, TrialError, WorkerCrashed, WorkerTimeout
+from ipcbench.processes.cleanup import kill_worker, remove_unmapped
 from ipcbench.processes.control_channel import ControlConnection, Switchboard
 from ipcbench.util.clock import deadline_ns, remaining_s
 
@@ -36,6 +38,7 @@ _LAST_BYTES = 20_000
 _LOOK_S = 0.2
 _DEATH_NOTICE_S = 1.0
 _END_S = 5.0
+_MPICH_PREFIX = "mpich_shm_"
 
 
 def find_mpiexec(python: str | None = None) -> list[str]:
@@ -88,8 +91,14 @@ class Launch:
     """Numbers of its workers, in the order of `started` if each is a process that we started."""
     started: list[subprocess.Popen[bytes]]
     output: IO[bytes]
+    control: str
+    """Address of the switchboard, which stands in the workers' command lines."""
     worker_pids: set[int] = field(default_factory=set)
     """Process IDs that the workers reported; under `mpiexec` they are not our children."""
+    began_s: float = field(default_factory=time.time)
+    """Unix time."""
+    mpi_started: bool = False
+    """Whether all workers have started MPI, which then has left no files."""
 
     def first_dead(self) -> int | None:
         """Return the number of a worker whose process has ended, or of rank 0 if the MPI launcher has; else None."""
@@ -97,8 +106,12 @@ class Launch:
         return next(dead, None)
 
     def crashed(self, index: int, name: str) -> WorkerCrashed:
-        """Return the error that says how a worker's process ended, and its last words."""
-        return WorkerCrashed(f"{name} {self.how_it_ended(index)}{self.last_words()}")
+        """Return the error that says how a worker's process ended, and its last words.
+
+        All processes of an MPI launch end with the first or with mpiexec, whose end is the only one that is known.
+        """
+        subject = f"{name} is gone: mpiexec" if self.launcher == "mpiexec" else name
+        return WorkerCrashed(f"{subject} {self.how_it_ended(index)}{self.last_words()}")
 
     def how_it_ended(self, index: int) -> str:
         """Return how a worker's process ended; waits a moment for its exit status."""
@@ -140,10 +153,11 @@ class Launch:
                     os.killpg(process.pid, signal.SIGKILL)
         if self.launcher == "mpiexec":
             for pid in self.worker_pids:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+                kill_worker(pid, self.control)
         for process in self.started:
             process.wait()
+        if self.launcher == "mpiexec" and not self.mpi_started:
+            remove_unmapped(_MPICH_PREFIX, self.began_s)
         self.worker_pids.clear()
         self.output.close()
 
@@ -191,7 +205,7 @@ def launch(
         )
         for command in commands
     ]
-    return Launch(launcher, indices, started, output)
+    return Launch(launcher, indices, started, output, switchboard.address)
 
 
 def gather(

@@ -100,12 +100,6 @@ def _processes(prefix: str) -> Iterator[Trace]:
             yield Trace("process", f"{entry.parent.name}: {' '.join(words).strip()}")
 
 
-def shared_memory_of(pid: int) -> set[Path]:
-    """Return the shared memory that a process has mapped and that still has a name."""
-    paths = {Path(f"/{line.partition('/')[2]}") for line in _maps(pid)}
-    return {path for path in paths if path.parent == SHARED_MEMORY and path.exists()}
-
-
 def _maps(pid: int) -> list[str]:
     try:
         return (_PROC / str(pid) / "maps").read_text(errors="replace").splitlines()

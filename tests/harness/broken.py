@@ -122,8 +122,8 @@ def _broken(name: str, inner: type[Backend] = Shm, **endpoints: type) -> type[Ba
     return type(name, (BackendWrapper,), {**facts, **endpoints})
 
 
-def reads(name: str, trouble: Callable[[memoryview], memoryview]) -> type[BackendWrapper]:
-    return _broken(name, reader_class=type(name, (_Reader,), {"trouble": staticmethod(trouble)}))
+def reads(name: str, trouble: Callable[[memoryview], memoryview], inner: type[Backend] = Shm) -> type[BackendWrapper]:
+    return _broken(name, inner, reader_class=type(name, (_Reader,), {"trouble": staticmethod(trouble)}))
 
 
 def writes(name: str, trouble: Callable[[Message], list[Message]], inner: type[Backend] = Shm) -> type[BackendWrapper]:

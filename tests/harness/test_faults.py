@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.harness.trial import Trial
-from ipcbench.processes.cleanup import SHM_FOLDER
+from ipcbench.processes.cleanup import SHM_FOLDER, kill_worker
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.spec import SweepSpec
 from ipcbench.testing.faults.stalled import stalled_name, tail_ns
@@ -140,7 +142,26 @@ def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, 
     assert any("exists already" in trial.reason for trial in run.trials)
 
 
-def test_a_killed_mpi_launcher_fails_its_trial_alone(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("KillsMpiexec", r"is gone: mpiexec was killed by signal 9"),
+        ("KillsProxy", r"is gone: mpiexec ended with exit code \d+"),
+        ("KilledRank", r"is gone: mpiexec ended with exit code 9; last words: .*Killed"),
+        ("KilledInStart", r"is gone: mpiexec ended with exit code 9; last words: .*Killed"),
+    ],
+)
+def test_an_mpi_launch_that_loses_a_process_says_so_and_leaves_no_segment(name, words, tmp_path):
     pytest.importorskip("mpi4py")
-    trial, _ = one_broken("KillsMpiexec", tmp_path, module="broken_mpi", window_s=0.3)
-    assert "killed by signal 9" in trial.reason or "ended" in trial.reason
+    before = set(SHM_FOLDER.glob("mpich_shm_*"))
+    trial, _ = one_broken(name, tmp_path, module="broken_mpi", window_s=0.3)
+    assert re.search(words, trial.reason)
+    assert set(SHM_FOLDER.glob("mpich_shm_*")) <= before
+
+
+def test_a_process_is_not_killed_for_having_the_number_of_a_worker():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
+        kill_worker(bystander.pid, "ipcb-")
+        assert bystander.poll() is None
+        bystander.communicate(b"\n")
+    assert bystander.returncode == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import shutil
 import sys
 from contextlib import ExitStack, suppress
@@ -39,6 +40,7 @@ from ipcbench.util.clock import deadline_ns
 _HINT = "pip install 'ipcbench[mpi]'"
 _OPEN_S = 60.0
 """How long an endpoint that opens waits for the channel's other endpoints."""
+_MPICH_SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+$", re.MULTILINE)  # noqa: S108 - how MPICH names them
 
 
 def start_mpi(name: str) -> ModuleType:
@@ -56,6 +58,16 @@ def start_mpi(name: str) -> ModuleType:
     except (ImportError, RuntimeError) as error:
         raise BackendUnavailable(name, f"no MPI library: {error}", _HINT) from error
     return MPI
+
+
+def _unlink_segments() -> None:
+    """Remove the names of the segments that MPICH has mapped: it would at its end, but not if a process is killed.
+
+    All processes of the launch must have started MPI, and so have mapped them. What is mapped stays usable.
+    """
+    with suppress(OSError):  # no /proc: no such segments
+        for path in set(_MPICH_SEGMENT.findall(Path("/proc/self/maps").read_text(errors="replace"))):
+            Path(path).unlink(missing_ok=True)
 
 
 class _Words:
@@ -116,6 +128,8 @@ class _Mpi(Backend):
     """What the four MPI backends share."""
 
     link: ClassVar[type[MpiLink]]
+    owns_segments: ClassVar[bool] = False
+    """True if a channel started MPI in this process, until the names of its segments are removed."""
     capabilities: ClassVar[Capabilities] = Capabilities(
         deliveries=frozenset({"every_message"}),
         when_full="block",
@@ -178,6 +192,7 @@ class _Mpi(Backend):
         """Map the words, start MPI, and check that this process is the one that the channel names."""
         words = _Words(channel)
         undo.callback(words.close)
+        _Mpi.owns_segments |= "mpi4py.MPI" not in sys.modules
         mpi = start_mpi(self.name)
         ranks, rank, size = channel.process_numbers(), mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
         if max(ranks) >= size:
@@ -188,6 +203,9 @@ class _Mpi(Backend):
 
     def _join(self, mpi: Any, cursors: WriterCursors | ReaderCursors) -> MpiLink:
         _await_all(cursors)
+        if self.owns_segments and len(cursors.channel.process_numbers()) == mpi.COMM_WORLD.Get_size():
+            _Mpi.owns_segments = False
+            _unlink_segments()
         try:
             return self.link(mpi, cursors.channel)
         except mpi.Exception as error:

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -22,7 +21,6 @@ from ipcbench.processes.control_channel import EXIT, ControlConnection
 from ipcbench.processes.launch import Launch
 from ipcbench.testing.agents.verbs import Dispatcher
 from ipcbench.testing.failure import AgentError, AgentHung, AgentLost, Failure
-from ipcbench.testing.leaks import shared_memory_of
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 _LAST_BYTES = 4000
@@ -170,8 +168,6 @@ class ProcessAgent(Agent):
     def __init__(self, number: int, pid: int, channel: ControlConnection, launch: Launch) -> None:
         super().__init__(number)
         self.pid = pid
-        self.shared_memory: set[Path] = set()
-        """Shared memory that it had mapped when it was killed."""
         self._channel = channel
         self._launch = launch
 
@@ -222,7 +218,6 @@ class ProcessAgent(Agent):
             self._release()
 
     def _strike(self) -> None:
-        self.shared_memory = shared_memory_of(self.pid)
         self.killed = True
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)

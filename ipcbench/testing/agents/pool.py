@@ -150,13 +150,11 @@ class MpiPool(ProcessPool):
         return self._launches[count][1]
 
     def _end(self, count: int) -> None:
-        """End all agents of a launch, whatever they are busy with; remove what MPI leaves when it is killed."""
+        """End all agents of a launch, whatever they are busy with."""
         group, agents = self._launches.pop(count)
         for agent in agents:
             agent.dismiss()
         group.end(_ENDING_S)
-        for path in {path for agent in agents for path in agent.shared_memory}:
-            path.unlink(missing_ok=True)
 
     def agents(self) -> Sequence[ProcessAgent]:
         return [agent for _, agents in self._launches.values() for agent in agents if not agent.killed]
