@@ -20,6 +20,7 @@ from typing import Any, Self
 import msgpack
 
 from ipcbench.errors import TrialError, WorkerTimeout
+from ipcbench.sync.ownership import own
 
 KEY_VARIABLE = "IPCBENCH_CONTROL_KEY"
 """Environment variable that passes the key to workers; a command line would show it to other users."""
@@ -38,6 +39,7 @@ class ControlConnection:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        own(self)
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message of plain values.
@@ -74,6 +76,8 @@ class ControlConnection:
     def close(self) -> None:
         """Close the connection; twice is fine."""
         self._connection.close()
+
+    let_go = close
 
 
 class Switchboard:

@@ -21,6 +21,7 @@ from ipcbench.errors import EndpointClosed, PeerLost, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.sync.locks import EndpointLock, is_held, reader_role, reader_roles
+from ipcbench.sync.ownership import own
 from ipcbench.sync.wait import Doorbell, Waiter, yield_ns_for
 from ipcbench.util.clock import deadline_ns
 
@@ -97,6 +98,7 @@ class Cursors(ABC):
         words[state_word] = OPEN
         self.closed = False
         self.waiter: Waiter
+        own(self)
 
     def _waiter(self, sleep_byte: int) -> Waiter:
         flags, barrier = self._flags, self._barrier
@@ -133,6 +135,11 @@ class Cursors(ABC):
         """Raise EndpointClosed after `close`."""
         if self.closed:
             raise EndpointClosed(f"this endpoint of channel {self.channel.name!r} is closed")
+
+    def let_go(self) -> None:
+        """Release what this process holds, and tell the peers nothing; see `ipcbench.sync.ownership`."""
+        self.closed = True
+        self._held.close()
 
     def _mark_closed(self) -> None:
         self.store_published(self._state_word, CLOSED)

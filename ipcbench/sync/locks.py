@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.ownership import own
 
 LOCK_SUFFIX = ".endpoint"
 """Suffix of the files that are locked; the stem is the endpoint's role."""
@@ -66,7 +67,7 @@ def remove_directory(name: str) -> None:
 class EndpointLock:
     """The lock of one endpoint, held until `release` or the end of the process."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("__weakref__", "_fd")
 
     def __init__(self, directory: Path, role: str) -> None:
         """Lock the endpoint `role` (`writer`, `reader-0` …), for good.
@@ -94,6 +95,7 @@ class EndpointLock:
         except OSError as error:
             self.abandon()
             raise TransportError(f"cannot open the {role} of channel {directory.name!r}: {error.strerror}") from error
+        own(self)
 
     def abandon(self) -> None:
         """Release the lock of an endpoint that could not be opened; it may be tried again."""
@@ -107,6 +109,10 @@ class EndpointLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def let_go(self) -> None:
+        """Close an inherited descriptor: the lock stays the parent's, and ends with the parent."""
+        self.release()
 
 
 def lock_path(directory: Path, role: str) -> Path:

@@ -25,6 +25,7 @@ from ipcbench.backend import (
     Address,
     Backend,
     Capabilities,
+    Endpoint,
     Message,
     Reader,
     Waits,
@@ -38,6 +39,7 @@ from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderCursors, WriterCursors
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.locks import channel_directory, remove_directory
+from ipcbench.sync.ownership import Owned
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """Words of a closed reader: nothing arrives there and no peer sleeps, so `read` ends in `require_open`."""
@@ -47,8 +49,41 @@ def _no_snapshot(key: bytes) -> None:
     """Find nothing."""
 
 
-class _LmdbWriter(Writer):
+class _LmdbEndpoint(Endpoint, Owned):
+    """How all four endpoints close."""
+
+    _cursors: WriterCursors | ReaderCursors
+    _database: Database
+    _view: memoryview | None = None
+    """The last view that a reader returned."""
+
+    @property
+    def waits(self) -> Waits:
+        return self._cursors.waiter.waits
+
+    @property
+    def closed(self) -> bool:
+        return self._cursors.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self._cursors.close()
+            self._drop()
+            self._database.close(self._view)
+
+    def let_go(self) -> None:
+        self._cursors.let_go()
+        self._drop()
+        self._database.let_go(self._view)
+
+    def _drop(self) -> None:
+        """Drop what refers to the database."""
+
+
+class _LmdbWriter(_LmdbEndpoint, Writer):
     """State of both writers; a subclass chooses the next key."""
+
+    _cursors: WriterCursors
 
     def __init__(self, channel: ChannelSpec, database: Database) -> None:
         self._cursors = WriterCursors(database.words, channel, channel_directory(channel.name))
@@ -57,15 +92,7 @@ class _LmdbWriter(Writer):
         self._layout = Layout(channel)
         self._keys = self._layout.keys()
         self._limit_bytes = channel.max_message_bytes
-
-    @property
-    def waits(self) -> Waits:
-        return self._cursors.waiter.waits
-
-    def close(self) -> None:
-        if not self._cursors.closed:
-            self._cursors.close()
-            self._database.close()
+        self.opened()
 
 
 class RingWriter(_LmdbWriter):
@@ -148,24 +175,17 @@ class LatestWriter(_LmdbWriter):
         self._hazard_slots.announce(slot)
 
 
-class _LmdbReader(Reader):
+class _LmdbReader(_LmdbEndpoint, Reader):
     """State of both readers."""
+
+    _cursors: ReaderCursors
 
     def __init__(self, channel: ChannelSpec, database: Database, index: int) -> None:
         self._cursors = ReaderCursors(database.words, channel, channel_directory(channel.name), index)
         self._database = database
         self._words = database.words
         self._keys = Layout(channel).keys()
-        self._view: memoryview | None = None
-
-    @property
-    def waits(self) -> Waits:
-        return self._cursors.waiter.waits
-
-    def close(self) -> None:
-        if not self._cursors.closed:
-            self._cursors.close()
-            self._database.close(self._view)
+        self.opened()
 
 
 class RingReader(_LmdbReader):
@@ -217,9 +237,8 @@ class RingReader(_LmdbReader):
             raise EndOfStream(f"channel ended after {sequence} messages")
         return words[PUBLISHED]
 
-    def close(self) -> None:
+    def _drop(self) -> None:
         self._get, self._covered = _no_snapshot, 0
-        super().close()
         self._words, self._consumed_word = _NOWHERE, 0
 
 

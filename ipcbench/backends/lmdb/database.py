@@ -302,6 +302,14 @@ class Database:
     def _failed(self, error: Exception) -> TransportError:
         return TransportError(f"the database of channel {self._name!r} refuses: {error}")
 
+    def let_go(self, view: memoryview | None = None) -> None:
+        """Close the files, unless this process inherited them: the parent's database must not be closed here."""
+        if self._key[0] == os.getpid():
+            self.close(view)
+        else:
+            self._begin = _refuse
+            self.words.release()
+
     def close(self, view: memoryview | None = None) -> None:
         """Close the files and release `view`, the last view returned: using it later is an error, not a crash. If other
         views share its memory, the database stays open.

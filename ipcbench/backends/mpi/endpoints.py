@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ipcbench.backend import PLAIN_TYPES, Message, Reader, Waits, Writer, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Endpoint, Message, Reader, Waits, Writer, bytes_of
 from ipcbench.backends.mpi.links import MpiLink
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.cursors import (
@@ -41,6 +41,7 @@ from ipcbench.sync.cursors import (
 )
 from ipcbench.sync.fences import sleeper_barrier
 from ipcbench.sync.locks import channel_directory, is_held
+from ipcbench.sync.ownership import Owned
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
@@ -85,7 +86,30 @@ def _yield_until(cursors: WriterCursors | ReaderCursors, ready: Callable[[], boo
     return False
 
 
-class MpiWriter(Writer):
+class _MpiEndpoint(Endpoint, Owned):
+    """What both endpoints have in common."""
+
+    _cursors: WriterCursors | ReaderCursors
+    _release: Callable[[], None]
+
+    @property
+    def waits(self) -> Waits:
+        return self._cursors.waiter.waits
+
+    @property
+    def closed(self) -> bool:
+        return self._cursors.closed
+
+    def let_go(self) -> None:
+        self._cursors.let_go()
+        self._drop()
+
+    def _drop(self) -> None:
+        self._words = _NOWHERE
+        self._release()
+
+
+class MpiWriter(_MpiEndpoint, Writer):
     """Writer of an MPI channel: it publishes a message and enters the call that sends it.
 
     Args:
@@ -94,6 +118,8 @@ class MpiWriter(Writer):
         link: makes the MPI calls.
         release: unmaps the words.
     """
+
+    _cursors: WriterCursors
 
     def __init__(
         self, cursors: WriterCursors, runs: tuple[int, int], link: MpiLink, release: Callable[[], None]
@@ -117,10 +143,7 @@ class MpiWriter(Writer):
         self._sequence = self._room = self._window = self._runs = self._run_start = self._absent = 0
         self._length_bytes = -1
         self._regroups = False
-
-    @property
-    def waits(self) -> Waits:
-        return self._cursors.waiter.waits
+        self.opened()
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
@@ -230,18 +253,23 @@ class MpiWriter(Writer):
         send(data)
 
     def close(self) -> None:
-        if not self._cursors.closed:
+        if not self.closed:
             self._cursors.close()
-            self._words, self._room = _NOWHERE, 0
             self._link.close(drained=True)
-            self._release()
+            self._drop()
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._room = 0
 
 
-class MpiReader(Reader):
+class MpiReader(_MpiEndpoint, Reader):
     """Reader of an MPI channel: it asks for a message, waits until the call for it is certain to return, and enters it.
 
     Its views are private memory. The arguments are those of `MpiWriter` and the reader's index.
     """
+
+    _cursors: ReaderCursors
 
     def __init__(
         self, cursors: ReaderCursors, runs: tuple[int, int], link: MpiLink, release: Callable[[], None], index: int
@@ -271,6 +299,7 @@ class MpiReader(Reader):
         self._all_asked = 0
         self._memory = bytearray()
         self._view: memoryview | None = None
+        self.opened()
 
     @property
     def waits(self) -> Waits:
@@ -418,12 +447,15 @@ class MpiReader(Reader):
                 raise PeerLost(f"reader {number}, which relays message {self._sequence}, has exited")
 
     def close(self) -> None:
-        if not self._cursors.closed:
+        if not self.closed:
             drained = self._leave()
             self._cursors.close()
-            self._words, self._ready = _NOWHERE, 0
             self._link.close(drained=drained)
-            self._release()
+            self._drop()
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._ready = 0
 
     def _leave(self) -> bool:
         """Receive everything that was published; return whether all was. The writer sends nothing more here."""

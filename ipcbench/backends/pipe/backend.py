@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import Struct
 from typing import ClassVar
 
-from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Writer, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Endpoint, Message, Reader, Writer, bytes_of
 from ipcbench.backends.pipe.connection import Connection, Pump
 from ipcbench.errors import (
     EndOfStream,
@@ -36,6 +36,7 @@ from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
+from ipcbench.sync.ownership import Owned
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
@@ -107,7 +108,22 @@ def _wait_ready(
     return True
 
 
-class _PipeWriter(Writer):
+class _PipeEndpoint(Endpoint, Owned):
+    """What both endpoints have in common."""
+
+    _channel: ChannelSpec
+    _failure: TransportError | None = None
+
+    @property
+    def waits(self) -> WaitStrategy:
+        return _way_of_waiting(self._channel)
+
+    @property
+    def closed(self) -> bool:
+        return isinstance(self._failure, EndpointClosed)
+
+
+class _PipeWriter(_PipeEndpoint, Writer):
     """Connects to every reader."""
 
     def __init__(self, address: Address) -> None:
@@ -126,11 +142,7 @@ class _PipeWriter(Writer):
         self._window, self._batch = _credit(address.channel)
         self._room = self._granted = 0
         self._begun = False
-        self._failure: TransportError | None = None
-
-    @property
-    def waits(self) -> WaitStrategy:
-        return _way_of_waiting(self._channel)
+        self.opened()
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
@@ -265,11 +277,18 @@ class _PipeWriter(Writer):
             if self._liveness.is_gone(role):
                 self._lose(role)
 
-    def close(self) -> None:
-        if isinstance(self._failure, EndpointClosed):
-            return
+    def _refuse(self) -> None:
         self._room = 0
         self._failure = EndpointClosed(f"the writer of channel {self._channel.name!r} is closed")
+
+    def let_go(self) -> None:
+        self._refuse()
+        self._drop_all()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self._refuse()
         if self._begun:
             with contextlib.suppress(PeerLost):
                 self._send_small(_SIZE.pack(_END), 0.0)
@@ -283,13 +302,16 @@ class _PipeWriter(Writer):
 
     def _release(self) -> None:
         self._pump.join(_LINGER_S)
+        self._drop_all()
+
+    def _drop_all(self) -> None:
         for endpoint in self._sockets:
             endpoint.close()
         self._doorbell.close()
         self._liveness.release()
 
 
-class _PipeReader(Reader):
+class _PipeReader(_PipeEndpoint, Reader):
     """Listens, and receives into one buffer that it keeps."""
 
     def __init__(self, address: Address, index: int) -> None:
@@ -315,11 +337,7 @@ class _PipeReader(Reader):
         self._ask_bytes = _CHUNK_BYTES
         self._until_receipt = self._batch = _credit(address.channel)[1]
         self._sleeps = _way_of_waiting(address.channel) == "block"
-        self._failure: TransportError | None = None
-
-    @property
-    def waits(self) -> WaitStrategy:
-        return _way_of_waiting(self._channel)
+        self.opened()
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         start = self._start + _HEAD_BYTES
@@ -424,20 +442,20 @@ class _PipeReader(Reader):
         self._start = self._end = 0
         raise failure
 
-    def _release(self) -> None:
+    def let_go(self) -> None:
+        self._failure = EndpointClosed(f"this reader of channel {self._channel.name!r} is closed")
+        self._start = self._end = 0
         self._socket.close()
         self._looking.close()
         self._liveness.release()
 
     def close(self) -> None:
-        if isinstance(self._failure, EndpointClosed):
+        if self.closed:
             return
-        self._failure = EndpointClosed(f"this reader of channel {self._channel.name!r} is closed")
-        self._start = self._end = 0
         self._liveness.leave_note()
         with contextlib.suppress(TransportError):  # the channel was destroyed before
             _ring(self._liveness.directory)
-        self._release()
+        self.let_go()
 
 
 class Pipe(Backend):

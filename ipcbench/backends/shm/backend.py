@@ -14,7 +14,18 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker, shared_memory
 from typing import ClassVar
 
-from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Waits, Writer, bytes_of
+from ipcbench.backend import (
+    PLAIN_TYPES,
+    Address,
+    Backend,
+    Capabilities,
+    Endpoint,
+    Message,
+    Reader,
+    Waits,
+    Writer,
+    bytes_of,
+)
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import (
@@ -27,6 +38,7 @@ from ipcbench.sync.cursors import (
 )
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.sync.ownership import Owned
 from ipcbench.util.units import format_bytes
 
 RING_BYTES = 2**22
@@ -136,8 +148,39 @@ class Mapping:
         self._segment.close()
 
 
-class _ShmWriter(Writer):
+class _ShmEndpoint(Endpoint, Owned):
+    """How all four endpoints close."""
+
+    _cursors: WriterCursors | ReaderCursors
+    _map: Mapping
+    _slots: tuple[tuple[memoryview, int, int], ...]
+
+    @property
+    def waits(self) -> Waits:
+        return self._cursors.waiter.waits
+
+    @property
+    def closed(self) -> bool:
+        return self._cursors.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self._cursors.close()
+            self._unmap()
+
+    def let_go(self) -> None:
+        self._cursors.let_go()
+        self._unmap()
+
+    def _unmap(self) -> None:
+        self._words, self._slots, self._count = _NOWHERE, _NO_SLOTS, 1
+        self._map.close()
+
+
+class _ShmWriter(_ShmEndpoint, Writer):
     """State of both writers; a subclass chooses the next slot."""
+
+    _cursors: WriterCursors
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
         self._cursors = WriterCursors(mapping.words, channel, channel_directory(channel.name))
@@ -148,20 +191,13 @@ class _ShmWriter(Writer):
         self._limit_bytes = channel.max_message_bytes
         self._fenced = self._cursors.fenced
         self._sequence = 0
-
-    @property
-    def waits(self) -> Waits:
-        return self._cursors.waiter.waits
-
-    def close(self) -> None:
-        if not self._cursors.closed:
-            self._cursors.close()
-            self._words, self._slots, self._count = _NOWHERE, _NO_SLOTS, 1
-            self._map.close()
+        self.opened()
 
 
-class _ShmReader(Reader):
+class _ShmReader(_ShmEndpoint, Reader):
     """State of both readers."""
+
+    _cursors: ReaderCursors
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
         self._cursors = ReaderCursors(mapping.words, channel, channel_directory(channel.name), index)
@@ -173,17 +209,11 @@ class _ShmReader(Reader):
         self._fenced = self._cursors.fenced
         self._waiter = self._cursors.waiter
         self._sequence = 0
+        self.opened()
 
-    @property
-    def waits(self) -> Waits:
-        return self._cursors.waiter.waits
-
-    def close(self) -> None:
-        if not self._cursors.closed:
-            self._cursors.close()
-            self._words, self._slots, self._count = _NOWHERE, _NO_SLOTS, 1
-            self._consumed_word = 0
-            self._map.close()
+    def _unmap(self) -> None:
+        super()._unmap()
+        self._consumed_word = 0
 
 
 class RingWriter(_ShmWriter):
@@ -223,8 +253,8 @@ class RingWriter(_ShmWriter):
         self._cursors.require_open()
         self._room = self._cursors.wait_until_consumed(self._sequence + 1 - self._count, timeout_s) + self._count
 
-    def close(self) -> None:
-        super().close()
+    def _unmap(self) -> None:
+        super()._unmap()
         self._room = 0
 
 

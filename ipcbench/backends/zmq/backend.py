@@ -26,12 +26,24 @@ import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Writer, bytes_of, unavailable
+from ipcbench.backend import (
+    PLAIN_TYPES,
+    Address,
+    Backend,
+    Capabilities,
+    Endpoint,
+    Message,
+    Reader,
+    Writer,
+    bytes_of,
+    unavailable,
+)
 from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, SocketPair, absence, credit
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
+from ipcbench.sync.ownership import Owned
 from ipcbench.util.clock import deadline_ns
 
 if absence is None:
@@ -46,7 +58,22 @@ _ports: dict[str, list[sockets.socket]] = {}
 """Channel → bound sockets that never listen: they reserve the channel's ports."""
 
 
-class _ZmqWriter(Writer):
+class _ZmqEndpoint(Endpoint, Owned):
+    """What both endpoints have in common."""
+
+    _pair: SocketPair
+    _failure: TransportError | None = None
+
+    @property
+    def waits(self) -> WaitStrategy:
+        return "block"  # on file descriptors, inside libzmq
+
+    @property
+    def closed(self) -> bool:
+        return isinstance(self._failure, EndpointClosed)
+
+
+class _ZmqWriter(_ZmqEndpoint, Writer):
     """The XPUB endpoint."""
 
     def __init__(self, address: Address) -> None:
@@ -59,12 +86,8 @@ class _ZmqWriter(Writer):
         self._window, self._batch = credit(address.channel)
         self._begun = False
         self._room = self._granted = 0
-        self._failure: TransportError | None = None
         self._send: Callable[..., Any] = super(zmq.Socket, pair.socket).send  # bypasses pyzmq's Python layer
-
-    @property
-    def waits(self) -> WaitStrategy:
-        return "block"  # on file descriptors, inside libzmq
+        self.opened()
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
@@ -91,7 +114,7 @@ class _ZmqWriter(Writer):
         while int(pair.receipts.get(zmq.EVENTS)) & zmq.POLLIN:
             self._handle_receipt(pair.receipts.recv())
         while not self._count_room():
-            self._handle_receipt(pair.receive(pair.receipts, True, deadline, self._handle_reports))
+            self._handle_receipt(pair.receive(pair.receipts, True, deadline, self._check_readers))
         self._begun = True
 
     def _count_room(self) -> int:
@@ -121,6 +144,15 @@ class _ZmqWriter(Writer):
         else:
             self._read.pop(role, None)
 
+    def _check_readers(self) -> bool:
+        """Look for readers that are gone; return whether there were reports. A dead reader's child may hold on to its
+        connection, so that no report comes.
+        """
+        for role in self._read:
+            if self._pair.liveness.is_gone(role.decode()) and self._pair.liveness.note_of(role.decode()) is None:
+                self._lose(role)
+        return self._handle_reports()
+
     def _check_awaited(self) -> bool:
         """Stop waiting for readers that have closed already; return whether no reader is awaited any more."""
         liveness = self._pair.liveness
@@ -137,12 +169,19 @@ class _ZmqWriter(Writer):
         self._failure = PeerLost(f"{role.decode()} of channel {self._pair.channel.name!r} died without closing")
         raise self._failure
 
+    def _refuse(self) -> None:
+        self._room = 0
+        self._failure = EndpointClosed(f"the writer of channel {self._pair.channel.name!r} is closed")
+
+    def let_go(self) -> None:
+        self._refuse()
+        self._pair.let_go()
+
     def close(self) -> None:
-        if isinstance(self._failure, EndpointClosed):
+        if self.closed:
             return
         pair = self._pair
-        self._room = 0
-        self._failure = EndpointClosed(f"the writer of channel {pair.channel.name!r} is closed")
+        self._refuse()
         if self._begun:
             self._send(b"", zmq.SNDMORE | _NOBLOCK)
             self._send(b"", _NOBLOCK)
@@ -153,7 +192,7 @@ class _ZmqWriter(Writer):
             pair.close()
 
 
-class _ZmqReader(Reader):
+class _ZmqReader(_ZmqEndpoint, Reader):
     """A SUB endpoint."""
 
     def __init__(self, address: Address, index: int) -> None:
@@ -164,14 +203,10 @@ class _ZmqReader(Reader):
         pair.socket.subscribe(role)  # second: when it is reported to the writer, the first is in effect
         self._receipt = role.encode()
         self._until_receipt = self._batch = credit(address.channel)[1]
-        self._failure: TransportError | None = None
         self._recv: Callable[..., Any] = super(zmq.Socket, pair.socket).recv
         self._send: Callable[..., Any] = super(zmq.Socket, pair.receipts).send
         self._copy = True
-
-    @property
-    def waits(self) -> WaitStrategy:
-        return "block"  # on file descriptors, inside libzmq
+        self.opened()
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         try:
@@ -216,8 +251,15 @@ class _ZmqReader(Reader):
         if self._failure is not None:
             raise self._failure.with_traceback(None)
 
+    def let_go(self) -> None:
+        self._pair.let_go()
+        self._failure, self._recv = self._closed_here(), self._refuse
+
+    def _closed_here(self) -> EndpointClosed:
+        return EndpointClosed(f"this reader of {self._pair.channel.name!r} is closed")
+
     def close(self) -> None:
-        self._stop(EndpointClosed(f"this reader of {self._pair.channel.name!r} is closed"))
+        self._stop(self._closed_here())
 
 
 class ZmqIpc(Backend):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 from collections.abc import Callable
@@ -52,6 +53,10 @@ UNSUBSCRIBED = b"\0"
 _CLOSE_S = 0.1
 """How long `close` itself waits for the last messages to leave before it leaves that to a thread."""
 
+_in_use: dict[Any, Any] = {}
+"""Context → its sockets, until they are closed; in a forked child, those of its parent for good. If the garbage
+collector found them with an endpoint, it would wait in the context for sockets that nobody has closed yet."""
+
 
 def credit(channel: ChannelSpec) -> tuple[int, int]:
     """Return how many messages the slowest reader may be behind, and after how many it sends a receipt."""
@@ -64,7 +69,7 @@ def credit(channel: ChannelSpec) -> tuple[int, int]:
 class SocketPair:
     """An endpoint's two sockets, for messages and for receipts, with its liveness."""
 
-    __slots__ = ("_context", "channel", "liveness", "receipts", "socket")
+    __slots__ = ("_context", "_pid", "channel", "liveness", "receipts", "socket")
 
     def __init__(self, address: Address, role: str, kind: int, receipts_kind: int) -> None:
         """Lock the endpoint and make the sockets; `bind` or `connect` opens them.
@@ -74,10 +79,12 @@ class SocketPair:
         """
         self.channel = address.channel
         self.liveness = Liveness(address.channel, role)
+        self._pid = os.getpid()
         self._context = zmq.Context()
         try:
             self.socket = self._context.socket(kind)
             self.receipts = self._context.socket(receipts_kind)
+            _in_use[self._context] = self.socket, self.receipts
         except zmq.ZMQError as error:  # out of descriptors
             self._destroy()
             raise TransportError(f"no sockets for the {role} of channel {address.channel.name!r}: {error}") from error
@@ -135,6 +142,7 @@ class SocketPair:
     def _destroy(self) -> None:
         """Undo what was done of an opening that failed."""
         self._context.destroy(0)
+        _in_use.pop(self._context, None)
         self.liveness.abandon()
 
     def close(self) -> None:
@@ -142,6 +150,15 @@ class SocketPair:
         self.receipts.close(0)
         self.socket.close(0)
         self._finish()
+
+    def let_go(self) -> None:
+        """Release what this process holds, and tell the peers nothing. A forked child must not touch the sockets: their
+        state is partly in descriptors that it shares with its parent.
+        """
+        if self._pid == os.getpid():
+            self.close()
+        else:
+            self.liveness.release()
 
     def close_gently(self, peers: set[bytes]) -> None:
         """Close the sockets after everything is sent, in a thread that runs for up to `_LINGER_S`.
@@ -168,4 +185,5 @@ class SocketPair:
 
     def _finish(self) -> None:
         self._context.term()
+        _in_use.pop(self._context, None)
         self.liveness.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -218,6 +219,35 @@ def is_held_whole(slot: Slot, *, seed: int, sequence: int, size: int) -> bool:
     return slot.held is not None and is_message(slot.held, seed, sequence, size)
 
 
+def fork(slot: Slot) -> int:
+    """Fork a child that only waits, and return its process ID; the caller must kill it."""
+    child = os.fork()
+    while not child:
+        signal.pause()
+    return child
+
+
+def use_in_child(slot: Slot, *, seed: int, sequence: int, timeout_s: float) -> str:
+    """Fork a child that uses and closes the endpoint; return the kind of its failure, empty if it had none."""
+    answers, answer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(answer)
+        with open(answers, "rb") as said:  # until the child has ended
+            kind = said.read().decode()
+        os.waitpid(child, 0)
+        return kind
+    try:
+        if isinstance(slot.endpoint, Writer):
+            outcome = write(slot, seed=seed, sequence=sequence, size=64, timeout_s=timeout_s)
+        else:
+            outcome = read(slot, timeout_s=timeout_s)
+        slot.endpoint.close()
+        os.write(answer, (outcome["failure"] or {"kind": ""})["kind"].encode())
+    finally:
+        os._exit(0)
+
+
 def use_in_block(slot: Slot) -> str:
     """Use the endpoint as a context manager and leave it; return what `__enter__` gave if it is another object."""
     slot.closed = True
@@ -226,8 +256,8 @@ def use_in_block(slot: Slot) -> str:
 
 
 _ALL: tuple[Callable[..., Any], ...] = (
-    close, close_holding, fill, hold, is_held_whole, look_until, read, read_stream, read_under_signals, read_until,
-    use_in_block, write, write_for, write_reusing, write_stream,
+    close, close_holding, fill, fork, hold, is_held_whole, look_until, read, read_stream, read_under_signals,
+    read_until, use_in_block, use_in_child, write, write_for, write_reusing, write_stream,
 )  # fmt: skip
 SCENARIOS = {scenario.__name__: scenario for scenario in _ALL}
 """Name → scenario: all that an agent can be asked to do with an endpoint."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from functools import partial
 from typing import Any
 
+from ipcbench.spec import Delivery
 from ipcbench.testing.agents.client import Agent, ProcessAgent, until
 from ipcbench.testing.agents.verbs import Role
 from ipcbench.testing.failure import AgentError, LawBroken, LawSkipped, require
@@ -32,6 +34,9 @@ def killed_peers(fixture: Fixture) -> None:
         with fixture.channel(readers=fixture.most_readers, delivery="latest_value") as channel:
             _kill(channel, channel.readers[0])
             fill(channel, 0, PATIENCE_S, size=64, most=100)
+    if not fixture.inline and fixture.can.launcher != "mpiexec":
+        for delivery in fixture.deliveries:
+            _children(fixture, delivery)
 
 
 def _kill(channel: ChannelUnderTest, victim: EndpointUnderTest) -> None:
@@ -72,6 +77,38 @@ def _writer_killed(channel: ChannelUnderTest) -> None:
         outcome, what = call.result(DEADLINE_S), f"{reader.label}, after the writer was killed"
         require(outcome["failure"] is not None, f"{what}: a further read returned a message")
         _lost_or_late(channel, outcome["failure"]["kind"], f"{what}, at a further read", may_be_late=True)
+
+
+def _children(fixture: Fixture, delivery: Delivery) -> None:
+    """Fork processes that have endpoints. A child can neither use nor end what it inherited, and does not hide that its
+    parent was killed.
+    """
+    with fixture.channel(delivery=delivery) as channel:
+        reader, writer = channel.readers[0], channel.writer
+        for sequence, endpoint in enumerate((writer, reader)):
+            _use(channel, sequence)
+            kind = endpoint.play("use_in_child", seed=channel.seed, sequence=sequence + 1, timeout_s=SHORT_S)
+            what = f"{endpoint.label}, {delivery}, used in a forked child"
+            require(kind == "EndpointClosed", f"{what}: got {kind or 'no error'}, not EndpointClosed")
+        _use(channel, 2)
+    for role in ("writer", "reader") if fixture.can.detects_peer_exit else ():
+        with fixture.channel(delivery=delivery) as channel:
+            reader, writer = channel.readers[0], channel.writer
+            _use(channel, 0)
+            victim = writer if role == "writer" else reader
+            child = victim.play("fork")
+            try:
+                victim.kill()
+                if role == "writer":
+                    failure = reader.play("read", timeout_s=PATIENCE_S)["failure"]
+                elif delivery == "every_message":
+                    failure = fill(channel, 1, PATIENCE_S, size=64)["failure"]
+                else:
+                    continue  # whose writer never waits
+            finally:
+                os.kill(child, signal.SIGKILL)
+            kind = failure["kind"] if failure else "no error"
+            require(kind == "PeerLost", f"{delivery}, {role} killed, its child lives: got {kind}, not PeerLost")
 
 
 def _quiet_s(fixture: Fixture) -> float:

@@ -1,0 +1,63 @@
+"""Whose an endpoint is: what its process holds of it goes when it is dropped, and a forked child owns none.
+
+Both times the process lets go of it without a word to the peers. To them, a dropped endpoint has died (law C13), and
+one that a child inherited is still its parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Releasable(Protocol):
+    """Something that belongs to this process and not to its children."""
+
+    def let_go(self) -> None:
+        """Release what this process holds; see `Owned.let_go`."""
+
+
+_owned: WeakSet[Releasable] = WeakSet()
+
+
+def own(resource: Releasable) -> None:
+    """Have every forked child let go of it."""
+    _owned.add(resource)
+
+
+def _let_go_of_all() -> None:
+    for resource in list(_owned):
+        resource.let_go()
+    _owned.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
+
+
+class Owned(ABC):
+    """An endpoint of this process; call `opened` at the end of its construction."""
+
+    _is_open = False
+
+    def opened(self) -> None:
+        """Own it from now on."""
+        self._is_open = True
+        own(self)
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Return whether this process has closed it or let go of it."""
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """Release what this process holds of it and tell the peers nothing; from now on it is closed."""
+
+    def __del__(self) -> None:
+        if self._is_open and not self.closed and not sys.is_finalizing():
+            warnings.warn(f"{type(self).__name__} was dropped without `close`", ResourceWarning, 2, self)
+            self.let_go()
