@@ -8,6 +8,7 @@ stderr; 3 a gate is inconclusive; 130 interrupted. Data goes to stdout, everythi
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -87,18 +88,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line without the program's name; None takes this process's.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show `µ` must not stop a command
     sys.path.append("")  # the current folder, so that `module:Class` is found there
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends a run as Ctrl-C does: it cleans up
+    for number in (signal.SIGTERM, signal.SIGHUP):  # end a run as Ctrl-C does: it cleans up
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, signal.default_int_handler)
     try:
+        _prepare_streams()
         code = _group.main(
             arguments,
             obj=tuple(sys.argv[1:] if arguments is None else arguments),
             prog_name="ipcbench",
             standalone_mode=False,
         )
+        sys.stdout.flush()  # so that a full disk is an error here, not after the exit
     except click.ClickException as error:
         return _refuse(error.format_message(), EXIT_BAD_INPUT)
     except (TransportError, TrialError, IntegrityError) as error:
@@ -107,7 +109,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(str(error), EXIT_BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
         return _refuse("interrupted", EXIT_INTERRUPTED)
+    except OSError as error:
+        if error.filename is None:  # standard output; what it still holds must not be tried again at the exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _refuse(f"{error.filename or 'standard output'}: {error.strerror}", EXIT_FAILED)
     return code if isinstance(code, int) else 0
+
+
+def _prepare_streams() -> None:
+    if sys.stdout is None:
+        raise click.ClickException("standard output is closed; send it to a file, or to /dev/null")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show `µ` must not stop a command
 
 
 def _refuse(text: str, code: int) -> int:

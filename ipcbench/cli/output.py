@@ -37,6 +37,23 @@ class ListsFormats(click.Command):
             formatter.write_dl(list(self._formats.items()))
 
 
+def command_line(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the command as a run keeps it: without folders outside the current one, whose names are nobody's business
+    when the run is published.
+    """
+    return ("ipcbench", *("=".join(map(_without_folders, argument.split("="))) for argument in arguments))
+
+
+def _without_folders(text: str) -> str:
+    path = Path(text)
+    if not path.is_absolute() and ".." not in path.parts and not text.startswith("~"):
+        return text
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return f"…/{path.name}"
+
+
 def target_file(out: str | None) -> Path | None:
     """Return the file that `--out` names; None for stdout.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ipcbench.cli import format_option
-from ipcbench.cli.output import RESULTS_ROOT
+from ipcbench.cli.output import RESULTS_ROOT, command_line
 from ipcbench.cli.progress import progress_display
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def command(
     from ipcbench.results.store import load_run
 
     question = ask(payload, readers, rate, needs, optimise, prefix="--")
-    stored = load_run(Path(run)) if run is not None else _measure(question, ("ipcbench", *context.obj))
+    stored = load_run(Path(run)) if run is not None else _measure(question, command_line(context.obj))
     for problem in stored.problems:
         click.echo(f"warning: {problem}", err=True)
     answer = recommend(stored, question)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ipcbench.cli import EXIT_FAILED, EXIT_INTERRUPTED, format_option
-from ipcbench.cli.output import FORMATS, RESULTS_ROOT, show_run
+from ipcbench.cli.output import FORMATS, RESULTS_ROOT, command_line, show_run
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
 from ipcbench.sweeps.load import (
@@ -77,7 +77,7 @@ def command(
         _require_alone(sweep, out, {**given, **({preset: True} if preset else {})})
         spec, folder = _stored_sweep(Path(resume)), Path(resume)
     try:
-        _measure(spec, folder, goes_on=resume is not None, command=("ipcbench", *context.obj))
+        _measure(spec, folder, goes_on=resume is not None, command=command_line(context.obj))
     except KeyboardInterrupt:
         _say_what_is_kept(folder)
         return EXIT_INTERRUPTED

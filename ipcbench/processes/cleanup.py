@@ -96,6 +96,8 @@ def _removed(resource: Resource) -> Resource:
         return resource  # another process has removed it: that is what was wanted
     except OSError as error:
         return Resource(path, resource.size_bytes, f"cannot be removed: {error.strerror}")
+    except RecursionError:
+        return Resource(path, resource.size_bytes, "cannot be removed: its folders are too deep")
     return resource
 
 
@@ -195,11 +197,13 @@ def _mapped_segments(prefix: str) -> tuple[str, ...]:
 
 def _size_bytes(path: Path) -> int:
     """Return the size of a file, or of all files in a folder; files that disappear meanwhile do not count."""
-    total_bytes = 0
-    for entry in (path, *path.rglob("*")):
+    total_bytes, left = 0, [path]
+    while left:
+        entry = left.pop()
         try:
             status = entry.lstat()
-        except OSError:
+            left += entry.iterdir() if stat.S_ISDIR(status.st_mode) else ()
+        except OSError:  # another user's, or one so deep that its name is too long
             continue
         total_bytes += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return total_bytes

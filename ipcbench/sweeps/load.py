@@ -248,7 +248,7 @@ def _read_file(path: Path) -> Mapping[str, object]:
 def _parse_toml(text: str, source: str) -> Mapping[str, object]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, arrays thousands deep
         raise ConfigError("sweep", source, f"a TOML file ({error})") from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ ABSENT = "missing: not a folder of results"
 FILES = {
     "key.toml": "readerz = 3\n",
     "colon.toml": "readers: 3\n",
+    "deep.toml": "sizes = " + "[" * 3000 + "]" * 3000,
+    "digits.toml": "readers = " + "9" * 5000,
     "other/thesis.txt": "",
     "empty.log": "nothing\n",
     "good.log": head(V1) + v1_row(1),
@@ -36,6 +38,8 @@ REFUSED = {
     "run missing.toml": ["missing.toml", "No such file"],
     "run key.toml": ["'readerz'", "key.toml", "readers", "warmup"],
     "run colon.toml": ["colon.toml"],
+    "run deep.toml": ["deep.toml", "a TOML file"],
+    "run digits.toml": ["digits.toml", "a TOML file"],
     "run --no-such-option": ["--no-such-option"],
     "run --format xml": ["xml", "text", "json"],
     "run --precision good": ["--precision", "'good'", "2%"],
@@ -144,3 +148,14 @@ def test_a_torn_last_line_costs_that_line_alone(shell: Shell, finished_run: Path
     assert done.returncode == 0, done.stderr
     assert f"{whole - 1} whole lines were read" in done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("analyze", "a", "--no-report", "--format", "json")])
+def test_an_output_that_takes_nothing_is_one_line(shell: Shell, material: Path, arguments: Sequence[str]) -> None:
+    shutil.copytree(material, shell.folder, dirs_exist_ok=True)
+    with open("/dev/full", "w") as full, shell.start(*arguments, stdout=full) as process:
+        assert process.communicate(timeout=100)[1] == "ipcbench: error: standard output: No space left on device\n"
+        assert process.returncode == 1
+    with shell.start_python("-m", "ipcbench", *arguments, prefix=("sh", "-c", 'exec "$@" >&-', "sh")) as process:
+        assert process.communicate(timeout=100)[1].startswith("ipcbench: error: standard output is closed")
+        assert process.returncode == 2

@@ -6,6 +6,7 @@ import os
 import subprocess
 
 from ipcbench.processes.cleanup import find
+from ipcbench.sync.locks import channel_directory
 from tests.end_to_end.shell import Shell
 
 DIE_WITH_AN_OPEN_CHANNEL = """
@@ -50,3 +51,23 @@ def test_what_a_killed_process_left_goes_and_what_lives_stays(shell: Shell) -> N
     finally:
         owner.communicate(timeout=60)
     assert find(alive) == []
+
+
+def test_folders_that_are_too_deep_stay_and_are_named(shell: Shell) -> None:
+    name = f"ipcb-deep-{os.getpid()}"
+    top = channel_directory(name)
+    top.mkdir()
+    inner = os.open(top, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=inner)
+        outer, inner = inner, os.open("d", os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+    (top / "writer.endpoint").touch()  # it was open once, so it may go
+    try:
+        done = shell("clean")
+        (line,) = [line for line in done.stdout.splitlines() if name in line]
+        assert "too deep" in line
+        assert done.stderr == ""
+    finally:
+        subprocess.run(["rm", "-rf", str(top)], check=True)
