@@ -5,6 +5,7 @@
 - `latest`: `latest_value` delivery on top of a reader of every message
 - `liveness`: which endpoints are open, closed or dead, for transports without shared words
 - `locks`: a channel's directory and its endpoint locks
+- `ownership`: what happens to endpoints that are dropped without `close`, or inherited by a forked child
 - `wait`: spinning, yielding and blocking; doorbells
 - `fences`: memory fences, used by the others
 """
@@ -21,7 +22,15 @@ from ipcbench.sync.cursors import (
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.liveness import Liveness
-from ipcbench.sync.locks import EndpointLock, channel_directory, is_held, make_directory, remove_directory
+from ipcbench.sync.locks import (
+    EndpointLock,
+    channel_directory,
+    is_held,
+    make_directory,
+    remove_directory,
+    require_ours,
+)
+from ipcbench.sync.ownership import Owned, own
 from ipcbench.sync.wait import Doorbell, Waiter
 
 __all__ = [
@@ -32,6 +41,7 @@ __all__ = [
     "EndpointLock",
     "LatestValueReader",
     "Liveness",
+    "Owned",
     "ReaderCursors",
     "ReaderHazardSlots",
     "Waiter",
@@ -42,5 +52,7 @@ __all__ = [
     "is_held",
     "make_directory",
     "make_doorbells",
+    "own",
     "remove_directory",
+    "require_ours",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,9 @@ from pathlib import Path
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.ownership import own
+
+_OTHERS = 0o077
+"""Mode bits of everybody but the owner."""
 
 LOCK_SUFFIX = ".endpoint"
 """Suffix of the files that are locked; the stem is the endpoint's role."""
@@ -59,6 +63,27 @@ def make_directory(name: str) -> Path:
     return path
 
 
+def require_ours(resource: Path | int) -> None:
+    """Refuse what another user made, or may write to: whoever takes a channel's name first must not get its messages.
+
+    Args:
+        resource: a channel's directory, or the descriptor of a file of it.
+
+    Raises:
+        TransportError: it is not this user's alone, or there is none.
+    """
+    try:
+        status = os.fstat(resource) if isinstance(resource, int) else resource.lstat()
+    except OSError as error:
+        raise TransportError(f"there is no channel at {resource}: {error.strerror}") from error
+    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS or stat.S_ISLNK(status.st_mode):
+        where = "a file of the channel" if isinstance(resource, int) else str(resource)
+        raise TransportError(
+            f"{where} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}, and must be of user "
+            f"{os.geteuid()} alone; use another name"
+        )
+
+
 def remove_directory(name: str) -> None:
     """Remove the channel's directory and everything in it, if it exists."""
     shutil.rmtree(channel_directory(name), ignore_errors=True)
@@ -75,6 +100,7 @@ class EndpointLock:
         Raises:
             TransportError: the endpoint is open or was open before, or there is no such channel.
         """
+        require_ours(directory)
         try:
             self._fd = os.open(lock_path(directory, role), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:

@@ -1,16 +1,19 @@
-"""An endpoint that is dropped without `close` gives back its place and its descriptors; its peers learn of a death."""
+"""Whose endpoints and channels are: one that is dropped gives back its place, one of another user is not opened."""
 
 from __future__ import annotations
 
 import gc
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from ipcbench.errors import PeerLost, TransportError
+from ipcbench.processes.cleanup import SHM_FOLDER
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.locks import channel_directory
 from ipcbench.testing.agents.client import until
 
 LIMIT_S = 20.0
@@ -55,3 +58,25 @@ def test_dropped_endpoints_leave_nothing_open(backend, delivery):
     for number in range(3):
         drop_both(backend, f"ipcb-test-{os.getpid()}-{number}", delivery)
     assert until(lambda: held() <= before, LIMIT_S), (before, held())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "zmq"])
+@pytest.mark.parametrize("squat", ["owner", "mode"])
+def test_a_channel_that_another_user_made_is_not_opened(name, squat):
+    backend = get_backend(name)()
+    address = backend.create(ChannelSpec(name=f"ipcb-test-{os.getpid()}-squat", readers=1, max_message_bytes=1000))
+    segment, folder = SHM_FOLDER / address.channel.name, channel_directory(address.channel.name)
+    try:
+        for path in filter(Path.exists, (segment, folder)):
+            os.chown(path, 65534, -1) if squat == "owner" else path.chmod(0o777)
+            with pytest.raises(TransportError, match=r"must be of user 0 alone"):
+                backend.open_writer(address)
+            with pytest.raises(TransportError, match=r"must be of user 0 alone"):
+                backend.open_reader(address, 0)
+            os.chown(path, 0, -1)
+            path.chmod(0o600 if path == segment else 0o700)
+        for endpoint in (backend.open_writer(address), backend.open_reader(address, 0)):
+            endpoint.close()
+    finally:
+        backend.destroy(address)

@@ -16,7 +16,7 @@ from ipcbench.backend import Message
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, cursors_bytes, make_doorbells
-from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
 from ipcbench.util.units import format_bytes
@@ -130,6 +130,7 @@ def _open_database(directory: Path, map_bytes: int) -> lmdb.Environment:
 def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environment]:
     """Return the channel's database, opened now or shared with other endpoints of this process."""
     directory = channel_directory(channel.name)
+    require_ours(directory)
     try:
         status = (directory / _DATABASE_FILE).stat()
     except OSError as error:

@@ -33,7 +33,7 @@ from ipcbench.sync.cursors import (
     cursors_bytes,
     make_doorbells,
 )
-from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
 
@@ -80,6 +80,7 @@ class _Words:
         except OSError as error:
             raise TransportError(f"there is no channel {channel.name!r} on this host: {error.strerror}") from error
         try:
+            require_ours(fd)
             self._map = mmap.mmap(fd, size_bytes)
         finally:
             os.close(fd)

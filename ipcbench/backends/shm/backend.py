@@ -37,7 +37,7 @@ from ipcbench.sync.cursors import (
     make_doorbells,
 )
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
-from ipcbench.sync.locks import channel_directory, make_directory, remove_directory
+from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
 from ipcbench.sync.ownership import Owned
 from ipcbench.util.units import format_bytes
 
@@ -93,6 +93,14 @@ class SharedSegment(shared_memory.SharedMemory):
                 self.unlink()
                 raise
 
+    def require_ours(self) -> None:
+        """Close it and raise TransportError if it is not this user's alone."""
+        try:
+            require_ours(self._fd)
+        except TransportError:
+            self.close()
+            raise
+
     def close(self) -> None:
         """Unmap; memory that a caller still has a view of stays mapped until the view is gone."""
         try:
@@ -132,6 +140,7 @@ class Mapping:
             self._segment = SharedSegment(channel.name)
         except OSError as error:
             raise TransportError(f"there is no channel {channel.name!r}: {error.strerror}") from error
+        self._segment.require_ours()
         buffer: memoryview = self._segment.buf  # type: ignore[assignment] # typeshed has None for a closed one
         self.words = buffer[: layout.total_bytes].cast("Q")
         starts = range(layout.start_bytes, layout.total_bytes, layout.slot_bytes)
