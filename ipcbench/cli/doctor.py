@@ -22,12 +22,16 @@ _WIDTH = 100
 
 
 @click.command("doctor", short_help="Show what on this machine disturbs figures, and what to do.")
+@click.option("--leftovers", is_flag=True, help="Only list what killed runs left, and what `clean` would remove.")
 @format_option("text", "json")
-def command(form: str) -> None:
+def command(form: str, leftovers: bool) -> None:
     """Describe this machine, and advise what to change before measuring on it, largest effect first.
 
     Keeps one core busy for a second, to see what else wants it. Changes nothing.
     """
+    if leftovers:
+        _show_leftovers(form)
+        return
     from ipcbench.machine.advice import advise, unknown_facts
     from ipcbench.machine.describe import describe_versions
 
@@ -51,6 +55,19 @@ def command(form: str) -> None:
     if unknown:
         sections.append(_wrapped(f"Could not be read here: {', '.join(unknown)}"))
     click.echo("\n\n".join("\n".join(section) for section in sections))
+
+
+def _show_leftovers(form: str) -> None:
+    from ipcbench.cli.clean import lines
+    from ipcbench.processes.cleanup import survey
+
+    resources = survey()
+    if form == "json":
+        entries = [{**asdict(resource), "path": str(resource.path)} for resource in resources]
+        document = {"format": "ipcbench leftovers", "version": JSON_VERSION, "leftovers": entries}
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        click.echo("\n".join(lines(resources, "`ipcbench clean` would remove")) or "nothing is left")
 
 
 def _facts() -> dict[str, Any]:

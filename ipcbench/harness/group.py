@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any, cast
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import TrialError, WorkerCrashed, WorkerTimeout
 from ipcbench.harness.clocks import Clocks, Offset, clock_identity
+from ipcbench.machine.cgroup import memory_kills_count, memory_limit_bytes
 from ipcbench.processes.control_channel import EXIT, Switchboard
 from ipcbench.processes.launch import LAUNCH_S, gather, launch
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
+from ipcbench.util.units import format_bytes
 
 _VERBS = "ipcbench.harness.worker:Worker"
 _CLOCK_QUESTIONS = 64
+_ROOT = Path("/")
 _CLOCK_S = 10.0
 
 
@@ -50,6 +54,7 @@ class Group:
     ) -> None:
         self.endpoints = readers + 1
         self._roles = roles or tuple(map(role_of, range(readers + 1)))
+        self._memory_kills_count = memory_kills_count(_ROOT)
         self._launch = launch(launcher, range(self.endpoints), switchboard, _VERBS, python=python)
         workers = gather(switchboard, [self._launch], dict(enumerate(self._roles)), launch_s)
         self.pids = {index: pid for index, (pid, _) in workers.items()}
@@ -62,6 +67,15 @@ class Group:
         # a worker that cannot tell which clock it has may have one of its own
         self._clocks = tuple(answers[index]["clock"] or f"of {self._roles[index]}" for index in range(self.endpoints))
         self._our_clock = clock_identity()
+
+    def _crashed(self, index: int) -> WorkerCrashed:
+        """Return the error that says how a worker ended; see `Launch.crashed`."""
+        error = self._launch.crashed(index, self._roles[index])
+        if memory_kills_count(_ROOT) == self._memory_kills_count:
+            return error
+        limit_bytes = memory_limit_bytes(_ROOT)
+        limit = f", of which the limit is {format_bytes(limit_bytes)}" if limit_bytes else ""
+        return WorkerCrashed(f"{error}; the kernel was out of memory{limit}: use smaller messages or fewer readers")
 
     def compare_clocks(self) -> Clocks:
         """Return the workers' clocks as they are now; asks nothing if all workers have the same one.
@@ -116,7 +130,7 @@ class Group:
             try:
                 self._channels[index].send(question)
             except TrialError as error:
-                raise self._launch.crashed(index, self._roles[index]) from error
+                raise self._crashed(index) from error
 
     def hear(self, questions: dict[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any]]:
         """Wait for all answers, until the first error. If several arrive at once, a worker's death is raised first,
@@ -155,7 +169,7 @@ class Group:
         except WorkerTimeout:
             raise
         except TrialError as error:
-            raise self._launch.crashed(index, self._roles[index]) from error
+            raise self._crashed(index) from error
         if not answer["ok"]:
             raise TrialError(f"{self._roles[index]}: {answer['error']}: {answer['text']}")
         return answer

@@ -1,4 +1,4 @@
-"""The cgroup of this process: CPU quota, memory limit, throttled time. Versions 1 and 2.
+"""The cgroup of this process: CPU quota, memory limit, throttled time, kills for want of memory. Versions 1 and 2.
 
 Every group on the way to the root can have a limit; the tightest counts. Inside a container, the path that the kernel
 names may not exist under the mount, which then shows the container's own group at its root; both places are read.
@@ -43,17 +43,30 @@ def memory_limit_bytes(root: Path) -> int | None:
     return min(limits, default=None)
 
 
+def memory_kills_count(root: Path) -> int:
+    """Return how many processes of the group the kernel has killed so far because it was out of memory."""
+    counts = [0]
+    for folder in _folders(root, "memory"):
+        for name in ("memory.events", "memory.oom_control"):
+            count = _fields(folder / name).get("oom_kill", "")
+            counts += [int(count)] if count.isdigit() else []
+    return max(counts)
+
+
 def throttled_s(root: Path) -> float | None:
     """Return for how long the group's quota has stopped its processes so far, None if the kernel does not report it."""
     times_s = []
     for folder in _folders(root, "cpu"):
-        fields = dict(
-            line.split(None, 1) for line in (read_text(folder / "cpu.stat") or "").splitlines() if " " in line
-        )
+        fields = _fields(folder / "cpu.stat")
         for key, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
             if fields.get(key, "").isdigit():
                 times_s.append(int(fields[key]) * unit_s)
     return max(times_s, default=None)
+
+
+def _fields(path: Path) -> dict[str, str]:
+    """Return name → value of a file with a pair on each line; empty if it cannot be read."""
+    return dict(line.split(None, 1) for line in (read_text(path) or "").splitlines() if " " in line)
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:

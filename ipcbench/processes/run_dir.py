@@ -11,10 +11,13 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
+from ipcbench.errors import ConfigError
 from ipcbench.processes.cleanup import RUN_LOCK, RUN_SUFFIX, remove
 from ipcbench.spec import NAME_PREFIX
 
 _JANITOR_S = 10.0
+_FOLDER_BYTES = 64
+"""A socket's path has at most 103 bytes everywhere, and a channel's ends like `/ipcb-0123abcd-1234/reader-1023`."""
 
 
 class RunDir:
@@ -27,8 +30,13 @@ class RunDir:
     """
 
     def __init__(self) -> None:
+        folder = tempfile.gettempdir()
+        if len(os.fsencode(folder)) > _FOLDER_BYTES:
+            raise ConfigError(
+                "TMPDIR", folder, f"a folder whose path has at most {_FOLDER_BYTES} bytes, for sockets in it"
+            )
         self.token = f"{NAME_PREFIX}{secrets.token_hex(4)}"
-        self.path = Path(tempfile.gettempdir()) / f"{self.token}{RUN_SUFFIX}"
+        self.path = Path(folder) / f"{self.token}{RUN_SUFFIX}"
         self.probe_count = 0
         self._channels = 0
 

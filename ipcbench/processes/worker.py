@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -31,6 +32,8 @@ ORPHANED = 3
 """Exit code of a worker whose coordinator is gone."""
 
 _PR_SET_PDEATHSIG = 1
+_MEMORY_VICTIM = "500"
+"""Of 1000: as if it used half of all memory more than it does."""
 
 
 class Dispatcher(Protocol):
@@ -51,6 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     index = 0 if options.together else _rank() if options.index is None else options.index
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    _die_first()
     if options.bound:
         _die_with_parent()
     module, _, name = options.verbs.partition(":")
@@ -96,6 +100,12 @@ def _rank() -> int:
         if name in os.environ:
             return int(os.environ[name])
     raise SystemExit(f"no rank: the launcher sets none of {', '.join(RANK_VARIABLES)}; pass --index without a launcher")
+
+
+def _die_first() -> None:
+    """Have the kernel kill this process rather than the coordinator when it is out of memory (Linux)."""
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write(_MEMORY_VICTIM)
 
 
 def _die_with_parent() -> None:

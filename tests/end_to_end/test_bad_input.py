@@ -130,6 +130,17 @@ def test_one_line_says_what_is_wrong(command: str, shell: Shell, material: Path,
     assert Path("/dev/null").is_char_device()
 
 
+def test_a_temporary_folder_with_a_path_too_long_for_sockets(shell: Shell) -> None:
+    folder = shell.folder / ("x" * 100)
+    folder.mkdir()
+    with shell.start(
+        "run", "--backends", "shm", *TINY, env={**shell.options()["env"], "TMPDIR": str(folder)}
+    ) as process:
+        assert process.communicate(timeout=100)[1].splitlines()[-1].startswith(f"ipcbench: error: TMPDIR: '{folder}'")
+        assert process.returncode == 2
+    assert list(folder.iterdir()) == []
+
+
 def test_a_results_folder_that_is_in_use_by_other_things(shell: Shell) -> None:
     (shell.folder / "mine").mkdir()
     (shell.folder / "mine" / "thesis.txt").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 
@@ -41,6 +42,16 @@ def test_what_a_killed_process_left_goes_and_what_lives_stays(shell: Shell) -> N
         assert [line.split()[:2] for line in planned.stdout.splitlines() if dead in line] != []
         assert all(line.startswith("would remove") for line in planned.stdout.splitlines() if dead in line)
         assert find(dead) != []
+
+        listed = shell("doctor", "--leftovers")
+        assert [line for line in listed.stdout.splitlines() if dead in line and "clean` would remove" in line]
+        assert [line for line in listed.stdout.splitlines() if alive in line and line.startswith("kept")]
+        (entry,) = [
+            each
+            for each in json.loads(shell("doctor", "--leftovers", "--format", "json").stdout)["leftovers"]
+            if each["path"] == str(find(dead)[0])
+        ]
+        assert entry["kept_because"] == ""
 
         cleaned = shell("clean")
         assert cleaned.returncode == 0

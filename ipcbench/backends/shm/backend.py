@@ -118,7 +118,7 @@ class SharedSegment(shared_memory.SharedMemory):
 class Layout:
     """Where the slots of a channel lie in its segment."""
 
-    __slots__ = ("slot_bytes", "slots", "start_bytes", "total_bytes")
+    __slots__ = ("can_be_shorter", "slot_bytes", "slots", "start_bytes", "total_bytes")
 
     def __init__(self, channel: ChannelSpec) -> None:
         lines = -(-(_HEAD_BYTES + channel.max_message_bytes) // _LINE_BYTES)
@@ -127,6 +127,7 @@ class Layout:
             self.slots = channel.readers + 2
         else:
             self.slots = max(_MIN_SLOTS, min(channel.depth, RING_BYTES // self.slot_bytes))
+        self.can_be_shorter = channel.delivery == "every_message" and self.slots > _MIN_SLOTS
         self.start_bytes = cursors_bytes(channel.readers)
         self.total_bytes = self.start_bytes + self.slots * self.slot_bytes
 
@@ -361,19 +362,20 @@ class Shm(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
         directory = make_directory(channel.name)
-        total_bytes = Layout(channel).total_bytes
+        layout = Layout(channel)
         try:
             make_doorbells(directory, channel.readers)
-            SharedSegment(channel.name, total_bytes).close()
+            SharedSegment(channel.name, layout.total_bytes).close()
         except OSError as error:
             remove_directory(channel.name)
             if isinstance(error, FileExistsError):
                 raise TransportError(
                     f"a shared memory segment {channel.name!r} exists already; run `ipcbench clean`"
                 ) from error
+            smaller = "smaller messages or a smaller depth" if layout.can_be_shorter else "smaller messages"
             raise TransportError(
-                f"no shared memory segment of {format_bytes(total_bytes)}: {error.strerror}; free some of /dev/shm, or "
-                "use smaller messages or a smaller depth"
+                f"no shared memory segment of {format_bytes(layout.total_bytes)}: {error.strerror}; use {smaller}, or "
+                "free or enlarge /dev/shm (`docker run --shm-size`)"
             ) from error
         return Address(self.name, channel, "")
 

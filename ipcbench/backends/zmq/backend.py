@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import socket as sockets
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -44,7 +45,7 @@ from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
 from ipcbench.sync.ownership import Owned
-from ipcbench.util.clock import deadline_ns
+from ipcbench.util.clock import deadline_ns, now_ns
 
 if absence is None:
     import zmq
@@ -53,6 +54,9 @@ _NOBLOCK = 1
 _SUBSCRIBED = b"\1"
 _FRAME_BYTES = 2**17
 """From this size on, a received message stays in libzmq's memory, which is cheaper than a copy."""
+
+_CLOSE_NS = 1_000_000_000
+"""How long `close` waits for a thread that reads; such a thread looks whether it should leave ten times a second."""
 
 _ports: dict[str, list[sockets.socket]] = {}
 """Channel → bound sockets that never listen: they reserve the channel's ports."""
@@ -206,34 +210,40 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         self._recv: Callable[..., Any] = super(zmq.Socket, pair.socket).recv
         self._send: Callable[..., Any] = super(zmq.Socket, pair.receipts).send
         self._copy = True
+        self._reads = False  # whether a thread is in `read`
         self.opened()
 
     def read(self, timeout_s: float | None = None) -> memoryview:
+        self._reads = True
         try:
-            message = self._recv(0 if timeout_s is None or timeout_s >= TRY_S else _NOBLOCK, self._copy)
-        except zmq.Again:
-            message = None
-        except zmq.ZMQError as error:
-            raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
-        if message is None:
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
-            pair = self._pair
-            message = pair.receive(pair.socket, self._copy, deadline_ns(timeout_s), self._check_writer)
-        size_bytes = len(message)
-        self._copy = size_bytes < _FRAME_BYTES
-        if not size_bytes and self._pair.socket.get(zmq.RCVMORE):
-            self._stop(EndOfStream(f"channel {self._pair.channel.name!r} has ended"))
-            self._refuse()
-        self._until_receipt -= 1
-        if not self._until_receipt:
-            self._send(self._receipt, _NOBLOCK)
-            self._until_receipt = self._batch
-        return memoryview(message)
+            try:
+                message = self._recv(0 if timeout_s is None or timeout_s >= TRY_S else _NOBLOCK, self._copy)
+            except zmq.Again:
+                message = None
+            except zmq.ZMQError as error:
+                raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
+            if message is None:
+                if self._failure is not None:
+                    raise self._failure.with_traceback(None)
+                pair = self._pair
+                message = pair.receive(pair.socket, self._copy, deadline_ns(timeout_s), self._check_writer)
+            size_bytes = len(message)
+            self._copy = size_bytes < _FRAME_BYTES
+            if not size_bytes and self._pair.socket.get(zmq.RCVMORE):
+                self._stop(EndOfStream(f"channel {self._pair.channel.name!r} has ended"))
+                self._refuse()
+            self._until_receipt -= 1
+            if not self._until_receipt:
+                self._send(self._receipt, _NOBLOCK)
+                self._until_receipt = self._batch
+            return memoryview(message)
+        finally:
+            self._reads = False
 
     def _check_writer(self) -> bool:
         """Raise if nothing more can arrive; else return False, to continue waiting."""
         pair = self._pair
+        self._refuse()
         if pair.liveness.note_of("writer") == "unused":
             raise EndOfStream(f"channel {pair.channel.name!r} was closed without a message")
         if pair.liveness.is_gone("writer"):
@@ -242,10 +252,12 @@ class _ZmqReader(_ZmqEndpoint, Reader):
 
     def _stop(self, failure: TransportError) -> None:
         """Close the sockets; from now on `read` raises `failure`."""
-        if self._failure is None:
-            self._pair.liveness.leave_note()
-            self._pair.close()
         self._failure, self._recv = failure, self._refuse
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        self._pair.liveness.leave_note()
+        self._pair.close()
 
     def _refuse(self, *_: object) -> None:
         if self._failure is not None:
@@ -259,7 +271,16 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         return EndpointClosed(f"this reader of {self._pair.channel.name!r} is closed")
 
     def close(self) -> None:
-        self._stop(self._closed_here())
+        """Close; another thread that reads meanwhile gets EndpointClosed before its sockets go, which would abort."""
+        failure, self._failure = self._failure, self._closed_here()
+        self._recv = self._refuse
+        if failure is None:  # else its sockets are closed already
+            deadline = now_ns() + _CLOSE_NS
+            while self._reads:
+                if now_ns() > deadline:
+                    raise TransportError(f"this reader of {self._pair.channel.name!r} is in use by another thread")
+                time.sleep(0.001)
+            self._close_sockets()
 
 
 class ZmqIpc(Backend):

@@ -50,7 +50,7 @@ _DRAIN_NS = 1_000_000_000
 UNSUBSCRIBED = b"\0"
 """First byte of XPUB's report that a topic was unsubscribed."""
 
-_CLOSE_S = 0.1
+_CLOSE_S = 0.01
 """How long `close` itself waits for the last messages to leave before it leaves that to a thread."""
 
 _in_use: dict[Any, Any] = {}

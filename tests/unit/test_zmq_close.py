@@ -1,0 +1,38 @@
+"""`close` of a zmq reader while another thread reads: an error in that thread, where it once ended the process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from ipcbench.errors import EndpointClosed
+from ipcbench.registry import get_backend
+from ipcbench.spec import ChannelSpec
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_closing_while_another_thread_reads(number):
+    backend = get_backend("zmq")()
+    address = backend.create(ChannelSpec(name=f"ipcb-test-{os.getpid()}-close-{number}", readers=1))
+    errors: list[BaseException] = []
+
+    def read_on() -> None:
+        try:
+            while True:
+                reader.read(30.0)
+        except EndpointClosed as error:
+            errors.append(error)
+
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+        writer.write(b"x", 30.0)
+        thread = threading.Thread(target=read_on)
+        thread.start()
+        while not reader._reads:
+            time.sleep(0)
+        reader.close()
+        thread.join()
+    backend.destroy(address)
+    assert [type(error) for error in errors] == [EndpointClosed]
