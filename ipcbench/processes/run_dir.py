@@ -16,8 +16,9 @@ from ipcbench.processes.cleanup import RUN_LOCK, RUN_SUFFIX, remove
 from ipcbench.spec import NAME_PREFIX
 
 _JANITOR_S = 10.0
-_FOLDER_BYTES = 64
-"""A socket's path has at most 103 bytes everywhere, and a channel's ends like `/ipcb-0123abcd-1234/reader-1023`."""
+_FOLDER_BYTES = 76
+"""A socket's path has at most 103 bytes everywhere, and that of the control channel ends like
+`/ipcb-0123abcd-run/control`."""
 
 
 class RunDir:

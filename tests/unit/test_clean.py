@@ -58,7 +58,7 @@ def test_nothing_to_find(host: tuple[Path, Path]) -> None:
 def test_a_dead_run_goes_whole_whatever_its_age(host: tuple[Path, Path]) -> None:
     temporary, shared = host
     make_run(temporary, "ipcb-a")
-    (temporary / "ipcb-a-1").mkdir()
+    (temporary / "ipcb-a-1").mkdir(mode=0o700)
     (shared / "ipcb-a-1").write_bytes(bytes(1000))
     resources = survey()
     assert [resource.path.name for resource in resources] == ["ipcb-a-1", "ipcb-a-1", "ipcb-a-run"]
@@ -88,7 +88,7 @@ def test_an_open_channel_stays_and_so_does_its_run(host: tuple[Path, Path]) -> N
     temporary, shared = host
     make_run(temporary, "ipcb-a")
     for name in ("ipcb-a-1", "ipcb-a-2"):
-        (temporary / name).mkdir()
+        (temporary / name).mkdir(mode=0o700)
         (shared / name).touch()
     lock = EndpointLock(temporary / "ipcb-a-1", "reader-0")
     open_words = "a process has its channel open"
@@ -102,7 +102,7 @@ def test_an_open_channel_stays_and_so_does_its_run(host: tuple[Path, Path]) -> N
 
 
 def test_a_channel_that_was_opened_and_left_goes_at_once(host: tuple[Path, Path]) -> None:
-    (host[0] / "ipcb-lone").mkdir()
+    (host[0] / "ipcb-lone").mkdir(mode=0o700)
     EndpointLock(host[0] / "ipcb-lone", "writer").release()
     assert reasons() == {"ipcb-lone": ""}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import pytest
 
 from ipcbench.errors import EndpointClosed
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
+from ipcbench.testing.agents.client import until
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -30,8 +30,7 @@ def test_closing_while_another_thread_reads(number):
         writer.write(b"x", 30.0)
         thread = threading.Thread(target=read_on)
         thread.start()
-        while not reader._reads:
-            time.sleep(0)
+        assert until(lambda: reader._reads, 30.0)
         reader.close()
         thread.join()
     backend.destroy(address)

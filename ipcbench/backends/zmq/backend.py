@@ -21,9 +21,9 @@ buffer drops a value that is written while the reader looks; if that was the las
 
 from __future__ import annotations
 
+import select
 import socket as sockets
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -279,7 +279,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             while self._reads:
                 if now_ns() > deadline:
                     raise TransportError(f"this reader of {self._pair.channel.name!r} is in use by another thread")
-                time.sleep(0.001)
+                select.select([], [], [], 0.001)
             self._close_sockets()
 
 
