@@ -36,7 +36,7 @@ from ipcbench.machine.identity import differences, machine_differences
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
 from ipcbench.processes.neighbours import busy_neighbours
-from ipcbench.processes.run_dir import RunDir
+from ipcbench.processes.run_dir import RunDir, require_room_for_sockets
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run, new_run_id
 from ipcbench.spec import SweepSpec, TrialSpec, round_has_tails
@@ -107,7 +107,7 @@ def run_sweep(
     stored = None if resume is None else load_run(resume)
     if stored is not None:
         sweep, finished = SweepSpec.from_dict(stored.info.sweep), stored.trials + stored.controls
-    run_dir = RunDir()  # raises now if the temporary folder will not do
+    require_room_for_sockets()
     cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # raises now if a core is not there
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
     settled = settle(sweep, payloads)
@@ -129,7 +129,7 @@ def run_sweep(
         _require_unchanged(stored, info)
     writer = RunWriter.resume(resume) if resume else RunWriter.create(results_dir or results_root / run_id, info)
     with writer:
-        _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s).carry_out(run_dir)
+        _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
     return writer.path
 
 
@@ -167,7 +167,7 @@ class _Run:
     """By backend, and whether it is the A/A control's group."""
     measured: list[TrialResult] = field(default_factory=list)
 
-    def carry_out(self, run_dir: RunDir) -> None:
+    def carry_out(self) -> None:
         """Measure round after round; store the run's final status."""
         status: EndStatus = "interrupted"
         rounds_done = 0
@@ -176,7 +176,7 @@ class _Run:
         for name, reason in self.writer.info.skipped.items():
             self._tell(0, name, "left out", f"{name} is left out: {reason}")
         try:
-            with run_dir, self._switchboard(run_dir) as switchboard:
+            with RunDir() as run_dir, self._switchboard(run_dir) as switchboard:
                 while not (complete := self._is_complete(rounds_done)) and self._within_budget(rounds_done):
                     begun_s, begun_count = time.monotonic(), len(self.measured)
                     self._round(rounds_done, run_dir, switchboard)

@@ -21,6 +21,17 @@ _FOLDER_BYTES = 76
 `/ipcb-0123abcd-run/control`."""
 
 
+def require_room_for_sockets() -> None:
+    """Refuse a temporary folder whose path leaves too little of a socket's for the name of the control channel.
+
+    Raises:
+        ConfigError: it does.
+    """
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) > _FOLDER_BYTES:
+        raise ConfigError("TMPDIR", folder, f"a folder whose path has at most {_FOLDER_BYTES} bytes, for sockets in it")
+
+
 class RunDir:
     """A run's private directory and its token; a context manager that leaves nothing behind.
 
@@ -31,13 +42,8 @@ class RunDir:
     """
 
     def __init__(self) -> None:
-        folder = tempfile.gettempdir()
-        if len(os.fsencode(folder)) > _FOLDER_BYTES:
-            raise ConfigError(
-                "TMPDIR", folder, f"a folder whose path has at most {_FOLDER_BYTES} bytes, for sockets in it"
-            )
         self.token = f"{NAME_PREFIX}{secrets.token_hex(4)}"
-        self.path = Path(folder) / f"{self.token}{RUN_SUFFIX}"
+        self.path = Path(tempfile.gettempdir()) / f"{self.token}{RUN_SUFFIX}"
         self.probe_count = 0
         self._channels = 0
 

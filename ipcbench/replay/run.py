@@ -22,7 +22,7 @@ from ipcbench.errors import ConfigError, IpcbenchError, TrialError
 from ipcbench.harness.prepare import usable_backends
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
-from ipcbench.processes.run_dir import RunDir
+from ipcbench.processes.run_dir import RunDir, require_room_for_sockets
 from ipcbench.registry import get_backend
 from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
 from ipcbench.replay.pair import DEPTH, Columns, Pair, back_to_back, by_pieces, columns_of, warm_up
@@ -162,6 +162,7 @@ class _Replay:
 
     def carry_out(self) -> None:
         """Replay round after round while the budget lasts; the first round always runs."""
+        require_room_for_sockets()
         started_s = time.monotonic()
         host = os.environ.get(CONTROL_HOST_VARIABLE)
         with RunDir() as run_dir, Switchboard(run_dir.path, host) as switchboard:
