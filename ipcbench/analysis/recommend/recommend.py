@@ -24,12 +24,12 @@ from ipcbench.analysis.summary.cells import Setting, SettingSummary, Summary, ce
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers, rules_by_size
 from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, prior_by
 from ipcbench.analysis.summary.summary import summarise
-from ipcbench.analysis.summary.wording import interval_words, joined, neighbours_words, plural
+from ipcbench.analysis.summary.wording import joined, neighbours_words, plural
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK
 from ipcbench.stats.decisions import judged, rank_groups, table_prior, verdict
-from ipcbench.stats.estimates import Interval, ratio
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval, ratio
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
 
@@ -381,12 +381,12 @@ def _changes(shortlist: _Shortlist, chosen: Evidence, crossings: Sequence[Crosso
     """Yield what would change the choice: another payload, rate, need or goal."""
     crossing = [crossover for crossover in crossings if crossover.payload_bytes is not None]
     yield from (crossover.sentence() for crossover in crossing)
-    if crossings and not crossing:
+    if crossings and not crossing and chosen.rounds_count >= MIN_CLAIM_ROUNDS:
         low, high = crossings[0].range_bytes
         yield f"Payload: no crossover in the measured range, {low:,} B to {high:,} B."
     capacity = chosen.expected.throughput_per_s
     if capacity is not None:
-        yield f"Rate: {chosen.backend} delivers {interval_words(capacity)} messages/s flat out."
+        yield f"Rate: {chosen.backend} delivers {figure_words(chosen.expected, 'throughput')} flat out."
     yield from _dropped_needs(shortlist, chosen)
     for measure in _TIE_BREAKS[shortlist.case.measure]:
         ranks = shortlist.ranks(measure)

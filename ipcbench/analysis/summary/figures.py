@@ -107,7 +107,8 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
     p99 = _tail(whole or [part for part in rounds if part[0].spec.turns == 1], p50, "latency")
     trips, unreadable_trips = _rounds(run, pingpong, _round_trip_columns)
     trip_p50 = _quantile(trips, 0.5, "round trip")
-    trip_p99 = _tail(trips, trip_p50, "round trip")
+    # one in so many round trips, not of the time: a turn that a stall cuts short has few of them
+    trip_p99 = _tail([(trial, replace(part, by_turns=False)) for trial, part in trips], trip_p50, "round trip")
     if trip_p50 is not None:
         trip_p50 = replace(trip_p50, rounds=dict(_log_figures(run, trips)))
     rates = {round_name(run.info.run_id, trial): trial.throughput_per_s for trial in saturate if trial.throughput_per_s}
@@ -343,13 +344,14 @@ def waiting_core_ratio(trials: Sequence[TrialResult]) -> float | None:
 def held_ratio(trials: Sequence[TrialResult]) -> float | None:
     """Return the share of the time of saturate trials that the writer spends inside `write` without using the CPU.
 
-    There it waits for room in the channel, or for a core. Median over the rounds; 0 to 1.
+    There it waits for room in the channel, or for a core. Median over the rounds; 0 to 1. The stamped calls may be
+    longer than the others: it is at most the time that the writer does not use the CPU.
     """
     shares = []
     for trial, writer in ((trial, trial.writer) for trial in _of_mode(trials, "saturate")):
         if writer is not None and writer.call is not None and (span_s := _span_s(trial, writer)) > 0.0:
-            inside_s = 1e-9 * writer.call.mean_ns * writer.messages_count
-            shares.append(min(1.0, max(0.0, (inside_s - _cpu_s(writer)) / span_s)))
+            inside_s = min(span_s, 1e-9 * writer.call.mean_ns * writer.messages_count)
+            shares.append(max(0.0, inside_s - _cpu_s(writer)) / span_s)
     return _median(shares)
 
 

@@ -95,8 +95,8 @@ def ratio_words(ratio: Interval, rounds_count: int | None = None) -> str:
     """
     if rounds_count is not None and rounds_count < MIN_CLAIM_ROUNDS:
         return format_significant(ratio.estimate)
-    low = "<0.01" if ratio.low < _MIN_BOUND else format_significant(ratio.low)
-    high = ">99" if ratio.high > _MAX_BOUND else format_significant(ratio.high)
+    low = "<0.01" if ratio.low < _MIN_BOUND <= ratio.estimate else format_significant(ratio.low)
+    high = ">99" if ratio.high > _MAX_BOUND >= ratio.estimate else format_significant(ratio.high)
     return f"{format_significant(ratio.estimate)} [{low}–{high}]"
 
 
