@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from ipcbench.backend import Endpoint, Waits
 from ipcbench.errors import EndpointClosed, PeerLost, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.sync.locks import EndpointLock, is_held, reader_role, reader_roles
-from ipcbench.sync.ownership import own
+from ipcbench.sync.ownership import Owned, own
 from ipcbench.sync.wait import Doorbell, Waiter, yield_ns_for
 from ipcbench.util.clock import deadline_ns
 
@@ -136,6 +137,10 @@ class Cursors(ABC):
         if self.closed:
             raise EndpointClosed(f"this endpoint of channel {self.channel.name!r} is closed")
 
+    @abstractmethod
+    def close(self) -> None:
+        """Tell the peers that this endpoint closes, and release its place; a second call does nothing."""
+
     def let_go(self) -> None:
         """Release what this process holds, and tell the peers nothing; see `ipcbench.sync.ownership`."""
         self.closed = True
@@ -148,6 +153,33 @@ class Cursors(ABC):
     def _lost(self, role: str, state_word: int) -> bool:
         """Return whether that peer opened and died without closing."""
         return self.words[state_word] == OPEN and not is_held(self._directory, role) and self.words[state_word] == OPEN
+
+
+class CursorsEndpoint(Endpoint, Owned):
+    """An endpoint that waits by its cursors, closes with them, and then drops what else it holds."""
+
+    _cursors: Cursors
+
+    @property
+    def waits(self) -> Waits:
+        return self._cursors.waiter.waits
+
+    @property
+    def closed(self) -> bool:
+        return self._cursors.closed
+
+    def close(self) -> None:
+        if not self.closed:
+            self._cursors.close()
+            self._drop()
+
+    def let_go(self) -> None:
+        self._cursors.let_go()
+        self._drop()
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """Release what this process holds besides the cursors; use from now on must end in `require_open`."""
 
 
 class WriterCursors(Cursors):

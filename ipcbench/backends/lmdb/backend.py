@@ -25,10 +25,8 @@ from ipcbench.backend import (
     Address,
     Backend,
     Capabilities,
-    Endpoint,
     Message,
     Reader,
-    Waits,
     Writer,
     bytes_of,
     unavailable,
@@ -36,10 +34,9 @@ from ipcbench.backend import (
 from ipcbench.backends.lmdb.database import Database, Layout, absence, make_files
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, ReaderCursors, WriterCursors
+from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, CursorsEndpoint, ReaderCursors, WriterCursors
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.locks import channel_directory, remove_directory
-from ipcbench.sync.ownership import Owned
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """Words of a closed reader: nothing arrives there and no peer sleeps, so `read` ends in `require_open`."""
@@ -49,35 +46,15 @@ def _no_snapshot(key: bytes) -> None:
     """Find nothing."""
 
 
-class _LmdbEndpoint(Endpoint, Owned):
-    """How all four endpoints close."""
+class _LmdbEndpoint(CursorsEndpoint):
+    """What all four endpoints have in common."""
 
-    _cursors: WriterCursors | ReaderCursors
     _database: Database
     _view: memoryview | None = None
     """The last view that a reader returned."""
 
-    @property
-    def waits(self) -> Waits:
-        return self._cursors.waiter.waits
-
-    @property
-    def closed(self) -> bool:
-        return self._cursors.closed
-
-    def close(self) -> None:
-        if not self.closed:
-            self._cursors.close()
-            self._drop()
-            self._database.close(self._view)
-
-    def let_go(self) -> None:
-        self._cursors.let_go()
-        self._drop()
-        self._database.let_go(self._view)
-
     def _drop(self) -> None:
-        """Drop what refers to the database."""
+        self._database.let_go(self._view)
 
 
 class _LmdbWriter(_LmdbEndpoint, Writer):
@@ -239,6 +216,7 @@ class RingReader(_LmdbReader):
 
     def _drop(self) -> None:
         self._get, self._covered = _no_snapshot, 0
+        super()._drop()
         self._words, self._consumed_word = _NOWHERE, 0
 
 

@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ipcbench.backend import PLAIN_TYPES, Endpoint, Message, Reader, Waits, Writer, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Message, Reader, Waits, Writer, bytes_of
 from ipcbench.backends.mpi.links import MpiLink
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.cursors import (
@@ -34,6 +34,7 @@ from ipcbench.sync.cursors import (
     PUBLISHED,
     READER_SLEEPS,
     WRITER_SLEEPS,
+    CursorsEndpoint,
     ReaderCursors,
     WriterCursors,
     consumed_word,
@@ -41,7 +42,6 @@ from ipcbench.sync.cursors import (
 )
 from ipcbench.sync.fences import sleeper_barrier
 from ipcbench.sync.locks import channel_directory, is_held
-from ipcbench.sync.ownership import Owned
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
@@ -86,23 +86,10 @@ def _yield_until(cursors: WriterCursors | ReaderCursors, ready: Callable[[], boo
     return False
 
 
-class _MpiEndpoint(Endpoint, Owned):
+class _MpiEndpoint(CursorsEndpoint):
     """What both endpoints have in common."""
 
-    _cursors: WriterCursors | ReaderCursors
     _release: Callable[[], None]
-
-    @property
-    def waits(self) -> Waits:
-        return self._cursors.waiter.waits
-
-    @property
-    def closed(self) -> bool:
-        return self._cursors.closed
-
-    def let_go(self) -> None:
-        self._cursors.let_go()
-        self._drop()
 
     def _drop(self) -> None:
         self._words = _NOWHERE

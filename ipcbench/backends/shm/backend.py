@@ -19,10 +19,8 @@ from ipcbench.backend import (
     Address,
     Backend,
     Capabilities,
-    Endpoint,
     Message,
     Reader,
-    Waits,
     Writer,
     bytes_of,
 )
@@ -31,6 +29,7 @@ from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import (
     MAX_READERS,
     WRITER_SLEEPS,
+    CursorsEndpoint,
     ReaderCursors,
     WriterCursors,
     cursors_bytes,
@@ -38,7 +37,6 @@ from ipcbench.sync.cursors import (
 )
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
-from ipcbench.sync.ownership import Owned
 from ipcbench.util.units import format_bytes
 
 RING_BYTES = 2**22
@@ -158,31 +156,13 @@ class Mapping:
         self._segment.close()
 
 
-class _ShmEndpoint(Endpoint, Owned):
-    """How all four endpoints close."""
+class _ShmEndpoint(CursorsEndpoint):
+    """What all four endpoints have in common."""
 
-    _cursors: WriterCursors | ReaderCursors
     _map: Mapping
     _slots: tuple[tuple[memoryview, int, int], ...]
 
-    @property
-    def waits(self) -> Waits:
-        return self._cursors.waiter.waits
-
-    @property
-    def closed(self) -> bool:
-        return self._cursors.closed
-
-    def close(self) -> None:
-        if not self.closed:
-            self._cursors.close()
-            self._unmap()
-
-    def let_go(self) -> None:
-        self._cursors.let_go()
-        self._unmap()
-
-    def _unmap(self) -> None:
+    def _drop(self) -> None:
         self._words, self._slots, self._count = _NOWHERE, _NO_SLOTS, 1
         self._map.close()
 
@@ -221,8 +201,8 @@ class _ShmReader(_ShmEndpoint, Reader):
         self._sequence = 0
         self.opened()
 
-    def _unmap(self) -> None:
-        super()._unmap()
+    def _drop(self) -> None:
+        super()._drop()
         self._consumed_word = 0
 
 
@@ -263,8 +243,8 @@ class RingWriter(_ShmWriter):
         self._cursors.require_open()
         self._room = self._cursors.wait_until_consumed(self._sequence + 1 - self._count, timeout_s) + self._count
 
-    def _unmap(self) -> None:
-        super()._unmap()
+    def _drop(self) -> None:
+        super()._drop()
         self._room = 0
 
 
