@@ -82,6 +82,25 @@ def test_a_slowed_read_returns_when_the_message_is_older_by_its_share(
         backend.destroy(address)
 
 
+def test_a_round_trip_that_slept_is_held_as_one_of_three_times_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its hold would put the peer to sleep, and make the next trip slow, too."""
+    backend = get_backend(slowed_name("null", 50))()
+    address: Address = backend.create(ChannelSpec("ipcb-slowed", readers=1, max_message_bytes=1024, processes=(1, 0)))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            held: list[int] = []
+            monkeypatch.setattr(type(reader), "_hold", lambda _, took_ns: held.append(took_ns))
+            message = Outgoing(b"x")
+            set_phase([message], Phase.MEASURE)
+            for age_ns in (1_000_000, 3_600_000_000_000):
+                message.head[INTENDED] = message.head[SENT] = now_ns() - age_ns
+                writer.write(message.buffer, 1.0)
+                reader.read(1.0)
+            assert held[1] == 3 * held[0]
+    finally:
+        backend.destroy(address)
+
+
 def test_other_names_are_no_backends() -> None:
     import ipcbench.testing.faults.slowed as module
 

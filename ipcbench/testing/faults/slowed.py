@@ -4,7 +4,9 @@ Each message of the measured window is held back until the time that it took, co
 if that is later, from the end of the hold before, has been multiplied by 1.5 · (1 + share). While saturated, the writer
 holds back, too, since the slower side sets the pace. A round trip is held back where it ends, and not half-way: the
 second hold would multiply the first. One-way latencies, round trips and the time per saturated message grow by that
-share. `shm_0` and `shm_0_again` are both shm in the same wrapper: whatever differs between them is noise.
+share. A round trip far slower than the fastest is held back as one of three times the fastest: the peer polls in vain
+during the hold, and one longer than a peer polls would put it to sleep, which makes the next trip slower, and its hold
+longer, for good. `shm_0` and `shm_0_again` are both shm in the same wrapper: whatever differs between them is noise.
 
 The factor of 1.5 is common to all, because waiting has effects of its own: a core that stays busy for a few µs longer
 sleeps less deeply, so the next message wakes it sooner. Without it, a slow-down of 5 % slowed nothing down.
@@ -13,6 +15,7 @@ sleeps less deeply, so the next message wakes it sooner. Without it, a slow-down
 from __future__ import annotations
 
 import re
+import sys
 from typing import ClassVar
 
 from ipcbench.backend import Backend, Message
@@ -26,6 +29,8 @@ _NAME = re.compile(r"(?P<backend>[a-z0-9_]+?)_(?P<percent>\d+)(?P<again>_again)?
 _BALLAST = 1.5
 _MOST_NS = 500_000
 """Longest hold: a message that is late by ms would make the next one later still, without end."""
+_MOST_TRIPS = 3
+"""Longest round trip that is held back by its whole share, in times of the fastest one."""
 
 
 def slowed_name(backend: str, percent: int, *, again: bool = False) -> str:
@@ -61,6 +66,8 @@ class _Slowed:
 class _SlowedReader(_Slowed, ReaderWrapper):
     """Holds each message of the window back."""
 
+    _least_trip_ns = sys.maxsize
+
     def read(self, timeout_s: float | None = None) -> memoryview:
         view = self.inner.read(timeout_s)
         now = now_ns()
@@ -68,7 +75,11 @@ class _SlowedReader(_Slowed, ReaderWrapper):
         saturated = unpack_word(view, 8 * STAMP_EVERY)[0]
         half_way = intended == sent and not saturated and not self._is_of_replies
         if flags == Phase.MEASURE and not half_way:
-            self._hold(now - max(intended, self._until_ns))
+            took_ns = now - max(intended, self._until_ns)
+            if self._is_of_replies:
+                self._least_trip_ns = min(took_ns, self._least_trip_ns)
+                took_ns = min(took_ns, _MOST_TRIPS * self._least_trip_ns)
+            self._hold(took_ns)
         return view
 
     @property
