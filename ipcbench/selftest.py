@@ -65,7 +65,7 @@ class VerdictCounts:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """The verdicts of all runs, counted."""
+    """The verdicts of the runs so far, counted."""
 
     backend: str
     rounds: int
@@ -119,8 +119,8 @@ def self_test(
     *,
     on_progress: Callable[[Progress], None] | None = None,
     keep: Path | None = None,
-) -> SelfTest:
-    """Measure until there are `pairs` verdicts on each slow-down by each metric.
+) -> Iterator[SelfTest]:
+    """Measure until there are `pairs` verdicts on each slow-down by each metric; after each run, yield the counts.
 
     Args:
         backend: name of the backend to slow down; its endpoints must be processes (not `null`).
@@ -142,7 +142,7 @@ def self_test(
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))
             noise.append(summarise(run).noise_ratios.get("latency", 0.0))
             counts.update(verdicts(run))
-    return SelfTest(backend, rounds, median(noise), count_verdicts(counts))
+            yield SelfTest(backend, rounds, median(noise), count_verdicts(counts))
 
 
 def count_verdicts(verdicts: Counter[tuple[Metric, int, int, Verdict]]) -> tuple[VerdictCounts, ...]:

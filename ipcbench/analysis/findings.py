@@ -23,6 +23,8 @@ _MIN_COPY_BYTES = 64 * 1024
 """For smaller payloads a call costs more than a copy."""
 _MIN_GROWTH_RATIO = 4.0
 """Two sizes closer than this say little about the cost of a byte."""
+_MIN_ROUNDS = 2
+"""One round may have been an unlucky one."""
 _NEARLY_ALL_RATIO = 0.95
 _IDLE_RATIO = 0.5
 """A reader that is offered less than this share of what it could take mostly waits."""
@@ -92,7 +94,7 @@ class Rule:
     name: str
     threshold: float
     """A cell whose value is above this is reported."""
-    unit: Literal["times", "share"]
+    unit: Literal["times", "share", "difference of shares"]
     means: str
     """What the value is."""
     observe: Callable[[CellContext], Observation | None]
@@ -158,10 +160,10 @@ def _finding(rule: Rule, summary: Summary, family: tuple[SettingSummary, ...]) -
 def _hits(
     rule: Rule, summary: Summary, family: tuple[SettingSummary, ...]
 ) -> Iterator[tuple[CellContext, Observation]]:
-    """Yield the cells with figures for which the rule is true."""
+    """Yield the cells with figures of more than one round for which the rule is true."""
     for ranking in family:
         for cell in ranking.cells:
-            if cell.status == "ok":
+            if cell.status == "ok" and cell.rounds_count >= _MIN_ROUNDS:
                 context = CellContext(summary, family, ranking, cell)
                 seen = rule.observe(context)
                 if seen is not None and seen.value > rule.threshold:
@@ -179,7 +181,8 @@ def _elsewhere(first: CellSummary, others: Sequence[CellSummary]) -> str:
 
 
 def _value_range(rule: Rule, values: Sequence[float]) -> str:
-    factor, unit = (100.0, "%") if rule.unit == "share" else (1.0, "times")
+    units = {"times": (1.0, "times"), "share": (100.0, "%"), "difference of shares": (100.0, "percentage points")}
+    factor, unit = units[rule.unit]
     low, high = format_significant(factor * min(values)), format_significant(factor * max(values))
     return f"{low} to {high} {unit}" if low != high else f"{low} {unit}"
 
@@ -367,7 +370,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "unlike waits",
         0.5,
-        "share",
+        "difference of shares",
         "share of waits that ended after sleeping: that of a backend with a longer round trip, less its own",
         _unlike_waits,
         "Where cores are shared with other work, compare again with --wait block, or beside busy processes: "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli import format_option
+from ipcbench.cli import EXIT_INTERRUPTED, format_option
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
@@ -47,10 +47,18 @@ def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str) ->
     if not 1 <= rounds <= _MAX_ROUNDS:
         raise ConfigError("--rounds", rounds, f"1 to {_MAX_ROUNDS:,}")
     percents = _percents(slowdowns)
-    with progress_display() as show:
-        result = self_test(backend, pairs, rounds, percents, on_progress=show)
-    click.echo(_as_json(result) if form == "json" else _as_text(result))
-    return 0
+    results: list[SelfTest] = []
+    code = 0
+    try:
+        with progress_display() as show:
+            results.extend(self_test(backend, pairs, rounds, percents, on_progress=show))
+    except KeyboardInterrupt:
+        if not results:
+            raise
+        click.echo("ipcbench: interrupted; these are the verdicts of the finished runs", err=True)
+        code = EXIT_INTERRUPTED
+    click.echo(_as_json(results[-1]) if form == "json" else _as_text(results[-1]))
+    return code
 
 
 def _percents(text: str) -> tuple[int, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ipcbench.selftest import METRICS, SLOWDOWNS_PERCENT, self_test, sweep_for
+from ipcbench.cli import main
+from ipcbench.selftest import METRICS, SLOWDOWNS_PERCENT, SelfTest, VerdictCounts, self_test, sweep_for
 
 
 def test_it_gives_verdicts_on_every_slow_down(tmp_path, monkeypatch):
@@ -12,7 +13,7 @@ def test_it_gives_verdicts_on_every_slow_down(tmp_path, monkeypatch):
         return replace(sweep_for(*arguments), sizes=(64,), window_s=0.03, warmup_s=0.01)
 
     monkeypatch.setattr("ipcbench.selftest.sweep_for", short)
-    result = self_test("pipe", 1, 1, keep=tmp_path)
+    *_, result = self_test("pipe", 1, 1, keep=tmp_path)
     assert (result.backend, result.rounds) == ("pipe", 1)
     assert result.noise_ratio >= 0.0
     assert [(counts.metric, counts.percent) for counts in result.counts] == [
@@ -20,3 +21,17 @@ def test_it_gives_verdicts_on_every_slow_down(tmp_path, monkeypatch):
     ]
     assert all(counts.verdicts_count == 1 for counts in result.counts)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_interrupt_shows_the_finished_runs(monkeypatch, capsys):
+    counted = VerdictCounts("latency", 3, percent=0, verdicts_count=5, slower_count=0, faster_count=0)
+
+    def interrupted(*_arguments, **_options):
+        yield SelfTest("shm", 3, 0.02, (counted,))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ipcbench.selftest.self_test", interrupted)
+    assert main(["selftest", "--pairs", "10", "--rounds", "3"]) == 130
+    shown = capsys.readouterr()
+    assert "none (A/A)" in shown.out
+    assert "interrupted; these are the verdicts of the finished runs" in shown.err

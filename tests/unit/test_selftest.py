@@ -82,7 +82,9 @@ def test_a_slowed_read_returns_when_the_message_is_older_by_its_share(
         backend.destroy(address)
 
 
-def test_a_round_trip_that_slept_is_held_as_one_of_three_times_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_trip_that_slept_is_held_as_one_of_one_and_a_half_times_the_fastest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else its hold would put the peer to sleep, and make the next trip slow, too."""
     backend = get_backend(slowed_name("null", 50))()
     address: Address = backend.create(ChannelSpec("ipcb-slowed", readers=1, max_message_bytes=1024, processes=(1, 0)))
@@ -96,7 +98,7 @@ def test_a_round_trip_that_slept_is_held_as_one_of_three_times_the_fastest(monke
                 message.head[INTENDED] = message.head[SENT] = now_ns() - age_ns
                 writer.write(message.buffer, 1.0)
                 reader.read(1.0)
-            assert held[1] == 3 * held[0]
+            assert held[1] == int(1.5 * held[0])
     finally:
         backend.destroy(address)
 

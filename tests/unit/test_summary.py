@@ -18,7 +18,7 @@ from ipcbench.errors import StoreError
 from ipcbench.results.model import Floor, Integrity, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run
 from ipcbench.spec import Mode
-from tests.unit.builders import Cell, conditions, make_run, parts, run_info, sweep_of, trial
+from tests.unit.builders import Cell, conditions, make_run, parts, pingpong, run_info, sweep_of, trial
 
 STEADY = (1.0, 1.01, 0.99)
 
@@ -91,6 +91,35 @@ def test_a_rank_never_contradicts_the_interval_beside_it(tmp_path: Path) -> None
         for cell in setting.cells[1:]:
             assert (cell.rank == 1) == (cell.ratio.low <= 1.01), (seed, cell.rank, cell.ratio)
             assert cell.rounds_to_decide is None or (cell.rounds_to_decide == 0) == (cell.rank > 1)
+
+
+def test_the_rounds_that_would_decide_do_not_keep_the_floor_of_few_rounds(tmp_path: Path) -> None:
+    """A cell of the run that varies much raises the floor of those with few rounds; more rounds need it no longer."""
+    rng = np.random.default_rng(3)
+    steady = {(name, 10): Cell(10_000.0 * slow, factors=tuple(np.exp(rng.normal(0.0, 0.002, 3))))
+              for name, slow in (("a", 1.0), ("b", 1.04))}  # fmt: skip
+    wild = {(name, 10): Cell(30_000.0, factors=tuple(np.exp(rng.normal(0.0, 0.3, 3)))) for name in ("c", "d")}
+    settings = only(make_run(tmp_path / "run", steady | wild))
+    (b,) = (cell for cell in settings.cells if cell.backend == "b")
+    assert b.rounds_to_decide is not None
+    assert 0 < b.rounds_to_decide <= 10
+
+
+def test_a_turn_cut_short_by_a_stall_weighs_no_more_in_the_tail_of_round_trips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three trips in 1,000 take 50 ms: their 99th percentile is a usual one, however few their turns have."""
+    counts = (37,) * 9 + (5,)
+
+    def stalled(plain: TrialResult, trip_ns: float, spread: float) -> tuple[TrialResult, dict[str, Any]]:
+        result, columns = pingpong(plain, trip_ns, spread, count=sum(counts))
+        columns["writer.round_trip_ns"][-1] = 50_000_000
+        return replace(result, spec=replace(result.spec, turns=10), turn_counts=counts), columns
+
+    monkeypatch.setattr("tests.unit.builders.pingpong", stalled)
+    cell = shm(tmp_path, Cell(round_trip_ns=30_000.0, factors=(1.0,) * 5), readers=1, modes=("pingpong",))
+    assert cell.round_trip_p99_ns is not None
+    assert cell.round_trip_p99_ns.estimate < 100_000
 
 
 def test_the_median_comes_from_turns_and_the_tail_from_windows_in_one_piece(tmp_path: Path) -> None:

@@ -283,7 +283,10 @@ def _candidate_line(answer: Recommendation, candidate: Candidate) -> str:
     tail = f" ({beware})" if beware else ""
     figure, times = figure_words(candidate.expected, answer.axis), _RATIO_WORDS[answer.axis]
     rank = rank_text(candidate.rank, [other.rank for other in answer.candidates])
-    return f"{rank} {candidate.backend}: {figure}, {ratio_words(candidate.ratio, candidate.rounds_count)} {times}{tail}"
+    text = f"{rank} {candidate.backend}: {figure}"
+    if candidate.rounds_count >= MIN_CLAIM_ROUNDS:
+        text += f", {ratio_words(candidate.ratio, candidate.rounds_count)} {times}"
+    return text + tail
 
 
 def _doubt_line(doubt: Doubt) -> str:

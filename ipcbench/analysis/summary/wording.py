@@ -315,6 +315,8 @@ def _load_words(summary: Summary, readers: int) -> str:
             "change the ranks"
         )
     rankings = [ranking for ranking in summary.settings if ranking.setting.readers == readers]
+    if any(neighbours := sorted({ranking.setting.neighbours for ranking in rankings})):
+        text += f"; {joined([neighbours_words(count) for count in neighbours])}"
     others = others_cpu_ratio([trial for cell in cells_of(rankings) for trial in cell.trials])
     if others is not None and others >= _MIN_OTHERS_RATIO:
         text += f"; other processes took {others:.0%} of the CPU time".replace("%", " %")

@@ -4,7 +4,7 @@ Each message of the measured window is held back until the time that it took, co
 if that is later, from the end of the hold before, has been multiplied by 1.5 · (1 + share). While saturated, the writer
 holds back, too, since the slower side sets the pace. A round trip is held back where it ends, and not half-way: the
 second hold would multiply the first. One-way latencies, round trips and the time per saturated message grow by that
-share. A round trip far slower than the fastest is held back as one of three times the fastest: the peer polls in vain
+share. A round trip far slower than the fastest is held back as one of 1.5 times the fastest: the peer polls in vain
 during the hold, and one longer than a peer polls would put it to sleep, which makes the next trip slower, and its hold
 longer, for good. `shm_0` and `shm_0_again` are both shm in the same wrapper: whatever differs between them is noise.
 
@@ -29,7 +29,7 @@ _NAME = re.compile(r"(?P<backend>[a-z0-9_]+?)_(?P<percent>\d+)(?P<again>_again)?
 _BALLAST = 1.5
 _MOST_NS = 500_000
 """Longest hold: a message that is late by ms would make the next one later still, without end."""
-_MOST_TRIPS = 3
+_MOST_TRIPS = 1.5
 """Longest round trip that is held back by its whole share, in times of the fastest one."""
 
 
@@ -78,7 +78,7 @@ class _SlowedReader(_Slowed, ReaderWrapper):
             took_ns = now - max(intended, self._until_ns)
             if self._is_of_replies:
                 self._least_trip_ns = min(took_ns, self._least_trip_ns)
-                took_ns = min(took_ns, _MOST_TRIPS * self._least_trip_ns)
+                took_ns = min(took_ns, int(_MOST_TRIPS * self._least_trip_ns))
             self._hold(took_ns)
         return view
 
