@@ -40,6 +40,7 @@ REGIMES: dict[str, Regime] = {
     "30 % far": lambda source, shape: _FAR * (source.random(shape) < 0.3),
     "share far uniform": lambda source, shape: _FAR * _slow_median(source.random(shape)),
     "one in five × 3": lambda source, shape: math.log(3.0) * (source.random(shape) < 0.2),
+    "50 % far, persists": lambda source, shape: _FAR * _persistent(source, shape),
     "drift": lambda source, shape: np.broadcast_to(np.linspace(0.0, 0.3, shape[1]), shape),
 }
 
@@ -49,6 +50,12 @@ def one_far(source: np.random.Generator, shape: tuple[int, int]) -> Logs:
     logs = np.zeros(shape)
     logs[0] = _FAR * ((source.random(shape[1]) < 0.5) - 0.5)
     return logs
+
+
+def _persistent(source: np.random.Generator, shape: tuple[int, int]) -> Logs:
+    """Return for each round whether it is far: as the round before, but for one in four, which is drawn anew."""
+    changes = np.cumsum(source.random(shape) < 0.25, axis=1)
+    return np.take_along_axis(1.0 * (source.random((shape[0], shape[1] + 1)) < 0.5), changes, axis=1)
 
 
 def _slow_median(share: Logs) -> Logs:

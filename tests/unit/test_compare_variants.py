@@ -131,6 +131,14 @@ def test_a_gate_is_decided_exactly_from_the_smallest_one_on(tmp_path: Path, slow
     assert smallest >= max(change.smallest_gate_ratio for change in comparison.changes)
 
 
+def test_a_slower_figure_names_the_gates_that_it_fails_and_those_that_it_passes(tmp_path: Path) -> None:
+    comparison = compare_variants(run_of(tmp_path / "run", 1.0, 1.3), metrics=("latency-p50",))
+    (found,) = comparison.changes
+    assert found.verdict == "slower"
+    low, high = (100 * end - 100 for end in (found.time_ratio.low, found.time_ratio.high))
+    assert f"≤ {low:.2f} %, ≥ {high:.2f} %" in as_text(comparison, gates=True, width=1000)
+
+
 def test_the_smallest_gate_of_two_runs(tmp_path: Path) -> None:
     a, b = (make_run(tmp_path / name, {("shm", 10): cell(0)}) for name in "ab")
     comparison = compare_runs(a, b, metrics=("throughput",))

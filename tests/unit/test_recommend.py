@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -14,12 +15,13 @@ from ipcbench.analysis.recommend.answer import Recommendation
 from ipcbench.analysis.recommend.needs import NEEDS, Offer, offer_of, registered_offers, required_packages
 from ipcbench.analysis.recommend.question import Question, ask, question_sweep
 from ipcbench.analysis.recommend.recommend import recommend, require_candidates
+from ipcbench.analysis.summary.wording import ratio_words
 from ipcbench.backend import Capabilities
 from ipcbench.errors import ConfigError, Unsupported
 from ipcbench.registry import _BUILT_IN as BUILT_IN
 from ipcbench.registry import get_backend
 from ipcbench.results.model import TrialResult
-from ipcbench.spec import SweepSpec
+from ipcbench.spec import MODES, SweepSpec
 from ipcbench.sweeps.load import load_sweep
 from tests.unit.builders import MACHINE, Cell, make_run, parts, usage
 
@@ -105,6 +107,42 @@ def test_of_a_tie_the_one_that_failed_is_not_taken(tmp_path: Path) -> None:
     reply = answer(tmp_path, cells)
     assert (reply.outcome, reply.backend) == ("tie", "b")
     assert "fewer of its trials failed than of a" in reply.tie_break
+
+
+def test_ratios_are_to_the_best_also_where_another_is_taken(tmp_path: Path) -> None:
+    """Else one that is clearly behind the best could be a fraction of the one that is taken."""
+    wild = (1.6, 0.7, 1.4, 0.9) * 3
+    cells = {
+        "a": Cell(10_000.0, factors=ROUNDS * 4),
+        "b": Cell(14_000.0, 9e5, factors=wild),
+        "c": Cell(13_000.0, factors=ROUNDS * 4),
+    }
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=12)
+    assert (reply.outcome, reply.backend, reply.tied_with) == ("tie", "b", ("a",))
+    (c,) = (candidate for candidate in reply.candidates if candidate.backend == "c")
+    assert (c.rank, c.ratio.low > 1.01) == (3, True)
+    assert f"Next is c, {ratio_words(c.ratio)} times as long as a: " in reply.sentence()
+    assert "1= a: 10.0 µs" in reply.text()
+
+
+def test_a_figure_has_its_interval_however_few_rounds_another_one_has(tmp_path: Path) -> None:
+    def no_trips(trial: TrialResult) -> TrialResult:
+        lost = trial.spec.mode == "pingpong" and trial.spec.round_index > 0
+        return replace(trial, status="failed", reason="lost") if lost else trial
+
+    cells = {name: replace(cell, change=no_trips) for name, cell in TWO.items()}
+    reply = answer(tmp_path, cells, modes=MODES)
+    assert reply.outcome == "clear"
+    assert "Next is b, 3.00 [" in reply.sentence()
+    assert "rounds" not in texts(reply)
+    assert re.search(r"one-way latency p50: 10\.0 µs \[", reply.text())
+    assert re.search(r"round trip p50: [0-9.]+ µs\n", reply.text())
+
+
+def test_after_two_rounds_others_have_no_ratio(tmp_path: Path) -> None:
+    cells = {name: replace(cell, factors=(1.0, 1.01)) for name, cell in TWO.items()}
+    reply = answer(tmp_path, cells, rounds=2)
+    assert re.search(r"1= b: 30\.\d µs \(b was measured in only 2 rounds\)\n", reply.text())
 
 
 def test_capabilities_exclude_a_faster_one_and_say_what_dropping_the_need_would_give(tmp_path: Path) -> None:

@@ -317,6 +317,20 @@ def test_the_head_says_what_neighbours_took(tmp_path: Path, ratio: float | None,
     assert f"load: 2 processes on {words}\n" in head
 
 
+def test_the_head_says_beside_whom_it_was_measured(tmp_path: Path) -> None:
+    cells = {("a", 10): Cell(beside={2: Cell(20_000.0)})}
+    head = as_text(tables_of(tmp_path, cells, modes=("paced",), neighbours=(0, 2)))
+    assert "load: 2 processes on 8 cores; without neighbours and beside 2 busy neighbours\n" in head
+
+
+def test_an_interval_of_a_ratio_takes_three_rounds_in_data_too(tmp_path: Path) -> None:
+    cells = {("a", 10): Cell(factors=(1.0, 1.01)), ("b", 10): Cell(30_000.0, factors=(1.0, 1.01))}
+    rows = list(csv.DictReader(io.StringIO(as_csv(tables_of(tmp_path, cells, rounds=2)))))
+    (slower,) = (row for row in rows if row["backend"] == "b")
+    assert float(slower["ratio_to_best"]) == pytest.approx(3.0, rel=0.05)
+    assert (slower["ratio_to_best_low"], slower["ratio_to_best_high"]) == ("", "")
+
+
 def test_verdict_by_throughput(tmp_path: Path) -> None:
     cells = {("a", 10): Cell(rate_per_s=1e4), ("b", 10): Cell(rate_per_s=4e4)}
     remark = tables_of(tmp_path, cells, modes=("saturate",)).payload_tables[0].remarks[0]

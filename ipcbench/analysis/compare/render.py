@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.compare.compare import Change, Comparison
+from ipcbench.analysis.compare.compare import MAX_GATE_RATIO, Change, Comparison
 from ipcbench.analysis.compare.rules import Verdict
 from ipcbench.analysis.compare.run_cells import CellKey, ComparedMetric
 from ipcbench.analysis.summary.notes import one_line
@@ -221,8 +221,13 @@ def _row(
 
 
 def _decides(change: Change) -> str:
-    smallest = change.smallest_gate_ratio
-    return "none" if smallest is None else f"≥ {_percent(smallest)}"
+    smallest, times = change.smallest_gate_ratio, change.time_ratio
+    if smallest is None or times is None:
+        return "none"
+    if change.verdict != "slower":
+        return f"≥ {_percent(smallest)}"
+    passed = f", ≥ {_percent(times.high - 1.0)}" if times.high - 1.0 < MAX_GATE_RATIO else ""
+    return f"≤ {_percent(times.low - 1.0)}{passed}"
 
 
 def _figure(interval: Interval | None, metric: ComparedMetric) -> str:

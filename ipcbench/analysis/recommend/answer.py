@@ -49,12 +49,12 @@ class Candidate:
     rank: int
     """By the deciding figure; equal ranks have no clear difference."""
     ratio: Interval
-    """How many times as slow as the chosen backend, by the deciding figure; 1 for the chosen one."""
+    """How many times as slow as the best one by the deciding figure, from which the rank follows; 1 for the best."""
     expected: Expected
     doubts: tuple[Doubt, ...]
     trial_ids: tuple[int, ...]
     rounds_count: int
-    """Rounds with sound trials, at the size that has fewest."""
+    """Rounds behind the deciding figure, at the size that has fewest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,12 @@ class Recommendation:
         return self.candidates[0].expected if self.candidates else None
 
     @property
+    def best(self) -> str | None:
+        """Return the candidate with the best deciding figure; in a tie another one may be the chosen one."""
+        first = min(self.candidates, key=lambda each: (each.rank, each.ratio.estimate), default=None)
+        return None if first is None else first.backend
+
+    @property
     def runner_up(self) -> Candidate | None:
         """Return the next best candidate; in a tie, the best of the others."""
         return self.candidates[1] if len(self.candidates) > 1 else None
@@ -155,10 +161,10 @@ class Recommendation:
         if following is None:
             return ""
         figure = figure_words(following.expected, self.axis)
-        times = f"{ratio_words(following.ratio, following.rounds_count)} {_RATIO_WORDS[self.axis]}"
         same = [other.backend for other in self.candidates if other.rank == following.rank and other is not following]
         tied = f" {joined(same)} cannot be told apart from it." if same else ""
-        return f" Next is {following.backend}, {times}: {what} {figure}.{tied}"
+        than = f" as {self.best}" if self.best != self.backend else ""
+        return f" Next is {following.backend}, {_ratio_text(self, following)}{than}: {what} {figure}.{tied}"
 
     def text(self) -> str:
         """Return the whole answer as plain text."""
@@ -236,16 +242,16 @@ def figure_words(expected: Expected, axis: Measure) -> str:
         rate = expected.throughput_per_s
         if rate is None:
             return "not measured"
-        return f"{_figure_words(rate, format_significant, expected)} messages/s to each reader"
+        return f"{_figure_words(rate, format_significant, expected, axis)} messages/s to each reader"
     time = {"latency": expected.latency_p50_ns, "round trip": expected.round_trip_p50_ns, "cpu": expected.cpu_ns}[axis]
-    return _figure_words(time, format_duration_ns, expected) if time is not None else "not measured"
+    return _figure_words(time, format_duration_ns, expected, axis) if time is not None else "not measured"
 
 
 def _sections(answer: Recommendation) -> Iterator[tuple[str, Sequence[str]]]:
     sections = (
         ("Expected" if answer.backend is None else f"Expected of {answer.backend}", list(_expected_lines(answer))),
         (
-            f"Others, compared with {answer.backend}",
+            f"Others, compared with {answer.best}",
             [_candidate_line(answer, candidate) for candidate in answer.candidates[1:]],
         ),
         ("Excluded", [f"{exclusion.backend}: {one_line(exclusion.reason)}" for exclusion in answer.excluded]),
@@ -261,32 +267,39 @@ def _expected_lines(answer: Recommendation) -> Iterator[str]:
     expected = answer.expected
     if expected is None:
         return
-    for label, time in (
-        ("one-way latency p50", expected.latency_p50_ns),
-        ("round trip p50", expected.round_trip_p50_ns),
-    ):
+    medians: Mapping[Measure, Interval | None] = {
+        "latency": expected.latency_p50_ns,
+        "round trip": expected.round_trip_p50_ns,
+    }
+    for measure, time in medians.items():
         if time is not None:
-            yield f"{label}: {_figure_words(time, format_duration_ns, expected)}"
+            yield f"{_AXIS_WORDS[measure]}: {_figure_words(time, format_duration_ns, expected, measure)}"
     if (tail := expected.latency_p99_ns) is not None:
         yield f"one-way latency p99: {format_duration_ns(tail.low)} to {format_duration_ns(tail.high)}"
     if expected.throughput_per_s is not None and expected.throughput_bytes_per_s is not None:
-        megabytes = _figure_words(_scaled(expected.throughput_bytes_per_s, 1e-6), format_significant, expected)
-        rate = _figure_words(expected.throughput_per_s, format_significant, expected)
-        yield f"throughput, saturated: {rate} messages/s, {megabytes} MB/s to each reader"
+        megabytes = _scaled(expected.throughput_bytes_per_s, 1e-6)
+        rate = _figure_words(expected.throughput_per_s, format_significant, expected, "throughput")
+        bandwidth = _figure_words(megabytes, format_significant, expected, "throughput")
+        yield f"throughput, saturated: {rate} messages/s, {bandwidth} MB/s to each reader"
     if expected.cpu_ns is not None:
         who = f"writer and {plural(answer.question.readers, 'reader', 'readers')} together"
-        yield f"CPU time per message, saturated: {_figure_words(expected.cpu_ns, format_duration_ns, expected)}, {who}"
+        cpu = _figure_words(expected.cpu_ns, format_duration_ns, expected, "cpu")
+        yield f"CPU time per message, saturated: {cpu}, {who}"
 
 
 def _candidate_line(answer: Recommendation, candidate: Candidate) -> str:
     beware = "; ".join(doubt.text for doubt in candidate.doubts if doubt.grave and candidate.backend in doubt.text)
     tail = f" ({beware})" if beware else ""
-    figure, times = figure_words(candidate.expected, answer.axis), _RATIO_WORDS[answer.axis]
+    figure, ratio = figure_words(candidate.expected, answer.axis), _ratio_text(answer, candidate)
     rank = rank_text(candidate.rank, [other.rank for other in answer.candidates])
-    text = f"{rank} {candidate.backend}: {figure}"
-    if candidate.rounds_count >= MIN_CLAIM_ROUNDS:
-        text += f", {ratio_words(candidate.ratio, candidate.rounds_count)} {times}"
-    return text + tail
+    return f"{rank} {candidate.backend}: {figure}{f', {ratio}' if ratio else ''}{tail}"
+
+
+def _ratio_text(answer: Recommendation, candidate: Candidate) -> str:
+    """Return how many times as slow as the best it is; empty for the best, and if there are too few rounds."""
+    if candidate.backend == answer.best or candidate.rounds_count < MIN_CLAIM_ROUNDS:
+        return ""
+    return f"{ratio_words(candidate.ratio)} {_RATIO_WORDS[answer.axis]}"
 
 
 def _doubt_line(doubt: Doubt) -> str:
@@ -304,9 +317,9 @@ def _basis_lines(answer: Recommendation) -> Iterator[str]:
         yield f"measured range: {low:,} B to {high:,} B, {plural(answer.question.readers, 'reader', 'readers')}"
 
 
-def _figure_words(interval: Interval, words: Callable[[float], str], expected: Expected) -> str:
+def _figure_words(interval: Interval, words: Callable[[float], str], expected: Expected, measure: Measure) -> str:
     """Return a figure with its interval, or without if there were too few rounds for one."""
-    if expected.rounds_count < MIN_CLAIM_ROUNDS:
+    if expected.rounds_counts[measure] < MIN_CLAIM_ROUNDS:
         return words(interval.estimate)
     return f"{words(interval.estimate)} [{words(interval.low)}–{words(interval.high)}]"
 

@@ -51,8 +51,8 @@ class Expected:
     """Payload bytes per second to each reader, while saturated."""
     cpu_ns: Interval | None
     """CPU time per message of the writer and all readers together, while saturated."""
-    rounds_count: int
-    """Rounds behind the figure that has fewest; with fewer than three, the intervals say nothing."""
+    rounds_counts: Mapping[Measure, int]
+    """Rounds behind each figure; with fewer than three, its interval says nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,11 +69,6 @@ class Evidence:
     def trial_ids(self) -> tuple[int, ...]:
         """Return the trials that the figures come from, in the order of execution."""
         return tuple(sorted(trial.trial_id for cell in self.cells for trial in cell.trials))
-
-    @property
-    def rounds_count(self) -> int:
-        """Return the rounds behind the figure that has fewest."""
-        return self.expected.rounds_count
 
 
 def covered_sizes(family: Sequence[SettingSummary]) -> list[int]:
@@ -129,18 +124,24 @@ def too_slow_words(evidence: Evidence, question: Question, offered_per_s: float 
 
 
 def doubts(
-    evidence: Evidence, question: Question, offered_per_s: float | None, between: tuple[int, int], cores: object
+    evidence: Evidence,
+    measure: Measure,
+    question: Question,
+    offered_per_s: float | None,
+    between: tuple[int, int],
+    cores: object,
 ) -> tuple[Doubt, ...]:
     """Return what makes the figures of a backend less than sure, the most serious first.
 
     Args:
         evidence: the figures.
+        measure: the figure that decides.
         question: what is asked.
         offered_per_s: the rate of the paced trials, None if there were none.
         between: the measured sizes on both sides of the payload.
         cores: how many cores the machine could use; None if unknown.
     """
-    reasons = [*_trial_doubts(evidence), *_load_doubts(evidence, question, cores)]
+    reasons = [*_trial_doubts(evidence, measure), *_load_doubts(evidence, question, cores)]
     reasons += [*_gap_doubts(question, between), *_rate_doubts(evidence, question, offered_per_s)]
     return tuple(sorted(reasons, key=lambda doubt: LEVELS.index(doubt.level), reverse=True))
 
@@ -165,11 +166,11 @@ def _expected(
         throughput_per_s=rate,
         throughput_bytes_per_s=scaled(rate, payload_bytes) if rate is not None else None,
         cpu_ns=times["cpu"].interval() if "cpu" in times else None,
-        rounds_count=min(time.rounds_count for time in times.values()),
+        rounds_counts={name: time.rounds_count for name, time in times.items()},
     )
 
 
-def _trial_doubts(evidence: Evidence) -> Iterator[Doubt]:
+def _trial_doubts(evidence: Evidence, measure: Measure) -> Iterator[Doubt]:
     name = evidence.backend
     tried = sum(cell.trials_count for cell in evidence.cells)
     failed = sum(cell.failed_count for cell in evidence.cells)
@@ -184,7 +185,7 @@ def _trial_doubts(evidence: Evidence) -> Iterator[Doubt]:
     if unsteady:
         level = "moderate" if unsteady >= _MOSTLY_RATIO * len(trials) else "high"
         yield Doubt(f"unsteady: {unsteady} of {len(trials)} trials of {name}", level)
-    rounds = evidence.rounds_count
+    rounds = evidence.times[measure].rounds_count
     if rounds < MIN_CLAIM_ROUNDS:
         yield Doubt(f"{name} was measured in only {rounds} round{'s' * (rounds != 1)}", "low", grave=True)
     if any(PLACEMENT_NOTE in cell.notes for cell in evidence.cells):

@@ -282,9 +282,8 @@ def _choose(shortlist: _Shortlist) -> Recommendation:
         (evidence for evidence in shortlist.evidence if evidence is not chosen),
         key=lambda evidence: (ranks[evidence.backend], evidence.times[measure].value),
     )
-    candidates = tuple(
-        _candidate(shortlist, evidence, chosen, ranks[evidence.backend]) for evidence in (chosen, *others)
-    )
+    best = min(first, key=lambda evidence: evidence.times[measure].value)
+    candidates = tuple(_candidate(shortlist, evidence, best, ranks[evidence.backend]) for evidence in (chosen, *others))
     crossings = _crossovers(case, chosen, others)
     reasons = _reasons(case, candidates, len(first))
     outcome: Outcome = "tie" if len(first) > 1 else "clear" if others else "only candidate"
@@ -325,18 +324,17 @@ def _others(tied: Sequence[Evidence], ahead: Sequence[Evidence]) -> str:
     return joined([evidence.backend for evidence in tied if evidence not in ahead])
 
 
-def _candidate(shortlist: _Shortlist, evidence: Evidence, chosen: Evidence, rank: int) -> Candidate:
+def _candidate(shortlist: _Shortlist, evidence: Evidence, best: Evidence, rank: int) -> Candidate:
     case = shortlist.case
     slower = Interval(1.0, 1.0, 1.0)
-    if evidence is not chosen:
+    if evidence is not best:
         known = [other.times[case.measure] for other in shortlist.evidence if case.measure in other.times]
         prior = table_prior(known, case.prior(case.measure))
-        slower = ratio(evidence.times[case.measure], chosen.times[case.measure], prior, len(known))
+        slower = ratio(evidence.times[case.measure], best.times[case.measure], prior, len(known))
     cores = case.run.info.machine.get("usable_cores")
-    reasons = doubts(evidence, case.question, shortlist.offered_per_s, shortlist.between, cores)
-    return Candidate(
-        evidence.backend, rank, slower, evidence.expected, reasons, evidence.trial_ids, evidence.rounds_count
-    )
+    reasons = doubts(evidence, case.measure, case.question, shortlist.offered_per_s, shortlist.between, cores)
+    rounds_count = evidence.times[case.measure].rounds_count
+    return Candidate(evidence.backend, rank, slower, evidence.expected, reasons, evidence.trial_ids, rounds_count)
 
 
 def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> tuple[Doubt, ...]:
@@ -381,7 +379,7 @@ def _changes(shortlist: _Shortlist, chosen: Evidence, crossings: Sequence[Crosso
     """Yield what would change the choice: another payload, rate, need or goal."""
     crossing = [crossover for crossover in crossings if crossover.payload_bytes is not None]
     yield from (crossover.sentence() for crossover in crossing)
-    if crossings and not crossing and chosen.rounds_count >= MIN_CLAIM_ROUNDS:
+    if crossings and not crossing and chosen.times[shortlist.case.measure].rounds_count >= MIN_CLAIM_ROUNDS:
         low, high = crossings[0].range_bytes
         yield f"Payload: no crossover in the measured range, {low:,} B to {high:,} B."
     capacity = chosen.expected.throughput_per_s

@@ -13,7 +13,7 @@ from ipcbench.analysis.summary.notes import printable
 from ipcbench.analysis.summary.waits import WaitShares
 from ipcbench.analysis.summary.wording import setting_title, verdict_words
 from ipcbench.render.text import WIDTH, Styled, aligned_styled, bullets, csv_text, escape, markdown_table, wrapped
-from ipcbench.stats.estimates import Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,7 +139,7 @@ def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "reason": cell.reason,
         "ranked_by": result.ranked_by,
         "rank": cell.rank,
-        **_interval("ratio_to_best", "", cell.ratio),
+        **_ratio(cell),
         **_interval("latency_p50", "_us", cell.latency_p50_ns, 1e3),
         **_interval("latency_p99", "_us", cell.latency_p99_ns, 1e3),
         **_interval("round_trip_p50", "_us", cell.round_trip_p50_ns, 1e3),
@@ -166,6 +166,15 @@ def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "clean_count": cell.clean_count,
         "failed_count": cell.failed_count,
     }
+
+
+def _ratio(cell: CellSummary) -> dict[str, float | None]:
+    """Return the ratio to the best; without its ends after too few rounds, as in the tables."""
+    found = _interval("ratio_to_best", "", cell.ratio)
+    few = cell.compared_rounds_count is not None and cell.compared_rounds_count < MIN_CLAIM_ROUNDS
+    if few and cell.ratio is not None and cell.ratio.low < cell.ratio.high:
+        found |= dict.fromkeys(("ratio_to_best_low", "ratio_to_best_high"))
+    return found
 
 
 def _waits(name: str, shares: WaitShares | None) -> dict[str, Any]:
