@@ -69,8 +69,8 @@ class SelfTest:
 
     backend: str
     rounds: int
-    noise_ratio: float
-    """By how much two equal cells differed in one-way latency: the median of the runs' noise."""
+    noise_ratio: float | None
+    """By how much two equal cells differed in one-way latency: the median of the runs' noise; None if unknown."""
     counts: tuple[VerdictCounts, ...]
     """By metric, rounds and slow-down, A/A first."""
 
@@ -140,9 +140,9 @@ def self_test(
         for number in range(-(-pairs // len(SIZES_BYTES))):
             sweep = sweep_for(backend, number + 1, rounds, slowdowns_percent)
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))
-            noise.append(summarise(run).noise_ratios.get("latency", 0.0))
+            noise += [found] if (found := summarise(run).noise_ratios.get("latency")) is not None else []
             counts.update(verdicts(run))
-            yield SelfTest(backend, rounds, median(noise), count_verdicts(counts))
+            yield SelfTest(backend, rounds, median(noise) if noise else None, count_verdicts(counts))
 
 
 def count_verdicts(verdicts: Counter[tuple[Metric, int, int, Verdict]]) -> tuple[VerdictCounts, ...]:

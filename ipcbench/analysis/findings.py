@@ -292,8 +292,8 @@ def _back_pressure(context: CellContext) -> Observation | None:
     return Observation(
         share,
         {"writer_held_ratio": share, "throughput_per_s": rate},
-        f"The writer is held back: {context.named()}, while saturated it waits inside write, for room or for a core, "
-        f"{_percent(share)} of the time, at {format_significant(rate)} messages/s.",
+        f"The writer is held back: {context.named()}, while saturated it waits inside write, for room, a core or its "
+        f"transport, {_percent(share)} of the time, at {format_significant(rate)} messages/s.",
     )
 
 
@@ -407,7 +407,7 @@ RULES: tuple[Rule, ...] = (
         "share",
         "share of the time that the writer is held inside write while saturated",
         _back_pressure,
-        "Make readers faster or fewer; a larger --depth only helps against bursts.",
+        "If readers are busy, make them faster or fewer; a larger --depth only helps against bursts.",
     ),
     Rule(
         "slow reader",

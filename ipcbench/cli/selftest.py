@@ -32,7 +32,7 @@ _MAX_SLOWDOWN_PERCENT = 200
 @click.option(
     "--backend", default="shm", show_default=True, metavar="NAME", help="Backend to measure and to slow down."
 )
-@click.option("--pairs", default=10, show_default=True, metavar="N", help="Verdicts of each kind.")
+@click.option("--pairs", default=10, show_default=True, metavar="N", help="Verdicts of each kind, rounded up to fives.")
 @click.option("--rounds", default=20, show_default=True, metavar="N", help="Rounds of each comparison.")
 @click.option(
     "--slowdowns", default="5,10,20", show_default=True, metavar="P,…", help="Slow-downs to look for, in percent."
@@ -70,11 +70,13 @@ def _percents(text: str) -> tuple[int, ...]:
 
 
 def _as_text(result: SelfTest) -> str:
-    header = [
-        f"verdicts on {result.backend}, 1 reader",
-        f"noise: two equal cells differ by about {_percent(result.noise_ratio)} in one-way latency after "
-        f"{result.rounds} rounds; less noise finds smaller slow-downs",
-    ]
+    noise = "unknown; it takes three rounds"
+    if result.noise_ratio is not None:
+        noise = (
+            f"two equal cells differ by about {_percent(result.noise_ratio)} in one-way latency after {result.rounds} "
+            "rounds; less noise finds smaller slow-downs"
+        )
+    header = [f"verdicts on {result.backend}, 1 reader", f"noise: {noise}"]
     heads = ("metric", "rounds", "slow-down", "verdicts", "called different", "at most (95 %)", "called slower")
     table = Table(
         title="",

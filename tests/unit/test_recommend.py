@@ -11,18 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.analysis.recommend.answer import Recommendation
+from ipcbench.analysis.recommend.answer import Recommendation, _tail_lines, figure_words
 from ipcbench.analysis.recommend.needs import NEEDS, Offer, offer_of, registered_offers, required_packages
 from ipcbench.analysis.recommend.question import Question, ask, question_sweep
 from ipcbench.analysis.recommend.recommend import recommend, require_candidates
+from ipcbench.analysis.summary.summary import summarise
 from ipcbench.analysis.summary.wording import ratio_words
 from ipcbench.backend import Capabilities
 from ipcbench.errors import ConfigError, Unsupported
 from ipcbench.registry import _BUILT_IN as BUILT_IN
 from ipcbench.registry import get_backend
 from ipcbench.results.model import TrialResult
+from ipcbench.results.store import load_run
 from ipcbench.spec import MODES, SweepSpec
+from ipcbench.stats.estimates import Interval
 from ipcbench.sweeps.load import load_sweep
+from ipcbench.util.units import format_duration_ns
 from tests.unit.builders import MACHINE, Cell, make_run, parts, usage
 
 ABLE = Capabilities(
@@ -123,6 +127,48 @@ def test_ratios_are_to_the_best_also_where_another_is_taken(tmp_path: Path) -> N
     assert (c.rank, c.ratio.low > 1.01) == (3, True)
     assert f"Next is c, {ratio_words(c.ratio)} times as long as a: " in reply.sentence()
     assert "1= a: 10.0 µs" in reply.text()
+
+
+def test_the_best_is_the_one_with_the_best_figure_as_in_the_tables(tmp_path: Path) -> None:
+    """A tied one may have a lower ratio by the rounds: then it is below 1, and the ratios are not to that one."""
+    cells = {
+        "a": Cell(10_000.0, factors=(1.0, 1.0, 1.0, 1.0)),
+        "b": Cell(10_000.0, factors=(0.9, 0.9, 1.1, 1.1)),
+        "c": Cell(40_000.0, factors=(1.0, 1.0, 1.0, 1.0)),
+    }
+    path = tmp_path / "run"
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    (setting,) = summarise(load_run(path)).settings
+    shown = {cell.backend: cell.ratio.estimate for cell in setting.cells}
+    assert {each.backend: each.ratio.estimate for each in reply.candidates} == pytest.approx(shown)
+    assert shown[reply.best] == 1.0
+
+
+def test_the_figure_of_a_tie_break_is_that_of_the_one_taken_and_others_alike_are_named(tmp_path: Path) -> None:
+    cells = {"a": Cell(10_000.0, 100_000.0), "b": Cell(10_050.0, 400_000.0), "c": Cell(10_020.0, 401_000.0)}
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"})
+    assert (reply.outcome, {reply.backend, *reply.tied_with}) == ("tie", {"a", "b", "c"})
+    (other,) = {"b", "c"} - {reply.backend}
+    figure = figure_words(reply.expected, "throughput")
+    assert reply.tie_break == f"higher throughput than a, {figure}; so has {other}"
+
+
+def test_failures_of_all_that_tie_are_said(tmp_path: Path) -> None:
+    cells = {name: Cell(10_000.0 + index, factors=(*ROUNDS, 1.0)) for index, name in enumerate("ab")}
+    cells["c"] = Cell(10_020.0, factors=(*ROUNDS, 0.0))
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    assert "Beware: failed: 2 of 8 trials of c" in reply.sentence()
+
+
+def test_of_an_uncertain_p99_only_the_lower_end_is_given(tmp_path: Path) -> None:
+    wild = Cell(10_000.0, factors=(1.0, 1.01, 0.99), change=parts())
+    reply = answer(tmp_path, {"a": wild, "b": Cell(90_000.0)})
+    known = reply.expected.latency_p99_ns
+    lines = [line for line in reply.text().splitlines() if "p99" in line]
+    assert lines == [f"  one-way latency p99: {format_duration_ns(known.low)} to {format_duration_ns(known.high)}"]
+    wide = Interval(12_000.0, 20_000.0, 900_000.0)
+    assert list(_tail_lines(Interval(9e3, 10e3, 11e3), wide)) == ["one-way latency p99: at least 12.0 µs"]
+    assert list(_tail_lines(Interval(9e3, 12e3, 14e3), wide)) == []
 
 
 def test_a_figure_has_its_interval_however_few_rounds_another_one_has(tmp_path: Path) -> None:

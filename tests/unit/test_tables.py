@@ -15,6 +15,7 @@ from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_tex
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.results.model import TrialResult
 from ipcbench.results.store import load_run
+from ipcbench.spec import MODES
 from ipcbench.util.units import format_significant
 from tests.unit.builders import CELLS, MACHINE, Cell, Terminal, conditions, make_run
 
@@ -329,6 +330,22 @@ def test_an_interval_of_a_ratio_takes_three_rounds_in_data_too(tmp_path: Path) -
     (slower,) = (row for row in rows if row["backend"] == "b")
     assert float(slower["ratio_to_best"]) == pytest.approx(3.0, rel=0.05)
     assert (slower["ratio_to_best_low"], slower["ratio_to_best_high"]) == ("", "")
+
+
+def test_a_tie_of_figures_far_apart_gives_the_interval_that_decided(tmp_path: Path) -> None:
+    """Else "no clear difference in round trip" beside figures that differ tenfold says nothing of why."""
+    wild = {"b": (8.0, 0.3, 60.0, 4.0), "c": (1.1, 0.9, 1.0, 1.05)}
+    cells = {("a", 10): Cell(factors=(1.0, 1.01, 0.99, 1.0))} | {
+        (name, 10): Cell(factors=factors) for name, factors in wild.items()
+    }
+    remark = tables_of(tmp_path, cells, modes=MODES, rounds=4).payload_tables[0].remarks[0]
+    found = re.search(
+        r"No clear difference in round trip \(although b takes (\S+) \[(\S+)–\S+\] times as long by the rounds\)\.",
+        remark,
+    )
+    assert found, remark
+    assert float(found[1]) > 1.5
+    assert float(found[2].lstrip("<")) < 1.0
 
 
 def test_verdict_by_throughput(tmp_path: Path) -> None:

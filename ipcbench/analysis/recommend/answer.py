@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ipcbench.analysis.recommend.evidence import Doubt, Expected, Sureness
 from ipcbench.analysis.recommend.question import Question
+from ipcbench.analysis.summary.cells import KNOWN_TAIL_RATIO
 from ipcbench.analysis.summary.crossover import Crossover
 from ipcbench.analysis.summary.curves import Measure
 from ipcbench.analysis.summary.notes import one_line, printable
@@ -79,6 +80,8 @@ class Recommendation:
     """The recommended backend, also in a tie; None if there is none."""
     axis: Measure
     """The figure that decided."""
+    best: str | None
+    """The candidate with the best deciding figure, to which the ratios are; in a tie another one may be chosen."""
     tied_with: tuple[str, ...]
     """Backends without a clear difference from it in that figure."""
     tie_break: str
@@ -107,12 +110,6 @@ class Recommendation:
     def expected(self) -> Expected | None:
         """Return what to expect of the chosen backend."""
         return self.candidates[0].expected if self.candidates else None
-
-    @property
-    def best(self) -> str | None:
-        """Return the candidate with the best deciding figure; in a tie another one may be the chosen one."""
-        first = min(self.candidates, key=lambda each: (each.rank, each.ratio.estimate), default=None)
-        return None if first is None else first.backend
 
     @property
     def runner_up(self) -> Candidate | None:
@@ -275,7 +272,7 @@ def _expected_lines(answer: Recommendation) -> Iterator[str]:
         if time is not None:
             yield f"{_AXIS_WORDS[measure]}: {_figure_words(time, format_duration_ns, expected, measure)}"
     if (tail := expected.latency_p99_ns) is not None:
-        yield f"one-way latency p99: {format_duration_ns(tail.low)} to {format_duration_ns(tail.high)}"
+        yield from _tail_lines(expected.latency_p50_ns, tail)
     if expected.throughput_per_s is not None and expected.throughput_bytes_per_s is not None:
         megabytes = _scaled(expected.throughput_bytes_per_s, 1e-6)
         rate = _figure_words(expected.throughput_per_s, format_significant, expected, "throughput")
@@ -285,6 +282,14 @@ def _expected_lines(answer: Recommendation) -> Iterator[str]:
         who = f"writer and {plural(answer.question.readers, 'reader', 'readers')} together"
         cpu = _figure_words(expected.cpu_ns, format_duration_ns, expected, "cpu")
         yield f"CPU time per message, saturated: {cpu}, {who}"
+
+
+def _tail_lines(median: Interval | None, tail: Interval) -> Iterator[str]:
+    """Yield what is known of a p99, as in the tables: a range, its lower end, or nothing beyond the median."""
+    if tail.high <= KNOWN_TAIL_RATIO * tail.low:
+        yield f"one-way latency p99: {format_duration_ns(tail.low)} to {format_duration_ns(tail.high)}"
+    elif median is None or tail.low > median.estimate:
+        yield f"one-way latency p99: at least {format_duration_ns(tail.low)}"
 
 
 def _candidate_line(answer: Recommendation, candidate: Candidate) -> str:

@@ -227,6 +227,7 @@ def _blank(case: _Case) -> Recommendation:
         backend=None,
         axis=case.measure,
         tied_with=(),
+        best=None,
         tie_break="",
         candidates=(),
         excluded=case.excluded,
@@ -293,6 +294,7 @@ def _choose(shortlist: _Shortlist) -> Recommendation:
         _blank(case),
         outcome=outcome,
         backend=chosen.backend,
+        best=best.backend,
         tied_with=tuple(evidence.backend for evidence in others if ranks[evidence.backend] == 1),
         tie_break=tie_break,
         candidates=candidates,
@@ -309,15 +311,23 @@ def _break_tie(shortlist: _Shortlist, first: Sequence[Evidence]) -> tuple[Eviden
     measure = shortlist.case.measure
     failures = {evidence.backend: sum(cell.failed_count for cell in evidence.cells) for evidence in first}
     left = [evidence for evidence in first if failures[evidence.backend] == min(failures.values())]
-    why = [f"fewer of its trials failed than of {_others(first, left)}"] if len(left) < len(first) else []
+    why: list[tuple[str, str, Measure | None]] = []
+    if len(left) < len(first):
+        why.append(("fewer of its trials failed", _others(first, left), None))
     for other in _TIE_BREAKS[measure]:
         ranks = {name: rank for name, rank in shortlist.ranks(other).items() if name in {each.backend for each in left}}
         ahead = [evidence for evidence in left if ranks.get(evidence.backend) == min(ranks.values(), default=1)]
         if len(ranks) == len(left) and len(ahead) < len(left):
             better = BETTER[other].removeprefix("the ")
-            why.append(f"{better} than {_others(left, ahead)}, {figure_words(ahead[0].expected, other)}")
+            why.append((better, _others(left, ahead), other))
             left = ahead
-    return min(left, key=lambda evidence: evidence.times[measure].value), " and ".join(why)
+    chosen = min(left, key=lambda evidence: evidence.times[measure].value)
+    parts = [
+        f"{what} than {than}, {figure_words(chosen.expected, other)}" if other else f"{what} than of {than}"
+        for what, than, other in why
+    ]
+    alike = f"; so has {_others(left, [chosen])}" if parts and len(left) > 1 else ""
+    return chosen, " and ".join(parts) + alike
 
 
 def _others(tied: Sequence[Evidence], ahead: Sequence[Evidence]) -> str:
@@ -342,7 +352,8 @@ def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> t
     reasons = list(candidates[0].doubts)
     if len(candidates) > 1:
         # The rival may have lost because of its bad trials; but that weighs less than bad trials of the winner.
-        reasons += [replace(doubt, level="moderate") for doubt in candidates[1].doubts if doubt.grave]
+        rivals = [candidate for candidate in candidates[1:] if candidate.rank == 1] or [candidates[1]]
+        reasons += [replace(doubt, level="moderate") for rival in rivals for doubt in rival.doubts if doubt.grave]
         reasons += _close(candidates[1]) if tied_count == 1 else []
     else:
         reasons.append(Doubt("there is nothing to compare it with in this run", "moderate"))

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipcbench.analysis.findings import Finding, explain
-from ipcbench.analysis.summary.cells import RESOLVED_RATIO, CellSummary, Metric, SettingSummary, Summary, cells_of
+from ipcbench.analysis.summary.cells import (
+    KNOWN_TAIL_RATIO,
+    RESOLVED_RATIO,
+    CellSummary,
+    Metric,
+    SettingSummary,
+    Summary,
+    cells_of,
+)
 from ipcbench.analysis.summary.crossover import lead_changes, leaders
 from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.figures import scaled
@@ -31,8 +39,6 @@ from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
 
 _TOO_FEW = "n/a"
-_KNOWN_RATIO = 10.0
-"""Of a p99 whose interval spans more than this, only the lower end is shown."""
 BEST_MARK = "*"
 SHARED_MARK = "="
 _MATRIX_TITLES: Mapping[Metric, str] = {
@@ -130,7 +136,7 @@ def _p50(interval: Interval | None) -> str:
 def _p99(p50: Interval | None, p99: Interval | None) -> str:
     if p50 is not None and p99 is None:
         return _TOO_FEW
-    if p99 is not None and p99.high > _KNOWN_RATIO * p99.low:
+    if p99 is not None and p99.high > KNOWN_TAIL_RATIO * p99.low:
         lower_end = _lower_end(p50, p99)
         return _TOO_FEW if lower_end == _p50(p50) else f"≥ {lower_end}"
     if p99 is not None and p99.high > RESOLVED_RATIO * p99.low:

@@ -18,6 +18,8 @@ Metric = Literal["latency", "round trip", "throughput"]
 """The cells of a setting are ranked by the first of these that was measured."""
 RESOLVED_RATIO = 2.0
 """A p99 whose interval spans more than this is not given as one figure."""
+KNOWN_TAIL_RATIO = 10.0
+"""Of a p99 whose interval spans more than this, only the lower end is shown."""
 METRIC_WORDS: Mapping[Metric, str] = {
     "latency": "one-way latency",
     "round trip": "round trip",
@@ -76,6 +78,8 @@ class CellSummary:
     a setting hold together at 95 %, so that they decide the ranks."""
     rounds_to_decide: int | None = None
     """How many more rounds would probably tell it from the best; 0 if they are told apart, None if that is unknown."""
+    other_ratios: Mapping[Metric, Interval] = field(default_factory=dict)
+    """Like `ratio`, by the other metrics by which it has a rank, and three rounds in common with the best."""
     compared_rounds_count: int | None = None
     """Rounds that it has in common with the best; None if it was not compared."""
     latency_p50_ns: Interval | None = None

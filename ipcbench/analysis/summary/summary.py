@@ -143,6 +143,7 @@ def _summarise_setting(
             _with_gaps(_summarise_cell(run, setting, cell), times, ranked),
             rank=ranks[metric].get(cell.backend) if metric else None,
             ratio=ratios.get(cell.backend),
+            other_ratios=_other_ratios(cell.backend, {name: ranked[name] for name in ranked if name != metric}, priors),
             rounds_to_decide=missing.get(cell.backend),
             compared_rounds_count=common.get(cell.backend),
             round_trip_rank=ranks["round trip"].get(cell.backend),
@@ -204,6 +205,21 @@ def _ratios_to_best(
         name: Interval(1.0, 1.0, 1.0) if name == best else ratio(time, ranked[best], prior, len(ranked))
         for name, time in times.items()
     }
+
+
+def _other_ratios(
+    backend: str, ranked: Mapping[Metric, Mapping[str, Estimate]], priors: Mapping[Metric, VariancePrior]
+) -> dict[Metric, Interval]:
+    """Return metric → how many times as slow as the best, the intervals by which ranks are decided."""
+    found: dict[Metric, Interval] = {}
+    for metric, times in ranked.items():
+        best = min(times.values(), key=lambda time: time.value, default=None)
+        if best is None or backend not in times:
+            continue
+        if (rounds_in_common(times[backend], best) or 0) >= MIN_CLAIM_ROUNDS:
+            prior = table_prior(list(times.values()), priors.get(metric))
+            found[metric] = _ratios_to_best({backend: times[backend]}, times, prior)[backend]
+    return found
 
 
 def _missing_rounds(times: Mapping[str, Estimate], prior: VariancePrior | None) -> dict[str, int | None]:

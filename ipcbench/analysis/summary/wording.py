@@ -23,6 +23,8 @@ from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 _MIN_BOUND, _MAX_BOUND = 0.01, 99.0
+_SURPRISING_RATIO = 1.5
+"""A tie of times that seem to differ more than this is explained."""
 _MIN_OTHERS_RATIO = 0.05
 """Less CPU time of other processes than this is not worth a word: any system has some."""
 
@@ -152,11 +154,13 @@ def _more_rounds(tied: Sequence[CellSummary]) -> str:
     if too_few := too_few_words(fewest):
         return f"; {too_few}"
     best, *others = tied
-    if close := [cell.backend for cell in others if cell.rounds_to_decide is None]:
-        told = f"tell {joined(close)} from {best.backend}"
-        return f"; if they differ as little as it seems, 100 more rounds would not {told}"
-    more = plural(max(cell.rounds_to_decide or 0 for cell in others), "more round", "more rounds")
-    return f"; if they differ as much as it seems, about {more} would decide"
+    close = [cell.backend for cell in others if cell.rounds_to_decide is None]
+    open_ = [cell for cell in others if cell.rounds_to_decide is not None]
+    more = plural(max((cell.rounds_to_decide or 0 for cell in open_), default=0), "more round", "more rounds")
+    if not close:
+        return f"; if they differ as their rounds do, about {more} would decide"
+    text = f"; if they differ as their rounds do, 100 more would not tell {joined(close)} from {best.backend}"
+    return text + (f", and about {more} would tell {joined([cell.backend for cell in open_])}" if open_ else "")
 
 
 def too_few_words(rounds_count: int) -> str:
@@ -191,20 +195,35 @@ def _other_words(ranking: SettingSummary) -> str:
     """Return which backends lead by the metrics that do not order the table."""
     text = ""
     if ranking.ranked_by == "latency":
-        text += _leaders_words("round trip", "Shortest", {cell.backend: cell.round_trip_rank for cell in ranking.cells})
+        ranks = {cell.backend: cell.round_trip_rank for cell in ranking.cells}
+        text += _leaders_words("round trip", "Shortest", ranks, _doubtful(ranking, "round trip", ranks))
     if ranking.ranked_by != "throughput":
-        text += _leaders_words("throughput", "Highest", {cell.backend: cell.throughput_rank for cell in ranking.cells})
+        ranks = {cell.backend: cell.throughput_rank for cell in ranking.cells}
+        text += _leaders_words("throughput", "Highest", ranks, _doubtful(ranking, "throughput", ranks))
     return text
 
 
-def _leaders_words(what: str, praise: str, ranks: Mapping[str, int | None]) -> str:
+def _doubtful(ranking: SettingSummary, metric: Metric, ranks: Mapping[str, int | None]) -> str:
+    """Return the interval of the tied backend that seems furthest from the best, if that may surprise; else nothing."""
+    ratios = {
+        cell.backend: cell.other_ratios[metric]
+        for cell in ranking.cells
+        if ranks.get(cell.backend) == 1 and metric in cell.other_ratios
+    }
+    name = max(ratios, key=lambda name: ratios[name].estimate, default="")
+    if not name or ratios[name].estimate < _SURPRISING_RATIO:
+        return ""
+    return f" (although {name} takes {ratio_words(ratios[name])} times as long by the rounds)"
+
+
+def _leaders_words(what: str, praise: str, ranks: Mapping[str, int | None], doubtful: str) -> str:
     measured = [name for name, rank in ranks.items() if rank is not None]
     first = [name for name in measured if ranks[name] == 1]
     if len(measured) < 2:
         return ""
     if len(first) == len(measured):
-        return f" No clear difference in {what}."
-    return f" {praise} {what}: {joined(first)}."
+        return f" No clear difference in {what}{doubtful}."
+    return f" {praise} {what}: {joined(first)}{doubtful}."
 
 
 def _caveats(ranking: SettingSummary) -> str:
