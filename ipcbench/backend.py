@@ -67,6 +67,8 @@ class Capabilities:
     """True if messages outlive the processes (until `destroy`)."""
     detects_peer_exit: bool
     """True if a blocked call raises PeerLost after its peer was killed; otherwise it ends by its time-out."""
+    private: bool = True
+    """False if other users of the host can read the messages, or take part."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values: sets become sorted lists."""

@@ -13,6 +13,7 @@ ENTRY_POINT_GROUP = "ipcbench.backends"
 _BUILT_IN = {
     "zmq": "ipcbench.backends.zmq.backend:ZmqIpc",
     "zmq-tcp": "ipcbench.backends.zmq.backend:ZmqTcp",
+    "zmq-tcp-insecure": "ipcbench.backends.zmq.backend:ZmqTcpInsecure",
     "shm": "ipcbench.backends.shm.backend:Shm",
     "lmdb": "ipcbench.backends.lmdb.backend:Lmdb",
     "mpi": "ipcbench.backends.mpi.backend:MpiNative",

@@ -316,7 +316,7 @@ PLAIN = {
     "lmdb": Plain(lmdb_script, "a ring of keys, a transaction per message, counters in shared memory", _NO_SLEEP),
     "pipe": Plain(pipe_script, "a `multiprocessing.Pipe` per reader", _NO_MESSAGES),
     "zmq": Plain(functools.partial(zmq_script, "ipc"), "XPUB with XPUB_NODROP, high-water marks = depth", _LIMITS),
-    "zmq-tcp": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _LIMITS),
+    "zmq-tcp-insecure": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _LIMITS),
     "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast(message)`", _NO_TIME_OUT_INSIDE),
     "mpi-pkl5": Plain(functools.partial(mpi_script, "mpi-pkl5"), "`pkl5.Intracomm.bcast`", _NO_TIME_OUT_INSIDE),
     "mpi-buffer": Plain(

@@ -24,7 +24,7 @@ from ipcbench.errors import BackendUnavailable
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
 
-BACKENDS = ("shm", "lmdb", "pipe", "zmq", "zmq-tcp", "mpi", "mpi-buffer")
+BACKENDS = ("shm", "lmdb", "pipe", "zmq", "zmq-tcp-insecure", "mpi", "mpi-buffer")
 SIZES = "521,5105,55039,577129"
 """The pickled dicts of the default sweep: 10 to 10,000 entries."""
 DEPTH = 64

@@ -56,6 +56,7 @@ def _describe(can: dict[str, Any]) -> str:
         "zero-copy reads" if can["zero_copy_read"] else "",
         "across hosts" if can["remote"] else "",
         "persistent" if can["persistent"] else "",
+        "" if can["private"] else "open to all users of this host",
         "" if can["detects_peer_exit"] else "a dead peer shows as a time-out",
     ]
     return " · ".join(filter(None, facts))
@@ -82,7 +83,7 @@ def _as_markdown() -> str:
     rows = []
     for name, offer in registered_offers().items():
         can = offer.capabilities
-        if can.launcher == "inline":
+        if can.launcher == "inline" or not can.private:
             continue
         rows.append(
             [

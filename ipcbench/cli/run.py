@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from ipcbench.cli import EXIT_FAILED, EXIT_INTERRUPTED, format_option
 from ipcbench.cli.output import FORMATS, RESULTS_ROOT, command_line, show_run
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
+from ipcbench.registry import names
 from ipcbench.sweeps.load import (
     DEFAULT_SWEEP,
     KEYS,
@@ -51,6 +53,9 @@ class _Run(click.Command):
 @_sweep_options
 @click.option("--quick", "preset", flag_value="quick", help=f"Set {_words('quick')}.")
 @click.option("--rigorous", "preset", flag_value="rigorous", help=f"Set {_words('rigorous')}.")
+@click.option(
+    "--insecure", is_flag=True, help="Also measure zmq-tcp without its keys, as zmq-tcp-insecure: what do they cost?"
+)
 @click.option("--out", metavar="FOLDER", help=f"Folder for this run; by default a new one in {RESULTS_ROOT}/.")
 @click.option("--resume", metavar="RUN", help="Continue an interrupted run; allows only --format beside it.")
 @format_option(*FORMATS)
@@ -60,6 +65,7 @@ def command(
     /,
     sweep: str | None,
     preset: str | None,
+    insecure: bool,
     out: str | None,
     resume: str | None,
     form: str,
@@ -73,8 +79,10 @@ def command(
     if resume is None:
         usual = VARIANTS_SWEEP if "variant" in given else DEFAULT_SWEEP
         spec, folder = load_sweep(sweep or usual, given, preset), _new_folder(out)
+        spec = _with_insecure(spec) if insecure else spec
     else:
-        _require_alone(sweep, out, {**given, **({preset: True} if preset else {})})
+        flags = dict.fromkeys([*([preset] if preset else []), *(["insecure"] if insecure else [])], True)
+        _require_alone(sweep, out, {**given, **flags})
         spec, folder = _stored_sweep(Path(resume)), Path(resume)
     try:
         _measure(spec, folder, goes_on=resume is not None, command=command_line(context.obj))
@@ -107,6 +115,16 @@ def _new_folder(out: str | None) -> Path:
     from ipcbench.results.store import new_run_id
 
     return RESULTS_ROOT / new_run_id() if out is None else Path(out)
+
+
+def _with_insecure(spec: SweepSpec) -> SweepSpec:
+    """Return the sweep with each backend that has keys followed by the one without."""
+    pairs = [(name, f"{name}-insecure") for name in spec.backends]
+    known = names()
+    if not any(twin in known for _, twin in pairs):
+        raise ConfigError("--insecure", ", ".join(spec.backends), "a sweep with zmq-tcp: no other backend has keys")
+    backends = dict.fromkeys(name for pair in pairs for name in pair if name in spec.backends or name in known)
+    return replace(spec, backends=tuple(backends))
 
 
 def _require_alone(sweep: str | None, out: str | None, given: dict[str, Any]) -> None:

@@ -1,5 +1,16 @@
 """The ZeroMQ backends against the contract."""
 
+from __future__ import annotations
+
+import stat
+
+import pytest
+import zmq
+
+from ipcbench.errors import TransportTimeout
+from ipcbench.registry import get_backend
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.locks import channel_directory
 from ipcbench.testing import ConformanceSuite
 
 
@@ -9,3 +20,52 @@ class TestZmq(ConformanceSuite):
 
 class TestZmqTcp(ConformanceSuite):
     backend = "zmq-tcp"
+
+
+class TestZmqTcpInsecure(ConformanceSuite):
+    backend = "zmq-tcp-insecure"
+
+
+def test_a_stranger_neither_reads_over_tcp_nor_counts_as_a_reader() -> None:
+    """Whoever has the ports, but not the key in the channel's directory."""
+    backend = get_backend("zmq-tcp")()
+    address = backend.create(ChannelSpec("ipcb-stranger", readers=1))
+    context = zmq.Context()
+    try:
+        keys = channel_directory(address.channel.name) / "keys"
+        assert stat.S_IMODE(keys.stat().st_mode) == 0o600
+        assert keys.read_bytes().split()[1].decode() not in str(address)
+        strangers = [context.socket(zmq.SUB) for _ in range(2)]
+        wrong = strangers[1]
+        wrong.curve_publickey, wrong.curve_secretkey = wrong.curve_serverkey, _ = zmq.curve_keypair()
+        for stranger in strangers:
+            stranger.connect(address.location.splitlines()[0])
+            stranger.subscribe(b"")
+            stranger.subscribe(b"reader-0")
+        with backend.open_writer(address) as writer:
+            with pytest.raises(TransportTimeout):
+                writer.write(b"too early", 0.5)
+            with backend.open_reader(address, 0) as reader:
+                writer.write(b"secret", 30.0)
+                assert bytes(reader.read(30.0)) == b"secret"
+                assert [stranger.poll(100) for stranger in strangers] == [0, 0]
+    finally:
+        context.destroy(0)
+        backend.destroy(address)
+
+
+def test_a_reader_takes_nothing_from_a_stranger_at_the_writers_port() -> None:
+    backend = get_backend("zmq-tcp")()
+    address = backend.create(ChannelSpec("ipcb-squatter", readers=1))
+    context = zmq.Context()
+    try:
+        squatter = context.socket(zmq.XPUB)
+        squatter.bind(address.location.splitlines()[0])
+        with backend.open_reader(address, 0) as reader:
+            squatter.send(b"false")
+            with pytest.raises(TransportTimeout):
+                reader.read(0.5)
+        assert squatter.poll(0) == 0
+    finally:
+        context.destroy(0)
+        backend.destroy(address)

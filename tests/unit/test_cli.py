@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -15,6 +16,7 @@ from ipcbench.cli import main
 from ipcbench.cli.progress import progress_display
 from ipcbench.cli.run import command as run_command
 from ipcbench.harness.sweep import Progress
+from ipcbench.spec import SweepSpec
 from ipcbench.sweeps.load import KEYS, builtin_sweeps
 from tests.unit.builders import Terminal
 
@@ -30,7 +32,25 @@ def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_every_key_of_a_sweep_is_an_option_and_every_other_option_says_where_or_how() -> None:
     options = {name for option in run_command.params if isinstance(option, click.Option) for name in option.opts}
-    assert options - {"--out", "--resume", "--format", "--quick", "--rigorous"} == {f"--{key.name}" for key in KEYS}
+    assert options - {"--out", "--resume", "--format", "--quick", "--rigorous", "--insecure"} == {
+        f"--{key.name}" for key in KEYS
+    }
+
+
+def test_insecure_measures_zmq_tcp_with_and_without_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    measured: list[SweepSpec] = []
+    monkeypatch.setattr("ipcbench.cli.run._measure", lambda spec, *_, **__: measured.append(spec))
+    monkeypatch.setattr("ipcbench.cli.run.show_run", lambda *_: True)
+    out = ["--out", str(tmp_path / "run")]
+    assert main(["run", "--backends", "zmq-tcp,shm", "--insecure", *out]) == 0
+    assert measured[0].backends == ("zmq-tcp", "zmq-tcp-insecure", "shm")
+
+
+def test_insecure_needs_a_backend_with_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--backends", "zmq,shm", "--insecure"]) == 2
+    assert "--insecure: 'zmq, shm' is not valid; allowed: a sweep with zmq-tcp" in capsys.readouterr().err
+    assert main(["run", "--resume", "nowhere", "--insecure"]) == 2
+    assert "nothing beside --resume" in capsys.readouterr().err
 
 
 def test_help_of_run_explains_every_key_and_sweep(capsys: pytest.CaptureFixture[str]) -> None:

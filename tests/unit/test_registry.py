@@ -12,7 +12,19 @@ from ipcbench import registry
 from ipcbench.backend import Backend
 from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
 
-MISSION = {"zmq", "zmq-tcp", "shm", "lmdb", "mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p", "pipe", "null"}
+MISSION = {
+    "zmq",
+    "zmq-tcp",
+    "zmq-tcp-insecure",
+    "shm",
+    "lmdb",
+    "mpi",
+    "mpi-pkl5",
+    "mpi-buffer",
+    "mpi-p2p",
+    "pipe",
+    "null",
+}
 
 
 def test_the_built_in_names() -> None:
@@ -35,7 +47,7 @@ def test_status_says_why_not_and_what_to_do(name: str) -> None:
 
 
 def test_unknown_name_lists_the_known() -> None:
-    with pytest.raises(UnknownBackend, match=r"'nope'.*zmq, zmq-tcp, shm"):
+    with pytest.raises(UnknownBackend, match=r"'nope'.*zmq, zmq-tcp, zmq-tcp-insecure, shm"):
         registry.get_backend("nope")
     with pytest.raises(UnknownBackend):
         registry.status("nope")

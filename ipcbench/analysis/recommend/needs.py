@@ -94,6 +94,7 @@ def refusals(offer: Offer, payload_bytes: int, readers: int, delivery: Delivery,
     message_bytes = payload_bytes + OVERHEAD_BYTES
     reasons = [
         _unless(can.launcher != "inline", "all its endpoints live in one process"),
+        _unless(can.private, "other users of this host can read its messages"),
         _unless(readers <= can.max_readers, f"it takes at most {can.max_readers:,} readers"),
         _unless(message_bytes <= can.max_message_bytes, f"it carries at most {format_bytes(can.max_message_bytes)}"),
         _delivery(offer, delivery),

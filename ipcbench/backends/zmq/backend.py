@@ -1,4 +1,4 @@
-"""ZeroMQ: lossless broadcast over Unix sockets (`zmq`) or loopback TCP (`zmq-tcp`).
+"""ZeroMQ: lossless broadcast over Unix sockets (`zmq`), or loopback TCP with keys (`zmq-tcp`) and without.
 
 Messages go from an XPUB socket to one SUB socket per reader. A reader subscribes to everything and to its own role.
 XPUB reports each topic that is subscribed or unsubscribed, so the writer knows without sleeping when all readers are
@@ -25,6 +25,7 @@ import select
 import socket as sockets
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ipcbench.backend import (
@@ -39,7 +40,7 @@ from ipcbench.backend import (
     bytes_of,
     unavailable,
 )
-from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, SocketPair, absence, credit
+from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, SocketPair, absence, credit, make_keys
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.latest import LatestValueReader
@@ -339,11 +340,15 @@ class ZmqIpc(Backend):
             port.close()
 
 
-class ZmqTcp(ZmqIpc):
-    """ZeroMQ over loopback TCP. The process that makes a channel reserves its ports until it destroys it or ends."""
+class ZmqTcpInsecure(ZmqIpc):
+    """ZeroMQ over plain loopback TCP: every user of the host can read the messages, and connect in a reader's place.
 
-    name: ClassVar[str] = "zmq-tcp"
-    summary: ClassVar[str] = "ZeroMQ XPUB/SUB over tcp:// on the loopback interface, with credit: lossless broadcast"
+    For comparison with `ZmqTcp`. The process that makes a channel reserves its ports until it destroys it or ends.
+    """
+
+    name: ClassVar[str] = "zmq-tcp-insecure"
+    summary: ClassVar[str] = "zmq-tcp without keys, to see what these cost: every user of this host can read along"
+    capabilities: ClassVar[Capabilities] = replace(ZmqIpc.capabilities, private=False)
 
     def _location(self, channel: ChannelSpec) -> str:
         # Linux lets the writer bind the port again if both sockets set SO_REUSEADDR and this one never listens, and
@@ -358,3 +363,15 @@ class ZmqTcp(ZmqIpc):
             if sys.platform != "linux":
                 for port in _ports.pop(channel.name):
                     port.close()
+
+
+class ZmqTcp(ZmqTcpInsecure):
+    """ZeroMQ over loopback TCP, encrypted: only who can read the channel's directory, its owner, can connect."""
+
+    name: ClassVar[str] = "zmq-tcp"
+    summary: ClassVar[str] = "ZeroMQ XPUB/SUB over loopback TCP, encrypted (CURVE), with credit: lossless broadcast"
+    capabilities: ClassVar[Capabilities] = ZmqIpc.capabilities
+
+    def _location(self, channel: ChannelSpec) -> str:
+        make_keys(channel_directory(channel.name))
+        return super()._location(channel)

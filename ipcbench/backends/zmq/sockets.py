@@ -6,12 +6,14 @@ import os
 import select
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ipcbench.backend import Address
 from ipcbench.errors import TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.liveness import Liveness
+from ipcbench.sync.locks import channel_directory
 from ipcbench.util.clock import now_ns
 
 try:
@@ -53,9 +55,26 @@ UNSUBSCRIBED = b"\0"
 _CLOSE_S = 0.01
 """How long `close` itself waits for the last messages to leave before it leaves that to a thread."""
 
+_KEYS_NAME = "keys"
+
 _in_use: dict[Any, Any] = {}
 """Context → its sockets, until they are closed; in a forked child, those of its parent for good. If the garbage
 collector found them with an endpoint, it would wait in the context for sockets that nobody has closed yet."""
+
+
+def make_keys(directory: Path) -> None:
+    """Write a new CURVE key pair for all endpoints of a channel into its directory, for its owner only.
+
+    Nobody connects without the public half, since a CURVE client needs its server's; it never crosses the wire.
+
+    Raises:
+        OSError: the file cannot be written, or this libzmq was built without CURVE.
+    """
+    if not zmq.has("curve"):
+        raise OSError("this libzmq was built without CURVE, and cannot encrypt")
+    descriptor = os.open(directory / _KEYS_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(b"\n".join(zmq.curve_keypair()))
 
 
 def credit(channel: ChannelSpec) -> tuple[int, int]:
@@ -72,7 +91,7 @@ class SocketPair:
     __slots__ = ("_context", "_pid", "channel", "liveness", "receipts", "socket")
 
     def __init__(self, address: Address, role: str, kind: int, receipts_kind: int) -> None:
-        """Lock the endpoint and make the sockets; `bind` or `connect` opens them.
+        """Lock the endpoint and make the sockets; `bind` or `connect` opens them. They use the channel's keys, if any.
 
         Raises:
             TransportError: there is no such channel, or the endpoint is open already.
@@ -93,6 +112,18 @@ class SocketPair:
             socket.set(zmq.RCVHWM, 0)
             socket.set(zmq.RCVTIMEO, _TRY_MS)
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        if (path := channel_directory(self.channel.name) / _KEYS_NAME).exists():
+            self._use_keys(path)
+
+    def _use_keys(self, path: Path) -> None:
+        """Encrypt with the keys that `make_keys` wrote, the writer as the server."""
+        public, secret = path.read_bytes().split()
+        for socket in (self.socket, self.receipts):
+            socket.curve_publickey, socket.curve_secretkey = public, secret
+            if self.liveness.role == "writer":
+                socket.curve_server = True
+            else:
+                socket.curve_serverkey = public
 
     def bind(self, location: str) -> None:
         """Bind both sockets, for peers to connect to.
