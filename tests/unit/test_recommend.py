@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,6 +158,44 @@ def test_failures_of_all_that_tie_are_said(tmp_path: Path) -> None:
     cells = {name: Cell(10_000.0 + index, factors=(*ROUNDS, 1.0)) for index, name in enumerate("ab")}
     cells["c"] = Cell(10_020.0, factors=(*ROUNDS, 0.0))
     reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    assert "Beware: failed: 2 of 8 trials of c" in reply.sentence()
+
+
+def test_a_tie_is_broken_by_a_comparison_of_those_that_tie_and_not_by_a_third(tmp_path: Path) -> None:
+    """c is clearly faster than b, and not clearly faster than a, whose figure varies: that says nothing of a and b."""
+    rates = {
+        "a": replace(Cell(10_000.0, 70_000.0), change=_throughputs(30e3, 400e3, 40e3, 100e3)),
+        "b": replace(Cell(10_050.0, 100_000.0), change=_throughputs(100e3, 101e3, 99e3, 100e3)),
+        "c": replace(Cell(50_000.0, 200_000.0), change=_throughputs(200e3, 201e3, 199e3, 200e3)),
+    }
+    cells = {name: replace(cell, factors=(*ROUNDS, 1.0)) for name, cell in rates.items()}
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    assert (reply.outcome, {reply.backend, *reply.tied_with}, reply.tie_break) == ("tie", {"a", "b"}, "")
+
+
+def _throughputs(*rates: float) -> Callable[[TrialResult], TrialResult]:
+    def change(trial: TrialResult) -> TrialResult:
+        if trial.spec.mode != "saturate":
+            return trial
+        return replace(trial, throughput_per_s=rates[trial.spec.round_index], turn_rates_per_s=())
+
+    return change
+
+
+def test_few_rounds_in_common_claim_nothing(tmp_path: Path) -> None:
+    """Each has three rounds, and two of them in common."""
+    cells = {"a": Cell(10_000.0, factors=(0.0, 1.0, 1.01, 0.99)), "b": Cell(30_000.0, factors=(1.0, 1.01, 0.99, 0.0))}
+    reply = answer(tmp_path, cells, rounds=4)
+    assert "a tie between a and b, 2 rounds are too few to tell: it takes 3" in reply.sentence()
+    assert re.search(r"1= b: 30\.\d µs \[[^\]]*\] \(", reply.text())
+
+
+def test_whom_the_answer_names_is_in_beware_and_in_the_lead(tmp_path: Path) -> None:
+    far = {name: Cell(30_000.0 + index, factors=(*ROUNDS, 1.0)) for index, name in enumerate("bc")}
+    far["c"] = replace(far["c"], factors=(1.2, 0.4, 0.0, 1.0))
+    cells = {"a": Cell(10_000.0, factors=(*ROUNDS, 1.0)), **far}
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    assert [candidate.rank for candidate in reply.candidates] in ([1, 2, 2], [1, 1, 3])
     assert "Beware: failed: 2 of 8 trials of c" in reply.sentence()
 
 

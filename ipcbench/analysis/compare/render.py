@@ -227,7 +227,7 @@ def _decides(change: Change) -> str:
     if change.verdict != "slower":
         return f"≥ {_percent(smallest)}"
     passed = f", ≥ {_percent(times.high - 1.0)}" if times.high - 1.0 < MAX_GATE_RATIO else ""
-    return f"≤ {_percent(times.low - 1.0)}{passed}"
+    return f"≤ {_percent(min(times.low - 1.0, MAX_GATE_RATIO))}{passed}"
 
 
 def _figure(interval: Interval | None, metric: ComparedMetric) -> str:

@@ -55,7 +55,7 @@ class Candidate:
     doubts: tuple[Doubt, ...]
     trial_ids: tuple[int, ...]
     rounds_count: int
-    """Rounds behind the deciding figure, at the size that has fewest."""
+    """Rounds of the deciding figure that it has in common with the best, at the size that has fewest."""
 
 
 @dataclass(frozen=True, slots=True)

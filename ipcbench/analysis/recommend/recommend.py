@@ -29,7 +29,7 @@ from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK
 from ipcbench.stats.decisions import judged, rank_groups, table_prior, verdict
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval, ratio
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval, ratio, rounds_in_common
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
 
@@ -75,11 +75,12 @@ class _Shortlist:
     """The measured sizes on both sides of the payload; twice the same size if it was measured."""
     evidence: tuple[Evidence, ...]
 
-    def ranks(self, measure: Measure) -> dict[str, int]:
-        """Return backend → rank by a measure; backends without that figure, or without rounds enough, are left out."""
-        times = judged(
-            {evidence.backend: evidence.times[measure] for evidence in self.evidence if measure in evidence.times}
-        )
+    def ranks(self, measure: Measure, among: Iterable[Evidence] | None = None) -> dict[str, int]:
+        """Return backend → rank by a measure, of all or of some; backends without that figure, or without rounds
+        enough, are left out.
+        """
+        some = self.evidence if among is None else among
+        times = judged({evidence.backend: evidence.times[measure] for evidence in some if measure in evidence.times})
         return dict(zip(times, rank_groups(list(times.values()), self.case.prior(measure)), strict=True))
 
     @property
@@ -315,7 +316,7 @@ def _break_tie(shortlist: _Shortlist, first: Sequence[Evidence]) -> tuple[Eviden
     if len(left) < len(first):
         why.append(("fewer of its trials failed", _others(first, left), None))
     for other in _TIE_BREAKS[measure]:
-        ranks = {name: rank for name, rank in shortlist.ranks(other).items() if name in {each.backend for each in left}}
+        ranks = shortlist.ranks(other, left)
         ahead = [evidence for evidence in left if ranks.get(evidence.backend) == min(ranks.values(), default=1)]
         if len(ranks) == len(left) and len(ahead) < len(left):
             better = BETTER[other].removeprefix("the ")
@@ -343,7 +344,9 @@ def _candidate(shortlist: _Shortlist, evidence: Evidence, best: Evidence, rank: 
         slower = ratio(evidence.times[case.measure], best.times[case.measure], prior, len(known))
     cores = case.run.info.machine.get("usable_cores")
     reasons = doubts(evidence, case.measure, case.question, shortlist.offered_per_s, shortlist.between, cores)
-    rounds_count = evidence.times[case.measure].rounds_count
+    own, first = evidence.times[case.measure], best.times[case.measure]
+    common = rounds_in_common(own, first)
+    rounds_count = own.rounds_count if common is None else min(own.rounds_count, common)
     return Candidate(evidence.backend, rank, slower, evidence.expected, reasons, evidence.trial_ids, rounds_count)
 
 
@@ -352,9 +355,10 @@ def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> t
     reasons = list(candidates[0].doubts)
     if len(candidates) > 1:
         # The rival may have lost because of its bad trials; but that weighs less than bad trials of the winner.
-        rivals = [candidate for candidate in candidates[1:] if candidate.rank == 1] or [candidates[1]]
+        behind = min((candidate.rank for candidate in candidates if candidate.rank > 1), default=1)
+        rivals = [candidate for candidate in candidates[1:] if candidate.rank in {1, behind}]  # whom the answer names
         reasons += [replace(doubt, level="moderate") for rival in rivals for doubt in rival.doubts if doubt.grave]
-        reasons += _close(candidates[1]) if tied_count == 1 else []
+        reasons += _close(min(rivals, key=lambda rival: rival.ratio.low)) if tied_count == 1 else []
     else:
         reasons.append(Doubt("there is nothing to compare it with in this run", "moderate"))
     if tied_count > 1:
