@@ -1,9 +1,26 @@
-"""`python -m ipcbench`: the command line, for use where its script is not on the path."""
+"""The program `ipcbench`, also as `python -m ipcbench`: loads the command line and runs it."""
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from ipcbench.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run this process's command line and return its exit code.
+
+    Until it is loaded there is nothing to clean up: Ctrl-C then ends the process at once, as if it were no Python
+    program, instead of printing where in an import it came.
+    """
+    handles = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handles:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from ipcbench.cli import main as run
+
+    if handles:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.figures import held_ratio, reader_skew, waiting_core_ratio
-from ipcbench.analysis.summary.notes import printable
+from ipcbench.analysis.summary.notes import WRONG_WORDS, printable
 from ipcbench.analysis.summary.order import OrderChange, order_changes
 from ipcbench.analysis.summary.wording import joined, neighbours_words, plural, size_words
 from ipcbench.stats.decisions import LEAST_RATIO
@@ -99,6 +99,8 @@ class Rule:
     """What the value is."""
     observe: Callable[[CellContext], Observation | None]
     action: str
+    of_figures: bool = True
+    """Whether it looks at figures, and so at cells that have them of several rounds; else at all that were tried."""
 
 
 def explain(summary: Summary) -> tuple[Finding, ...]:
@@ -160,10 +162,11 @@ def _finding(rule: Rule, summary: Summary, family: tuple[SettingSummary, ...]) -
 def _hits(
     rule: Rule, summary: Summary, family: tuple[SettingSummary, ...]
 ) -> Iterator[tuple[CellContext, Observation]]:
-    """Yield the cells with figures of more than one round for which the rule is true."""
+    """Yield the cells for which the rule is true."""
     for ranking in family:
         for cell in ranking.cells:
-            if cell.status == "ok" and cell.rounds_count >= _MIN_ROUNDS:
+            has_figures = cell.status == "ok" and cell.rounds_count >= _MIN_ROUNDS
+            if has_figures or (cell.trials_count and not rule.of_figures):
                 context = CellContext(summary, family, ranking, cell)
                 seen = rule.observe(context)
                 if seen is not None and seen.value > rule.threshold:
@@ -188,6 +191,15 @@ def _value_range(rule: Rule, values: Sequence[float]) -> str:
 
 
 # The rules
+
+
+def _wrong(context: CellContext) -> Observation | None:
+    wrong, tried = context.cell.wrong_count, context.cell.trials_count
+    return Observation(
+        wrong / tried,
+        {"wrong_count": wrong, "trials_count": tried},
+        f"{context.named()}: {WRONG_WORDS} in {wrong} of {plural(tried, 'trial', 'trials')}.",
+    )
 
 
 def _decoding(context: CellContext) -> Observation | None:
@@ -342,6 +354,15 @@ def _percent(share: float) -> str:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "broken promise",
+        0.0,
+        "share",
+        "share of the trials in which messages went wrong",
+        _wrong,
+        "Do not use it as it is: `ipcbench check` shows which law of the contract it breaks.",
+        of_figures=False,
+    ),
     Rule(
         "oversubscription",
         1.0,

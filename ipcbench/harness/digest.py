@@ -15,11 +15,14 @@ from ipcbench.harness.clocks import Clocks
 from ipcbench.harness.group import role_of
 from ipcbench.results.model import EndpointResult, Integrity, Quantiles, Status, TrialResult, Usage
 from ipcbench.spec import TrialSpec
+from ipcbench.stats.bootstrap import RoundSamples
 from ipcbench.stats.histogram import Histogram
 from ipcbench.util.units import format_duration_ns, format_significant
 
 KEPT_SAMPLES = 2048
-"""A longer column is thinned to about this many values by an even stride, which the record states."""
+"""A longer column is thinned to about this many values by an even stride, which the record states. Round trips in turns
+are thinned turn by turn, to about as many of each: a closed loop has thousands in a fast turn and few in a slow one,
+which would vanish."""
 
 MAX_HALVES_RATIO = 0.25
 """A window whose halves differ by more than this (rate when saturated, median latency when paced) is unsteady."""
@@ -211,7 +214,7 @@ class Digest:
             gc_count=facts["gc_count"],
             warmup_count=facts["warmup_count"],
             steady=facts.get("steady", True) and self._steady(index),
-            round_trip=quantiles(columns.get("round_trip_ns")),
+            round_trip=self._round_trip(columns.get("round_trip_ns")),
             core=self._processes[index][1],
             stamp_stride=self._stamps[index],
             floor_ns=facts.get("floor_ns"),
@@ -242,6 +245,30 @@ class Digest:
     @staticmethod
     def _stride(count: int) -> int:
         return max(1, -(-count // KEPT_SAMPLES))
+
+    def _round_trip(self, column: Column | None) -> Quantiles | None:
+        """Return the quantiles of the round trips; turns weigh the same, however many trips they have."""
+        found = quantiles(column)
+        counts = self.turn_counts()
+        if column is None or found is None or len(counts) < 2:
+            return found
+        trips = RoundSamples(column.astype(np.float64), np.repeat(np.arange(len(counts)), counts), by_turns=True)
+        p50, p90, p99 = (trips.quantile(probability) for probability in (0.5, 0.9, 0.99))
+        mean = float(trips.weights() @ trips.values)
+        return Quantiles(found.count, p50, p90, p99, found.max_ns, mean)
+
+    def _kept_places(self) -> list[Column]:
+        """Return which round trips of each turn are stored; empty if the columns are thinned as a whole."""
+        counts = self.turn_counts()
+        if self._trial.mode != "pingpong" or len(counts) < 2:
+            return []
+        most = max(1, KEPT_SAMPLES // len(counts))
+        ends = np.cumsum(counts)
+        return [np.arange(end - count, end, -(-count // most)) for end, count in zip(ends, counts, strict=True)]
+
+    def kept_counts(self) -> tuple[int, ...]:
+        """Return how many samples of each turn are stored; empty if the columns are thinned as a whole."""
+        return tuple(map(len, self._kept_places()))
 
     def turn_counts(self) -> tuple[int, ...]:
         """Return how many messages of each turn the writer kept."""
@@ -356,15 +383,22 @@ class Digest:
         return MAX_BACKLOG_RATIO * self._trial.window_s * 1e9
 
     def samples(self) -> dict[str, Column]:
-        """Return the columns to store, named `role.column`, thinned by each endpoint's stride."""
+        """Return the columns to store, named `role.column`, thinned by each endpoint's stride, or turn by turn."""
         kept: dict[str, Column] = {}
+        places = self._kept_places()
         for index, columns in self._columns.items():
-            stride = self._stride(len(self._moments(index)))
+            chosen: slice | Column = slice(None, None, self._stride(len(self._moments(index))))
+            chosen_latency = chosen
+            if places:
+                chosen = np.concatenate(places)
+                if index:
+                    stored = np.isin(columns["sequence"], self._sent[chosen])
+                    chosen, chosen_latency = np.flatnonzero(stored), np.flatnonzero(stored[self._joined(index)[0]])
             for name, column in columns.items():
-                kept[f"{role_of(index)}.{name}"] = column if name == "decode_ns" else column[::stride]
+                kept[f"{role_of(index)}.{name}"] = column if name == "decode_ns" else column[chosen]
             latency = self._latency.get(index)
             if latency is not None and self._trial.mode != "saturate":
-                kept[f"{role_of(index)}.latency_ns"] = latency[::stride]
+                kept[f"{role_of(index)}.latency_ns"] = latency[chosen_latency]
                 totals = self._totals(index, "latency")
                 if totals is not None:
                     kept[f"{role_of(index)}.latency_bins"] = np.frombuffer(totals["counts"], dtype=np.int64)

@@ -13,11 +13,14 @@ from ipcbench.processes.launch import find_mpiexec
 from ipcbench.registry import get_backend
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, SweepSpec
 from ipcbench.util.clock import now_ns
+from ipcbench.util.units import format_bytes
 from ipcbench.workload.codec import get_codec
 from ipcbench.workload.message import message_bytes
 from ipcbench.workload.payload import build
 
 _REPEATS = 5
+_COORDINATOR_BYTES, _WORKER_BYTES = 128 * 2**20, 40 * 2**20
+"""What this process and each endpoint of one backend take, without messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,22 @@ def prepare_payload(sweep: SweepSpec, size: int) -> PreparedPayload:
         encode.append(middle - start)
         decode.append(now_ns() - middle)
     return PreparedPayload(size, len(encoded), median(encode), median(decode))
+
+
+def require_memory(readers: int, limit_bytes: int | None) -> None:
+    """Refuse a run that cannot measure even one backend in the memory that its processes may use: the kernel would kill
+    them, the run itself at last.
+
+    Raises:
+        Unsupported: it cannot.
+    """
+    needed_bytes = _COORDINATOR_BYTES + (readers + 1) * _WORKER_BYTES
+    if limit_bytes is not None and limit_bytes < needed_bytes:
+        raise Unsupported(
+            f"a run with {readers} reader{'s' * (readers != 1)} takes {format_bytes(needed_bytes)} of memory or more, "
+            f"and the limit of its cgroup is {format_bytes(limit_bytes)}; raise the limit (`docker run --memory`), or "
+            "take fewer readers"
+        )
 
 
 def select_backends(

@@ -28,9 +28,10 @@ from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
-from ipcbench.harness.prepare import PreparedPayload, prepare_payload
+from ipcbench.harness.prepare import PreparedPayload, prepare_payload, require_memory
 from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.harness.variants import Field, settle
+from ipcbench.machine.cgroup import memory_limit_bytes
 from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
 from ipcbench.machine.identity import differences, machine_differences
 from ipcbench.processes.control_channel import Switchboard
@@ -98,7 +99,7 @@ def run_sweep(
         stall_s: longest wait of a single read or write.
 
     Raises:
-        UnknownBackend, BackendUnavailable, ConfigError: before anything is measured.
+        UnknownBackend, BackendUnavailable, Unsupported, ConfigError: before anything is measured.
         StoreError: the folder cannot be written, or is not a run that can be continued: it may have been measured on
             another machine, or with other versions.
         KeyboardInterrupt: passed on once all results are stored and all processes have ended.
@@ -108,6 +109,7 @@ def run_sweep(
     if stored is not None:
         sweep, finished = SweepSpec.from_dict(stored.info.sweep), stored.trials + stored.controls
     require_room_for_sockets()
+    require_memory(sweep.readers, memory_limit_bytes(Path("/")))
     cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # raises now if a core is not there
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
     settled = settle(sweep, payloads)
@@ -193,7 +195,7 @@ class _Run:
         switchboard = Switchboard(run_dir.path, os.environ.get(CONTROL_HOST_VARIABLE))
         try:
             for process in self.settled.processes:
-                run_dir.watch(process.start(switchboard))
+                process.start(switchboard)
             yield switchboard
         finally:
             for group in self.groups.values():
@@ -332,8 +334,6 @@ class _Run:
         if group is None:
             contender = self.settled.contenders[trial.backend]
             group = Group(contender.launcher, self.sweep.readers, switchboard, python=contender.python)
-            for pid in group.all_pids():
-                run_dir.watch(pid)
             self.groups[trial.backend, trial.twin] = group
         return group
 

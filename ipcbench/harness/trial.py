@@ -344,6 +344,7 @@ class Trial:
             endpoints=endpoints,
             throughput_per_s=digest.throughput_per_s(),
             turn_counts=digest.turn_counts(),
+            kept_counts=digest.kept_counts(),
             turn_rates_per_s=digest.turn_rates_per_s(),
             achieved_rate_per_s=digest.achieved_rate_per_s(),
             has_samples=status == "ok",

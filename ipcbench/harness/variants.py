@@ -80,15 +80,14 @@ class VariantProcess:
         self.variant = variant
         self._group: Group | None = None
 
-    def start(self, switchboard: Switchboard) -> int:
-        """Start it and return its process ID.
+    def start(self, switchboard: Switchboard) -> None:
+        """Start it.
 
         Raises:
             WorkerCrashed, WorkerTimeout: it does not connect.
         """
         roles = (f"channel process of {self.variant.name}",)
         self._group = Group("spawn", 0, switchboard, roles=roles, python=self.variant.python)
-        return self._group.pids[0]
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to one question; see `Group.ask`."""

@@ -19,9 +19,13 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.sync.locks import LOCK_SUFFIX, is_locked
+
+if TYPE_CHECKING:
+    import psutil
 
 SHM_FOLDER = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared memory
 
@@ -32,6 +36,8 @@ RUN_LOCK = "run.lock"
 """File in a run's directory that is locked as long as the run lives."""
 
 _WORKER = "ipcbench.processes.worker"
+_MPICH_PREFIX = "mpich_shm_"
+_KILLING_S = 10.0
 
 GRACE_S = 60.0
 """How long a channel that was never opened, and belongs to no run, may wait for its first endpoint."""
@@ -68,11 +74,11 @@ def survey() -> tuple[Resource, ...]:
     entries = find(NAME_PREFIX)
     runs = {path.name.removesuffix(RUN_SUFFIX): path for path in entries if path.name.endswith(RUN_SUFFIX)}
     judge = _Judge(
-        living_runs=tuple(token for token, path in runs.items() if _is_in_use(path / RUN_LOCK)),
+        living_runs=tuple(token for token, path in runs.items() if is_locked(path / RUN_LOCK)),
         ended_runs=tuple(token for token, path in runs.items() if (path / RUN_LOCK).is_file()),
-        open_channels=tuple(path.name for path in entries if any(map(_is_in_use, path.glob(f"*{LOCK_SUFFIX}")))),
+        open_channels=tuple(path.name for path in entries if any(map(is_locked, path.glob(f"*{LOCK_SUFFIX}")))),
         closed_channels=tuple(path.name for path in entries if any(path.glob(f"*{LOCK_SUFFIX}"))),
-        mapped=_mapped_segments(NAME_PREFIX) if any(path.parent == SHM_FOLDER for path in entries) else (),
+        mapped=mapped_segments(NAME_PREFIX) if any(path.parent == SHM_FOLDER for path in entries) else (),
         now_s=time.time(),
     )
     # Runs last: if the removal is stopped, what marks the rest as dead is still there.
@@ -141,13 +147,6 @@ class _Judge:
         return {f"{token}{RUN_SUFFIX}" for token in tokens}
 
 
-def _is_in_use(lock: Path) -> bool:
-    try:
-        return is_locked(lock)
-    except OSError:
-        return False  # another user's, whose resources stay for that reason
-
-
 def kill_worker(pid: int, mark: str) -> None:
     """Kill a process of this host if it is a worker with `mark` in its command line: the number may be that of a
     worker on another host, or belong to a later process.
@@ -156,21 +155,40 @@ def kill_worker(pid: int, mark: str) -> None:
 
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        line = " ".join(process.cmdline())
-        if _WORKER in line and mark in line:
+        if _is_worker(process, mark):
             process.kill()
 
 
-def remove_unmapped(prefix: str, since_s: float) -> None:
-    """Remove the segments of another library that are this user's, were made since then, and that no process has
-    mapped: those of an MPI whose processes were killed while they started it.
-
-    Args:
-        prefix: what their names begin with.
-        since_s: Unix time.
+def kill_workers(mark: str) -> None:
+    """Kill all workers of this host with `mark` in their command lines, and the launchers that start such, until there
+    are none.
     """
-    paths = [path for path in SHM_FOLDER.glob(f"{prefix}*") if _made_by_us(path, since_s)]
-    mapped = _mapped_segments(prefix) if paths else ()
+    import psutil
+
+    end_s = time.monotonic() + _KILLING_S
+    while time.monotonic() < end_s and (workers := [each for each in psutil.process_iter() if _is_worker(each, mark)]):
+        for worker in workers:
+            with suppress(psutil.Error):
+                worker.kill()
+        psutil.wait_procs(workers, timeout=1.0)
+
+
+def _is_worker(process: psutil.Process, mark: str) -> bool:
+    import psutil
+
+    try:
+        line = " ".join(process.cmdline())
+        return _WORKER in line and mark in line and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def remove_mpi_segments(since_s: float) -> None:
+    """Remove the segments of MPICH that are this user's, were made since then (Unix time), and that no process has
+    mapped: those of ranks that were killed while they started MPI.
+    """
+    paths = [path for path in SHM_FOLDER.glob(f"{_MPICH_PREFIX}*") if _made_by_us(path, since_s)]
+    mapped = mapped_segments(_MPICH_PREFIX) if paths else ()
     for path in paths:
         if path.name not in mapped:
             path.unlink(missing_ok=True)
@@ -183,7 +201,7 @@ def _made_by_us(path: Path, since_s: float) -> bool:
     return False
 
 
-def _mapped_segments(prefix: str) -> tuple[str, ...]:
+def mapped_segments(prefix: str) -> tuple[str, ...]:
     """Return the names of the segments that any process has mapped, as far as this user may see (Linux)."""
     pattern = re.compile(rf"{re.escape(str(SHM_FOLDER))}/({prefix}\S+)")
     names: set[str] = set()

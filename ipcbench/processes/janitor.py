@@ -1,24 +1,28 @@
 """A small process beside every run: when the run has ended, for whatever reason, it kills the processes that are left
 and removes their files.
 
-It reads process IDs from its standard input, one per line. The end of the input is the end of the run.
+The end of its standard input is the end of the run, which writes `ENDED` before it if it ends in good order.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
+import time
 
-from ipcbench.processes.cleanup import kill_worker, remove
+from ipcbench.processes.cleanup import kill_workers, remove, remove_mpi_segments
+
+ENDED = b"ended\n"
 
 
 def main() -> None:
     """Wait for the run's end; then kill its workers and remove everything that has its name."""
-    token = sys.argv[1]
+    token, began_s = sys.argv[1], time.time()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run; the janitor waits for its end
-    pids = [int(line) for line in sys.stdin if line.strip().isdigit()]
-    for pid in pids:
-        kill_worker(pid, token)
+    ended = sys.stdin.buffer.read() == ENDED
+    kill_workers(token)
+    if not ended:  # else the run has removed those of its ranks
+        remove_mpi_segments(began_s)
     remove(token)
 
 

@@ -20,7 +20,7 @@ from typing import IO
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import BackendUnavailable, TrialError, WorkerCrashed, WorkerTimeout
-from ipcbench.processes.cleanup import kill_worker, remove_unmapped
+from ipcbench.processes.cleanup import kill_worker, remove_mpi_segments
 from ipcbench.processes.control_channel import ControlConnection, Switchboard
 from ipcbench.util.clock import deadline_ns, remaining_s
 
@@ -38,7 +38,6 @@ _LAST_BYTES = 20_000
 _LOOK_S = 0.2
 _DEATH_NOTICE_S = 1.0
 _END_S = 5.0
-_MPICH_PREFIX = "mpich_shm_"
 
 
 def find_mpiexec(python: str | None = None) -> list[str]:
@@ -157,7 +156,7 @@ class Launch:
         for process in self.started:
             process.wait()
         if self.launcher == "mpiexec" and not self.mpi_started:
-            remove_unmapped(_MPICH_PREFIX, self.began_s)
+            remove_mpi_segments(self.began_s)
         self.worker_pids.clear()
         self.output.close()
 

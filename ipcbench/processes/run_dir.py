@@ -8,10 +8,12 @@ import secrets
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from ipcbench.errors import ConfigError
+from ipcbench.processes import janitor
 from ipcbench.processes.cleanup import RUN_LOCK, RUN_SUFFIX, remove
 from ipcbench.spec import NAME_PREFIX
 
@@ -48,16 +50,20 @@ class RunDir:
         self._channels = 0
 
     def __enter__(self) -> Self:
-        self.path.mkdir(mode=0o700)
-        self._lock = os.open(self.path / RUN_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._janitor = subprocess.Popen(
-            [sys.executable, "-m", "ipcbench.processes.janitor", self.token],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with ExitStack() as undo:
+            undo.callback(remove, self.token)
+            self.path.mkdir(mode=0o700)
+            self._lock = os.open(self.path / RUN_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            undo.callback(os.close, self._lock)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._janitor = subprocess.Popen(
+                [sys.executable, "-m", "ipcbench.processes.janitor", self.token],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            undo.pop_all()
         return self
 
     def channel_name(self) -> str:
@@ -65,16 +71,10 @@ class RunDir:
         self._channels += 1
         return f"{self.token}-{self._channels}"
 
-    def watch(self, pid: int) -> None:
-        """Have the janitor kill this process if it outlives the run."""
-        if self._janitor.stdin is not None and self._janitor.poll() is None:
-            self._janitor.stdin.write(f"{pid}\n".encode())
-            self._janitor.stdin.flush()
-
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
         try:  # the janitor cleans up, whether the run ends by itself or is killed
-            self._janitor.communicate(timeout=_JANITOR_S)
+            self._janitor.communicate(janitor.ENDED, timeout=_JANITOR_S)
         except subprocess.TimeoutExpired:
             self._janitor.kill()
             self._janitor.wait()

@@ -58,8 +58,6 @@ class Pair:
         self._addresses: list[Address] = []
         launcher = self._backend.capabilities.launcher
         self._group = Group(launcher, 1, switchboard, roles=_ROLES)
-        for pid in self._group.all_pids():
-            run_dir.watch(pid)
 
     def open(self) -> None:
         """Make the channels, and open their ends.

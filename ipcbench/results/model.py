@@ -176,6 +176,8 @@ class TrialResult:
     """Rate at which the writer sent; None unless mode paced."""
     turn_counts: tuple[int, ...] = ()
     """Messages of each turn that were timed; a single number if the window was one piece."""
+    kept_counts: tuple[int, ...] = ()
+    """Samples of each turn that are stored; empty if the columns were thinned as a whole, by `sample_stride`."""
     turn_rates_per_s: tuple[float, ...] = ()
     """Like `throughput_per_s`, for each turn; empty unless mode saturate, in turns."""
     has_samples: bool = False

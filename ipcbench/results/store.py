@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,11 +144,17 @@ class RunWriter:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
                 raise StoreError(f"{path}: exists already and is not empty; choose another folder, or resume the run")
-            (path / SAMPLES_FOLDER).mkdir()
-            fd = os.open(path / TRIALS_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            writer = cls(path, info, fd, 0)
-            _lock(fd, path)
-            writer.update(info)
+            with ExitStack() as undo:  # so that it can be tried again
+                (path / SAMPLES_FOLDER).mkdir()
+                undo.callback((path / SAMPLES_FOLDER).rmdir)
+                fd = os.open(path / TRIALS_FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                undo.callback((path / TRIALS_FILE).unlink)
+                undo.callback(os.close, fd)
+                _lock(fd, path)
+                writer = cls(path, info, fd, 0)
+                undo.callback((path / INFO_FILE).unlink, missing_ok=True)
+                writer.update(info)
+                undo.pop_all()
         return writer
 
     @classmethod

@@ -196,8 +196,12 @@ def judged(times: Mapping[str, Estimate]) -> dict[str, Estimate]:
     return enough or dict(times)
 
 
-def rank_groups(times: Sequence[Estimate], prior: VariancePrior | None = None) -> tuple[int, ...]:
+def rank_groups(
+    times: Sequence[Estimate], prior: VariancePrior | None = None, table: Sequence[Estimate] = ()
+) -> tuple[int, ...]:
     """Return the rank of each time, from 1 for the shortest; times that cannot be told apart share a rank (1, 1, 3).
+
+    If they are only some of a table, `table` has all of it, and two of them are told apart only if they are there.
 
     In ascending order, a time has rank 1 if it is not clearly slower than the shortest, by `verdict` among all of them,
     even where one between them is; else it shares the latest rank if it is not clearly slower than the time that opened
@@ -205,10 +209,11 @@ def rank_groups(times: Sequence[Estimate], prior: VariancePrior | None = None) -
     """
     group_of = [0] * len(times)
     leaders: list[int] = []
-    prior = table_prior(times, prior)
+    table = table or times
+    prior = table_prior(table, prior)
     for index in sorted(range(len(times)), key=lambda i: times[i].value):
         nearest = dict.fromkeys((*leaders[:1], *leaders[-1:]))
-        equal = (leader for leader in nearest if verdict(times[index], times[leader], prior, len(times)) != "slower")
+        equal = (leader for leader in nearest if verdict(times[index], times[leader], prior, len(table)) != "slower")
         leader = next(equal, None)
         if leader is None:
             leaders.append(index)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.locks import EndpointLock, channel_directory, is_held, lock_path
+from ipcbench.sync.locks import EndpointLock, as_transport_errors, channel_directory, is_held, lock_path
 from ipcbench.util.clock import now_ns
 
 CHECK_NS = 100_000_000
@@ -35,18 +35,27 @@ class Liveness:
         self._next_check_ns = 0
 
     def leave_note(self, text: str = "") -> None:
-        """Note that this endpoint closes in good order."""
-        with suppress(FileNotFoundError):  # the channel is destroyed already
+        """Note that this endpoint closes in good order.
+
+        Raises:
+            TransportError: the note cannot be left, and the peers will take this endpoint for dead.
+        """
+        what = f"the {self.role} of channel {self.directory.name!r} cannot tell its peers that it closes"
+        with as_transport_errors(what), suppress(FileNotFoundError):  # the channel is destroyed already
             unfinished = self.directory / f"{self.role}.leaving"
             unfinished.write_text(text)
             unfinished.rename(self.directory / f"{self.role}.left")
 
     def note_of(self, role: str) -> str | None:
-        """Return the text that the endpoint noted when it closed; None if it has not closed."""
-        try:
+        """Return the text that the endpoint noted when it closed; None if it has not closed.
+
+        Raises:
+            TransportError: that cannot be found out.
+        """
+        what = f"cannot find out whether the {role} of channel {self.directory.name!r} has closed"
+        with as_transport_errors(what), suppress(FileNotFoundError):
             return (self.directory / f"{role}.left").read_text()
-        except FileNotFoundError:
-            return None
+        return None
 
     def abandon(self) -> None:
         """Release the lock of an endpoint that could not be opened; it may be tried again."""

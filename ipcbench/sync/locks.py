@@ -7,12 +7,14 @@ no more (law C20): whoever took the place of a dead endpoint would lose messages
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ipcbench.errors import TransportError
@@ -24,6 +26,18 @@ _OTHERS = 0o077
 
 LOCK_SUFFIX = ".endpoint"
 """Suffix of the files that are locked; the stem is the endpoint's role."""
+
+_REMOVALS = 5
+"""How often a directory is removed in which others still change files."""
+
+
+@contextmanager
+def as_transport_errors(what: str) -> Iterator[None]:
+    """Turn an OSError of the block into a TransportError of one line: what could not be done, and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise TransportError(f"{what}: {error.strerror or error}") from error
 
 
 def reader_role(channel: ChannelSpec, index: int) -> str:
@@ -85,8 +99,22 @@ def require_ours(resource: Path | int) -> None:
 
 
 def remove_directory(name: str) -> None:
-    """Remove the channel's directory and everything in it, if it exists."""
-    shutil.rmtree(channel_directory(name), ignore_errors=True)
+    """Remove the channel's directory and everything in it, if it exists.
+
+    Raises:
+        TransportError: something of it is still there; it can be tried again.
+    """
+    path = channel_directory(name)
+    with as_transport_errors(f"cannot remove {path}"):
+        for left in reversed(range(_REMOVALS)):
+            if not os.path.lexists(path):
+                return
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                is_changing = error.errno in {errno.ENOENT, errno.ENOTEMPTY}  # a file came or went meanwhile
+                if not (is_changing and left):
+                    raise
 
 
 class EndpointLock:
@@ -109,7 +137,8 @@ class EndpointLock:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._fd)
-            raise TransportError(f"channel {directory.name!r} already has its {role}") from error
+            why = "already has its" if isinstance(error, BlockingIOError) else f"cannot lock ({error.strerror}) its"
+            raise TransportError(f"channel {directory.name!r} {why} {role}") from error
         if os.fstat(self._fd).st_size:
             self.release()
             raise TransportError(
@@ -154,11 +183,13 @@ def is_held(directory: Path, role: str) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a living process holds the lock on a file; a file that does not exist is not locked."""
+    """Return whether a living process holds the lock on a file; a file that does not exist is not locked, and one that
+    cannot be opened may be.
+    """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:

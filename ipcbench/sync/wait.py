@@ -78,8 +78,8 @@ class Doorbell:
         os.mkfifo(path, 0o600)
 
     def ring(self) -> None:
-        """Wake the sleeper; a full pipe has woken it already."""
-        with suppress(BlockingIOError):
+        """Wake the sleeper; a full pipe has woken it already, and without a ring it looks again by itself."""
+        with suppress(OSError):
             os.write(self._fd, b"\0")
 
     def sleep(self, timeout_ns: int) -> None:

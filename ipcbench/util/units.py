@@ -53,7 +53,7 @@ def parse_rate_per_s(text: str, field: str = "rate") -> float:
     match = _RATE.fullmatch(text.strip())
     value = float(match["number"]) * (1000.0 if match["kilo"] else 1.0) if match else 0.0
     if value <= 0:
-        raise ConfigError(field, text, "messages per second above zero: 500, 500/s, 2k/s")
+        raise ConfigError(field, text, "messages per second, above zero, such as 500, 500/s or 2k/s")
     return value
 
 

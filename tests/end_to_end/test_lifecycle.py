@@ -8,13 +8,16 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
-from ipcbench.processes.cleanup import find
+from ipcbench.processes.cleanup import SHM_FOLDER, find
 from ipcbench.results.store import Run, load_run
+from ipcbench.testing.agents.client import until
 from tests.end_to_end.shell import Shell, interrupt
 
 LIMIT_S = 60
@@ -120,3 +123,52 @@ def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(shell: Shell)
     assert [trial.status for trial in trials.values()] == ["ok"] * 3
     assert full.status == "failed"
     assert "/dev/shm" in full.reason
+
+
+@pytest.fixture
+def in_memory_cgroup() -> Iterator[Callable[[int], tuple[str, ...]]]:
+    """Return what makes the beginning of a command line that may use so much memory."""
+    root = Path("/sys/fs/cgroup/memory") if Path("/sys/fs/cgroup/memory").is_dir() else Path("/sys/fs/cgroup")
+    group = root / f"ipcbench-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+
+    def limited(limit_bytes: int) -> tuple[str, ...]:
+        name = "memory.max" if (group / "memory.max").exists() else "memory.limit_in_bytes"
+        if not (group / name).exists():
+            pytest.skip("no memory cgroup can be made here")
+        (group / name).write_text(str(limit_bytes), encoding="ascii")
+        return ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
+
+    yield limited
+    assert until(lambda: not (group / "cgroup.procs").read_text(encoding="ascii"), LIMIT_S)
+    group.rmdir()
+
+
+def test_too_little_memory_for_any_backend_is_refused_with_what_it_takes(shell: Shell, in_memory_cgroup) -> None:
+    process = shell.start(*SHORT_RUN, "--out", "run", prefix=in_memory_cgroup(150 * 2**20))
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2, said
+    assert said == (
+        "ipcbench: error: a run with 2 readers takes 248 MiB of memory or more, and the limit of its cgroup is "
+        "150 MiB; raise the limit (`docker run --memory`), or take fewer readers\n"
+    )
+    assert not (shell.folder / "run").exists()
+
+
+def test_out_of_memory_ends_workers_and_not_the_run(shell: Shell, in_memory_cgroup) -> None:
+    """Two large messages in each channel do not fit; small ones do."""
+    sizes = ("--payload", "bytes", "--codec", "raw", "--sizes", "64,64MiB")
+    before = set(SHM_FOLDER.glob("mpich_shm_*"))
+    options = (*sizes, "--backends", "shm", "--out", "run")
+    process = shell.start(*SHORT_RUN, *options, prefix=in_memory_cgroup(400 * 2**20))
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode in {0, 1}, said
+    run = load_run(shell.folder / "run")
+    assert {trial.status for trial in run.trials if trial.spec.size == 64} == {"ok"}
+    failed = [trial.reason for trial in run.trials if trial.status == "failed"]
+    assert failed
+    assert any("out of memory" in reason or "MiB" in reason for reason in failed), failed
+    assert set(SHM_FOLDER.glob("mpich_shm_*")) <= before

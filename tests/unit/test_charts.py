@@ -17,6 +17,7 @@ from ipcbench.render.palette import series_style
 from ipcbench.render.scales import AxisRange, round_ticks, spread_out, tick_text, x_range, y_range
 from ipcbench.results.model import TrialResult
 from ipcbench.results.store import Run
+from ipcbench.spec import Mode
 from tests.unit.builders import CELLS, Cell, make_run
 
 BAD_CELLS = {
@@ -63,6 +64,18 @@ def test_a_line_has_the_figures_of_the_tables_with_their_intervals(run: Run) -> 
     for key, expected in figures.items():
         (chart,) = groups_of(run)[key].charts
         assert series_of(chart, "shm").points[0].y == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("modes", [("paced", "saturate"), ("pingpong",)])
+def test_one_round_draws_no_intervals(modes: tuple[Mode, ...], tmp_path: Path) -> None:
+    once = {key: replace(cell, factors=(1.0,)) for key, cell in CELLS.items()}
+    groups = groups_of(make_run(tmp_path / "run", once, rounds=1, modes=modes))
+    charts = [chart for key, group in groups.items() if key != "percentiles" for chart in group.charts]
+    points = [point for chart in charts for line in chart.series for point in line.points]
+    assert points
+    assert {point.low for point in points} | {point.high for point in points} <= {None, *(p.y for p in points)}
+    assert all(point.x_low in {None, point.x} for point in points)
+    assert not any("µs [" in line for point in points for line in point.lines)
 
 
 def test_a_cell_that_failed_has_no_point_and_is_named_with_its_reason(run: Run) -> None:

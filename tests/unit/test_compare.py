@@ -58,6 +58,17 @@ def test_a_run_does_not_differ_from_itself(tmp_path: Path) -> None:
     assert comparison.outcome is None
 
 
+def test_backends_that_took_turns_in_one_run_only_are_named(tmp_path: Path) -> None:
+    """Whoever takes turns with a backend may change its figures."""
+    cells = {("shm", 10): CALM, ("zmq", 10): CALM}
+    both, one = make_run(tmp_path / "a", cells), make_run(tmp_path / "b", {("shm", 10): CALM})
+    assert compare_runs(both, one).backend_differences == ("zmq only in A",)
+    assert "not the same backends took turns: zmq only in B; that alone may" in " ".join(
+        as_text(compare_runs(one, both)).split()
+    )
+    assert "took turns" not in as_text(compare_runs(one, one))
+
+
 def test_twice_the_latency_and_half_the_throughput_are_slower(tmp_path: Path) -> None:
     comparison = pair(tmp_path, b=replace(CALM, latency_ns=20_000.0, rate_per_s=50_000.0))
     latency, throughput = change(comparison, "latency-p50"), change(comparison, "throughput")

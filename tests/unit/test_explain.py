@@ -15,7 +15,7 @@ from ipcbench.analysis.report.render import FINDINGS_TITLE, as_markdown, as_text
 from ipcbench.analysis.report.tables import Tables, tables
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.backend import Waits
-from ipcbench.results.model import Floor, TrialResult
+from ipcbench.results.model import Floor, Integrity, TrialResult
 from ipcbench.results.store import Run, load_run
 from tests.unit.builders import MACHINE, START_NS, Cell, make_run, parts, quantiles, usage
 
@@ -137,7 +137,18 @@ def test_a_rule_is_silent_below_its_threshold(tmp_path: Path, name: str) -> None
 
 
 def test_every_rule_is_tested() -> None:
-    assert set(MAKERS) == set(THRESHOLDS)
+    assert {*MAKERS, "broken promise"} == set(THRESHOLDS)
+
+
+def test_a_message_that_went_wrong_is_a_finding_after_a_single_trial(tmp_path: Path) -> None:
+    def losing(trial: TrialResult) -> TrialResult:
+        trial = replace(trial, status="failed", reason="lost")
+        return parts("saturate", "reader", integrity=Integrity(10, 9, 1))(trial)
+
+    cell = Cell(factors=(1.0,), change=lambda trial: losing(trial) if trial.spec.mode == "saturate" else QUIET(trial))
+    finding = found(run_of(tmp_path, cell))["broken promise"]
+    assert "over a: messages lost, duplicated, reordered or torn in 1 of 2 trials." in finding.sentence
+    assert finding.evidence[0].figures == {"wrong_count": 1, "trials_count": 2}
 
 
 def test_the_documented_thresholds_are_those_of_the_rules() -> None:

@@ -22,7 +22,7 @@ from ipcbench.backend import Capabilities
 from ipcbench.errors import ConfigError, Unsupported
 from ipcbench.registry import _BUILT_IN as BUILT_IN
 from ipcbench.registry import get_backend
-from ipcbench.results.model import TrialResult
+from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import load_run
 from ipcbench.spec import MODES, SweepSpec
 from ipcbench.stats.estimates import Interval
@@ -83,7 +83,7 @@ def test_after_one_round_it_says_that_one_is_too_few(tmp_path: Path) -> None:
     reply = answer(tmp_path, once, rounds=1)
     assert "a tie between a and b, 1 round is too few to tell: it takes 3: " in reply.sentence()
     cpu = answer(tmp_path / "cpu", once, replace(OF_SIZE, optimise="cpu"), rounds=1)
-    assert "none has figures that count (CPU time is compared from 2 rounds on; there is 1)" in cpu.sentence()
+    assert "none has figures that count (a and b: CPU time is compared from 2 rounds on; there is 1)" in cpu.sentence()
 
 
 @pytest.mark.parametrize(("status", "level"), [("out of budget", "high"), ("interrupted", "moderate")])
@@ -127,7 +127,7 @@ def test_ratios_are_to_the_best_also_where_another_is_taken(tmp_path: Path) -> N
     (c,) = (candidate for candidate in reply.candidates if candidate.backend == "c")
     assert (c.rank, c.ratio.low > 1.01) == (3, True)
     assert f"Next is c, {ratio_words(c.ratio)} times as long as a: " in reply.sentence()
-    assert "1= a: 10.0 µs" in reply.text()
+    assert "All, compared with a\n  1= b: " in reply.text(), "the ratio of the one that is taken stands there, too"
 
 
 def test_the_best_is_the_one_with_the_best_figure_as_in_the_tables(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_the_figure_of_a_tie_break_is_that_of_the_one_taken_and_others_alike_are
     assert (reply.outcome, {reply.backend, *reply.tied_with}) == ("tie", {"a", "b", "c"})
     (other,) = {"b", "c"} - {reply.backend}
     figure = figure_words(reply.expected, "throughput")
-    assert reply.tie_break == f"higher throughput than a, {figure}; so has {other}"
+    assert reply.tie_break == f"higher throughput than a, {figure}; no worse in that: {other}"
 
 
 def test_failures_of_all_that_tie_are_said(tmp_path: Path) -> None:
@@ -182,11 +182,123 @@ def _throughputs(*rates: float) -> Callable[[TrialResult], TrialResult]:
     return change
 
 
+def test_a_need_makes_no_difference_surer(tmp_path: Path) -> None:
+    """Who is left to choose from does not change how the rounds of two of them differ."""
+    steady, wild = (1.0, 1.02, 0.98, 1.01), (1.9, 0.6, 1.3, 0.8)
+    cells = {"a": Cell(10_000.0, factors=steady), "b": Cell(12_000.0, factors=(1.01, 0.97, 1.02, 1.0))}
+    cells |= {name: Cell(20_000.0, factors=wild) for name in "cdef"}
+    offers = {name: Offer(replace(ABLE, zero_copy_read=name in "ab"), ()) for name in cells}
+    every = answer(tmp_path / "every", cells, offers=offers, rounds=4)
+    some = answer(tmp_path / "some", cells, replace(OF_SIZE, needs=("zero-copy",)), offers=offers, rounds=4)
+    ratios = [next(each.ratio for each in reply.candidates if each.backend == "b") for reply in (every, some)]
+    assert [each.backend for each in some.candidates] == ["a", "b"]
+    assert ratios[0] == ratios[1]
+
+
+def test_a_dropped_need_brings_in_none_that_is_too_slow(tmp_path: Path) -> None:
+    cells = {"a": Cell(90_000.0, 100_000.0), "b": Cell(10_000.0, 3_000.0)}
+    offers = {name: Offer(replace(ABLE, persistent=name == "a"), ()) for name in cells}
+    asked = replace(OF_SIZE, needs=("persistent",))
+    slow = answer(tmp_path / "slow", cells, asked, offers=offers)
+    assert any(line.startswith("Needs: without persistent, b would have") for line in slow.changes)
+    fast = answer(tmp_path / "fast", cells, replace(asked, rate_per_s=10_000.0), offers=offers)
+    assert not any(line.startswith("Needs: ") for line in fast.changes)
+
+
+def test_a_tie_is_not_broken_by_a_figure_that_the_other_goal_calls_a_tie(tmp_path: Path) -> None:
+    """a is clearly ahead of b by throughput; but c, which varies, is the best, and neither is clearly behind it."""
+    cells = {
+        "a": replace(Cell(10_000.0), change=_throughputs(100e3, 101e3, 99e3, 100e3)),
+        "b": replace(Cell(10_050.0), change=_throughputs(50e3, 51e3, 49e3, 50e3)),
+        "c": replace(Cell(90_000.0), change=_throughputs(900e3, 20e3, 800e3, 700e3)),
+    }
+    cells = {name: replace(cell, factors=(*ROUNDS, 1.0)) for name, cell in cells.items()}
+    offers = {name: Offer(ABLE, ()) for name in "abc"}
+    asked = answer(tmp_path / "latency", cells, offers=offers, rounds=4)
+    other = answer(tmp_path / "throughput", cells, replace(OF_SIZE, optimise="throughput"), offers=offers, rounds=4)
+    assert {other.backend, *other.tied_with} == {"a", "b", "c"}
+    assert (asked.outcome, asked.tie_break) == ("tie", "")
+
+
+def test_a_tie_is_not_broken_by_a_figure_of_which_all_that_tie_have_too_few_rounds(tmp_path: Path) -> None:
+    def few(trial: TrialResult) -> TrialResult:
+        failed = trial.spec.mode == "saturate" and trial.spec.round_index > 1
+        return replace(trial, status="failed", reason="it broke") if failed else trial
+
+    cells = {name: Cell(latency, 1e5, factors=(*ROUNDS, 1.0), change=few) for name, latency in (("a", 1e4), ("b", 1e4))}
+    cells["c"] = Cell(90_000.0, 9e5, factors=(*ROUNDS, 1.0))
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    assert (reply.outcome, {reply.backend, *reply.tied_with}, reply.tie_break) == ("tie", {"a", "b"}, "")
+
+
+def test_a_dropped_need_names_whom_the_question_without_it_names(tmp_path: Path) -> None:
+    """b and c are both ahead of a; c is ahead of b."""
+    cells = {"a": Cell(90_000.0), "b": Cell(30_000.0), "c": Cell(10_000.0)}
+    offers = {name: Offer(replace(ABLE, persistent=name == "a"), ()) for name in cells}
+    reply = answer(tmp_path, cells, replace(OF_SIZE, needs=("persistent",)), offers=offers)
+    (line,) = (line for line in reply.changes if line.startswith("Needs: "))
+    assert line.startswith("Needs: without persistent, c would have the lower one-way latency, 10.0 µs")
+
+
+def test_few_rounds_above_the_rate_are_no_doubt_about_it(tmp_path: Path) -> None:
+    cells = {name: Cell(10_000.0, 90_000.0, factors=(1.0, 0.2)) for name in "ab"}
+    reply = answer(tmp_path, cells, replace(OF_SIZE, rate_per_s=20_000.0), rounds=2)
+    assert "keep up" not in reply.text()
+
+
+def test_a_command_has_a_rate_that_can_be_read(tmp_path: Path) -> None:
+    reply = answer(tmp_path, TWO, Question(2**20, rate_per_s=1e6))
+    assert "--rate 1000000/s" in reply.next_command
+
+
+def test_one_round_calls_nobody_too_slow_and_gives_no_ends_of_intervals(tmp_path: Path) -> None:
+    cells = {name: Cell(10_000.0, rate, factors=(1.0,)) for name, rate in (("a", 1_000.0), ("b", 90_000.0))}
+    reply = answer(tmp_path, cells, replace(OF_SIZE, rate_per_s=50_000.0), rounds=1)
+    assert {each.backend for each in reply.candidates} == {"a", "b"}
+    assert "a may not keep up with 50,000 messages/s: flat out it delivers 1,000 messages/s in 1 round" in reply.text()
+    for candidate in reply.as_dict()["candidates"]:
+        figures = [value for value in candidate["expected"].values() if isinstance(value, dict) and "low" in value]
+        ratios = [candidate["ratio"]] if candidate["backend"] != reply.best else []
+        assert len(figures) >= 3
+        assert {(value["low"], value["high"]) for value in (*figures, *ratios)} == {(None, None)}
+    assert reply.as_dict()["crossovers"] == []
+
+
+def test_a_backend_that_lost_a_message_is_not_taken(tmp_path: Path) -> None:
+    def losing(trial: TrialResult) -> TrialResult:
+        if trial.spec.mode != "saturate":
+            return trial
+        return parts("", "reader", integrity=Integrity(10, 9, 1))(replace(trial, status="failed", reason="1 lost"))
+
+    reply = answer(tmp_path, {"a": Cell(10_000.0, change=losing), "b": Cell(90_000.0)})
+    assert reply.backend == "b"
+    assert "a: messages lost, duplicated, reordered or torn in 3 of 6 trials of this run: 1 lost" in reply.text()
+
+
+def test_what_another_goal_would_choose_is_what_that_question_answers(tmp_path: Path) -> None:
+    """c has no latency, and is the best by CPU time; b is better than a by CPU time, too."""
+
+    def silent(trial: TrialResult) -> TrialResult:
+        return replace(trial, status="failed", reason="it broke") if trial.spec.mode == "paced" else trial
+
+    cells = {
+        "a": Cell(10_000.0, change=parts("saturate", "", usage=usage(4.0))),
+        "b": Cell(90_000.0, change=parts("saturate", "", usage=usage(2.0))),
+        "c": Cell(10_000.0, change=lambda trial: silent(parts("saturate", "", usage=usage(0.5))(trial))),
+    }
+    offers = {name: Offer(ABLE, ()) for name in "abc"}
+    reply = answer(tmp_path / "latency", cells, offers=offers)
+    other = answer(tmp_path / "cpu", cells, replace(OF_SIZE, optimise="cpu"), offers=offers)
+    assert (reply.backend, other.backend) == ("a", "c")
+    (change,) = (line for line in reply.changes if line.startswith("Optimising: "))
+    assert change.startswith("Optimising: c has the lower CPU time")
+
+
 def test_few_rounds_in_common_claim_nothing(tmp_path: Path) -> None:
     """Each has three rounds, and two of them in common."""
     cells = {"a": Cell(10_000.0, factors=(0.0, 1.0, 1.01, 0.99)), "b": Cell(30_000.0, factors=(1.0, 1.01, 0.99, 0.0))}
     reply = answer(tmp_path, cells, rounds=4)
-    assert "a tie between a and b, 2 rounds are too few to tell: it takes 3" in reply.sentence()
+    assert "a tie between a and b, 2 rounds in common with a are too few to tell: it takes 3" in reply.sentence()
     assert re.search(r"1= b: 30\.\d µs \[[^\]]*\] \(", reply.text())
 
 

@@ -279,6 +279,13 @@ def test_ranks_do_not_chain() -> None:
     assert rank_groups(times) == (1, 1, 3)
 
 
+def test_later_ranks_do_not_chain_either() -> None:
+    """Each of these is not told apart from the one before, and the last is clearly slower than the first of them."""
+    best, *later = fixed(10.0, 0.02), fixed(38.0, 0.1), fixed(43.0, 0.1), fixed(51.0, 0.1)
+    assert [rank_groups(pair) for pair in (later[:2], later[1:])] == [(1, 1), (1, 1)]
+    assert rank_groups([best, *later]) == (1, 2, 2, 4)
+
+
 def test_a_wide_interval_shares_the_latest_rank_and_does_not_go_back() -> None:
     def ranks(half_log: float) -> tuple[int, ...]:
         spreads = ((10.0, 0.02), (13.0, 0.02), (16.0, 0.02), (17.0, half_log))

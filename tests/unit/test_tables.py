@@ -13,11 +13,12 @@ import pytest
 
 from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_text, show
 from ipcbench.analysis.report.tables import Tables, tables
-from ipcbench.results.model import TrialResult
+from ipcbench.analysis.summary.wording import _needs_words
+from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import load_run
 from ipcbench.spec import MODES
 from ipcbench.util.units import format_significant
-from tests.unit.builders import CELLS, MACHINE, Cell, Terminal, conditions, make_run
+from tests.unit.builders import CELLS, MACHINE, Cell, Terminal, conditions, make_run, parts
 
 GOLDEN = """\
 run: 20260102T030405Z-0a1b2c, complete, 3 rounds done, seed 1
@@ -94,7 +95,7 @@ def test_golden_text(tmp_path: Path) -> None:
         ("bad", 10): Cell(factors=(0.0,)),
     }
     found = tables_of(tmp_path, cells, readers=3, rounds=3)
-    assert as_text(found).splitlines()[:-21] == GOLDEN.splitlines()
+    assert as_text(found).splitlines()[:-22] == GOLDEN.splitlines()
 
 
 def test_a_run_that_used_up_its_budget_says_how_much_that_was(tmp_path: Path) -> None:
@@ -292,7 +293,7 @@ def test_a_verdict_says_which_metric_has_no_figure_and_ranks_by_another(tmp_path
     cells = {("a", 10): Cell(rate_per_s=1e4), ("b", 10): Cell(rate_per_s=4e4)}
     cells = {key: replace(cell, change=without_latency) for key, cell in cells.items()}
     remark = tables_of(tmp_path, cells).payload_tables[0].remarks[0]
-    assert remark.startswith("b has the lowest time per message: 40.0 k messages/s; next is a")
+    assert remark.startswith("b has the highest throughput: 40.0 k messages/s; next is a")
     assert "No one-way latency: all 6 paced trials failed; the first: it broke." in remark
 
 
@@ -340,7 +341,8 @@ def test_a_tie_of_figures_far_apart_gives_the_interval_that_decided(tmp_path: Pa
     }
     remark = tables_of(tmp_path, cells, modes=MODES, rounds=4).payload_tables[0].remarks[0]
     found = re.search(
-        r"No clear difference in round trip \(although b takes (\S+) \[(\S+)–\S+\] times as long by the rounds\)\.",
+        r"No clear difference in round trip \(although b takes (\S+) \[(\S+)–\S+\] times as long as a by the rounds; "
+        r"about \d+ more rounds would decide\)\.",
         remark,
     )
     assert found, remark
@@ -348,10 +350,47 @@ def test_a_tie_of_figures_far_apart_gives_the_interval_that_decided(tmp_path: Pa
     assert float(found[2].lstrip("<")) < 1.0
 
 
+def test_leaders_by_another_metric_are_not_said_to_lead_those_that_were_not_ranked(tmp_path: Path) -> None:
+    """a, by far the fastest, has its throughput in two rounds of four."""
+
+    def few(trial: TrialResult) -> TrialResult:
+        failed = trial.spec.mode == "saturate" and trial.spec.round_index > 1
+        return replace(trial, status="failed", reason="it broke") if failed else trial
+
+    four = (1.0, 1.01, 0.99, 1.0)
+    cells = {("a", 10): Cell(rate_per_s=9e5, factors=four, change=few)}
+    cells |= {(name, 10): Cell(rate_per_s=rate, factors=four) for name, rate in (("b", 1e5), ("c", 1e4))}
+    remark = tables_of(tmp_path, cells, modes=MODES, rounds=4).payload_tables[0].remarks[0]
+    assert " Highest throughput: b; not ranked, for want of rounds: a." in remark
+
+
+def test_messages_that_went_wrong_are_said_beside_a_leader(tmp_path: Path) -> None:
+    def torn(trial: TrialResult) -> TrialResult:
+        if trial.spec.mode != "saturate":
+            return trial
+        trial = replace(trial, status="failed", reason="torn")
+        return parts("", "reader", integrity=Integrity(9, 9, 0, 0, 0, 1))(trial)
+
+    remark = tables_of(tmp_path, {("a", 10): Cell(change=torn), ("b", 10): Cell(90_000.0)}).payload_tables[0].remarks[0]
+    assert "Beware: messages lost, duplicated, reordered or torn: 3 of 6 trials of a; failed: 3 of 6 trials" in remark
+    assert remark.startswith("a has the lowest one-way latency, although messages of it went wrong: ")
+
+
+def test_twins_that_need_unlike_numbers_of_rounds_are_told_apart(tmp_path: Path) -> None:
+    """Else a twin that a thousand rounds would not tell from the best hides that three more would tell the third."""
+    needs = {"b": 89, "c": 3}
+    assert _needs_words(needs, "a") == "about 3 more rounds would tell c from a and about 89 more rounds would tell b"
+    assert _needs_words({"b": 4, "c": 3}, "a") == "about 4 more rounds would decide"
+    assert _needs_words({"b": None, "c": 1}, "a") == (
+        "about 1 more round would tell c from a and 100 more rounds would not tell b"
+    )
+    assert _needs_words({"b": None}, "a") == "100 more rounds would not tell b from a"
+
+
 def test_verdict_by_throughput(tmp_path: Path) -> None:
     cells = {("a", 10): Cell(rate_per_s=1e4), ("b", 10): Cell(rate_per_s=4e4)}
     remark = tables_of(tmp_path, cells, modes=("saturate",)).payload_tables[0].remarks[0]
-    assert remark.startswith("b has the lowest time per message: 40.0 k messages/s; next is a")
+    assert remark.startswith("b has the highest throughput: 40.0 k messages/s; next is a")
 
 
 def test_what_all_cells_bear_is_said_once(tmp_path: Path) -> None:

@@ -85,6 +85,53 @@ def digest_of(delays_ns: list[int], write_ns: int = 20_000) -> Digest:
     return Digest(trial, {0: answer}, {0: (1, None)}, plan_stride=1, clocks=Clocks())
 
 
+def test_a_slow_turn_of_round_trips_keeps_its_samples_and_weighs_as_much_as_a_fast_one(tmp_path: Path) -> None:
+    """Three of ten turns have three trips of 5 ms, when both processes share a core: if all turns were thinned as one,
+    none of these would be left, and the median would be of the fast turns alone.
+    """
+    counts, times = [4000] * 7 + [3] * 3, [1_000] * 7 + [5_000_000] * 3
+    trips = np.repeat(times, counts)
+    firsts = 1 + np.cumsum([0, *counts[:-1]]) + 10 * np.arange(TURNS)  # some messages between turns are not kept
+    sequence = np.concatenate([np.arange(first, first + count) for first, count in zip(firsts, counts, strict=True)])
+    sent = np.cumsum(trips)
+    trial = replace(plan_of().trial, mode="pingpong", rate_per_s=None)
+    writer = {"sent_ns": sent, "round_trip_ns": trips, "heard-0_ns": sent + trips}
+    reader = {"sequence": sequence, "received_ns": sent + trips // 2}
+    answers = {
+        index: {
+            "facts": {"turns": [(int(first), count) for first, count in zip(firsts, counts, strict=True)]},
+            "columns": {name: column.astype(np.int64).tobytes() for name, column in columns.items()},
+        }
+        for index, columns in enumerate((writer, reader))
+    }
+    digest = Digest(trial, answers, {0: (1, None), 1: (2, None)}, plan_stride=1, clocks=Clocks())
+    kept, samples = digest.kept_counts(), digest.samples()
+    assert kept[7:] == (3, 3, 3)
+    assert min(kept[:7]) == max(kept[:7]) > 100
+    assert {len(column) for column in samples.values()} == {sum(kept)}
+    assert (samples["reader-0.latency_ns"] == samples["writer.round_trip_ns"] // 2).all()
+    assert digest._round_trip(trips).mean_ns == pytest.approx(0.7 * 1_000 + 0.3 * 5_000_000)
+
+    run = make_run(tmp_path / "run", {("shm", 16): Cell(factors=(1.0,))}, readers=1, modes=("pingpong",))
+    (result,) = run.trials
+    changes = {"turn_counts": tuple(counts), "kept_counts": kept}
+    result = replace(result, spec=replace(result.spec, turns=TURNS), **changes)
+    np.savez(run.path / "samples" / "0.npz", **samples)
+    figures = cell_figures(run, [result])
+    assert figures.unreadable_count == 0
+    assert [round(math.exp(turn)) for turn in figures.round_trip_p50.rounds[f"{run.info.run_id} 0"]] == times
+    assert cell_figures(run, [replace(result, kept_counts=(*kept[:-1], 4))]).unreadable_count == 1
+
+
+def test_a_thinned_run_of_which_a_turn_has_no_sample_has_figures_all_the_same(tmp_path: Path) -> None:
+    """As older runs are stored."""
+    run = make_run(tmp_path / "run", {("shm", 16): Cell(factors=(1.0,))}, readers=1, modes=("pingpong",))
+    (result,) = run.trials
+    result = replace(result, spec=replace(result.spec, turns=3), turn_counts=(20_000, 2, 20_000))
+    figure = cell_figures(run, [result]).round_trip_p50
+    assert math.isfinite(figure.value)
+
+
 def test_a_rate_that_is_not_held_shows_at_the_end_of_each_turn_and_a_stall_in_one_does_not() -> None:
     slow = digest_of([300_000 * index for _ in range(TURNS) for index in range(15)], 1_300_000)
     assert slow.backlog_ns() == 12 * 300_000

@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from ipcbench.analysis.charts.sizes import color_numbers, common_notes, gaps, is_noisy, setting_line
+from ipcbench.analysis.charts.sizes import color_numbers, common_notes, gaps, is_noisy, setting_line, value_words
 from ipcbench.analysis.summary.cells import CellSummary, Setting, SettingSummary, Summary
 from ipcbench.analysis.summary.figures import counted_in_turns, scaled
 from ipcbench.analysis.summary.notes import is_sound
-from ipcbench.analysis.summary.wording import interval_words, payload_line, setting_title
+from ipcbench.analysis.summary.wording import payload_line, setting_title
 from ipcbench.errors import StoreError
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
 from ipcbench.results.store import Run
@@ -196,10 +196,10 @@ def _cpu(ranking: SettingSummary, colors: Mapping[str, int]) -> Chart | None:
     front = pareto_front([(cost.latency_us.estimate, cost.cpu_us) for cost in costs])
     series = []
     for index, cost in enumerate(costs):
-        p50 = cost.latency_us
+        p50 = cost.cell.drawn(cost.latency_us)
         lines = (
             setting_line(ranking.setting),
-            f"p50 {interval_words(p50, ' µs')}",
+            f"p50 {value_words(p50, 'µs')}",
             f"CPU {format_significant(cost.cpu_us)} µs per message, all processes",
             *(("on the Pareto front",) if index in front else ()),
         )

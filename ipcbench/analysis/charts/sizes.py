@@ -252,14 +252,16 @@ def _series(quantity: Quantity, family: Sequence[SettingSummary], backend: str, 
     for cell in (cell for cell in cells_of(family) if cell.backend == backend):
         value = quantity.value(cell)
         if value is not None:
-            text = f"{quantity.label}: {_value_words(value, quantity.y.unit)}"
+            value = cell.drawn(value)
+            text = f"{quantity.label}: {value_words(value, quantity.y.unit)}"
             lines = (setting_line(cell.setting), text, *_further_lines(quantity, cell), *cell.notes[:2])
             x = _size_x(cell.setting)
             points.append(Point(x, value.estimate, lines, value.low, value.high, noisy=is_noisy(cell)))
     return Series(shown_name(backend), color, quantity.marks, tuple(points))
 
 
-def _value_words(value: Interval, unit: str) -> str:
+def value_words(value: Interval, unit: str) -> str:
+    """Return a figure with its interval, if it has one, and its unit."""
     if value.low == value.high:
         return f"{format_significant(value.estimate)} {unit}"
     return interval_words(value, f" {unit}")

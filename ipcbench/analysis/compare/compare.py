@@ -9,7 +9,7 @@ requires. docs/compare.md states the rule and how it was checked.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -103,6 +103,8 @@ class Comparison:
     machine_differences: tuple[str, ...]
     """How the machines differ; empty if they are the same. Otherwise every change is marked `across_machines`."""
     version_differences: tuple[str, ...]
+    backend_differences: tuple[str, ...]
+    """Which backends took turns in one of two runs only, `zmq only in A`."""
     gate_ratio: float | None
     tests_count: int
     """How many figures were tested; the p-values are adjusted for this number."""
@@ -191,6 +193,7 @@ def compare_runs(
         by_rounds=False,
         machine_differences=between,
         version_differences=tuple(map(one_line, differences(a.info.versions, b.info.versions))),
+        backend_differences=(*_only_in("A", cells_a, cells_b), *_only_in("B", cells_b, cells_a)),
         gate_ratio=gate_ratio,
         tests_count=sum(change.p_value is not None for change in changes),
         changes=tuple(replace(change, across_machines=bool(between)) for change in changes),
@@ -233,11 +236,17 @@ def compare_variants(
             for other in others
             for text in differences(versions[base], versions[other])
         ),
+        backend_differences=(),
         gate_ratio=gate_ratio,
         tests_count=sum(change.p_value is not None for change in changes),
         changes=tuple(changes),
         problems=run.problems,
     )
+
+
+def _only_in(name: str, cells: Mapping[CellKey, RunCell], others: Mapping[CellKey, RunCell]) -> Iterator[str]:
+    known = {key.backend for key in others}
+    yield from (f"{backend} only in {name}" for backend in sorted({key.backend for key in cells} - known))
 
 
 def _chosen(gate_ratio: float | None, metrics: Collection[ComparedMetric] | None) -> Collection[ComparedMetric]:

@@ -156,6 +156,9 @@ def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str
         yield f"different machines, so verdicts compare these too: {'; '.join(comparison.machine_differences)}"
     if comparison.version_differences:
         yield f"versions that differ, A / B: {'; '.join(comparison.version_differences)}"
+    if comparison.backend_differences:
+        unlike = ", ".join(map(one_line, comparison.backend_differences))
+        yield f"not the same backends took turns: {unlike}; that alone may change the figures of the others"
     if comparison.changes:
         first = comparison.changes[0].cell
         same = [words(first) for name, words in _FIELD_WORDS.items() if name not in {*varying, "rate_per_s"}]

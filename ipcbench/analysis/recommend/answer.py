@@ -36,6 +36,14 @@ _RATIO_WORDS = {
     "cpu": "times as much",
 }
 _MAX_TRIALS = 12
+_FIELDS: Mapping[Measure, tuple[str, ...]] = {
+    "latency": ("latency_p50_ns", "latency_p99_ns"),
+    "round trip": ("round_trip_p50_ns",),
+    "throughput": ("throughput_per_s", "throughput_bytes_per_s"),
+    "cpu": ("cpu_ns",),
+}
+"""Which fields of `Expected` come from the rounds of a measure."""
+_NO_ENDS = {"low": None, "high": None}
 
 Outcome = Literal["clear", "tie", "only candidate", "outside the measured range", "no candidate"]
 """`clear`: a single backend is ahead. `tie`: several have no clear difference. `only candidate`: just one backend
@@ -56,6 +64,17 @@ class Candidate:
     trial_ids: tuple[int, ...]
     rounds_count: int
     """Rounds of the deciding figure that it has in common with the best, at the size that has fewest."""
+
+    def as_dict(self, best: str) -> dict[str, Any]:
+        """Return plain values; intervals of fewer than three rounds have no ends."""
+        values = asdict(self)
+        if self.backend != best and self.rounds_count < MIN_CLAIM_ROUNDS:
+            values["ratio"] |= _NO_ENDS
+        for measure, names in _FIELDS.items():
+            if self.expected.rounds_counts.get(measure, 0) < MIN_CLAIM_ROUNDS:
+                for name in names:
+                    values["expected"][name] = values["expected"][name] and values["expected"][name] | _NO_ENDS
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +153,11 @@ class Recommendation:
             answer = f"{self.backend}, the only one left: {what} {figure}."
         else:
             answer = f"{self.backend}, with {what} {figure}.{self._next_words(what)}"
-        warnings = [doubt.text for doubt in self.doubts if doubt.grave]
-        beware = f" Beware: {'; '.join(warnings)}." if warnings else ""
+        warnings: dict[str, list[str]] = {}
+        for kind, separator, rest in (doubt.text.partition(": ") for doubt in self.doubts if doubt.grave):
+            warnings.setdefault(f"{kind}{separator}", []).append(rest)
+        beware = "; ".join(f"{kind}{', '.join(rest)}" for kind, rest in warnings.items())
+        beware = f" Beware: {beware}." if beware else ""
         return printable(f"For {asked}: {answer}{beware} Sureness: {self.sureness}.")
 
     def _tie_words(self, what: str) -> str:
@@ -146,11 +168,19 @@ class Recommendation:
             if candidate.backend in tied
         ]
         names = joined([str(self.backend), *self.tied_with])
-        fewest = min(candidate.rounds_count for candidate in self.candidates if candidate.backend in tied)
-        too_few = too_few_words(fewest)
-        take = "Take whichever suits you." if not too_few else "Measure more rounds before you choose."
+        others = [
+            candidate for candidate in self.candidates if candidate.backend in tied and candidate.backend != self.best
+        ]
+        unknown = [candidate for candidate in others if candidate.rounds_count < MIN_CLAIM_ROUNDS]
+        why = f"no clear difference in {what}"
+        if unknown:
+            own = min(candidate.expected.rounds_counts[self.axis] for candidate in unknown)
+            fewest = min(candidate.rounds_count for candidate in unknown)
+            too_few = too_few_words(fewest, str(self.best) if own >= MIN_CLAIM_ROUNDS else "")
+            unsure = f"{why}; of {joined([candidate.backend for candidate in unknown])}, {too_few}"
+            why = too_few if len(unknown) == len(others) else unsure
+        take = "Take whichever suits you." if not unknown else "Measure more rounds before you choose."
         take = f"Take {self.backend}: {self.tie_break}." if self.tie_break else take
-        why = too_few or f"no clear difference in {what}"
         return f"a tie between {names}, {why}: {joined(figures)}. {take}"
 
     def _next_words(self, what: str) -> str:
@@ -176,13 +206,15 @@ class Recommendation:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; units are in the names."""
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        enough = self.expected is not None and self.expected.rounds_counts.get(self.axis, 0) >= MIN_CLAIM_ROUNDS
         return {
             "format": "ipcbench recommendation",
             "version": DOCUMENT_VERSION,
             "verdict": self.sentence(),
             **plain,
+            "candidates": [candidate.as_dict(str(self.best)) for candidate in self.candidates],
             "question": self.question.as_dict(),
-            "crossovers": [crossover.as_dict() for crossover in self.crossovers],
+            "crossovers": [crossover.as_dict() for crossover in self.crossovers] if enough else [],
             "trial_ids": list(self.trial_ids),
         }
 
@@ -248,8 +280,8 @@ def _sections(answer: Recommendation) -> Iterator[tuple[str, Sequence[str]]]:
     sections = (
         ("Expected" if answer.backend is None else f"Expected of {answer.backend}", list(_expected_lines(answer))),
         (
-            f"Others, compared with {answer.best}",
-            [_candidate_line(answer, candidate) for candidate in answer.candidates[1:]],
+            f"{'Others' if answer.best == answer.backend else 'All'}, compared with {answer.best}",
+            [_candidate_line(answer, candidate) for candidate in answer.candidates if candidate.backend != answer.best],
         ),
         ("Excluded", [f"{exclusion.backend}: {one_line(exclusion.reason)}" for exclusion in answer.excluded]),
         ("What would change the choice", list(answer.changes)),
@@ -320,6 +352,8 @@ def _basis_lines(answer: Recommendation) -> Iterator[str]:
     if answer.measured_bytes is not None:
         low, high = answer.measured_bytes
         yield f"measured range: {low:,} B to {high:,} B, {plural(answer.question.readers, 'reader', 'readers')}"
+    if answer.wait != "auto":
+        yield f"waiting by {answer.wait}"
 
 
 def _figure_words(interval: Interval, words: Callable[[float], str], expected: Expected, measure: Measure) -> str:

@@ -10,8 +10,16 @@ from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, cells_of
 from ipcbench.analysis.summary.curves import Measure, estimate_of, mixed, neighbours, share_of
 from ipcbench.analysis.summary.figures import inverted, scaled
-from ipcbench.analysis.summary.notes import PLACEMENT_NOTE, one_line, stamped_count, unsteady_count
-from ipcbench.analysis.summary.wording import interval_words
+from ipcbench.analysis.summary.notes import (
+    PLACEMENT_NOTE,
+    WRONG_WORDS,
+    is_wrong,
+    one_line,
+    stamped_count,
+    unsteady_count,
+)
+from ipcbench.analysis.summary.wording import interval_words, plural
+from ipcbench.results.store import Run
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval
 from ipcbench.util.units import format_significant
 
@@ -88,9 +96,8 @@ def gather(
         backend: whose figures.
         measure: the figure that must be there.
     """
-    rankings = [ranking for ranking in family if ranking.setting.payload_bytes in between and covered_sizes([ranking])]
-    cells = [cell for cell in cells_of(rankings) if cell.backend == backend]
-    if len(cells) < len(rankings):
+    cells = _cells(family, between, backend)
+    if not cells:
         return NOT_MEASURED
     for cell in cells:
         size = f"{cell.setting.payload_bytes:,} B"
@@ -99,9 +106,29 @@ def gather(
         if estimate_of(cell, measure) is None:
             return _absence_words(cell, measure)
     share = share_of(question.payload_bytes, between)
-    by_measure = {name: _between([estimate_of(cell, name) for cell in cells], share) for name in get_args(Measure)}
-    times: dict[Measure, Estimate] = {name: time for name, time in by_measure.items() if time is not None}
+    times = {name: time for name in get_args(Measure) if (time := _time(cells, name, share)) is not None}
     return Evidence(backend, tuple(cells), times, _expected(cells, share, times, question.payload_bytes))
+
+
+def table_times(
+    family: Sequence[SettingSummary], between: tuple[int, int], payload_bytes: int, measure: Measure
+) -> dict[str, Estimate]:
+    """Return backend → time at a payload, of all that were measured, whether they can do what is asked or not."""
+    share = share_of(payload_bytes, between)
+    backends = dict.fromkeys(cell.backend for cell in cells_of(family))
+    found = {name: _time(_cells(family, between, name), measure, share) for name in backends}
+    return {name: time for name, time in found.items() if time is not None}
+
+
+def _cells(family: Sequence[SettingSummary], between: tuple[int, int], backend: str) -> list[CellSummary]:
+    """Return a backend's cells at one or two sizes; none if it lacks one."""
+    rankings = [ranking for ranking in family if ranking.setting.payload_bytes in between and covered_sizes([ranking])]
+    cells = [cell for cell in cells_of(rankings) if cell.backend == backend]
+    return cells if len(cells) == len(rankings) else []
+
+
+def _time(cells: Sequence[CellSummary], measure: Measure, share: float) -> Estimate | None:
+    return _between([estimate_of(cell, measure) for cell in cells], share)
 
 
 def _absence_words(cell: CellSummary, measure: Measure) -> str:
@@ -113,11 +140,30 @@ def _absence_words(cell: CellSummary, measure: Measure) -> str:
     return f"{text}; {one_line(cell.notes[0])}" if cell.failed_count and cell.notes else text
 
 
+def wrong_words(run: Run, backend: str, question: Question) -> str:
+    """Return that a backend broke its promise, with the first message; empty if every message was as it should be.
+
+    It counts at every size, for any number of readers and in any mode: which ones would be safe, nobody knows.
+    """
+    tried = [
+        trial
+        for trial in (*run.trials, *run.controls)
+        if trial.spec.backend == backend and trial.spec.delivery == question.delivery
+    ]
+    wrong = [trial for trial in tried if is_wrong(trial)]
+    if not wrong:
+        return ""
+    first = one_line(wrong[0].reason)
+    return f"{WRONG_WORDS} in {len(wrong)} of {plural(len(tried), 'trial', 'trials')} of this run: {first}"
+
+
 def too_slow_words(evidence: Evidence, question: Question, offered_per_s: float | None) -> str:
     """Return why a backend cannot deliver the rate asked for; empty if it can, or if that is unknown."""
     capacity = evidence.expected.throughput_per_s
     rate = question.rate_per_s
     if rate is None or capacity is None or capacity.high >= rate or (offered_per_s or 0.0) >= rate:
+        return ""
+    if evidence.expected.rounds_counts["throughput"] < MIN_CLAIM_ROUNDS:
         return ""
     delivers = f"flat out it delivers {interval_words(capacity)} messages/s"
     return f"too slow for {format_significant(rate)} messages/s: {delivers}"
@@ -220,9 +266,14 @@ def _rate_doubts(evidence: Evidence, question: Question, offered: float | None) 
     capacity = evidence.expected.throughput_per_s
     if capacity is None and (offered or 0.0) < rate:
         yield Doubt(f"whether {name} keeps up with {format_significant(rate)} messages/s was not measured", "low")
-    elif capacity is not None and capacity.low < rate and (offered or 0.0) < rate:
+    rounds = evidence.expected.rounds_counts.get("throughput", 0)
+    few = rounds < MIN_CLAIM_ROUNDS  # then the ends of the interval are no figures
+    least = None if capacity is None else capacity.estimate if few else capacity.low
+    if capacity is not None and least is not None and least < rate and (offered or 0.0) < rate:
+        delivers = format_significant(capacity.estimate) if few else interval_words(capacity)
+        told = f" in {plural(rounds, 'round', 'rounds')}" if few else ""
         text = f"{name} may not keep up with {format_significant(rate)} messages/s: flat out it delivers"
-        yield Doubt(f"{text} {interval_words(capacity)} messages/s", "low", grave=True)
+        yield Doubt(f"{text} {delivers} messages/s{told}", "low", grave=True)
     if offered is not None and rate > _LOADED_RATIO * offered and question.optimise == "latency":
         measured = f"{format_significant(offered)} messages/s"
         yield Doubt(

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from ipcbench.analysis.recommend.needs import NEEDS
 from ipcbench.errors import ConfigError
 from ipcbench.spec import Delivery, SweepSpec, require_choice, require_range
-from ipcbench.util.units import format_bytes, format_significant, parse_bytes, parse_rate_per_s
+from ipcbench.util.units import format_bytes, parse_bytes, parse_rate_per_s
 
 Goal = Literal["latency", "throughput", "cpu"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -62,7 +62,7 @@ class Question:
     def words(self) -> str:
         """Return the question as a part of a sentence: `1 MiB to 3 readers at 500/s, lossless`."""
         readers = f"{self.readers:,} reader{'s' * (self.readers != 1)}"
-        rate = f" at {format_significant(self.rate_per_s)} messages/s" if self.rate_per_s is not None else ""
+        rate = f" at {self.rate_per_s:,.10g} messages/s" if self.rate_per_s is not None else ""
         return ", ".join((f"{format_bytes(self.payload_bytes)} to {readers}{rate}", *self.needs))
 
     def as_dict(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def sweep_command(question: Question, backends: Sequence[str], *, again: bool = 
         "readers": str(sweep.readers),
         "delivery": sweep.delivery,
         "mode": ",".join(sweep.modes),
-        "rate": "auto" if sweep.rate_per_s is None else f"{sweep.rate_per_s:g}/s",
+        "rate": "auto" if sweep.rate_per_s is None else f"{sweep.rate_per_s:.10g}/s",
         "rounds": str(sweep.rounds),
         "budget": f"{sweep.budget_s:g}s",
     }

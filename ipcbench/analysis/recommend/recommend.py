@@ -16,10 +16,12 @@ from ipcbench.analysis.recommend.evidence import (
     gather,
     measured_around,
     offered_rate,
+    table_times,
     too_slow_words,
+    wrong_words,
 )
 from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered_offers
-from ipcbench.analysis.recommend.question import Question, sweep_command
+from ipcbench.analysis.recommend.question import GOALS, Question, sweep_command
 from ipcbench.analysis.summary.cells import Setting, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers, rules_by_size
 from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, prior_by
@@ -28,8 +30,8 @@ from ipcbench.analysis.summary.wording import joined, neighbours_words, plural
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK
-from ipcbench.stats.decisions import judged, rank_groups, table_prior, verdict
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval, ratio, rounds_in_common
+from ipcbench.stats.decisions import judged, rank_groups, table_prior
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, ratio, rounds_in_common
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
 
@@ -81,7 +83,21 @@ class _Shortlist:
         """
         some = self.evidence if among is None else among
         times = judged({evidence.backend: evidence.times[measure] for evidence in some if measure in evidence.times})
-        return dict(zip(times, rank_groups(list(times.values()), self.case.prior(measure)), strict=True))
+        ranks = rank_groups(list(times.values()), self.case.prior(measure), self.table(measure))
+        return dict(zip(times, ranks, strict=True))
+
+    def table(self, measure: Measure) -> list[Estimate]:
+        """Return the times of all backends that were measured at the payload. Who else is compared decides how sure a
+        difference is; and what is asked must not make it surer.
+        """
+        case = self.case
+        return list(judged(table_times(case.family, self.between, case.question.payload_bytes, measure)).values())
+
+    def ratio(self, times: Evidence, best: Evidence) -> Interval:
+        """Return how many times as slow one is as another, by the deciding measure."""
+        measure, table = self.case.measure, self.table(self.case.measure)
+        prior = table_prior(table, self.case.prior(measure))
+        return ratio(times.times[measure], best.times[measure], prior, len(table))
 
     @property
     def offered_per_s(self) -> float | None:
@@ -117,8 +133,12 @@ def recommend(
         return _refusal(case, "outside the measured range", _gap_words(case))
     shortlist = _shortlist(case, between)
     if not shortlist.evidence:
-        reasons = dict.fromkeys(out.reason for out in shortlist.case.excluded if out.by == "evidence")
-        why = f"of the transports that can do it, none has figures that count ({'; '.join(reasons)})"
+        reasons: dict[str, list[str]] = {}
+        for out in shortlist.case.excluded:
+            if out.by == "evidence":
+                reasons.setdefault(out.reason, []).append(out.backend)
+        said = "; ".join(f"{joined(names)}: {reason}" for reason, names in reasons.items())
+        why = f"of the transports that can do it, none has figures that count ({said})"
         return _refusal(shortlist.case, "no candidate", why)
     return _choose(shortlist)
 
@@ -256,13 +276,10 @@ def _shortlist(case: _Case, between: tuple[int, int]) -> _Shortlist:
     """Return the evidence of the able backends; those without it, or too slow, are excluded with the reason."""
     measured: list[Evidence] = []
     excluded: list[Exclusion] = []
-    offered = offered_rate(case.family, between)
     for name in case.able:
-        evidence = gather(case.family, between, case.question, name, case.measure)
+        evidence = _evidence(case, between, name)
         if isinstance(evidence, str):
             excluded.append(Exclusion(name, evidence, "evidence"))
-        elif reason := too_slow_words(evidence, case.question, offered):
-            excluded.append(Exclusion(name, reason, "evidence"))
         else:
             measured.append(evidence)
     ranked = judged({evidence.backend: evidence.times[case.measure] for evidence in measured})
@@ -273,6 +290,16 @@ def _shortlist(case: _Case, between: tuple[int, int]) -> _Shortlist:
             excluded.append(Exclusion(evidence.backend, reason, "evidence"))
     measured = [evidence for evidence in measured if evidence.backend in ranked]
     return _Shortlist(replace(case, excluded=case.excluded + tuple(excluded)), between, tuple(measured))
+
+
+def _evidence(case: _Case, between: tuple[int, int], name: str) -> Evidence | str:
+    """Return what was measured of a backend, or why it cannot be taken."""
+    if wrong := wrong_words(case.run, name, case.question):
+        return wrong
+    evidence = gather(case.family, between, case.question, name, case.measure)
+    if isinstance(evidence, str):
+        return evidence
+    return too_slow_words(evidence, case.question, offered_rate(case.family, between)) or evidence
 
 
 def _choose(shortlist: _Shortlist) -> Recommendation:
@@ -316,9 +343,13 @@ def _break_tie(shortlist: _Shortlist, first: Sequence[Evidence]) -> tuple[Eviden
     if len(left) < len(first):
         why.append(("fewer of its trials failed", _others(first, left), None))
     for other in _TIE_BREAKS[measure]:
-        ranks = shortlist.ranks(other, left)
-        ahead = [evidence for evidence in left if ranks.get(evidence.backend) == min(ranks.values(), default=1)]
-        if len(ranks) == len(left) and len(ahead) < len(left):
+        # behind the best of these, and behind it in the order of all, too: else that goal would call them equal
+        ranks, of_all = shortlist.ranks(other, left), shortlist.ranks(other)
+        if any(each.backend not in of_all for each in left):  # too few rounds of it, or none
+            continue
+        first_of_all = min((of_all[name] for name, rank in ranks.items() if rank == 1), default=1)
+        ahead = [each for each in left if ranks.get(each.backend) == 1 or of_all.get(each.backend) == first_of_all]
+        if len(ahead) < len(left):
             better = BETTER[other].removeprefix("the ")
             why.append((better, _others(left, ahead), other))
             left = ahead
@@ -327,7 +358,7 @@ def _break_tie(shortlist: _Shortlist, first: Sequence[Evidence]) -> tuple[Eviden
         f"{what} than {than}, {figure_words(chosen.expected, other)}" if other else f"{what} than of {than}"
         for what, than, other in why
     ]
-    alike = f"; so has {_others(left, [chosen])}" if parts and len(left) > 1 else ""
+    alike = f"; no worse in that: {_others(left, [chosen])}" if parts and len(left) > 1 else ""
     return chosen, " and ".join(parts) + alike
 
 
@@ -339,9 +370,7 @@ def _candidate(shortlist: _Shortlist, evidence: Evidence, best: Evidence, rank: 
     case = shortlist.case
     slower = Interval(1.0, 1.0, 1.0)
     if evidence is not best:
-        known = [other.times[case.measure] for other in shortlist.evidence if case.measure in other.times]
-        prior = table_prior(known, case.prior(case.measure))
-        slower = ratio(evidence.times[case.measure], best.times[case.measure], prior, len(known))
+        slower = shortlist.ratio(evidence, best)
     cores = case.run.info.machine.get("usable_cores")
     reasons = doubts(evidence, case.measure, case.question, shortlist.offered_per_s, shortlist.between, cores)
     own, first = evidence.times[case.measure], best.times[case.measure]
@@ -401,27 +430,45 @@ def _changes(shortlist: _Shortlist, chosen: Evidence, crossings: Sequence[Crosso
     if capacity is not None:
         yield f"Rate: {chosen.backend} delivers {figure_words(chosen.expected, 'throughput')} flat out."
     yield from _dropped_needs(shortlist, chosen)
-    for measure in _TIE_BREAKS[shortlist.case.measure]:
-        ranks = shortlist.ranks(measure)
-        ahead = [evidence for evidence in shortlist.evidence if ranks.get(evidence.backend) == 1]
+    yield from _other_goals(shortlist, chosen)
+
+
+def _other_goals(shortlist: _Shortlist, chosen: Evidence) -> Iterable[str]:
+    """Yield which backends are ahead of the chosen one by what else may be optimised, as that question is answered."""
+    case = shortlist.case
+    measures = {_measure(case.family, replace(case.question, optimise=goal)) for goal in GOALS}
+    for measure in (each for each in _TIE_BREAKS[case.measure] if each in measures):
+        other = _shortlist(replace(case, measure=measure), shortlist.between)
+        ranks = other.ranks(measure)
+        ahead = [evidence for evidence in other.evidence if ranks[evidence.backend] == 1]
         if ahead and ranks.get(chosen.backend, 1) > 1:
-            best = min(ahead, key=lambda evidence: evidence.times[measure].value)
-            yield f"Optimising: {best.backend} has {BETTER[measure]}, {figure_words(best.expected, measure)}."
+            yield f"Optimising: {_ahead_words(ahead, measure, 'has', 'have')}."
 
 
 def _dropped_needs(shortlist: _Shortlist, chosen: Evidence) -> Iterable[str]:
-    """Yield which backends that only a need excludes are clearly better than the chosen one."""
-    case = shortlist.case
+    """Yield which backends would be ahead of the chosen one if a need were dropped, as that question is answered."""
+    case, measure = shortlist.case, shortlist.case.measure
+    found: dict[tuple[str, ...], list[Evidence]] = {}
     for excluded in case.excluded:
         reasons = excluded.reason.split("; ")
         needs = [need for need in case.question.needs if any(text.startswith(f"needs {need}: ") for text in reasons)]
         if excluded.by != "capabilities" or not needs or len(reasons) > len(needs):
             continue
-        other = gather(case.family, shortlist.between, case.question, excluded.backend, case.measure)
-        if isinstance(other, str):
-            continue
-        times = other.times[case.measure], chosen.times[case.measure]
-        known = [each.times[case.measure] for each in shortlist.evidence] + [times[0]]
-        if verdict(*times, table_prior(known, case.prior(case.measure)), len(known)) == "faster":
-            figure, better = figure_words(other.expected, case.measure), BETTER[case.measure]
-            yield f"Needs: without {joined(needs)}, {excluded.backend} would have {better}, {figure}."
+        other = _evidence(case, shortlist.between, excluded.backend)
+        if not isinstance(other, str):
+            found.setdefault(tuple(needs), []).append(other)
+    for dropped in found:
+        others = [other for less in found if set(less) <= set(dropped) for other in found[less]]
+        ranks = shortlist.ranks(measure, [*shortlist.evidence, *others])
+        ahead = [each for each in (*shortlist.evidence, *others) if ranks.get(each.backend) == 1]
+        if ranks.get(chosen.backend, 1) > 1:
+            yield f"Needs: without {joined(dropped)}, {_ahead_words(ahead, measure, 'would have', 'would have')}."
+
+
+def _ahead_words(ahead: Sequence[Evidence], measure: Measure, has: str, have: str) -> str:
+    """Return that these backends have the best figure of a measure, with that of the first."""
+    best = min(ahead, key=lambda evidence: evidence.times[measure].value)
+    names = joined([evidence.backend for evidence in ahead])
+    of_best = f"{best.backend} " if len(ahead) > 1 else ""
+    verb = have if len(ahead) > 1 else has
+    return f"{names} {verb} {BETTER[measure]}, {of_best}{figure_words(best.expected, measure)}"

@@ -108,7 +108,7 @@ _LEGEND = {
     "kinds; it has no interval if fewer than three rounds are in common. All intervals of the column hold together at "
     "95 %. A cell shares rank 1 (1=) unless all of its interval is above 1.01 and both have three rounds in common; "
     "later ranks are decided in the same way against the first cell of the rank before. Two that share a rank may "
-    "still differ from each other.",
+    "still differ, and two of unlike later ranks may be equal.",
     "floor": "× floor: one-way p50 as a multiple of what the harness itself costs (its two loops over a transport "
     "that does nothing), measured right after each window.",
     "round trip": "trip: round trip, from a send to the last reader's reply; the next follows at once, so all stays "

@@ -10,7 +10,7 @@ from ipcbench.analysis.summary.figures import CellFigures
 from ipcbench.analysis.summary.waits import WaitShares
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.spec import CodecName, Delivery, PayloadKind, Touch, WaitStrategy
-from ipcbench.stats.estimates import Estimate, Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval
 from ipcbench.stats.prior import VariancePrior
 
 CellStatus = Literal["ok", "failed", "skipped"]
@@ -80,6 +80,8 @@ class CellSummary:
     """How many more rounds would probably tell it from the best; 0 if they are told apart, None if that is unknown."""
     other_ratios: Mapping[Metric, Interval] = field(default_factory=dict)
     """Like `ratio`, by the other metrics by which it has a rank, and three rounds in common with the best."""
+    other_rounds_to_decide: Mapping[Metric, int | None] = field(default_factory=dict)
+    """Like `rounds_to_decide`, by the other metrics."""
     compared_rounds_count: int | None = None
     """Rounds that it has in common with the best; None if it was not compared."""
     latency_p50_ns: Interval | None = None
@@ -118,11 +120,19 @@ class CellSummary:
     clean_count: int = 0
     """Sound trials stamped neither noisy nor oversubscribed."""
     failed_count: int = 0
+    wrong_count: int = 0
+    """Failed trials in which messages were lost, duplicated, reordered or torn."""
     notes: tuple[str, ...] = ()
     figures: CellFigures | None = field(default=None, compare=False, repr=False)
     """The estimates behind the intervals; None for a cell that is not ok."""
     trials: tuple[TrialResult, ...] = field(default=(), compare=False, repr=False)
     """The sound trials, from which the figures come."""
+
+    def drawn(self, value: Interval) -> Interval:
+        """Return a figure as charts draw it: without an interval if there are fewer than three rounds."""
+        if self.rounds_count >= MIN_CLAIM_ROUNDS:
+            return value
+        return Interval(value.estimate, value.estimate, value.estimate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,9 +153,10 @@ def _cpu_per_message_ns(endpoints: Sequence[EndpointResult]) -> float | None:
 def _log_figures(run: Run, rounds: Sequence[tuple[TrialResult, RoundSamples]]) -> Iterator[tuple[str, FloatArray]]:
     """Yield the name of each round and the logarithms of the medians of its turns, or of its own if it has none."""
     for trial, samples in rounds:
-        medians = [np.median(samples.values)]
-        if trial.spec.turns > 1:
-            medians = [np.median(samples.values[samples.blocks == turn]) for turn in range(samples.blocks.max() + 1)]
+        turns = [samples.values[samples.blocks == turn] for turn in range(samples.blocks.max() + 1)]
+        medians = [samples.quantile(0.5)]  # also of turns of which the thinning has left some without a sample
+        if trial.spec.turns > 1 and all(turn.size for turn in turns):
+            medians = [float(np.median(turn)) for turn in turns]
         yield round_name(run.info.run_id, trial), np.log(np.maximum(medians, _MIN_NS))
 
 
@@ -215,7 +216,8 @@ def _rounds(
         except (StoreError, KeyError):
             unreadable += 1
             continue
-        if values.size == 0 or values.size != moments.size or float(np.median(values)) <= 0.0:
+        fits = all(_fits(trial, len(columns[name])) for name, _ in names)
+        if not fits or values.size == 0 or values.size != moments.size or float(np.median(values)) <= 0.0:
             unreadable += 1
             continue
         if trial.spec.turns > 1:
@@ -227,6 +229,12 @@ def _rounds(
             blocks = time_blocks(moments, count)
         rounds.append((trial, RoundSamples(values, blocks, by_turns=trial.spec.turns > 1)))
     return rounds, unreadable
+
+
+def _fits(trial: TrialResult, count: int) -> bool:
+    """Return whether a column of that length can be what the trial says that it stored of each turn."""
+    kept = trial.kept_counts
+    return not kept or (len(kept) == len(trial.turn_counts) and min(kept) > 0 and sum(kept) == count)
 
 
 def _turn_blocks(trial: TrialResult, count: int) -> IntArray:
@@ -252,6 +260,11 @@ def _places(trial: TrialResult, count: int) -> tuple[IntArray, IntArray, IntArra
     """Return the turn of each of `count` thinned messages, its place in that turn, and how many messages turns have."""
     counts = np.array(trial.turn_counts or (-(-count // trial.spec.turns),) * trial.spec.turns, dtype=np.int64)
     ends = np.cumsum(counts)
+    if trial.kept_counts:
+        kept = np.array(trial.kept_counts, dtype=np.int64)
+        turn = np.repeat(np.arange(len(kept)), kept)
+        places = np.arange(count) - (np.cumsum(kept) - kept)[turn]
+        return turn, places * (-(-counts // kept))[turn], counts
     messages = np.arange(count) * -(-int(ends[-1]) // count)
     turns: IntArray = np.minimum(np.searchsorted(ends, messages, side="right"), len(counts) - 1)
     return turns, messages - (ends - counts)[turns], counts

@@ -16,12 +16,18 @@ _MAX_DETAILS = 3
 _MAX_HARNESS_RATIO = 0.05
 """If the harness's loops are a larger share of a figure than this, the cell says so."""
 
+WRONG_WORDS = "messages lost, duplicated, reordered or torn"
 PLACEMENT_NOTE = "some trials were taken with cores near to each other and some with cores far apart"
 
 
 def is_sound(trial: TrialResult) -> bool:
     """Return whether a trial may enter a figure: it is ok, and no message was lost, repeated, reordered or torn."""
     return trial.status == "ok" and not _errors_count(trial)
+
+
+def is_wrong(trial: TrialResult) -> bool:
+    """Return whether a message was lost, duplicated, reordered or torn."""
+    return _errors_count(trial) > 0
 
 
 def failure_reason(trials: Sequence[TrialResult]) -> str:

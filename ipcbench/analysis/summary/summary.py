@@ -23,7 +23,7 @@ from ipcbench.analysis.summary.cells import (
     time_of,
 )
 from ipcbench.analysis.summary.figures import CellFigures, cell_figures
-from ipcbench.analysis.summary.notes import cell_notes, failure_reason, harness_ns, is_sound, placement_ns
+from ipcbench.analysis.summary.notes import cell_notes, failure_reason, harness_ns, is_sound, is_wrong
 from ipcbench.analysis.summary.waits import wait_shares
 from ipcbench.analysis.summary.wording import plural
 from ipcbench.errors import StoreError
@@ -73,7 +73,8 @@ def summarise(run: Run) -> Summary:
     }
     noise = {metric: noise_ratio([list(filter(None, row)) for row in rows]) for metric, rows in times.items()}
     priors = {metric: prior for metric, by_setting in times.items() if (prior := prior_of(by_setting)) is not None}
-    probes = placement_ns(run.trials)
+    around = [trial.conditions for trial in run.trials if trial.conditions is not None]
+    probes = [probe for each in around for probe in (each.probe_before_ns, each.probe_after_ns) if probe]
     return Summary(
         info=run.info,
         settings=tuple(_summarise_setting(run, setting, group, priors) for setting, group in cells.items()),
@@ -135,7 +136,10 @@ def _summarise_setting(
     main = ranked[metric] if metric else {}
     prior = table_prior(list(main.values()), priors.get(metric)) if metric else None
     ratios = _ratios_to_best(times[metric], main, prior) if metric else {}
-    missing = _missing_rounds(main, prior)
+    missing = {
+        name: _missing_rounds(estimates, table_prior(list(estimates.values()), priors.get(name)))
+        for name, estimates in ranked.items()
+    }
     best = min(main.values(), key=lambda time: time.value, default=None)
     common = {name: rounds_in_common(time, best) for name, time in times[metric].items()} if metric and best else {}
     rows = [
@@ -144,7 +148,12 @@ def _summarise_setting(
             rank=ranks[metric].get(cell.backend) if metric else None,
             ratio=ratios.get(cell.backend),
             other_ratios=_other_ratios(cell.backend, {name: ranked[name] for name in ranked if name != metric}, priors),
-            rounds_to_decide=missing.get(cell.backend),
+            rounds_to_decide=missing[metric].get(cell.backend) if metric else None,
+            other_rounds_to_decide={
+                name: counts[cell.backend]
+                for name, counts in missing.items()
+                if cell.backend in counts and name != metric
+            },
             compared_rounds_count=common.get(cell.backend),
             round_trip_rank=ranks["round trip"].get(cell.backend),
             throughput_rank=ranks["throughput"].get(cell.backend),
@@ -265,6 +274,7 @@ def _summarise_cell(run: Run, setting: Setting, cell: _Cell) -> CellSummary:
         trials_count=len(cell.trials),
         clean_count=sum(trial.stamp == "clean" for trial in cell.sound),
         failed_count=sum(trial.status != "skipped" and not is_sound(trial) for trial in cell.trials),
+        wrong_count=sum(map(is_wrong, cell.trials)),
         rounds_count=len({trial.spec.round_index for trial in cell.sound}),
         trials=cell.sound,
     )

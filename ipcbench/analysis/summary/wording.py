@@ -15,7 +15,7 @@ from ipcbench.analysis.summary.cells import (
     Summary,
     cells_of,
 )
-from ipcbench.analysis.summary.notes import others_cpu_ratio, stamped_count
+from ipcbench.analysis.summary.notes import WRONG_WORDS, others_cpu_ratio, stamped_count
 from ipcbench.render.table import NOT_MEASURED
 from ipcbench.results.model import RunInfo
 from ipcbench.stats.decisions import compare
@@ -25,6 +25,10 @@ from ipcbench.util.units import format_bytes, format_duration_ns, format_signifi
 _MIN_BOUND, _MAX_BOUND = 0.01, 99.0
 _SURPRISING_RATIO = 1.5
 """A tie of times that seem to differ more than this is explained."""
+_OWN_RATIO = Interval(1.0, 1.0, 1.0)
+"""Of the best cell."""
+_ALIKE_NEEDS = 3
+"""Numbers of missing rounds further apart than this are told apart."""
 _MIN_OTHERS_RATIO = 0.05
 """Less CPU time of other processes than this is not worth a word: any system has some."""
 
@@ -110,7 +114,7 @@ def verdict_words(ranking: SettingSummary) -> str:
         return "No verdict: nothing was measured."
     if not ranked or ranking.ranked_by is None:
         return f"No verdict: no figure can be ranked.{absent}"
-    what = _TIME_WORDS[ranking.ranked_by]
+    what = METRIC_WORDS[ranking.ranked_by]
     best = [cell for cell in ranked if cell.rank == 1]
     figures = joined([_main_figure(cell, ranking.ranked_by) for cell in best])
     short = [cell for cell in ranking.cells if cell.rank is None and cell.ratio is not None]
@@ -119,7 +123,9 @@ def verdict_words(ranking: SettingSummary) -> str:
     elif len(ranked) == 1:
         text = f"Only {best[0].backend} has a {what}: {figures}"
     elif len(best) == 1:
-        text = f"{best[0].backend} has the lowest {what}: {figures}"
+        superlative = "highest" if ranking.ranked_by == "throughput" else "lowest"
+        spoilt = ", although messages of it went wrong" if best[0].wrong_count else ""
+        text = f"{best[0].backend} has the {superlative} {what}{spoilt}: {figures}"
     elif contrary := [cell.backend for cell in best if _contradicts(cell)]:
         text = (
             f"No verdict on {what}: {figures}, but by the rounds {joined(contrary)} would be faster than "
@@ -146,28 +152,49 @@ def _contradicts(cell: CellSummary) -> bool:
 
 def _more_rounds(tied: Sequence[CellSummary]) -> str:
     """Return how many more rounds would tell cells apart if they differ as it seems; empty if unknown, or too many."""
-    fewest = min(
-        cell.rounds_count if cell.compared_rounds_count is None else cell.compared_rounds_count for cell in tied
-    )
-    if any(cell.rounds_count >= MIN_CLAIM_ROUNDS > (cell.compared_rounds_count or 0) for cell in tied[1:]):
-        return f"; with {plural(fewest, 'round', 'rounds')} in common nothing can be told: it takes {MIN_CLAIM_ROUNDS}"
-    if too_few := too_few_words(fewest):
-        return f"; {too_few}"
     best, *others = tied
-    close = [cell.backend for cell in others if cell.rounds_to_decide is None]
-    open_ = [cell for cell in others if cell.rounds_to_decide is not None]
-    more = plural(max((cell.rounds_to_decide or 0 for cell in open_), default=0), "more round", "more rounds")
-    if not close:
-        return f"; if they differ as their rounds do, about {more} would decide"
-    text = f"; if they differ as their rounds do, 100 more would not tell {joined(close)} from {best.backend}"
-    return text + (f", and about {more} would tell {joined([cell.backend for cell in open_])}" if open_ else "")
+    common = {cell.backend: cell.compared_rounds_count or 0 for cell in others}
+    unknown = [cell for cell in others if common[cell.backend] < MIN_CLAIM_ROUNDS]
+    needs = {cell.backend: cell.rounds_to_decide for cell in others if cell not in unknown}
+    text = f"; if they differ as their rounds do, {_needs_words(needs, best.backend)}" if needs else ""
+    if unknown:
+        own = min(cell.rounds_count for cell in (best, *unknown))
+        fewest = min(common[cell.backend] for cell in unknown)
+        names = f"of {joined([cell.backend for cell in unknown])}, " if needs else ""
+        text += f"; {names}{too_few_words(fewest, best.backend if own >= MIN_CLAIM_ROUNDS else '')}"
+    return text
 
 
-def too_few_words(rounds_count: int) -> str:
-    """Return that so many rounds tell nothing apart; empty if they may."""
+def _needs_words(needs: Mapping[str, int | None], best: str) -> str:
+    """Return how many more rounds would tell backends from the best: `about 3 more rounds would tell b from a, and 100
+    would not tell c`.
+
+    Args:
+        needs: backend → how many; None for more than can be said.
+        best: the best one.
+    """
+    known = {name: need for name, need in needs.items() if need is not None}
+    soon = {name: need for name, need in known.items() if need <= _ALIKE_NEEDS * min(known.values())}
+    if len(soon) == len(needs):
+        return f"about {plural(max(soon.values()), 'more round', 'more rounds')} would decide"
+    late = {name: need for name, need in known.items() if name not in soon}
+    parts = [
+        f"about {plural(max(group.values()), 'more round', 'more rounds')} would tell {joined(list(group))}"
+        for group in (soon, late)
+        if group
+    ]
+    if never := [name for name, need in needs.items() if need is None]:
+        parts.append(f"100 more rounds would not tell {joined(never)}")
+    first, *rest = parts
+    return joined([f"{first} from {best}", *rest])
+
+
+def too_few_words(rounds_count: int, common_with: str = "") -> str:
+    """Return that so many rounds, or rounds in common with a backend, tell nothing apart; empty if they may."""
     if rounds_count >= MIN_CLAIM_ROUNDS:
         return ""
-    return f"{plural(rounds_count, 'round is', 'rounds are')} too few to tell: it takes {MIN_CLAIM_ROUNDS}"
+    common, verb = f" in common with {common_with}" if common_with else "", "is" if rounds_count == 1 else "are"
+    return f"{plural(rounds_count, 'round', 'rounds')}{common} {verb} too few to tell: it takes {MIN_CLAIM_ROUNDS}"
 
 
 def ended_words(info: RunInfo) -> str:
@@ -195,10 +222,10 @@ def _other_words(ranking: SettingSummary) -> str:
     """Return which backends lead by the metrics that do not order the table."""
     text = ""
     if ranking.ranked_by == "latency":
-        ranks = {cell.backend: cell.round_trip_rank for cell in ranking.cells}
+        ranks = {cell.backend: cell.round_trip_rank for cell in ranking.cells if cell.round_trip_p50_ns is not None}
         text += _leaders_words("round trip", "Shortest", ranks, _doubtful(ranking, "round trip", ranks))
     if ranking.ranked_by != "throughput":
-        ranks = {cell.backend: cell.throughput_rank for cell in ranking.cells}
+        ranks = {cell.backend: cell.throughput_rank for cell in ranking.cells if cell.throughput_per_s is not None}
         text += _leaders_words("throughput", "Highest", ranks, _doubtful(ranking, "throughput", ranks))
     return text
 
@@ -213,7 +240,11 @@ def _doubtful(ranking: SettingSummary, metric: Metric, ranks: Mapping[str, int |
     name = max(ratios, key=lambda name: ratios[name].estimate, default="")
     if not name or ratios[name].estimate < _SURPRISING_RATIO:
         return ""
-    return f" (although {name} takes {ratio_words(ratios[name])} times as long by the rounds)"
+    cell = next(cell for cell in ranking.cells if cell.backend == name)
+    best = next(cell.backend for cell in ranking.cells if cell.other_ratios.get(metric) == _OWN_RATIO)
+    needs = _needs_words({name: cell.other_rounds_to_decide.get(metric)}, best)
+    slow = "slow" if metric == "throughput" else "long"
+    return f" (although {name} takes {ratio_words(ratios[name])} times as {slow} as {best} by the rounds; {needs})"
 
 
 def _leaders_words(what: str, praise: str, ranks: Mapping[str, int | None], doubtful: str) -> str:
@@ -221,25 +252,32 @@ def _leaders_words(what: str, praise: str, ranks: Mapping[str, int | None], doub
     first = [name for name in measured if ranks[name] == 1]
     if len(measured) < 2:
         return ""
+    short = [name for name in ranks if name not in measured]
+    unranked = f"; not ranked, for want of rounds: {joined(short)}" if short else ""
     if len(first) == len(measured):
-        return f" No clear difference in {what}{doubtful}."
-    return f" {praise} {what}: {joined(first)}{doubtful}."
+        return f" No clear difference in {what}{doubtful}{unranked}."
+    return f" {praise} {what}: {joined(first)}{doubtful}{unranked}."
 
 
 def _caveats(ranking: SettingSummary) -> str:
     """Return what speaks against the backends that lead by any metric, so that no win hides it."""
     measured = [cell for cell in ranking.cells if cell.status == "ok"]
     first = [cell for cell in measured if 1 in {cell.rank, cell.round_trip_rank, cell.throughput_rank}]
-    counts = {"failed": [(cell.failed_count, cell.trials_count) for cell in first]}
+    counts = {
+        "failed": [(cell.failed_count, cell.trials_count) for cell in first],
+    }
     stamps = ["noisy"]
     if not all(stamped_count(cell.trials, "oversubscribed") for cell in measured):
         stamps.append("oversubscribed")
     for stamp in stamps:
         counts[stamp] = [(stamped_count(cell.trials, stamp), len(cell.trials)) for cell in first]
     warnings = []
-    for kind, shares in counts.items():
+    wrong = [cell for cell in ranking.cells if cell.wrong_count]
+    counted = [(kind, first, shares) for kind, shares in counts.items()]
+    counted.insert(0, (WRONG_WORDS, wrong, [(cell.wrong_count, cell.trials_count) for cell in wrong]))
+    for kind, cells, shares in counted:
         backends: dict[tuple[int, int], list[str]] = {}
-        for cell, share in zip(first, shares, strict=True):
+        for cell, share in zip(cells, shares, strict=True):
             if share[0]:
                 backends.setdefault(share, []).append(cell.backend)
         if backends:

@@ -148,7 +148,7 @@ def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environmen
             try:
                 environment, users = _open_database(directory, map_bytes), 0
                 environment.reader_check()  # drops the snapshots of killed processes
-            except lmdb.Error as error:
+            except (OSError, lmdb.Error) as error:
                 raise TransportError(f"cannot open the database of channel {channel.name!r}: {error}") from error
         _open[key] = environment, users + 1
     return key, environment

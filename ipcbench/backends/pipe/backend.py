@@ -35,7 +35,14 @@ from ipcbench.errors import (
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.liveness import CHECK_NS, Liveness
-from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
+from ipcbench.sync.locks import (
+    as_transport_errors,
+    channel_directory,
+    make_directory,
+    reader_role,
+    reader_roles,
+    remove_directory,
+)
 from ipcbench.sync.ownership import Owned
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
@@ -239,9 +246,10 @@ class _PipeWriter(_PipeEndpoint, Writer):
         Raises:
             PeerLost: it did not close.
         """
+        note = self._liveness.note_of(connection.role)
         if connection in self._connections:
             self._connections.remove(connection)
-        if self._liveness.note_of(connection.role) is None:
+        if note is None:
             self._lose(connection.role)
 
     def _lose(self, role: str) -> None:
@@ -261,7 +269,8 @@ class _PipeWriter(_PipeEndpoint, Writer):
             self._doorbell.sleep(left_ns)
 
     def _connect(self, role: str) -> bool:
-        endpoint = socket.socket(socket.AF_UNIX)
+        with as_transport_errors(f"cannot connect to the {role} of channel {self._channel.name!r}"):
+            endpoint = socket.socket(socket.AF_UNIX)
         try:
             endpoint.connect(str(self._liveness.directory / role))
         except OSError:  # it does not listen yet, or no longer
@@ -289,16 +298,18 @@ class _PipeWriter(_PipeEndpoint, Writer):
         if self.closed:
             return
         self._refuse()
-        if self._begun:
-            with contextlib.suppress(PeerLost):
-                self._send_small(_SIZE.pack(_END), 0.0)
-        self._liveness.leave_note("ended" if self._begun else "unused")
-        if self._pump.join(0):
-            self._release()
-        else:
-            flush = threading.Thread(target=self._release, name=f"{self._channel.name} flush")
-            flush.start()
-            flush.join(_CLOSE_S)
+        try:
+            if self._begun:
+                with contextlib.suppress(PeerLost):
+                    self._send_small(_SIZE.pack(_END), 0.0)
+            self._liveness.leave_note("ended" if self._begun else "unused")
+        finally:
+            if self._pump.join(0):
+                self._release()
+            else:
+                flush = threading.Thread(target=self._release, name=f"{self._channel.name} flush")
+                flush.start()
+                flush.join(_CLOSE_S)
 
     def _release(self) -> None:
         self._pump.join(_LINGER_S)
@@ -421,13 +432,19 @@ class _PipeReader(_PipeEndpoint, Reader):
                 self._check_writer()
             if deadline is not None and now_ns() >= deadline:
                 raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
-        listener, self._listening = self._socket, False
-        self._socket, _ = listener.accept()
+        listener = self._socket
+        with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"):
+            accepted, _ = listener.accept()
+            try:
+                self._looking = accepted.dup()
+            except OSError:
+                accepted.close()
+                raise
+        self._socket, self._listening = accepted, False
         poller = select.poll()  # kept, since making one costs as much as the wait
         poller.register(self._socket, select.POLLIN)
         self._poll = poller.poll
         self._socket.settimeout(_TRY_S)
-        self._looking = self._socket.dup()
         self._looking.setblocking(False)
         listener.close()
 
@@ -452,10 +469,12 @@ class _PipeReader(_PipeEndpoint, Reader):
     def close(self) -> None:
         if self.closed:
             return
-        self._liveness.leave_note()
-        with contextlib.suppress(TransportError):  # the channel was destroyed before
-            _ring(self._liveness.directory)
-        self.let_go()
+        try:
+            self._liveness.leave_note()
+            with contextlib.suppress(TransportError):  # the channel was destroyed before
+                _ring(self._liveness.directory)
+        finally:
+            self.let_go()
 
 
 class Pipe(Backend):

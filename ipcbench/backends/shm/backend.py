@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker, shared_memory
 from typing import ClassVar
 
@@ -36,7 +36,13 @@ from ipcbench.sync.cursors import (
     make_doorbells,
 )
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
-from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
+from ipcbench.sync.locks import (
+    as_transport_errors,
+    channel_directory,
+    make_directory,
+    remove_directory,
+    require_ours,
+)
 from ipcbench.util.units import format_bytes
 
 RING_BYTES = 2**22
@@ -51,7 +57,7 @@ _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """Words of a closed endpoint: nothing arrives there and no peer sleeps, so the fast path ends in the slow one."""
 _NO_SLOTS = ((memoryview(b""), 8, 9),)
 
-_tracking = threading.Lock()
+_tracking = threading.RLock()
 
 
 @contextmanager
@@ -78,11 +84,14 @@ class SharedSegment(shared_memory.SharedMemory):
     _fd: int  # of the base class, which does not declare them
     _mmap: object
     _buf: object
+    _is_attaching = False
 
     def __init__(self, name: str, create_bytes: int = 0) -> None:
         """Attach, or create it with all memory reserved, so that touching a page later cannot fail."""
+        self._is_attaching = not create_bytes
         with _untracked():
             super().__init__(name, create=bool(create_bytes), size=create_bytes)
+        self._is_attaching = False
         if create_bytes:
             try:
                 os.posix_fallocate(self._fd, 0, create_bytes)
@@ -108,9 +117,12 @@ class SharedSegment(shared_memory.SharedMemory):
             self._fd, self._mmap, self._buf = -1, None, None
 
     def unlink(self) -> None:
-        """Remove the name."""
-        with _untracked():
-            super().unlink()
+        """Remove the name. The base class does so, too, if it cannot map a segment, even one that it did not make: then
+        the name stays.
+        """
+        if not self._is_attaching:
+            with _untracked():
+                super().unlink()
 
 
 class Layout:
@@ -378,11 +390,11 @@ class Shm(Backend):
             raise
 
     def destroy(self, address: Address) -> None:
+        name = address.channel.name
         try:
-            segment = SharedSegment(address.channel.name)
-        except FileNotFoundError:
-            pass
-        else:
-            segment.unlink()
-            segment.close()
-        remove_directory(address.channel.name)
+            with as_transport_errors(f"cannot remove the segment of channel {name!r}"), suppress(FileNotFoundError):
+                segment = SharedSegment(name)
+                segment.unlink()
+                segment.close()
+        finally:
+            remove_directory(name)

@@ -187,14 +187,16 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
             return
         pair = self._pair
         self._refuse()
-        if self._begun:
-            self._send(b"", zmq.SNDMORE | _NOBLOCK)
-            self._send(b"", _NOBLOCK)
-            pair.liveness.leave_note("ended")
-            pair.close_gently(set(self._read))
-        else:
-            pair.liveness.leave_note("unused")
-            pair.close()
+        try:
+            if self._begun:
+                self._send(b"", zmq.SNDMORE | _NOBLOCK)
+                self._send(b"", _NOBLOCK)
+            pair.liveness.leave_note("ended" if self._begun else "unused")
+        finally:
+            if self._begun:
+                pair.close_gently(set(self._read))
+            else:
+                pair.close()
 
 
 class _ZmqReader(_ZmqEndpoint, Reader):
@@ -257,8 +259,10 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         self._close_sockets()
 
     def _close_sockets(self) -> None:
-        self._pair.liveness.leave_note()
-        self._pair.close()
+        try:
+            self._pair.liveness.leave_note()
+        finally:
+            self._pair.close()
 
     def _refuse(self, *_: object) -> None:
         if self._failure is not None:

@@ -1,0 +1,122 @@
+"""A process of a run is killed, or the run is told to end, at a random moment: the run ends, what it measured is kept,
+can be analyzed and gone on with, and nothing is left.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import select
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.end_to_end.private_run import LIMIT_S, PrivateRuns
+from tests.end_to_end.shell import TINY
+
+BACKENDS = ("shm", "zmq", "lmdb", "pipe", *(("mpi-buffer",) if find_spec("mpi4py") else ()))
+SWEEP = (*TINY, "--mode", "paced,pingpong,saturate", "--rounds", "2", "--out", "run")
+TRIALS = 2 * 3
+"""Of a run that comes to its end; two further ones are for the tail."""
+LONGEST_S = 0.6
+VICTIMS = {
+    "coordinator": "ipcbench run",
+    "writer": "--index 0",
+    "reader": "--index 1",
+    "rank": "ipcbench.processes.worker",
+    "mpiexec": "mpiexec",
+    "proxy": "hydra_pmi_proxy",
+}
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def some(count: int, share: int = 10) -> list[object]:
+    """Return the seeds of so many tests, of which all but every tenth have the mark `soak`."""
+    return [seed if seed % share == 0 else pytest.param(seed, marks=pytest.mark.soak) for seed in range(count)]
+
+
+def wait_for_moment(process: subprocess.Popen[str], source: random.Random) -> None:
+    """Wait until some trials have been reported, and a little longer."""
+    reports = source.randrange(4)
+    while reports:
+        line = process.stderr.readline()
+        if not line:
+            return
+        reports -= bool(re.match(r"\[ *\d+/\d+\] round", line))
+    select.select((), (), (), source.uniform(0, LONGEST_S))
+
+
+def find(processes: Sequence[psutil.Process], mark: str) -> psutil.Process | None:
+    for process in processes:
+        with suppress(psutil.Error):
+            if mark in " ".join(process.cmdline()):
+                return process
+    return None
+
+
+def check_stored(runs: PrivateRuns, *, complete: bool) -> None:
+    """Check that all trials that were begun are recorded, that they can be analyzed, and that the run can go on."""
+    if not (runs.folder / "run" / "run.json").exists():
+        return
+    analyzed = runs("analyze", "run", "--format", "json")
+    assert analyzed.returncode == 0, analyzed.stderr
+    assert json.loads(analyzed.stdout)
+    if not complete:
+        resumed = runs("run", "--resume", "run")
+        assert resumed.returncode == 0, resumed.stderr
+    lines = (runs.folder / "run" / "trials.jsonl").read_text(encoding="utf-8").splitlines()
+    assert sum(not json.loads(line)["spec"]["tail"] for line in lines) == TRIALS
+    assert runs.left() == []
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[PrivateRuns]:
+    with PrivateRuns(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("seed", some(200))
+def test_a_run_ends_by_itself_whoever_is_killed(seed: int, runs: PrivateRuns) -> None:
+    source = random.Random(seed)
+    backend = source.choice(BACKENDS)
+    of_mpi = ("coordinator", "rank", "mpiexec", "proxy")
+    who = source.choice(of_mpi if backend.startswith("mpi") else ("coordinator", "writer", "reader"))
+    with runs.start("run", "--backends", backend, *SWEEP) as process:
+        wait_for_moment(process, source)
+        victim = find(runs.processes(), VICTIMS[who])
+        if victim is not None:
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert "Traceback" not in said
+    assert runs.all_end(), runs.processes()
+    killed = process.returncode == -signal.SIGKILL
+    assert killed or process.returncode in {0, 1}, said
+    left = runs.left()
+    assert killed or left == [], f"{left} left after {who} of {backend}"
+    if left:
+        assert runs("clean").returncode == 0
+        assert runs.left() == []
+    check_stored(runs, complete=not killed)
+
+
+@pytest.mark.parametrize("by", SIGNALS, ids=lambda by: by.name)
+@pytest.mark.parametrize("seed", some(100, share=50))
+def test_a_run_that_is_told_to_end_leaves_nothing(seed: int, by: signal.Signals, runs: PrivateRuns) -> None:
+    source = random.Random(f"{by} {seed}")
+    with runs.start("run", "--backends", source.choice(BACKENDS), *SWEEP) as process:
+        wait_for_moment(process, source)
+        process.send_signal(by)
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert "Traceback" not in said
+    assert process.returncode in {0, 1, 130, -by}, said
+    assert runs.all_end(), runs.processes()
+    assert runs.left() == []
+    check_stored(runs, complete=process.returncode in {0, 1})
