@@ -25,6 +25,7 @@ from ipcbench.results.store import Run, load_run
 from ipcbench.spec import NAME_PREFIX, SweepSpec
 from ipcbench.stats.decisions import Verdict
 from ipcbench.testing.faults.slowed import slowdown_percent, slowed_name
+from ipcbench.util.files import temporary_folder
 
 METRICS: tuple[Metric, ...] = get_args(Metric)
 SLOWDOWNS_PERCENT = (5, 10, 20)
@@ -136,7 +137,7 @@ def self_test(
     get_backend(backend).probe()
     counts: Counter[tuple[Metric, int, int, Verdict]] = Counter()
     noise: list[float] = []
-    with tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}selftest-{os.getpid()}-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}selftest-{os.getpid()}-", dir=temporary_folder()) as scratch:
         for number in range(-(-pairs // len(SIZES_BYTES))):
             sweep = sweep_for(backend, number + 1, rounds, slowdowns_percent)
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.sync.locks import LOCK_SUFFIX, is_locked
+from ipcbench.util.files import temporary_folder
 
 if TYPE_CHECKING:
     import psutil
@@ -45,7 +45,7 @@ GRACE_S = 60.0
 
 def find(prefix: str) -> list[Path]:
     """Return every segment and every entry of the temporary folder whose name begins with `prefix`, sorted."""
-    folders = {SHM_FOLDER, Path(tempfile.gettempdir())}
+    folders = {SHM_FOLDER, temporary_folder()}
     return sorted(path for folder in folders if folder.is_dir() for path in folder.glob(f"{prefix}*"))
 
 

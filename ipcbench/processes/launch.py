@@ -23,6 +23,7 @@ from ipcbench.errors import BackendUnavailable, TrialError, WorkerCrashed, Worke
 from ipcbench.processes.cleanup import kill_worker, remove_mpi_segments
 from ipcbench.processes.control_channel import ControlConnection, Switchboard
 from ipcbench.util.clock import deadline_ns, remaining_s
+from ipcbench.util.files import temporary_folder
 
 MPIEXEC_VARIABLE = "IPCBENCH_MPIEXEC"
 """The user's own launcher command, such as `srun` or `mpiexec -hosts a,b`; `-n COUNT PROGRAM` is appended."""
@@ -197,7 +198,7 @@ def launch(
     variables |= {**switchboard.environment(), **(environment or {})}
     if launcher == "mpiexec" and os.geteuid() == 0:  # Open MPI refuses to run as root unless told twice
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `kill`
+    output: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed by `kill`
     started = [
         subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables, start_new_session=True

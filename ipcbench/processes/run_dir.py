@@ -7,15 +7,14 @@ import os
 import secrets
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Self
 
 from ipcbench.errors import ConfigError
 from ipcbench.processes import janitor
 from ipcbench.processes.cleanup import RUN_LOCK, RUN_SUFFIX, remove
 from ipcbench.spec import NAME_PREFIX
+from ipcbench.util.files import temporary_folder
 
 _JANITOR_S = 10.0
 _FOLDER_BYTES = 76
@@ -29,9 +28,11 @@ def require_room_for_sockets() -> None:
     Raises:
         ConfigError: it does.
     """
-    folder = tempfile.gettempdir()
+    folder = temporary_folder()
     if len(os.fsencode(folder)) > _FOLDER_BYTES:
-        raise ConfigError("TMPDIR", folder, f"a folder whose path has at most {_FOLDER_BYTES} bytes, for sockets in it")
+        raise ConfigError(
+            "TMPDIR", str(folder), f"a folder whose path has at most {_FOLDER_BYTES} bytes, for sockets in it"
+        )
 
 
 class RunDir:
@@ -45,7 +46,7 @@ class RunDir:
 
     def __init__(self) -> None:
         self.token = f"{NAME_PREFIX}{secrets.token_hex(4)}"
-        self.path = Path(tempfile.gettempdir()) / f"{self.token}{RUN_SUFFIX}"
+        self.path = temporary_folder() / f"{self.token}{RUN_SUFFIX}"
         self.probe_count = 0
         self._channels = 0
 

@@ -12,7 +12,6 @@ import fcntl
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.ownership import own
+from ipcbench.util.files import temporary_folder
 
 _OTHERS = 0o077
 """Mode bits of everybody but the owner."""
@@ -58,7 +58,7 @@ def reader_roles(channel: ChannelSpec) -> list[str]:
 
 def channel_directory(name: str) -> Path:
     """Return the path of the directory of channel `name`, in the temporary folder; it need not exist."""
-    return Path(tempfile.gettempdir()) / name
+    return temporary_folder() / name
 
 
 def make_directory(name: str) -> Path:

@@ -11,11 +11,12 @@ import importlib
 import os
 import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from ipcbench.util.files import temporary_folder
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only searched
 _PROC = Path("/proc")
@@ -65,7 +66,7 @@ def remove_files(prefix: str) -> None:
 
 
 def _paths(prefix: str) -> Iterator[Path]:
-    for folder in dict.fromkeys((SHARED_MEMORY, Path(tempfile.gettempdir()))):
+    for folder in dict.fromkeys((SHARED_MEMORY, temporary_folder())):
         if folder.is_dir():
             # POSIX semaphores are files too, with a prefix of the system's own.
             yield from (path for path in folder.iterdir() if path.name.removeprefix("sem.").startswith(prefix))

@@ -1,4 +1,4 @@
-"""Files: atomic replacement, paths that stay inside a folder, limited reads, strict JSON, and OS errors in one line."""
+"""Files: the temporary folder, atomic replacement, paths inside a folder, limited reads, strict JSON, clear errors."""
 
 from __future__ import annotations
 
@@ -45,6 +45,15 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def temporary_folder() -> Path:
+    """Return the folder for temporary files that `tempfile.gettempdir` would choose, without the file that it writes
+    there to try it: a process that is killed meanwhile leaves that behind.
+    """
+    folders = [*filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp", "/var/tmp", "/usr/tmp"]  # noqa: S108
+    usable = (folder for folder in folders if Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK))
+    return Path(next(usable, os.curdir)).absolute()
 
 
 def to_json(values: dict[str, Any], what: str, indent: int | None = None) -> str:

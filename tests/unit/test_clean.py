@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     temporary, shared = tmp_path / "tmp", tmp_path / "shm"
     temporary.mkdir()
     shared.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(cleanup, "SHM_FOLDER", shared)
     return temporary, shared
 

@@ -82,6 +82,7 @@ def test_after_one_round_it_says_that_one_is_too_few(tmp_path: Path) -> None:
     once = {name: replace(cell, factors=(1.0,)) for name, cell in TWO.items()}
     reply = answer(tmp_path, once, rounds=1)
     assert "a tie between a and b, 1 round is too few to tell: it takes 3: " in reply.sentence()
+    assert (reply.outcome, reply.as_dict()["outcome"]) == ("too few rounds", "too few rounds")
     cpu = answer(tmp_path / "cpu", once, replace(OF_SIZE, optimise="cpu"), rounds=1)
     assert "none has figures that count (a and b: CPU time is compared from 2 rounds on; there is 1)" in cpu.sentence()
 
@@ -264,15 +265,19 @@ def test_one_round_calls_nobody_too_slow_and_gives_no_ends_of_intervals(tmp_path
     assert reply.as_dict()["crossovers"] == []
 
 
-def test_a_backend_that_lost_a_message_is_not_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "reason", "said"),
+    [("failed", "1 lost", "1 lost"), ("ok", "", "1 messages were not delivered as promised")],
+)
+def test_a_backend_that_lost_a_message_is_not_taken(tmp_path: Path, status, reason: str, said: str) -> None:
     def losing(trial: TrialResult) -> TrialResult:
         if trial.spec.mode != "saturate":
             return trial
-        return parts("", "reader", integrity=Integrity(10, 9, 1))(replace(trial, status="failed", reason="1 lost"))
+        return parts("", "reader", integrity=Integrity(10, 9, 1))(replace(trial, status=status, reason=reason))
 
     reply = answer(tmp_path, {"a": Cell(10_000.0, change=losing), "b": Cell(90_000.0)})
     assert reply.backend == "b"
-    assert "a: messages lost, duplicated, reordered or torn in 3 of 6 trials of this run: 1 lost" in reply.text()
+    assert f"a: messages lost, duplicated, reordered or torn in 3 of 6 trials of this run: {said}" in reply.text()
 
 
 def test_what_another_goal_would_choose_is_what_that_question_answers(tmp_path: Path) -> None:
@@ -390,7 +395,7 @@ NOISY = ("noisy: 5% steal",)
 def test_a_doubtful_winner_wins_visibly(tmp_path: Path, a: Cell, b: Cell, sureness: str, doubt: str) -> None:
     reply = answer(tmp_path, {"a": a, "b": b})
     assert (reply.backend, reply.sureness) == ("a", sureness)
-    assert reply.outcome == ("tie" if "1 round" in doubt else "clear")
+    assert reply.outcome == ("too few rounds" if "1 round" in doubt else "clear")
     assert doubt in (texts(reply) if doubt.startswith("the lead") else reply.sentence())
     assert reply.next_command
 

@@ -307,6 +307,14 @@ def test_figures_that_cannot_be_ranked_are_not_called_nothing(tmp_path: Path) ->
     assert table.remarks[0] == "No verdict: no figure can be ranked. No throughput: too few samples."
 
 
+def test_lost_files_of_samples_are_not_called_too_few_samples_alone(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", {("a", 10): Cell(), ("b", 10): Cell(20_000.0)})
+    for path in (tmp_path / "run" / "samples").iterdir():
+        path.unlink()
+    (table,) = tables(load_run(tmp_path / "run")).payload_tables
+    assert "No one-way latency: too few samples (those of 6 trials are missing or unusable)." in table.remarks[0]
+
+
 @pytest.mark.parametrize(
     ("ratio", "words"),
     [(0.482, "8 cores; other processes took 48 % of the CPU time"), (0.049, "8 cores"), (None, "8 cores")],

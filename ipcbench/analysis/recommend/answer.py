@@ -45,9 +45,10 @@ _FIELDS: Mapping[Measure, tuple[str, ...]] = {
 """Which fields of `Expected` come from the rounds of a measure."""
 _NO_ENDS = {"low": None, "high": None}
 
-Outcome = Literal["clear", "tie", "only candidate", "outside the measured range", "no candidate"]
-"""`clear`: a single backend is ahead. `tie`: several have no clear difference. `only candidate`: just one backend
-qualifies and was measured. The last two name no backend."""
+Outcome = Literal["clear", "tie", "too few rounds", "only candidate", "outside the measured range", "no candidate"]
+"""`clear`: a single backend is ahead. `tie`: several have no clear difference. `too few rounds`: nor have these, but of
+some of them there are fewer rounds than a difference takes. `only candidate`: just one backend qualifies and was
+measured. The last two name no backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Recommendation:
             command = f" Measure it: {self.next_command}" if self.next_command else ""
             return printable(f"No recommendation for {asked}: {self.why_not}.{command}")
         what, figure = _AXIS_WORDS[self.axis], figure_words(self.candidates[0].expected, self.axis)
-        if self.outcome == "tie":
+        if self.outcome in {"tie", "too few rounds"}:
             answer = self._tie_words(what) + self._next_words(what)
         elif self.outcome == "only candidate":
             answer = f"{self.backend}, the only one left: {what} {figure}."

@@ -13,6 +13,7 @@ from ipcbench.analysis.summary.figures import inverted, scaled
 from ipcbench.analysis.summary.notes import (
     PLACEMENT_NOTE,
     WRONG_WORDS,
+    failure_reason,
     is_wrong,
     one_line,
     stamped_count,
@@ -153,8 +154,8 @@ def wrong_words(run: Run, backend: str, question: Question) -> str:
     wrong = [trial for trial in tried if is_wrong(trial)]
     if not wrong:
         return ""
-    first = one_line(wrong[0].reason)
-    return f"{WRONG_WORDS} in {len(wrong)} of {plural(len(tried), 'trial', 'trials')} of this run: {first}"
+    trials = plural(len(tried), "trial", "trials")
+    return f"{WRONG_WORDS} in {len(wrong)} of {trials} of this run: {failure_reason(wrong[:1])}"
 
 
 def too_slow_words(evidence: Evidence, question: Question, offered_per_s: float | None) -> str:

@@ -315,7 +315,10 @@ def _choose(shortlist: _Shortlist) -> Recommendation:
     candidates = tuple(_candidate(shortlist, evidence, best, ranks[evidence.backend]) for evidence in (chosen, *others))
     crossings = _crossovers(case, chosen, others)
     reasons = _reasons(case, candidates, len(first))
-    outcome: Outcome = "tie" if len(first) > 1 else "clear" if others else "only candidate"
+    tied = [candidate for candidate in candidates if candidate.rank == 1 and candidate.backend != best.backend]
+    unsure = any(candidate.rounds_count < MIN_CLAIM_ROUNDS for candidate in tied)
+    alike: Outcome = "too few rounds" if unsure else "tie"
+    outcome: Outcome = alike if tied else "clear" if others else "only candidate"
     level = max((doubt.level for doubt in reasons), key=LEVELS.index, default=LEVELS[0])
     measured_exactly = shortlist.between[0] == shortlist.between[1]
     return replace(

@@ -194,7 +194,9 @@ def _why_absent(cells: Sequence[_Cell], metric: Metric) -> str:
     reasons = [failure_reason([trial]) for trial in trials if not is_sound(trial)]
     if reasons and len(reasons) == len(trials):
         return f"all {len(trials)} {trials[0].spec.mode} trials failed; the first: {reasons[0]}"
-    return "too few samples" if trials else ""
+    absent = sum(cell.figures.unreadable_count for cell in cells)
+    those = f" (those of {plural(absent, 'trial', 'trials')} are missing or unusable)" if absent else ""
+    return f"too few samples{those}" if trials else ""
 
 
 def _times(cells: Sequence[_Cell], metric: Metric) -> dict[str, Estimate]:

@@ -21,6 +21,7 @@ from ipcbench.processes.launch import Launch, find_mpiexec, gather, import_path,
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.testing.agents.client import Agent, ProcessAgent, ThreadAgent
 from ipcbench.testing.failure import LawBroken
+from ipcbench.util.files import temporary_folder
 
 _VERBS = "ipcbench.testing.agents.verbs:Dispatcher"
 _ENDING_S = 20.0
@@ -97,7 +98,7 @@ def _start(
         BackendUnavailable: the launcher is missing.
         TrialError: the agents have not all reported.
     """
-    folder = tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}agents-{os.getpid()}-")
+    folder = tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}agents-{os.getpid()}-", dir=temporary_folder())
     with folder, Switchboard(Path(folder.name)) as switchboard:
         variables = {"PYTHONFAULTHANDLER": "1"}
         launches = [

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +17,7 @@ from ipcbench.backend import Address, Message, Reader, Writer, bytes_of
 from ipcbench.errors import EndOfStream, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper, WriterWrapper
+from ipcbench.util.files import temporary_folder
 
 _ODD_BYTES = 4_097
 _LATE_READ = 500
@@ -26,7 +26,7 @@ _TEAR_EVERY = 10
 
 
 def _file(address: Address, what: str) -> Path:
-    return Path(tempfile.gettempdir()) / f"{address.channel.name}.{what}"
+    return temporary_folder() / f"{address.channel.name}.{what}"
 
 
 class FlipsAByte(ReaderWrapper):
