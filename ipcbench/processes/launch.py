@@ -37,7 +37,8 @@ LAUNCH_S = 60.0
 _LAST_LINES = 4
 _LAST_BYTES = 20_000
 _LOOK_S = 0.2
-_DEATH_NOTICE_S = 1.0
+_DEATH_NOTICE_S = 5.0
+"""How long a launcher may take to end after a rank has; that of MPICH takes two seconds to end the others."""
 _END_S = 5.0
 
 
@@ -45,6 +46,7 @@ def find_mpiexec(python: str | None = None) -> list[str]:
     """Return the MPI launcher as the beginning of a command line.
 
     The one beside the Python interpreter is preferred to PATH: the launcher must belong to the MPI that mpi4py uses.
+    Of MPICH's launchers, the one that only forks is preferred: Hydra listens on all interfaces of the host.
     For another interpreter than this process's, `python`, PATH is not searched: what is there is probably ours.
 
     Raises:
@@ -59,13 +61,27 @@ def find_mpiexec(python: str | None = None) -> list[str]:
         where = f"beside {python}" if python else "found"
         hint = f"; or name one in {MPIEXEC_VARIABLE}" if python else ""
         raise BackendUnavailable("mpi", f"no mpiexec {where}", f"pip install 'ipcbench[mpi]'{hint}")
-    return [path, "--oversubscribe"] if _is_open_mpi(path) else [path]
+    if _is_open_mpi(path):
+        return [path, "--oversubscribe"]
+    forks = Path(f"{path}.gforker")
+    return [str(forks) if forks.exists() else path]
 
 
 @cache
 def _is_open_mpi(mpiexec: str) -> bool:
     version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
     return "Open MPI" in version or "OpenRTE" in version
+
+
+def _mpi_environment() -> dict[str, str]:
+    """Return the variables for MPI: Open MPI refuses to run as root unless told twice; and without a launcher of the
+    user's own, which may start ranks on other hosts, no rank listens beyond this host.
+    """
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
+    if os.environ.get(MPIEXEC_VARIABLE) or sys.platform != "linux":
+        return root
+    local = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo", "OMPI_MCA_btl": "^tcp"}
+    return root | {name: os.environ.get(name, value) for name, value in local.items()}
 
 
 def import_path() -> str:
@@ -196,8 +212,7 @@ def launch(
     }[launcher]()
     variables = other_environment() if python else {**os.environ, "PYTHONPATH": import_path()}
     variables |= {**switchboard.environment(), **(environment or {})}
-    if launcher == "mpiexec" and os.geteuid() == 0:  # Open MPI refuses to run as root unless told twice
-        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    variables |= _mpi_environment() if launcher == "mpiexec" else {}
     output: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed by `kill`
     started = [
         subprocess.Popen(

@@ -54,6 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     index = 0 if options.together else _rank() if options.index is None else options.index
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an MPI launcher ends ranks by it: no traceback as last words
     _die_first()
     if options.bound:
         _die_with_parent()

@@ -10,6 +10,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ipcbench.processes.launch import MPIEXEC_VARIABLE
 from tests.end_to_end.private_run import LIMIT_S, PrivateRuns
 from tests.end_to_end.shell import TINY
 
@@ -88,7 +90,9 @@ def test_a_run_ends_by_itself_whoever_is_killed(seed: int, runs: PrivateRuns) ->
     backend = source.choice(BACKENDS)
     of_mpi = ("coordinator", "rank", "mpiexec", "proxy")
     who = source.choice(of_mpi if backend.startswith("mpi") else ("coordinator", "writer", "reader"))
-    with runs.start("run", "--backends", backend, *SWEEP) as process:
+    hydra = str(Path(sys.executable).with_name("mpiexec.hydra"))  # it alone has proxies
+    launcher = {MPIEXEC_VARIABLE: hydra} if who == "proxy" else {}
+    with runs.start("run", "--backends", backend, *SWEEP, **launcher) as process:
         wait_for_moment(process, source)
         victim = find(runs.processes(), VICTIMS[who])
         if victim is not None:

@@ -10,6 +10,8 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
+from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
@@ -172,3 +174,21 @@ def test_out_of_memory_ends_workers_and_not_the_run(shell: Shell, in_memory_cgro
     assert failed
     assert any("out of memory" in reason or "MiB" in reason for reason in failed), failed
     assert set(SHM_FOLDER.glob("mpich_shm_*")) <= before
+
+
+def test_nothing_of_a_run_listens_beyond_this_host(shell: Shell) -> None:
+    """Neither ranks nor the MPI launcher; Open MPI's does, and cannot be told otherwise."""
+    backends = ",".join(("zmq-tcp", *(("mpi-buffer",) if find_spec("mpi4py") else ())))
+    listening = set()
+    process = shell.start(*SHORT_RUN, "--backends", backends)
+    while process.poll() is None:
+        with suppress(psutil.Error):  # some end meanwhile
+            for member in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
+                listening.update(
+                    (member.name(), connection.laddr.ip)
+                    for connection in member.net_connections("inet")
+                    if connection.status == psutil.CONN_LISTEN
+                )
+    assert process.returncode == 0
+    assert listening
+    assert all(ip_address(address).is_loopback for _, address in listening), listening
