@@ -36,7 +36,8 @@ LAUNCH_S = 60.0
 
 _LAST_LINES = 4
 _LAST_BYTES = 20_000
-_LOOK_S = 0.2
+_LOOK_S = 0.05
+_FORKS_SUFFIX = ".gforker"
 _DEATH_NOTICE_S = 5.0
 """How long a launcher may take to end after a rank has; that of MPICH takes two seconds to end the others."""
 _END_S = 5.0
@@ -63,7 +64,7 @@ def find_mpiexec(python: str | None = None) -> list[str]:
         raise BackendUnavailable("mpi", f"no mpiexec {where}", f"pip install 'ipcbench[mpi]'{hint}")
     if _is_open_mpi(path):
         return [path, "--oversubscribe"]
-    forks = Path(f"{path}.gforker")
+    forks = Path(f"{path}{_FORKS_SUFFIX}")
     return [str(forks) if forks.exists() else path]
 
 
@@ -156,10 +157,18 @@ class Launch:
 
     def end(self, timeout_s: float = _END_S) -> None:
         """Wait for processes that were told to exit; kill those that have not by then."""
+        deadline = deadline_ns(timeout_s)
         for process in self.started:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout_s)
+            while remaining_s(deadline) and not (self._only_forks and _is_childless(process.pid)):
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_LOOK_S)
+                    break
         self.kill()
+
+    @property
+    def _only_forks(self) -> bool:
+        """Whether the launcher is MPICH's that forks, which may spin for two seconds after its last rank has ended."""
+        return str(self.started[0].args[0]).endswith(_FORKS_SUFFIX)  # type: ignore[index]
 
     def kill(self) -> None:
         """Kill and reap every process of the launch, with what they started; twice is fine."""
@@ -176,6 +185,15 @@ class Launch:
             remove_mpi_segments(self.began_s)
         self.worker_pids.clear()
         self.output.close()
+
+
+def _is_childless(pid: int) -> bool:
+    import psutil
+
+    try:
+        return not psutil.Process(pid).children()
+    except psutil.Error:
+        return True
 
 
 def launch(
