@@ -29,6 +29,7 @@ LEAST_RATIO = 0.01
 """No difference is claimed if it may be smaller than this: the placement of code and data in memory can cause as much
 (Mytkowicz et al. 2009)."""
 _MOST_ROUNDS = 100
+"""No more further rounds than this are thought of."""
 _POWER_80 = 0.84  # the 80 % point of a normal distribution
 
 
@@ -60,7 +61,7 @@ def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None
 
     Returns:
         0 if they are told apart already; None if they seem to differ by less than `LEAST_RATIO`, if it would take more
-        than 100 rounds, or if they have fewer than two in common.
+        than 100, or if they have fewer than two in common.
     """
     paired = paired_difference(time, best)
     if paired is None:
@@ -68,7 +69,7 @@ def rounds_to_decide(time: Estimate, best: Estimate, prior: VariancePrior | None
     if verdict(time, best, prior, among) != "no clear difference":
         return 0
     effect = abs(paired.mean) - math.log1p(LEAST_RATIO)
-    for count in range(max(MIN_CLAIM_ROUNDS, paired.rounds_count + 1), _MOST_ROUNDS + 1):
+    for count in range(max(MIN_CLAIM_ROUNDS, paired.rounds_count + 1), paired.rounds_count + _MOST_ROUNDS + 1):
         later = paired.after(count).moderated(prior)
         if (range_critical(among, later.degrees) + _POWER_80) * later.error < effect:
             return count - paired.rounds_count

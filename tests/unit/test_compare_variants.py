@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,10 +39,12 @@ def cell(seed: int, slower: float = 1.0, rounds: int = ROUNDS) -> Cell:
     return Cell(10_000.0 * slower, 100_000.0 / slower, 30_000.0 * slower, factors=tuple(DRIFT * own)[:rounds])
 
 
-def run_of(path: Path, *slower: float, rounds: int = ROUNDS, **changes: Any) -> Run:
-    """Return a run of as many variants of shm: base, head, next; each is slower by its factor."""
+def run_of(
+    path: Path, *slower: float, rounds: int = ROUNDS, cells: dict[tuple[str, int], Cell] | None = None, **changes: Any
+) -> Run:
+    """Return a run of as many variants of shm: base, head, next; each is slower by its factor, or shows its cell."""
     names = ("base", "head", "next")[: len(slower)]
-    cells = {
+    cells = cells or {
         (f"shm@{name}", 10): cell(seed, factor, rounds)
         for seed, (name, factor) in enumerate(zip(names, slower, strict=True))
     }
@@ -135,7 +139,8 @@ def test_a_slower_figure_names_the_gates_that_it_fails_and_those_that_it_passes(
     comparison = compare_variants(run_of(tmp_path / "run", 1.0, 1.3), metrics=("latency-p50",))
     (found,) = comparison.changes
     assert found.verdict == "slower"
-    low, high = (100 * end - 100 for end in (found.time_ratio.low, found.time_ratio.high))
+    low = math.floor(1e4 * (found.time_ratio.low - 1.0)) / 100.0
+    high = math.ceil(1e4 * (found.time_ratio.high - 1.0)) / 100.0
     assert f"≤ {low:.2f} %, ≥ {high:.2f} %" in as_text(comparison, gates=True, width=1000)
 
 
@@ -187,3 +192,28 @@ def test_a_backend_that_was_left_out_is_named_with_its_variant(tmp_path: Path) -
     run = run_of(tmp_path / "run", 1.0, 1.0, backends=("shm", "zmq"), skipped={"zmq@base": "none", "zmq@head": "none"})
     absent = {cell.backend: cell.reason for result in summarise(run).settings for cell in result.cells if cell.reason}
     assert absent == {"zmq@base": "none", "zmq@head": "none"}
+
+
+@pytest.mark.parametrize("common", [0, 1, 2])
+def test_variants_with_few_rounds_in_common_are_not_compared(tmp_path: Path, common: int) -> None:
+    """The machine is twice as slow from the fifth round on, when the other variant is sound."""
+    speed = (1.0, 1.01, 0.99, 1.0, 2.0, 2.01, 1.99, 2.0)
+    base = Cell(factors=tuple(factor if at < 4 + common else 0.0 for at, factor in enumerate(speed)))
+    head = Cell(factors=tuple(factor if at >= 4 else 0.0 for at, factor in enumerate(speed)))
+    run = run_of(tmp_path / "run", 1.0, 1.0, cells={("shm@base", 10): base, ("shm@head", 10): head}, rounds=8)
+    found = compare_variants(run, gate_ratio=0.05)
+    assert found.outcome == "inconclusive"
+    assert {change.verdict for change in found.changes} == {"not comparable"}
+    words = f"{common} round{'s' * (common != 1)} in common with A {'is' if common == 1 else 'are'} too few to tell"
+    assert all(change.reason.startswith(words) for change in found.changes)
+
+
+@pytest.mark.parametrize("slower", [1.1, 3.0])
+def test_every_end_that_is_printed_is_decided_by_that_gate(tmp_path: Path, slower: float) -> None:
+    run = run_of(tmp_path / "run", 1.0, slower)
+    comparison = compare_variants(run, metrics=MAIN_METRICS)
+    ends = re.findall(r"([≤≥]) ([0-9.]+) %", as_text(comparison, gates=True))
+    assert {sign for sign, _ in ends} == {"≤", "≥"}
+    for sign, percent in ends:
+        results = {change.at_gate(float(percent) / 100.0) for change in comparison.changes}
+        assert ("regressed" if sign == "≤" else "passed") in results

@@ -28,7 +28,7 @@ from ipcbench.spec import MODES, SweepSpec
 from ipcbench.stats.estimates import Interval
 from ipcbench.sweeps.load import load_sweep
 from ipcbench.util.units import format_duration_ns
-from tests.unit.builders import MACHINE, Cell, make_run, parts, usage
+from tests.unit.builders import CONTRARY, MACHINE, Cell, make_run, parts, usage
 
 ABLE = Capabilities(
     deliveries=frozenset({"every_message", "latest_value"}), when_full="block", max_message_bytes=2**30, max_readers=8,
@@ -658,3 +658,11 @@ def test_packages_of_a_third_party_module(tmp_path: Path, monkeypatch: pytest.Mo
     (home / "backend.py").write_text("from ipcbench.backend import Backend\nfrom . import own\nfrom .own import os\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert required_packages("third_party_transport.backend") == ("absent_library",)
+
+
+def test_rounds_that_contradict_the_figures_are_no_tie(tmp_path: Path) -> None:
+    reply = answer(tmp_path, CONTRARY, rounds=7)
+    assert (reply.outcome, reply.best, reply.sureness) == ("contradictory", "a", "low")
+    assert "no verdict between a and b on one-way latency p50: " in reply.sentence()
+    assert "but by the rounds b would be faster than a" in reply.sentence()
+    assert "tie" not in reply.text()

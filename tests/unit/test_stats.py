@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipcbench.stats.bootstrap import RoundSamples, median_estimate, quantile_estimates, time_blocks
-from ipcbench.stats.decisions import compare, rank_groups, verdict
+from ipcbench.stats.decisions import compare, rank_groups, rounds_to_decide, verdict
 from ipcbench.stats.estimates import Estimate, Interval, quantile, ratio, satterthwaite, weighted_quantile
 from ipcbench.stats.prior import variance_prior
 from ipcbench.stats.student import range_critical, student_975, student_p_value
@@ -309,6 +309,18 @@ def test_one_or_two_rounds_claim_nothing(rounds: int) -> None:
     assert rank_groups([first, second, third]) == (1, 1, 1)
     assert verdict(second, first) == "no clear difference"
     assert verdict(fixed(540.0, 0.01), fixed(10.0, 0.01)) == "slower"
+
+
+@pytest.mark.parametrize("rounds", [20, 60])
+def test_a_long_run_is_told_how_many_more_rounds_would_decide(rounds: int) -> None:
+    """Rounds differ by 10 %, and the mean by so little that it takes about twice as many rounds to be sure."""
+    level = np.tile([-0.1, 0.1], rounds // 2) + 0.01 + 2.6 * 0.1 / math.sqrt(2.0 * rounds)
+    zeros = {str(index): np.zeros(1) for index in range(rounds)}
+    best = replace(fixed(1.0, 0.1), rounds=zeros, rounds_count=rounds)
+    slower = replace(fixed(1.1, 0.1), rounds={str(index): level[index : index + 1] for index in range(rounds)})
+    more = rounds_to_decide(replace(slower, rounds_count=rounds), best, None)
+    assert more is not None
+    assert 0 < more <= 100
 
 
 def test_the_prior_is_that_of_the_variances() -> None:

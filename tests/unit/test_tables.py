@@ -18,7 +18,7 @@ from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import load_run
 from ipcbench.spec import MODES
 from ipcbench.util.units import format_significant
-from tests.unit.builders import CELLS, MACHINE, Cell, Terminal, conditions, make_run, parts
+from tests.unit.builders import CELLS, CONTRARY, MACHINE, Cell, Terminal, conditions, make_run, parts
 
 GOLDEN = """\
 run: 20260102T030405Z-0a1b2c, complete, 3 rounds done, seed 1
@@ -480,3 +480,26 @@ def test_csv_and_json_hold_what_the_text_leaves_out(tmp_path: Path) -> None:
     assert cell["latency_of_harness_floor_ratio"] == pytest.approx(cell["latency_p50_us"])
     assert cell["offered_rate_per_s"] == 1000.0
     assert cell["write_p50_us"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("modes", "words"),
+    [
+        (("paced", "saturate"), "No verdict on one-way latency: "),
+        (("saturate", "pingpong"), "No verdict on round trip: "),
+        (("paced", "pingpong"), "No verdict on round trip: "),
+    ],
+)
+def test_there_is_no_verdict_where_rounds_contradict_the_figures(tmp_path: Path, modes, words: str) -> None:
+    run = make_run(tmp_path / "run", {(name, 10): cell for name, cell in CONTRARY.items()}, modes=modes)
+    (table,) = tables(run).payload_tables
+    assert words in table.remarks[0]
+    assert "by the rounds b would be faster than a; messages are of several kinds" in table.remarks[0]
+    assert "No clear difference in round trip" not in table.remarks[0]
+
+
+def test_rounds_enough_are_not_told_as_their_least_number(tmp_path: Path) -> None:
+    cells = {("a", 10): Cell(factors=(1.0,) * 5), ("b", 10): Cell(factors=(1.0, 1.0, 0.0))}
+    assert (
+        tables_of(tmp_path, cells).payload_tables[0].remarks[0].startswith("No verdict: only a has at least 3 rounds")
+    )

@@ -26,18 +26,19 @@ from ipcbench.analysis.compare.run_cells import (
 )
 from ipcbench.analysis.summary.figures import inverted
 from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.summary.wording import too_few_words
 from ipcbench.errors import ConfigError
 from ipcbench.machine.identity import differences, machine_differences
 from ipcbench.results.model import placement_differs
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK, recorded_names, require_choice, require_range
 from ipcbench.stats.decisions import p_value, prior_of_comparisons
-from ipcbench.stats.estimates import Estimate, Interval, ratio
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, ratio, rounds_in_common
 
 MAX_GATE_RATIO = 10.0
 MIN_GATE_RATIO = 1e-4
 
-_Relate = Callable[[ComparedMetric, Estimate, Estimate], tuple[Interval, float | None]]
+_Relate = Callable[[ComparedMetric, Estimate, Estimate], tuple[Interval, float | None] | str]
 """Returns the ratio of the second to the first figure, and the p-value of "both are equal"."""
 
 
@@ -324,7 +325,11 @@ def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: Run
     for metric in metrics:
         in_a, in_b = a.estimates.get(metric), b.estimates.get(metric)
         if in_a is not None and in_b is not None:
-            times, p = relate(metric, in_a, in_b)
+            related = relate(metric, in_a, in_b)
+            if isinstance(related, str):
+                changes.append(_incomparable(key, metric, a, b, related, notes))
+                continue
+            times, p = related
             more_failed = b.failed_count - a.failed_count
             intervals = in_a.interval(), in_b.interval()
             changes.append(
@@ -381,7 +386,14 @@ def _by_rounds(pairs: Sequence[tuple[Mapping[CellKey, RunCell], Mapping[CellKey,
         )
         for metric in METRICS
     }
-    return lambda metric, a, b: (ratio(b, a, priors[metric]), p_value(a, b, priors[metric]))
+
+    def relate(metric: ComparedMetric, a: Estimate, b: Estimate) -> tuple[Interval, float | None] | str:
+        common = rounds_in_common(a, b)
+        if common is not None and common < min(MIN_CLAIM_ROUNDS, a.rounds_count, b.rounds_count):
+            return too_few_words(common, "A")
+        return ratio(b, a, priors[metric]), p_value(a, b, priors[metric])
+
+    return relate
 
 
 def _notes(a: RunCell, b: RunCell) -> tuple[str, ...]:

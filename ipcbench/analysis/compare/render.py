@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.compare.compare import MAX_GATE_RATIO, Change, Comparison
+from ipcbench.analysis.compare.compare import MAX_GATE_RATIO, MIN_GATE_RATIO, Change, Comparison
 from ipcbench.analysis.compare.rules import Verdict
 from ipcbench.analysis.compare.run_cells import CellKey, ComparedMetric
 from ipcbench.analysis.summary.notes import one_line
@@ -201,6 +202,15 @@ def _percent(ratio: float) -> str:
     return f"{100.0 * ratio:.2f} %"
 
 
+def _step_below(gate_ratio: float) -> float:
+    """Return the largest gate below it that can be given: gates have steps of 0.01 %."""
+    return MIN_GATE_RATIO * (math.ceil(gate_ratio / MIN_GATE_RATIO) - 1)
+
+
+def _step_above(gate_ratio: float) -> float:
+    return MIN_GATE_RATIO * (math.floor(gate_ratio / MIN_GATE_RATIO) + 1)
+
+
 def _row(
     change: Change, varying: Sequence[str], letters: Sequence[str], *, gated: bool, gates: bool
 ) -> tuple[str, ...]:
@@ -229,8 +239,8 @@ def _decides(change: Change) -> str:
         return "none"
     if change.verdict != "slower":
         return f"≥ {_percent(smallest)}"
-    passed = f", ≥ {_percent(times.high - 1.0)}" if times.high - 1.0 < MAX_GATE_RATIO else ""
-    return f"≤ {_percent(min(times.low - 1.0, MAX_GATE_RATIO))}{passed}"
+    failed, passed = min(_step_below(times.low - 1.0), MAX_GATE_RATIO), _step_above(times.high - 1.0)
+    return f"≤ {_percent(failed)}" + (f", ≥ {_percent(passed)}" if passed <= MAX_GATE_RATIO else "")
 
 
 def _figure(interval: Interval | None, metric: ComparedMetric) -> str:

@@ -13,12 +13,13 @@ from ipcbench.analysis.summary.cells import KNOWN_TAIL_RATIO
 from ipcbench.analysis.summary.crossover import Crossover
 from ipcbench.analysis.summary.curves import Measure
 from ipcbench.analysis.summary.notes import one_line, printable
-from ipcbench.analysis.summary.wording import joined, plural, rank_text, ratio_words, too_few_words
+from ipcbench.analysis.summary.wording import contrary_words, joined, plural, rank_text, ratio_words, too_few_words
 from ipcbench.backend import Address, Backend, Reader, Writer
 from ipcbench.errors import Unsupported
 from ipcbench.registry import get_backend
 from ipcbench.render.text import bullets, escape
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, WaitStrategy
+from ipcbench.stats.decisions import compare
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_duration_ns, format_significant
 
@@ -45,10 +46,13 @@ _FIELDS: Mapping[Measure, tuple[str, ...]] = {
 """Which fields of `Expected` come from the rounds of a measure."""
 _NO_ENDS = {"low": None, "high": None}
 
-Outcome = Literal["clear", "tie", "too few rounds", "only candidate", "outside the measured range", "no candidate"]
+Outcome = Literal[
+    "clear", "tie", "too few rounds", "contradictory", "only candidate", "outside the measured range", "no candidate"
+]
 """`clear`: a single backend is ahead. `tie`: several have no clear difference. `too few rounds`: nor have these, but of
-some of them there are fewer rounds than a difference takes. `only candidate`: just one backend qualifies and was
-measured. The last two name no backend."""
+some of them there are fewer rounds than a difference takes. `contradictory`: round by round another one is clearly
+ahead of the one with the best figure. `only candidate`: just one backend qualifies and was measured. The last two name
+no backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,11 @@ class Candidate:
     trial_ids: tuple[int, ...]
     rounds_count: int
     """Rounds of the deciding figure that it has in common with the best, at the size that has fewest."""
+
+    @property
+    def contradicts(self) -> bool:
+        """Return whether it is clearly faster round by round than the one with the best figure."""
+        return self.rounds_count >= MIN_CLAIM_ROUNDS and compare(self.ratio) == "faster"
 
     def as_dict(self, best: str) -> dict[str, Any]:
         """Return plain values; intervals of fewer than three rounds have no ends."""
@@ -148,7 +157,7 @@ class Recommendation:
             command = f" Measure it: {self.next_command}" if self.next_command else ""
             return printable(f"No recommendation for {asked}: {self.why_not}.{command}")
         what, figure = _AXIS_WORDS[self.axis], figure_words(self.candidates[0].expected, self.axis)
-        if self.outcome in {"tie", "too few rounds"}:
+        if self.outcome in {"tie", "too few rounds", "contradictory"}:
             answer = self._tie_words(what) + self._next_words(what)
         elif self.outcome == "only candidate":
             answer = f"{self.backend}, the only one left: {what} {figure}."
@@ -181,6 +190,10 @@ class Recommendation:
             unsure = f"{why}; of {joined([candidate.backend for candidate in unknown])}, {too_few}"
             why = too_few if len(unknown) == len(others) else unsure
         take = "Take whichever suits you." if not unknown else "Measure more rounds before you choose."
+        if contrary := [candidate.backend for candidate in others if candidate.contradicts]:
+            names = joined([str(self.backend), *self.tied_with])
+            but = contrary_words(contrary, str(self.best))
+            return f"no verdict between {names} on {what}: {joined(figures)}, but {but}."
         take = f"Take {self.backend}: {self.tie_break}." if self.tie_break else take
         return f"a tie between {names}, {why}: {joined(figures)}. {take}"
 

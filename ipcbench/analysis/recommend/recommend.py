@@ -317,7 +317,8 @@ def _choose(shortlist: _Shortlist) -> Recommendation:
     reasons = _reasons(case, candidates, len(first))
     tied = [candidate for candidate in candidates if candidate.rank == 1 and candidate.backend != best.backend]
     unsure = any(candidate.rounds_count < MIN_CLAIM_ROUNDS for candidate in tied)
-    alike: Outcome = "too few rounds" if unsure else "tie"
+    contradictory = any(candidate.contradicts for candidate in tied)
+    alike: Outcome = "contradictory" if contradictory else "too few rounds" if unsure else "tie"
     outcome: Outcome = alike if tied else "clear" if others else "only candidate"
     level = max((doubt.level for doubt in reasons), key=LEVELS.index, default=LEVELS[0])
     measured_exactly = shortlist.between[0] == shortlist.between[1]
@@ -393,7 +394,9 @@ def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> t
         reasons += _close(min(rivals, key=lambda rival: rival.ratio.low)) if tied_count == 1 else []
     else:
         reasons.append(Doubt("there is nothing to compare it with in this run", "moderate"))
-    if tied_count > 1:
+    if any(candidate.contradicts for candidate in candidates):
+        reasons.append(Doubt("round by round another backend is ahead of the one with the best figure", "low"))
+    elif tied_count > 1:
         reasons.append(Doubt("a tie: by the figure that decides, another backend may be as good", "moderate"))
     if case.run.info.status not in {"complete", "out of budget"}:  # too few rounds are a doubt of their own
         reasons.append(Doubt(f"the run is {case.run.info.status}", "moderate"))

@@ -119,7 +119,7 @@ def verdict_words(ranking: SettingSummary) -> str:
     figures = joined([_main_figure(cell, ranking.ranked_by) for cell in best])
     short = [cell for cell in ranking.cells if cell.rank is None and cell.ratio is not None]
     if len(ranked) == 1 and short:
-        text = f"No verdict: only {best[0].backend} has {MIN_CLAIM_ROUNDS} rounds of {what}: {figures}"
+        text = f"No verdict: only {best[0].backend} has at least {MIN_CLAIM_ROUNDS} rounds of {what}: {figures}"
     elif len(ranked) == 1:
         text = f"Only {best[0].backend} has a {what}: {figures}"
     elif len(best) == 1:
@@ -127,10 +127,7 @@ def verdict_words(ranking: SettingSummary) -> str:
         spoilt = ", although messages of it went wrong" if best[0].wrong_count else ""
         text = f"{best[0].backend} has the {superlative} {what}{spoilt}: {figures}"
     elif contrary := [cell.backend for cell in best if _contradicts(cell)]:
-        text = (
-            f"No verdict on {what}: {figures}, but by the rounds {joined(contrary)} would be faster than "
-            f"{best[0].backend}; messages are of several kinds, see the distributions"
-        )
+        text = f"No verdict on {what}: {figures}, but {contrary_words(contrary, best[0].backend)}"
     else:
         names = joined([cell.backend for cell in best])
         text = f"No clear difference in {what} between {names}: {figures}{_more_rounds(best)}"
@@ -148,6 +145,14 @@ def _contradicts(cell: CellSummary) -> bool:
     """Return whether a cell is clearly faster round by round than the one with the best figure."""
     enough = cell.compared_rounds_count is not None and cell.compared_rounds_count >= MIN_CLAIM_ROUNDS
     return enough and cell.ratio is not None and compare(cell.ratio) == "faster"
+
+
+def contrary_words(contrary: Sequence[str], best: str) -> str:
+    """Return why there is no verdict where the rounds contradict the figures."""
+    return (
+        f"by the rounds {joined(contrary)} would be faster than {best}; messages are of several kinds, see the "
+        "distributions"
+    )
 
 
 def _more_rounds(tied: Sequence[CellSummary]) -> str:
@@ -223,37 +228,50 @@ def _other_words(ranking: SettingSummary) -> str:
     text = ""
     if ranking.ranked_by == "latency":
         ranks = {cell.backend: cell.round_trip_rank for cell in ranking.cells if cell.round_trip_p50_ns is not None}
-        text += _leaders_words("round trip", "Shortest", ranks, _doubtful(ranking, "round trip", ranks))
+        text += _leaders_words(ranking, "round trip", "Shortest", ranks)
     if ranking.ranked_by != "throughput":
         ranks = {cell.backend: cell.throughput_rank for cell in ranking.cells if cell.throughput_per_s is not None}
-        text += _leaders_words("throughput", "Highest", ranks, _doubtful(ranking, "throughput", ranks))
+        text += _leaders_words(ranking, "throughput", "Highest", ranks)
     return text
 
 
 def _doubtful(ranking: SettingSummary, metric: Metric, ranks: Mapping[str, int | None]) -> str:
     """Return the interval of the tied backend that seems furthest from the best, if that may surprise; else nothing."""
-    ratios = {
-        cell.backend: cell.other_ratios[metric]
-        for cell in ranking.cells
-        if ranks.get(cell.backend) == 1 and metric in cell.other_ratios
-    }
+    ratios = _tied_ratios(ranking, metric, ranks)
     name = max(ratios, key=lambda name: ratios[name].estimate, default="")
     if not name or ratios[name].estimate < _SURPRISING_RATIO:
         return ""
-    cell = next(cell for cell in ranking.cells if cell.backend == name)
-    best = next(cell.backend for cell in ranking.cells if cell.other_ratios.get(metric) == _OWN_RATIO)
+    cell, best = next(cell for cell in ranking.cells if cell.backend == name), _best_by(ranking, metric)
     needs = _needs_words({name: cell.other_rounds_to_decide.get(metric)}, best)
     slow = "slow" if metric == "throughput" else "long"
     return f" (although {name} takes {ratio_words(ratios[name])} times as {slow} as {best} by the rounds; {needs})"
 
 
-def _leaders_words(what: str, praise: str, ranks: Mapping[str, int | None], doubtful: str) -> str:
+def _tied_ratios(ranking: SettingSummary, metric: Metric, ranks: Mapping[str, int | None]) -> dict[str, Interval]:
+    """Return backend → its ratio to the best, of those that share rank 1 by a metric that does not order the table."""
+    return {
+        cell.backend: cell.other_ratios[metric]
+        for cell in ranking.cells
+        if ranks.get(cell.backend) == 1 and metric in cell.other_ratios
+    }
+
+
+def _best_by(ranking: SettingSummary, metric: Metric) -> str:
+    return next(cell.backend for cell in ranking.cells if cell.other_ratios.get(metric) == _OWN_RATIO)
+
+
+def _leaders_words(ranking: SettingSummary, metric: Metric, praise: str, ranks: Mapping[str, int | None]) -> str:
+    what, doubtful = METRIC_WORDS[metric], _doubtful(ranking, metric, ranks)
     measured = [name for name, rank in ranks.items() if rank is not None]
     first = [name for name in measured if ranks[name] == 1]
     if len(measured) < 2:
         return ""
     short = [name for name in ranks if name not in measured]
     unranked = f"; not ranked, for want of rounds: {joined(short)}" if short else ""
+    tied = _tied_ratios(ranking, metric, ranks)
+    if contrary := [name for name, ratio in tied.items() if compare(ratio) == "faster"]:
+        best = _best_by(ranking, metric)
+        return f" No verdict on {what}: {contrary_words(contrary, best)}{unranked}."
     if len(first) == len(measured):
         return f" No clear difference in {what}{doubtful}{unranked}."
     return f" {praise} {what}: {joined(first)}{doubtful}{unranked}."
