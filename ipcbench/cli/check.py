@@ -24,9 +24,11 @@ def command(backend: str, laws: str | None, quick: bool, form: str) -> int:
 
     Give a NAME from `ipcbench list`, or your own class; its module is also looked for in the current folder.
     """
+    from ipcbench.machine.describe import require_proc
     from ipcbench.registry import get_backend
     from ipcbench.testing import LAWS, check_backend
 
+    require_proc()
     backend_class = get_backend(backend)
     backend_class.probe()
     results: list[LawResult] = []

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ipcbench import __version__
+from ipcbench.errors import IpcbenchError
 from ipcbench.machine.cgroup import cpu_quota_cores, memory_limit_bytes, read_text, throttled_s
 
 _ROOT = Path("/")
@@ -34,10 +35,24 @@ def usable_cores(root: Path = _ROOT) -> float:
     return float(_allowed_cores()) if quota is None else min(float(_allowed_cores()), quota)
 
 
+def require_proc() -> None:
+    """Refuse a Linux without /proc, as in a namespace whose maker has not mounted it.
+
+    Raises:
+        IpcbenchError: it has none.
+    """
+    if sys.platform == "linux" and not Path("/proc/self/stat").exists():
+        raise IpcbenchError(
+            "/proc is not mounted, and processes, their CPU time and the machine are read from it: `mount -t proc proc "
+            "/proc`, or give the container a /proc"
+        )
+
+
 def describe_machine(root: Path = _ROOT) -> dict[str, Any]:
     """Return facts of the machine as plain values; one that the system does not report is None, its name in
     `unreadable`.
     """
+    require_proc()
     import psutil
 
     facts: dict[str, Any] = {

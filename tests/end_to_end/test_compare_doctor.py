@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipcbench.spec import SweepSpec
-from tests.end_to_end.shell import Shell
+from tests.end_to_end.shell import TINY, Shell
 from tests.harness.interpreters import two
 from tests.unit.builders import MACHINE, Cell, make_run
 
@@ -69,7 +69,7 @@ def test_the_smallest_gate_is_one_that_is_decided(runs: Shell) -> None:
 
 def test_variants_from_a_run_to_a_gate(shell: Shell, tmp_path: Path) -> None:
     options = [f"--variant={variant}" for variant in two(tmp_path / "variants")]
-    done = shell("run", *options, "--backends", "shm", "--rounds", "3", "--window", "30ms", "--out", "run")
+    done = shell("run", *options, "--backends", "shm", *TINY, "--rounds", "3", "--out", "run")
     assert done.returncode == 0, done.stderr
     assert "variants: base and head, in turns, all with ipcbench" in " ".join(done.stdout.split())
     assert "shm@base" in done.stdout

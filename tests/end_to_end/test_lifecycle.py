@@ -192,3 +192,20 @@ def test_nothing_of_a_run_listens_beyond_this_host(shell: Shell) -> None:
     assert process.returncode == 0
     assert listening
     assert all(ip_address(address).is_loopback for _, address in listening), listening
+
+
+@pytest.mark.parametrize("command", [("run", "--out", "run"), ("check", "shm", "--quick"), ("doctor",)])
+def test_without_proc_it_says_so_in_a_line(shell: Shell, command: tuple[str, ...]) -> None:
+    """In a user namespace with process IDs of its own."""
+    prefix = ("unshare", "-Urpf", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("needs unshare(1) and user namespaces")
+    process = shell.start(*command, prefix=prefix)
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    assert process.returncode not in {0, None}
+    assert stderr.startswith("ipcbench: error: /proc is not mounted")
+    assert stderr.count("\n") == 1
+    assert list(shell.folder.iterdir()) == []
