@@ -311,16 +311,9 @@ def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: Run
     """Return a cell that both runs have: one change per metric, or a single one if nothing can be compared."""
     if not metrics:
         return []
-    reasons = [f"{cell.status} in {name}: {cell.reason}" for name, cell in (("A", a), ("B", b)) if cell.status != "ok"]
-    if not reasons and (a.payload_bytes != b.payload_bytes or len(a.payload_bytes) > 1):
-        sizes = (", ".join(f"{count:,} B" for count in cell.payload_bytes) for cell in (a, b))
-        reasons = [f"different payload bytes: {' / '.join(sizes)}"]
-    if not reasons and not a.stamp_strides & b.stamp_strides:
-        strides = (", ".join(map(str, sorted(cell.stamp_strides))) for cell in (a, b))
-        reasons = [f"the harness itself cost more in one: it timed one message in {' / '.join(strides)}"]
     notes = _notes(a, b)
-    if reasons:
-        return [_incomparable(key, metrics[0], a, b, "; ".join(reasons), notes)]
+    if reason := _unlike(a, b):
+        return [_incomparable(key, metrics[0], a, b, reason, notes)]
     changes = []
     for metric in metrics:
         in_a, in_b = a.estimates.get(metric), b.estimates.get(metric)
@@ -349,6 +342,20 @@ def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: Run
             reason = f"no such figure in {absent}: not measured, or too few samples or rounds"
             changes.append(_incomparable(key, metric, a, b, reason, notes))
     return changes
+
+
+def _unlike(a: RunCell, b: RunCell) -> str:
+    """Return why no figure of a cell can be compared with the other run's; empty if they can be."""
+    failed = [f"{cell.status} in {name}: {cell.reason}" for name, cell in (("A", a), ("B", b)) if cell.status != "ok"]
+    if failed:
+        return "; ".join(failed)
+    if a.payload_bytes != b.payload_bytes or len(a.payload_bytes) > 1:
+        sizes = (", ".join(f"{count:,} B" for count in cell.payload_bytes) for cell in (a, b))
+        return f"different payload bytes: {' / '.join(sizes)}"
+    if not a.stamp_strides & b.stamp_strides:
+        strides = (", ".join(map(str, sorted(cell.stamp_strides))) for cell in (a, b))
+        return f"the harness itself cost more in one: it timed one message in {' / '.join(strides)}"
+    return ""
 
 
 def _incomparable(
