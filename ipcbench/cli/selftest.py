@@ -32,7 +32,7 @@ _MAX_SLOWDOWN_PERCENT = 200
 @click.option(
     "--backend", default="shm", show_default=True, metavar="NAME", help="Backend to measure and to slow down."
 )
-@click.option("--pairs", default=10, show_default=True, metavar="N", help="Verdicts of each kind, rounded up to fives.")
+@click.option("--pairs", default=10, show_default=True, metavar="N", help="Verdicts of each kind, rounded up to tens.")
 @click.option("--rounds", default=20, show_default=True, metavar="N", help="Rounds of each comparison.")
 @click.option(
     "--slowdowns", default="5,10,20", show_default=True, metavar="P,…", help="Slow-downs to look for, in percent."

@@ -472,3 +472,10 @@ def test_json_holds_everything_in_plain_values(tmp_path: Path) -> None:
     slower = next(entry for entry in document["changes"] if entry["verdict"] == "slower")
     assert (slower["cell"]["backend"], slower["unit"], slower["gate"]) == ("shm", "ns", "regressed")
     assert slower["ratio"]["low"] < 2.5 < slower["ratio"]["high"]
+
+
+def test_figures_that_neither_run_has_are_named(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name, {("a", 10): Cell()}, modes=("paced",)) for name in ("a", "b")]
+    found = compare_runs(*runs, metrics=("latency-p50", "throughput"))
+    assert found.absent_metrics == ("throughput",)
+    assert "measured in neither: throughput" in as_text(found)

@@ -81,10 +81,11 @@ def test_a_tie_is_called_a_tie(tmp_path: Path) -> None:
 def test_after_one_round_it_says_that_one_is_too_few(tmp_path: Path) -> None:
     once = {name: replace(cell, factors=(1.0,)) for name, cell in TWO.items()}
     reply = answer(tmp_path, once, rounds=1)
-    assert "a tie between a and b, 1 round is too few to tell: it takes 3: " in reply.sentence()
+    assert "a tie between a and b, 1 round is too few to tell: it takes at least 3: " in reply.sentence()
     assert (reply.outcome, reply.as_dict()["outcome"]) == ("too few rounds", "too few rounds")
     cpu = answer(tmp_path / "cpu", once, replace(OF_SIZE, optimise="cpu"), rounds=1)
-    assert "none has figures that count (a and b: CPU time is compared from 2 rounds on; there is 1)" in cpu.sentence()
+    words = "a and b: CPU time takes 2 rounds, and 3 to be compared; there is 1"
+    assert f"none has figures that count ({words})" in cpu.sentence()
 
 
 @pytest.mark.parametrize(("status", "level"), [("out of budget", "high"), ("interrupted", "moderate")])
@@ -303,7 +304,9 @@ def test_few_rounds_in_common_claim_nothing(tmp_path: Path) -> None:
     """Each has three rounds, and two of them in common."""
     cells = {"a": Cell(10_000.0, factors=(0.0, 1.0, 1.01, 0.99)), "b": Cell(30_000.0, factors=(1.0, 1.01, 0.99, 0.0))}
     reply = answer(tmp_path, cells, rounds=4)
-    assert "a tie between a and b, 2 rounds in common with a are too few to tell: it takes 3" in reply.sentence()
+    assert (
+        "a tie between a and b, 2 rounds in common with a are too few to tell: it takes at least 3" in reply.sentence()
+    )
     assert re.search(r"1= b: 30\.\d µs \[[^\]]*\] \(", reply.text())
 
 
@@ -666,3 +669,30 @@ def test_rounds_that_contradict_the_figures_are_no_tie(tmp_path: Path) -> None:
     assert "no verdict between a and b on one-way latency p50: " in reply.sentence()
     assert "but by the rounds b would be faster than a" in reply.sentence()
     assert "tie" not in reply.text()
+
+
+def test_a_tie_of_medians_names_tails_that_differ(tmp_path: Path) -> None:
+    five = (1.0, 1.01, 0.99, 1.02, 0.98)
+    cells = {"a": Cell(10_000.0, spread=0.1, factors=five), "b": Cell(10_050.0, spread=1.5, factors=five)}
+    reply = answer(tmp_path, cells, rounds=5)
+    assert reply.outcome == "tie"
+    assert re.search(r"Beware: one-way latency p99 differs: a .* to .* and b .* to ", reply.sentence())
+    assert reply.sureness == "moderate"
+
+
+def test_the_rate_at_which_latency_was_measured_is_said_whatever_decides(tmp_path: Path) -> None:
+    fast = replace(OF_SIZE, rate_per_s=90_000.0, optimise="cpu")
+    assert "latency was measured at 1,000 messages/s, not at 90,000 messages/s" in answer(tmp_path, TWO, fast).text()
+
+
+def test_the_command_measures_with_the_same_way_of_waiting(tmp_path: Path) -> None:
+    reply = answer(tmp_path, {"a": Cell(10_000.0), "b": Cell(10_050.0)}, wait="block")
+    assert " --wait block" in reply.next_command
+
+
+def test_what_was_measured_beside_neighbours_only_is_told_from_what_is_asked(tmp_path: Path) -> None:
+    def beside(trial: TrialResult) -> TrialResult:
+        return replace(trial, spec=replace(trial.spec, neighbours=1))
+
+    words = "to 1 reader without neighbours is outside the measured range of run"
+    assert words in answer(tmp_path, {"a": Cell(change=beside)}).sentence()

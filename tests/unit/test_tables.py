@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_text, show
-from ipcbench.analysis.report.tables import Tables, tables
+from ipcbench.analysis.report.tables import Tables, _p99, tables
 from ipcbench.analysis.summary.wording import _needs_words
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import load_run
 from ipcbench.spec import MODES
+from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_significant
 from tests.unit.builders import CELLS, CONTRARY, MACHINE, Cell, Terminal, conditions, make_run, parts
 
@@ -500,6 +501,28 @@ def test_there_is_no_verdict_where_rounds_contradict_the_figures(tmp_path: Path,
 
 def test_rounds_enough_are_not_told_as_their_least_number(tmp_path: Path) -> None:
     cells = {("a", 10): Cell(factors=(1.0,) * 5), ("b", 10): Cell(factors=(1.0, 1.0, 0.0))}
-    assert (
-        tables_of(tmp_path, cells).payload_tables[0].remarks[0].startswith("No verdict: only a has at least 3 rounds")
-    )
+    (table,) = tables_of(tmp_path, cells).payload_tables
+    assert table.remarks[0].startswith("No verdict: only a has at least 3 rounds")
+
+
+@pytest.mark.parametrize(
+    ("p50_us", "low_us", "shown"),
+    [
+        (53.949, 53.949, "n/a"),
+        (53.949, 53.95, "≥ 53.9"),
+        (50.0, 54.9, "≥ 54"),
+        (31.6, 31.5, "n/a"),
+        (0.9, 0.999, "≥ 0.99"),
+    ],
+)
+def test_the_lower_end_of_a_p99_is_above_the_median_and_cut(p50_us: float, low_us: float, shown: str) -> None:
+    p50, p99 = (Interval(us * 1e3, us * 1e3, us * high) for us, high in ((p50_us, 1e3), (low_us, 1e5)))
+    assert _p99(p50, p99) == shown
+
+
+def test_a_tie_with_a_backend_that_lost_messages_names_it(tmp_path: Path) -> None:
+    lost = parts("saturate", "reader", integrity=Integrity(10, 9, 1))
+    cells = {("a", 10): Cell(), ("b", 10): Cell(change=lost)}
+    (table,) = tables_of(tmp_path, cells).payload_tables
+    words = "between (a and b|b and a), although messages of b went wrong: "
+    assert re.match(f"No clear difference in .* {words}", table.remarks[0])

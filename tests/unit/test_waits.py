@@ -150,3 +150,14 @@ def test_the_meter_counts_the_waits_of_the_window(endpoints: list[_Waiting], exp
 def test_the_meter_adds_up_the_turns_of_a_window() -> None:
     waiting = _Waiting(Waits(0, 0, 0), Waits(4, 3, 2), Waits(9, 9, 9), Waits(10, 9, 9))
     assert metered([waiting], spans=2) == Waits(5, 3, 2)
+
+
+def test_a_round_of_many_waits_counts_no_more_than_the_others(tmp_path: Path) -> None:
+    """Endpoints that poll are woken more often: one such round of three says nothing of the other two."""
+
+    def change(trial: TrialResult) -> TrialResult:
+        return waiting(Waits(25_000, 0, 0) if trial.spec.round_index == 0 else Waits(0, 0, 1_000))(trial)
+
+    shares = summarise(run_of(tmp_path, change)).settings[0].cells[0].round_trip_waits
+    assert shares is not None
+    assert (shares.word, shares.spun_ratio) == ("mixed", pytest.approx(1 / 5))

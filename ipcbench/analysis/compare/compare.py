@@ -111,6 +111,8 @@ class Comparison:
     """How many figures were tested; the p-values are adjusted for this number."""
     changes: tuple[Change, ...]
     """By delivery, payload, size, backend and mode."""
+    absent_metrics: tuple[ComparedMetric, ...]
+    """Figures that were named, and of which neither side has any."""
     problems: tuple[str, ...]
 
     @property
@@ -198,6 +200,7 @@ def compare_runs(
         gate_ratio=gate_ratio,
         tests_count=sum(change.p_value is not None for change in changes),
         changes=tuple(replace(change, across_machines=bool(between)) for change in changes),
+        absent_metrics=_absent(metrics or (), changes),
         problems=tuple(f"{name}: {problem}" for name, run in (("A", a), ("B", b)) for problem in run.problems),
     )
 
@@ -241,8 +244,14 @@ def compare_variants(
         gate_ratio=gate_ratio,
         tests_count=sum(change.p_value is not None for change in changes),
         changes=tuple(changes),
+        absent_metrics=_absent(metrics or (), changes),
         problems=run.problems,
     )
+
+
+def _absent(metrics: Collection[ComparedMetric], changes: Sequence[Change]) -> tuple[ComparedMetric, ...]:
+    measured = {change.metric for change in changes if change.a is not None or change.b is not None}
+    return tuple(metric for metric in METRICS if metric in metrics and metric not in measured)
 
 
 def _only_in(name: str, cells: Mapping[CellKey, RunCell], others: Mapping[CellKey, RunCell]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from ipcbench.analysis.compare.compare import MAX_GATE_RATIO, MIN_GATE_RATIO, Ch
 from ipcbench.analysis.compare.rules import Verdict
 from ipcbench.analysis.compare.run_cells import CellKey, ComparedMetric
 from ipcbench.analysis.summary.notes import one_line
-from ipcbench.analysis.summary.wording import neighbours_words, plural, ratio_words
+from ipcbench.analysis.summary.wording import joined, neighbours_words, plural, ratio_words
 from ipcbench.render.table import NOT_MEASURED, Table, footnote_letters, make_columns
 from ipcbench.render.text import WIDTH, aligned, bullets, escape, markdown_table, paragraphs, shortened
 from ipcbench.stats.decisions import LEAST_RATIO
@@ -166,6 +166,9 @@ def _header(comparison: Comparison, varying: Sequence[str], common: Sequence[str
         yield f"all cells: {', '.join(same)}"
     both = sum(change.ratio is not None for change in comparison.changes)
     untested = f" of {both}; the others have fewer than three rounds" if comparison.tests_count < both else ""
+    if comparison.absent_metrics:
+        words = joined([_METRIC_WORDS[metric] for metric in comparison.absent_metrics])
+        yield f"measured in neither: {words}"
     yield f"tested: {plural(comparison.tests_count, 'figure', 'figures')}{untested}"
     yield from (f"all: {note}" for note in common)
     yield from (f"problem: {one_line(problem)}" for problem in comparison.problems)

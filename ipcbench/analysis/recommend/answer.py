@@ -333,9 +333,14 @@ def _expected_lines(answer: Recommendation) -> Iterator[str]:
 def _tail_lines(median: Interval | None, tail: Interval) -> Iterator[str]:
     """Yield what is known of a p99, as in the tables: a range, its lower end, or nothing beyond the median."""
     if tail.high <= KNOWN_TAIL_RATIO * tail.low:
-        yield f"one-way latency p99: {format_duration_ns(tail.low)} to {format_duration_ns(tail.high)}"
+        yield f"one-way latency p99: {duration_range(tail)}"
     elif median is None or tail.low > median.estimate:
         yield f"one-way latency p99: at least {format_duration_ns(tail.low)}"
+
+
+def duration_range(interval: Interval) -> str:
+    """Return both ends of an interval of nanoseconds in words."""
+    return f"{format_duration_ns(interval.low)} to {format_duration_ns(interval.high)}"
 
 
 def _candidate_line(answer: Recommendation, candidate: Candidate) -> str:

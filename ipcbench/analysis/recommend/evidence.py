@@ -135,7 +135,7 @@ def _time(cells: Sequence[CellSummary], measure: Measure, share: float) -> Estim
 def _absence_words(cell: CellSummary, measure: Measure) -> str:
     """Return why a cell with figures lacks this one: its trials of that mode failed, or were too few."""
     if measure == "cpu" and cell.rounds_count == 1:
-        return "CPU time is compared from 2 rounds on; there is 1"
+        return "CPU time takes 2 rounds, and 3 to be compared; there is 1"
     what = "CPU time" if measure == "cpu" else measure
     text = f"no {what} was measured at {cell.setting.payload_bytes:,} B, or too little of it"
     return f"{text}; {one_line(cell.notes[0])}" if cell.failed_count and cell.notes else text
@@ -275,11 +275,11 @@ def _rate_doubts(evidence: Evidence, question: Question, offered: float | None) 
         told = f" in {plural(rounds, 'round', 'rounds')}" if few else ""
         text = f"{name} may not keep up with {format_significant(rate)} messages/s: flat out it delivers"
         yield Doubt(f"{text} {delivers} messages/s{told}", "low", grave=True)
-    if offered is not None and rate > _LOADED_RATIO * offered and question.optimise == "latency":
+    if offered is not None and rate > _LOADED_RATIO * offered and evidence.expected.latency_p50_ns is not None:
         measured = f"{format_significant(offered)} messages/s"
-        yield Doubt(
-            f"latency was measured at {measured}, not at {format_significant(rate)} messages/s", "moderate", grave=True
-        )
+        text = f"latency was measured at {measured}, not at {format_significant(rate)} messages/s"
+        decides = question.optimise == "latency"
+        yield Doubt(text, "moderate" if decides else "high", grave=decides)
 
 
 def offered_rate(family: Sequence[SettingSummary], between: tuple[int, int]) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from ipcbench.analysis.recommend.needs import NEEDS
 from ipcbench.errors import ConfigError
-from ipcbench.spec import Delivery, SweepSpec, require_choice, require_range
+from ipcbench.spec import Delivery, SweepSpec, WaitStrategy, require_choice, require_range
 from ipcbench.util.units import format_bytes, parse_bytes, parse_rate_per_s
 
 Goal = Literal["latency", "throughput", "cpu"]
@@ -105,13 +105,16 @@ def parse_needs(text: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def question_sweep(question: Question, backends: Sequence[str], *, again: bool = False) -> SweepSpec:
+def question_sweep(
+    question: Question, backends: Sequence[str], *, again: bool = False, wait: WaitStrategy = "auto"
+) -> SweepSpec:
     """Return a small sweep for exactly this question: its payload as raw bytes, and a smaller and a larger one.
 
     Args:
         question: what is asked.
         backends: which backends to measure.
         again: take more rounds, because it was measured already.
+        wait: how endpoints wait.
 
     Raises:
         ConfigError: there are no backends to measure.
@@ -129,14 +132,17 @@ def question_sweep(question: Question, backends: Sequence[str], *, again: bool =
         delivery=question.delivery,
         modes=("paced", "saturate"),
         rate_per_s=question.rate_per_s,
+        wait=wait,
         rounds=_MORE_ROUNDS if again else _ROUNDS,
         budget_s=_MORE_BUDGET_S if again else _BUDGET_S,
     )
 
 
-def sweep_command(question: Question, backends: Sequence[str], *, again: bool = False) -> str:
+def sweep_command(
+    question: Question, backends: Sequence[str], *, again: bool = False, wait: WaitStrategy = "auto"
+) -> str:
     """Return the command line that measures `question_sweep`."""
-    sweep = question_sweep(question, backends, again=again)
+    sweep = question_sweep(question, backends, again=again, wait=wait)
     options = {
         "backends": ",".join(sweep.backends),
         "payload": sweep.payload,
@@ -148,5 +154,6 @@ def sweep_command(question: Question, backends: Sequence[str], *, again: bool = 
         "rate": "auto" if sweep.rate_per_s is None else f"{sweep.rate_per_s:.10g}/s",
         "rounds": str(sweep.rounds),
         "budget": f"{sweep.budget_s:g}s",
+        **({"wait": wait} if wait != "auto" else {}),
     }
     return " ".join(("ipcbench run", *(f"--{name} {value}" for name, value in options.items())))

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.recommend.answer import Candidate, Exclusion, Outcome, Recommendation, figure_words
+from ipcbench.analysis.recommend.answer import (
+    Candidate,
+    Exclusion,
+    Outcome,
+    Recommendation,
+    duration_range,
+    figure_words,
+)
 from ipcbench.analysis.recommend.evidence import (
     LEVELS,
     NOT_MEASURED,
@@ -22,7 +29,7 @@ from ipcbench.analysis.recommend.evidence import (
 )
 from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered_offers
 from ipcbench.analysis.recommend.question import GOALS, Question, sweep_command
-from ipcbench.analysis.summary.cells import Setting, SettingSummary, Summary, cells_of
+from ipcbench.analysis.summary.cells import KNOWN_TAIL_RATIO, Setting, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers, rules_by_size
 from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, prior_by
 from ipcbench.analysis.summary.summary import summarise
@@ -222,7 +229,9 @@ def _gap_words(case: _Case) -> str:
         span = f"{min(sizes):,} B to {max(sizes):,} B"
         return f"{question.payload_bytes:,} B is outside the measured range of run {run_id}, {span}"
     words = joined(list(dict.fromkeys(_setting_words(ranking.setting) for ranking in case.summary.settings)))
-    asked = f"{question.delivery} to {plural(question.readers, 'reader', 'readers')}"
+    beside = any(ranking.setting.neighbours for ranking in case.summary.settings)
+    alone = f" {neighbours_words(0)}" if beside else ""
+    asked = f"{question.delivery} to {plural(question.readers, 'reader', 'readers')}{alone}"
     return f"{asked} is outside the measured range of run {run_id}, which has {words or 'no trial'}"
 
 
@@ -266,7 +275,8 @@ def _blank(case: _Case) -> Recommendation:
 
 def _command_for(case: _Case, *, again: bool = False) -> str:
     """Return the command that measures the question, with more rounds if `again`; empty if no backend could do it."""
-    return sweep_command(case.question, case.able, again=again) if case.able else ""
+    wait = case.family[0].setting.wait if case.family else "auto"
+    return sweep_command(case.question, case.able, again=again, wait=wait) if case.able else ""
 
 
 # The choice
@@ -398,6 +408,7 @@ def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> t
         reasons.append(Doubt("round by round another backend is ahead of the one with the best figure", "low"))
     elif tied_count > 1:
         reasons.append(Doubt("a tie: by the figure that decides, another backend may be as good", "moderate"))
+    reasons += _tails(candidates) if tied_count > 1 and case.measure == "latency" else []
     if case.run.info.status not in {"complete", "out of budget"}:  # too few rounds are a doubt of their own
         reasons.append(Doubt(f"the run is {case.run.info.status}", "moderate"))
     absent = [out.backend for out in case.excluded if out.by == "evidence" and out.reason == NOT_MEASURED]
@@ -405,6 +416,23 @@ def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> t
         reasons.append(Doubt(f"not measured in this run, although able: {joined(absent)}", "high"))
     unique = {doubt.text: doubt for doubt in reversed(reasons)}  # a text said of both is kept as said of the chosen one
     return tuple(sorted(unique.values(), key=lambda doubt: (-LEVELS.index(doubt.level), reasons.index(doubt))))
+
+
+def _tails(candidates: Sequence[Candidate]) -> list[Doubt]:
+    """Return that the p99 of a tied candidate is longer than the chosen one's, or the other way round, if it is."""
+    known = {
+        candidate.backend: tail
+        for candidate in candidates
+        if candidate.rank == 1
+        and (tail := candidate.expected.latency_p99_ns) is not None
+        and tail.high <= KNOWN_TAIL_RATIO * tail.low
+    }
+    shortest = min(known, key=lambda name: known[name].high, default="")
+    longer = [name for name, tail in known.items() if tail.low > known[shortest].high]
+    if not longer:
+        return []
+    words = [f"{name} {duration_range(known[name])}" for name in (shortest, *longer)]
+    return [Doubt(f"one-way latency p99 differs: {joined(words)}", "moderate", grave=True)]
 
 
 def _close(rival: Candidate) -> list[Doubt]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -137,16 +138,17 @@ def _p99(p50: Interval | None, p99: Interval | None) -> str:
     if p50 is not None and p99 is None:
         return _TOO_FEW
     if p99 is not None and p99.high > KNOWN_TAIL_RATIO * p99.low:
-        lower_end = _lower_end(p50, p99)
-        return _TOO_FEW if lower_end == _p50(p50) else f"≥ {lower_end}"
+        known = p50 is None or p99.low > p50.estimate
+        return f"≥ {_lower_end(p50, p99)}" if known else _TOO_FEW
     if p99 is not None and p99.high > RESOLVED_RATIO * p99.low:
         return f"{_lower_end(p50, p99)}–{format_significant(p99.high / 1e3, 2)}"
     return _p50(p99)
 
 
 def _lower_end(p50: Interval | None, p99: Interval) -> str:
-    """Return the lower end of a p99 in two digits, or the median beside it if that is rounded to more."""
-    short = format_significant(p99.low / 1e3, 2)
+    """Return the lower end of a p99 cut to two digits, or the median beside it if that is more."""
+    step = 10.0 ** (math.floor(math.log10(p99.low / 1e3)) - 1) if p99.low > 0.0 else 1.0
+    short = format_significant(step * math.floor(p99.low / 1e3 / step + 1e-9), 2)
     return _p50(p50) if p50 is not None and float(short.replace(",", "")) < p50.estimate / 1e3 else short
 
 

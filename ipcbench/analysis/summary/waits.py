@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 
 from ipcbench.backend import Waits
 from ipcbench.results.model import EndpointResult, TrialResult
@@ -36,21 +37,28 @@ _ALL_OF: dict[WaitStrategy, WaitShares] = {
 
 
 def wait_shares(trials: Sequence[TrialResult], mode: Mode) -> WaitShares | None:
-    """Return how the waits of the trials of a mode ended, all rounds together; None if unknown, or if nobody waited.
+    """Return how the waits of the trials of a mode ended; None if unknown, or if nobody waited.
 
+    Each round weighs the same, as it does in the median beside it: one in which endpoints poll has many more waits.
     Of paced trials only the readers count: their waits are part of the latency, and the writer waits by the clock.
     """
     of_mode = [trial for trial in trials if trial.spec.mode == mode and not trial.spec.tail]
-    ways = [part.usage.waits for trial in of_mode for part in _who_waits(trial, mode)]
-    counts = [way for way in ways if isinstance(way, Waits)]
-    if not counts:
-        only = set(ways)
+    ways = [[part.usage.waits for part in _who_waits(trial, mode)] for trial in of_mode]
+    counts = [[way for way in round_ways if isinstance(way, Waits)] for round_ways in ways]
+    if not any(counts):
+        only = {way for round_ways in ways for way in round_ways}
         (way,) = only if len(only) == 1 else {None}
         return _ALL_OF.get(way) if isinstance(way, str) else None
-    numbers = [sum(column) for column in zip(*(asdict(each).values() for each in counts), strict=True)]
-    if len(counts) < len(ways) or not sum(numbers):
+    if counts != ways:
         return None
-    return WaitShares(*(number / sum(numbers) for number in numbers))
+    shares = [share for round_counts in counts if (share := _shares_of_round(round_counts)) is not None]
+    return WaitShares(*(fmean(column) for column in zip(*shares, strict=True))) if shares else None
+
+
+def _shares_of_round(waits: Sequence[Waits]) -> list[float] | None:
+    """Return the shares of the waits of all endpoints of a round; None if nobody waited."""
+    numbers = [sum(column) for column in zip(*(asdict(each).values() for each in waits), strict=True)]
+    return [number / sum(numbers) for number in numbers] if sum(numbers) else None
 
 
 def _who_waits(trial: TrialResult, mode: Mode) -> Iterable[EndpointResult]:

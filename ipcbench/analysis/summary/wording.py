@@ -130,7 +130,9 @@ def verdict_words(ranking: SettingSummary) -> str:
         text = f"No verdict on {what}: {figures}, but {contrary_words(contrary, best[0].backend)}"
     else:
         names = joined([cell.backend for cell in best])
-        text = f"No clear difference in {what} between {names}: {figures}{_more_rounds(best)}"
+        wrong = [cell.backend for cell in best if cell.wrong_count]
+        spoilt = f", although messages of {joined(wrong)} went wrong" if wrong else ""
+        text = f"No clear difference in {what} between {names}{spoilt}: {figures}{_more_rounds(best)}"
     following = next((cell for cell in ranked if cell.rank != 1), None)
     if following is not None and following.ratio is not None:
         same = [cell.backend for cell in ranked if cell.rank == following.rank and cell is not following]
@@ -199,7 +201,8 @@ def too_few_words(rounds_count: int, common_with: str = "") -> str:
     if rounds_count >= MIN_CLAIM_ROUNDS:
         return ""
     common, verb = f" in common with {common_with}" if common_with else "", "is" if rounds_count == 1 else "are"
-    return f"{plural(rounds_count, 'round', 'rounds')}{common} {verb} too few to tell: it takes {MIN_CLAIM_ROUNDS}"
+    rounds = plural(rounds_count, "round", "rounds")
+    return f"{rounds}{common} {verb} too few to tell: it takes at least {MIN_CLAIM_ROUNDS}"
 
 
 def ended_words(info: RunInfo) -> str:
