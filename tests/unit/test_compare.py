@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ipcbench.analysis.compare.run_cells import METRICS, ComparedMetric
 from ipcbench.errors import ConfigError
 from ipcbench.machine.identity import machine_differences
 from ipcbench.results.model import Integrity, TrialResult
-from ipcbench.results.store import Run
+from ipcbench.results.store import Run, load_run
 from ipcbench.stats.decisions import p_value
 from ipcbench.stats.estimates import Estimate, Interval, ratio
 from ipcbench.stats.student import student_p_value
@@ -479,3 +479,58 @@ def test_figures_that_neither_run_has_are_named(tmp_path: Path) -> None:
     found = compare_runs(*runs, metrics=("latency-p50", "throughput"))
     assert found.absent_metrics == ("throughput",)
     assert "measured in neither: throughput" in as_text(found)
+
+
+def test_a_slower_figure_with_new_failures_passes_no_gate_and_names_none(tmp_path: Path) -> None:
+    five = (1.0, 1.01, 0.99, 1.02, 0.98)
+    a = make_run(tmp_path / "a", {("a", 10): Cell(factors=(*five, 1.0))}, modes=("saturate",))
+    b = make_run(tmp_path / "b", {("a", 10): Cell(rate_per_s=50_000.0, factors=(*five, 0.0))}, modes=("saturate",))
+    found = compare_runs(a, b, gate_ratio=9.0)
+    assert (found.changes[0].verdict, found.outcome) == ("slower", "inconclusive")
+    (row,) = re.findall(r"^a +throughput .* slower .*$", as_text(found, gates=True, width=1000), flags=re.MULTILINE)
+    assert "≤ " in row
+    assert "≥" not in row
+
+
+def test_a_cell_that_lost_messages_in_b_passes_no_gate_whatever_failed_in_a(tmp_path: Path) -> None:
+    lost = parts("saturate", "reader", integrity=Integrity(10, 9, 1))
+
+    def last(change: Callable[[TrialResult], TrialResult]) -> Callable[[TrialResult], TrialResult]:
+        return lambda trial: change(trial) if trial.spec.round_index == 3 else trial
+
+    cells = [
+        Cell(factors=(1.0, 1.01, 0.99, 1.0), change=last(lambda trial: replace(trial, status="failed", reason="boom"))),
+        Cell(factors=(1.0, 1.01, 0.99, 1.0), change=last(lost)),
+    ]
+    runs = [make_run(tmp_path / str(n), {("a", 10): cell}, modes=("saturate",)) for n, cell in enumerate(cells)]
+    assert compare_runs(*runs, gate_ratio=0.5).outcome == "inconclusive"
+    assert compare_runs(runs[0], runs[0], gate_ratio=0.5).outcome == "passed"
+
+
+def test_a_cell_that_b_lost_stands_by_a_figure_that_a_has(tmp_path: Path) -> None:
+    """A has no latency, but decode times; all trials of B failed. Naming more figures must not pass the gate."""
+    a = make_run(tmp_path / "a", {("a", 10): Cell(), ("b", 10): Cell()}, modes=("paced",))
+    (gone,) = {trial.spec.backend for trial in a.trials} - {"a"}
+    for trial in a.trials:
+        if trial.spec.backend == gone:
+            (a.path / "samples" / f"{trial.trial_id}.npz").unlink()
+    b = make_run(tmp_path / "b", {("a", 10): Cell(), ("b", 10): Cell(factors=(0.0, 0.0, 0.0))}, modes=("paced",))
+    for metrics in (("decode-p50",), ("latency-p50", "decode-p50")):
+        found = compare_runs(load_run(a.path), b, gate_ratio=5.0, metrics=metrics)
+        assert found.outcome == "inconclusive", metrics
+
+
+def test_a_p99_that_is_raised_to_the_median_is_compared_as_it_is_shown(tmp_path: Path) -> None:
+    """The windows for the tail are a hundred times as fast as the others, so that their p99 is below the median."""
+
+    def every_other(trial: TrialResult) -> TrialResult:
+        return replace(trial, spec=replace(trial.spec, tail=trial.spec.round_index % 2 == 1))
+
+    factors = {"a": (1.0, 1.0, 1.01, 1.01, 0.99, 0.99), "b": (1.0, 0.01, 1.01, 0.0101, 0.99, 0.0099)}
+    runs = [
+        make_run(tmp_path / name, {("a", 10): Cell(factors=each, change=every_other)}, modes=("paced",))
+        for name, each in factors.items()
+    ]
+    (change,) = [change for change in compare_runs(*runs).changes if change.metric == "latency-p99"]
+    assert change.b.low == change.b.estimate == pytest.approx(10_000.0, rel=0.02)
+    assert change.ratio.estimate == pytest.approx(change.b.estimate / change.a.estimate, rel=1e-6)

@@ -26,7 +26,7 @@ from ipcbench.errors import ConfigError
 from ipcbench.results.model import TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import Variant
-from tests.unit.builders import Cell, make_run, parts, quantiles
+from tests.unit.builders import CONTRARY, Cell, make_run, parts, quantiles
 
 ROUNDS = 12
 DRIFT = np.exp(np.random.default_rng(1).normal(0.0, 0.4, ROUNDS))
@@ -217,3 +217,24 @@ def test_every_end_that_is_printed_is_decided_by_that_gate(tmp_path: Path, slowe
     for sign, percent in ends:
         results = {change.at_gate(float(percent) / 100.0) for change in comparison.changes}
         assert ("regressed" if sign == "≤" else "passed") in results
+
+
+@pytest.mark.parametrize("mode", ["paced", "pingpong"])
+def test_variants_whose_rounds_contradict_their_figures_are_not_compared(tmp_path: Path, mode: str) -> None:
+    cells = {("shm@base", 10): CONTRARY["a"], ("shm@head", 10): CONTRARY["b"]}
+    found = compare_variants(run_of(tmp_path / "run", 1.0, 1.0, cells=cells, modes=(mode,)), gate_ratio=0.05)
+    (change,) = found.changes
+    assert (change.verdict, found.outcome) == ("not comparable", "inconclusive")
+    assert change.reason.startswith("by the rounds B would be faster than A; messages are of several kinds")
+
+
+def test_a_p99_of_variants_without_rounds_in_common_is_not_compared(tmp_path: Path) -> None:
+    cells = {
+        ("shm@base", 10): Cell(factors=(1.0, 1.01, 0.99, 1.0, 0.0, 0.0, 0.0, 0.0)),
+        ("shm@head", 10): Cell(factors=(0.0, 0.0, 0.0, 0.0, 2.0, 2.01, 1.99, 2.0)),
+    }
+    run = run_of(tmp_path / "run", 1.0, 1.0, cells=cells)
+    found = compare_variants(run, metrics=("latency-p99",), gate_ratio=0.05)
+    (change,) = found.changes
+    assert (change.verdict, found.outcome) == ("not comparable", "inconclusive")
+    assert change.reason.startswith("0 rounds in common with A are too few to tell")

@@ -419,3 +419,18 @@ def test_a_sweep_that_somebody_edited_does_no_harm(tmp_path: Path) -> None:
 def test_foreign_text_is_fit_for_a_terminal() -> None:
     assert one_line("a\n\tb\x1b[31mc\x00") == "a b [31mc"
     assert len(one_line("x" * 10_000)) == 300
+
+
+def test_few_rounds_in_common_are_said_of_every_metric(tmp_path: Path) -> None:
+    cells = {
+        ("a", 10): Cell(10_000.0, 300_000.0, factors=(1.0, 1.01, 0.99, 1.0, 0.0, 0.0)),
+        ("b", 10): Cell(20_000.0, 15_000.0, factors=(0.0, 0.0, 1.0, 1.01, 0.99, 1.0)),
+    }
+    modes = ("paced", "saturate")
+    words = verdict_words(only(make_run(tmp_path / "two", cells, modes=modes)))
+    assert "No verdict on throughput; of b, too few rounds in common with a to tell." in words
+    once = {key: replace(cell, factors=(1.0,)) for key, cell in cells.items()}
+    assert "Throughput: too few rounds to tell." in verdict_words(only(make_run(tmp_path / "once", once, modes=modes)))
+    cells["c", 10] = Cell(90_000.0, 2_000.0, factors=(1.0, 1.01, 0.99, 1.0, 1.0, 1.0))
+    words = verdict_words(only(make_run(tmp_path / "three", cells, modes=modes)))
+    assert "Highest throughput: a; of b, too few rounds in common with a to tell." in words

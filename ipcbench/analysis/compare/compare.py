@@ -26,19 +26,21 @@ from ipcbench.analysis.compare.run_cells import (
 )
 from ipcbench.analysis.summary.figures import inverted
 from ipcbench.analysis.summary.notes import one_line
-from ipcbench.analysis.summary.wording import too_few_words
+from ipcbench.analysis.summary.wording import contrary_words, too_few_words
 from ipcbench.errors import ConfigError
 from ipcbench.machine.identity import differences, machine_differences
 from ipcbench.results.model import placement_differs
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK, recorded_names, require_choice, require_range
+from ipcbench.stats.decisions import compare as verdict_of
 from ipcbench.stats.decisions import p_value, prior_of_comparisons
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, ratio, rounds_in_common
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval, ratio, rounds_in_common
+from ipcbench.stats.student import LEVEL
 
 MAX_GATE_RATIO = 10.0
 MIN_GATE_RATIO = 1e-4
 
-_Relate = Callable[[ComparedMetric, Estimate, Estimate], tuple[Interval, float | None] | str]
+_Relate = Callable[[ComparedMetric, RunCell, RunCell], tuple[Interval, float | None] | str]
 """Returns the ratio of the second to the first figure, and the p-value of "both are equal"."""
 
 
@@ -292,7 +294,8 @@ def _changes(
         if in_a is not None and in_b is not None:
             changes += _matched(key, chosen, in_a, in_b, relate)
         elif chosen and in_a is not None:
-            changes.append(_incomparable(key, chosen[0], in_a, None, f"missing in B: {absence(key, cells_b, b.info)}"))
+            reason = f"missing in B: {absence(key, cells_b, b.info)}"
+            changes.append(_incomparable(key, _first_of(in_a, chosen), in_a, None, reason))
         elif chosen:
             changes.append(_incomparable(key, chosen[0], None, in_b, f"missing in A: {absence(key, cells_a, a.info)}"))
     return changes
@@ -322,17 +325,17 @@ def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: Run
         return []
     notes = _notes(a, b)
     if reason := _unlike(a, b):
-        return [_incomparable(key, metrics[0], a, b, reason, notes)]
+        return [_incomparable(key, _first_of(a, metrics), a, b, reason, notes)]
     changes = []
     for metric in metrics:
         in_a, in_b = a.estimates.get(metric), b.estimates.get(metric)
         if in_a is not None and in_b is not None:
-            related = relate(metric, in_a, in_b)
+            related = relate(metric, a, b)
             if isinstance(related, str):
                 changes.append(_incomparable(key, metric, a, b, related, notes))
                 continue
             times, p = related
-            more_failed = b.failed_count - a.failed_count
+            more_failed = max(b.failed_count - a.failed_count, b.wrong_count - a.wrong_count)
             intervals = in_a.interval(), in_b.interval()
             changes.append(
                 Change(
@@ -351,6 +354,13 @@ def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: Run
             reason = f"no such figure in {absent}: not measured, or too few samples or rounds"
             changes.append(_incomparable(key, metric, a, b, reason, notes))
     return changes
+
+
+def _first_of(a: RunCell, metrics: Sequence[ComparedMetric]) -> ComparedMetric:
+    """Return the figure that stands for a cell that cannot be compared: one that A has, if there is any, so that a gate
+    is not passed without it.
+    """
+    return next((metric for metric in metrics if metric in a.estimates), metrics[0])
 
 
 def _unlike(a: RunCell, b: RunCell) -> str:
@@ -375,11 +385,12 @@ def _incomparable(
     return Change(key, metric, in_a, in_b, reason=reason, notes=notes)
 
 
-def _of_unrelated_runs(_: ComparedMetric, a: Estimate, b: Estimate) -> tuple[Interval, float | None]:
+def _of_unrelated_runs(metric: ComparedMetric, a: RunCell, b: RunCell) -> tuple[Interval, float | None]:
     # Both runs draw the same replicates of a cell; reversing one makes them independent. Rounds of different runs are
     # unrelated.
-    independent = replace(b, deviations=b.deviations[::-1], rounds={})
-    return ratio(independent, a), p_value(a, independent)
+    in_a, in_b = a.estimates[metric], b.estimates[metric]
+    independent = replace(in_b, deviations=in_b.deviations[::-1], rounds={})
+    return ratio(independent, in_a), p_value(in_a, independent)
 
 
 def _by_rounds(pairs: Sequence[tuple[Mapping[CellKey, RunCell], Mapping[CellKey, RunCell]]]) -> _Relate:
@@ -403,11 +414,20 @@ def _by_rounds(pairs: Sequence[tuple[Mapping[CellKey, RunCell], Mapping[CellKey,
         for metric in METRICS
     }
 
-    def relate(metric: ComparedMetric, a: Estimate, b: Estimate) -> tuple[Interval, float | None] | str:
-        common = rounds_in_common(a, b)
-        if common is not None and common < min(MIN_CLAIM_ROUNDS, a.rounds_count, b.rounds_count):
+    def relate(metric: ComparedMetric, a: RunCell, b: RunCell) -> tuple[Interval, float | None] | str:
+        in_a, in_b = a.estimates[metric], b.estimates[metric]
+        common = rounds_in_common(in_a, in_b)
+        if common is None:  # a p99, which is one figure of all rounds together
+            common = len(a.rounds & b.rounds)
+        if common < min(MIN_CLAIM_ROUNDS, in_a.rounds_count, in_b.rounds_count):
             return too_few_words(common, "A")
-        return ratio(b, a, priors[metric]), p_value(a, b, priors[metric])
+        times, p = ratio(in_b, in_a, priors[metric]), p_value(in_a, in_b, priors[metric])
+        contrary = (times.estimate - 1.0) * (in_b.value - in_a.value) < 0.0
+        if contrary and p is not None and p < 1.0 - LEVEL and verdict_of(times) != "no clear difference":
+            more, less = ("B", "A") if times.estimate > 1.0 else ("A", "B")
+            faster, other = (more, less) if metric == "throughput" else (less, more)
+            return contrary_words([faster], other)
+        return times, p
 
     return relate
 

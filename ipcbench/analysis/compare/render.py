@@ -243,7 +243,8 @@ def _decides(change: Change) -> str:
     if change.verdict != "slower":
         return f"≥ {_percent(smallest)}"
     failed, passed = min(_step_below(times.low - 1.0), MAX_GATE_RATIO), _step_above(times.high - 1.0)
-    return f"≤ {_percent(failed)}" + (f", ≥ {_percent(passed)}" if passed <= MAX_GATE_RATIO else "")
+    passes = passed <= MAX_GATE_RATIO and change.at_gate(passed) == "passed"  # not with new failures
+    return f"≤ {_percent(failed)}" + (f", ≥ {_percent(passed)}" if passes else "")
 
 
 def _figure(interval: Interval | None, metric: ComparedMetric) -> str:

@@ -10,7 +10,7 @@ from typing import Literal, Self, get_args
 
 from ipcbench.analysis.summary.cells import CellStatus
 from ipcbench.analysis.summary.figures import cell_figures, generator_of, round_name, rounds_estimate
-from ipcbench.analysis.summary.notes import cell_notes, failure_reason, is_sound, one_line, placement_ns
+from ipcbench.analysis.summary.notes import cell_notes, failure_reason, is_sound, is_wrong, one_line, placement_ns
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import CodecName, Delivery, Mode, PayloadKind, Touch, TrialSpec, WaitStrategy
@@ -69,8 +69,12 @@ class RunCell:
     """Times in ns, throughput in messages per second."""
     stamp_strides: frozenset[int]
     """One message in how many was timed."""
+    rounds: frozenset[int]
+    """In which its sound trials were made."""
     failed_count: int
     """Trials that ran and enter no figure."""
+    wrong_count: int
+    """Those of them in which messages were lost, repeated, reordered or torn."""
     placement_ns: float | None
     """Median of the placement probes."""
     notes: tuple[str, ...]
@@ -140,6 +144,8 @@ def _cell(run: Run, key: CellKey, trials: Sequence[TrialResult]) -> RunCell:
             name: estimate for name, estimate in estimates.items() if estimate is not None and estimate.value > 0
         },
         stamp_strides=frozenset(part.stamp_stride for trial in sound for part in trial.endpoints),
+        rounds=frozenset(trial.spec.round_index for trial in sound),
+        wrong_count=sum(map(is_wrong, trials)),
         failed_count=sum(trial.status != "skipped" and not is_sound(trial) for trial in trials),
         placement_ns=median(probes) if probes else None,
         notes=notes,

@@ -406,6 +406,8 @@ def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> t
         reasons.append(Doubt("there is nothing to compare it with in this run", "moderate"))
     if any(candidate.contradicts for candidate in candidates):
         reasons.append(Doubt("round by round another backend is ahead of the one with the best figure", "low"))
+    elif few := [each.backend for each in candidates if each.rank == 1 and each.rounds_count < MIN_CLAIM_ROUNDS]:
+        reasons.append(Doubt(f"a tie for want of rounds in common: {joined(few)} may be better or worse", "low"))
     elif tied_count > 1:
         reasons.append(Doubt("a tie: by the figure that decides, another backend may be as good", "moderate"))
     reasons += _tails(candidates) if tied_count > 1 and case.measure == "latency" else []

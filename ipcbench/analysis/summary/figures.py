@@ -175,7 +175,9 @@ def _quantile(rounds: Sequence[tuple[TrialResult, RoundSamples]], probability: f
 def _tail(rounds: Sequence[tuple[TrialResult, RoundSamples]], p50: Estimate | None, purpose: str) -> Estimate | None:
     """Return the p99, which is at least the median; None if there are too few rounds to tell how they differ."""
     p99 = _quantile(rounds, 0.99, purpose) if len(rounds) >= MIN_CLAIM_ROUNDS else None
-    return p99 if p99 is None or p50 is None else replace(p99, least=p50.value)
+    if p99 is None or p50 is None:
+        return p99
+    return replace(p99, value=max(p99.value, p50.value), least=p50.value)
 
 
 def round_p50_ns(run: Run, trial: TrialResult) -> float | None:

@@ -275,9 +275,16 @@ def _leaders_words(ranking: SettingSummary, metric: Metric, praise: str, ranks: 
     if contrary := [name for name, ratio in tied.items() if compare(ratio) == "faster"]:
         best = _best_by(ranking, metric)
         return f" No verdict on {what}: {contrary_words(contrary, best)}{unranked}."
+    few = [name for name in first if name not in tied]
+    if few == first:  # the best, too, has too few
+        return f" {what.capitalize()}: too few rounds to tell{unranked}."
+    unknown = f"; of {joined(few)}, too few rounds in common with {_best_by(ranking, metric)} to tell" if few else ""
+    known = [name for name in first if name in tied]
+    if few and known == [_best_by(ranking, metric)] and len(first) == len(measured):
+        return f" No verdict on {what}{unknown}{unranked}."
     if len(first) == len(measured):
-        return f" No clear difference in {what}{doubtful}{unranked}."
-    return f" {praise} {what}: {joined(first)}{doubtful}{unranked}."
+        return f" No clear difference in {what}{doubtful}{unknown}{unranked}."
+    return f" {praise} {what}: {joined(known)}{doubtful}{unknown}{unranked}."
 
 
 def _caveats(ranking: SettingSummary) -> str:
