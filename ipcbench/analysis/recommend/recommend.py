@@ -10,13 +10,11 @@ from ipcbench.analysis.recommend.answer import (
     Exclusion,
     Outcome,
     Recommendation,
-    duration_range,
     figure_words,
 )
+from ipcbench.analysis.recommend.doubts import doubts_of_choice
 from ipcbench.analysis.recommend.evidence import (
     LEVELS,
-    NOT_MEASURED,
-    Doubt,
     Evidence,
     covered_sizes,
     doubts,
@@ -29,7 +27,7 @@ from ipcbench.analysis.recommend.evidence import (
 )
 from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered_offers
 from ipcbench.analysis.recommend.question import GOALS, Question, sweep_command
-from ipcbench.analysis.summary.cells import KNOWN_TAIL_RATIO, Setting, SettingSummary, Summary, cells_of
+from ipcbench.analysis.summary.cells import Setting, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers, rules_by_size
 from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, prior_by
 from ipcbench.analysis.summary.summary import summarise
@@ -40,10 +38,7 @@ from ipcbench.spec import VARIANT_MARK
 from ipcbench.stats.decisions import judged, rank_groups, table_prior
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, ratio, rounds_in_common
 from ipcbench.stats.prior import VariancePrior
-from ipcbench.util.units import format_significant
 
-_CLOSE_RATIO = 1.1
-"""A lead that may be smaller than this is not a sure one."""
 _TIE_BREAKS: Mapping[Measure, tuple[Measure, ...]] = {
     "latency": ("throughput", "cpu"),
     "round trip": ("throughput", "cpu"),
@@ -324,7 +319,7 @@ def _choose(shortlist: _Shortlist) -> Recommendation:
     best = min(first, key=lambda evidence: evidence.times[measure].value)
     candidates = tuple(_candidate(shortlist, evidence, best, ranks[evidence.backend]) for evidence in (chosen, *others))
     crossings = _crossovers(case, chosen, others)
-    reasons = _reasons(case, candidates, len(first))
+    reasons = doubts_of_choice(case.run, measure, candidates, case.excluded)
     tied = [candidate for candidate in candidates if candidate.rank == 1 and candidate.backend != best.backend]
     unsure = any(candidate.rounds_count < MIN_CLAIM_ROUNDS for candidate in tied)
     contradictory = any(candidate.contradicts for candidate in tied)
@@ -391,57 +386,6 @@ def _candidate(shortlist: _Shortlist, evidence: Evidence, best: Evidence, rank: 
     common = rounds_in_common(own, first)
     rounds_count = own.rounds_count if common is None else min(own.rounds_count, common)
     return Candidate(evidence.backend, rank, slower, evidence.expected, reasons, evidence.trial_ids, rounds_count)
-
-
-def _reasons(case: _Case, candidates: Sequence[Candidate], tied_count: int) -> tuple[Doubt, ...]:
-    """Return why the choice is not surer: doubts about the chosen backend and its rival, and about the choice."""
-    reasons = list(candidates[0].doubts)
-    if len(candidates) > 1:
-        # The rival may have lost because of its bad trials; but that weighs less than bad trials of the winner.
-        behind = min((candidate.rank for candidate in candidates if candidate.rank > 1), default=1)
-        rivals = [candidate for candidate in candidates[1:] if candidate.rank in {1, behind}]  # whom the answer names
-        reasons += [replace(doubt, level="moderate") for rival in rivals for doubt in rival.doubts if doubt.grave]
-        reasons += _close(min(rivals, key=lambda rival: rival.ratio.low)) if tied_count == 1 else []
-    else:
-        reasons.append(Doubt("there is nothing to compare it with in this run", "moderate"))
-    if any(candidate.contradicts for candidate in candidates):
-        reasons.append(Doubt("round by round another backend is ahead of the one with the best figure", "low"))
-    elif few := [each.backend for each in candidates if each.rank == 1 and each.rounds_count < MIN_CLAIM_ROUNDS]:
-        reasons.append(Doubt(f"a tie for want of rounds in common: {joined(few)} may be better or worse", "low"))
-    elif tied_count > 1:
-        reasons.append(Doubt("a tie: by the figure that decides, another backend may be as good", "moderate"))
-    reasons += _tails(candidates) if tied_count > 1 and case.measure == "latency" else []
-    if case.run.info.status not in {"complete", "out of budget"}:  # too few rounds are a doubt of their own
-        reasons.append(Doubt(f"the run is {case.run.info.status}", "moderate"))
-    absent = [out.backend for out in case.excluded if out.by == "evidence" and out.reason == NOT_MEASURED]
-    if absent:
-        reasons.append(Doubt(f"not measured in this run, although able: {joined(absent)}", "high"))
-    unique = {doubt.text: doubt for doubt in reversed(reasons)}  # a text said of both is kept as said of the chosen one
-    return tuple(sorted(unique.values(), key=lambda doubt: (-LEVELS.index(doubt.level), reasons.index(doubt))))
-
-
-def _tails(candidates: Sequence[Candidate]) -> list[Doubt]:
-    """Return that the p99 of a tied candidate is longer than the chosen one's, or the other way round, if it is."""
-    known = {
-        candidate.backend: tail
-        for candidate in candidates
-        if candidate.rank == 1
-        and (tail := candidate.expected.latency_p99_ns) is not None
-        and tail.high <= KNOWN_TAIL_RATIO * tail.low
-    }
-    shortest = min(known, key=lambda name: known[name].high, default="")
-    longer = [name for name, tail in known.items() if tail.low > known[shortest].high]
-    if not longer:
-        return []
-    words = [f"{name} {duration_range(known[name])}" for name in (shortest, *longer)]
-    return [Doubt(f"one-way latency p99 differs: {joined(words)}", "moderate", grave=True)]
-
-
-def _close(rival: Candidate) -> list[Doubt]:
-    """Return the doubt that the lead may be negligible, if its interval allows that."""
-    lead = format_significant(rival.ratio.low)
-    small = Doubt(f"the lead over {rival.backend} may be as small as {lead} times", "moderate")
-    return [small] if rival.ratio.low < _CLOSE_RATIO else []
 
 
 def _crossovers(case: _Case, chosen: Evidence, others: Iterable[Evidence]) -> tuple[Crossover, ...]:
