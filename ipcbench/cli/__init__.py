@@ -108,6 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except IpcbenchError as error:
         return _refuse(str(error), EXIT_BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
+        # Python notes an interrupt within `exec` of a text (as of dataclasses, in imports) and, although it was caught,
+        # kills the process by SIGINT at its exit, unless another `exec` takes the note back.
+        exec("")  # noqa: S102 - of nothing
         return _refuse("interrupted", EXIT_INTERRUPTED)
     except OSError as error:
         if error.filename is None:  # standard output; what it still holds must not be tried again at the exit

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 
 from ipcbench.processes.cleanup import kill_workers, remove, remove_mpi_segments
 
@@ -17,7 +16,7 @@ ENDED = b"ended\n"
 
 def main() -> None:
     """Wait for the run's end; then kill its workers and remove everything that has its name."""
-    token, began_s = sys.argv[1], time.time()
+    token, began_s = sys.argv[1], float(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run; the janitor waits for its end
     ended = sys.stdin.buffer.read() == ENDED
     kill_workers(token)

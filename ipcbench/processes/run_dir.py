@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from typing import Self
 
@@ -58,7 +59,7 @@ class RunDir:
             undo.callback(os.close, self._lock)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             self._janitor = subprocess.Popen(
-                [sys.executable, "-m", "ipcbench.processes.janitor", self.token],
+                [sys.executable, "-m", "ipcbench.processes.janitor", self.token, str(time.time())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -72,10 +73,11 @@ class RunDir:
         self._channels += 1
         return f"{self.token}-{self._channels}"
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         os.close(self._lock)
+        order = b"" if kind else janitor.ENDED  # whoever is interrupted may not know of the processes it just started
         try:  # the janitor cleans up, whether the run ends by itself or is killed
-            self._janitor.communicate(janitor.ENDED, timeout=_JANITOR_S)
+            self._janitor.communicate(order, timeout=_JANITOR_S)
         except subprocess.TimeoutExpired:
             self._janitor.kill()
             self._janitor.wait()

@@ -18,9 +18,10 @@ import psutil
 import pytest
 
 from ipcbench.processes.cleanup import SHM_FOLDER, find
+from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.store import Run, load_run
 from ipcbench.testing.agents.client import until
-from tests.end_to_end.shell import Shell, interrupt
+from tests.end_to_end.shell import TINY, Shell, interrupt
 
 LIMIT_S = 60
 SHORT_RUN = (
@@ -103,21 +104,42 @@ def test_an_interrupted_run_keeps_what_is_done_leaves_nothing_and_can_go_on(by: 
     assert (len(run.trials), run.info.status) == (6, "complete")
 
 
+def test_what_is_interrupted_in_an_import_ends_with_the_exit_code_of_an_interrupt(shell: Shell) -> None:
+    """Python itself would end by SIGINT, whatever the signal was."""
+    (shell.folder / "odd.py").write_text('exec("raise KeyboardInterrupt")', encoding="utf-8")
+    done = shell("check", "odd:Odd")
+    assert (done.returncode, done.stderr.strip()) == (130, "ipcbench: error: interrupted")
+
+
+def test_an_interrupted_run_leaves_no_segment_of_ranks_that_it_had_just_started() -> None:
+    segment = SHM_FOLDER / f"mpich_shm_test{os.getpid()}"
+    with suppress(KeyboardInterrupt), RunDir():
+        segment.touch()
+        raise KeyboardInterrupt
+    assert not segment.exists()
+
+
 def test_two_runs_at_once_do_not_meet(shell: Shell) -> None:
     both = {name: shell.start(*SHORT_RUN, "--out", name) for name in ("a", "b")}
     for name, process in both.items():
         assert [trial.status for trial in ended(shell, process, name).trials] == ["ok"] * 4
 
 
-def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(shell: Shell) -> None:
-    """In a mount namespace of its own, /dev/shm is made too small for the larger of two messages."""
+def with_shared_memory(size: str) -> tuple[str, ...]:
+    """Return what makes the beginning of a command line that has a /dev/shm of its own, of this size."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare(1) to give a process a small /dev/shm of its own")
-    mount = 'mount -t tmpfs -o size=256k tmpfs /dev/shm && exec "$@"'
+    mount = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
     prefix = ("unshare", "--mount", "sh", "-c", mount, "sh")
     probe = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
     if probe.returncode:
         pytest.skip(f"no mount namespace here: {probe.stderr.strip()}")
+    return prefix
+
+
+def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(shell: Shell) -> None:
+    """It is too small for the larger of two messages."""
+    prefix = with_shared_memory("256k")
     sweep = (*SHORT_RUN, "--readers", "1", "--payload", "bytes", "--codec", "raw", "--sizes", "64,1MiB", "--out", "run")
     run = ended(shell, shell.start(*sweep, prefix=prefix))
     trials = {(trial.spec.backend, trial.spec.size): trial for trial in run.trials}
@@ -125,6 +147,18 @@ def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(shell: Shell)
     assert [trial.status for trial in trials.values()] == ["ok"] * 3
     assert full.status == "failed"
     assert "/dev/shm" in full.reason
+
+
+@pytest.mark.skipif(find_spec("mpi4py") is None, reason="no MPI")
+def test_mpi_is_not_started_where_its_segments_do_not_fit(shell: Shell) -> None:
+    """It would end by a bus error, and not say why."""
+    sweep = (*TINY, "--backends", "mpi,pipe", "--out", "run")
+    run = ended(shell, shell.start("run", *sweep, prefix=with_shared_memory("8M")))
+    states = {(trial.spec.backend, trial.status) for trial in run.trials}
+    assert states == {("mpi", "failed"), ("pipe", "ok")}
+    words = r"2 MPI ranks take 10\.8 MB of /dev/shm, and 8\.4 MB are free; enlarge it \(`docker run --shm-size`\)"
+    for trial in run.trials:
+        assert trial.status == "ok" or re.search(words, trial.reason), trial.reason
 
 
 @pytest.fixture

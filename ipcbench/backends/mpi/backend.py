@@ -40,7 +40,10 @@ from ipcbench.util.clock import deadline_ns
 _HINT = "pip install 'ipcbench[mpi]'"
 _OPEN_S = 60.0
 """How long an endpoint that opens waits for the channel's other endpoints."""
-_MPICH_SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+$", re.MULTILINE)  # noqa: S108 - how MPICH names them
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - named after the channel, for this user only
+_MPICH_SEGMENT = re.compile(rf"{_SHARED_MEMORY}/mpich_shm_\w+$", re.MULTILINE)
+_RANK_BYTES = 5_400_000
+"""What a rank takes of shared memory when MPI starts: MPICH 5.0, 2 to 8 ranks on one host."""
 
 
 def start_mpi(name: str) -> ModuleType:
@@ -58,6 +61,20 @@ def start_mpi(name: str) -> ModuleType:
     except (ImportError, RuntimeError) as error:
         raise BackendUnavailable(name, f"no MPI library: {error}", _HINT) from error
     return MPI
+
+
+def _require_shared_memory(ranks_count: int) -> None:
+    """Refuse to start MPI where its segments do not fit: touching them would end its processes by a bus error."""
+    try:
+        memory = shutil.disk_usage(_SHARED_MEMORY)
+    except OSError:  # no such folder: no such segments
+        return
+    needed_bytes = ranks_count * _RANK_BYTES
+    if memory.free < needed_bytes:
+        raise TransportError(
+            f"{ranks_count} MPI ranks take {needed_bytes / 1e6:.1f} MB of {_SHARED_MEMORY}, and "
+            f"{memory.free / 1e6:.1f} MB are free; enlarge it (`docker run --shm-size`), or measure fewer backends in one run"
+        )
 
 
 def _unlink_segments() -> None:
@@ -103,8 +120,7 @@ def _words_bytes(channel: ChannelSpec) -> int:
 
 def _words_path(name: str) -> Path:
     """Return the file of the words: in /dev/shm, or in the channel's directory where there is no such folder."""
-    memory = Path("/dev/shm")  # noqa: S108 - named after the channel, for this user only
-    return memory / name if memory.is_dir() else channel_directory(name) / "words"
+    return _SHARED_MEMORY / name if _SHARED_MEMORY.is_dir() else channel_directory(name) / "words"
 
 
 def _await_all(cursors: WriterCursors | ReaderCursors) -> None:
@@ -161,7 +177,10 @@ class _Mpi(Backend):
             make_doorbells(directory, channel.readers)
             fd = os.open(_words_path(channel.name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                os.truncate(fd, _words_bytes(channel))
+                os.posix_fallocate(fd, 0, _words_bytes(channel))
+            except OSError:
+                _words_path(channel.name).unlink()
+                raise
             finally:
                 os.close(fd)
         except OSError as error:
@@ -193,7 +212,10 @@ class _Mpi(Backend):
         """Map the words, start MPI, and check that this process is the one that the channel names."""
         words = _Words(channel)
         undo.callback(words.close)
-        _Mpi.owns_segments |= "mpi4py.MPI" not in sys.modules
+        if "mpi4py.MPI" not in sys.modules:
+            _Mpi.owns_segments = True
+            if member == 0:  # the others map theirs meanwhile
+                _require_shared_memory(len(channel.process_numbers()))
         mpi = start_mpi(self.name)
         ranks, rank, size = channel.process_numbers(), mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
         if max(ranks) >= size:
