@@ -73,7 +73,8 @@ def _require_shared_memory(ranks_count: int) -> None:
     if memory.free < needed_bytes:
         raise TransportError(
             f"{ranks_count} MPI ranks take {needed_bytes / 1e6:.1f} MB of {_SHARED_MEMORY}, and "
-            f"{memory.free / 1e6:.1f} MB are free; enlarge it (`docker run --shm-size`), or measure fewer backends in one run"
+            f"{memory.free / 1e6:.1f} MB are free; enlarge it (`docker run --shm-size`), or measure fewer backends in "
+            "one run"
         )
 
 
