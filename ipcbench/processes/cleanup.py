@@ -37,6 +37,8 @@ RUN_LOCK = "run.lock"
 
 _WORKER = "ipcbench.processes.worker"
 _MPICH_PREFIX = "mpich_shm_"
+_TICK_S = 0.01
+"""By so much the times of files may lag behind the clock: Linux stamps them with that of its last timer tick."""
 _KILLING_S = 10.0
 
 GRACE_S = 60.0
@@ -197,7 +199,7 @@ def remove_mpi_segments(since_s: float) -> None:
 def _made_by_us(path: Path, since_s: float) -> bool:
     with suppress(FileNotFoundError):
         status = path.lstat()
-        return status.st_uid == os.geteuid() and status.st_mtime >= since_s
+        return status.st_uid == os.geteuid() and status.st_mtime >= since_s - _TICK_S
     return False
 
 
