@@ -115,11 +115,6 @@ class Group:
         self.tell(questions)
         return self.hear(questions, timeout_s)
 
-    def open(self, request: dict[str, Any], timeout_s: float) -> None:
-        """Have every worker open its endpoints; see `ask`."""
-        self.ask_all({"do": "open", **request}, timeout_s)
-        self._launch.mpi_started = True
-
     def tell(self, questions: dict[int, dict[str, Any]]) -> None:
         """Send each worker its question.
 

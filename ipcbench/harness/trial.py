@@ -221,8 +221,8 @@ class Trial:
         for channel in self._channels():
             self._addresses.append(self._create(channel))  # one by one: `release` must know each that exists
         address, *back = (each.as_dict() for each in self._addresses)
-        request = {"address": address, "back": back, "plan": self._plan.as_dict(), "cores": self._cores}
-        self._group.open(request, _ANSWER_S)
+        request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict(), "cores": self._cores}
+        self._group.ask_all(request, _ANSWER_S)
         self._probes = (self._probe(), None)
         self._clocks = self._group.compare_clocks()
 

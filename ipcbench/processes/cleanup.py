@@ -36,7 +36,8 @@ RUN_LOCK = "run.lock"
 """File in a run's directory that is locked as long as the run lives."""
 
 _WORKER = "ipcbench.processes.worker"
-_MPICH_PREFIX = "mpich_shm_"
+_MPI_PREFIXES = ("mpich_shm_", "ucx_shm_posix_")
+"""Of MPICH and of the library below it, which removes its names at once unless it is killed in between."""
 _TICK_S = 0.01
 """By so much the times of files may lag behind the clock: Linux stamps them with that of its last timer tick."""
 _KILLING_S = 10.0
@@ -186,14 +187,15 @@ def _is_worker(process: psutil.Process, mark: str) -> bool:
 
 
 def remove_mpi_segments(since_s: float) -> None:
-    """Remove the segments of MPICH that are this user's, were made since then (Unix time), and that no process has
-    mapped: those of ranks that were killed while they started MPI.
+    """Remove the segments of MPI that are this user's, were made since then (Unix time), and that no process has
+    mapped: those of ranks that were killed.
     """
-    paths = [path for path in SHM_FOLDER.glob(f"{_MPICH_PREFIX}*") if _made_by_us(path, since_s)]
-    mapped = mapped_segments(_MPICH_PREFIX) if paths else ()
-    for path in paths:
-        if path.name not in mapped:
-            path.unlink(missing_ok=True)
+    for prefix in _MPI_PREFIXES:
+        paths = [path for path in SHM_FOLDER.glob(f"{prefix}*") if _made_by_us(path, since_s)]
+        mapped = mapped_segments(prefix) if paths else ()
+        for path in paths:
+            if path.name not in mapped:
+                path.unlink(missing_ok=True)
 
 
 def _made_by_us(path: Path, since_s: float) -> bool:

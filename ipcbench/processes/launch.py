@@ -114,8 +114,6 @@ class Launch:
     """Process IDs that the workers reported; under `mpiexec` they are not our children."""
     began_s: float = field(default_factory=time.time)
     """Unix time."""
-    mpi_started: bool = False
-    """Whether all workers have started MPI, which then has left no files."""
 
     def first_dead(self) -> int | None:
         """Return the number of a worker whose process has ended, or of rank 0 if the MPI launcher has; else None."""
@@ -181,7 +179,7 @@ class Launch:
                 kill_worker(pid, self.control)
         for process in self.started:
             process.wait()
-        if self.launcher == "mpiexec" and not self.mpi_started:
+        if self.launcher == "mpiexec":
             remove_mpi_segments(self.began_s)
         self.worker_pids.clear()
         self.output.close()
