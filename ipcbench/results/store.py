@@ -138,8 +138,9 @@ class RunWriter:
         """Make the folder `path`, and its parents, and store `info` there.
 
         Raises:
-            StoreError: the folder exists and is not empty.
+            StoreError: the folder exists and is not empty, or `info` cannot be stored; then nothing is made.
         """
+        to_json(asdict(info), INFO_FILE)
         with as_store_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,11 +61,14 @@ def to_json(values: dict[str, Any], what: str, indent: int | None = None) -> str
     """Return strict JSON; `what` names the values in an error.
 
     Raises:
-        StoreError: a number is not finite, or a value is not plain.
+        StoreError: a number is not finite, a value is not plain, or a name is not UTF-8.
     """
     try:
         text = json.dumps(values, allow_nan=False, ensure_ascii=False, indent=indent)
         text.encode()
+    except UnicodeEncodeError as error:
+        name = re.search(r'"([^"]*[\ud800-\udfff][^"]*)"', text)
+        raise StoreError(f"{what}: {name[1] if name else text!r} is not valid; allowed: names in UTF-8") from error
     except (ValueError, TypeError) as error:
         raise StoreError(f"{what}: cannot be stored as JSON: {' '.join(str(error).split())}") from error
     return text

@@ -41,6 +41,7 @@ REFUSED = {
     "run deep.toml": ["deep.toml", "a TOML file"],
     "run digits.toml": ["digits.toml", "a TOML file"],
     "run --no-such-option": ["--no-such-option"],
+    "run --backends pipe --out \udcff": ["run.json", "\\udcff", "UTF-8"],
     "run --format xml": ["xml", "text", "json"],
     "run --precision good": ["--precision", "'good'", "2%"],
     "run --control maybe": ["--control", "'maybe'", "yes or no"],
