@@ -68,11 +68,12 @@ def command(
 ) -> int:
     """Load or measure the evidence, decide, print."""
     from ipcbench.analysis.recommend.question import ask
-    from ipcbench.analysis.recommend.recommend import recommend
+    from ipcbench.analysis.recommend.recommend import recommend, require_candidates
     from ipcbench.results.store import load_run
 
     question = ask(payload, readers, rate, needs, optimise, prefix="--")
-    stored = load_run(Path(run)) if run is not None else _measure(question, command_line(context.obj))
+    able = require_candidates(question)
+    stored = load_run(Path(run)) if run is not None else _measure(question, able, command_line(context.obj))
     for problem in stored.problems:
         click.echo(f"warning: {problem}", err=True)
     answer = recommend(stored, question)
@@ -81,13 +82,12 @@ def command(
     return 0 if answer.backend is not None else EXIT_NO_ANSWER
 
 
-def _measure(question: Question, command_line: tuple[str, ...]) -> Run:
+def _measure(question: Question, backends: tuple[str, ...], command_line: tuple[str, ...]) -> Run:
     from ipcbench.analysis.recommend.question import question_sweep
-    from ipcbench.analysis.recommend.recommend import require_candidates
     from ipcbench.harness.sweep import run_sweep
     from ipcbench.results.store import load_run
 
-    sweep = question_sweep(question, require_candidates(question))
+    sweep = question_sweep(question, backends)
     click.echo(f"no RUN given: measuring {', '.join(sweep.backends)} for this question", err=True)
     with progress_display() as show:
         folder = run_sweep(sweep, RESULTS_ROOT, command=command_line, on_progress=show)

@@ -89,20 +89,20 @@ def quantile_estimates(
     starts = np.cumsum([0, *counts_per_round[:-1]])
     blocks = np.concatenate([samples.blocks + start for samples, start in zip(rounds, starts, strict=True)])
     bins, table = _binned(values, weights, blocks, sum(counts_per_round))
-    drawn = _block_weights(counts_per_round, generator, replicates, draw_rounds=True) @ table
-    fixed = _block_weights(counts_per_round, generator, replicates, draw_rounds=False) @ table
+    drawn = _block_weights(counts_per_round, generator, replicates, draw_rounds=True)
+    fixed = _block_weights(counts_per_round, generator, replicates, draw_rounds=False)
     estimates: list[Estimate | None] = []
     for probability in probabilities:
         if not has_quantile(values.size, probability):
             estimates.append(None)
             continue
         value = weighted_quantile(values, weights, probability)
-        within = float(np.var(_log(_weighted_quantiles(fixed, bins, probability)), ddof=1))
+        within = float(np.var(_log(_replicate_quantiles(fixed, table, bins, probability)), ddof=1))
         # Drawing K blocks with replacement shows (K − 1)/K of the variance.
         within *= float(np.mean([k / (k - 1) if k > 1 else 2.0 for k in counts_per_round]))
         between = _between(rounds, values, weights, probability)
         variance, degrees = _combine(between, len(rounds), within, sum(counts_per_round) - len(rounds))
-        deviations = _log(_weighted_quantiles(drawn, bins, probability)) - _log(value)
+        deviations = _log(_replicate_quantiles(drawn, table, bins, probability)) - _log(value)
         estimates.append(Estimate(value, deviations, variance, degrees, len(rounds)))
     return tuple(estimates)
 
@@ -179,7 +179,7 @@ def _binned(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the values of at most `_MAX_BINS` bins of equal count, ascending, and each block's cumulated weights.
 
-    The weights have shape (blocks, bins). With at most `_MAX_BINS` samples, each is its own bin and the quantiles of
+    The weights have shape (bins, blocks). With at most `_MAX_BINS` samples, each is its own bin and the quantiles of
     replicates are exact.
     """
     order = np.argsort(values, kind="stable")
@@ -187,9 +187,9 @@ def _binned(
     bin_count = min(size, _MAX_BINS)
     bin_of_rank = np.arange(size) * bin_count // size
     middles = ((np.arange(bin_count) + 0.5) * size / bin_count).astype(np.int64)
-    table = np.zeros((block_count, bin_count))
-    np.add.at(table, (blocks[order], bin_of_rank), weights[order])
-    return values[order][middles], np.cumsum(table, axis=1)
+    cells = bin_of_rank * block_count + blocks[order]
+    table = np.bincount(cells, weights[order], minlength=bin_count * block_count).reshape(bin_count, block_count)
+    return values[order][middles], np.cumsum(table, axis=0)
 
 
 def _block_weights(
@@ -207,9 +207,17 @@ def _block_weights(
     return np.concatenate(columns, axis=1).astype(np.float64)
 
 
-def _weighted_quantiles(cumulated: FloatArray, bins: FloatArray, probability: float) -> FloatArray:
-    """Return each replicate's quantile, shape (replicates,): the first bin whose share reaches `probability`."""
-    target = cumulated[:, -1:] * probability
-    index = np.minimum((cumulated < target - 1e-9).sum(axis=1), bins.size - 1)
-    result: FloatArray = bins[index]
+def _replicate_quantiles(times: FloatArray, table: FloatArray, bins: FloatArray, probability: float) -> FloatArray:
+    """Return each replicate's quantile, shape (replicates,): the first bin whose share reaches `probability`.
+
+    It is looked for by halving: of the product of `times` (replicates, blocks) and `table` (bins, blocks), that takes
+    one number in a hundred.
+    """
+    target = times @ table[-1] * probability - 1e-9
+    low, high = np.zeros(len(times), dtype=np.int64), np.full(len(times), bins.size - 1)
+    while (low < high).any():
+        middle = (low + high) // 2
+        reached = np.einsum("rb,rb->r", times, table[middle]) >= target
+        low, high = np.where(reached, low, middle + 1), np.where(reached, middle, high)
+    result: FloatArray = bins[low]
     return result

@@ -81,6 +81,7 @@ REFUSED = {
     "recommend --payload 64 --format html a": ["html", "markdown"],
     "recommend --payload 64 missing": [ABSENT],
     "recommend --payload 64 --needs cross-host": ["cross-host", "do not leave the host", "shm"],
+    "recommend a --payload 64 --needs cross-host": ["cross-host", "do not leave the host", "shm"],
     "export a": ["--to"],
     "export a --to xml": ["'xml'", *EXPORTERS],
     "export missing --to osu": [ABSENT],

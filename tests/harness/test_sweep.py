@@ -191,8 +191,8 @@ def test_a_run_stores_payload_bytes_seed_versions_floor_and_the_conditions_of_tr
     assert described["versions"]["ipcbench"]
     assert described["floor"]["writer_ns"] > 0
     conditions = trial.conditions
-    assert 10 < conditions.probe_before_ns < 1e6
-    assert 10 < conditions.probe_after_ns < 1e6
+    for probe_ns in (conditions.probe_before_ns, conditions.probe_after_ns):
+        assert probe_ns is None or 10 < probe_ns < 1e6  # None if a neighbour had one of two cores
     assert conditions.clocks_agree
     assert (conditions.clock_offset_ns, conditions.clock_error_ns, conditions.clock_offsets_ns) == (0.0, 0.0, ())
 

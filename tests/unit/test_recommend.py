@@ -547,6 +547,28 @@ def test_nobody_can_do_it(tmp_path: Path) -> None:
         require_candidates(Question(SIZE, needs=("cross-host",)), OFFERS)
 
 
+def test_where_every_trial_failed_the_answer_says_why_of_each(tmp_path: Path) -> None:
+    lossy = Cell(change=parts(integrity=Integrity(lost_count=1)))
+    reply = answer(tmp_path, {"a": lossy, "b": Cell(factors=(0.0, 0.0, 0.0))})
+    assert (reply.outcome, reply.backend, reply.measured_bytes) == ("no candidate", None, None)
+    assert "outside the measured range" not in reply.sentence()
+    reasons = {exclusion.backend: exclusion.reason for exclusion in reply.excluded}
+    assert "lost" in reasons["a"]
+    assert reasons["b"].startswith("failed at 4,096 B: ")
+    other = answer(tmp_path / "other", {"a": lossy}, Question(10 * SIZE))
+    assert other.outcome == "outside the measured range"
+    assert "4,096 B to 4,096 B" in other.sentence()
+
+
+def test_samples_that_are_gone_are_the_reason(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("a", SIZE): Cell(), ("b", SIZE): Cell()}, payload="bytes", codec="raw")
+    for trial in run.trials:
+        if trial.spec.backend == "a" and trial.spec.mode == "paced":
+            (run.path / "samples" / f"{trial.trial_id}.npz").unlink()
+    (excluded,) = recommend(load_run(run.path), OF_SIZE, offers=OFFERS).excluded
+    assert excluded.reason == "the samples of its latency at 4,096 B are missing or unusable"
+
+
 def test_a_run_of_variants_is_not_asked(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("a@base", SIZE): Cell(), ("a@head", SIZE): Cell()}, payload="bytes", codec="raw")
     run = replace(run, info=replace(run.info, variant_versions={"base": {}, "head": {}}))

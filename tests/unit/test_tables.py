@@ -279,12 +279,35 @@ def test_shared_ranks_are_marked(tmp_path: Path) -> None:
         ({("a", 10): Cell()}, "Only a has a one-way latency: 10.0 µs."),
         ({("a", 10): Cell(), ("b", 10): Cell(10_050.0)}, "No clear difference in one-way latency between a and b: "),
         ({("a", 10): Cell(), ("b", 10): Cell(90_000.0)}, "a has the lowest one-way latency: 10.0 µs; next is b, "),
-        ({("a", 10): Cell(factors=(0.0,))}, "No verdict: nothing was measured."),
+        ({("a", 10): Cell(factors=(0.0,))}, "No verdict: every trial failed."),
         ({("a", 10): Cell(), ("b", 10): Cell(factors=(0.0,))}, "Only a has a one-way latency"),
     ],
 )
 def test_verdicts_claim_no_more_than_is_known(tmp_path: Path, cells, beginning: str) -> None:
     assert tables_of(tmp_path, cells).payload_tables[0].remarks[0].startswith(beginning)
+
+
+def test_messages_that_went_wrong_are_named_where_every_trial_failed(tmp_path: Path) -> None:
+    lossy = Cell(change=parts(integrity=Integrity(lost_count=1)))
+    remark = tables_of(tmp_path, {("a", 10): lossy}).payload_tables[0].remarks[0]
+    assert remark.startswith("No verdict: every trial failed. Beware: messages lost")
+    assert remark.endswith(" trials of a.")
+
+
+def test_a_backend_whose_samples_are_gone_is_named_in_the_verdict(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("a", 10): Cell(), ("b", 10): Cell(90_000.0), ("c", 10): Cell(95_000.0)})
+    for trial in run.trials:
+        if trial.spec.backend == "a" and trial.spec.mode == "paced":
+            (run.path / "samples" / f"{trial.trial_id}.npz").unlink()
+    remark = tables(load_run(run.path)).payload_tables[0].remarks[0]
+    assert "; not ranked, for want of their samples: a." in remark
+
+
+def test_a_backend_that_has_a_rank_alone_crosses_no_other(tmp_path: Path) -> None:
+    short = Cell(20_000.0, factors=(1.0, 0.0, 0.0))
+    cells = {(name, size): cell for name, cell in (("a", Cell()), ("b", short)) for size in (10, 100)}
+    (matrix, *_) = tables_of(tmp_path, cells).matrices
+    assert not any(remark.startswith("No crossover:") for remark in matrix.remarks)
 
 
 def test_a_verdict_says_which_metric_has_no_figure_and_ranks_by_another(tmp_path: Path) -> None:

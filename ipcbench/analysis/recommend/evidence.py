@@ -85,6 +85,11 @@ def covered_sizes(family: Sequence[SettingSummary]) -> list[int]:
     return [group.setting.payload_bytes for group in family if any(cell.status == "ok" for cell in group.cells)]
 
 
+def asked_sizes(family: Sequence[SettingSummary]) -> list[int]:
+    """Return the payload sizes of which something can be said: those measured or, if all failed, those tried."""
+    return covered_sizes(family) or [group.setting.payload_bytes for group in family]
+
+
 def gather(
     family: Sequence[SettingSummary], between: tuple[int, int], question: Question, backend: str, measure: Measure
 ) -> Evidence | str:
@@ -123,7 +128,8 @@ def table_times(
 
 def _cells(family: Sequence[SettingSummary], between: tuple[int, int], backend: str) -> list[CellSummary]:
     """Return a backend's cells at one or two sizes; none if it lacks one."""
-    rankings = [ranking for ranking in family if ranking.setting.payload_bytes in between and covered_sizes([ranking])]
+    tried = [ranking for ranking in family if ranking.setting.payload_bytes in between]
+    rankings = [ranking for ranking in tried if covered_sizes([ranking])] or tried
     cells = [cell for cell in cells_of(rankings) if cell.backend == backend]
     return cells if len(cells) == len(rankings) else []
 
@@ -136,6 +142,8 @@ def _absence_words(cell: CellSummary, measure: Measure) -> str:
     """Return why a cell with figures lacks this one: its trials of that mode failed, or were too few."""
     if measure == "cpu" and cell.rounds_count == 1:
         return "CPU time takes 2 rounds, and 3 to be compared; there is 1"
+    if measure in {"latency", "round trip"} and cell.figures is not None and cell.figures.unreadable_count:
+        return f"the samples of its {measure} at {cell.setting.payload_bytes:,} B are missing or unusable"
     what = "CPU time" if measure == "cpu" else measure
     text = f"no {what} was measured at {cell.setting.payload_bytes:,} B, or too little of it"
     return f"{text}; {one_line(cell.notes[0])}" if cell.failed_count and cell.notes else text
@@ -289,5 +297,5 @@ def offered_rate(family: Sequence[SettingSummary], between: tuple[int, int]) -> 
 
 
 def measured_around(family: Sequence[SettingSummary], payload_bytes: int) -> tuple[int, int] | None:
-    """Return the measured sizes on both sides of a payload, None outside the measured range."""
-    return neighbours(covered_sizes(family), payload_bytes)
+    """Return the measured sizes on both sides of a payload, None outside the measured range (if all failed: tried)."""
+    return neighbours(asked_sizes(family), payload_bytes)

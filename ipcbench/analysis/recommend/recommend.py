@@ -16,6 +16,7 @@ from ipcbench.analysis.recommend.doubts import doubts_of_choice
 from ipcbench.analysis.recommend.evidence import (
     LEVELS,
     Evidence,
+    asked_sizes,
     covered_sizes,
     doubts,
     gather,
@@ -219,7 +220,7 @@ def _unable_words(question: Question, offers: Iterable[Offer]) -> str:
 
 def _gap_words(case: _Case) -> str:
     """Return in words that the question lies outside of what the run measured."""
-    question, sizes, run_id = case.question, covered_sizes(case.family), case.run.info.run_id
+    question, sizes, run_id = case.question, asked_sizes(case.family), case.run.info.run_id
     if sizes:
         span = f"{min(sizes):,} B to {max(sizes):,} B"
         return f"{question.payload_bytes:,} B is outside the measured range of run {run_id}, {span}"

@@ -16,7 +16,7 @@ from ipcbench.analysis.summary.cells import (
     Summary,
     cells_of,
 )
-from ipcbench.analysis.summary.crossover import lead_changes, leaders
+from ipcbench.analysis.summary.crossover import lead_changes, leaders, ranked_count
 from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.figures import scaled
 from ipcbench.analysis.summary.notes import one_line, printable
@@ -284,7 +284,7 @@ def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
     if max((cell.rounds_count for cell in cells_of(family)), default=0) < MIN_CLAIM_ROUNDS:
         return f"Fewer than {MIN_CLAIM_ROUNDS} rounds: too few to tell which is ahead at which size."
     always = frozenset.intersection(*(first for result in family if (first := leaders(result, metric))))
-    if always:
+    if always and all(ranked_count(result, metric) != 1 for result in family):
         verb = "has" if len(always) == 1 else "have"
         return f"No crossover: {joined(sorted(always))} {verb} the first rank at every size, alone or shared."
     return "No clear crossover: from each size to the next, the first ranks overlap or a figure is missing."

@@ -162,6 +162,11 @@ def leaders(ranking: SettingSummary, metric: Metric) -> frozenset[str]:
     return frozenset(cell.backend for cell in ranking.cells if _rank(ranking, cell, metric) == 1)
 
 
+def ranked_count(ranking: SettingSummary, metric: Metric) -> int:
+    """Return how many backends have a rank by a metric."""
+    return sum(_rank(ranking, cell, metric) is not None for cell in ranking.cells)
+
+
 def family_words_of(family: Sequence[SettingSummary]) -> str:
     """Return what the settings of a family have in common: `dict, pickle, 3 readers, every_message`."""
     setting = family[0].setting

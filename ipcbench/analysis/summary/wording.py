@@ -111,7 +111,8 @@ def verdict_words(ranking: SettingSummary) -> str:
     ranked = [cell for cell in ranking.cells if cell.rank is not None]
     absent = "".join(f" No {METRIC_WORDS[metric]}: {why}." for metric, why in ranking.absent.items())
     if all(cell.status != "ok" for cell in ranking.cells):
-        return "No verdict: nothing was measured."
+        why = "every trial failed" if any(cell.failed_count for cell in ranking.cells) else "nothing was measured"
+        return f"No verdict: {why}.{_caveats(ranking)}"
     if not ranked or ranking.ranked_by is None:
         return f"No verdict: no figure can be ranked.{absent}"
     what = METRIC_WORDS[ranking.ranked_by]
@@ -140,7 +141,15 @@ def verdict_words(ranking: SettingSummary) -> str:
         text += " as slow" + (f", not told apart from {joined(same)}" if same else "")
     if short and len(ranked) > 1:
         text += f"; not ranked, for want of rounds: {joined([cell.backend for cell in short])}"
+    if lost := [cell.backend for cell in ranking.cells if _has_lost(cell, ranking.ranked_by)]:
+        text += f"; not ranked, for want of their samples: {joined(lost)}"
     return f"{text}.{_other_words(ranking)}{absent}{_caveats(ranking)}"
+
+
+def _has_lost(cell: CellSummary, metric: Metric) -> bool:
+    """Return whether a cell lacks the figure because files of its samples are missing or damaged."""
+    has = {"latency": cell.latency_p50_ns, "round trip": cell.round_trip_p50_ns}.get(metric, cell.throughput_per_s)
+    return has is None and cell.figures is not None and cell.figures.unreadable_count > 0
 
 
 def _contradicts(cell: CellSummary) -> bool:
