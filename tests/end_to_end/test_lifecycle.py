@@ -104,6 +104,16 @@ def test_an_interrupted_run_keeps_what_is_done_leaves_nothing_and_can_go_on(by: 
     assert (len(run.trials), run.info.status) == (6, "complete")
 
 
+def test_a_run_ends_and_leaves_nothing_although_its_janitor_is_stopped(shell: Shell) -> None:
+    process = shell.start("run", *TINY, "--backends", "shm", "--out", "run")
+    wait_for_trials(process, 1)
+    token, members = family(process)
+    (janitor,) = (each for each in members if "ipcbench.processes.janitor" in each.cmdline())
+    janitor.suspend()
+    ended(shell, process)
+    assert_gone(token, members)
+
+
 def test_what_is_interrupted_in_an_import_ends_with_the_exit_code_of_an_interrupt(shell: Shell) -> None:
     """Python itself would end by SIGINT, whatever the signal was."""
     (shell.folder / "odd.py").write_text('exec("raise KeyboardInterrupt")', encoding="utf-8")
