@@ -15,11 +15,15 @@ def main() -> int:
     handles = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handles:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from ipcbench.cli import EXIT_INTERRUPTED
     from ipcbench.cli import main as run
 
     if handles:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return run()
+    code = run()
+    if code == EXIT_INTERRUPTED:  # once is enough: what is left is to clean up, and to say so
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
 
 
 if __name__ == "__main__":

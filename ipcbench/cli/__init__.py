@@ -8,6 +8,7 @@ stderr; 3 a gate is inconclusive; 130 interrupted. Data goes to stdout, everythi
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -101,22 +102,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
             standalone_mode=False,
         )
         sys.stdout.flush()  # so that a full disk is an error here, not after the exit
-    except click.ClickException as error:
-        return _refuse(error.format_message(), EXIT_BAD_INPUT)
-    except (TransportError, TrialError, IntegrityError) as error:
-        return _refuse(str(error), EXIT_FAILED)
-    except IpcbenchError as error:
-        return _refuse(str(error), EXIT_BAD_INPUT)
-    except (click.Abort, KeyboardInterrupt):
-        # Python notes an interrupt within `exec` of a text (as of dataclasses, in imports) and, although it was caught,
-        # kills the process by SIGINT at its exit, unless another `exec` takes the note back.
-        exec("")  # noqa: S102 - of nothing
-        return _refuse("interrupted", EXIT_INTERRUPTED)
-    except OSError as error:
-        if error.filename is None:  # standard output; what it still holds must not be tried again at the exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _refuse(f"{error.filename or 'standard output'}: {error.strerror}", EXIT_FAILED)
+    except (click.ClickException, click.Abort, KeyboardInterrupt, IpcbenchError, MemoryError, OSError) as error:
+        text, code = _explained(error)
+        click.echo(f"ipcbench: error: {' '.join(text.split())}", err=True)
     return code if isinstance(code, int) else 0
+
+
+def _explained(error: BaseException) -> tuple[str, int]:
+    """Return what an error says in one line, and the exit code."""
+    text, code = str(error), EXIT_FAILED
+    match error:
+        case click.ClickException():
+            text, code = error.format_message(), EXIT_BAD_INPUT
+        case TransportError() | TrialError() | IntegrityError():
+            pass
+        case IpcbenchError():
+            code = EXIT_BAD_INPUT
+        case MemoryError():
+            text = "out of memory; raise the limit (`ulimit -v`), or take smaller payloads"
+        case OSError(errno=errno.EMFILE | errno.ENFILE):
+            text = f"{error.strerror}; raise the limit (`ulimit -n`), or take fewer readers"
+        case OSError(filename=None):  # standard output; what it still holds must not be tried again at the exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            text = f"standard output: {error.strerror}"
+        case OSError():
+            text = f"{error.filename}: {error.strerror}"
+        case _:
+            # Python notes an interrupt within `exec` of a text (as of dataclasses, in imports) and, although it was
+            # caught, kills the process by SIGINT at its exit, unless another `exec` takes the note back.
+            exec("")  # noqa: S102 - of nothing
+            text, code = "interrupted", EXIT_INTERRUPTED
+    return text, code
 
 
 def _prepare_streams() -> None:
@@ -125,9 +141,3 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show `µ` must not stop a command
-
-
-def _refuse(text: str, code: int) -> int:
-    """Print the error as one line on stderr, and return `code`."""
-    click.echo(f"ipcbench: error: {' '.join(text.split())}", err=True)
-    return code

@@ -135,10 +135,9 @@ def _require_alone(sweep: str | None, out: str | None, given: dict[str, Any]) ->
 
 
 def _stored_sweep(folder: Path) -> SweepSpec:
-    from ipcbench.results.store import load_run
-    from ipcbench.spec import SweepSpec
+    from ipcbench.results.store import load_run, stored_sweep
 
-    return SweepSpec.from_dict(load_run(folder).info.sweep)
+    return stored_sweep(load_run(folder))
 
 
 def _say_what_is_kept(folder: Path) -> None:

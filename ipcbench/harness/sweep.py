@@ -39,7 +39,7 @@ from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
 from ipcbench.processes.neighbours import busy_neighbours
 from ipcbench.processes.run_dir import RunDir, require_room_for_sockets
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
-from ipcbench.results.store import Run, RunWriter, load_run, new_run_id
+from ipcbench.results.store import Run, RunWriter, load_run, new_run_id, stored_sweep
 from ipcbench.spec import SweepSpec, TrialSpec, round_has_tails
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.util.units import format_duration_ns, format_significant
@@ -107,7 +107,7 @@ def run_sweep(
     finished: tuple[TrialResult, ...] = ()
     stored = None if resume is None else load_run(resume)
     if stored is not None:
-        sweep, finished = SweepSpec.from_dict(stored.info.sweep), stored.trials + stored.controls
+        sweep, finished = stored_sweep(stored), stored.trials + stored.controls
     require_room_for_sockets()
     require_memory(sweep.readers, memory_limit_bytes(Path("/")))
     cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # raises now if a core is not there

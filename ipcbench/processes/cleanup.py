@@ -15,11 +15,13 @@ import re
 import shutil
 import stat
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipcbench.processes.worker import LAUNCH_VARIABLE
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.sync.locks import LOCK_SUFFIX, is_locked
 from ipcbench.util.files import temporary_folder
@@ -150,40 +152,40 @@ class _Judge:
         return {f"{token}{RUN_SUFFIX}" for token in tokens}
 
 
-def kill_worker(pid: int, mark: str) -> None:
-    """Kill a process of this host if it is a worker with `mark` in its command line: the number may be that of a
-    worker on another host, or belong to a later process.
-    """
-    import psutil
-
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        if _is_worker(process, mark):
-            process.kill()
-
-
 def kill_workers(mark: str) -> None:
     """Kill all workers of this host with `mark` in their command lines, and the launchers that start such, until there
     are none.
     """
+    _kill_all(lambda process: _is_worker(process, mark))
+
+
+def kill_launched(token: str) -> None:
+    """Kill all processes of this host that bear the token of a launch, until there are none. A process's number would
+    not do: it may be that of a worker on another host, or of a later process.
+    """
+    _kill_all(lambda process: process.environ().get(LAUNCH_VARIABLE) == token)
+
+
+def _kill_all(is_meant: Callable[[psutil.Process], bool]) -> None:
     import psutil
 
-    end_s = time.monotonic() + _KILLING_S
-    while time.monotonic() < end_s and (workers := [each for each in psutil.process_iter() if _is_worker(each, mark)]):
-        for worker in workers:
+    def found() -> Iterator[psutil.Process]:
+        for process in psutil.process_iter():
             with suppress(psutil.Error):
-                worker.kill()
-        psutil.wait_procs(workers, timeout=1.0)
+                if is_meant(process) and process.status() != psutil.STATUS_ZOMBIE:
+                    yield process
+
+    end_s = time.monotonic() + _KILLING_S
+    while time.monotonic() < end_s and (processes := list(found())):
+        for process in processes:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(processes, timeout=1.0)
 
 
 def _is_worker(process: psutil.Process, mark: str) -> bool:
-    import psutil
-
-    try:
-        line = " ".join(process.cmdline())
-        return _WORKER in line and mark in line and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    line = " ".join(process.cmdline())
+    return _WORKER in line and mark in line
 
 
 def remove_mpi_segments(since_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -14,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from operator import itemgetter
 from pathlib import Path
 from typing import IO
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import BackendUnavailable, TrialError, WorkerCrashed, WorkerTimeout
-from ipcbench.processes.cleanup import kill_worker, remove_mpi_segments
+from ipcbench.processes.cleanup import kill_launched, remove_mpi_segments
 from ipcbench.processes.control_channel import ControlConnection, Switchboard
+from ipcbench.processes.worker import LAUNCH_VARIABLE
 from ipcbench.util.clock import deadline_ns, remaining_s
 from ipcbench.util.files import temporary_folder
 
@@ -110,8 +111,8 @@ class Launch:
     output: IO[bytes]
     control: str
     """Address of the switchboard, which stands in the workers' command lines."""
-    worker_pids: set[int] = field(default_factory=set)
-    """Process IDs that the workers reported; under `mpiexec` they are not our children."""
+    token: str
+    """By which its workers say whose they are: one that reports late must not join another launch."""
     began_s: float = field(default_factory=time.time)
     """Unix time."""
 
@@ -174,14 +175,11 @@ class Launch:
             if process.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-        if self.launcher == "mpiexec":
-            for pid in self.worker_pids:
-                kill_worker(pid, self.control)
         for process in self.started:
             process.wait()
-        if self.launcher == "mpiexec":
+        if self.launcher == "mpiexec" and not self.output.closed:  # its ranks may outlive it
+            kill_launched(self.token)
             remove_mpi_segments(self.began_s)
-        self.worker_pids.clear()
         self.output.close()
 
 
@@ -229,6 +227,7 @@ def launch(
     variables = other_environment() if python else {**os.environ, "PYTHONPATH": import_path()}
     variables |= {**switchboard.environment(), **(environment or {})}
     variables |= _mpi_environment() if launcher == "mpiexec" else {}
+    variables[LAUNCH_VARIABLE] = token = secrets.token_hex(8)
     output: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed by `kill`
     started = [
         subprocess.Popen(
@@ -236,7 +235,7 @@ def launch(
         )
         for command in commands
     ]
-    return Launch(launcher, indices, started, output, switchboard.address)
+    return Launch(launcher, indices, started, output, switchboard.address, token)
 
 
 def gather(
@@ -267,9 +266,12 @@ def gather(
             if channel is not None:
                 on_failure.callback(channel.close)
                 with suppress(TrialError):  # a worker that has died since shows below
-                    index, pid = itemgetter("index", "pid")(channel.receive(remaining_s(deadline)))
-                    workers[index] = (pid, channel)
-                    next(group for group in launches if index in group.indices).worker_pids.add(pid)
+                    hello = channel.receive(remaining_s(deadline))
+                    index, token = hello["index"], hello.get("launch")  # an older ipcbench of another Python tells none
+                    if any(index in group.indices and token in {None, group.token} for group in launches):
+                        workers[index] = (hello["pid"], channel)
+                    else:
+                        channel.close()  # and it ends
                 continue
             for group in launches:
                 if (dead := group.first_dead()) is not None:

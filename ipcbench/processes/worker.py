@@ -28,6 +28,9 @@ from ipcbench.processes.control_channel import EXIT, ControlConnection, connect
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MPI_RANKID")
 """Where MPI launchers say which process of the group this is, in the order of looking."""
 
+LAUNCH_VARIABLE = "IPCBENCH_LAUNCH"
+"""Whose launch a worker is of."""
+
 ORPHANED = 3
 """Exit code of a worker whose coordinator is gone."""
 
@@ -73,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _serve(channel: ControlConnection, index: int, dispatcher: Dispatcher) -> None:
     """Report to the coordinator, then answer its requests in order until it says exit."""
-    channel.send({"index": index, "pid": os.getpid()})
+    channel.send({"index": index, "pid": os.getpid(), "launch": os.environ.get(LAUNCH_VARIABLE)})
     while True:
         try:
             request = channel.receive(None)

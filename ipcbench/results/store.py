@@ -23,6 +23,7 @@ from ipcbench.errors import SchemaMismatch, StoreError
 from ipcbench.results.columns import Column, read_columns, write_columns
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.parse import parse_json, to_record
+from ipcbench.spec import SweepSpec
 from ipcbench.util.files import as_store_errors, path_inside, read_limited, to_json, write_atomically
 
 if TYPE_CHECKING:
@@ -113,6 +114,19 @@ def load_run(path: Path) -> Run:
         controls=tuple(trial for trial in trials if trial.spec.twin),
         problems=tuple(problems),
     )
+
+
+def stored_sweep(run: Run) -> SweepSpec:
+    """Return what a run was to measure.
+
+    Raises:
+        StoreError: a value is not of the kind that it must be; the text names file, field and value.
+        ConfigError: a value is not allowed.
+    """
+    try:
+        return to_record(run.info.sweep, SweepSpec)
+    except _MALFORMED as error:
+        raise StoreError(f"{run.path / INFO_FILE}: malformed: sweep: {_describe(error)}") from error
 
 
 class RunWriter:

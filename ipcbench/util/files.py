@@ -82,7 +82,10 @@ def path_inside(folder: Path, name: str) -> Path:
     """
     path = folder / name
     with as_store_errors(path):
-        real = path.resolve()
+        try:
+            real = path.resolve()
+        except RuntimeError as error:  # as Python before 3.13 calls it
+            raise StoreError(f"{path}: is a link that leads to itself") from error
         if not real.is_relative_to(folder.resolve()):
             raise StoreError(f"{path}: is a link that leads out of the folder")
         if not real.is_file():

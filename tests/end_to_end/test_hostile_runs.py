@@ -68,6 +68,11 @@ def linked_out(name: str) -> Spoil:
     return spoil
 
 
+def linked_to_itself(path: Path) -> None:
+    (path / "trials.jsonl").unlink()
+    (path / "trials.jsonl").symlink_to("trials.jsonl")
+
+
 def spec(**changes: Any) -> Spoil:
     return trials(lambda line: line["spec"].update(changes))
 
@@ -126,6 +131,7 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     "schema of another type": (lambda path: info(path, schema_version=[{"a": EVIL}]), "format"),
     "trials are a link out": (linked_out("trials.jsonl"), "a link that leads out"),
     "run.json is a link out": (linked_out("run.json"), "a link that leads out"),
+    "trials are a link to themselves": (linked_to_itself, "a link that leads to itself"),
     "nested too deep to read": (
         replaced(r'"machine": \{', '"machine": {"deep": ' + "[" * 10**5, "run.json"),
         "run.json",
@@ -192,6 +198,22 @@ def commands(path: Path, sound: Path) -> Iterator[list[str]]:
     yield ["compare", str(path), str(sound), "--gate", "5%"]
     for form in EXPORTERS:
         yield ["export", str(path), "--to", form]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"zzz": 1}, {"sizes": [[1]]}, {"backends": [1]}, {"backends": None}, {"variants": [["a"]]}, {"rounds": "many"}],
+    ids=str,
+)
+def test_a_run_whose_sweep_cannot_be_read_is_not_gone_on_with(
+    changes: dict[str, Any], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = json.loads((run / "run.json").read_text(encoding="utf-8"))["sweep"]
+    info(run, sweep={**sweep, **changes})
+    assert main(["run", "--resume", str(run)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "run.json: malformed: sweep: " in line
+    assert next(iter(changes)) in line
 
 
 @pytest.mark.parametrize("name", REFUSED)

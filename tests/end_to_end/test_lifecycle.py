@@ -104,6 +104,14 @@ def test_an_interrupted_run_keeps_what_is_done_leaves_nothing_and_can_go_on(by: 
     assert (len(run.trials), run.info.status) == (6, "complete")
 
 
+def test_too_few_open_files_are_one_line(shell: Shell) -> None:
+    prefix = ("sh", "-c", 'ulimit -n 10 && exec "$@"', "sh")
+    done = shell.start("run", *TINY, "--backends", "shm", "--out", "run", prefix=prefix)
+    _, said = done.communicate(timeout=LIMIT_S)
+    assert done.returncode == 1
+    assert said.startswith("ipcbench: error: Too many open files; raise the limit (`ulimit -n`)")
+
+
 def test_a_run_ends_and_leaves_nothing_although_its_janitor_is_stopped(shell: Shell) -> None:
     process = shell.start("run", *TINY, "--backends", "shm", "--out", "run")
     wait_for_trials(process, 1)
@@ -167,7 +175,7 @@ def test_mpi_is_not_started_where_its_segments_do_not_fit(shell: Shell) -> None:
     run = ended(shell, shell.start("run", *sweep, prefix=with_shared_memory("8M")))
     states = {(trial.spec.backend, trial.status) for trial in run.trials}
     assert states == {("mpi", "failed"), ("pipe", "ok")}
-    words = r"2 MPI ranks take 10\.8 MB of /dev/shm, and 8\.4 MB are free; enlarge it \(`docker run --shm-size`\)"
+    words = r"2 MPI ranks take 17\.8 MB of /dev/shm as they start, and 8\.4 MB are free; enlarge it \(`docker run"
     for trial in run.trials:
         assert trial.status == "ok" or re.search(words, trial.reason), trial.reason
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.harness.trial import Trial
-from ipcbench.processes.cleanup import SHM_FOLDER, kill_worker
-from ipcbench.processes.launch import MPIEXEC_VARIABLE
+from ipcbench.processes.cleanup import SHM_FOLDER, kill_launched
+from ipcbench.processes.launch import MPIEXEC_VARIABLE, launch
 from ipcbench.processes.run_dir import RunDir
+from ipcbench.processes.worker import LAUNCH_VARIABLE
 from ipcbench.spec import SweepSpec
+from ipcbench.testing.agents.client import until
 from ipcbench.testing.faults.stalled import stalled_name, tail_ns
 from tests.harness.small_runs import FATAL, failure, measure, sound, tiny
 
@@ -163,9 +168,35 @@ def test_an_mpi_launch_that_loses_a_process_says_so_and_leaves_no_segment(name, 
     assert not {path.name for path in set(SHM_FOLDER.iterdir()) - before if "shm" in path.name}
 
 
-def test_a_process_is_not_killed_for_having_the_number_of_a_worker():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
-        kill_worker(bystander.pid, "ipcb-")
+def test_only_processes_that_bear_its_token_are_killed_with_a_launch():
+    waits = [sys.executable, "-c", "print(flush=True); input()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(waits, **pipes) as bystander:
+        with subprocess.Popen(waits, env={**os.environ, LAUNCH_VARIABLE: "ours"}, **pipes) as ours:
+            assert ours.stdout.readline() == bystander.stdout.readline() == b"\n"
+            kill_launched("ours")
+            assert not psutil.pid_exists(ours.pid)
         assert bystander.poll() is None
         bystander.communicate(b"\n")
     assert bystander.returncode == 0
+
+
+def test_ranks_that_outlive_their_launcher_join_no_later_launch(tmp_path, monkeypatch):
+    """They reported to the coordinator while the next group started, which then had one worker too many, and so on."""
+    pytest.importorskip("mpi4py")
+    killed = []
+
+    def launch_and_kill(*arguments, **options):
+        made = launch(*arguments, **options)
+        if made.launcher == "mpiexec" and not killed:
+            (mpiexec,) = made.started
+            assert until(lambda: psutil.Process(mpiexec.pid).children(), 60.0)
+            mpiexec.send_signal(signal.SIGHUP)
+            mpiexec.wait()
+            killed.append(mpiexec.pid)
+        return made
+
+    monkeypatch.setattr("ipcbench.harness.group.launch", launch_and_kill)
+    sweep = tiny(backends=("mpi-buffer", "shm"), readers=1, rounds=3)
+    run, _ = measure(sweep, tmp_path)
+    assert [trial.spec.backend for trial in run.trials if trial.status != "ok"] == ["mpi-buffer"]

@@ -143,3 +143,12 @@ def test_help_after_list_in_one_process(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["list", "--help"]) == 0
     assert main(["--help"]) == 0
     assert "recommend" in capsys.readouterr().out
+
+
+def test_a_want_of_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def starved(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("ipcbench.cli._group.main", starved)
+    assert main(["list"]) == 1
+    assert capsys.readouterr().err.startswith("ipcbench: error: out of memory; raise the limit")

@@ -42,8 +42,8 @@ _OPEN_S = 60.0
 """How long an endpoint that opens waits for the channel's other endpoints."""
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - named after the channel, for this user only
 _MPICH_SEGMENT = re.compile(rf"{_SHARED_MEMORY}/mpich_shm_\w+$", re.MULTILINE)
-_RANK_BYTES = 5_400_000
-"""What a rank takes of shared memory when MPI starts: MPICH 5.0, 2 to 8 ranks on one host."""
+_START_BYTES, _RANK_BYTES = 6_600_000, 5_600_000
+"""What MPI's start takes of shared memory, once and for each rank: MPICH 5.0, 3 to 8 ranks on one host."""
 
 
 def start_mpi(name: str) -> ModuleType:
@@ -69,10 +69,10 @@ def _require_shared_memory(ranks_count: int) -> None:
         memory = shutil.disk_usage(_SHARED_MEMORY)
     except OSError:  # no such folder: no such segments
         return
-    needed_bytes = ranks_count * _RANK_BYTES
+    needed_bytes = _START_BYTES + ranks_count * _RANK_BYTES
     if memory.free < needed_bytes:
         raise TransportError(
-            f"{ranks_count} MPI ranks take {needed_bytes / 1e6:.1f} MB of {_SHARED_MEMORY}, and "
+            f"{ranks_count} MPI ranks take {needed_bytes / 1e6:.1f} MB of {_SHARED_MEMORY} as they start, and "
             f"{memory.free / 1e6:.1f} MB are free; enlarge it (`docker run --shm-size`), or measure fewer backends in "
             "one run"
         )
