@@ -138,6 +138,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
 def _prepare_streams() -> None:
     if sys.stdout is None:
         raise click.ClickException("standard output is closed; send it to a file, or to /dev/null")
+    if sys.stderr is None:  # nobody wants to know; its number must not become that of a file of results
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show `µ` must not stop a command

@@ -112,6 +112,12 @@ def test_too_few_open_files_are_one_line(shell: Shell) -> None:
     assert said.startswith("ipcbench: error: Too many open files; raise the limit (`ulimit -n`)")
 
 
+def test_a_run_whose_standard_error_is_closed_goes_on(shell: Shell) -> None:
+    prefix = ("sh", "-c", 'exec "$@" 2>&-', "sh")
+    process = shell.start("run", *TINY, "--backends", "shm", "--out", "run", prefix=prefix)
+    assert {trial.status for trial in ended(shell, process).trials} == {"ok"}
+
+
 def test_a_run_ends_and_leaves_nothing_although_its_janitor_is_stopped(shell: Shell) -> None:
     process = shell.start("run", *TINY, "--backends", "shm", "--out", "run")
     wait_for_trials(process, 1)
