@@ -18,7 +18,7 @@ from ipcbench.errors import BackendUnavailable
 from ipcbench.harness.group import Group
 from ipcbench.processes.control_channel import EXIT, Switchboard
 from ipcbench.processes.launch import MPIEXEC_VARIABLE
-from ipcbench.processes.worker import ORPHANED, RANK_VARIABLES
+from ipcbench.processes.worker import LAUNCH_VARIABLE, ORPHANED, RANK_VARIABLES
 from ipcbench.testing import ConformanceSuite
 from ipcbench.testing.agents.pool import Pools
 
@@ -50,13 +50,15 @@ def start(verbs: str, control: str, **variables: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("variable", RANK_VARIABLES)
 def test_every_rank_variable_is_honoured(verbs: str, variable: str, tmp_path: Path) -> None:
     with Switchboard(tmp_path) as switchboard:
-        with start(verbs, switchboard.address, **switchboard.environment(), **{variable: "3"}) as process:
+        variables = {**switchboard.environment(), LAUNCH_VARIABLE: "x", variable: "3"}
+        with start(verbs, switchboard.address, **variables) as process:
             channel = switchboard.accept(LIMIT_S)
             assert channel is not None
-            assert channel.receive(LIMIT_S) == {"index": 3, "pid": process.pid}
+            hello = channel.receive(LIMIT_S)
             channel.send(EXIT)
             assert process.wait(LIMIT_S) == 0
         channel.close()
+    assert hello == {"index": 3, "pid": process.pid, "launch": "x"}
 
 
 @both_users
