@@ -21,8 +21,11 @@ def main() -> int:
     if handles:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code = run()
-    if code == EXIT_INTERRUPTED:  # once is enough: what is left is to clean up, and to say so
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if code == EXIT_INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: what is left is to clean up
+        # Python notes an interrupt within `exec` of a text (as of dataclasses, in imports) and, although it was caught,
+        # kills the process by SIGINT at its exit, unless another `exec` takes the note back.
+        exec("")  # noqa: S102 - of nothing
     return code
 
 

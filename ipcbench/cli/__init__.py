@@ -128,9 +128,6 @@ def _explained(error: BaseException) -> tuple[str, int]:
         case OSError():
             text = f"{error.filename}: {error.strerror}"
         case _:
-            # Python notes an interrupt within `exec` of a text (as of dataclasses, in imports) and, although it was
-            # caught, kills the process by SIGINT at its exit, unless another `exec` takes the note back.
-            exec("")  # noqa: S102 - of nothing
             text, code = "interrupted", EXIT_INTERRUPTED
     return text, code
 

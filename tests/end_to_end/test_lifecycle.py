@@ -133,6 +133,8 @@ def test_what_is_interrupted_in_an_import_ends_with_the_exit_code_of_an_interrup
     (shell.folder / "odd.py").write_text('exec("raise KeyboardInterrupt")', encoding="utf-8")
     done = shell("check", "odd:Odd")
     assert (done.returncode, done.stderr.strip()) == (130, "ipcbench: error: interrupted")
+    done = shell("run", *TINY, "--backends", "odd:Odd")
+    assert (done.returncode, done.stderr) == (130, "ipcbench: interrupted before the first trial; nothing is kept\n")
 
 
 @pytest.mark.parametrize("prefix", ["mpich_shm_", "ucx_shm_posix_"])
