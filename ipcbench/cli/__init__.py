@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import click
 
 from ipcbench import __version__
+from ipcbench.cli.output import tell
 from ipcbench.errors import IntegrityError, IpcbenchError, TransportError, TrialError
 
 FunctionOrCommand = TypeVar("FunctionOrCommand", bound=Callable[..., Any] | click.Command)
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # so that a full disk is an error here, not after the exit
     except (click.ClickException, click.Abort, KeyboardInterrupt, IpcbenchError, MemoryError, OSError) as error:
         text, code = _explained(error)
-        click.echo(f"ipcbench: error: {' '.join(text.split())}", err=True)
+        tell(f"ipcbench: error: {' '.join(text.split())}")
     return code if isinstance(code, int) else 0
 
 

@@ -16,6 +16,7 @@ from ipcbench.cli.output import (
     make_folder,
     print_tables,
     read_run,
+    tell,
     write_tables,
 )
 from ipcbench.cli.report_files import PLOTS_FOLDER, REPORT_FILE, write_report
@@ -54,7 +55,7 @@ def command(runs: tuple[str, ...], form: str, out: str | None, *, no_report: boo
         except StoreError as error:
             if out is not None:
                 raise
-            click.echo(f"warning: {error}; the tables above are not written there", err=True)
+            tell(f"warning: {error}; the tables above are not written there")
 
 
 def _targets(folders: Sequence[Path], out: str | None) -> list[Path]:

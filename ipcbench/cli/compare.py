@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ipcbench.cli import format_option
+from ipcbench.cli.output import tell
 from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def command(
             run, load_run(Path(b)), gate_ratio=gate_ratio, across_machines=across_machines, metrics=chosen
         )
     for problem in comparison.problems:
-        click.echo(f"warning: {problem}", err=True)
+        tell(f"warning: {problem}")
     if form == "json":
         text = compare_render.as_json(comparison)
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, target_file
+from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, target_file, tell
 
 
 @click.command(
@@ -32,9 +32,9 @@ def command(run: str | None, form: str, out: str | None) -> None:
     exported = EXPORTERS[form](stored)
     _write(exported.text, target)
     for problem in stored.problems:
-        click.echo(f"warning: {problem}", err=True)
+        tell(f"warning: {problem}")
     for line in exported.left_out:
-        click.echo(f"left out: {line}", err=True)
+        tell(f"left out: {line}")
 
 
 def _write(text: str, target: Path | None) -> None:

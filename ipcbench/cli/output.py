@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,15 @@ class ListsFormats(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Formats"):
             formatter.write_dl(list(self._formats.items()))
+
+
+def tell(line: str) -> None:
+    """Print a line to standard error; where that is a file on a full disk, the command must not end for it."""
+    try:
+        click.echo(line, err=True)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise  # nobody reads any more
 
 
 def command_line(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -79,7 +89,7 @@ def show_run(folder: Path, form: str) -> bool:
     try:
         write_tables(shown, folder)
     except StoreError as error:  # a folder may be readable but not writable
-        click.echo(f"warning: {error}; {MARKDOWN_FILE} and {CSV_FILE} are not written", err=True)
+        tell(f"warning: {error}; {MARKDOWN_FILE} and {CSV_FILE} are not written")
     return any(trial.status == "ok" for trial in run.trials)
 
 
@@ -94,7 +104,7 @@ def read_run(folder: Path) -> tuple[Run, Tables]:
 
     run = load_run(folder)
     for problem in run.problems:
-        click.echo(f"warning: {problem}", err=True)
+        tell(f"warning: {problem}")
     return run, tables(run)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
+from ipcbench.cli.output import tell
 
 if TYPE_CHECKING:
     from ipcbench.harness.sweep import Progress
@@ -29,9 +29,9 @@ def show_line(progress: Progress) -> None:
     """Print one line: progress, trial, figure."""
     width = len(str(progress.total))
     where = f"[{progress.done:{width}}/{progress.total}] round {progress.round_index + 1}/{progress.rounds}"
-    click.echo("  ".join(filter(None, (where, progress.label, progress.estimate))), err=True)
+    tell("  ".join(filter(None, (where, progress.label, progress.estimate))))
     if progress.warning:
-        click.echo(f"warning: {progress.warning}", err=True)
+        tell(f"warning: {progress.warning}")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ipcbench.cli import format_option
-from ipcbench.cli.output import RESULTS_ROOT, command_line
+from ipcbench.cli.output import RESULTS_ROOT, command_line, tell
 from ipcbench.cli.progress import progress_display
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def command(
     able = require_candidates(question)
     stored = load_run(Path(run)) if run is not None else _measure(question, able, command_line(context.obj))
     for problem in stored.problems:
-        click.echo(f"warning: {problem}", err=True)
+        tell(f"warning: {problem}")
     answer = recommend(stored, question)
     sys.stdout.write(_shown(answer, form))
     sys.stdout.flush()  # report a closed pipe here, not after the exit
@@ -88,10 +88,10 @@ def _measure(question: Question, backends: tuple[str, ...], command_line: tuple[
     from ipcbench.results.store import load_run
 
     sweep = question_sweep(question, backends)
-    click.echo(f"no RUN given: measuring {', '.join(sweep.backends)} for this question", err=True)
+    tell(f"no RUN given: measuring {', '.join(sweep.backends)} for this question")
     with progress_display() as show:
         folder = run_sweep(sweep, RESULTS_ROOT, command=command_line, on_progress=show)
-    click.echo(f"results in {folder}; pass that folder as RUN to ask again without measuring", err=True)
+    tell(f"results in {folder}; pass that folder as RUN to ask again without measuring")
     return load_run(folder)
 
 

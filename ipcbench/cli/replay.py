@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ipcbench.cli import EXIT_FAILED, format_option
-from ipcbench.cli.output import FORMATS, make_folder, write_file
+from ipcbench.cli.output import FORMATS, make_folder, tell, write_file
 
 if TYPE_CHECKING:
     from ipcbench.replay.outcome import ReplayOutcome
@@ -91,7 +91,7 @@ def command(
     folder = None if out is None else Path(out)
     if folder is not None:
         make_folder(folder)  # before the replay, which would otherwise be wasted
-    outcome = conclude(replay(read_traffic(Path(trace)), request, lambda line: click.echo(line, err=True)))
+    outcome = conclude(replay(read_traffic(Path(trace)), request, tell))
     if folder is not None:
         _write_files(outcome, folder)
     sys.stdout.write(render.FORMS[form](outcome))

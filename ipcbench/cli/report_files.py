@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from ipcbench.cli.output import tell, write_file
 from ipcbench.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -45,12 +44,12 @@ def write_report(run: Run, tables: Tables, others: Sequence[tuple[Run, Tables]],
         missing.setdefault(_reason(error), []).append(f"{PLOTS_FOLDER}/")
     try:
         _write_page(groups, run, tables, target / REPORT_FILE)
-        click.echo(f"report in {target / REPORT_FILE}{f', {count} plots beside it' if count else ''}", err=True)
+        tell(f"report in {target / REPORT_FILE}{f', {count} plots beside it' if count else ''}")
     except ImportError as error:
         missing.setdefault(_reason(error), []).append(REPORT_FILE)
     if missing:
         parts = [f"{' and '.join(names)} ({reason})" for reason, names in missing.items()]
-        click.echo(f"not written: {', '.join(parts)}; to have them: {_HOW}", err=True)
+        tell(f"not written: {', '.join(parts)}; to have them: {_HOW}")
 
 
 def _reason(error: ImportError) -> str:
@@ -59,7 +58,6 @@ def _reason(error: ImportError) -> str:
 
 def _write_plots(groups: tuple[ChartGroup, ...], tables: Tables, folder: Path) -> int:
     """Write the plots and return their number; a PNG and its SVG count once."""
-    from ipcbench.cli.output import write_file
     from ipcbench.render.plots import plot_files
     from ipcbench.util.files import as_store_errors
 
@@ -76,7 +74,6 @@ def _write_plots(groups: tuple[ChartGroup, ...], tables: Tables, folder: Path) -
 
 def _write_page(groups: tuple[ChartGroup, ...], run: Run, tables: Tables, path: Path) -> None:
     from ipcbench.analysis.report.page import headline_words, report_html
-    from ipcbench.cli.output import write_file
 
     write_file(path, report_html(tables, groups, headline_words(run, tables)).encode())
 
@@ -88,7 +85,6 @@ def write_trace_page(report: Report, paths: Sequence[Path], language: Language, 
         ConfigError: the target exists and is not a file.
         StoreError: the disk refuses, or jinja2 is missing.
     """
-    from ipcbench.cli.output import write_file
     from ipcbench.trace.page.page import trace_html
 
     path = Path(target)
@@ -99,4 +95,4 @@ def write_trace_page(report: Report, paths: Sequence[Path], language: Language, 
     except ModuleNotFoundError as error:
         raise StoreError(f"--html needs {error.name}: {_HOW}") from error
     write_file(path, page.encode())
-    click.echo(f"report in {path}", err=True)
+    tell(f"report in {path}")

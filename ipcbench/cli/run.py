@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ipcbench.cli import EXIT_FAILED, EXIT_INTERRUPTED, format_option
-from ipcbench.cli.output import FORMATS, RESULTS_ROOT, command_line, show_run
+from ipcbench.cli.output import FORMATS, RESULTS_ROOT, command_line, show_run, tell
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
 from ipcbench.registry import names
@@ -89,11 +89,11 @@ def command(
     except KeyboardInterrupt:
         _say_what_is_kept(folder)
         return EXIT_INTERRUPTED
-    click.echo(f"results in {folder}", err=True)
+    tell(f"results in {folder}")
     sound = show_run(folder, form)
-    click.echo(f"for plots and an interactive report: ipcbench analyze {folder}", err=True)
+    tell(f"for plots and an interactive report: ipcbench analyze {folder}")
     if "variant" in given:
-        click.echo(f"which figures of the variants differ:     ipcbench compare {folder}", err=True)
+        tell(f"which figures of the variants differ:     ipcbench compare {folder}")
     return 0 if sound else EXIT_FAILED
 
 
@@ -142,8 +142,8 @@ def _stored_sweep(folder: Path) -> SweepSpec:
 
 def _say_what_is_kept(folder: Path) -> None:
     if not folder.is_dir():
-        click.echo("ipcbench: interrupted before the first trial; nothing is kept", err=True)
+        tell("ipcbench: interrupted before the first trial; nothing is kept")
         return
-    click.echo(f"ipcbench: interrupted; every finished trial is kept in {folder}", err=True)
-    click.echo(f"  show it:      ipcbench analyze {folder}", err=True)
-    click.echo(f"  continue it:  ipcbench run --resume {folder}", err=True)
+    tell(f"ipcbench: interrupted; every finished trial is kept in {folder}")
+    tell(f"  show it:      ipcbench analyze {folder}")
+    tell(f"  continue it:  ipcbench run --resume {folder}")

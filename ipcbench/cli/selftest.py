@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ipcbench.cli import EXIT_INTERRUPTED, format_option
+from ipcbench.cli.output import tell
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
@@ -55,7 +56,7 @@ def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str) ->
     except KeyboardInterrupt:
         if not results:
             raise
-        click.echo("ipcbench: interrupted; these are the verdicts of the finished runs", err=True)
+        tell("ipcbench: interrupted; these are the verdicts of the finished runs")
         code = EXIT_INTERRUPTED
     click.echo(_as_json(results[-1]) if form == "json" else _as_text(results[-1]))
     return code

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ipcbench.cli import EXIT_FAILED, format_option
+from ipcbench.cli.output import tell
 
 
 @click.command(
@@ -56,5 +57,5 @@ def check(paths: tuple[str, ...], conditions: tuple[str, ...]) -> int:
     for outcome in outcomes:
         click.echo(outcome.line)
     for words in methods.words():
-        click.echo(f"warning: {words}", err=True)
+        tell(f"warning: {words}")
     return EXIT_FAILED if any(outcome.holds for outcome in outcomes) else 0

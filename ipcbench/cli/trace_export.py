@@ -9,7 +9,7 @@ from typing import IO
 
 import click
 
-from ipcbench.cli.output import ListsFormats, target_file
+from ipcbench.cli.output import ListsFormats, target_file, tell
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.exporters import EXPORTERS
 
@@ -44,7 +44,7 @@ def export(paths: tuple[str, ...], form: str, out: str | None, endpoint: str | N
         from ipcbench.trace.exporters.otlp import send
 
         count, left_out = send(source, endpoint)
-        click.echo(f"{count:,} spans sent to {endpoint}", err=True)
+        tell(f"{count:,} spans sent to {endpoint}")
     else:
         try:
             left_out = _written(target, lambda file: EXPORTERS[form](source, file))
@@ -53,7 +53,7 @@ def export(paths: tuple[str, ...], form: str, out: str | None, endpoint: str | N
                 raise
             raise StoreError(f"--to {form} needs {error.name}: {_INSTALL_HINTS[error.name]}") from error
     for line in left_out:
-        click.echo(f"left out: {line}", err=True)
+        tell(f"left out: {line}")
 
 
 def _written(target: Path | None, write: Callable[[IO[bytes]], tuple[str, ...]]) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def serve_metrics(folder: str, port: int, host: str) -> None:
     if path.exists() and not path.is_dir():
         raise StoreError(f"{path} is not a trace folder")
     with make_server(path, host, port) as server:
-        click.echo(f"http://{host}:{server.server_address[1]}/metrics", err=True)
+        tell(f"http://{host}:{server.server_address[1]}/metrics")
         try:
             server.serve_forever()
         except KeyboardInterrupt:

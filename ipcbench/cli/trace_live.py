@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ipcbench.cli.output import tell
 from ipcbench.errors import StoreError
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def tail(path: str, follow: bool, form: str) -> None:
             _print_all(find([Path(path)]), lines, stop)
     if lines.left_out_count:
         other = "" if form == "jsonl" else "; --format jsonl has them"
-        click.echo(f"left out: {lines.left_out_count:,} calls of other stages{other}", err=True)
+        tell(f"left out: {lines.left_out_count:,} calls of other stages{other}")
     sys.stdout.flush()  # report a closed pipe here, not after the exit
 
 
@@ -176,7 +177,7 @@ def _print_all(source: Source, lines: Lines, stop: _Interrupt) -> None:
             return
         sys.stdout.writelines(f"{line}\n" for line in lines.call(row))
     if source.notes.damaged_count:
-        click.echo(f"warning: {source.notes.damaged_count:,} damaged: {source.notes.examples[0]}", err=True)
+        tell(f"warning: {source.notes.damaged_count:,} damaged: {source.notes.examples[0]}")
 
 
 def _follow(watch: Watch, lines: Lines, stop: _Interrupt) -> None:
@@ -192,5 +193,5 @@ def _follow(watch: Watch, lines: Lines, stop: _Interrupt) -> None:
         sys.stdout.flush()
         for name in watch.problems.keys() - reported:
             reported.add(name)
-            click.echo(f"warning: {watch.problems[name]}", err=True)
+            tell(f"warning: {watch.problems[name]}")
         stop.wait(_POLL_S)

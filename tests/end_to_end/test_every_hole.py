@@ -7,12 +7,13 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from ipcbench.analysis.charts.groups import chart_groups
 from ipcbench.analysis.compare import render as compare_render
@@ -55,9 +56,13 @@ def holes() -> list[dict[str, Any]]:
     return list(found.values())
 
 
-PREFIXES, HOLES = range(len(LINES) + 1), holes()
-SOME_PREFIXES = sorted({0, 1, 2, *random.Random(SEED).sample(PREFIXES, len(PREFIXES) // CI_SHARE)})
-SOME_HOLES = random.Random(SEED).sample(HOLES, len(HOLES) // CI_SHARE)
+def with_a_share_for_ci(cases: Sequence[Any], name: Callable[[Any], str]) -> list[ParameterSet]:
+    """Return the cases as parameters: all have the mark `soak`, but for a share and the first three."""
+    share = {0, 1, 2, *random.Random(SEED).sample(range(len(cases)), len(cases) // CI_SHARE)}
+    return [
+        pytest.param(case, id=name(case), marks=() if number in share else pytest.mark.soak)
+        for number, case in enumerate(cases)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +97,11 @@ def read(tmp_path: Path, reference: Run) -> Callable[[Lines], None]:
     return check
 
 
-@pytest.mark.parametrize("count", SOME_PREFIXES)
+@pytest.mark.parametrize("count", with_a_share_for_ci(range(len(LINES) + 1), str))
 def test_a_run_that_ended_after_so_many_trials(count: int, read: Callable[[Lines], None]) -> None:
     read(LINES[:count])
 
 
-@pytest.mark.parametrize("hole", SOME_HOLES, ids=lambda hole: "-".join(map(str, hole.values())))
+@pytest.mark.parametrize("hole", with_a_share_for_ci(holes(), lambda hole: "-".join(map(str, hole.values()))))
 def test_a_run_that_lacks(hole: dict[str, Any], read: Callable[[Lines], None]) -> None:
     read(without(**hole))
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(7200)
-def test_every_prefix_and_every_hole(read: Callable[[Lines], None]) -> None:
-    for count in PREFIXES:
-        read(LINES[:count])
-    for hole in HOLES:
-        read(without(**hole))

@@ -112,8 +112,9 @@ def test_too_few_open_files_are_one_line(shell: Shell) -> None:
     assert said.startswith("ipcbench: error: Too many open files; raise the limit (`ulimit -n`)")
 
 
-def test_a_run_whose_standard_error_is_closed_goes_on(shell: Shell) -> None:
-    prefix = ("sh", "-c", 'exec "$@" 2>&-', "sh")
+@pytest.mark.parametrize("closed_or_full", ["2>&-", "2>/dev/full"])
+def test_a_run_whose_standard_error_takes_nothing_goes_on(shell: Shell, closed_or_full: str) -> None:
+    prefix = ("sh", "-c", f'exec "$@" {closed_or_full}', "sh")
     process = shell.start("run", *TINY, "--backends", "shm", "--out", "run", prefix=prefix)
     assert {trial.status for trial in ended(shell, process).trials} == {"ok"}
 
