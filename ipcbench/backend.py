@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from ipcbench.errors import BackendUnavailable, PayloadTypeError, Unsupported
+from ipcbench.errors import BackendUnavailable, ConfigError, PayloadTypeError, Unsupported
 from ipcbench.spec import ChannelSpec, Delivery, WaitStrategy
 
 Launcher = Literal["spawn", "mpiexec", "inline"]
@@ -18,6 +19,9 @@ Message = bytes | bytearray | memoryview | Any
 
 PLAIN_TYPES = frozenset({bytes, bytearray})
 """Messages of these types have one byte per item, so that `len` is their size; others go through `bytes_of`."""
+
+
+_FIELD_NAME = re.compile(r":[^:]*:")
 
 
 def bytes_of(message: Message) -> memoryview | bytes:
@@ -32,7 +36,7 @@ def bytes_of(message: Message) -> memoryview | bytes:
         raise PayloadTypeError(type(message).__name__, str(error)) from error
     if not view.c_contiguous:
         raise PayloadTypeError(type(message).__name__, "its items are not contiguous in C order; pass a copy")
-    if "O" in view.format:
+    if _has_references(view):
         raise PayloadTypeError(type(message).__name__, "its items are references to Python objects; encode it")
     if not view.nbytes:
         return b""
@@ -40,6 +44,14 @@ def bytes_of(message: Message) -> memoryview | bytes:
         return view.cast("B")
     except TypeError:  # structures and complex numbers, for which `cast` has no format
         return view.tobytes()
+
+
+def _has_references(view: memoryview) -> bool:
+    """Return whether items hold references to Python objects; the names of fields in a format may have any letter."""
+    if "O" not in view.format:
+        return False
+    known = getattr(getattr(view.obj, "dtype", None), "hasobject", None)
+    return bool(known) if known is not None else "O" in _FIELD_NAME.sub("", view.format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +98,25 @@ class Address:
     location: str
     """The backend's own part: a path, a URL, a token. Empty if the channel's name suffices."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.channel, ChannelSpec):
+            raise ConfigError("address.channel", self.channel, "a ChannelSpec")
+        for field in ("backend", "location"):
+            text = getattr(self, field)
+            if not isinstance(text, str) or (not text.isprintable() and "\n" not in text):
+                raise ConfigError(f"address.{field}", text, "a text, as `create` returned it")
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, fit for msgpack or JSON."""
         return {"backend": self.backend, "channel": self.channel.as_dict(), "location": self.location}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make an address from what `as_dict` returned."""
-        return cls(values["backend"], ChannelSpec.from_dict(values["channel"]), values["location"])
+        """Make an address from what `as_dict` returned; ConfigError for anything else."""
+        try:
+            return cls(values["backend"], ChannelSpec.from_dict(values["channel"]), values["location"])
+        except (LookupError, TypeError) as error:
+            raise ConfigError("address", values, "what `Address.as_dict` returned") from error
 
 
 class Decoder(Protocol):

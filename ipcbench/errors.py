@@ -25,6 +25,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+_MOST_CHARACTERS = 200
+"""Of a value in a text."""
+
 
 class IpcbenchError(Exception):
     """Base of all errors raised by ipcbench; its text is one line that can be shown to a user."""
@@ -37,6 +40,12 @@ class IpcbenchError(Exception):
         return (type(self), self._parts) if self._parts else super().__reduce__()
 
 
+def _shortened(value: object) -> str:
+    """Return a value as Python writes it; the middle of a long one is left out."""
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS // 2]} … {text[-20:]}"
+
+
 class ConfigError(IpcbenchError):
     """A value given by the user is wrong.
 
@@ -47,7 +56,7 @@ class ConfigError(IpcbenchError):
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field}: {value!r} is not valid; allowed: {allowed}")
+        super().__init__(f"{field}: {_shortened(value)} is not valid; allowed: {allowed}")
         self.field, self.value, self.allowed = self._parts = (field, value, allowed)
 
 
@@ -56,7 +65,7 @@ class UnknownBackend(IpcbenchError):
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.name, self.known = self._parts = (name, tuple(known))
-        super().__init__(f"unknown backend {name!r}; known: {', '.join(self.known)}")
+        super().__init__(f"unknown backend {_shortened(name)}; known: {', '.join(self.known)}")
 
 
 class BackendUnavailable(IpcbenchError):

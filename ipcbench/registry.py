@@ -74,6 +74,8 @@ def get_backend(name: str) -> type[Backend]:
         UnknownBackend: the name is not registered; the text lists those that are.
         ConfigError: `module:Class` is not a Backend.
     """
+    if not isinstance(name, str):
+        raise ConfigError("backend", name, "a name from `ipcbench list`, or `module:Class`")
     if ":" in name:
         return _load(name, name)
     target = _BUILT_IN.get(name) or _targets().get(name)

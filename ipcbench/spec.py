@@ -78,7 +78,7 @@ class ChannelSpec:
     names processes (MPI: ranks) uses them."""
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ConfigError(
                 "channel name", self.name, "1 to 48 letters, digits, '-' or '_', not beginning with a sign"
             )
@@ -86,8 +86,10 @@ class ChannelSpec:
             object.__setattr__(self, field, whole_number(field, getattr(self, field), low, high))
         require_choice("delivery", self.delivery, DELIVERIES)
         require_choice("wait", self.wait, WAIT_STRATEGIES)
-        if self.processes and len(set(self.processes)) != self.readers + 1:
-            raise ConfigError("processes", self.processes, f"{self.readers + 1} different numbers, or none")
+        if not isinstance(self.processes, tuple) or (self.processes and len(set(self.processes)) != self.readers + 1):
+            raise ConfigError("processes", self.processes, f"a tuple of {self.readers + 1} different numbers, or none")
+        numbers = tuple(whole_number("processes", number, 0, 2**31) for number in self.processes)
+        object.__setattr__(self, "processes", numbers)
 
     def process_numbers(self) -> tuple[int, ...]:
         """Return the process numbers of the writer and of readers 0, 1, 2 …"""
@@ -99,8 +101,11 @@ class ChannelSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a channel from what `as_dict` returned."""
-        return cls(**{**values, "processes": tuple(values["processes"])})
+        """Make a channel from what `as_dict` returned; ConfigError for anything else."""
+        try:
+            return cls(**{**values, "processes": tuple(values["processes"])})
+        except (LookupError, TypeError) as error:
+            raise ConfigError("channel", values, "what `ChannelSpec.as_dict` returned") from error
 
 
 PayloadKind = Literal["dict", "bytes", "ndarray"]

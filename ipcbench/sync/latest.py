@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from ipcbench.backend import Reader
 from ipcbench.errors import EndpointClosed, TransportTimeout
 from ipcbench.spec import WaitStrategy
-from ipcbench.sync.ownership import Owned
+from ipcbench.sync.ownership import Owned, Releasable
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 _CLOSE_LOOK_S = 0.1
 """Interval at which the thread checks whether to stop."""
+
+
+class Source(Releasable, Protocol):
+    """A reader of every message, which its process owns."""
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        """Return the next message; see `Reader.read`."""
+
+    def close(self) -> None:
+        """Close it; see `Reader.close`."""
 
 
 class _Inbox:
@@ -23,8 +34,9 @@ class _Inbox:
         self.latest: memoryview | bytes | None = None
         self.failure: Exception | None = None
         self.closing = False
+        self.dropped = False
 
-    def receive(self, source: Reader, keep: Callable[[memoryview], memoryview | bytes]) -> None:
+    def receive(self, source: Source, keep: Callable[[memoryview], memoryview | bytes]) -> None:
         """Read until the source fails or the reader is closed."""
         read, news = source.read, self.news
         failure: Exception | None = None
@@ -42,6 +54,8 @@ class _Inbox:
         with news:
             self.failure = failure
             news.notify()
+        if self.dropped:
+            source.let_go()
 
 
 class LatestValueReader(Owned, Reader):
@@ -50,7 +64,7 @@ class LatestValueReader(Owned, Reader):
     The last message before the end of the stream, or before the writer's death, is always returned.
     """
 
-    def __init__(self, source: Reader, name: str, *, views_last: bool) -> None:
+    def __init__(self, source: Source, name: str, *, views_last: bool) -> None:
         """Start reading.
 
         Args:
@@ -95,7 +109,9 @@ class LatestValueReader(Owned, Reader):
         self._source.close()
 
     def let_go(self) -> None:
-        """Have the thread end, which then drops the source; a forked child has no thread, and nobody to free locks."""
-        self._inbox.closing = True
+        """Have the thread end, which then lets go of the source; a forked child has no thread, and nobody to free
+        locks.
+        """
+        self._inbox.closing = self._inbox.dropped = True
         self._inbox = _Inbox()
         self._inbox.closing = True

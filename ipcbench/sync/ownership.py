@@ -1,16 +1,18 @@
 """Whose an endpoint is: what its process holds of it goes when it is dropped, and a forked child owns none.
 
 Both times the process lets go of it without a word to the peers. To them, a dropped endpoint has died (law C13), and
-one that a child inherited is still its parent's.
+one that a child inherited is still its parent's. A thread that opens something must not be interrupted by a fork of
+another thread: the child would hold what nobody has written down yet, and its parent's death would not show.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
-from abc import ABC, abstractmethod
-from typing import Protocol
+from abc import ABCMeta, abstractmethod
+from typing import Any, Protocol
 from weakref import WeakSet
 
 
@@ -29,16 +31,29 @@ def own(resource: Releasable) -> None:
     _owned.add(resource)
 
 
+unforked = threading.RLock()
+"""Held by a thread while it opens something that belongs to an endpoint, and by one that forks."""
+
+
 def _let_go_of_all() -> None:
+    unforked.release()
     for resource in list(_owned):
         resource.let_go()
     _owned.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_of_all)
+os.register_at_fork(before=unforked.acquire, after_in_parent=unforked.release, after_in_child=_let_go_of_all)
 
 
-class Owned(ABC):
+class _Whole(ABCMeta):
+    """A class whose instances a fork finds complete, or not at all."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        with unforked:
+            return super().__call__(*args, **kwargs)
+
+
+class Owned(metaclass=_Whole):
     """An endpoint of this process; call `opened` at the end of its construction."""
 
     _is_open = False

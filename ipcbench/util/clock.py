@@ -18,7 +18,8 @@ _FOREVER_S = 1e8
 
 
 def deadline_ns(timeout_s: float | None) -> int | None:
-    """Return the clock's reading `timeout_s` seconds from now; None (no deadline) for None and for years.
+    """Return the clock's reading `timeout_s` seconds from now, in the past if that is negative; None (no deadline) for
+    None and for years.
 
     Raises:
         ConfigError: it is not a number.
@@ -27,6 +28,8 @@ def deadline_ns(timeout_s: float | None) -> int | None:
         return None
     try:
         return None if timeout_s >= _FOREVER_S else now_ns() + int(timeout_s * 1e9)
+    except OverflowError:  # only a negative one is that large
+        return 0
     except (TypeError, ValueError) as error:  # ValueError: nan
         raise ConfigError("timeout_s", timeout_s, "seconds, or None to wait forever") from error
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,42 @@ from ipcbench.processes.cleanup import SHM_FOLDER
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.locks import channel_directory
+from ipcbench.sync.ownership import Owned
 from ipcbench.testing.agents.client import until
 
 LIMIT_S = 20.0
+MOMENT_S = 0.5
+
+
+class Slow(Owned):
+    """An endpoint whose opening goes on until a fork was tried, or for a moment."""
+
+    closed = False
+
+    def __init__(self, made: list[Slow], opening: threading.Event, forked: threading.Event) -> None:
+        made.append(self)
+        opening.set()
+        self.fork_came_first = forked.wait(MOMENT_S)
+        self.opened()
+
+    def let_go(self) -> None:
+        self.closed = True
+
+
+def test_a_fork_waits_until_an_endpoint_is_open_and_its_child_lets_go_of_it():
+    opening, forked, made = threading.Event(), threading.Event(), []
+    opener = threading.Thread(target=Slow, args=(made, opening, forked))
+    opener.start()
+    assert opening.wait(LIMIT_S)
+    child = os.fork()
+    if not child:
+        os._exit(0 if made[0].closed else 1)
+    forked.set()
+    opener.join()
+    assert not made[0].fork_came_first
+    assert not made[0].closed
+    made[0].closed = True
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.fixture(params=["shm", "lmdb", "pipe", "zmq"])
@@ -79,4 +114,38 @@ def test_a_channel_that_another_user_made_is_not_opened(name, squat):
         for endpoint in (backend.open_writer(address), backend.open_reader(address, 0)):
             endpoint.close()
     finally:
+        backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "zmq", "zmq-tcp"])
+def test_too_few_descriptors_are_an_error_and_take_no_place(name):
+    backend = get_backend(name)()
+    backend.probe()
+    for spare in range(24):
+        child = os.fork()
+        if not child:
+            with os.fdopen(os.dup(2), "w") as stderr:
+                os._exit(_opens_later(backend, spare, stderr))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, f"{spare} descriptors to spare"
+
+
+def _opens_later(backend, spare: int, stderr) -> int:
+    """Open a channel with so few descriptors to spare, then without that limit; return 0 if all errors were ours."""
+    address = backend.create(ChannelSpec(name=f"ipcb-test-{os.getpid()}-few", readers=1, max_message_bytes=1000))
+    opening = {"writer": lambda: backend.open_writer(address), "reader": lambda: backend.open_reader(address, 0)}
+    endpoints = {}
+    try:
+        for limit in (len(os.listdir("/proc/self/fd")) - 1 + spare, 4096):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, 4096))
+            for role in opening.keys() - endpoints.keys():
+                with suppress(TransportError):
+                    endpoints[role] = opening[role]()
+        endpoints["writer"].write(b"x", LIMIT_S)
+        return int(bytes(endpoints["reader"].read(LIMIT_S)) != b"x")
+    except BaseException as error:
+        print(repr(error), file=stderr, flush=True)
+        return 1
+    finally:
+        for endpoint in endpoints.values():
+            endpoint.close()
         backend.destroy(address)

@@ -43,7 +43,7 @@ from ipcbench.sync.locks import (
     reader_roles,
     remove_directory,
 )
-from ipcbench.sync.ownership import Owned
+from ipcbench.sync.ownership import Owned, unforked
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
@@ -269,16 +269,17 @@ class _PipeWriter(_PipeEndpoint, Writer):
             self._doorbell.sleep(left_ns)
 
     def _connect(self, role: str) -> bool:
-        with as_transport_errors(f"cannot connect to the {role} of channel {self._channel.name!r}"):
-            endpoint = socket.socket(socket.AF_UNIX)
-        try:
-            endpoint.connect(str(self._liveness.directory / role))
-        except OSError:  # it does not listen yet, or no longer
-            endpoint.close()
-            return False
-        self._sockets.append(endpoint)
-        self._connections.append(Connection(role, endpoint))
-        return True
+        with unforked:
+            with as_transport_errors(f"cannot connect to the {role} of channel {self._channel.name!r}"):
+                endpoint = socket.socket(socket.AF_UNIX)
+            try:
+                endpoint.connect(str(self._liveness.directory / role))
+            except OSError:  # it does not listen yet, or no longer
+                endpoint.close()
+                return False
+            self._sockets.append(endpoint)
+            self._connections.append(Connection(role, endpoint))
+            return True
 
     def _check_awaited(self) -> None:
         self._awaited = [role for role in self._awaited if self._liveness.note_of(role) is None]
@@ -433,14 +434,15 @@ class _PipeReader(_PipeEndpoint, Reader):
             if deadline is not None and now_ns() >= deadline:
                 raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
         listener = self._socket
-        with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"):
-            accepted, _ = listener.accept()
+        with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"), unforked:
+            looking = listener.dup()  # before there is a connection, whose end would be a death to the writer
             try:
-                self._looking = accepted.dup()
+                self._socket, _ = listener.accept()
             except OSError:
-                accepted.close()
+                looking.close()
                 raise
-        self._socket, self._listening = accepted, False
+            os.dup2(self._socket.fileno(), looking.fileno(), inheritable=False)
+            self._looking, self._listening = looking, False
         poller = select.poll()  # kept, since making one costs as much as the wait
         poller.register(self._socket, select.POLLIN)
         self._poll = poller.poll

@@ -225,6 +225,9 @@ class _ZmqReader(_ZmqEndpoint, Reader):
                 message = None
             except zmq.ZMQError as error:
                 raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
+            except (TypeError, ValueError):
+                deadline_ns(timeout_s)  # raises if the time-out is at fault
+                raise
             if message is None:
                 if self._failure is not None:
                     raise self._failure.with_traceback(None)

@@ -6,6 +6,7 @@ import os
 import select
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,9 @@ _CLOSE_S = 0.01
 
 _KEYS_NAME = "keys"
 
+_DESCRIPTORS_COUNT = 16
+"""More than libzmq opens for a context, its two threads, two sockets and their listeners."""
+
 _in_use: dict[Any, Any] = {}
 """Context → its sockets, until they are closed; in a forked child, those of its parent for good. If the garbage
 collector found them with an endpoint, it would wait in the context for sockets that nobody has closed yet."""
@@ -85,6 +89,17 @@ def credit(channel: ChannelSpec) -> tuple[int, int]:
     return count + batch - 1, batch
 
 
+def _require_descriptors(count: int) -> None:
+    """Make sure that this process may open so many files: where libzmq may not, it aborts the process.
+
+    Raises:
+        OSError: it may not.
+    """
+    with ExitStack() as opened:
+        for _ in range(count):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
 class SocketPair:
     """An endpoint's two sockets, for messages and for receipts, with its liveness."""
 
@@ -99,14 +114,15 @@ class SocketPair:
         self.channel = address.channel
         self.liveness = Liveness(address.channel, role)
         self._pid = os.getpid()
-        self._context = zmq.Context()
         try:
-            self.socket = self._context.socket(kind)
-            self.receipts = self._context.socket(receipts_kind)
-            _in_use[self._context] = self.socket, self.receipts
-        except zmq.ZMQError as error:  # out of descriptors
-            self._destroy()
+            _require_descriptors(_DESCRIPTORS_COUNT)
+        except OSError as error:
+            self.liveness.abandon()
             raise TransportError(f"no sockets for the {role} of channel {address.channel.name!r}: {error}") from error
+        self._context = zmq.Context()
+        self.socket = self._context.socket(kind)
+        self.receipts = self._context.socket(receipts_kind)
+        _in_use[self._context] = self.socket, self.receipts
         for socket in (self.socket, self.receipts):
             socket.set(zmq.SNDHWM, 0)
             socket.set(zmq.RCVHWM, 0)
@@ -141,7 +157,7 @@ class SocketPair:
         try:
             for attach_one, endpoint in zip(attach, location.split(SEPARATOR), strict=True):
                 attach_one(endpoint)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, ValueError) as error:  # ValueError: not two of them
             self._destroy()
             raise TransportError(f"cannot use {location!r}: {error}") from error
 

@@ -56,6 +56,7 @@ _FORMS: dict[str, Callable[[bytes], Message]] = {
     "array": lambda message: array({8: "d", 4: "f", 2: "H", 1: "B"}[_width(message)], message),
     "matrix": lambda message: np.frombuffer(message, f"i{_width(message)}").reshape(1, -1),
     "complex numbers": lambda message: np.frombuffer(message, "c16" if len(message) % 16 == 0 else "u1"),
+    "structures": lambda message: np.frombuffer(message, [("Open", f"i{_width(message)}")]),
 }
 KINDS = tuple(_FORMS)
 """Forms in which a message is passed to `write`; views are of the middle of a larger buffer, and the items of arrays as

@@ -19,6 +19,8 @@ from ipcbench.testing.laws.limits import expect_failure, fill
 _MOST_READERS_ASKED = 1024
 _MOST_BYTES_ASKED = 2**40
 
+_ODD_TIMEOUTS_S: tuple[object, ...] = (math.nan, -math.inf, -1e300, "1", [])
+
 
 def importing_is_pure(fixture: Fixture) -> None:
     """C18: importing touches no resource; backends and addresses survive pickling."""
@@ -113,7 +115,8 @@ def _at_open_ends(channel: ChannelUnderTest) -> Iterator[tuple[str, Failure]]:
     for kind in UNFIT:
         unfit = writer.play("write", seed=channel.seed, sequence=0, size=0, timeout_s=SHORT_S, kind=kind)
         yield f"write of {kind}", expect_failure(writer, unfit, "PayloadTypeError", f"a write of {kind}")
-    yield from _failed("read with a time-out that is no number", reader.play("read", timeout_s=math.nan))
+    for odd in _ODD_TIMEOUTS_S:
+        yield from _failed(f"read with a time-out of {odd!r}", reader.play("read", timeout_s=odd))
     yield from _raised("opening a second writer", EndpointUnderTest(channel, "writer", 0, reader.agent))
     yield from _raised("opening a reader a second time", EndpointUnderTest(channel, "reader", 0, writer.agent))
     yield from _raised("opening a reader beyond the last", EndpointUnderTest(channel, "reader", 1, writer.agent))
