@@ -57,7 +57,7 @@ def test_each_variant_runs_its_own_code(tmp_path: Path, elsewhere: Path) -> None
 
     assert {trial.spec.backend for trial in run.trials} == {"marked:Marked@base", "marked:Marked@head"}
     assert len(run.trials) == 2 * 2 * 3
-    assert all(trial.spec.turns > 1 for trial in run.trials)
+    assert all(trial.spec.turns > 1 for trial in run.trials if trial.spec.mode != "saturate")  # fewer if it is slow
     assert run.info.variant_versions["head"]["ipcbench"].startswith("9.9+")
     assert run.info.variant_versions["base"]["ipcbench"] == run.info.versions["ipcbench"]
     for variant in variants:
