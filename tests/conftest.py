@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from ipcbench.spec import NAME_PREFIX
@@ -32,6 +33,10 @@ _FADING_S = 30.0
 # Other tests keep the other cores busy: threads that share a product of small matrices would wait for one another. Read
 # when numpy is loaded, which nothing above does, and handed on to the processes that tests start.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A busy machine may stop a test for long.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 _MEASURING = ("tests/harness/", "tests/replay/")
 

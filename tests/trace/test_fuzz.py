@@ -30,7 +30,7 @@ PEAK_GROWTH_KIB = 150 * 1024
 FORMS = ("text", "markdown", "json", "csv")
 
 usual = settings(
-    max_examples=EXAMPLES // 4, deadline=None, database=None,
+    max_examples=EXAMPLES // 4, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ipcbench.trace.format import (
@@ -128,7 +128,6 @@ calls = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(deadline=None)
 @given(plans=st.lists(calls, max_size=9))
 def test_the_same_calls_leave_the_same_records(plans: list[dict[str, Any]]) -> None:
     results = []

@@ -70,7 +70,7 @@ def plot(folder: Path) -> None:
     groups_json(chart_groups(draw(find([folder])), "en"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(EDIT, min_size=1, max_size=6), st.integers(1, 100_000))
 def test_damage_ends_in_a_result_or_one_error(
     sound: dict[str, bytes], edits: list[tuple[int, int, bytes]], kept: int

@@ -153,7 +153,7 @@ def test_each_round_weighs_the_same_however_many_samples_it_has() -> None:
     assert pooled < 17.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(20, 3000))
 def test_an_interval_holds_its_estimate(seed: int, rounds: int, count: int) -> None:
     source = generator(seed)
