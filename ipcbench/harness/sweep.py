@@ -34,8 +34,7 @@ from ipcbench.harness.variants import Field, settle
 from ipcbench.machine.cgroup import memory_limit_bytes
 from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
 from ipcbench.machine.identity import differences, machine_differences
-from ipcbench.processes.control_channel import Switchboard
-from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
+from ipcbench.processes.control_channel import HOST_VARIABLE, Switchboard
 from ipcbench.processes.neighbours import busy_neighbours
 from ipcbench.processes.run_dir import RunDir, require_room_for_sockets
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
@@ -192,7 +191,7 @@ class _Run:
 
     @contextmanager
     def _switchboard(self, run_dir: RunDir) -> Iterator[Switchboard]:
-        switchboard = Switchboard(run_dir.path, os.environ.get(CONTROL_HOST_VARIABLE))
+        switchboard = Switchboard(run_dir.path, os.environ.get(HOST_VARIABLE))
         try:
             for process in self.settled.processes:
                 process.start(switchboard)

@@ -19,8 +19,11 @@ from typing import Any, Self
 
 import msgpack
 
-from ipcbench.errors import TrialError, WorkerTimeout
+from ipcbench.errors import ConfigError, TrialError, WorkerTimeout
 from ipcbench.sync.ownership import own
+
+HOST_VARIABLE = "IPCBENCH_CONTROL_HOST"
+"""Interface on which the coordinator listens for workers on other hosts; unset: a Unix socket."""
 
 KEY_VARIABLE = "IPCBENCH_CONTROL_KEY"
 """Environment variable that passes the key to workers; a command line would show it to other users."""
@@ -98,9 +101,13 @@ class Switchboard:
         try:
             self._socket.bind(str(self._path) if host is None else (host, 0))
             self._socket.listen(128)
-        except OSError:
+        except (OSError, UnicodeError) as error:
             self._socket.close()
-            raise
+            if host is None:
+                raise
+            why = error.strerror if isinstance(error, OSError) else "no name of a host"
+            allowed = f"the name or the IPv4 address of an interface of this host ({why})"
+            raise ConfigError(HOST_VARIABLE, host, allowed) from error
         self._closing = threading.Event()
         self._admitted: SimpleQueue[ControlConnection] = SimpleQueue()
         self._accepting = threading.Thread(target=self._accept_callers, name="control", daemon=True)

@@ -29,9 +29,6 @@ from ipcbench.util.files import temporary_folder
 MPIEXEC_VARIABLE = "IPCBENCH_MPIEXEC"
 """The user's own launcher command, such as `srun` or `mpiexec -hosts a,b`; `-n COUNT PROGRAM` is appended."""
 
-CONTROL_HOST_VARIABLE = "IPCBENCH_CONTROL_HOST"
-"""Interface on which the coordinator listens for workers on other hosts; unset: a Unix socket."""
-
 LAUNCH_S = 60.0
 """How long workers may take to connect; an MPI launch on a busy machine takes seconds."""
 
@@ -54,9 +51,8 @@ def find_mpiexec(python: str | None = None) -> list[str]:
     Raises:
         BackendUnavailable: there is none.
     """
-    own = shlex.split(os.environ.get(MPIEXEC_VARIABLE, ""))
-    if own:
-        return own
+    if os.environ.get(MPIEXEC_VARIABLE, "").strip():
+        return _own_launcher(os.environ[MPIEXEC_VARIABLE])
     beside = Path(python or sys.executable).parent / "mpiexec"
     path = str(beside) if beside.exists() else None if python else shutil.which("mpiexec")
     if path is None:
@@ -67,6 +63,24 @@ def find_mpiexec(python: str | None = None) -> list[str]:
         return [path, "--oversubscribe"]
     forks = Path(f"{path}{_FORKS_SUFFIX}")
     return [str(forks) if forks.exists() else path]
+
+
+def _own_launcher(text: str) -> list[str]:
+    """Return the user's own launcher command.
+
+    Raises:
+        BackendUnavailable: it is no command line, or its program is not there.
+    """
+    try:
+        command = shlex.split(text)
+    except ValueError as error:
+        raise BackendUnavailable(
+            "mpi", f"{MPIEXEC_VARIABLE} is no command line: {error}", "mend or unset it"
+        ) from error
+    if shutil.which(command[0]) is None:
+        reason = f"{MPIEXEC_VARIABLE} names {command[0]!r}, which is no program here"
+        raise BackendUnavailable("mpi", reason, "mend or unset it")
+    return command
 
 
 @cache

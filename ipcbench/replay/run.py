@@ -20,8 +20,7 @@ import numpy as np
 from ipcbench.backend import Backend
 from ipcbench.errors import ConfigError, IpcbenchError, TrialError
 from ipcbench.harness.prepare import usable_backends
-from ipcbench.processes.control_channel import Switchboard
-from ipcbench.processes.launch import CONTROL_HOST_VARIABLE
+from ipcbench.processes.control_channel import HOST_VARIABLE, Switchboard
 from ipcbench.processes.run_dir import RunDir, require_room_for_sockets
 from ipcbench.registry import get_backend
 from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
@@ -164,7 +163,7 @@ class _Replay:
         """Replay round after round while the budget lasts; the first round always runs."""
         require_room_for_sockets()
         started_s = time.monotonic()
-        host = os.environ.get(CONTROL_HOST_VARIABLE)
+        host = os.environ.get(HOST_VARIABLE)
         with RunDir() as run_dir, Switchboard(run_dir.path, host) as switchboard:
             if self._request.source in self._backends:
                 self._pilot(run_dir, switchboard)

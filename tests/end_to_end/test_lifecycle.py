@@ -104,6 +104,30 @@ def test_an_interrupted_run_keeps_what_is_done_leaves_nothing_and_can_go_on(by: 
     assert (len(run.trials), run.info.status) == (6, "complete")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "IPCBENCH_CONTROL_HOST",
+            "256.1.1.1",
+            "IPCBENCH_CONTROL_HOST: '256.1.1.1' is not valid; allowed: the name or the",
+        ),
+        ("IPCBENCH_CONTROL_HOST", "x" * 70, "is not valid; allowed: the name or the"),
+        ("IPCBENCH_MPIEXEC", "'", "IPCBENCH_MPIEXEC is no command line: No closing quotation; mend or unset it"),
+        ("IPCBENCH_MPIEXEC", "/no/such/mpiexec", "IPCBENCH_MPIEXEC names '/no/such/mpiexec', which is no program here"),
+    ],
+)
+def test_a_setting_of_the_environment_that_makes_no_sense_is_one_line(
+    name: str, value: str, said: str, shell: Shell
+) -> None:
+    pytest.importorskip("mpi4py")
+    process = shell.start("run", *TINY, "--backends", "mpi-buffer", env={**shell.options()["env"], name: value})
+    _, error = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2
+    assert said in error.splitlines()[-1]
+    assert error.splitlines()[-1].startswith("ipcbench: error: ")
+
+
 def test_too_few_open_files_are_one_line(shell: Shell) -> None:
     prefix = ("sh", "-c", 'ulimit -n 10 && exec "$@"', "sh")
     done = shell.start("run", *TINY, "--backends", "shm", "--out", "run", prefix=prefix)
