@@ -29,6 +29,8 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
+_NO_PROCESS = "no further process or thread may be started; raise the limit (`ulimit -u`), or take fewer readers"
+
 _COMMANDS = (
     "run",
     "list",
@@ -103,14 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             standalone_mode=False,
         )
         sys.stdout.flush()  # so that a full disk is an error here, not after the exit
-    except (click.ClickException, click.Abort, KeyboardInterrupt, IpcbenchError, MemoryError, OSError) as error:
+    except (click.ClickException, KeyboardInterrupt, IpcbenchError, MemoryError, OSError, RuntimeError) as error:
         text, code = _explained(error)
         tell(f"ipcbench: error: {' '.join(text.split())}")
     return code if isinstance(code, int) else 0
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
-    """Return what an error says in one line, and the exit code."""
+    """Return what an error says in one line, and the exit code; raise it if it is a defect of ours."""
     text, code = str(error), EXIT_FAILED
     match error:
         case click.ClickException():
@@ -119,18 +121,29 @@ def _explained(error: BaseException) -> tuple[str, int]:
             pass
         case IpcbenchError():
             code = EXIT_BAD_INPUT
+        case KeyboardInterrupt() | click.Abort():
+            text, code = "interrupted", EXIT_INTERRUPTED
         case MemoryError():
             text = "out of memory; raise the limit (`ulimit -v`), or take smaller payloads"
-        case OSError(errno=errno.EMFILE | errno.ENFILE):
-            text = f"{error.strerror}; raise the limit (`ulimit -n`), or take fewer readers"
-        case OSError(filename=None):  # standard output; what it still holds must not be tried again at the exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            text = f"standard output: {error.strerror}"
         case OSError():
-            text = f"{error.filename}: {error.strerror}"
+            text = _explained_refusal(error)
+        case RuntimeError() if str(error) == "can't start new thread":
+            text = _NO_PROCESS
         case _:
-            text, code = "interrupted", EXIT_INTERRUPTED
+            raise error
     return text, code
+
+
+def _explained_refusal(error: OSError) -> str:
+    """Return what the system refuses, and why."""
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return f"{error.strerror}; raise the limit (`ulimit -n`), or take fewer readers"
+    if isinstance(error, BlockingIOError) and not hasattr(error, "characters_written"):  # of a fork, not of a pipe
+        return _NO_PROCESS
+    if error.filename is None:  # standard output; what it still holds must not be tried again at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return f"standard output: {error.strerror}"
+    return f"{error.filename}: {error.strerror}"
 
 
 def _prepare_streams() -> None:

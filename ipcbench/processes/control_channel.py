@@ -138,7 +138,10 @@ class Switchboard:
                 if self._closing.wait(_TRY_AGAIN_S):
                     return
                 continue  # out of descriptors, or the caller has gone
-            threading.Thread(target=self._admit, args=(caller,), name="handshake", daemon=True).start()
+            try:
+                threading.Thread(target=self._admit, args=(caller,), name="handshake", daemon=True).start()
+            except RuntimeError:  # out of threads; this caller ends, the next one may have more luck
+                caller.close()
 
     def _admit(self, caller: socket.socket) -> None:
         with (

@@ -49,6 +49,25 @@ def test_both_sides_understand_each_other(switchboard):
     worker[0].close()
 
 
+def test_a_caller_for_whom_there_is_no_thread_does_not_end_the_listening(switchboard, monkeypatch):
+    start, refused = threading.Thread.start, []
+
+    def start_or_refuse(thread):
+        if thread.name == "handshake" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
+    with pytest.raises(TrialError, match="no coordinator"):
+        connect(switchboard.address)
+    assert refused
+    worker = []
+    channel = accepted(switchboard, lambda: worker.append(connect(switchboard.address)))
+    channel.close()
+    worker[0].close()
+
+
 def test_a_stranger_without_the_key_is_not_let_in(switchboard, monkeypatch):
     monkeypatch.setenv(KEY_VARIABLE, os.urandom(32).hex())
     refused = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import sys
@@ -89,6 +90,18 @@ def test_an_error_is_one_line_and_an_exit_code(
     (line,) = filter(None, shown.err.splitlines())  # click ends the line of `^C`
     assert line.startswith("ipcbench: error: ")
     assert " ".join(str(error).split()) in line
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(errno.EAGAIN, "try again")])
+def test_too_few_processes_are_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> tuple[str, ...]:
+        raise error
+
+    monkeypatch.setattr(registry, "names", fail)
+    assert main(["list"]) == 1
+    assert "no further process or thread may be started; raise the limit (`ulimit -u`)" in capsys.readouterr().err
 
 
 def test_a_defect_of_ours_is_not_dressed_up_as_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
