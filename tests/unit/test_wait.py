@@ -178,6 +178,8 @@ def test_where_endpoints_share_cores_a_long_yield_that_ends_the_wait_pays(
 
 
 def test_a_peer_on_the_same_core_runs_while_auto_waits_for_it(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = itertools.count(0, 100)  # of a clock by which nobody else ever has the core
+    monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: next(readings))
     monkeypatch.setattr(os, "sched_yield", lambda: setattr(peer, "looks_left", 0))
     waiter = peer.waiter(yield_ns=20_000)
     for _ in range(1000):
