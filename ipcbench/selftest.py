@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -24,6 +25,7 @@ from ipcbench.registry import get_backend
 from ipcbench.results.store import Run, load_run
 from ipcbench.spec import NAME_PREFIX, SweepSpec
 from ipcbench.stats.decisions import Verdict
+from ipcbench.sync.locks import EndpointLock
 from ipcbench.testing.faults.slowed import slowdown_percent, slowed_name
 from ipcbench.util.files import temporary_folder
 
@@ -137,7 +139,9 @@ def self_test(
     get_backend(backend).probe()
     counts: Counter[tuple[Metric, int, int, Verdict]] = Counter()
     noise: list[float] = []
-    with tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}selftest-{os.getpid()}-", dir=temporary_folder()) as scratch:
+    folder = tempfile.TemporaryDirectory(prefix=f"{NAME_PREFIX}selftest-{os.getpid()}-", dir=temporary_folder())
+    with folder as scratch, ExitStack() as undo:
+        undo.callback(EndpointLock(Path(scratch), "selftest").release)  # `ipcbench clean` keeps what is locked
         for number in range(-(-pairs // len(SIZES_BYTES))):
             sweep = sweep_for(backend, number + 1, rounds, slowdowns_percent)
             run = load_run(run_sweep(sweep, keep or Path(scratch), on_progress=on_progress))

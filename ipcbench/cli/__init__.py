@@ -140,6 +140,8 @@ def _explained_refusal(error: OSError) -> str:
         return f"{error.strerror}; raise the limit (`ulimit -n`), or take fewer readers"
     if isinstance(error, BlockingIOError) and not hasattr(error, "characters_written"):  # of a fork, not of a pipe
         return _NO_PROCESS
+    if error.filename is None and isinstance(error, FileNotFoundError):
+        return "the current folder is gone; change to another one"
     if error.filename is None:  # standard output; what it still holds must not be tried again at the exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return f"standard output: {error.strerror}"

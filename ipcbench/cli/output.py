@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,13 @@ class ListsFormats(click.Command):
 
 
 def tell(line: str) -> None:
-    """Print a line to standard error; where that is a file on a full disk, the command must not end for it."""
-    try:
-        click.echo(line, err=True)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise  # nobody reads any more
+    """Print a line to standard error; a command must not end because that is full, or because nobody reads it."""
+    with suppress(BrokenPipeError):
+        try:
+            click.echo(line, err=True)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
 
 
 def command_line(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -88,7 +88,8 @@ def survey() -> tuple[Resource, ...]:
     )
     # Runs last: if the removal is stopped, what marks the rest as dead is still there.
     ordered = [*(path for path in entries if path not in runs.values()), *runs.values()]
-    return tuple(Resource(path, _size_bytes(path), judge.kept_because(path)) for path in ordered)
+    judged = ((path, judge.kept_because(path)) for path in ordered)
+    return tuple(Resource(path, _size_bytes(path), reason) for path, reason in judged if reason is not None)
 
 
 def clean(resources: tuple[Resource, ...]) -> tuple[Resource, ...]:
@@ -126,21 +127,21 @@ class _Judge:
     """Names of the segments that some process has mapped."""
     now_s: float
 
-    def kept_because(self, path: Path) -> str:
-        """Return why the entry must stay, or an empty text.
+    def kept_because(self, path: Path) -> str | None:
+        """Return why the entry must stay, or an empty text; None if it has gone meanwhile.
 
         An entry whose name begins with that of a living run or an open channel stays too.
         """
         try:
             status = path.lstat()
         except FileNotFoundError:
-            return ""
+            return None
         name, age_s = path.name, self.now_s - status.st_mtime
         young = age_s < GRACE_S and not name.startswith(self.ended_runs + self.closed_channels)
         reasons = (
             (os.geteuid() not in {0, status.st_uid}, "it belongs to another user"),
             (name.startswith(self.living_runs), "its run is alive"),
-            (name.startswith(self.open_channels), "a process has its channel open"),
+            (name.startswith(self.open_channels), "a process has it open"),
             (name.startswith(self.mapped), "a process has its segment mapped"),
             (name in self._runs_with_open_channels(), "a process has a channel of this run open"),
             (young, f"it is {age_s:.0f} s old and may be about to be opened"),

@@ -101,7 +101,7 @@ class Switchboard:
         try:
             self._socket.bind(str(self._path) if host is None else (host, 0))
             self._socket.listen(128)
-        except (OSError, UnicodeError) as error:
+        except (OSError, UnicodeError, TypeError) as error:  # TypeError: bytes that are no text
             self._socket.close()
             if host is None:
                 raise

@@ -289,7 +289,8 @@ def gather(
                 continue
             for group in launches:
                 if (dead := group.first_dead()) is not None:
-                    raise group.crashed(dead, names[dead])
+                    absent = [names[index] for index in group.indices if index not in workers] or [names[dead]]
+                    raise group.crashed(dead, " or ".join(absent) if group.launcher == "mpiexec" else names[dead])
             if not remaining_s(deadline):
                 missing = ", ".join(name for index, name in names.items() if index not in workers)
                 words = "".join(group.last_words() for group in launches)

@@ -128,6 +128,14 @@ def test_a_setting_of_the_environment_that_makes_no_sense_is_one_line(
     assert error.splitlines()[-1].startswith("ipcbench: error: ")
 
 
+def test_a_folder_that_is_gone_is_one_line(shell: Shell) -> None:
+    prefix = ("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh")
+    process = shell.start("run", *TINY, "--backends", "shm", "--out", str(shell.folder / "run"), prefix=prefix)
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert said.splitlines()[-1] == "ipcbench: error: the current folder is gone; change to another one"
+
+
 def test_too_few_open_files_are_one_line(shell: Shell) -> None:
     prefix = ("sh", "-c", 'ulimit -n 10 && exec "$@"', "sh")
     done = shell.start("run", *TINY, "--backends", "shm", "--out", "run", prefix=prefix)

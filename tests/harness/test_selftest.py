@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from ipcbench.cli import main
+from ipcbench.processes.cleanup import survey
 from ipcbench.selftest import METRICS, SLOWDOWNS_PERCENT, SelfTest, VerdictCounts, self_test, sweep_for
+from ipcbench.util.files import temporary_folder
 
 
 def test_it_gives_verdicts_on_every_slow_down(tmp_path, monkeypatch):
@@ -13,7 +16,13 @@ def test_it_gives_verdicts_on_every_slow_down(tmp_path, monkeypatch):
         return replace(sweep_for(*arguments), sizes=(64,), window_s=0.2, warmup_s=0.01)
 
     monkeypatch.setattr("ipcbench.selftest.sweep_for", short)
-    *_, result = self_test("pipe", 1, 1, keep=tmp_path)
+    results = self_test("pipe", 1, 1, keep=tmp_path)
+    result = next(results)
+    (folder,) = temporary_folder().glob(f"ipcb-selftest-{os.getpid()}-*")
+    os.utime(folder, (0, 0))
+    assert [found.kept_because for found in survey() if found.path == folder] == ["a process has it open"]
+    assert list(results) == []
+    assert not folder.exists()
     assert (result.backend, result.rounds) == ("pipe", 1)
     assert result.noise_ratio is None  # after one round
     assert [(counts.metric, counts.percent) for counts in result.counts] == [

@@ -69,6 +69,12 @@ def test_a_dead_run_goes_whole_whatever_its_age(host: tuple[Path, Path]) -> None
     assert clean(resources) == resources  # gone already: fine
 
 
+def test_what_goes_while_it_is_looked_at_is_left_out(host: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = host[0] / "ipcb-gone"
+    monkeypatch.setattr("ipcbench.processes.cleanup.find", lambda _: [gone])
+    assert survey() == ()
+
+
 def test_a_living_run_stays_whole(host: tuple[Path, Path]) -> None:
     temporary, shared = host
     folder = make_run(temporary, "ipcb-a")
@@ -90,7 +96,7 @@ def test_an_open_channel_stays_and_so_does_its_run(host: tuple[Path, Path]) -> N
         (temporary / name).mkdir(mode=0o700)
         (shared / name).touch()
     lock = EndpointLock(temporary / "ipcb-a-1", "reader-0")
-    open_words = "a process has its channel open"
+    open_words = "a process has it open"
     assert reasons() == {
         "ipcb-a-run": "a process has a channel of this run open",
         "ipcb-a-1": open_words,

@@ -14,6 +14,7 @@ import pytest
 
 from ipcbench import errors, registry
 from ipcbench.cli import main
+from ipcbench.cli.output import tell
 from ipcbench.cli.progress import progress_display
 from ipcbench.cli.run import command as run_command
 from ipcbench.harness.sweep import Progress
@@ -102,6 +103,14 @@ def test_too_few_processes_are_one_line(
     monkeypatch.setattr(registry, "names", fail)
     assert main(["list"]) == 1
     assert "no further process or thread may be started; raise the limit (`ulimit -u`)" in capsys.readouterr().err
+
+
+def test_nobody_needs_to_read_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "broken pipe")
+
+    monkeypatch.setattr(click, "echo", fail)
+    tell("a line")
 
 
 def test_a_defect_of_ours_is_not_dressed_up_as_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
