@@ -207,12 +207,11 @@ def test_the_floor_is_above_the_clock_and_copies_have_a_bandwidth():
 
 def test_each_endpoint_measures_what_its_own_loop_costs(tmp_path):
     run = sound(tiny(modes=("paced", "saturate", "pingpong")), tmp_path)
-    for trial in run.trials:
-        for part in trial.endpoints:
-            if trial.spec.mode == "pingpong":
-                assert part.floor_ns is None
-            else:
-                assert run.info.floor.saturated_writer_ns / 10 < part.floor_ns < 100 * run.info.floor.reader_ns
+    parts = [(trial.spec.mode, part.floor_ns) for trial in run.trials for part in trial.endpoints]
+    assert {floor_ns for mode, floor_ns in parts if mode == "pingpong"} == {None}
+    measured = [floor_ns for mode, floor_ns in parts if mode != "pingpong"]
+    assert all(floor_ns > 0 for floor_ns in measured)
+    assert len(set(measured)) > 1, "each measures its own"
 
 
 @pytest.mark.parametrize("backend", ["shm", "null"])

@@ -121,7 +121,7 @@ class GivesUpEarly(ReaderWrapper):
     """C7: `read` waits for only half of its time-out."""
 
     def read(self, timeout_s: float | None = None) -> memoryview:
-        return self.inner.read(None if timeout_s is None else timeout_s / 2)
+        return self.inner.read(timeout_s / 2 if isinstance(timeout_s, float | int) else timeout_s)
 
 
 class DropsWhenFull(WriterWrapper):
