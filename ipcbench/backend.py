@@ -20,7 +20,6 @@ Message = bytes | bytearray | memoryview | Any
 PLAIN_TYPES = frozenset({bytes, bytearray})
 """Messages of these types have one byte per item, so that `len` is their size; others go through `bytes_of`."""
 
-
 _FIELD_NAME = re.compile(r":[^:]*:")
 
 
@@ -102,9 +101,8 @@ class Address:
         if not isinstance(self.channel, ChannelSpec):
             raise ConfigError("address.channel", self.channel, "a ChannelSpec")
         for field in ("backend", "location"):
-            text = getattr(self, field)
-            if not isinstance(text, str) or (not text.isprintable() and "\n" not in text):
-                raise ConfigError(f"address.{field}", text, "a text, as `create` returned it")
+            if not isinstance(getattr(self, field), str):
+                raise ConfigError(f"address.{field}", getattr(self, field), "a text, as `create` returned it")
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, fit for msgpack or JSON."""

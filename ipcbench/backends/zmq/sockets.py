@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import select
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ _KEYS_NAME = "keys"
 
 _DESCRIPTORS_COUNT = 16
 """More than libzmq opens for a context, its two threads, two sockets and their listeners."""
+_PER_READER_COUNT = 2
+"""Connections that the writer accepts."""
 
 _in_use: dict[Any, Any] = {}
 """Context → its sockets, until they are closed; in a forked child, those of its parent for good. If the garbage
@@ -90,14 +93,15 @@ def credit(channel: ChannelSpec) -> tuple[int, int]:
 
 
 def _require_descriptors(count: int) -> None:
-    """Make sure that this process may open so many files: where libzmq may not, it aborts the process.
+    """Make sure that this process may open so many more files: where libzmq may not, it aborts the process. To open
+    them for a try would take them from the threads of other endpoints.
 
     Raises:
         OSError: it may not.
     """
-    with ExitStack() as opened:
-        for _ in range(count):
-            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and len(os.listdir("/proc/self/fd")) + count > limit:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 class SocketPair:
@@ -114,15 +118,20 @@ class SocketPair:
         self.channel = address.channel
         self.liveness = Liveness(address.channel, role)
         self._pid = os.getpid()
+        none = f"no sockets for the {role} of channel {address.channel.name!r}"
         try:
-            _require_descriptors(_DESCRIPTORS_COUNT)
-        except OSError as error:
+            _require_descriptors(_DESCRIPTORS_COUNT + _PER_READER_COUNT * address.channel.readers)
+            self._context = zmq.Context()
+        except (OSError, zmq.ZMQError) as error:
             self.liveness.abandon()
-            raise TransportError(f"no sockets for the {role} of channel {address.channel.name!r}: {error}") from error
-        self._context = zmq.Context()
-        self.socket = self._context.socket(kind)
-        self.receipts = self._context.socket(receipts_kind)
-        _in_use[self._context] = self.socket, self.receipts
+            raise TransportError(f"{none}: {error.strerror}; raise the limit (`ulimit -n`)") from error
+        try:
+            self.socket = self._context.socket(kind)
+            self.receipts = self._context.socket(receipts_kind)
+            _in_use[self._context] = self.socket, self.receipts
+        except zmq.ZMQError as error:
+            self._destroy()
+            raise TransportError(f"{none}: {error}") from error
         for socket in (self.socket, self.receipts):
             socket.set(zmq.SNDHWM, 0)
             socket.set(zmq.RCVHWM, 0)
