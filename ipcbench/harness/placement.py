@@ -10,6 +10,7 @@ from statistics import median
 
 from ipcbench.errors import ConfigError
 from ipcbench.util.clock import now_ns
+from ipcbench.util.files import as_store_errors
 
 _PROBE_BYTES = 4096
 _BATCHES, _HOPS = 9, 200
@@ -46,8 +47,13 @@ def allowed_cores() -> frozenset[int]:
 
 
 def make_probe_file(path: Path) -> None:
-    """Make the file that both processes map: two words, zero, on different cache lines."""
-    path.write_bytes(bytes(_PROBE_BYTES))
+    """Make the file that both processes map: two words, zero, on different cache lines.
+
+    Raises:
+        StoreError: the system refuses.
+    """
+    with as_store_errors(path):
+        path.write_bytes(bytes(_PROBE_BYTES))
 
 
 def ping_pong_ns(path: Path, side: int, base: int, timeout_s: float) -> float | None:
