@@ -185,21 +185,45 @@ def test_two_runs_at_once_do_not_meet(shell: Shell) -> None:
         assert [trial.status for trial in ended(shell, process, name).trials] == ["ok"] * 4
 
 
-def with_shared_memory(size: str) -> tuple[str, ...]:
-    """Return what makes the beginning of a command line that has a /dev/shm of its own, of this size."""
+def with_small_folder(path: str, size: str) -> tuple[str, ...]:
+    """Return what makes the beginning of a command line that has a folder of its own, of this size."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root and unshare(1) to give a process a small /dev/shm of its own")
-    mount = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
-    prefix = ("unshare", "--mount", "sh", "-c", mount, "sh")
+        pytest.skip(f"needs root and unshare(1) to give a process a small {path} of its own")
+    prefix = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={size} tmpfs {path} && exec "$@"', "sh")
     probe = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
     if probe.returncode:
         pytest.skip(f"no mount namespace here: {probe.stderr.strip()}")
     return prefix
 
 
+CREATE = """
+from ipcbench import ChannelSpec, get_backend
+from ipcbench.errors import TransportError
+for readers in (1, 3):
+    try:
+        get_backend("lmdb")().create(ChannelSpec("ipcb-full", readers=readers, max_message_bytes=5000))
+    except TransportError:
+        continue
+    raise SystemExit("there was room")
+"""
+
+
+@pytest.mark.parametrize("size_kib", range(4, 64, 4))
+def test_a_temporary_folder_without_room_is_an_error_and_no_bus_error(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, size_kib: int
+) -> None:
+    """LMDB maps its file of locks before it writes to it; a page that the system cannot give then kills the process."""
+    folder = shell.folder / "small"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    process = shell.start_python("-c", CREATE, prefix=with_small_folder(str(folder), f"{size_kib}k"))
+    assert process.communicate(timeout=100) == ("", "")
+    assert process.returncode == 0
+
+
 def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(shell: Shell) -> None:
     """It is too small for the larger of two messages."""
-    prefix = with_shared_memory("256k")
+    prefix = with_small_folder("/dev/shm", "256k")
     sweep = (*SHORT_RUN, "--readers", "1", "--payload", "bytes", "--codec", "raw", "--sizes", "64,1MiB", "--out", "run")
     run = ended(shell, shell.start(*sweep, prefix=prefix))
     trials = {(trial.spec.backend, trial.spec.size): trial for trial in run.trials}
@@ -213,7 +237,7 @@ def test_a_full_dev_shm_fails_the_trials_that_need_it_and_no_other(shell: Shell)
 def test_mpi_is_not_started_where_its_segments_do_not_fit(shell: Shell) -> None:
     """It would end by a bus error, and not say why."""
     sweep = (*TINY, "--backends", "mpi,pipe", "--out", "run")
-    run = ended(shell, shell.start("run", *sweep, prefix=with_shared_memory("8M")))
+    run = ended(shell, shell.start("run", *sweep, prefix=with_small_folder("/dev/shm", "8M")))
     states = {(trial.spec.backend, trial.status) for trial in run.trials}
     assert states == {("mpi", "failed"), ("pipe", "ok")}
     words = r"2 MPI ranks take 17\.8 MB of /dev/shm as they start, and 8\.4 MB are free; enlarge it \(`docker run"

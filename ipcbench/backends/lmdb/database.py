@@ -41,6 +41,7 @@ _PAGES_PER_TRANSACTION = 8  # of the tree and of the list of free pages, rounded
 _SPARE_BYTES = 2**20
 
 _READER_SLOTS = 4 * MAX_READERS  # with room for the slots of killed readers until they are noticed
+_LOCKS_BYTES = 64 * (_READER_SLOTS + 2)  # a cache line for each slot, and two more
 
 _DATABASE_FILE, _LOCKS_FILE, _CURSORS_FILE = "data.mdb", "lock.mdb", "cursors"
 _TURN = b"turn"
@@ -101,11 +102,9 @@ def make_files(channel: ChannelSpec, map_bytes: int) -> None:
     try:
         make_doorbells(directory, channel.readers)
         (directory / _CURSORS_FILE).write_bytes(bytes(cursors_bytes(channel.readers)))
+        _reserve(directory / _LOCKS_FILE, _LOCKS_BYTES)  # before LMDB maps it: where no page is free, a touch kills
         _open_database(directory, map_bytes).close()
-        for path in (directory / _DATABASE_FILE, directory / _LOCKS_FILE):
-            with path.open("r+b") as file:
-                if sys.platform != "darwin":  # which has no posix_fallocate
-                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        _reserve(directory / _DATABASE_FILE, map_bytes)
     except (OSError, lmdb.Error) as error:
         remove_directory(channel.name)
         reason = error.strerror if isinstance(error, OSError) else error
@@ -113,6 +112,13 @@ def make_files(channel: ChannelSpec, map_bytes: int) -> None:
             f"no LMDB database of {format_bytes(map_bytes)} in {directory.parent}: {reason}; free disk space, or use "
             "smaller messages or a smaller depth"
         ) from error
+
+
+def _reserve(path: Path, size_bytes: int) -> None:
+    """Give a file, made now or by LMDB, all its pages."""
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
+        if sys.platform != "darwin":  # which has no posix_fallocate
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
 
 
 def _open_database(directory: Path, map_bytes: int) -> lmdb.Environment:
