@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 
 from ipcbench.backend import Backend
 from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
+from ipcbench.util.reference import load_reference
 
 ENTRY_POINT_GROUP = "ipcbench.backends"
 
@@ -51,17 +51,7 @@ def names() -> tuple[str, ...]:
 
 
 def _load(name: str, target: str) -> type[Backend]:
-    module_name, _, attribute = target.partition(":")
-    if not module_name or module_name.startswith(".") or not attribute:
-        raise ConfigError("backend", name, "a name from `ipcbench list`, or `module:Class` with an absolute module")
-    try:
-        backend = getattr(import_module(module_name), attribute)
-    except ModuleNotFoundError as error:
-        if error.name is not None and module_name.startswith(error.name):
-            raise ConfigError("backend", name, f"a module that can be imported ({module_name} cannot)") from error
-        raise
-    except AttributeError as error:
-        raise ConfigError("backend", name, f"a class that exists ({attribute!r} is not in {module_name})") from error
+    backend = load_reference(target, "backend")
     if not (isinstance(backend, type) and issubclass(backend, Backend)):
         raise ConfigError("backend", name, "a subclass of ipcbench.Backend")
     return backend

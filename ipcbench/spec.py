@@ -6,9 +6,11 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from ipcbench.errors import ConfigError
+from ipcbench.util.reference import is_reference
 
 Delivery = Literal["every_message", "latest_value"]
 WaitStrategy = Literal["auto", "spin", "yield", "block"]
@@ -31,7 +33,7 @@ _MAX_NEIGHBOURS = 1024
 def require_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise ConfigError unless `value` is one of `choices`."""
     if value not in choices:
-        raise ConfigError(field, value, " or ".join(choices))
+        raise ConfigError(field, value, choices)
 
 
 def require_range(field: str, value: float, low: float, high: float) -> None:
@@ -108,16 +110,35 @@ class ChannelSpec:
             raise ConfigError("channel", values, "what `ChannelSpec.as_dict` returned") from error
 
 
-PayloadKind = Literal["dict", "bytes", "ndarray"]
+PayloadKind = Literal["dict", "records", "bytes", "ndarray"]
 Mode = Literal["paced", "pingpong", "saturate"]
 """`paced`: one way, open loop at a rate. `pingpong`: round trips, closed loop. `saturate`: one way, flat out."""
 Touch = Literal["none", "header", "pages", "all"]
-CodecName = Literal["pickle", "pickle5", "msgpack", "raw"]
+CodecName = Literal["pickle", "pickle5", "msgpack", "numpy", "raw"]
 
 PAYLOAD_KINDS: tuple[PayloadKind, ...] = get_args(PayloadKind)
 MODES: tuple[Mode, ...] = get_args(Mode)
 TOUCHES: tuple[Touch, ...] = get_args(Touch)
 CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
+MAX_PAYLOAD_BYTES = 2**30
+"""The largest payload that a run can measure."""
+COUNTED_PAYLOADS = ("dict", "records")
+"""Kinds whose size is a number of entries."""
+SAMPLE = "sample"
+"""Payload from a file of the user's."""
+
+
+def is_sized_in_bytes(payload: str) -> bool:
+    """Return whether a payload's size is a number of bytes; else it counts entries, or is what a function gets."""
+    return payload not in COUNTED_PAYLOADS and not is_reference(payload)
+
+
+_CODECS_OF: Mapping[str, tuple[CodecName, ...]] = {
+    "dict": ("pickle", "pickle5", "msgpack"),
+    "records": ("pickle", "pickle5", "numpy"),
+    "bytes": ("pickle", "pickle5", "msgpack", "raw"),
+    "ndarray": ("pickle", "pickle5", "numpy"),
+}
 
 AUTO_RATE_PER_S = 1000.0
 AUTO_RATE_BYTES_PER_S = 100e6
@@ -125,6 +146,10 @@ AUTO_RATE_BYTES_PER_S = 100e6
 
 PINGPONG_WINDOW_RATIO = 0.6
 """Share of `window_s` for round trips, which follow one another without pauses."""
+
+LOOK_WINDOW_S, LOOK_WARMUP_S = 0.04, 0.005
+LOOK_MESSAGES = 10
+"""Of a first look: the longest window, the warm-up, and the fewest paced messages, for which a window may be longer."""
 
 AUTO_PACED_MESSAGES = 150
 TAIL_MESSAGES = 400
@@ -156,12 +181,14 @@ class TrialSpec:
     """One measurement: a backend, a payload and a way of offering it, in one round."""
 
     backend: str
-    payload: PayloadKind
+    payload: str
+    """A kind, `module:function`, or `sample NAME`."""
     size: int
-    """Entries of a dict; bytes of `bytes` and `ndarray`."""
+    """Entries of a dict or of records; what the user's function was called with; otherwise bytes."""
     payload_bytes: int
     """Encoded size of the payload."""
-    codec: CodecName
+    codec: str
+    """A name, or `module:Class`."""
     delivery: Delivery
     mode: Mode
     rate_per_s: float
@@ -188,6 +215,8 @@ class TrialSpec:
     cut a stall off at their ends."""
     neighbours: int = 0
     """Number of busy processes that run beside it, see `SweepSpec.neighbours`."""
+    look: bool = False
+    """Whether it is of a first look, see `SweepSpec.look`."""
 
     @property
     def registered_name(self) -> str:
@@ -254,10 +283,14 @@ class SweepSpec:
     name: str = "default"
     backends: tuple[str, ...] = ("zmq", "shm", "lmdb", "mpi", "mpi-pkl5", "mpi-buffer")
     readers: int = 3
-    payload: PayloadKind = "dict"
+    payload: str = "dict"
+    """A kind; `module:function`, which is called with a size and returns an object; or `sample`."""
     sizes: tuple[int, ...] = (10, 100, 1000, 10000)
-    """Entries of a dict; bytes of `bytes` and `ndarray`."""
-    codec: CodecName = "pickle"
+    """Entries of a dict or of records; arguments of the user's function; otherwise bytes."""
+    sample: str = ""
+    """Path of the file with the object to send, if the payload is `sample`."""
+    codec: str = "pickle"
+    """A name, or `module:Class`."""
     delivery: Delivery = "every_message"
     modes: tuple[Mode, ...] = ("paced", "pingpong", "saturate")
     rate_per_s: float | None = None
@@ -265,13 +298,16 @@ class SweepSpec:
     rounds: int = 20
     """At most; see `budget_s`."""
     budget_s: float = 120.0
-    """No further round begins when it would probably end after this."""
+    """How long the run measures, also inside a round: no batch begins of which less than half would probably fit."""
     precision_ratio: float = 0.0
     """If above 0: rounds continue beyond `rounds` until the interval of every cell's median lies within this share of
     it on either side, or the budget is spent."""
     control: bool = True
     """Whether one cell is measured a second time in every round, by separate processes, as an A/A control that no table
     shows: a clear difference of the two means that small differences in this run are doubtful."""
+    look: bool = True
+    """Whether the first of several rounds is short, for a first look: its windows take about `LOOK_WINDOW_S`, with no
+    decode phase, no placement probe, no control and no tail."""
     tail: bool = True
     """Whether paced cells that take turns are measured once more in some rounds, in one piece, for p99."""
     seed: int = 1
@@ -298,14 +334,7 @@ class SweepSpec:
         for field in ("backends", "sizes", "modes", "neighbours"):
             require_some(field, getattr(self, field))
         require_range("readers", self.readers, 1, 1024)
-        require_choice("payload", self.payload, PAYLOAD_KINDS)
-        for size in self.sizes:
-            require_range("sizes", size, 0, 10**6 if self.payload == "dict" else 2**30)
-        require_choice("codec", self.codec, CODEC_NAMES)
-        if self.codec == "raw" and self.payload != "bytes":
-            raise ConfigError("codec", self.codec, f"pickle, pickle5 or msgpack for payload {self.payload}")
-        if self.codec == "msgpack" and self.payload == "ndarray":
-            raise ConfigError("codec", self.codec, "pickle or pickle5 for payload ndarray")
+        self._require_payload()
         require_choice("delivery", self.delivery, DELIVERIES)
         for mode in self.modes:
             require_choice("modes", mode, MODES)
@@ -327,6 +356,33 @@ class SweepSpec:
         require_range("neighbours", min(self.neighbours), 0, _MAX_NEIGHBOURS)
         require_range("neighbours", max(self.neighbours), 0, _MAX_NEIGHBOURS)
         self._require_variants()
+
+    def _require_payload(self) -> None:
+        """Check payload, sizes and codec; whether a codec can encode the user's own object shows when it does."""
+        if self.is_own_payload:
+            if (self.payload == SAMPLE) != bool(self.sample):
+                raise ConfigError("sample", self.sample, "the path of a file, with payload `sample` and no other")
+        else:
+            require_choice("payload", self.payload, (*PAYLOAD_KINDS, "module:function"))
+        for size in self.sizes:
+            require_range("sizes", size, 0, 10**6 if self.payload in COUNTED_PAYLOADS else MAX_PAYLOAD_BYTES)
+        if not is_reference(self.codec):
+            require_choice("codec", self.codec, (*CODEC_NAMES, "module:Class"))
+            codecs = _CODECS_OF.get(self.payload, CODEC_NAMES)
+            if self.codec not in codecs:
+                raise ConfigError(
+                    "codec", self.codec, f"{', '.join(codecs)} or module:Class for payload {self.payload}"
+                )
+
+    @property
+    def is_own_payload(self) -> bool:
+        """Whether what is sent comes from the user's function or file."""
+        return self.payload == SAMPLE or is_reference(self.payload)
+
+    @property
+    def payload_label(self) -> str:
+        """What the trials' records call the payload; a sample has the name of its file, without its folder."""
+        return f"{SAMPLE} {Path(self.sample).name}" if self.sample else self.payload
 
     def _require_variants(self) -> None:
         names = [variant.name for variant in self.variants]
@@ -361,7 +417,7 @@ class SweepSpec:
             window_s *= PINGPONG_WINDOW_RATIO
         return TrialSpec(
             backend=backend,
-            payload=self.payload,
+            payload=self.payload_label,
             size=size,
             payload_bytes=payload_bytes,
             codec=self.codec,
@@ -380,6 +436,18 @@ class SweepSpec:
             turns=self._turns(payload_bytes, rate, window_s),
             neighbours=neighbours,
         )
+
+    def is_look(self, round_index: int) -> bool:
+        """Return whether a round is the first look."""
+        return self.look and self.rounds > 1 and not round_index
+
+    def look_trial(self, trial: TrialSpec) -> TrialSpec:
+        """Return the short trial that a first look makes of this one."""
+        window_s = min(trial.window_s, LOOK_WINDOW_S * (PINGPONG_WINDOW_RATIO if trial.mode == "pingpong" else 1.0))
+        if trial.mode == "paced":
+            window_s = min(trial.window_s, max(window_s, LOOK_MESSAGES / trial.rate_per_s))
+        turns = min(trial.turns, self._turns(trial.payload_bytes, trial.rate_per_s, window_s))
+        return replace(trial, window_s=window_s, warmup_s=min(trial.warmup_s, LOOK_WARMUP_S), turns=turns, look=True)
 
     def tail_trial(self, paced: TrialSpec) -> TrialSpec | None:
         """Return the trial for the tail that goes with a paced one in its round; None if there is none to make."""

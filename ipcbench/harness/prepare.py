@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ipcbench.backend import Backend
-from ipcbench.errors import BackendUnavailable, Unsupported
+from ipcbench.errors import BackendUnavailable, ConfigError, Unsupported
 from ipcbench.processes.launch import find_mpiexec
 from ipcbench.registry import get_backend
-from ipcbench.spec import NAME_PREFIX, ChannelSpec, SweepSpec
+from ipcbench.spec import MAX_PAYLOAD_BYTES, NAME_PREFIX, SAMPLE, ChannelSpec, SweepSpec
+from ipcbench.sweeps.load import load_sweep
 from ipcbench.util.clock import now_ns
 from ipcbench.util.units import format_bytes
-from ipcbench.workload.codec import get_codec
+from ipcbench.workload.codec import Codec, get_codec
 from ipcbench.workload.message import message_bytes
-from ipcbench.workload.payload import build
+from ipcbench.workload.payload import build, load_sample, make
 
 _REPEATS = 5
 _COORDINATOR_BYTES, _WORKER_BYTES = 128 * 2**20, 40 * 2**20
@@ -28,12 +30,15 @@ class PreparedPayload:
     """One payload size of the sweep, encoded to learn its size in bytes and its cost."""
 
     size: int
-    """Entries of a dict; bytes of `bytes` and `ndarray`."""
+    """See `SweepSpec.sizes`."""
     payload_bytes: int
     """Encoded size."""
     encode_ns: float
     decode_ns: float
     """An estimate for planning, measured in this process; never a result."""
+    contents: tuple[bytes, ...] = ()
+    """What is sent if payload or codec are the user's own: one or two contents of equal length. Built-in payloads are
+    made by the process that sends them."""
 
     def as_dict(self) -> Mapping[str, Any]:
         """Return what run.json stores."""
@@ -41,8 +46,42 @@ class PreparedPayload:
 
 
 def prepare_payload(sweep: SweepSpec, size: int) -> PreparedPayload:
-    """Encode and decode the payload a few times, and return the medians."""
-    codec, obj = get_codec(sweep.codec), build(sweep.payload, size)
+    """Encode and decode the payload a few times, and return the medians.
+
+    Raises:
+        ConfigError: the user's own function, file or codec fails.
+    """
+    codec = get_codec(sweep.codec)
+    if not (sweep.is_own_payload or ":" in sweep.codec):
+        encoded, encode_ns, decode_ns = _timed(codec, build(sweep.payload, size))
+        return PreparedPayload(size, len(encoded), encode_ns, decode_ns)
+    first, *others = _own_objects(sweep, size)
+    try:
+        encoded, encode_ns, decode_ns = _timed(codec, first)
+        contents = [memoryview(each).tobytes() for each in (encoded, *map(codec.encode, others))]
+    except Exception as error:
+        allowed = f"one that encodes and decodes {sweep.payload_label} of size {size} ({type(error).__name__}: {error})"
+        raise ConfigError("codec", sweep.codec, allowed) from error
+    size_bytes = len(contents[0])
+    if size_bytes > MAX_PAYLOAD_BYTES:
+        most = format_bytes(MAX_PAYLOAD_BYTES)
+        allowed = f"an object of at most {most} encoded; this has {format_bytes(size_bytes)}"
+        raise ConfigError("payload", sweep.payload_label, allowed)
+    alike = dict.fromkeys(content for content in contents if len(content) == size_bytes)
+    return PreparedPayload(size, size_bytes, encode_ns, decode_ns, tuple(alike))
+
+
+def _own_objects(sweep: SweepSpec, size: int) -> tuple[Any, ...]:
+    """Return what to send: two objects if there is a way to get a second."""
+    if sweep.payload == SAMPLE:
+        return (load_sample(Path(sweep.sample)),)
+    if sweep.is_own_payload:
+        return make(sweep.payload, size), make(sweep.payload, size)
+    return build(sweep.payload, size), build(sweep.payload, size, 1)
+
+
+def _timed(codec: Codec, obj: Any) -> tuple[bytes, float, float]:
+    """Return the encoded object, and the medians of how long encoding and decoding took, in ns."""
     encode, decode, encoded = [], [], b""
     for _ in range(_REPEATS):
         start = now_ns()
@@ -51,7 +90,41 @@ def prepare_payload(sweep: SweepSpec, size: int) -> PreparedPayload:
         codec.decode(memoryview(encoded))
         encode.append(middle - start)
         decode.append(now_ns() - middle)
-    return PreparedPayload(size, len(encoded), median(encode), median(decode))
+    return encoded, median(encode), median(decode)
+
+
+def encoded_bytes(
+    size: int | str | None, payload: str = "bytes", sample: str | None = None, codec: str | None = None
+) -> int:
+    """Return the size of one encoded payload, given as the command line has it.
+
+    Args:
+        size: of the payload; None for a sample, which has its own.
+        payload: a kind, or `module:function`.
+        sample: path of a file with the object, in place of a kind.
+        codec: None takes `raw` for bytes, otherwise `pickle`.
+
+    Raises:
+        ConfigError: a value is not allowed, or none or more than one size is given.
+    """
+    if sample is None and payload == "bytes" and codec in {None, "raw"} and isinstance(size, int):
+        return size
+    options: dict[str, object] = {"codec": codec or ("raw" if sample is None and payload == "bytes" else "pickle")}
+    options |= {"sample": sample} if sample is not None else {"payload": payload}
+    if sample is not None and payload != "bytes":
+        raise ConfigError("--payload", payload, "nothing beside --sample")
+    if (size is None) == (sample is None):
+        raise ConfigError("--size", size, "nothing beside --sample" if sample else "a size such as 64, 4KiB or 1MiB")
+    if size is not None:
+        options["sizes"] = str(size)
+    try:
+        sweep = load_sweep(options=options)
+    except ConfigError as error:
+        field = "--size" if error.field == "--sizes" else error.field
+        raise ConfigError(field, error.value, error.allowed) from error
+    if len(sweep.sizes) > 1:
+        raise ConfigError("--size", size, "one size")
+    return sweep.sizes[0] if sweep.codec == "raw" else prepare_payload(sweep, sweep.sizes[0]).payload_bytes
 
 
 def require_memory(readers: int, limit_bytes: int | None) -> None:

@@ -54,11 +54,15 @@ def latest_run(root: Path) -> Path:
     Raises:
         StoreError: there is none.
     """
-    with as_store_errors(root):
-        runs = [path for path in root.iterdir() if _RUN_ID.fullmatch(path.name) and (path / INFO_FILE).is_file()]
+    runs = [path for path in _runs_in(root) if _RUN_ID.fullmatch(path.name)]
     if not runs:
-        raise StoreError(f"{root}: holds no run yet")
-    return max(runs, key=lambda path: path.name)
+        raise StoreError(f"{root}: holds no run yet; `ipcbench run` makes one")
+    return runs[-1]
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Return the folders of results in a folder, by name."""
+    return sorted(file.parent for file in folder.glob(f"*/{INFO_FILE}") if file.is_file())
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ class RunWriter:
         """
         to_json(asdict(info), INFO_FILE)
         with as_store_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
+            _make_folder(path)
             if any(path.iterdir()):
                 raise StoreError(f"{path}: exists already and is not empty; choose another folder, or resume the run")
             with ExitStack() as undo:  # so that it can be tried again
@@ -245,6 +249,14 @@ class RunWriter:
         self.close()
 
 
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        where = error.filename or path
+        raise StoreError(f"{where}: the folder cannot be made ({error.strerror}); choose another one") from error
+
+
 def _lock(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -254,7 +266,7 @@ def _lock(fd: int, path: Path) -> None:
 
 def _load_info(path: Path) -> RunInfo:
     if not (path / INFO_FILE).is_file():
-        raise StoreError(f"{path}: not a folder of results; it has no {INFO_FILE}")
+        raise StoreError(f"{path}: not a folder of results{_what_is_meant(path)}")
     file = path_inside(path, INFO_FILE)
     data = read_limited(file, _MAX_INFO_BYTES)
     try:
@@ -268,6 +280,16 @@ def _load_info(path: Path) -> RunInfo:
     if info is None:
         raise SchemaMismatch(f"{file}: written in format {version!r}; this ipcbench reads format {SCHEMA_VERSION}")
     return info
+
+
+def _what_is_meant(path: Path) -> str:
+    """Return which folder of results a path may stand for, or why it is none."""
+    runs = _runs_in(path)
+    if runs:
+        return f", but of several such folders; name one of them, such as {runs[-1]}"
+    if (path.parent / INFO_FILE).is_file():
+        return f", but in one; name {path.parent}"
+    return f"; it has no {INFO_FILE}" if path.exists() else "; there is no such folder, `ipcbench run` makes one"
 
 
 def _load_trials(path: Path) -> tuple[list[TrialResult], int, list[str]]:

@@ -18,15 +18,26 @@ from pathlib import Path
 from typing import cast
 
 from ipcbench.errors import ConfigError
-from ipcbench.spec import CODEC_NAMES, DELIVERIES, MODES, PAYLOAD_KINDS, TOUCHES, WAIT_STRATEGIES, SweepSpec, Variant
-from ipcbench.util.units import parse_bytes, parse_duration_s, parse_rate_per_s
+from ipcbench.spec import (
+    CODEC_NAMES,
+    DELIVERIES,
+    MODES,
+    PAYLOAD_KINDS,
+    SAMPLE,
+    TOUCHES,
+    WAIT_STRATEGIES,
+    SweepSpec,
+    Variant,
+    is_sized_in_bytes,
+)
+from ipcbench.util.units import parse_bytes, parse_count, parse_duration_s, parse_rate_per_s, parse_ratio
 
 DEFAULT_SWEEP = "default"
 VARIANTS_SWEEP = "versions"
 """The built-in sweep for variants, where none is named."""
 _SUFFIX = ".toml"
 _INTEGER = re.compile(r"[+-]?\d+")
-_BYTE_PAYLOADS = tuple(kind for kind in PAYLOAD_KINDS if kind != "dict")
+_BYTE_PAYLOADS = tuple(filter(is_sized_in_bytes, PAYLOAD_KINDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,8 @@ class Key:
     help: str
     parse: Callable[[object, str], object]
     """(value from a file or a command line, where it stands) → value of the field; raises ConfigError."""
+    choices: tuple[str, ...] = ()
+    """The words that a value, or each of its parts, may be; none: other things."""
     repeated: bool = False
     """Whether the option is given once for each of several values."""
 
@@ -65,6 +78,14 @@ def _list(value: object, where: str) -> tuple[str, ...]:
     return tuple(_scalar(part, where) for part in parts)
 
 
+def _names(value: object, where: str) -> tuple[str, ...]:
+    parts = _list(value, where)
+    for part in parts:
+        if len(part.split()) > 1:
+            raise ConfigError(where, part, f"names joined by commas: {','.join(part.split())}")
+    return parts
+
+
 def _integer(value: object, where: str) -> int:
     text = _scalar(value, where)
     if not _INTEGER.fullmatch(text):
@@ -86,12 +107,7 @@ def _duration_s(value: object, where: str) -> float:
 
 
 def _ratio(value: object, where: str) -> float:
-    """Return 0.02 for `2%` or `0.02`."""
-    text = _scalar(value, where)
-    try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError as error:
-        raise ConfigError(where, value, "a percentage such as 2%") from error
+    return parse_ratio(_scalar(value, where), where)
 
 
 def _switch(value: object, where: str) -> bool:
@@ -121,7 +137,13 @@ def _rate_per_s(value: object, where: str) -> float | None:
 
 
 KEYS: tuple[Key, ...] = (
-    Key("backends", "backends", "NAME,…", "Backends, in the order of the tables; see `ipcbench list`.", _list),
+    Key(
+        "backends",
+        "backends",
+        "NAME,…",
+        "Backends, in the order of the tables; see `ipcbench list`.",
+        _names,
+    ),
     Key(
         "variant",
         "variants",
@@ -131,11 +153,34 @@ KEYS: tuple[Key, ...] = (
         repeated=True,
     ),
     Key("readers", "readers", "N", "Number of readers of every channel.", _integer),
-    Key("payload", "payload", "KIND", f"What a message carries: {', '.join(PAYLOAD_KINDS)}.", _text),
-    Key("sizes", "sizes", "SIZE,…", "Entries of a dict (10,1000); bytes otherwise (64,1KiB,4MiB).", _list),
-    Key("codec", "codec", "NAME", f"How it is encoded: {', '.join(CODEC_NAMES)}.", _text),
-    Key("delivery", "delivery", "KIND", f"What is guaranteed: {', '.join(DELIVERIES)}.", _text),
-    Key("mode", "modes", "MODE,…", f"How messages are offered: {', '.join(MODES)}.", _list),
+    Key(
+        "payload",
+        "payload",
+        "KIND",
+        f"What a message carries: {', '.join(PAYLOAD_KINDS)}; or your own module:function, called with a size.",
+        _text,
+        PAYLOAD_KINDS,
+    ),
+    Key(
+        "sample",
+        "sample",
+        "FILE",
+        "Send what is in a file instead: .npy, .pkl, .msgpack, .json; the bytes of any other.",
+        _text,
+    ),
+    Key(
+        "sizes", "sizes", "SIZE,…", "Entries of a dict or of records (10,1000); bytes otherwise (64,1KiB,4MiB).", _list
+    ),
+    Key(
+        "codec",
+        "codec",
+        "NAME",
+        f"How it is encoded: {', '.join(CODEC_NAMES)}; or your own module:Class.",
+        _text,
+        CODEC_NAMES,
+    ),
+    Key("delivery", "delivery", "KIND", f"What is guaranteed: {', '.join(DELIVERIES)}.", _text, DELIVERIES),
+    Key("mode", "modes", "MODE,…", f"How messages are offered: {', '.join(MODES)}.", _list, MODES),
     Key(
         "rate",
         "rate_per_s",
@@ -144,7 +189,7 @@ KEYS: tuple[Key, ...] = (
         _rate_per_s,
     ),
     Key("rounds", "rounds", "N", "Rounds at most; each measures every cell once, in fresh processes.", _integer),
-    Key("budget", "budget_s", "TIME", "No round begins that would probably end after this: 75s, 5min.", _duration_s),
+    Key("budget", "budget_s", "TIME", "When measuring ends, also inside a round: 75s, 5min.", _duration_s),
     Key(
         "precision",
         "precision_ratio",
@@ -153,6 +198,7 @@ KEYS: tuple[Key, ...] = (
         _ratio,
     ),
     Key("control", "control", "yes|no", "Measure one cell twice per round (A/A), as a check of the verdicts.", _switch),
+    Key("look", "look", "yes|no", "Make the first of several rounds a short one, for a first look.", _switch),
     Key("tail", "tail", "yes|no", "Measure one-way p99, by windows in one piece beside those in turns.", _switch),
     Key("seed", "seed", "N", "Seed of the order of cells within a round.", _integer),
     Key(
@@ -162,11 +208,18 @@ KEYS: tuple[Key, ...] = (
         "Messages a reader may be behind before the writer is held; zmq allows 2 MiB, if that is more.",
         _integer,
     ),
-    Key("wait", "wait", "STRATEGY", f"How an endpoint waits: {', '.join(WAIT_STRATEGIES)}.", _text),
+    Key(
+        "wait",
+        "wait",
+        "STRATEGY",
+        f"How an endpoint waits: {', '.join(WAIT_STRATEGIES)}.",
+        _text,
+        WAIT_STRATEGIES,
+    ),
     Key(
         "pin", "pin", "CORES", "Cores of the processes: none, auto, or for the writer and each reader: 0,1,2.", _joined
     ),
-    Key("touch", "touch", "PART", f"What a reader touches while timed: {', '.join(TOUCHES)}.", _text),
+    Key("touch", "touch", "PART", f"What a reader touches while timed: {', '.join(TOUCHES)}.", _text, TOUCHES),
     Key(
         "neighbours",
         "neighbours",
@@ -183,7 +236,14 @@ _BY_NAME = {key.name: key for key in KEYS}
 
 PRESETS: Mapping[str, Mapping[str, str]] = {
     "quick": {"rounds": "3", "window": "60ms", "warmup": "20ms", "budget": "40s"},
-    "rigorous": {"rounds": "10", "window": "300ms", "warmup": "100ms", "precision": "2%", "budget": "15min"},
+    "rigorous": {
+        "rounds": "10",
+        "window": "300ms",
+        "warmup": "100ms",
+        "precision": "2%",
+        "budget": "15min",
+        "look": "no",
+    },
 }
 """Name → keys that it sets; they override those of the sweep and yield to options."""
 
@@ -215,6 +275,23 @@ def load_sweep(
     return _build(sweep, _parse_toml(_read_builtin(sweep), sweep), f" in sweep {sweep}", given)
 
 
+def sweep_texts(name: str) -> Mapping[str, str]:
+    """Return key → value of a built-in sweep, each as the option of that name would have it.
+
+    Raises:
+        ConfigError: no built-in sweep of that name.
+    """
+    return {key: ",".join(map(_word, _as_list(value))) for key, value in _parse_toml(_read_builtin(name), name).items()}
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _word(value: object) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
 def describe_sweep(name: str) -> str:
     """Return the first comment line of a built-in sweep, which says what it measures.
 
@@ -230,8 +307,7 @@ def _folder() -> Traversable:
 
 def _read_builtin(name: str) -> str:
     if name not in builtin_sweeps():
-        known = ", ".join(builtin_sweeps())
-        raise ConfigError("sweep", name, f"{known}, or the path of a file ending in {_SUFFIX}")
+        raise ConfigError("sweep", name, (*builtin_sweeps(), f"the path of a file ending in {_SUFFIX}"))
     return _folder().joinpath(name + _SUFFIX).read_text(encoding="utf-8")
 
 
@@ -259,13 +335,15 @@ def _build(name: str, from_file: Mapping[str, object], place: str, options: Mapp
     for key in values:
         if key not in _BY_NAME:
             label = f"key{place}" if key in from_file else "option"
-            raise ConfigError(label, key, ", ".join(_BY_NAME))
+            raise ConfigError(label, key, _BY_NAME)
     fields: dict[str, object] = {
         _BY_NAME[key].field: _BY_NAME[key].parse(value, where[key]) for key, value in values.items()
     }
-    if "sizes" in fields:
+    if "sample" in values:
+        fields |= _sample_fields(values["sample"], where, from_file if "sample" not in options else options)
+    elif "sizes" in fields:
         payload = fields.get("payload", SweepSpec.__dataclass_fields__["payload"].default)
-        fields["sizes"] = _sizes(values["sizes"], where["sizes"], payload)
+        fields["sizes"] = _sizes(values["sizes"], where["sizes"], cast(str, payload))
     if fields.get("delivery") == "latest_value" and not _chosen_together("mode", "delivery", from_file, options):
         modes = fields.get("modes", SweepSpec.__dataclass_fields__["modes"].default)
         fields["modes"] = tuple(mode for mode in cast(tuple[str, ...], modes) if mode != "pingpong")
@@ -280,17 +358,32 @@ def _chosen_together(key: str, other: str, from_file: Mapping[str, object], opti
     return key in (options if other in options else from_file)
 
 
-def _sizes(value: object, where: str, payload: object) -> tuple[int, ...]:
-    """Return the sizes: counts of entries for a dict, bytes for other payloads."""
-    if payload in _BYTE_PAYLOADS:
+def _sample_fields(value: object, where: Mapping[str, str], beside: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a sweep that sends what is in a file; `beside` are the keys of the same place."""
+    for key in ("payload", "sizes"):
+        if key in beside:
+            raise ConfigError(where[key], beside[key], "nothing beside sample: the file has one object of one size")
+    path = Path(_text(value, where["sample"])).expanduser()
+    try:
+        size_bytes = path.stat().st_size
+    except (OSError, ValueError) as error:
+        raise ConfigError(where["sample"], value, f"a file that can be read ({_reason(error)})") from error
+    return {"payload": SAMPLE, "sample": str(path), "sizes": (size_bytes,)}
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _sizes(value: object, where: str, payload: str) -> tuple[int, ...]:
+    """Return the sizes: bytes, or counts of entries for a dict and for records, or arguments of a function."""
+    if is_sized_in_bytes(payload):
         return tuple(parse_bytes(part, where) for part in _list(value, where))
-    for part in _list(value, where):
-        if not _INTEGER.fullmatch(part):
-            kinds = " or ".join(_BYTE_PAYLOADS)
-            raise ConfigError(
-                where, part, f"a count of dict entries, without a unit (sizes in bytes need payload {kinds})"
-            )
-    return tuple(int(part) for part in _list(value, where))
+    try:
+        return tuple(parse_count(part, where) for part in _list(value, where))
+    except ConfigError as error:
+        kinds = " or ".join(_BYTE_PAYLOADS)
+        raise ConfigError(where, error.value, f"{error.allowed}; sizes in bytes need --payload {kinds}") from error
 
 
 def _where_of(field: str, where: Mapping[str, str]) -> str:

@@ -1,13 +1,18 @@
-"""Objects to bytes and back: pickle, pickle5 (out-of-band buffers in one contiguous message), msgpack, raw."""
+"""Objects to bytes and back: pickle, pickle5 (out-of-band buffers in one contiguous message), msgpack, numpy, raw; and
+the user's own.
+"""
 
 from __future__ import annotations
 
+import io
 import pickle
 import struct
 from abc import ABC, abstractmethod
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from ipcbench.errors import ConfigError
+from ipcbench.util.reference import load_reference
 
 _ALIGN = 64
 _COUNT = struct.Struct("=QQ")
@@ -96,27 +101,79 @@ class Msgpack(Codec):
         return msgpack.unpackb(view, raw=False)
 
 
+class Numpy(Codec):
+    """One array in NumPy's file format (.npy): a head with dtype and shape, then the items; decoding copies nothing.
+
+    A decoded array shares the message's memory, as with `Pickle5`.
+    """
+
+    name = "numpy"
+
+    def encode(self, obj: Any) -> bytes:
+        import numpy as np
+
+        file = io.BytesIO()
+        np.lib.format.write_array(file, np.asarray(obj), allow_pickle=False)
+        return file.getvalue()
+
+    def decode(self, view: memoryview) -> Any:
+        import numpy as np
+
+        size = _NPY_V1.unpack_from(view, _NPY_MAGIC_BYTES)[0] + _NPY_V1.size
+        if view[6] > 1:
+            size = _NPY_V2.unpack_from(view, _NPY_MAGIC_BYTES)[0] + _NPY_V2.size
+        at = _NPY_MAGIC_BYTES + size
+        shape, order, dtype = _array_head(bytes(view[:at]))
+        return np.ndarray(shape, dtype, view, at, order=order)
+
+
+_NPY_MAGIC_BYTES = 8
+_NPY_V1, _NPY_V2 = struct.Struct("<H"), struct.Struct("<I")
+
+
+@lru_cache(maxsize=64)
+def _array_head(head: bytes) -> tuple[Any, Any, Any]:
+    """Return shape, order and dtype; messages of one stream have few different heads, and parsing one takes a while."""
+    import numpy as np
+
+    file = io.BytesIO(head)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(file, max_header_size=len(head))
+    return shape, "F" if by_columns else "C", dtype
+
+
 class Raw(Codec):
     """No encoding: the object is bytes, and decoding returns the view itself."""
 
     name = "raw"
 
     def encode(self, obj: Any) -> bytes:
-        return bytes(obj)
+        return memoryview(obj).tobytes()
 
     def decode(self, view: memoryview) -> Any:
         return view
 
 
-_CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Pickle, Pickle5, Msgpack, Raw)}
+_CODECS: dict[str, type[Codec]] = {kind.name: kind for kind in (Pickle, Pickle5, Msgpack, Numpy, Raw)}
 
 
 def get_codec(name: str) -> Codec:
-    """Return the codec of that name.
+    """Return the codec of that name, or an object of the user's own class `module:Codec`.
 
     Raises:
-        ConfigError: unknown name.
+        ConfigError: unknown name; or a class that does not encode and decode.
     """
-    if name not in _CODECS:
-        raise ConfigError("codec", name, ", ".join(_CODECS))
-    return _CODECS[name]()
+    if name in _CODECS:
+        return _CODECS[name]()
+    if ":" not in name:
+        raise ConfigError("codec", name, (*_CODECS, "module:Class"))
+    own = load_reference(name, "codec")
+    if not (isinstance(own, type) and all(callable(getattr(own, verb, None)) for verb in ("encode", "decode"))):
+        raise ConfigError("codec", name, "a class with the methods `encode(object)` and `decode(view)`")
+    try:
+        codec: Codec = own()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError("codec", name, f"a class that needs no arguments ({reason})") from error
+    return codec
