@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import TrialError, WorkerCrashed, WorkerTimeout
 from ipcbench.harness.clocks import Clocks, Offset, clock_identity
 from ipcbench.machine.cgroup import memory_kills_count, memory_limit_bytes
-from ipcbench.processes.control_channel import EXIT, Switchboard
+from ipcbench.processes.control_channel import EXIT, ControlConnection, Switchboard
 from ipcbench.processes.launch import LAUNCH_S, gather, launch
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 from ipcbench.util.units import format_bytes
@@ -29,17 +29,16 @@ def role_of(index: int) -> str:
 class Group:
     """One writer and N readers, started for one backend, each a process that answers on its channel.
 
+    They begin to start at once; `connect` waits until they have. Between the two, other groups may be started.
+
     Args:
         launcher: how to start them.
         readers: N.
         switchboard: where they connect to.
-        launch_s: how long they may take to connect.
         roles: names of the processes in errors; by default writer, reader-0, reader-1 …
         python: another interpreter than this process's, which runs them by its own code.
 
     Raises:
-        WorkerCrashed: one ended before it connected.
-        WorkerTimeout: not all have connected in time.
         BackendUnavailable: the launcher is missing.
     """
 
@@ -48,15 +47,25 @@ class Group:
         launcher: Launcher,
         readers: int,
         switchboard: Switchboard,
-        launch_s: float = LAUNCH_S,
         roles: tuple[str, ...] = (),
         python: str | None = None,
     ) -> None:
         self.endpoints = readers + 1
         self._roles = roles or tuple(map(role_of, range(readers + 1)))
         self._memory_kills_count = memory_kills_count(_ROOT)
+        self._switchboard = switchboard
         self._launch = launch(launcher, range(self.endpoints), switchboard, _VERBS, python=python)
-        workers = gather(switchboard, [self._launch], dict(enumerate(self._roles)), launch_s)
+        self.pids: dict[int, int] = {}
+        self._channels: dict[int, ControlConnection] = {}
+
+    def connect(self, timeout_s: float = LAUNCH_S) -> Self:
+        """Wait until all its processes have connected, and return it; kill them if they do not.
+
+        Raises:
+            WorkerCrashed: one ended before it connected.
+            WorkerTimeout: not all have connected in time.
+        """
+        workers = gather(self._switchboard, [self._launch], dict(enumerate(self._roles)), timeout_s)
         self.pids = {index: pid for index, (pid, _) in workers.items()}
         self._channels = {index: channel for index, (_, channel) in workers.items()}
         try:
@@ -67,6 +76,7 @@ class Group:
         # a worker that cannot tell which clock it has may have one of its own
         self._clocks = tuple(answers[index]["clock"] or f"of {self._roles[index]}" for index in range(self.endpoints))
         self._our_clock = clock_identity()
+        return self
 
     def _crashed(self, index: int) -> WorkerCrashed:
         """Return the error that says how a worker ended; see `Launch.crashed`."""

@@ -67,8 +67,8 @@ def ping_pong_ns(path: Path, side: int, base: int, timeout_s: float) -> float | 
         timeout_s: when to give up on the other side.
 
     Returns:
-        Half a round trip in ns, the median over batches, interpreter's share included; None if the other side did
-        not answer, or shares this side's core all the time.
+        Half a round trip in ns, the median over the batches that there was time for, interpreter's share included; None
+        if the other side did not answer, or shares this side's core all the time.
     """
     fd = os.open(path, os.O_RDWR)
     try:
@@ -99,7 +99,7 @@ def _bounce(words: memoryview, side: int, base: int, deadline: int) -> float | N
                         break
                 else:
                     if now_ns() > deadline:
-                        return None
+                        return _middle(batches)
                     os.sched_yield()
                     yields += 1
             if side == 1:
@@ -108,4 +108,8 @@ def _bounce(words: memoryview, side: int, base: int, deadline: int) -> float | N
             batches.append((now_ns() - start) / (2 * _HOPS))
         else:  # both are on one core, which they leave if they fall asleep and wake up where another is idle
             select.select((), (), (), _APART_S)
+    return _middle(batches)
+
+
+def _middle(batches: list[float]) -> float | None:
     return median(batches) if len(batches) >= _LEAST_BATCHES else None

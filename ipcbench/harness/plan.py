@@ -55,7 +55,7 @@ class Plan:
         if trial.mode == "paced":
             column = _paced_count(trial)
             decodes = int(min(_MAX_DECODES, max(_MIN_DECODES, _DECODE_S * 1e9 / max(1.0, decode_ns))))
-            decodes *= not trial.tail  # the cell's other trial has them
+            decodes *= not (trial.tail or trial.look)  # the cell's other trials have them
         else:
             column = int(min(MAX_COLUMN, trial.window_s * _MAX_RATE_PER_S[trial.mode] + MIN_COLUMN * trial.turns))
             decodes = 0

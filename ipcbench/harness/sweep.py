@@ -14,10 +14,9 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Literal
 
 import numpy as np
@@ -41,6 +40,7 @@ from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run, new_run_id, stored_sweep
 from ipcbench.spec import SweepSpec, TrialSpec, round_has_tails
 from ipcbench.stats.bootstrap import median_estimate
+from ipcbench.util.files import without_folders
 from ipcbench.util.units import format_duration_ns, format_significant
 
 STALL_S = 10.0
@@ -50,6 +50,9 @@ _PRECISION_SEED = 7
 
 _FILLS_PER_TURN = 4
 """A saturated turn has at least so many times the messages that fill the channel."""
+
+_FIRST_PACE = 2.0
+"""How many seconds a second of windows takes, until it is known."""
 
 EndStatus = Literal["complete", "interrupted", "out of budget"]
 
@@ -70,6 +73,8 @@ class Progress:
     elapsed_s: float
     warning: str = ""
     """What the user should know now: a skipped backend, a failed trial."""
+    trials: Sequence[TrialResult] = ()
+    """After the last trial of a round: all so far."""
 
 
 Listener = Callable[[Progress], None]
@@ -89,10 +94,11 @@ def run_sweep(
     """Carry out a sweep and return the folder of its results.
 
     Args:
-        sweep: what to measure; with `resume`, the stored run's sweep is used instead.
+        sweep: what to measure.
         results_root: folder in which to make a folder named after the run.
         results_dir: the folder of results itself, in place of one in `results_root`.
-        resume: folder of an interrupted run to continue; trials that it holds are not measured again.
+        resume: folder of an interrupted run to continue; trials that it holds are not measured again. Of `sweep`, only
+            the path of the sample counts.
         command: command line that would repeat this, for the record.
         on_progress: called after every trial.
         stall_s: longest wait of a single read or write.
@@ -106,7 +112,8 @@ def run_sweep(
     finished: tuple[TrialResult, ...] = ()
     stored = None if resume is None else load_run(resume)
     if stored is not None:
-        sweep, finished = stored_sweep(stored), stored.trials + stored.controls
+        finished = stored.trials + stored.controls
+        sweep = replace(stored_sweep(stored), sample=sweep.sample)
     require_room_for_sockets()
     require_memory(sweep.readers, memory_limit_bytes(Path("/")))
     cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # raises now if a core is not there
@@ -118,7 +125,7 @@ def run_sweep(
         schema_version=SCHEMA_VERSION,
         started_unix_s=time.time(),
         command=command,
-        sweep=sweep.as_dict(),
+        sweep=replace(sweep, sample=without_folders(sweep.sample)).as_dict(),
         payloads=tuple(payload.as_dict() for payload in payloads),
         machine=describe_machine(),
         versions=describe_versions(),
@@ -135,12 +142,15 @@ def run_sweep(
 
 
 def _require_unchanged(stored: Run, now: RunInfo) -> None:
-    """Refuse to mix the trials of two machines, or of two versions, in one run."""
+    """Refuse to mix the trials of two machines, of two versions, or of two payloads in one run."""
     before = stored.info
     found = list(machine_differences(before.machine, now.machine) + differences(before.versions, now.versions))
     for name in dict.fromkeys((*before.variant_versions, *now.variant_versions)):
         sides = (info.variant_versions.get(name, {}) for info in (before, now))
         found += (f"{name}: {text}" for text in differences(*sides))
+    sizes = [[payload.get("payload_bytes") for payload in info.payloads] for info in (before, now)]
+    if sizes[0] != sizes[1]:
+        found.append(f"encoded payloads: {sizes[0]} B → {sizes[1]} B")
     if found:
         raise StoreError(f"{stored.path}: begun under other conditions, begin a new run instead ({'; '.join(found)})")
 
@@ -158,15 +168,15 @@ class _Run:
     stall_s: float
     started_s: float = field(default_factory=time.monotonic)
     done: int = 0
-    rounds_s: list[float] = field(default_factory=list)
-    """How long each round took …"""
-    tails_s: list[float] = field(default_factory=list)
-    """… and its windows in one piece."""
-    counts: dict[bool, int] = field(default_factory=dict)
-    """How many trials a round with windows in one piece has, and one without."""
+    windows_s: float = 0.0
+    """Sum of the windows that were measured."""
+    plans: dict[tuple[bool, bool], tuple[int, float]] = field(default_factory=dict)
+    """How many trials a round has, and the sum of their windows in s, by what distinguishes rounds."""
     groups: dict[tuple[str, bool], Group] = field(default_factory=dict)
     """By backend, and whether it is the A/A control's group."""
     measured: list[TrialResult] = field(default_factory=list)
+    contents: dict[int, list[str]] = field(default_factory=dict)
+    """Size → paths of files with what to send, for a payload of the user's own."""
 
     def carry_out(self) -> None:
         """Measure round after round; store the run's final status."""
@@ -178,16 +188,21 @@ class _Run:
             self._tell(0, name, "left out", f"{name} is left out: {reason}")
         try:
             with RunDir() as run_dir, self._switchboard(run_dir) as switchboard:
-                while not (complete := self._is_complete(rounds_done)) and self._within_budget(rounds_done):
-                    begun_s, begun_count = time.monotonic(), len(self.measured)
-                    self._round(rounds_done, run_dir, switchboard)
-                    self.rounds_s.append(time.monotonic() - begun_s)
-                    tails = (trial for trial in self.measured[begun_count:] if trial.spec.tail)
-                    self.tails_s.append(sum(trial.duration_s for trial in tails))
-                    rounds_done += 1
-                status = "complete" if complete else "out of budget"
+                self._keep_contents(run_dir)
+                whole = True
+                while whole and not self._is_complete(rounds_done):
+                    whole = self._round(rounds_done, run_dir, switchboard)
+                    rounds_done += whole
+                status = "complete" if whole else "out of budget"
         finally:
             self.writer.update(replace(self.writer.info, status=status, rounds_done=rounds_done))
+
+    def _keep_contents(self, run_dir: RunDir) -> None:
+        for payload in self.payloads:
+            self.contents[payload.size] = [
+                str(run_dir.keep(f"payload-{payload.size}-{number}", content))
+                for number, content in enumerate(payload.contents)
+            ]
 
     @contextmanager
     def _switchboard(self, run_dir: RunDir) -> Iterator[Switchboard]:
@@ -209,16 +224,21 @@ class _Run:
             return rounds_done >= self.sweep.rounds
         return widest_ratio(self.measured) <= self.sweep.precision_ratio
 
-    def _within_budget(self, rounds_done: int) -> bool:
-        """Return whether another round would probably end within the budget; the first one always begins.
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self.started_s
 
-        It will probably take as long as those before it, but for windows in one piece, which not all rounds have.
+    @property
+    def _pace(self) -> float:
+        """Return how many seconds of the budget a second of windows takes."""
+        return self._elapsed_s / self.windows_s if self.windows_s else _FIRST_PACE
+
+    def _within_budget(self, batch: Sequence[_Cell]) -> bool:
+        """Return whether at least half of a batch would probably be measured within the budget; the first one is, too,
+        if it is the only one.
         """
-        if not self.rounds_s:
-            return True
-        tails_s = max(self.tails_s) if round_has_tails(rounds_done) else 0.0
-        plain_s = fmean(whole - tails for whole, tails in zip(self.rounds_s, self.tails_s, strict=True))
-        return time.monotonic() - self.started_s + plain_s + tails_s <= self.sweep.budget_s
+        window_s = sum(trial.window_s for trial, _ in batch)
+        return not self.windows_s or self._elapsed_s + self._pace * window_s / 2 <= self.sweep.budget_s
 
     def _batches(self, round_index: int) -> list[list[_Cell]]:
         """Return the round's trials in the order that the seed gives, without those that the store already holds.
@@ -242,32 +262,39 @@ class _Run:
 
     def _planned(self, round_index: int) -> list[_Cell]:
         """Return all trials of a round."""
+        look = self.sweep.is_look(round_index)
         contenders, beside = self.settled.contenders, self.sweep.neighbours
         places = [(name, payload, False, n) for name in contenders for payload in self.payloads for n in beside]
         planned = []
-        for name, payload, is_control, neighbours in places + self._control_places():
+        for name, payload, is_control, neighbours in places + self._control_places() * (not look):
             size, size_bytes = payload.size, payload.payload_bytes
             for mode in self.sweep.modes:
                 trial = self.sweep.trial(
                     name, size, size_bytes, mode, round_index, twin=is_control, neighbours=neighbours
                 )
-                tail = self.sweep.tail_trial(trial)
-                planned += [(trial, payload)] if tail is None else [(trial, payload), (tail, payload)]
+                tail = None if look else self.sweep.tail_trial(trial)
+                first = self.sweep.look_trial(trial) if look else trial
+                planned += [(first, payload)] if tail is None else [(first, payload), (tail, payload)]
         return planned
 
-    def _foreseen_rounds(self) -> int:
-        """Return how many rounds there will probably be, from what those before took; as many as asked for at first."""
-        if not self.rounds_s:
-            return self.sweep.rounds
-        left_s = self.sweep.budget_s - sum(self.rounds_s)
-        return min(self.sweep.rounds, len(self.rounds_s) + max(0, int(left_s / fmean(self.rounds_s))))
+    def _plan(self, round_index: int) -> tuple[int, float]:
+        """Return how many trials a round has, and the sum of their windows in s."""
+        kind = self.sweep.is_look(round_index), round_has_tails(round_index)
+        if kind not in self.plans:
+            planned = self._planned(round_index)
+            self.plans[kind] = len(planned), sum(trial.window_s for trial, _ in planned)
+        return self.plans[kind]
 
-    def _count(self, round_index: int) -> int:
-        """Return how many trials a round has."""
-        has_tails = round_has_tails(round_index)
-        if has_tails not in self.counts:
-            self.counts[has_tails] = len(self._planned(round_index))
-        return self.counts[has_tails]
+    def _foreseen(self, round_index: int) -> tuple[int, int]:
+        """Return how many rounds there will probably be, and how many trials, the present round included."""
+        pace, budget_s, rounds, trials = self._pace, self.sweep.budget_s, 0, 0
+        while rounds < self.sweep.rounds and (budget_s > 0 or rounds <= round_index):
+            count, windows_s = self._plan(rounds)
+            fitting = min(1.0, max(0.0, budget_s) / (pace * windows_s)) if rounds > round_index else 1.0
+            trials += round(fitting * count)
+            budget_s -= pace * windows_s
+            rounds += 1
+        return max(rounds, round_index + 1), max(trials, self.done)
 
     def _control_places(self) -> list[tuple[str, PreparedPayload, bool, int]]:
         """Return what is measured a second time in each round: the first spawned backend with the middle payload."""
@@ -276,17 +303,51 @@ class _Run:
         names = [name for name, contender in self.settled.contenders.items() if contender.launcher != "inline"]
         return [(name, self.payloads[len(self.payloads) // 2], True, self.sweep.neighbours[0]) for name in names[:1]]
 
-    def _round(self, round_index: int, run_dir: RunDir, switchboard: Switchboard) -> None:
-        """Measure every cell once, on fresh processes: one group per backend, idle while another is measured."""
-        for batch in self._batches(round_index):
+    def _round(self, round_index: int, run_dir: RunDir, switchboard: Switchboard) -> bool:
+        """Measure every cell once, on fresh processes: one group per backend, idle while another is measured. Return
+        whether the budget was enough.
+        """
+        batches = self._batches(round_index)
+        if batches and not self._within_budget(batches[0]):
+            return False
+        self._start_groups({(trial.backend, trial.twin) for batch in batches for trial, _ in batch}, switchboard)
+        whole = True
+        for batch in batches:
+            whole = self._within_budget(batch)
+            if not whole:
+                break
             for result in self._measure(batch, run_dir, switchboard):
                 self.done += 1
+                self.windows_s += result.spec.window_s
                 label = _label(result.spec)
                 warning = f"{label} failed: {result.reason}" if result.status == "failed" else ""
                 self._tell(round_index, label, _estimate(result), warning)
+        if whole and self.measured:
+            last = self.measured[-1]
+            self._tell(round_index, _label(last.spec), _estimate(last), "", tuple(self.measured))
         for group in self.groups.values():
             group.end()
         self.groups.clear()
+        return whole
+
+    def _start_groups(self, names: Iterable[tuple[str, bool]], switchboard: Switchboard) -> None:
+        """Start all groups of the round at the same time. One that does not start is tried again by its first trial,
+        which then says why.
+        """
+        starting = {}
+        for backend, twin in sorted(names):
+            contender = self.settled.contenders[backend]
+            if contender.python is None:  # workers of another ipcbench may not say whose they are
+                with suppress(IpcbenchError):
+                    starting[backend, twin] = Group(contender.launcher, self.sweep.readers, switchboard)
+        try:
+            for name in list(starting):
+                with suppress(IpcbenchError):
+                    self.groups[name] = starting[name].connect()
+                del starting[name]
+        finally:
+            for group in starting.values():
+                group.kill()
 
     def _measure(self, batch: Sequence[_Cell], run_dir: RunDir, switchboard: Switchboard) -> Iterator[TrialResult]:
         """Measure the trials of a batch and yield their records once they are stored."""
@@ -308,6 +369,7 @@ class _Run:
                 Plan.make(trial, payload.decode_ns, self.stall_s),
                 self.writer.next_trial_id + number,
                 usable_cores(),
+                self.contents[payload.size],
             )
             for number, ((trial, payload), group) in enumerate(ready)
         ]
@@ -332,22 +394,25 @@ class _Run:
         group = self.groups.get((trial.backend, trial.twin))
         if group is None:
             contender = self.settled.contenders[trial.backend]
-            group = Group(contender.launcher, self.sweep.readers, switchboard, python=contender.python)
+            group = Group(contender.launcher, self.sweep.readers, switchboard, python=contender.python).connect()
             self.groups[trial.backend, trial.twin] = group
         return group
 
-    def _tell(self, round_index: int, label: str, estimate: str, warning: str) -> None:
-        rounds = max(self._foreseen_rounds(), round_index + 1)
+    def _tell(
+        self, round_index: int, label: str, estimate: str, warning: str, trials: tuple[TrialResult, ...] = ()
+    ) -> None:
+        rounds, total = self._foreseen(round_index)
         self.tell(
             Progress(
                 done=self.done,
-                total=sum(self._count(index) for index in range(rounds)),
+                total=total,
                 round_index=round_index,
                 rounds=rounds,
                 label=label,
                 estimate=estimate,
-                elapsed_s=time.monotonic() - self.started_s,
+                elapsed_s=self._elapsed_s,
                 warning=warning,
+                trials=trials,
             )
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ threads of transports also wait for each other, on a machine without neighbours.
 
 MAX_FAULTS_PER_MESSAGE = 0.01
 _ANSWER_S = 30.0
-_PROBE_S = 2.0
+_PROBE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class Trial:
         plan: the trial and its counts.
         trial_id: number of the trial in the run.
         usable_cores: how many processes can run at once.
+        contents: paths of files with what to send, if the writer cannot make it.
 
     Attributes:
         neighbour_pids: the busy processes that it asked for; the caller sets them before the first step.
@@ -74,6 +75,7 @@ class Trial:
         plan: Plan,
         trial_id: int,
         usable_cores: float,
+        contents: Sequence[str] = (),
     ) -> None:
         self._run_dir = run_dir
         self._maker = contender.maker
@@ -81,6 +83,7 @@ class Trial:
         self._plan = plan
         self._trial = plan.trial
         self._trial_id = trial_id
+        self._contents = list(contents)
         self._inline = contender.launcher == "inline"
         self._cores = cores_for(plan.trial.pin, plan.trial.readers + 1, allowed_cores())
         self._oversubscribed = plan.trial.readers + 1 > usable_cores
@@ -221,7 +224,14 @@ class Trial:
         for channel in self._channels():
             self._addresses.append(self._create(channel))  # one by one: `release` must know each that exists
         address, *back = (each.as_dict() for each in self._addresses)
-        request = {"do": "open", "address": address, "back": back, "plan": self._plan.as_dict(), "cores": self._cores}
+        request = {
+            "do": "open",
+            "address": address,
+            "back": back,
+            "plan": self._plan.as_dict(),
+            "cores": self._cores,
+            "contents": self._contents,
+        }
         self._group.ask_all(request, _ANSWER_S)
         self._probes = (self._probe(), None)
         self._clocks = self._group.compare_clocks()
@@ -272,10 +282,10 @@ class Trial:
                 yield replace(there, name=self._run_dir.channel_name(), readers=1, processes=(index + 1, 0))
 
     def _probe(self) -> float | None:
-        """Return the placement probe between writer and reader 0; None if they are threads of one process, or beside
-        neighbours, which it would measure.
+        """Return the placement probe between writer and reader 0; None if they are threads of one process, beside
+        neighbours, which it would measure, or for a first look.
         """
-        if self._inline or self._trial.neighbours:
+        if self._inline or self._trial.neighbours or self._trial.look:
             return None
         path = self._run_dir.path / "probe"
         if not self._run_dir.probe_count:

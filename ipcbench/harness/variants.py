@@ -34,7 +34,7 @@ from ipcbench.registry import ENTRY_POINT_GROUP
 from ipcbench.results.model import Integrity, Usage
 from ipcbench.spec import VARIANT_MARK, ChannelSpec, SweepSpec, TrialSpec, Variant, recorded_names
 
-_PROTOCOL_NUMBER = 1
+_PROTOCOL_NUMBER = 2
 """To be raised when a message between coordinator and workers keeps its fields and changes its meaning."""
 
 _ANSWER_S = 60.0
@@ -87,7 +87,7 @@ class VariantProcess:
             WorkerCrashed, WorkerTimeout: it does not connect.
         """
         roles = (f"channel process of {self.variant.name}",)
-        self._group = Group("spawn", 0, switchboard, roles=roles, python=self.variant.python)
+        self._group = Group("spawn", 0, switchboard, roles=roles, python=self.variant.python).connect()
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to one question; see `Group.ask`."""

@@ -99,7 +99,8 @@ class Worker:
             return {}
         writer = self.hold(backend.open_writer(address))
         replies = [self.hold(backend.open_reader(channel, 0)) for channel in back]
-        payloads = [codec.encode(build(trial.payload, trial.size, variant)) for variant in (0, 1)]
+        contents = [Path(path).read_bytes() for path in request["contents"]]
+        payloads = contents or [codec.encode(build(trial.payload, trial.size, variant)) for variant in (0, 1)]
         messages = [Outgoing(payload) for payload in payloads if len(payload) == len(payloads[0])]
         self._part = PingPart(writer, replies, messages, plan) if back else WriterPart(writer, messages, plan)
         return {}

@@ -109,6 +109,7 @@ class Switchboard:
             allowed = f"the name or the IPv4 address of an interface of this host ({why})"
             raise ConfigError(HOST_VARIABLE, host, allowed) from error
         self._closing = threading.Event()
+        self._early: dict[str, list[tuple[dict[str, Any], ControlConnection]]] = {}
         self._admitted: SimpleQueue[ControlConnection] = SimpleQueue()
         self._accepting = threading.Thread(target=self._accept_callers, name="control", daemon=True)
         self._accepting.start()
@@ -129,6 +130,21 @@ class Switchboard:
             return self._admitted.get(timeout=timeout_s)
         except Empty:
             return None
+
+    def expect(self, token: str) -> None:
+        """Keep the workers of that launch, from now on, while others are waited for."""
+        self._early[token] = []
+
+    def keep(self, token: str | None, hello: dict[str, Any], channel: ControlConnection) -> bool:
+        """Keep a worker that has said hello until its launch is waited for; return False if nobody expects it."""
+        if token is None or token not in self._early:
+            return False
+        self._early[token].append((hello, channel))
+        return True
+
+    def kept(self, token: str) -> list[tuple[dict[str, Any], ControlConnection]]:
+        """Return the workers of that launch that were kept, and expect no more."""
+        return self._early.pop(token, [])
 
     def _accept_callers(self) -> None:
         while True:
@@ -164,6 +180,9 @@ class Switchboard:
             self._socket.shutdown(socket.SHUT_RDWR)  # ends `accept`
         self._accepting.join()
         self._socket.close()
+        for token in list(self._early):
+            for _, channel in self.kept(token):
+                channel.close()
         self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:

@@ -249,13 +249,15 @@ def launch(
         )
         for command in commands
     ]
+    switchboard.expect(token)
     return Launch(launcher, indices, started, output, switchboard.address, token)
 
 
 def gather(
     switchboard: Switchboard, launches: Sequence[Launch], names: Mapping[int, str], timeout_s: float = LAUNCH_S
 ) -> dict[int, tuple[int, ControlConnection]]:
-    """Wait until all workers of the launches have connected; kill them all if they do not.
+    """Wait until all workers of the launches have connected; kill them all if they do not. Meanwhile, the switchboard
+    keeps those of other launches.
 
     Args:
         switchboard: where they connect to.
@@ -275,16 +277,19 @@ def gather(
     with ExitStack() as on_failure:
         for group in launches:
             on_failure.callback(group.kill)
+            for hello, early in switchboard.kept(group.token):
+                on_failure.callback(early.close)
+                workers[hello["index"]] = (hello["pid"], early)
         while len(workers) < len(names):
             channel = switchboard.accept(min(_LOOK_S, remaining_s(deadline) or 0.0))
             if channel is not None:
-                on_failure.callback(channel.close)
                 with suppress(TrialError):  # a worker that has died since shows below
                     hello = channel.receive(remaining_s(deadline))
                     index, token = hello["index"], hello.get("launch")  # an older ipcbench of another Python tells none
                     if any(index in group.indices and token in {None, group.token} for group in launches):
+                        on_failure.callback(channel.close)
                         workers[index] = (hello["pid"], channel)
-                    else:
+                    elif not switchboard.keep(token, hello, channel):
                         channel.close()  # and it ends
                 continue
             for group in launches:
@@ -295,5 +300,13 @@ def gather(
                 missing = ", ".join(name for index, name in names.items() if index not in workers)
                 words = "".join(group.last_words() for group in launches)
                 raise WorkerTimeout(f"{missing} did not start within {timeout_s:.0f} s{words}")
+        _require_launchers(launches, names)
         on_failure.pop_all()
     return workers
+
+
+def _require_launchers(launches: Sequence[Launch], names: Mapping[int, str]) -> None:
+    """Raise WorkerCrashed if an MPI launcher has ended: its ranks outlive it, and nobody would wait for their end."""
+    for group in launches:
+        if group.launcher == "mpiexec" and (dead := group.first_dead()) is not None:
+            raise group.crashed(dead, names[dead])

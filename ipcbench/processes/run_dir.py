@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Self
 
 from ipcbench.errors import ConfigError
 from ipcbench.processes import janitor
 from ipcbench.processes.cleanup import RUN_LOCK, RUN_SUFFIX, remove
 from ipcbench.spec import NAME_PREFIX
-from ipcbench.util.files import temporary_folder
+from ipcbench.util.files import as_store_errors, temporary_folder
 
 _JANITOR_S = 10.0
 _FOLDER_BYTES = 76
@@ -67,6 +68,17 @@ class RunDir:
             )
             undo.pop_all()
         return self
+
+    def keep(self, name: str, content: bytes) -> Path:
+        """Write a file for the processes of the run, and return its path.
+
+        Raises:
+            StoreError: the system refuses.
+        """
+        path = self.path / name
+        with as_store_errors(path):
+            path.write_bytes(content)
+        return path
 
     def channel_name(self) -> str:
         """Return a new name for a channel of this run."""

@@ -106,7 +106,7 @@ def check_backend(
     """
     for number in laws or ():
         if number not in LAWS:
-            raise ConfigError("laws", number, ", ".join(LAWS))
+            raise ConfigError("laws", number, LAWS)
     if not any(1 <= count <= backend_class.capabilities.max_readers for count in readers):
         raise ConfigError("readers", tuple(readers), f"1 to {backend_class.capabilities.max_readers}")
     backend_class.probe()

@@ -21,7 +21,15 @@ FATAL = [
 
 def tiny(**changes) -> SweepSpec:
     """Return a sweep that takes about a second."""
-    plain = {"backends": ("shm",), "readers": 2, "sizes": (10,), "modes": ("saturate",), "rounds": 1, "control": False}
+    plain = {
+        "backends": ("shm",),
+        "readers": 2,
+        "sizes": (10,),
+        "modes": ("saturate",),
+        "rounds": 1,
+        "control": False,
+        "look": False,
+    }
     return SweepSpec(**{**plain, "warmup_s": 0.01, "window_s": 0.05, **changes})
 
 

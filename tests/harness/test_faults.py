@@ -188,7 +188,7 @@ def test_ranks_that_outlive_their_launcher_join_no_later_launch(tmp_path, monkey
 
     def launch_and_kill(*arguments, **options):
         made = launch(*arguments, **options)
-        if made.launcher == "mpiexec" and not killed:
+        if made.launcher == "mpiexec" and len(killed) < 2:  # a start is tried twice
             (mpiexec,) = made.started
             assert until(lambda: psutil.Process(mpiexec.pid).children(), 60.0)
             mpiexec.send_signal(signal.SIGHUP)

@@ -12,6 +12,7 @@ from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.loops import HASH_EVERY, RUN
 from ipcbench.harness.sweep import run_sweep
 from ipcbench.results.store import load_run
+from ipcbench.spec import LOOK_WINDOW_S
 from ipcbench.stats.histogram import bin_index
 from tests.harness.small_runs import measure, raw, single, sound, tiny
 
@@ -140,7 +141,7 @@ def test_a_resumed_run_measures_only_what_is_missing(tmp_path):
     told = []
     run_sweep(tiny(), tmp_path, resume=path, on_progress=told.append)
     run = load_run(path)
-    assert len(told) == 1
+    assert {each.done for each in told} == {3}
     assert sorted(trial.spec.size for trial in run.trials) == [10, 20, 30]
     assert len({trial.trial_id for trial in run.trials}) == 3
 
@@ -241,6 +242,24 @@ def test_round_trips_need_every_message():
 
 def test_progress_foresees_the_rounds_that_fit_into_the_budget(tmp_path):
     run, told = measure(tiny(rounds=200, budget_s=2.0), tmp_path)
-    assert (told[0].rounds, run.info.status) == (200, "out of budget")
-    assert run.info.rounds_done <= told[-1].rounds
-    assert told[-1].rounds < 200 or run.info.rounds_done == 1
+    assert run.info.status == "out of budget"
+    assert run.info.rounds_done <= told[-1].rounds < 200
+    assert all(progress.done <= progress.total for progress in told)
+
+
+def test_the_first_of_several_rounds_is_a_short_look(tmp_path):
+    run = sound(tiny(rounds=2, look=True, control=True, modes=("paced", "saturate"), window_s=0.1), tmp_path)
+    look = [trial for trial in run.trials + run.controls if trial.spec.look]
+    assert {trial.spec.round_index for trial in look} == {0}
+    assert {trial.spec.mode for trial in look} == {"paced", "saturate"}
+    assert {trial.spec.round_index for trial in run.trials + run.controls if not trial.spec.look} == {1}
+    assert not any(trial.spec.twin or trial.spec.tail for trial in look)
+    assert all(trial.spec.window_s <= LOOK_WINDOW_S for trial in look)
+    assert all(trial.conditions.probe_before_ns is None for trial in look)
+
+
+def test_the_budget_ends_a_round_before_its_end(tmp_path):
+    sizes = tuple(range(10, 40))
+    run = load_run(run_sweep(tiny(sizes=sizes, window_s=0.3, budget_s=3.0, rounds=1), tmp_path))
+    assert (run.info.status, run.info.rounds_done) == ("out of budget", 0)
+    assert 0 < len(run.trials) < len(sizes)

@@ -138,10 +138,10 @@ def test_an_interpreter_without_ipcbench_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_ipcbench_that_cannot_name_its_protocol_is_refused(tmp_path: Path) -> None:
-    other = copied_package(tmp_path / "copy", "harness/variants.py", "_PROTOCOL_NUMBER = 1\n", "_PROTOCOL_NUMBER = 2\n")
+    other = copied_package(tmp_path / "copy", "harness/variants.py", "_PROTOCOL_NUMBER = 2\n", "_PROTOCOL_NUMBER = 3\n")
     text = refusal(raw(64, variants=two(tmp_path, first=other)), tmp_path)
     assert "'head=" in text
-    assert f"speaks protocol 2-{protocol().partition('-')[2]} with its workers, this one {protocol()}" in text
+    assert f"speaks protocol 3-{protocol().partition('-')[2]} with its workers, this one {protocol()}" in text
 
 
 def test_a_new_field_is_another_protocol(tmp_path: Path) -> None:

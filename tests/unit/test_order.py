@@ -117,5 +117,5 @@ def test_unusable_numbers_of_neighbours_are_refused(neighbours: tuple[int, ...])
 
 def test_the_page_says_of_each_number_of_neighbours_what_was_measured_beside_them(tmp_path: Path) -> None:
     run = run_of(tmp_path, beside(10_000.0, 90_000.0), beside(30_000.0, 40_000.0))
-    verdicts = [line.sentence for line in headline_words(run, tables(run)).verdicts]
+    verdicts = [line.sentence for line in headline_words(tables(run)).verdicts]
     assert ["b has the lowest one-way latency" in text for text in verdicts] == [False, False, True, True]

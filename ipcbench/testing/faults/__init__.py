@@ -28,7 +28,7 @@ def faulty(law: str, inner: type[Backend]) -> type[Backend]:
         ConfigError: there is no such law.
     """
     if law not in FAULTS:
-        raise ConfigError("law", law, ", ".join(FAULTS))
+        raise ConfigError("law", law, FAULTS)
     fault = FAULTS[law]
     members: dict[str, Any] = {
         "__module__": __name__,
