@@ -46,18 +46,37 @@ def _shortened(value: object) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS // 2]} … {text[-20:]}"
 
 
+def closest(value: str, known: Iterable[str]) -> str | None:
+    """Return the name that was probably meant; None if none is like it, or if the value is several names."""
+    from difflib import get_close_matches  # slow to load, and only errors need it
+
+    by_lower = {name.lower(): name for name in known}
+    several = set(value) & {",", ";"}
+    like = [] if several else get_close_matches(value.lower(), by_lower, n=1)
+    return by_lower[like[0]] if like else None
+
+
+def did_you_mean(name: str | None) -> str:
+    """Return that question, to stand behind a wrong value; nothing without a name."""
+    return f" (did you mean {name!r}?)" if name else ""
+
+
 class ConfigError(IpcbenchError):
     """A value given by the user is wrong.
 
     Attributes:
         field: name of the option or key, as the user writes it.
         value: what was given.
-        allowed: what would be accepted, in words.
+        allowed: what would be accepted, in words, or every value that would be.
     """
 
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field}: {_shortened(value)} is not valid; allowed: {allowed}")
-        self.field, self.value, self.allowed = self._parts = (field, value, allowed)
+    def __init__(self, field: str, value: object, allowed: str | Iterable[str]) -> None:
+        known = () if isinstance(allowed, str) else tuple(allowed)
+        words = allowed if isinstance(allowed, str) else " or ".join(filter(None, (", ".join(known[:-1]), *known[-1:])))
+        super().__init__(
+            f"{field}: {_shortened(value)} is not valid{did_you_mean(closest(str(value), known))}; allowed: {words}"
+        )
+        self.field, self.value, self.allowed = self._parts = (field, value, known or allowed)
 
 
 class UnknownBackend(IpcbenchError):
@@ -65,7 +84,9 @@ class UnknownBackend(IpcbenchError):
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.name, self.known = self._parts = (name, tuple(known))
-        super().__init__(f"unknown backend {_shortened(name)}; known: {', '.join(self.known)}")
+        meant = did_you_mean(closest(name, self.known))
+        known_words = ", ".join((*self.known, "or your own, module:Class"))
+        super().__init__(f"unknown backend {_shortened(name)}{meant}; known: {known_words}")
 
 
 class BackendUnavailable(IpcbenchError):

@@ -377,8 +377,7 @@ RULES: tuple[Rule, ...] = (
         "times",
         "decode p50 over one-way latency p50",
         _decoding,
-        "Change what is sent before you change the transport: --codec msgpack, or --payload ndarray with --codec "
-        "pickle5.",
+        "Change what is sent before you change the transport: --codec msgpack, or --payload records --codec numpy.",
     ),
     Rule(
         "spinning",

@@ -12,18 +12,16 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from typing import Any, TypeVar
 
 import click
 
 from ipcbench import __version__
+from ipcbench.cli.options import Group, usage_words
 from ipcbench.cli.output import tell
 from ipcbench.errors import IntegrityError, IpcbenchError, TransportError, TrialError
-
-FunctionOrCommand = TypeVar("FunctionOrCommand", bound=Callable[..., Any] | click.Command)
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -39,27 +37,17 @@ _COMMANDS = (
     "recommend",
     "compare",
     "export",
+    "explain",
     "doctor",
     "trace",
     "replay",
     "selftest",
+    "new-backend",
     "clean",
 )
 
 
-def format_option(*formats: str) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
-    """Return the option `--format`; the first format is the default."""
-    return click.option(
-        "--format",
-        "form",
-        type=click.Choice(formats),
-        default=formats[0],
-        show_default=True,
-        help="Format of the output.",
-    )
-
-
-class _Commands(click.Group):
+class _Commands(Group):
     """The commands; each is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -68,7 +56,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"ipcbench.cli.{cmd_name}").command
+        command: click.Command = import_module(f"ipcbench.cli.{cmd_name.replace('-', '_')}").command
         return command
 
 
@@ -115,6 +103,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
     """Return what an error says in one line, and the exit code; raise it if it is a defect of ours."""
     text, code = str(error), EXIT_FAILED
     match error:
+        case click.UsageError():
+            text, code = usage_words(error), EXIT_BAD_INPUT
         case click.ClickException():
             text, code = error.format_message(), EXIT_BAD_INPUT
         case TransportError() | TrialError() | IntegrityError():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ipcbench.cli import format_option
+from ipcbench.cli.options import format_option
 from ipcbench.cli.output import (
     CSV_FILE,
     FORMATS,
@@ -20,7 +20,7 @@ from ipcbench.cli.output import (
     write_tables,
 )
 from ipcbench.cli.report_files import PLOTS_FOLDER, REPORT_FILE, write_report
-from ipcbench.errors import StoreError
+from ipcbench.errors import ConfigError, StoreError
 
 
 @click.command(
@@ -42,10 +42,11 @@ def command(runs: tuple[str, ...], form: str, out: str | None, *, no_report: boo
 
     folders = [Path(name) for name in runs] or [latest_run(RESULTS_ROOT)]
     read = [read_run(folder) for folder in folders]
+    targets = [] if no_report else _targets(folders, out)
+    if out is not None:
+        _require_folder(Path(out))
     print_tables([tables for _, tables in read], form)
-    if no_report:
-        return
-    for index, target in enumerate(_targets(folders, out)):
+    for index, target in enumerate(targets):
         run, tables = read[index]
         others = [other for number, other in enumerate(read) if number != index]
         try:
@@ -56,6 +57,12 @@ def command(runs: tuple[str, ...], form: str, out: str | None, *, no_report: boo
             if out is not None:
                 raise
             tell(f"warning: {error}; the tables above are not written there")
+
+
+def _require_folder(path: Path) -> None:
+    """Refuse a file in the place of a folder, before anything is printed."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError("--out", str(path), "the path of a folder, which is made if there is none")
 
 
 def _targets(folders: Sequence[Path], out: str | None) -> list[Path]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli import EXIT_FAILED, format_option
+from ipcbench.cli import EXIT_FAILED
+from ipcbench.cli.options import backend_names, format_option, one_of
+from ipcbench.render.document import document
 
 if TYPE_CHECKING:
     from ipcbench.testing import LawResult
 
 
 @click.command("check", short_help="Check a backend against the contract.")
-@click.argument("backend", metavar="NAME | module:Class")
+@click.argument("backend", metavar="NAME | module:Class", shell_complete=one_of(backend_names))
 @click.option("--laws", metavar="LAW,…", help="Check only these laws, such as C1,C7.")
 @click.option("--quick", is_flag=True, help="Run fewer, smaller and shorter checks; finds less.")
 @format_option("text", "json")
@@ -42,7 +43,8 @@ def command(backend: str, laws: str | None, quick: bool, form: str) -> int:
     if form == "text":
         click.echo(f"{backend}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     else:
-        click.echo(json.dumps([asdict(result) for result in results], indent=2))
+        fields = {"backend": backend, "counts": counts, "laws": [asdict(result) for result in results]}
+        click.echo(document("conformance", fields), nl=False)
     return EXIT_FAILED if counts["failed"] else 0
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli import format_option
-from ipcbench.cli.output import tell
+from ipcbench.cli.options import Choice, format_option
+from ipcbench.cli.output import stored_run, tell
 from ipcbench.errors import ConfigError
+from ipcbench.util.units import parse_ratio
 
 if TYPE_CHECKING:
     from ipcbench.analysis.compare.run_cells import ComparedMetric
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXIT_REGRESSED = 1
 EXIT_INCONCLUSIVE = 3
 
-_MAX_GATE_PERCENT = 1000.0
+_MIN_GATE_RATIO, _MAX_GATE_RATIO = 1e-4, 10.0
 
 
 @click.command(
@@ -34,10 +34,10 @@ _MAX_GATE_PERCENT = 1000.0
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="[B]", required=False)
-@click.option("--gate", metavar="PERCENT", help="How much worse a figure may get, such as 5%.")
+@click.option("--gate", metavar="PERCENT", help="How much worse a figure may get: 5% or 5; below 1, a share: 0.05.")
 @click.option(
     "--inconclusive",
-    type=click.Choice(["ok", "fail"]),
+    type=Choice(["ok", "fail"]),
     help="Exit with 0 (ok) or 1 (fail) instead of 3 if the gate is neither passed nor failed for certain.",
 )
 @click.option(
@@ -69,19 +69,18 @@ def command(
     from ipcbench.analysis.compare import render as compare_render
     from ipcbench.analysis.compare.compare import compare_runs, compare_variants
     from ipcbench.analysis.compare.run_cells import MAIN_METRICS
-    from ipcbench.results.store import load_run
 
     gate_ratio, chosen = _gate_ratio(gate), _metrics(metrics)
     if gates and chosen is None:
         chosen = MAIN_METRICS
     if inconclusive is not None and gate is None:
         raise ConfigError("--inconclusive", inconclusive, "nothing without --gate, which it is about")
-    run = load_run(Path(a))
+    run = stored_run(Path(a))
     if b is None:
         comparison = compare_variants(run, gate_ratio=gate_ratio, metrics=chosen)
     else:
         comparison = compare_runs(
-            run, load_run(Path(b)), gate_ratio=gate_ratio, across_machines=across_machines, metrics=chosen
+            run, stored_run(Path(b)), gate_ratio=gate_ratio, across_machines=across_machines, metrics=chosen
         )
     for problem in comparison.problems:
         tell(f"warning: {problem}")
@@ -98,19 +97,13 @@ def command(
 def _gate_ratio(text: str | None) -> float | None:
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
-    if match is None or not 0.01 <= float(match[1]) <= _MAX_GATE_PERCENT:
-        raise ConfigError("--gate", text, f"a percentage from 0.01% to {_MAX_GATE_PERCENT:g}%: 5%")
-    return float(match[1]) / 100.0
+    ratio = parse_ratio(text, "--gate")
+    if not _MIN_GATE_RATIO <= ratio <= _MAX_GATE_RATIO:
+        raise ConfigError("--gate", text, f"{_MIN_GATE_RATIO:.2%} to {_MAX_GATE_RATIO:.0%}, such as 5%")
+    return ratio
 
 
 def _metrics(text: str | None) -> tuple[ComparedMetric, ...] | None:
-    from ipcbench.analysis.compare.run_cells import METRICS
+    from ipcbench.analysis.compare.run_cells import parse_metrics
 
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in METRICS:
-            raise ConfigError("--metrics", name, " or ".join(METRICS))
-    return tuple(metric for metric in METRICS if metric in names)
+    return None if text is None else parse_metrics((name.strip() for name in text.split(",")), "--metrics")

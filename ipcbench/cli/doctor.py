@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sysconfig
 import textwrap
@@ -13,9 +12,9 @@ from typing import Any
 
 import click
 
-from ipcbench.cli import format_option
+from ipcbench.cli.options import format_option
+from ipcbench.render.document import document
 
-JSON_VERSION = 1
 _BUSY_NS = 1_000_000_000
 _CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 _WIDTH = 100
@@ -38,15 +37,13 @@ def command(form: str, leftovers: bool) -> None:
     facts, versions = _facts(), describe_versions()
     advice, unknown = advise(facts), unknown_facts(facts)
     if form == "json":
-        document = {
-            "format": "ipcbench doctor",
-            "version": JSON_VERSION,
+        fields = {
             "facts": facts,
             "versions": versions,
             "advice": [asdict(item) for item in advice],
             "unreadable": unknown,
         }
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        click.echo(document("doctor", fields), nl=False)
         return
     sections = [list(_machine_lines(facts, versions))]
     if advice:
@@ -64,8 +61,7 @@ def _show_leftovers(form: str) -> None:
     resources = survey()
     if form == "json":
         entries = [{**asdict(resource), "path": str(resource.path)} for resource in resources]
-        document = {"format": "ipcbench leftovers", "version": JSON_VERSION, "leftovers": entries}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(document("leftovers", {"leftovers": entries}), nl=False)
     else:
         click.echo("\n".join(lines(resources, "`ipcbench clean` would remove")) or "nothing is left")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, target_file, tell
+from ipcbench.cli.options import Choice
+from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, stored_run, target_file, tell
 
 
 @click.command(
@@ -21,14 +22,14 @@ from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, target_file, tell
     Writes only trials that are ok; stderr names everything that is left out.""",
 )
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("--to", "form", type=click.Choice(list(EXPORTERS)), required=True, help="Format, see below.")
+@click.option("--to", "form", type=Choice(list(EXPORTERS)), required=True, help="Format, see below.")
 @click.option("--out", metavar="FILE", help="File to create or replace as a whole; by default stdout.")
 def command(run: str | None, form: str, out: str | None) -> None:
     """Read the run, write it, name what is left out."""
-    from ipcbench.results.store import latest_run, load_run
+    from ipcbench.results.store import latest_run
 
     target = target_file(out)
-    stored = load_run(latest_run(RESULTS_ROOT) if run is None else Path(run))
+    stored = stored_run(latest_run(RESULTS_ROOT) if run is None else Path(run))
     exported = EXPORTERS[form](stored)
     _write(exported.text, target)
     for problem in stored.problems:

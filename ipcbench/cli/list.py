@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from ipcbench.cli import format_option
+from ipcbench.cli.options import backend_names, format_option, one_of
+from ipcbench.render.document import document
+from ipcbench.spec import DELIVERIES, WAIT_STRATEGIES
+
+_WIDTH = 80
+_NO_LIMIT_BYTES = 2**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,39 +42,69 @@ def _row(name: str) -> _Row:
     return _Row(name, state.available, state.reason, state.hint, backend.summary, backend.capabilities.as_dict())
 
 
-_WHEN_FULL = {"block": "blocks when full", "drop": "drops when full", "overwrite": "overwrites when full"}
-_LAUNCHERS = {"spawn": "", "mpiexec": "needs mpiexec", "inline": "one process"}
+_WHEN_FULL = {"block": "holds the writer", "drop": "drops the message", "overwrite": "overwrites the oldest"}
+_LAUNCHERS = {"spawn": "any program", "mpiexec": "mpiexec", "inline": "none: all in one process"}
+_HEADS = ("backend", "here", "every message", "latest value", "readers", "message", "waits")
+_YES, _CANNOT = "yes", "cannot"
 
 
-def _describe(can: dict[str, Any]) -> str:
-    """Return the capabilities in one line, limits first."""
-    from ipcbench.util.units import format_bytes
-
-    facts = [
-        ", ".join(can["deliveries"]),
-        _WHEN_FULL[can["when_full"]],
-        f"≤ {can['max_readers']:,} readers",
-        f"≤ {format_bytes(can['max_message_bytes'])}",
-        f"waits {'/'.join(can['waits'])}" if can["waits"] else "",
-        _LAUNCHERS[can["launcher"]],
-        "zero-copy reads" if can["zero_copy_read"] else "",
-        "across hosts" if can["remote"] else "",
-        "persistent" if can["persistent"] else "",
-        "" if can["private"] else "open to all users of this host",
-        "" if can["detects_peer_exit"] else "a dead peer shows as a time-out",
-    ]
-    return " · ".join(filter(None, facts))
+def _state(row: _Row) -> str:
+    return _YES if row.available else "not installed" if row.capabilities else "broken"
 
 
 def _as_text(rows: list[_Row]) -> str:
-    width = max(len(row.name) for row in rows)
-    lines = []
+    from ipcbench.render.table import Table, make_columns
+    from ipcbench.render.text import aligned, wrapped
+
+    table = Table("", make_columns(_HEADS, left=(0, 1, 2, 3, 6)), tuple(map(_cells, rows)))
+    lines = aligned(table)
     for row in rows:
-        lines.append(f"{row.name:{width}}  {'available  ' if row.available else 'UNAVAILABLE'}  {row.summary}".rstrip())
         if not row.available:
-            lines.append(f"{'':{width}}  {row.reason}; {row.hint}")
-        if row.capabilities:
-            lines.append(f"{'':{width}}  {_describe(row.capabilities)}")
+            lines += wrapped(f"{row.name}: {row.reason}; {row.hint}", _WIDTH)
+    return "\n".join([*lines, "", "ipcbench list NAME tells all about one of them."])
+
+
+def _cells(row: _Row) -> tuple[str, ...]:
+
+    can = row.capabilities
+    if not can:
+        return (row.name, _state(row), *[""] * (len(_HEADS) - 2))
+    offers = (_YES if kind in can["deliveries"] else _CANNOT for kind in DELIVERIES)
+    waits = "any" if len(can["waits"]) == len(WAIT_STRATEGIES) - 1 else ", ".join(can["waits"])
+    limit = "any" if can["max_message_bytes"] >= _NO_LIMIT_BYTES else f"≤ {_rounded(can['max_message_bytes'])}"
+    return (row.name, _state(row), *offers, f"≤ {can['max_readers']:,}", limit, waits)
+
+
+def _rounded(count: int) -> str:
+    """Return a size in GiB if it is a whole number of them but for a head or a terminator."""
+    return f"{round(count / 2**30)} GiB" if count >= 2**30 else f"{count:,} B"
+
+
+def _about(row: _Row) -> str:
+    """Return all about one backend."""
+    from ipcbench.render.text import wrapped
+    from ipcbench.util.units import format_bytes
+
+    can = row.capabilities
+    facts = {"here": _YES if row.available else f"{_state(row)}: {row.reason}; {row.hint}"}
+    if can:
+        facts |= {
+            **{kind.replace("_", " "): _YES if kind in can["deliveries"] else _CANNOT for kind in DELIVERIES},
+            "when full": _WHEN_FULL[can["when_full"]],
+            "readers": f"at most {can['max_readers']:,}",
+            "message": f"at most {format_bytes(can['max_message_bytes'])}",
+            "waits": ", ".join(can["waits"]),
+            "started by": _LAUNCHERS[can["launcher"]],
+            "zero-copy reads": _YES if can["zero_copy_read"] else _CANNOT,
+            "across hosts": _YES if can["remote"] else _CANNOT,
+            "outlives processes": _YES if can["persistent"] else _CANNOT,
+            "tells a dead peer": _YES if can["detects_peer_exit"] else f"{_CANNOT}: a time-out ends the call",
+            "other users": "cannot read along" if can["private"] else "every user of this host can read along",
+        }
+    width = max(map(len, facts)) + 2
+    lines = wrapped(f"{row.name}: {row.summary}", _WIDTH)
+    for name, value in facts.items():
+        lines += wrapped(value, _WIDTH, first=f"  {name:{width}}", indent=" " * (width + 2))
     return "\n".join(lines)
 
 
@@ -99,13 +133,17 @@ def _as_markdown() -> str:
 
 
 @click.command("list", short_help="List backends: whether they are available, and what they can do.")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=one_of(backend_names))
 @format_option("text", "json", "markdown")
-def command(form: str) -> None:
-    """List every backend: what it can do, whether it can run here, and if not, how to get it."""
+def command(name: str | None, form: str) -> None:
+    """List every backend, or describe NAME: what it can do, whether it can run here, and if not, how to get it."""
     from ipcbench.registry import names
 
     if form == "markdown":
         click.echo(_as_markdown())
         return
-    rows = [_row(name) for name in names()]
-    click.echo(_as_text(rows) if form == "text" else json.dumps([row.as_dict() for row in rows], indent=2))
+    rows = [_row(each) for each in (names() if name is None else [name])]
+    if form == "text":
+        click.echo(_as_text(rows) if name is None else _about(rows[0]))
+        return
+    click.echo(document("backends", {"backends": [row.as_dict() for row in rows]}), nl=False)

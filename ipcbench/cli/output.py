@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ipcbench.errors import ConfigError, StoreError
+from ipcbench.util.files import without_folders
 
 if TYPE_CHECKING:
     from ipcbench.analysis.report.tables import Tables
@@ -49,21 +50,19 @@ def tell(line: str) -> None:
                 raise
 
 
+def warn_of_code(sample: str) -> None:
+    """Say that loading a sample runs code in it, if it does."""
+    from ipcbench.workload.payload import RUNS_CODE
+
+    if sample.lower().endswith(RUNS_CODE):
+        tell(f"warning: loading {sample} runs the code that is in it: take pickles only from those whom you trust")
+
+
 def command_line(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return the command as a run keeps it: without folders outside the current one, whose names are nobody's business
     when the run is published.
     """
-    return ("ipcbench", *("=".join(map(_without_folders, argument.split("="))) for argument in arguments))
-
-
-def _without_folders(text: str) -> str:
-    path = Path(text)
-    if not path.is_absolute() and ".." not in path.parts and not text.startswith("~"):
-        return text
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return f"…/{path.name}"
+    return ("ipcbench", *("=".join(map(without_folders, argument.split("="))) for argument in arguments))
 
 
 def target_file(out: str | None) -> Path | None:
@@ -80,14 +79,46 @@ def target_file(out: str | None) -> Path | None:
     return path
 
 
-def show_run(folder: Path, form: str) -> bool:
-    """Print the tables of a run, write them into its folder, and return whether anything was measured.
+def stored_run(folder: Path) -> Run:
+    """Return a run.
+
+    Raises:
+        StoreError: not a folder of results, or one that cannot be read.
+    """
+    from ipcbench.results.store import load_run
+    from ipcbench.trace.format import SEGMENT_SUFFIX
+
+    if folder.is_dir() and any(folder.glob(f"*{SEGMENT_SUFFIX}")):
+        raise StoreError(f"{folder}: a trace, not a folder of results; `ipcbench trace report {folder}` reads it")
+    return load_run(folder)
+
+
+def trace_paths(*paths: str) -> list[Path]:
+    """Return the paths of traces and logs.
+
+    Raises:
+        StoreError: one is a folder of results.
+    """
+    from ipcbench.results.store import INFO_FILE
+
+    for path in map(Path, paths):
+        if (path / INFO_FILE).is_file():
+            raise StoreError(f"{path}: a folder of results, not a trace; `ipcbench analyze {path}` reads it")
+    return [*map(Path, paths)]
+
+
+def show_run(folder: Path, form: str, *, full: bool = True) -> bool:
+    """Print the tables of a run, or as text one screen unless `full`, write the tables into its folder, and return
+    whether anything was measured.
 
     Raises:
         StoreError: not a folder of results, or one that cannot be read.
     """
     run, shown = read_run(folder)
-    print_tables([shown], form)
+    if form == "text" and not full:
+        _print_screen(run, shown, folder)
+    else:
+        print_tables([shown], form)
     try:
         write_tables(shown, folder)
     except StoreError as error:  # a folder may be readable but not writable
@@ -102,9 +133,8 @@ def read_run(folder: Path) -> tuple[Run, Tables]:
         StoreError: not a folder of results, or one that cannot be read.
     """
     from ipcbench.analysis.report.tables import tables
-    from ipcbench.results.store import load_run
 
-    run = load_run(folder)
+    run = stored_run(folder)
     for problem in run.problems:
         tell(f"warning: {problem}")
     return run, tables(run)
@@ -127,6 +157,14 @@ def print_tables(all_tables: Sequence[Tables], form: str) -> None:
         documents = [render.as_json(tables) for tables in all_tables]
         sys.stdout.write(documents[0] if len(documents) == 1 else f"[\n{','.join(documents)}]\n")
     sys.stdout.flush()  # so that a closed pipe is an error here, not after the exit
+
+
+def _print_screen(run: Run, tables: Tables, folder: Path) -> None:
+    from ipcbench.analysis.report.render import show_lines
+    from ipcbench.analysis.report.screen import screen
+
+    show_lines(screen(run, tables, str(folder)), sys.stdout)
+    sys.stdout.flush()
 
 
 def write_tables(tables: Tables, folder: Path) -> None:

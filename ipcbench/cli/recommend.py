@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli import format_option
-from ipcbench.cli.output import RESULTS_ROOT, command_line, tell
-from ipcbench.cli.progress import progress_display
+from ipcbench.cli.options import Choice, a_path, format_option, one_of, progress_options, some_of
+from ipcbench.cli.output import RESULTS_ROOT, command_line, stored_run, tell, warn_of_code
+from ipcbench.cli.progress import Show, progress_display
+from ipcbench.render.document import document
+from ipcbench.spec import CODEC_NAMES, PAYLOAD_KINDS
 
 if TYPE_CHECKING:
     from ipcbench.analysis.recommend.answer import Recommendation
@@ -18,6 +21,12 @@ if TYPE_CHECKING:
     from ipcbench.results.store import Run
 
 EXIT_NO_ANSWER = 1
+
+
+def _need_names() -> Iterable[str]:
+    from ipcbench.analysis.recommend.needs import NEEDS
+
+    return NEEDS
 
 
 class _Recommend(click.Command):
@@ -41,39 +50,91 @@ class _Recommend(click.Command):
 
     Exit codes: 0 a transport is named (also for a tie); 1 none is; 2 bad input, or no transport can do it.""",
 )
-@click.argument("run", required=False, metavar="[RUN]")
-@click.option("--payload", required=True, metavar="SIZE", help="Size of one encoded payload: 64, 4KiB, 1MiB.")
-@click.option("--readers", type=int, default=1, show_default=True, metavar="N", help="Number of reading processes.")
-@click.option("--rate", metavar="RATE", help="Messages per second that it must sustain: 500/s, 2k/s.")
-@click.option("--needs", default="", metavar="NEED,…", help="What it must offer, see below: lossless,no-deps.")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=a_path("dir"))
+@click.option(
+    "--size",
+    metavar="SIZE",
+    show_default="required, but for a sample",
+    help="Size of one payload: 64, 4KiB, 1MiB; entries of a dict or of records.",
+)
+@click.option(
+    "--payload",
+    metavar="KIND",
+    default="bytes",
+    show_default=True,
+    shell_complete=one_of(PAYLOAD_KINDS),
+    help="What a message carries, as in `ipcbench run`; its encoded size is what is asked for.",
+)
+@click.option(
+    "--sample", metavar="FILE", shell_complete=a_path("file"), help="Ask for what is in a file, as in `ipcbench run`."
+)
+@click.option(
+    "--codec",
+    metavar="NAME",
+    show_default="raw for bytes, else pickle",
+    shell_complete=one_of(CODEC_NAMES),
+    help="How it is encoded, as in `ipcbench run`.",
+)
+@click.option(
+    "--readers",
+    type=int,
+    default=None,
+    show_default="as many as RUN has; 1 without RUN",
+    metavar="N",
+    help="Number of reading processes.",
+)
+@click.option(
+    "--rate", metavar="RATE", show_default="any", help="Messages per second that it must sustain: 500/s, 2k/s."
+)
+@click.option(
+    "--needs",
+    default="",
+    show_default="nothing",
+    shell_complete=some_of(_need_names),
+    metavar="NEED,…",
+    help="What it must offer, see below: lossless,no-deps.",
+)
 @click.option(
     "--optimise",
-    type=click.Choice(["latency", "throughput", "cpu"]),
+    type=Choice(["latency", "throughput", "cpu"]),
     default="latency",
     show_default=True,
     help="What decides among the transports that meet the needs.",
 )
 @format_option("text", "json", "markdown")
+@progress_options
 @click.pass_context
 def command(
     context: click.Context,
     /,
     run: str | None,
+    size: str | None,
     payload: str,
-    readers: int,
+    sample: str | None,
+    codec: str | None,
+    readers: int | None,
     rate: str | None,
     needs: str,
     optimise: Goal,
     form: str,
+    progress: bool,
+    quiet: bool,
 ) -> int:
     """Load or measure the evidence, decide, print."""
     from ipcbench.analysis.recommend.question import ask
     from ipcbench.analysis.recommend.recommend import recommend, require_candidates
-    from ipcbench.results.store import load_run
+    from ipcbench.harness.prepare import encoded_bytes
 
-    question = ask(payload, readers, rate, needs, optimise, prefix="--")
+    if size is None and sample is None:
+        raise click.UsageError("Missing option '--size', the size of one payload, such as 4KiB", context)
+    warn_of_code(sample or "")
+    stored = None if run is None else stored_run(Path(run))
+    size_bytes = encoded_bytes(size, payload, sample, codec)
+    question = ask(size_bytes, readers, rate, needs, optimise, stored, prefix="--")
     able = require_candidates(question)
-    stored = load_run(Path(run)) if run is not None else _measure(question, able, command_line(context.obj))
+    if stored is None:
+        with progress_display(progress=progress, quiet=quiet) as show:
+            stored = _measure(question, able, command_line(context.obj), show, (lambda _: None) if quiet else tell)
     for problem in stored.problems:
         tell(f"warning: {problem}")
     answer = recommend(stored, question)
@@ -82,23 +143,21 @@ def command(
     return 0 if answer.backend is not None else EXIT_NO_ANSWER
 
 
-def _measure(question: Question, backends: tuple[str, ...], command_line: tuple[str, ...]) -> Run:
+def _measure(
+    question: Question, backends: tuple[str, ...], command_line: tuple[str, ...], show: Show, say: Callable[[str], None]
+) -> Run:
     from ipcbench.analysis.recommend.question import question_sweep
     from ipcbench.harness.sweep import run_sweep
     from ipcbench.results.store import load_run
 
     sweep = question_sweep(question, backends)
-    tell(f"no RUN given: measuring {', '.join(sweep.backends)} for this question")
-    with progress_display() as show:
-        folder = run_sweep(sweep, RESULTS_ROOT, command=command_line, on_progress=show)
-    tell(f"results in {folder}; pass that folder as RUN to ask again without measuring")
+    say(f"no RUN given: measuring {', '.join(sweep.backends)} for this question")
+    folder = run_sweep(sweep, RESULTS_ROOT, command=command_line, on_progress=show)
+    say(f"results in {folder}; pass that folder as RUN to ask again without measuring")
     return load_run(folder)
 
 
 def _shown(answer: Recommendation, form: str) -> str:
     if form == "json":
-        import json
-
-        plain: dict[str, Any] = answer.as_dict()
-        return json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        return document("recommendation", answer.as_dict())
     return answer.markdown() if form == "markdown" else answer.text()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli import EXIT_FAILED, format_option
-from ipcbench.cli.output import FORMATS, make_folder, tell, write_file
+from ipcbench.cli import EXIT_FAILED
+from ipcbench.cli.options import Choice, backend_names, format_option, one_of, progress_options, some_of
+from ipcbench.cli.output import FORMATS, make_folder, tell, trace_paths, write_file
 
 if TYPE_CHECKING:
     from ipcbench.replay.outcome import ReplayOutcome
@@ -28,16 +29,25 @@ _BACKENDS = "zmq,zmq-tcp,shm,pipe"
     Exit codes: 0 done; 1 a backend failed; 2 bad input, or nothing to replay.""",
 )
 @click.argument("trace", metavar="TRACE")
-@click.option("--backends", default=_BACKENDS, show_default=True, metavar="NAME,…", help="Backends to replay over.")
+@click.option(
+    "--backends",
+    default=_BACKENDS,
+    show_default=True,
+    shell_complete=some_of(backend_names),
+    metavar="NAME,…",
+    help="Backends to replay over.",
+)
 @click.option(
     "--recorded-over",
     default="",
+    show_default="none",
+    shell_complete=one_of(backend_names),
     metavar="NAME",
     help="Backend that the trace was recorded over; gains are then relative to a replay over it.",
 )
 @click.option(
     "--think",
-    type=click.Choice(["recorded", "none"]),
+    type=Choice(["recorded", "none"]),
     default="recorded",
     show_default=True,
     help="Whether the server does its recorded work.",
@@ -59,6 +69,7 @@ _BACKENDS = "zmq,zmq-tcp,shm,pipe"
 )
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of the order in each round.")
 @format_option(*FORMATS)
+@progress_options
 @click.option("--out", default=None, metavar="FOLDER", help="Also write replay.md, .json and .csv into this folder.")
 def command(
     trace: str,
@@ -70,6 +81,8 @@ def command(
     calls: int | None,
     seed: int,
     form: str,
+    progress: bool,
+    quiet: bool,
     out: str | None,
 ) -> int:
     """Read, replay, conclude, print."""
@@ -82,16 +95,18 @@ def command(
     request = Request(
         backends=tuple(dict.fromkeys(name.strip() for name in backends.split(",") if name.strip())),
         rounds=rounds,
-        budget_s=parse_duration_s(budget, "budget"),
+        budget_s=parse_duration_s(budget, "--budget"),
         calls_count=calls,
         think=think == "recorded",
         source=recorded_over,
         seed=seed,
     )
+    (path,) = trace_paths(trace)
     folder = None if out is None else Path(out)
     if folder is not None:
         make_folder(folder)  # before the replay, which would otherwise be wasted
-    outcome = conclude(replay(read_traffic(Path(trace)), request, tell))
+    listener = tell if progress and not quiet else (lambda _: None)
+    outcome = conclude(replay(read_traffic(path), request, listener))
     if folder is not None:
         _write_files(outcome, folder)
     sys.stdout.write(render.FORMS[form](outcome))

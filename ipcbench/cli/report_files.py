@@ -75,7 +75,7 @@ def _write_plots(groups: tuple[ChartGroup, ...], tables: Tables, folder: Path) -
 def _write_page(groups: tuple[ChartGroup, ...], run: Run, tables: Tables, path: Path) -> None:
     from ipcbench.analysis.report.page import headline_words, report_html
 
-    write_file(path, report_html(tables, groups, headline_words(run, tables)).encode())
+    write_file(path, report_html(tables, groups, headline_words(tables)).encode())
 
 
 def write_trace_page(report: Report, paths: Sequence[Path], language: Language, target: str) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ipcbench.cli import EXIT_FAILED, EXIT_INTERRUPTED, format_option
-from ipcbench.cli.output import FORMATS, RESULTS_ROOT, command_line, show_run, tell
-from ipcbench.cli.progress import progress_display
-from ipcbench.errors import ConfigError
+from ipcbench.cli import EXIT_FAILED, EXIT_INTERRUPTED
+from ipcbench.cli.options import a_path, backend_names, format_option, one_of, progress_options, some_of
+from ipcbench.cli.output import FORMATS, RESULTS_ROOT, command_line, show_run, stored_run, tell, warn_of_code
+from ipcbench.cli.progress import Show, progress_display
+from ipcbench.errors import ConfigError, IpcbenchError
 from ipcbench.registry import names
 from ipcbench.sweeps.load import (
     DEFAULT_SWEEP,
@@ -22,16 +24,24 @@ from ipcbench.sweeps.load import (
     builtin_sweeps,
     describe_sweep,
     load_sweep,
+    sweep_texts,
 )
 
 if TYPE_CHECKING:
     from ipcbench.spec import SweepSpec
 
 
+_UNITS = frozenset({"ms", "s", "seconds", "min", "minutes", "h", "B", "KiB", "MiB", "%", "/s"})
+"""What stands alone where a space precedes the unit of an option's value."""
+
+
 def _sweep_options(function: Callable[..., int]) -> Callable[..., int]:
     """Add one option for each key of a sweep file."""
     for key in reversed(KEYS):
-        option = click.option(f"--{key.name}", key.name, metavar=key.metavar, help=key.help, multiple=key.repeated)
+        complete = some_of(backend_names if key.name == "backends" else key.choices)
+        option = click.option(
+            f"--{key.name}", metavar=key.metavar, help=key.help, multiple=key.repeated, shell_complete=complete
+        )
         function = option(function)
     return function
 
@@ -41,7 +51,14 @@ def _words(preset: str) -> str:
 
 
 class _Run(click.Command):
-    """The command; its help text ends with the built-in sweeps."""
+    """The command; its help text shows the default sweep's values, and ends with the built-in sweeps."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        usual = sweep_texts(DEFAULT_SWEEP)
+        for param in self.params:
+            if isinstance(param, click.Option) and param.name in usual:
+                param.help = f"{param.help}  [default: {usual[param.name]}]"
+        super().format_options(ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Sweeps"):
@@ -49,66 +66,101 @@ class _Run(click.Command):
 
 
 @click.command("run", cls=_Run, short_help="Measure a sweep and print its tables.")
-@click.argument("sweep", required=False, metavar="[SWEEP]")
+@click.argument("sweep", nargs=-1, metavar="[SWEEP]", shell_complete=one_of(builtin_sweeps))
 @_sweep_options
 @click.option("--quick", "preset", flag_value="quick", help=f"Set {_words('quick')}.")
 @click.option("--rigorous", "preset", flag_value="rigorous", help=f"Set {_words('rigorous')}.")
 @click.option(
     "--insecure", is_flag=True, help="Also measure zmq-tcp without its keys, as zmq-tcp-insecure: what do they cost?"
 )
+@click.option("--full", is_flag=True, help="Print every table and note, as `ipcbench analyze` does.")
 @click.option("--out", metavar="FOLDER", help=f"Folder for this run; by default a new one in {RESULTS_ROOT}/.")
-@click.option("--resume", metavar="RUN", help="Continue an interrupted run; allows only --format beside it.")
+@click.option(
+    "--resume",
+    metavar="RUN",
+    shell_complete=a_path("dir"),
+    help="Continue an interrupted run; of the options above, only --sample may stand beside it.",
+)
 @format_option(*FORMATS)
+@progress_options
 @click.pass_context
 def command(
     context: click.Context,
     /,
-    sweep: str | None,
+    sweep: tuple[str, ...],
     preset: str | None,
     insecure: bool,
     out: str | None,
     resume: str | None,
+    full: bool,
     form: str,
+    progress: bool,
+    quiet: bool,
     **options: Any,
 ) -> int:
     """Measure SWEEP, a name from the list below or the path of a TOML file, and print its tables.
 
-    Every option overrides a key of the sweep. Each trial is stored as it ends, so Ctrl-C keeps every finished trial.
+    Every option overrides a key of the sweep; the defaults below are those of the sweep `default`. Each trial is stored
+    as it ends, so Ctrl-C keeps every finished trial.
     """
     given = {key: value for key, value in options.items() if value not in (None, ())}
     if resume is None:
         usual = VARIANTS_SWEEP if "variant" in given else DEFAULT_SWEEP
-        spec, folder = load_sweep(sweep or usual, given, preset), _new_folder(out)
+        spec, folder = load_sweep(_sweep_name(sweep, given) or usual, given, preset), _new_folder(out)
         spec = _with_insecure(spec) if insecure else spec
     else:
+        sample = given.pop("sample", "")
         flags = dict.fromkeys([*([preset] if preset else []), *(["insecure"] if insecure else [])], True)
-        _require_alone(sweep, out, {**given, **flags})
-        spec, folder = _stored_sweep(Path(resume)), Path(resume)
+        _require_alone(" ".join(sweep) or None, out, {**given, **flags})
+        spec, folder = _stored_sweep(Path(resume), sample), Path(resume)
+    warn_of_code(spec.sample)
     try:
-        _measure(spec, folder, goes_on=resume is not None, command=command_line(context.obj))
+        with progress_display(progress=progress, quiet=quiet) as show:
+            _measure(spec, folder, show, goes_on=resume is not None, command=command_line(context.obj))
     except KeyboardInterrupt:
         _say_what_is_kept(folder)
+        if form == "text" and folder.is_dir():
+            with suppress(IpcbenchError):  # nothing may have been measured yet
+                show_run(folder, form, full=full)
         return EXIT_INTERRUPTED
-    tell(f"results in {folder}")
-    sound = show_run(folder, form)
-    tell(f"for plots and an interactive report: ipcbench analyze {folder}")
-    if "variant" in given:
-        tell(f"which figures of the variants differ:     ipcbench compare {folder}")
-    return 0 if sound else EXIT_FAILED
+    if not quiet and (full or form != "text"):
+        tell(f"results in {folder}; for plots and an interactive report: ipcbench analyze {folder}")
+    return 0 if show_run(folder, form, full=full) else EXIT_FAILED
 
 
-def _measure(spec: SweepSpec, folder: Path, *, goes_on: bool, command: tuple[str, ...]) -> None:
+def _sweep_name(words: tuple[str, ...], given: Mapping[str, Any]) -> str:
+    """Return the name of the sweep, empty for none; refuse what belongs to an option.
+
+    Raises:
+        ConfigError: the words are backends, a stored run, or part of a value of an option.
+    """
+    from ipcbench.results.store import INFO_FILE
+
+    text = " ".join(words)
+    if not words or text in builtin_sweeps():
+        return text
+    parts = [part for word in words for part in word.split(",") if part]
+    if set(parts) <= set(names()):
+        chosen = ",".join((*filter(None, given.get("backends", "").split(",")), *parts))
+        raise ConfigError("SWEEP", text, f"one sweep; backends are chosen by --backends {chosen}")
+    if (Path(text) / INFO_FILE).is_file():
+        raise ConfigError("SWEEP", text, f"one sweep; this is a run, which `ipcbench analyze {text}` shows")
+    if len(words) > 1 or (given and words[0] in _UNITS):
+        raise ConfigError("SWEEP", text, "one sweep; the value of an option has no spaces: --budget 5min")
+    return text
+
+
+def _measure(spec: SweepSpec, folder: Path, show: Show, *, goes_on: bool, command: tuple[str, ...]) -> None:
     from ipcbench.harness.sweep import run_sweep
 
-    with progress_display() as show:
-        run_sweep(
-            spec,
-            folder.parent,
-            results_dir=None if goes_on else folder,
-            resume=folder if goes_on else None,
-            command=command,
-            on_progress=show,
-        )
+    run_sweep(
+        spec,
+        folder.parent,
+        results_dir=None if goes_on else folder,
+        resume=folder if goes_on else None,
+        command=command,
+        on_progress=show,
+    )
 
 
 def _new_folder(out: str | None) -> Path:
@@ -134,10 +186,15 @@ def _require_alone(sweep: str | None, out: str | None, given: dict[str, Any]) ->
             raise ConfigError(name, value, "nothing beside --resume, which continues the run's own sweep")
 
 
-def _stored_sweep(folder: Path) -> SweepSpec:
-    from ipcbench.results.store import load_run, stored_sweep
+def _stored_sweep(folder: Path, sample: str) -> SweepSpec:
+    """Return the sweep of a run to continue; `sample` is where its sample is now, if that was said."""
+    from ipcbench.results.store import stored_sweep
 
-    return stored_sweep(load_run(folder))
+    run = stored_run(folder)
+    sweep = stored_sweep(run)
+    if run.info.status == "complete":
+        tell(f"{folder} is complete: nothing is left to measure; for more rounds begin a new run")
+    return replace(sweep, sample=sample) if sample else sweep
 
 
 def _say_what_is_kept(folder: Path) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli import EXIT_INTERRUPTED, format_option
+from ipcbench.cli import EXIT_INTERRUPTED
+from ipcbench.cli.options import backend_names, format_option, one_of, progress_options
 from ipcbench.cli.output import tell
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import ConfigError
+from ipcbench.render.document import document
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned
 
@@ -31,7 +32,12 @@ _MAX_SLOWDOWN_PERCENT = 200
     Ten verdicts of each kind take about ten minutes.""",
 )
 @click.option(
-    "--backend", default="shm", show_default=True, metavar="NAME", help="Backend to measure and to slow down."
+    "--backend",
+    default="shm",
+    show_default=True,
+    shell_complete=one_of(backend_names),
+    metavar="NAME",
+    help="Backend to measure and to slow down.",
 )
 @click.option("--pairs", default=10, show_default=True, metavar="N", help="Verdicts of each kind, rounded up to tens.")
 @click.option("--rounds", default=20, show_default=True, metavar="N", help="Rounds of each comparison.")
@@ -39,7 +45,8 @@ _MAX_SLOWDOWN_PERCENT = 200
     "--slowdowns", default="5,10,20", show_default=True, metavar="P,…", help="Slow-downs to look for, in percent."
 )
 @format_option("text", "json")
-def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str) -> int:
+@progress_options
+def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str, progress: bool, quiet: bool) -> int:
     """Measure, count, print."""
     from ipcbench.selftest import self_test
 
@@ -51,14 +58,14 @@ def command(backend: str, pairs: int, rounds: int, slowdowns: str, form: str) ->
     results: list[SelfTest] = []
     code = 0
     try:
-        with progress_display() as show:
+        with progress_display(progress=progress, quiet=quiet) as show:
             results.extend(self_test(backend, pairs, rounds, percents, on_progress=show))
     except KeyboardInterrupt:
         if not results:
             raise
         tell("ipcbench: interrupted; these are the verdicts of the finished runs")
         code = EXIT_INTERRUPTED
-    click.echo(_as_json(results[-1]) if form == "json" else _as_text(results[-1]))
+    click.echo(_as_json(results[-1]) if form == "json" else _as_text(results[-1]), nl=form == "text")
     return code
 
 
@@ -108,7 +115,5 @@ def _as_json(result: SelfTest) -> str:
         {**asdict(one), "different_ratio": one.different_ratio, "upper_bound_ratio": one.upper_bound_ratio}
         for one in result.counts
     ]
-    return json.dumps(
-        {"backend": result.backend, "rounds": result.rounds, "noise_ratio": result.noise_ratio, "counts": counts},
-        indent=2,
-    )
+    fields = {"backend": result.backend, "rounds": result.rounds, "noise_ratio": result.noise_ratio, "counts": counts}
+    return document("self-test", fields)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from ipcbench.cli import format_option
-from ipcbench.cli.output import FORMATS
+from ipcbench.cli.options import Choice, Group, format_option
+from ipcbench.cli.output import FORMATS, trace_paths
 from ipcbench.cli.report_files import write_trace_page
 from ipcbench.cli.trace_compare import check, diff
 from ipcbench.cli.trace_export import export, serve_metrics
@@ -19,9 +18,17 @@ if TYPE_CHECKING:
     from ipcbench.trace.report.words import Language
 
 
-@click.group("trace", short_help="Watch, explain, compare and export traces and logs of real applications.")
-def command() -> None:
+@click.group(
+    "trace",
+    cls=Group,
+    invoke_without_command=True,
+    short_help="Watch, explain, compare and export traces and logs of real applications.",
+)
+@click.pass_context
+def command(context: click.Context) -> None:
     """Watch, explain, compare and export the cost of calls between processes in a real application."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @command.command(
@@ -35,12 +42,10 @@ def command() -> None:
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @format_option(*FORMATS)
-@click.option(
-    "--lang", type=click.Choice(["en", "zh"]), default="en", show_default=True, help="Language of the report."
-)
+@click.option("--lang", type=Choice(["en", "zh"]), default="en", show_default=True, help="Language of the report.")
 @click.option(
     "--rules",
-    type=click.Choice(["default", "seed"]),
+    type=Choice(["default", "seed"]),
     default="default",
     show_default=True,
     help="Thresholds of the findings; `seed` uses those of the older log analyzers.",
@@ -55,9 +60,10 @@ def report(paths: tuple[str, ...], form: str, lang: str, rules: str, html: str |
     from ipcbench.trace.report import render
     from ipcbench.trace.report.gather import gather
 
-    made = render.make_report(gather([Path(path) for path in paths]), rules)
+    read = trace_paths(*paths)
+    made = render.make_report(gather(read), rules)
     if html is not None:
-        write_trace_page(made, [Path(path) for path in paths], cast("Language", lang), html)
+        write_trace_page(made, read, cast("Language", lang), html)
         return
     forms = {"text": render.as_text, "markdown": render.as_markdown, "json": render.as_json, "csv": render.as_csv}
     sys.stdout.write(forms[form](made, cast("Language", lang)))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
-from ipcbench.cli import EXIT_FAILED, format_option
-from ipcbench.cli.output import tell
+from ipcbench.cli import EXIT_FAILED
+from ipcbench.cli.options import format_option
+from ipcbench.cli.output import tell, trace_paths
 
 
 @click.command(
@@ -26,7 +26,7 @@ def diff(a: str, b: str, form: str) -> None:
     from ipcbench.trace.compare.diff import diff as compared
     from ipcbench.trace.compare.methods import read_methods
 
-    compared_methods = compared(*(read_methods([Path(path)], keep_times=True) for path in (a, b)))
+    compared_methods = compared(*(read_methods([path], keep_times=True) for path in trace_paths(a, b)))
     forms = {"text": render.as_text, "markdown": render.as_markdown, "json": render.as_json}
     sys.stdout.write(forms[form](compared_methods))
     sys.stdout.flush()  # report a closed pipe here, not after the exit
@@ -52,7 +52,7 @@ def check(paths: tuple[str, ...], conditions: tuple[str, ...]) -> int:
     from ipcbench.trace.compare.methods import read_methods
 
     parsed = [parse_condition(condition) for condition in conditions]
-    methods = read_methods([Path(path) for path in paths], keep_times=False)
+    methods = read_methods(trace_paths(*paths), keep_times=False)
     outcomes = [outcome for condition in parsed for outcome in checked(methods, condition)]
     for outcome in outcomes:
         click.echo(outcome.line)

@@ -9,7 +9,8 @@ from typing import IO
 
 import click
 
-from ipcbench.cli.output import ListsFormats, target_file, tell
+from ipcbench.cli.options import Choice
+from ipcbench.cli.output import ListsFormats, target_file, tell, trace_paths
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.exporters import EXPORTERS
 
@@ -25,7 +26,7 @@ _INSTALL_HINTS = {"pyarrow": "pip install 'ipcbench[parquet]'"}
     that is left out.""",
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--to", "form", type=click.Choice(list(EXPORTERS)), required=True, help="Format, see below.")
+@click.option("--to", "form", type=Choice(list(EXPORTERS)), required=True, help="Format, see below.")
 @click.option("--out", metavar="FILE", help="File to create or replace as a whole; by default stdout.")
 @click.option(
     "--endpoint", metavar="URL", help="With --to otlp: send to this collector, such as http://localhost:4318."
@@ -39,7 +40,7 @@ def export(paths: tuple[str, ...], form: str, out: str | None, endpoint: str | N
     target = target_file(out)
     if endpoint is None and target is None and EXPORTERS[form].binary and sys.stdout.isatty():
         raise ConfigError("--to", form, "with --out FILE, or into a pipe, because it is not text")
-    source = find([Path(path) for path in paths])
+    source = find(trace_paths(*paths))
     if endpoint is not None:
         from ipcbench.trace.exporters.otlp import send
 
@@ -84,9 +85,9 @@ def serve_metrics(folder: str, port: int, host: str) -> None:
     """Serve until Ctrl-C."""
     from ipcbench.trace.exporters.metrics import make_server
 
-    path = Path(folder)
+    (path,) = trace_paths(folder)
     if path.exists() and not path.is_dir():
-        raise StoreError(f"{path} is not a trace folder")
+        raise StoreError(f"{path}: a file, not the folder of a trace; `ipcbench trace export` reads a log")
     with make_server(path, host, port) as server:
         tell(f"http://{host}:{server.server_address[1]}/metrics")
         try:

@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli.output import tell
+from ipcbench.cli.options import Choice
+from ipcbench.cli.output import tell, trace_paths
 from ipcbench.errors import StoreError
 
 if TYPE_CHECKING:
@@ -44,10 +44,9 @@ _WINDOW_S = 2.0
 def top(folder: str, once: bool, interval: str) -> None:
     """Watch until Ctrl-C."""
     from ipcbench.trace.live.meter import Meter
-    from ipcbench.trace.live.watch import Watch
     from ipcbench.util.units import parse_duration_s
 
-    watch = _watch(Watch(Path(folder)))
+    watch = _watch(folder)
     interval_s = parse_duration_s(interval, "--interval")
     if once or not sys.stdout.isatty():
         _print_once(Meter(watch, 2 * interval_s), watch, interval_s)
@@ -96,10 +95,13 @@ def _until_interrupted() -> Iterator[_Interrupt]:
         stop.close()
 
 
-def _watch(watch: Watch) -> Watch:
-    if watch.folder.exists() and not watch.folder.is_dir():
-        raise StoreError(f"{watch.folder} is not a trace folder")
-    return watch
+def _watch(name: str) -> Watch:
+    from ipcbench.trace.live.watch import Watch
+
+    (folder,) = trace_paths(name)
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder}: a file, not the folder of a trace; `ipcbench trace report {folder}` reads a log")
+    return Watch(folder)
 
 
 def _print_once(meter: Meter, watch: Watch, interval_s: float) -> None:
@@ -148,12 +150,11 @@ def _show(meter: Meter, watch: Watch, stop: _Interrupt) -> None:
 )
 @click.argument("path", metavar="PATH")
 @click.option("-f", "--follow", is_flag=True, help="Continue with new calls until Ctrl-C; PATH must be a folder.")
-@click.option("--format", "form", type=click.Choice(["zmq", "tq", "jsonl"]), default="jsonl", show_default=True,
+@click.option("--format", "form", type=Choice(["zmq", "tq", "jsonl"]), default="jsonl", show_default=True,
               help="Format of the lines.")  # fmt: skip
 def tail(path: str, follow: bool, form: str) -> None:
     """Print recorded calls, and with --follow new ones."""
     from ipcbench.trace.live.lines import FORMATS
-    from ipcbench.trace.live.watch import Watch
     from ipcbench.trace.readers.everything import find
 
     lines = FORMATS[form]()
@@ -161,9 +162,9 @@ def tail(path: str, follow: bool, form: str) -> None:
         click.echo(line)
     with _until_interrupted() as stop:
         if follow:
-            _follow(_watch(Watch(Path(path))), lines, stop)
+            _follow(_watch(path), lines, stop)
         else:
-            _print_all(find([Path(path)]), lines, stop)
+            _print_all(find(trace_paths(path)), lines, stop)
     if lines.left_out_count:
         other = "" if form == "jsonl" else "; --format jsonl has them"
         tell(f"left out: {lines.left_out_count:,} calls of other stages{other}")

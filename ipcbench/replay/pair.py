@@ -57,7 +57,7 @@ class Pair:
         self._stall_s = stall_s
         self._addresses: list[Address] = []
         launcher = self._backend.capabilities.launcher
-        self._group = Group(launcher, 1, switchboard, roles=_ROLES)
+        self._group = Group(launcher, 1, switchboard, roles=_ROLES).connect()
 
     def open(self) -> None:
         """Make the channels, and open their ends.

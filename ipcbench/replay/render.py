@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from ipcbench.render.document import document
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned, bullets, csv_text, escape, markdown_table
 from ipcbench.replay.outcome import BackendOutcome, MethodOutcome, ReplayOutcome
@@ -156,7 +156,7 @@ def as_json(outcome: ReplayOutcome) -> str:
         "left_out": outcome.left_out,
         "failed": outcome.failed,
     }
-    return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return document("replay", values)
 
 
 def as_csv(outcome: ReplayOutcome) -> str:

@@ -23,6 +23,17 @@ def as_store_errors(path: Path) -> Iterator[None]:
         raise StoreError(f"{error.filename or path}: {error.strerror or error}") from error
 
 
+def without_folders(text: str) -> str:
+    """Return a text as it can be published: a path that leads out of the current folder loses its folders."""
+    path = Path(text)
+    if not path.is_absolute() and ".." not in path.parts and not text.startswith("~"):
+        return text
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return f"…/{path.name}"
+
+
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Make or replace a file with what `write` writes; readers see the old file or the whole new one, even on a crash.
 

@@ -1,34 +1,74 @@
-"""Sizes, times and rates as text, parsed and formatted. KiB is 1024 bytes, MiB 1024²; kB is 1000 bytes, MB 1000²."""
+"""Sizes, times, rates and shares as text, parsed and formatted.
+
+KiB is 1024 bytes, MiB 1024²; kB is 1000 bytes, MB 1000². A letter alone, as other tools have it (`64k`, `1M`), counts
+by 1024.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
+from fractions import Fraction
 
 from ipcbench.errors import ConfigError
 
-_FACTORS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
+_FACTORS = {
+    "": 1,
+    "b": 1,
+    **{unit: 2 ** (10 * power) for power, letter in enumerate("kmg", 1) for unit in (letter, f"{letter}ib")},
+    **{f"{letter}b": 10 ** (3 * power) for power, letter in enumerate("kmg", 1)},
+}
+_COUNT_FACTORS = {"": 1, "k": 10**3, "m": 10**6}
+_NUMBER = r"(?P<number>\d+(?:\.\d+)?(?:e\d{1,2})?)\s*"
+_SIZE = re.compile(rf"{_NUMBER}(?P<unit>[a-z]*)", re.IGNORECASE)
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ns|us|µs|ms|s|min|h)?")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, None: 1.0}
 _MOST_UNITS = 10_000
+_RATIO = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<sign>%?)")
 _RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<kilo>k?)(?:/s)?")
 
 
 def parse_bytes(text: str, field: str = "size") -> int:
-    """Return the number of bytes in `64`, `1KiB`, `4MiB` or `1.5MB`.
+    """Return the number of bytes in `64`, `1KiB`, `64k`, `1.5MB` or `1e6`.
 
     Raises:
         ConfigError: not a number of bytes, or not a whole one.
     """
+    return _whole(text, field, _FACTORS, "bytes", "64, 1KiB, 4MiB, 64k (= 64KiB), 10kB (= 10,000), 1e6")
+
+
+def parse_count(text: str, field: str = "count") -> int:
+    """Return the number in `500`, `10k` or `1e6`.
+
+    Raises:
+        ConfigError: not a number, or not a whole one.
+    """
+    return _whole(text, field, _COUNT_FACTORS, "entries", "500, 10k (= 10,000), 1e6")
+
+
+def _whole(text: str, field: str, factors: Mapping[str, int], noun: str, examples: str) -> int:
     match = _SIZE.fullmatch(text.strip())
-    factor = _FACTORS.get(match["unit"]) if match else None
+    factor = factors.get(match["unit"].lower()) if match else None
     if match is None or factor is None:
-        raise ConfigError(field, text, "a number of bytes, alone or with B, KiB, MiB, GiB, kB, MB, GB: 64, 1KiB, 4MiB")
-    value = float(match["number"]) * factor
-    if value != int(value):
-        raise ConfigError(field, text, "a whole number of bytes")
+        raise ConfigError(field, text, f"a number of {noun} such as {examples}")
+    value = Fraction(match["number"]) * factor
+    if value.denominator != 1:
+        raise ConfigError(field, text, f"a whole number of {noun}")
     return int(value)
+
+
+def parse_ratio(text: str, field: str = "share") -> float:
+    """Return 0.05 for `5%`, `5` and `0.05`: a number of 1 or more is in percent even without the sign.
+
+    Raises:
+        ConfigError: not a number, or a negative one.
+    """
+    match = _RATIO.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(field, text, "a percentage such as 5% or 5, or a share such as 0.05")
+    value = float(match["number"])
+    return value / 100.0 if match["sign"] or value >= 1.0 else value
 
 
 def parse_duration_s(text: str, field: str = "duration") -> float:
@@ -60,8 +100,9 @@ def parse_rate_per_s(text: str, field: str = "rate") -> float:
 def format_bytes(count: int) -> str:
     """Return a size exactly: in a binary unit if that takes few digits, else in bytes."""
     for unit in ("GiB", "MiB", "KiB"):
-        if count % _FACTORS[unit] == 0 and 1 <= count // _FACTORS[unit] < _MOST_UNITS:
-            return f"{count // _FACTORS[unit]} {unit}"
+        factor = _FACTORS[unit.lower()]
+        if count % factor == 0 and 1 <= count // factor < _MOST_UNITS:
+            return f"{count // factor} {unit}"
     return f"{count:,} B"
 
 

@@ -71,7 +71,7 @@ def test_variants_from_a_run_to_a_gate(shell: Shell, tmp_path: Path) -> None:
     options = [f"--variant={variant}" for variant in two(tmp_path / "variants")]
     done = shell("run", *options, "--backends", "shm", *TINY, "--rounds", "3", "--out", "run")
     assert done.returncode == 0, done.stderr
-    assert "variants: base and head, in turns, all with ipcbench" in " ".join(done.stdout.split())
+    assert "variants base and head in turns; 3 rounds" in " ".join(done.stdout.split())
     assert "shm@base" in done.stdout
     found = json.loads(shell("compare", "run", "--format", "json").stdout)
     assert {change["cell"]["backend"] for change in found["changes"]} == {"shm@head"}

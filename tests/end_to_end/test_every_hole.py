@@ -86,7 +86,7 @@ def read(tmp_path: Path, reference: Run) -> Callable[[Lines], None]:
             with redirect_stdout(out):
                 print_tables([made], form)
             assert out.getvalue()
-        assert "</html>" in report_html(made, chart_groups(run, made.summary), headline_words(run, made))
+        assert "</html>" in report_html(made, chart_groups(run, made.summary), headline_words(made))
         assert recommend(run, question, summary=made.summary).text()
         assert compare_render.as_text(compare_runs(reference, run, gate_ratio=0.1), gates=True)
         assert compare_render.as_markdown(compare_runs(run, reference))

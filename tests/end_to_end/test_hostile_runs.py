@@ -192,7 +192,7 @@ def commands(path: Path, sound: Path) -> Iterator[list[str]]:
     for form in ("text", "markdown", "csv", "json"):
         yield ["analyze", str(path), "--no-report", "--format", form]
     for form in ("text", "markdown", "json"):
-        yield ["recommend", "--payload", "521", str(path), "--format", form]
+        yield ["recommend", "--size", "521", str(path), "--format", form]
         yield ["compare", str(sound), str(path), "--format", form]
         yield ["compare", str(path), str(path), "--format", form]
     yield ["compare", str(path), str(sound), "--gate", "5%"]

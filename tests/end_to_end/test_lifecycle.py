@@ -32,12 +32,13 @@ LONG_RUN = (*SHORT_RUN, "--rounds", "200", "--out", "run")
 RUN_OF_SIX = (*SHORT_RUN, "--sizes", "10,20,30", "--window", "400ms", "--control", "no", "--out", "run")
 
 
-def wait_for_trials(process: subprocess.Popen[str], count: int) -> None:
-    """Read the run's progress until `count` trials have ended."""
-    while count:
-        line = process.stderr.readline()
-        assert line, "the run ended before it had measured that much"
-        count -= bool(re.match(r"\[ *\d+/\d+\] round", line))
+def wait_for_trials(shell: Shell, process: subprocess.Popen[str], count: int) -> None:
+    """Wait until `count` trials are stored in the folder `run`."""
+    stored = shell.folder / "run" / "trials.jsonl"
+    while not stored.exists() or stored.read_text(encoding="utf-8").count("\n") < count:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
+            pytest.fail(f"the run ended before it had measured that much: {process.stderr.read()}")
 
 
 def family(process: subprocess.Popen[str]) -> tuple[str, list[psutil.Process]]:
@@ -70,7 +71,7 @@ def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_b
     if "mpi" in backends:
         pytest.importorskip("mpi4py")
     process = shell.start(*LONG_RUN, "--backends", backends)
-    wait_for_trials(process, 3)
+    wait_for_trials(shell, process, 3)
     token, members = family(process)
     process.kill()
     process.communicate(timeout=LIMIT_S)
@@ -83,7 +84,7 @@ def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_b
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_keeps_what_is_done_leaves_nothing_and_can_go_on(by: int, shell: Shell) -> None:
     process = shell.start(*RUN_OF_SIX)
-    wait_for_trials(process, 2)
+    wait_for_trials(shell, process, 2)
     on_disk = (shell.folder / "run" / "trials.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["status"] for line in on_disk[:2]] == ["ok"] * 2, "a trial is stored as it ends"
     token, members = family(process)
@@ -153,7 +154,7 @@ def test_a_run_whose_standard_error_takes_nothing_goes_on(shell: Shell, closed_o
 
 def test_a_run_ends_and_leaves_nothing_although_its_janitor_is_stopped(shell: Shell) -> None:
     process = shell.start("run", *TINY, "--backends", "shm", "--out", "run")
-    wait_for_trials(process, 1)
+    wait_for_trials(shell, process, 1)
     token, members = family(process)
     (janitor,) = (each for each in members if "ipcbench.processes.janitor" in each.cmdline())
     janitor.suspend()

@@ -146,7 +146,7 @@ DAMAGES: tuple[Damage, ...] = (flip, cut, repeat, junk, numbers, numbers, number
 
 def readings(path: str) -> Iterator[list[str]]:
     yield from (["analyze", path, "--format", form] for form in ("text", "json", "csv", "markdown"))
-    yield ["recommend", path, "--payload", "100", "--readers", "3"]
+    yield ["recommend", path, "--size", "100", "--readers", "3"]
     yield ["compare", path, "run"]
     yield from (["export", path, "--to", name] for name in EXPORTERS)
 

@@ -31,7 +31,7 @@ def measured(shell: Shell) -> Shell:
 
 def test_text_markdown_and_json_hold_the_same_verdict(measured: Shell) -> None:
     before = {path: path.read_bytes() for path in (measured.folder / "stored").iterdir() if path.is_file()}
-    asked = ("recommend", "--payload", "521", "--readers", "2", "stored")
+    asked = ("recommend", "--size", "521", "--readers", "2", "stored")
     text, markdown, data = (measured(*asked, "--format", form) for form in ("text", "markdown", "json"))
     for done in (text, markdown, data):
         assert (done.returncode, done.stderr) == (0, "")
@@ -45,7 +45,7 @@ def test_text_markdown_and_json_hold_the_same_verdict(measured: Shell) -> None:
 
 
 def test_no_answer_is_exit_code_1_and_says_which_run_to_make(measured: Shell) -> None:
-    done = measured("recommend", "--payload", "1MiB", "--readers", "2", "stored")
+    done = measured("recommend", "--size", "1MiB", "--readers", "2", "stored")
     assert (done.returncode, done.stderr) == (1, "")
     assert "outside the measured range" in done.stdout
     assert "Measure it: ipcbench run --backends" in done.stdout
@@ -57,7 +57,7 @@ def test_without_a_run_it_measures_one_for_this_question(
 ) -> None:
     monkeypatch.setattr(question, "_ROUNDS", 1)
     monkeypatch.chdir(tmp_path)
-    asked = ["recommend", "--payload", "1", "--needs", "persistent", "--format", "json"]
+    asked = ["recommend", "--size", "1", "--needs", "persistent", "--format", "json"]
     assert main(asked) == 0
     shown = capsys.readouterr()
     answer = json.loads(shown.out)

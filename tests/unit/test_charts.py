@@ -16,8 +16,9 @@ from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finit
 from ipcbench.render.palette import series_style
 from ipcbench.render.scales import AxisRange, round_ticks, spread_out, tick_text, x_range, y_range
 from ipcbench.results.model import TrialResult
-from ipcbench.results.store import Run
+from ipcbench.results.store import Run, load_run
 from ipcbench.spec import Mode
+from tests.end_to_end.shell import ROOT
 from tests.unit.builders import CELLS, Cell, make_run
 
 BAD_CELLS = {
@@ -109,6 +110,40 @@ def test_the_tail_has_a_mark_at_p99_and_words_that_tell_percentiles_apart(run: R
     assert [text for _, text in chart.x.ticks] == ["min", "50", "90", "99"][: len(chart.x.ticks)]
     words = [point.lines[0] for point in series_of(chart, "shm").points]
     assert len(set(words)) == len(words)
+
+
+def test_p99_has_a_point_and_the_interval_of_the_tables_and_an_unknown_one_has_none() -> None:
+    run = load_run(ROOT / "results" / "reference")
+    summary = tables(run).summary
+    (group,) = (group for group in chart_groups(run, summary) if group.key == "percentiles")
+    drawn = 0
+    for setting, chart in zip(summary.settings, group.charts, strict=True):
+        reached = min(point.x for series in chart.series for point in series.points)
+        assert ("99" in [text for _, text in chart.x.ticks]) == (reached <= 0.01)
+        for cell in setting.cells:
+            points = [point for point in series_of(chart, cell.backend).points if point.low is not None]
+            places = [point.x for point in series_of(chart, cell.backend).points]
+            assert places.count(0.01) == (min(places) <= 0.01), "a line that reaches p99 has a point there"
+            p99 = cell.latency_p99_ns
+            drawn += len(points)
+            for point in points:
+                assert p99 is not None, "nothing is drawn of what is unknown"
+                assert (point.x, point.low, point.high) == pytest.approx((0.01, p99.low / 1e3, p99.high / 1e3))
+    assert drawn > sum(len(setting.cells) for setting in summary.settings) / 2
+
+
+def test_the_names_of_a_chart_stand_in_the_order_of_the_ranks(tmp_path: Path) -> None:
+    cells = {("slow", 10): Cell(90_000.0, 9_000.0), ("quick", 10): Cell(9_000.0, 900.0), ("fair", 10): Cell(30_000.0)}
+    groups = groups_of(make_run(tmp_path / "run", cells))
+    by_latency = ["quick", "fair", "slow"]
+    for key in ("latency", "percentiles", "stability"):
+        assert [series.name for series in groups[key].charts[0].series] == by_latency, key
+    assert [text for _, text in groups["latency"].charts[0].x.ticks] == by_latency
+    through = [series for series in groups["throughput"].charts[0].series if series.marks == "dots"]
+    assert [series.name for series in through] == ["fair", "slow", "quick"]
+    assert {series.name: series.color for series in through} == {
+        series.name: series.color for series in groups["latency"].charts[0].series
+    }
 
 
 def test_samples_of_a_failed_trial_enter_no_chart(tmp_path: Path) -> None:

@@ -34,15 +34,24 @@ def process_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_every_key_of_a_sweep_is_an_option_and_every_other_option_says_where_or_how() -> None:
     options = {name for option in run_command.params if isinstance(option, click.Option) for name in option.opts}
-    assert options - {"--out", "--resume", "--format", "--quick", "--rigorous", "--insecure"} == {
-        f"--{key.name}" for key in KEYS
-    }
+    assert options - {
+        "--out",
+        "--resume",
+        "--format",
+        "--quick",
+        "--rigorous",
+        "--insecure",
+        "--full",
+        "--quiet",
+        "-q",
+        "--no-progress",
+    } == {f"--{key.name}" for key in KEYS}
 
 
 def test_insecure_measures_zmq_tcp_with_and_without_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     measured: list[SweepSpec] = []
     monkeypatch.setattr("ipcbench.cli.run._measure", lambda spec, *_, **__: measured.append(spec))
-    monkeypatch.setattr("ipcbench.cli.run.show_run", lambda *_: True)
+    monkeypatch.setattr("ipcbench.cli.run.show_run", lambda *_, **__: True)
     out = ["--out", str(tmp_path / "run")]
     assert main(["run", "--backends", "zmq-tcp,shm", "--insecure", *out]) == 0
     assert measured[0].backends == ("zmq-tcp", "zmq-tcp-insecure", "shm")
@@ -124,22 +133,36 @@ def test_a_broken_third_party_backend_hides_no_other(
 ) -> None:
     monkeypatch.setattr(registry, "names", lambda: ("shm", "no_such_module:Thing"))
     assert main(["list", "--format", "json"]) == 0
-    sound, broken = json.loads(capsys.readouterr().out)
+    sound, broken = json.loads(capsys.readouterr().out)["backends"]
     assert (sound["available"], broken["available"]) == (True, False)
     assert "no_such_module" in broken["reason"]
     assert main(["list"]) == 0
-    assert "UNAVAILABLE" in capsys.readouterr().out
+    assert "no_such_module:Thing  broken" in capsys.readouterr().out
 
 
 PROGRESS = Progress(3, 40, 0, 3, "shm dict 10 paced", "p50 14.2 µs", 1.5, warning="zmq failed: [why]")
 
 
-def test_progress_in_a_pipe_is_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_in_a_pipe_is_a_line_every_few_seconds_and_each_warning(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_display() as show:
+        show(PROGRESS)
         show(PROGRESS)
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.splitlines() == ["[ 3/40] round 1/3  shm dict 10 paced  p50 14.2 µs", "warning: zmq failed: [why]"]
+    assert shown.err.splitlines() == [
+        "[ 3/40] round 1/3  shm dict 10 paced  p50 14.2 µs",
+        "warning: zmq failed: [why]",
+        "warning: zmq failed: [why]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"), [({"progress": False}, ["warning: zmq failed: [why]"]), ({"quiet": True}, [])]
+)
+def test_progress_can_be_left_out(said: dict[str, bool], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_display(**said) as show:
+        show(PROGRESS)
+    assert capsys.readouterr().err.splitlines() == words
 
 
 @pytest.mark.parametrize("colour", [True, False])

@@ -1,4 +1,4 @@
-"""docs/choose.md: its tables and answers are what the commands print; its commands exist; its code runs."""
+"""README.md and docs/choose.md: tables and answers are what the commands print; commands exist; the code runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from ipcbench.sweeps.load import load_sweep
 from tests.docs_blocks import PAGES, ROOT, blocks, output_of
 from tests.docs_images import IMAGES, REFERENCE, table_svg
 
-(PAGE,) = PAGES
+PAGE = ROOT / "docs" / "choose.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("source", "shown"), list(blocks(PAGE)), ids=lambda value: value[:30].replace("\n", " "))
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [block for page in PAGES for block in blocks(page)],
+    ids=lambda value: value[:30].replace("\n", " "),
+)
 def test_blocks_are_what_the_command_prints(source: str, shown: str) -> None:
     assert shown == output_of(source), "python -m tests.docs_blocks rewrites it"
 
@@ -59,7 +63,9 @@ def test_the_table_has_every_backend_that_runs_between_processes() -> None:
     assert rows == [name for name in names() if can[name].launcher != "inline" and can[name].private]
 
 
-def test_commands_can_be_given_as_they_stand() -> None:
+def test_commands_can_be_given_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "state.npy").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^    ipcbench (.+)$", TEXT, flags=re.MULTILINE)
     assert len(lines) >= 4
     for line in lines:

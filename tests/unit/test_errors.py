@@ -65,6 +65,9 @@ def test_families(kind: type, parent: type) -> None:
 
 def test_texts_hold_the_parts() -> None:
     assert str(make(errors.ConfigError)) == "readers: -1 is not valid; allowed: 1 to 1,024"
-    assert str(make(errors.UnknownBackend)) == "unknown backend 'shmm'; known: shm, zmq"
+    assert (
+        str(make(errors.UnknownBackend))
+        == "unknown backend 'shmm' (did you mean 'shm'?); known: shm, zmq, or your own, module:Class"
+    )
     assert str(make(errors.BackendUnavailable)) == "backend 'mpi' is not available: no mpi4py; install it"
     assert str(make(errors.MessageTooLarge)) == "message of 2000 bytes; the channel takes at most 1000"

@@ -15,6 +15,7 @@ import pytest
 from ipcbench.analysis.charts.groups import chart_groups
 from ipcbench.analysis.report.page import FindingLine, PageWords, VerdictLine, headline_words, report_html
 from ipcbench.analysis.report.tables import tables
+from ipcbench.render.page import Headline
 from ipcbench.results.store import Run
 from ipcbench.spec import SweepSpec
 from tests.unit.builders import MACHINE, Cell, make_run
@@ -22,9 +23,9 @@ from tests.unit.builders import MACHINE, Cell, make_run
 pytest.importorskip("jinja2")
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&{{ 7*7 }}"
-MAX_BYTES = 6 * 10**6
-SCRIPTS = ["application/json", None, None]
-"""Types of the page's scripts: the charts, the plotting library, ours."""
+MAX_BYTES = 2 * 10**6
+SCRIPTS = ["application/json", None, None, None]
+"""Types of the page's scripts: the charts, the plotting library, our two."""
 
 
 class Page(HTMLParser):
@@ -59,7 +60,7 @@ class Page(HTMLParser):
 
 def html_of(run: Run, words: PageWords | None = None) -> str:
     found = tables(run)
-    return report_html(found, chart_groups(run, found.summary), words or headline_words(run, found))
+    return report_html(found, chart_groups(run, found.summary), words or headline_words(found))
 
 
 @pytest.fixture
@@ -87,9 +88,9 @@ def hostile_run(tmp_path: Path) -> Run:
 def test_the_page_is_whole_and_small(run: Run) -> None:
     page = Page(html_of(run))
     assert len(html_of(run).encode()) < MAX_BYTES
-    for section in ("verdict", "tables", "plots", "method", "machine", "noise", "failures", "reproduce"):
+    for section in ("answer", "tables", "plots", "method", "machine", "noise", "failures", "reproduce"):
         assert any(attributes.get("id") == section for attributes in page.all("section"))
-    assert page.text.index("Verdict") < page.text.index("Tables")
+    assert page.text.index("For 521 B to 1 reader: ") < page.text.rindex("Tables")
     for words in ("shm has the lowest one-way latency", "Example CPU", "ipcbench run"):
         assert words in page.text
 
@@ -153,15 +154,16 @@ def test_every_plot_and_control_has_a_name(run: Run) -> None:
 
 def test_the_verdicts_crossovers_and_findings_are_those_handed_in(run: Run) -> None:
     words = PageWords(
+        (Headline("Use shm & be happy. It is fast [1.5–2.5].", ("The <remark> of it.",)),),
         (VerdictLine("the <topic>", "Use shm & be happy.", "The runner-up is zmq."),),
         ("zmq overtakes shm at 1 MiB.",),
         (FindingLine("Decoding dominates.", "241 µs of 251 µs.", "Try another codec."),),
     )
     text = Page(html_of(run, words)).text
     parts = ("the <topic>", "Use shm & be happy.", "The runner-up is zmq.", "zmq overtakes shm", "241 µs of 251 µs.")
-    for part in (*parts, "Findings"):
+    for part in (*parts, "Use shm & be happy. It is fast [1.5–2.5].", "The <remark> of it.", "Worth knowing"):
         assert part in text
-    assert "Findings" not in Page(html_of(run, PageWords(words.verdicts))).text
+    assert "Worth knowing" not in Page(html_of(run, PageWords(words.headlines))).text
 
 
 def test_a_run_of_a_program_is_reproduced_by_a_program(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_a_long_command_is_whole(tmp_path: Path) -> None:
 
 def test_a_run_without_any_figure_has_a_page(tmp_path: Path) -> None:
     page = Page(html_of(make_run(tmp_path / "run", {("shm", 10): Cell(factors=(0, 0))})))
-    assert "No verdict" in page.text
+    assert "No recommendation for 521 B" in page.text
     assert page.all("figure") == []
 
 

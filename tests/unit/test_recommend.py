@@ -621,9 +621,9 @@ def test_hostile_names_and_reasons_are_one_plain_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "field"),
     [
-        (("1x", 1, None, "", "latency"), "--payload"),
-        ((-1, 1, None, "", "latency"), "--payload"),
-        (("2GiB", 1, None, "", "latency"), "--payload"),
+        (("1x", 1, None, "", "latency"), "--size"),
+        ((-1, 1, None, "", "latency"), "--size"),
+        (("2GiB", 1, None, "", "latency"), "--size"),
         (("64", 0, None, "", "latency"), "--readers"),
         (("64", 1, "fast", "", "latency"), "--rate"),
         (("64", 1, 0.0, "", "latency"), "--rate"),

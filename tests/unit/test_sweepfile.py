@@ -74,6 +74,7 @@ ALL_KEYS = {
     "budget": ("2min", 120, 120.0),
     "precision": ("2%", 0.02, 0.02),
     "control": ("no", "no", False),
+    "look": ("no", "no", False),
     "tail": ("no", "no", False),
     "seed": ("7", 7, 7),
     "depth": ("8", 8, 8),
@@ -86,13 +87,25 @@ ALL_KEYS = {
 }
 
 
+KEY_FIELDS = {key.name: key.field for key in KEYS}
+
+
+def test_a_sample_in_a_file_needs_no_size_and_allows_none(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(b"12345")
+    sweep = load_sweep(write(tmp_path, f"sample = {str(tmp_path / 'notes.txt')!r}\n"))
+    assert (sweep.payload, sweep.sizes) == ("sample", (5,))
+    with pytest.raises(ConfigError, match=r"sizes in .*mine.toml: \[5\] is not valid; allowed: nothing beside sample"):
+        load_sweep(write(tmp_path, f"sizes = [5]\nsample = {str(tmp_path / 'notes.txt')!r}\n"))
+
+
 def test_a_file_and_options_mean_the_same(tmp_path: Path) -> None:
-    assert set(ALL_KEYS) == {key.name for key in KEYS}
+    assert {*ALL_KEYS, "sample"} == {key.name for key in KEYS}
     lines = [f"{name} = {in_file!r}" for name, (_, in_file, _) in ALL_KEYS.items()]
     from_file = load_sweep(write(tmp_path, "\n".join(lines)))
     from_options = load_sweep("default", {name: option for name, (option, _, _) in ALL_KEYS.items()})
-    for key in KEYS:
-        assert getattr(from_file, key.field) == getattr(from_options, key.field) == ALL_KEYS[key.name][2]
+    for name, (_, _, value) in ALL_KEYS.items():
+        field = KEY_FIELDS[name]
+        assert getattr(from_file, field) == getattr(from_options, field) == value
     assert (from_file.name, from_options.name) == ("mine", "default")
 
 
@@ -115,7 +128,7 @@ def test_sizes_take_the_payload_from_wherever_it_is_given(tmp_path: Path) -> Non
         ("readers = 0\n", ["readers in", "mine.toml", "0 is not valid", "1 to 1,024"]),
         ("readers = 1.5\n", ["readers in", "1.5", "whole number"]),
         ("readers = true\n", ["readers in", "True"]),
-        ('sizes = ["1KiB"]\n', ["sizes in", "'1KiB'", "dict entries, without a unit"]),
+        ('sizes = ["1KiB"]\n', ["sizes in", "'1KiB'", "a number of entries", "--payload bytes"]),
         ('payload = "bytes"\nsizes = ["1Kb?"]\n', ["sizes in", "'1Kb?'", "KiB"]),
         ('payload = "bytes"\nsizes = ["0.3"]\n', ["sizes in", "whole number of bytes"]),
         ('mode = ["paced", "fast"]\n', ["mode in", "'fast'", "saturate"]),
@@ -142,7 +155,7 @@ def test_a_mistake_in_a_file_says_what_and_where(tmp_path: Path, text: str, part
     [
         ({"readers": "-1"}, ["--readers", "-1", "1 to 1,024"]),
         ({"readers": "three"}, ["--readers", "'three'", "whole number"]),
-        ({"sizes": "1KiB"}, ["--sizes", "'1KiB'", "without a unit"]),
+        ({"sizes": "1KiB"}, ["--sizes", "'1KiB'", "a number of entries"]),
         ({"sizes": "10,10"}, ["--sizes", "each once"]),
         ({"sizes": "-5"}, ["--sizes", "-5"]),
         ({"sizes": ""}, ["--sizes", "''"]),
@@ -160,7 +173,7 @@ def test_a_mistake_in_an_option_names_the_option(options: dict[str, str], parts:
 @pytest.mark.parametrize("name", ["nope", "", "../small", "small.tom"])
 def test_an_unknown_sweep_lists_the_known(name: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"default, bytes, large, shared, small, streaming, tensor, versions, or the path"
+        ConfigError, match=r"default, bytes, large, shared, small, streaming, tensor, versions or the path"
     ):
         load_sweep(name)
 

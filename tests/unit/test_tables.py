@@ -12,16 +12,21 @@ from pathlib import Path
 import pytest
 
 from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_text, show
-from ipcbench.analysis.report.tables import Tables, _p99, tables
+from ipcbench.analysis.report.tables import Tables, _p99, tables, wide_tables
 from ipcbench.analysis.summary.wording import _needs_words
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import load_run
 from ipcbench.spec import MODES
 from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_significant
+from tests.end_to_end.shell import ROOT
 from tests.unit.builders import CELLS, CONTRARY, MACHINE, Cell, Terminal, conditions, make_run, parts
 
 GOLDEN = """\
+For 521 B to 3 readers: shm, with one-way latency p50 10.0 µs [9.77 µs–10.2 µs]. Next is zmq, 3.00
+  [2.87–3.13] times as long: one-way latency p50 30.0 µs [29.5 µs–30.5 µs]. Beware: noisy: 6 of 6
+  trials of zmq. Sureness: moderate.
+
 run: 20260102T030405Z-0a1b2c, complete, 3 rounds done, seed 1
 machine: Example CPU, 8 cores, 16.0 GiB, Linux 6.1, CPython 3.11.7, ipcbench 0.1.0
 harness floor: 400 ns writer and 600 ns reader per message; it is part of every figure
@@ -50,8 +55,8 @@ b: reader-0 ended with exit code 1 (2 trials)
 What stands out
 - Decoding takes longer than transport: dict of 10 entries over shm, 241 µs to decode against at
   most 10.2 µs one way, 23.7 times. Also zmq at 1 size, 7.89 times.
-  → Change what is sent before you change the transport: --codec msgpack, or --payload ndarray with
-    --codec pickle5.
+  → Change what is sent before you change the transport: --codec msgpack, or --payload records
+    --codec numpy.
 """
 
 
@@ -87,6 +92,30 @@ def shown(tables: Tables, monkeypatch, **environment: str) -> str:
     stream = Terminal()
     show(tables, stream)
     return stream.getvalue()
+
+
+def test_a_page_shows_the_interval_of_every_known_p99_and_none_of_an_unknown_one() -> None:
+    found = tables(load_run(ROOT / "results" / "reference"))
+    known = 0
+    for setting, narrow, wide in zip(
+        found.summary.settings, found.payload_tables, wide_tables(found.summary), strict=True
+    ):
+        (column,) = (at for at, head in enumerate(narrow.columns) if head.head == ("one-way", "p99 µs"))
+        for cell, short, long in zip(setting.cells, narrow.rows, wide.rows, strict=True):
+            if cell.latency_p99_ns is None:
+                assert long[column] == short[column] == "n/a"
+            known += "[" in long[column]
+            assert long[column].startswith(short[column])
+            assert short[:column] == long[:column]
+    assert known
+
+
+def test_the_cells_with_the_first_rank_of_a_matrix_are_marked(tmp_path: Path) -> None:
+    for matrix in tables_of(tmp_path).matrices:
+        marked = {
+            (row, at) for row, texts in enumerate(matrix.rows) for at, text in enumerate(texts) if text[-1] in "*="
+        }
+        assert matrix.best_cells == marked != set()
 
 
 def test_golden_text(tmp_path: Path) -> None:

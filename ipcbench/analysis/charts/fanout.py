@@ -89,7 +89,7 @@ def _chart(
     colors = {name: number for number, name in enumerate(names)}
     words = f"{payload_line(setting)}, {setting.codec}, {setting.delivery}"
     readers = sorted({count for count, _ in cells})
-    backends = sorted({name for _, name in cells}, key=lambda name: colors[name])
+    backends = dict.fromkeys(name for most in reversed(readers) for count, name in cells if count == most)  # best first
     return Chart(
         title=quantity.title,
         setting=words,

@@ -21,7 +21,8 @@ from ipcbench.util.units import format_significant
 
 _Kind = Literal["latency", "round trip"]
 
-_TAIL_TICKS = ((1.0, "min"), (0.5, "50"), (0.1, "90"), (0.01, "99"), (1e-3, "99.9"), (1e-4, "99.99"), (1e-5, "99.999"))
+_P99 = 0.01
+_TAIL_TICKS = ((1.0, "min"), (0.5, "50"), (0.1, "90"), (_P99, "99"), (1e-3, "99.9"), (1e-4, "99.99"), (1e-5, "99.999"))
 _POINTS_PER_DECADE = 16
 
 
@@ -70,6 +71,8 @@ def _distribution(kind: _Kind, rounds: Mapping[int, Sequence[np.ndarray]], tails
     smallest = max(MIN_TAIL_COUNT / values.size, 1e-7)
     decades = max(0.0, -np.log10(smallest))
     tail = np.geomspace(1.0, min(1.0, smallest), 2 + int(decades * _POINTS_PER_DECADE))
+    if smallest < _P99:
+        tail = np.append(tail[~np.isclose(tail, _P99)], _P99)
     beyond = np.unique(np.concatenate([tail, np.linspace(1.0, 0.5, 11)]))[::-1]
     quantiles = np.quantile(values, 1.0 - beyond)
     return Distribution(
@@ -91,7 +94,7 @@ def setting_groups(summary: Summary, measured: _Distributions) -> tuple[ChartGro
             "percentiles",
             "Latency percentiles",
             "To the right is the tail: how late the slowest tenth, hundredth, thousandth of all messages are. A line "
-            "ends where fewer than ten samples lie beyond it.",
+            "ends where fewer than ten samples lie beyond it. The bar at p99 is its 95 % interval.",
             lambda ranking: _percentiles(ranking, measured, colors),
         ),
         (
@@ -132,25 +135,25 @@ def _kind_words(drawn: Iterable[Distribution]) -> str:
     return "One-way latency" if all(distribution.kind == "latency" for distribution in drawn) else "Round trip"
 
 
-def _ordered(ranking: SettingSummary, colors: Mapping[str, int]) -> list[CellSummary]:
-    return sorted((cell for cell in ranking.cells if cell.status == "ok"), key=lambda cell: colors[cell.backend])
+def _measured(ranking: SettingSummary) -> list[CellSummary]:
+    """Return the cells with figures, the best first."""
+    return [cell for cell in ranking.cells if cell.status == "ok"]
 
 
-def _distributions_of(
-    ranking: SettingSummary, measured: _Distributions, colors: Mapping[str, int]
-) -> dict[str, Distribution]:
-    """Return backend → distribution of the cells that have one, in the order of colours."""
-    cells = [(cell.backend, measured.get((ranking.setting, cell.backend))) for cell in _ordered(ranking, colors)]
+def _distributions_of(ranking: SettingSummary, measured: _Distributions) -> dict[str, Distribution]:
+    """Return backend → distribution of the cells that have one, the best first."""
+    cells = [(cell.backend, measured.get((ranking.setting, cell.backend))) for cell in _measured(ranking)]
     return {backend: distribution for backend, distribution in cells if distribution is not None}
 
 
 def _percentiles(ranking: SettingSummary, measured: _Distributions, colors: Mapping[str, int]) -> Chart | None:
-    drawn = _distributions_of(ranking, measured, colors)
+    drawn = _distributions_of(ranking, measured)
+    cells = {cell.backend: cell for cell in ranking.cells}
     series = []
     for backend, distribution in drawn.items():
         samples = f"{distribution.count:,} samples"
         points = tuple(
-            Point(x, y, (_percentile_words(x), f"{format_significant(y)} µs", samples)) for x, y in distribution.tail
+            _tail_point(x, y, samples, _p99(cells[backend], distribution.kind)) for x, y in distribution.tail
         )
         series.append(Series(shown_name(backend), colors[backend], "line", points))
     smallest = min((distribution.tail[-1][0] for distribution in drawn.values()), default=1.0)
@@ -158,6 +161,22 @@ def _percentiles(ranking: SettingSummary, measured: _Distributions, colors: Mapp
     x = Axis("Percentile p on an axis of 1 − p", "%", log=True, ticks=ticks, reverse=True)
     y = Axis(_kind_words(drawn.values()), "µs", log=True)
     return _assemble(ranking, "Latency percentiles", x, y, series)
+
+
+def _p99(cell: CellSummary, kind: _Kind) -> Interval | None:
+    """Return the p99 of a cell, µs; None if that is unknown."""
+    p99 = cell.latency_p99_ns if kind == "latency" else cell.round_trip_p99_ns
+    return None if p99 is None else scaled(p99, 1e-3)
+
+
+def _tail_point(beyond: float, value: float, samples: str, p99: Interval | None) -> Point:
+    """Return a point of the curve, the one at p99 with its interval."""
+    lines = (_percentile_words(beyond), f"{format_significant(value)} µs", samples)
+    if beyond != _P99 or p99 is None or p99.low == p99.high:
+        return Point(beyond, value, lines)
+    ends = f"95 % interval: {format_significant(p99.low)} to {format_significant(p99.high)} µs"
+    inside = p99.low <= value <= p99.high  # the interval is of the rounds' p99, the curve of all samples together
+    return Point(beyond, value, (*lines, ends), *((p99.low, p99.high) if inside else ()))
 
 
 def _percentile_words(beyond: float) -> str:
@@ -168,7 +187,7 @@ def _percentile_words(beyond: float) -> str:
 
 
 def _stability(ranking: SettingSummary, measured: _Distributions, colors: Mapping[str, int]) -> Chart | None:
-    drawn = _distributions_of(ranking, measured, colors)
+    drawn = _distributions_of(ranking, measured)
     series = []
     for backend, distribution in drawn.items():
         points = tuple(
@@ -192,7 +211,7 @@ class _Cost:
 
 
 def _cpu(ranking: SettingSummary, colors: Mapping[str, int]) -> Chart | None:
-    costs = list(_costs(ranking, colors))
+    costs = list(_costs(ranking))
     front = pareto_front([(cost.latency_us.estimate, cost.cpu_us) for cost in costs])
     series = []
     for index, cost in enumerate(costs):
@@ -231,8 +250,8 @@ def _edge_words(cost: _Cost) -> tuple[str, ...]:
     return shown_name(cost.cell.backend), f"p50 {latency} µs", f"CPU {cpu} µs per message"
 
 
-def _costs(ranking: SettingSummary, colors: Mapping[str, int]) -> Iterator[_Cost]:
-    for cell in _ordered(ranking, colors):
+def _costs(ranking: SettingSummary) -> Iterator[_Cost]:
+    for cell in _measured(ranking):
         p50 = cell.latency_p50_ns or cell.round_trip_p50_ns
         if p50 is not None and cell.writer_cpu_ns and cell.reader_cpu_ns:
             cpu_ns = cell.writer_cpu_ns + ranking.setting.readers * cell.reader_cpu_ns

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ipcbench.analysis.summary.cells import CellSummary, Setting, SettingSummary, Summary, cells_of
-from ipcbench.analysis.summary.curves import families
+from ipcbench.analysis.summary.cells import CellSummary, Metric, Setting, SettingSummary, Summary, cells_of
+from ipcbench.analysis.summary.crossover import rank_of
+from ipcbench.analysis.summary.curves import families, middle_of
 from ipcbench.analysis.summary.figures import reader_skew, scaled
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import family_words, interval_words, joined, setting_title, size_words
@@ -22,6 +23,7 @@ from ipcbench.render.charts import (
     spread_ticks,
 )
 from ipcbench.results.model import Floor
+from ipcbench.spec import is_sized_in_bytes
 from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_significant
 
@@ -41,6 +43,8 @@ class Quantity:
     value: Callable[[CellSummary], Interval | None]
     """In the unit of the axis."""
     marks: Marks = "band"
+    metric: Metric = "latency"
+    """By whose ranks the backends are ordered."""
 
 
 def _in_unit(interval: Interval | None, factor: float) -> Interval | None:
@@ -92,6 +96,7 @@ _QUANTITIES = (
         Axis("Round trip, p50", "µs", log=True),
         "round trip p50",
         lambda cell: _in_unit(cell.round_trip_p50_ns, 1e-3),
+        metric="round trip",
     ),
     Quantity(
         "throughput",
@@ -100,6 +105,7 @@ _QUANTITIES = (
         Axis("Throughput to each reader", "k messages/s", log=True),
         "throughput",
         _throughput,
+        metric="throughput",
     ),
     Quantity(
         "memory-share",
@@ -109,6 +115,7 @@ _QUANTITIES = (
         Axis("Share of one core's memory copy", "%", log=True),
         "of a memory copy",
         _memory_share,
+        metric="throughput",
     ),
     Quantity(
         "decode-share",
@@ -162,6 +169,14 @@ def color_numbers(summary: Summary) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys([*summary.info.planned_backends, *measured]))}
 
 
+def by_rank(family: Sequence[SettingSummary], metric: Metric = "latency") -> list[str]:
+    """Return the backends of a family by their ranks at its middle size, the best first; those without one last."""
+    middle = middle_of(family)
+    ranks = {cell.backend: rank_of(middle, cell, metric) for cell in middle.cells}
+    names = [*ranks, *(cell.backend for cell in cells_of(family))]
+    return sorted(dict.fromkeys(names), key=lambda name: ranks.get(name) or len(ranks) + 1)
+
+
 def is_noisy(cell: CellSummary) -> bool:
     """Return whether a cell's point is drawn hollow."""
     return any(note.startswith("noisy") or " trials failed" in note for note in cell.notes)
@@ -193,13 +208,12 @@ def common_notes(cells: Sequence[CellSummary]) -> Iterator[str]:
 
 def _chart(quantity: Quantity, family: Sequence[SettingSummary], colors: Mapping[str, int], *, several: bool) -> Chart:
     first = family[0].setting
-    backends = sorted({cell.backend for cell in cells_of(family)}, key=lambda name: colors[name])
     missing = [line for ranking in family for line in gaps(ranking.cells, size_words(ranking.setting))]
     notes = list(dict.fromkeys(note for ranking in family for note in common_notes(ranking.cells)))
     notes += missing[:_MAX_MISSING]
     if len(missing) > _MAX_MISSING:
         notes.append(f"{len(missing) - _MAX_MISSING} more cells have no figures; see the tables.")
-    lines = finite_series([_series(quantity, family, name, colors[name]) for name in backends])
+    lines = finite_series([_series(quantity, family, name, colors[name]) for name in by_rank(family, quantity.metric)])
     if len(family) == 1:
         return _chart_of_one_size(quantity, first, lines, notes)
     words = f"{first.payload}, {family_words(first)}"
@@ -244,7 +258,7 @@ def _size_x(setting: Setting) -> float:
 
 
 def _size_text(setting: Setting) -> str:
-    return f"{setting.payload_bytes:,} B" if setting.payload == "dict" else size_words(setting)
+    return size_words(setting) if is_sized_in_bytes(setting.payload) else f"{setting.payload_bytes:,} B"
 
 
 def _series(quantity: Quantity, family: Sequence[SettingSummary], backend: str, color: int) -> Series:

@@ -95,7 +95,7 @@ class Change:
         return inverted(self.ratio)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Run B against run A, or variants of one run against the first of them."""
 
@@ -138,6 +138,13 @@ class Comparison:
     def count(self, verdict: Verdict) -> int:
         """Return how many figures have this verdict."""
         return sum(change.verdict == verdict for change in self.changes)
+
+    def __repr__(self) -> str:
+        """Return what differs in a line."""
+        verdicts: tuple[Verdict, ...] = ("slower", "faster", "no clear difference")
+        counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in verdicts)
+        gate = f"; gate {self.outcome}" if self.outcome else ""
+        return f"<Comparison of {self.run_b} with {self.run_a}: {counts}{gate}>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON: the fields, `outcome`, the unit of each change, and smallest gates."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +10,14 @@ from ipcbench.analysis.compare.compare import MAX_GATE_RATIO, MIN_GATE_RATIO, Ch
 from ipcbench.analysis.compare.rules import Verdict
 from ipcbench.analysis.compare.run_cells import CellKey, ComparedMetric
 from ipcbench.analysis.summary.notes import one_line
-from ipcbench.analysis.summary.wording import joined, neighbours_words, plural, ratio_words
+from ipcbench.analysis.summary.wording import joined, neighbours_words, plural, ratio_words, size_text
+from ipcbench.render.document import document
+from ipcbench.render.page import fragment_html
 from ipcbench.render.table import NOT_MEASURED, Table, footnote_letters, make_columns
 from ipcbench.render.text import WIDTH, aligned, bullets, escape, markdown_table, paragraphs, shortened
 from ipcbench.stats.decisions import LEAST_RATIO
 from ipcbench.stats.estimates import Interval
-from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
-
-JSON_VERSION = 1
+from ipcbench.util.units import format_duration_ns, format_significant
 
 _METRIC_WORDS: Mapping[ComparedMetric, str] = {
     "latency-p50": "one-way p50",
@@ -31,7 +30,7 @@ _METRIC_WORDS: Mapping[ComparedMetric, str] = {
 _FIELD_WORDS: Mapping[str, Callable[[CellKey], str]] = {
     "delivery": lambda key: key.delivery,
     "payload": lambda key: key.payload,
-    "size": lambda key: plural(key.size, "entry", "entries") if key.payload == "dict" else format_bytes(key.size),
+    "size": lambda key: size_text(key.payload, key.size),
     "codec": lambda key: key.codec,
     "readers": lambda key: plural(key.readers, "reader", "readers"),
     "rate_per_s": lambda key: f"{key.rate_per_s:g}/s" if key.rate_per_s else NOT_MEASURED,
@@ -69,8 +68,14 @@ class _Sheet:
 
 def as_json(comparison: Comparison) -> str:
     """Return all figures unrounded, times in ns, throughput in messages per second."""
-    document = {"format": "ipcbench comparison", "version": JSON_VERSION, **comparison.as_dict()}
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return document("comparison", comparison.as_dict())
+
+
+def as_html(comparison: Comparison) -> str | None:
+    """Return a part of a page for a notebook; None without jinja2."""
+    sheet = _sheet(comparison, gates=False)
+    tables = [table.without_empty_columns() for table in sheet.tables]
+    return fragment_html(sheet.summary, tables, [("Runs, notes and how it was decided", [*sheet.header, *sheet.notes])])
 
 
 def as_text(comparison: Comparison, *, gates: bool = False, width: int = WIDTH) -> str:

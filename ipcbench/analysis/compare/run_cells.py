@@ -11,9 +11,10 @@ from typing import Literal, Self, get_args
 from ipcbench.analysis.summary.cells import CellStatus
 from ipcbench.analysis.summary.figures import cell_figures, generator_of, round_name, rounds_estimate
 from ipcbench.analysis.summary.notes import cell_notes, failure_reason, is_sound, is_wrong, one_line, placement_ns
+from ipcbench.errors import ConfigError
 from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.results.store import Run
-from ipcbench.spec import CodecName, Delivery, Mode, PayloadKind, Touch, TrialSpec, WaitStrategy
+from ipcbench.spec import Delivery, Mode, Touch, TrialSpec, WaitStrategy
 from ipcbench.stats.estimates import Estimate
 
 ComparedMetric = Literal["latency-p50", "latency-p99", "round-trip-p50", "round-trip-p99", "throughput", "decode-p50"]
@@ -28,17 +29,30 @@ METRICS_OF: Mapping[Mode, tuple[ComparedMetric, ...]] = {
 MAIN_METRICS: tuple[ComparedMetric, ...] = tuple(metrics[0] for metrics in METRICS_OF.values())
 
 
+def parse_metrics(names: Iterable[str], field: str = "metrics") -> tuple[ComparedMetric, ...]:
+    """Return the figures of these names, in the order of `METRICS`.
+
+    Raises:
+        ConfigError: there is no such figure.
+    """
+    given = list(names)
+    for name in given:
+        if name not in METRICS:
+            raise ConfigError(field, name, METRICS)
+    return tuple(metric for metric in METRICS if metric in given)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class CellKey:
     """What identifies a cell in both runs."""
 
     delivery: Delivery
-    payload: PayloadKind
+    payload: str
     size: int
-    """Entries of a dict; bytes of `bytes` and `ndarray`."""
+    """See `TrialSpec.size`."""
     backend: str
     mode: Mode
-    codec: CodecName
+    codec: str
     readers: int
     rate_per_s: float
     """Offered rate in paced mode."""

@@ -17,13 +17,14 @@ from ipcbench.analysis.summary.wording import contrary_words, joined, plural, ra
 from ipcbench.backend import Address, Backend, Reader, Writer
 from ipcbench.errors import Unsupported
 from ipcbench.registry import get_backend
+from ipcbench.render.document import head
+from ipcbench.render.page import fragment_html
 from ipcbench.render.text import bullets, escape
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, WaitStrategy
 from ipcbench.stats.decisions import compare
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_duration_ns, format_significant
 
-DOCUMENT_VERSION = 1
 _AXIS_WORDS = {
     "latency": "one-way latency p50",
     "round trip": "round trip p50",
@@ -97,7 +98,7 @@ class Exclusion:
     """Whether it lacks a capability, or this run shows or lacks something."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Recommendation:
     """The answer to one question from one run."""
 
@@ -207,6 +208,15 @@ class Recommendation:
         than = f" as {self.best}" if self.best != self.backend else ""
         return f" Next is {following.backend}, {_ratio_text(self, following)}{than}: {what} {figure}.{tied}"
 
+    def __repr__(self) -> str:
+        """Return question and choice in a line."""
+        return (
+            f"<Recommendation for {self.question.words()}: {self.backend} ({self.outcome}, sureness {self.sureness})>"
+        )
+
+    def _repr_html_(self) -> str | None:
+        return fragment_html(self.sentence(), (), _sections(self))
+
     def text(self) -> str:
         """Return the whole answer as plain text."""
         parts = ["\n".join((title, *(f"  {line}" for line in lines))) for title, lines in _sections(self)]
@@ -222,8 +232,7 @@ class Recommendation:
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         enough = self.expected is not None and self.expected.rounds_counts.get(self.axis, 0) >= MIN_CLAIM_ROUNDS
         return {
-            "format": "ipcbench recommendation",
-            "version": DOCUMENT_VERSION,
+            **head("recommendation"),
             "verdict": self.sentence(),
             **plain,
             "candidates": [candidate.as_dict(str(self.best)) for candidate in self.candidates],

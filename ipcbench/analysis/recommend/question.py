@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ipcbench.analysis.recommend.needs import NEEDS
 from ipcbench.errors import ConfigError
-from ipcbench.spec import Delivery, SweepSpec, WaitStrategy, require_choice, require_range
+from ipcbench.spec import MAX_PAYLOAD_BYTES, Delivery, SweepSpec, WaitStrategy, require_choice, require_range
 from ipcbench.util.units import format_bytes, parse_bytes, parse_rate_per_s
+
+if TYPE_CHECKING:
+    from ipcbench.results.store import Run
 
 Goal = Literal["latency", "throughput", "cpu"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
-
-MAX_PAYLOAD_BYTES = 2**30
-"""The largest payload that a run can measure."""
 
 _ROUNDS, _BUDGET_S = 3, 180.0
 _MORE_ROUNDS, _MORE_BUDGET_S = 10, 600.0
@@ -44,7 +44,7 @@ class Question:
     """What decides among the transports that do."""
 
     def __post_init__(self) -> None:
-        require_range("payload", self.payload_bytes, 0, MAX_PAYLOAD_BYTES)
+        require_range("size", self.payload_bytes, 0, MAX_PAYLOAD_BYTES)
         require_range("readers", self.readers, 1, 1024)
         if self.rate_per_s is not None:
             require_range("rate", self.rate_per_s, 0.1, 1e6)
@@ -71,30 +71,34 @@ class Question:
 
 
 def ask(
-    payload: int | str,
-    readers: int,
+    size: int | str,
+    readers: int | None,
     rate: float | str | None,
     needs: str | Iterable[str],
     optimise: Goal,
+    run: Run | None = None,
     prefix: str = "",
 ) -> Question:
     """Return the question for values as people write them: `1MiB`, `500/s`, `lossless,no-deps`.
 
     Args:
-        payload: bytes, or a text with a unit.
-        readers: number of readers.
+        size: of one encoded payload: bytes, or a text with a unit.
+        readers: number of readers; None takes that of the run, or 1 without one.
         rate: messages per second, or a text; None if it does not matter.
         needs: names in `NEEDS`.
         optimise: what decides.
+        run: the evidence.
         prefix: put before the names of values in errors: `--` for options.
 
     Raises:
         ConfigError: naming the value that is not allowed.
     """
-    size = parse_bytes(payload, f"{prefix}payload") if isinstance(payload, str) else payload
+    size_bytes = parse_bytes(size, f"{prefix}size") if isinstance(size, str) else size
+    if readers is None:
+        readers = next((trial.spec.readers for trial in run.trials), 1) if run is not None else 1
     per_second = parse_rate_per_s(rate, f"{prefix}rate") if isinstance(rate, str) else rate
     try:
-        return Question(size, readers, per_second, parse_needs(needs), optimise)
+        return Question(size_bytes, readers, per_second, parse_needs(needs), optimise)
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error.field}", error.value, error.allowed) from error
 
@@ -134,6 +138,7 @@ def question_sweep(
         rate_per_s=question.rate_per_s,
         wait=wait,
         rounds=_MORE_ROUNDS if again else _ROUNDS,
+        look=False,
         budget_s=_MORE_BUDGET_S if again else _BUDGET_S,
     )
 
@@ -153,6 +158,7 @@ def sweep_command(
         "mode": ",".join(sweep.modes),
         "rate": "auto" if sweep.rate_per_s is None else f"{sweep.rate_per_s:.10g}/s",
         "rounds": str(sweep.rounds),
+        "look": "no",
         "budget": f"{sweep.budget_s:g}s",
         **({"wait": wait} if wait != "auto" else {}),
     }

@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
-from ipcbench.analysis.findings import Finding, explain
-from ipcbench.analysis.recommend.question import Question
-from ipcbench.analysis.recommend.recommend import recommend
-from ipcbench.analysis.report.tables import Tables
-from ipcbench.analysis.summary.cells import SettingSummary, Summary
+from ipcbench.analysis.findings import Finding
+from ipcbench.analysis.report.headline import headlines
+from ipcbench.analysis.report.tables import Tables, wide_tables
+from ipcbench.analysis.summary.cells import Summary
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import (
     ended_words,
@@ -23,33 +22,35 @@ from ipcbench.analysis.summary.wording import (
     payload_line,
     plural,
     setting_title,
-    verdict_words,
 )
-from ipcbench.errors import IpcbenchError
 from ipcbench.render.charts import ChartGroup
-from ipcbench.render.page import Badge, render_page
+from ipcbench.render.page import Badge, Headline, render_page
 from ipcbench.render.table import Table, make_columns
-from ipcbench.results.store import Run
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_duration_ns, format_significant
 
 _TEMPLATE = files("ipcbench.analysis.report") / "assets" / "report.html.j2"
 _MAX_YEAR_S = 2e11
 _LABELS = {
-    "skip": "Skip to the verdict",
+    "skip": "Skip to the answer",
+    "answer": "Answer",
     "theme": "Switch between light and dark",
     "state": "State of the run",
     "sections": "Sections",
     "reproduce": "Reproduce",
     "command": "The command that made the run; name another folder, or none, to keep both runs.",
     "copy": "Copy",
+    "copied": "Copied",
+    "selected": "Selected: press Ctrl-C",
+    "scroll": "This table is wider than the page: scroll it sideways.",
+    "noscript": "The plots need JavaScript; the tables have the same figures.",
     "footer": "Made by ipcbench from the stored run; nothing was measured again.",
 }
 _SECTIONS = {
-    "verdict": "Verdict",
-    "findings": "Findings",
+    "findings": "Worth knowing",
     "tables": "Tables",
     "plots": "Plots",
+    "verdicts": "Every size",
     "method": "Method",
     "machine": "Machine",
     "noise": "Noise",
@@ -83,7 +84,9 @@ class FindingLine:
 class PageWords:
     """The sentences at the head of a report; an empty part is left out of the page."""
 
-    verdicts: tuple[VerdictLine, ...]
+    headlines: tuple[Headline, ...]
+    verdicts: tuple[VerdictLine, ...] = ()
+    """Of every setting."""
     crossovers: tuple[str, ...] = ()
     findings: tuple[FindingLine, ...] = ()
 
@@ -102,6 +105,7 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
     summary = tables.summary
     return render_page(
         _TEMPLATE.read_text(encoding="utf-8"),
+        words.headlines,
         groups,
         language="en",
         brand="ipcbench report",
@@ -109,13 +113,15 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
         sections=[
             (key, text)
             for key, text in _SECTIONS.items()
-            if (key != "findings" or words.findings) and (key != "plots" or groups)
+            if {"findings": words.findings, "plots": groups[1:], "verdicts": words.verdicts}.get(key, True)
         ],
+        titles=_SECTIONS,
         title=summary.info.run_id,
         subtitle=_subtitle(summary),
         words=words,
         badges=badges(summary),
         tables=tables,
+        payload_tables=wide_tables(summary),
         facts=_facts(summary),
         noise=_noise(summary),
         noise_notes=noise_notes(summary),
@@ -196,29 +202,21 @@ def _noise(summary: Summary) -> Mapping[str, str]:
     return facts
 
 
-def headline_words(run: Run, tables: Tables) -> PageWords:
+def headline_words(tables: Tables) -> PageWords:
     """Return what `recommend` answers for each setting, and the crossovers and findings of the tables."""
-    summary = tables.summary
     return PageWords(
-        verdicts=tuple(_verdict(run, summary, result) for result in summary.settings),
+        headlines=headlines(tables),
+        verdicts=tuple(
+            VerdictLine(
+                f"{payload_line(result.setting)}, {family_words(result.setting)}", answer.sentence, answer.detail
+            )
+            for result, answer in zip(tables.summary.settings, tables.answers, strict=True)
+        ),
         crossovers=tuple(f"{matrix.title}: {remark}" for matrix in tables.matrices for remark in matrix.remarks[:-1]),
         findings=tuple(
-            FindingLine(finding.sentence, _proof_words(finding), finding.action) for finding in explain(summary)
+            FindingLine(finding.sentence, _proof_words(finding), finding.action) for finding in tables.findings
         ),
     )
-
-
-def _verdict(run: Run, summary: Summary, result: SettingSummary) -> VerdictLine:
-    setting = result.setting
-    topic = f"{payload_line(setting)}, {family_words(setting)}"
-    if setting.neighbours or run.info.variant_versions:  # of neither does a recommendation speak
-        return VerdictLine(topic, verdict_words(result))
-    needs = ("latest-value",) if setting.delivery == "latest_value" else ()
-    try:
-        question = Question(setting.payload_bytes, setting.readers, needs=needs)
-        return VerdictLine(topic, recommend(run, question, summary=summary).sentence())
-    except IpcbenchError as error:
-        return VerdictLine(topic, verdict_words(result), f"No recommendation: {error}")
 
 
 def _proof_words(finding: Finding) -> str:
@@ -236,7 +234,7 @@ def badges(summary: Summary) -> tuple[Badge, ...]:
 def _badges(summary: Summary) -> Iterator[Badge]:
     info = summary.info
     ended_well = info.status in {"complete", "out of budget"} and info.rounds_done >= MIN_CLAIM_ROUNDS
-    yield Badge(ended_words(info), "good" if ended_well else "warn", "top")
+    yield Badge(ended_words(info), "good" if ended_well else "warn", "method")
     cells = [cell for result in summary.settings for cell in result.cells]
     measured = [cell for cell in cells if cell.status == "ok"]
     if any(note.startswith("oversubscribed") for cell in measured for note in cell.notes):

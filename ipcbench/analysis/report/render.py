@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ipcbench.analysis.report.headline import headlines
 from ipcbench.analysis.report.tables import Tables
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
 from ipcbench.analysis.summary.notes import printable
 from ipcbench.analysis.summary.waits import WaitShares
 from ipcbench.analysis.summary.wording import setting_title, verdict_words
+from ipcbench.render.document import document
 from ipcbench.render.text import WIDTH, Styled, aligned_styled, bullets, csv_text, escape, markdown_table, wrapped
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-JSON_VERSION = 1
 FINDINGS_TITLE = "What stands out"
 
 
@@ -27,16 +27,32 @@ def show(tables: Tables, stream: TextIO) -> None:
     if not stream.isatty():
         stream.write(as_text(tables))
         return
+    show_on(tables, _console(stream))
+
+
+def show_lines(lines: Iterable[Styled], stream: TextIO) -> None:
+    """Write lines to a stream, with their styles if it is a terminal."""
+    if not stream.isatty():
+        stream.writelines(f"{line}\n" for line, _ in lines)
+        return
+    _print_lines(lines, _console(stream))
+
+
+def _console(stream: TextIO) -> Console:
     from rich.console import Console
 
-    show_on(tables, Console(file=stream, highlight=False, emoji=False, markup=False))
+    return Console(file=stream, highlight=False, emoji=False, markup=False)
 
 
 def show_on(tables: Tables, console: Console) -> None:
     """Print the tables on a console. On a narrow console the lines of tables wrap; no digit is cut off."""
+    _print_lines(_lines(tables, min(WIDTH, console.width), WIDTH), console)
+
+
+def _print_lines(lines: Iterable[Styled], console: Console) -> None:
     from rich.text import Text
 
-    for line, style in _lines(tables, min(WIDTH, console.width), WIDTH):
+    for line, style in lines:
         console.print(Text(line, style), soft_wrap=True)
 
 
@@ -51,8 +67,11 @@ def _lines(tables: Tables, width: int, table_width: int) -> Iterator[Styled]:
     def styled(text: str, style: str = "", first: str = "", indent: str = "  ") -> Iterator[Styled]:
         return ((line, style) for line in wrapped(text, width, first, indent))
 
-    for text in tables.header:
-        yield from styled(text)
+    for headline in headlines(tables):
+        yield from styled(headline.sentence, "bold")
+        yield from (line for text in headline.remarks for line in styled(text))
+        yield "", ""
+    yield from (line for text in tables.header for line in styled(text))
     for table in (*tables.payload_tables, *tables.matrices):
         yield "", ""
         yield from styled(table.title, "bold")
@@ -74,7 +93,8 @@ def _lines(tables: Tables, width: int, table_width: int) -> Iterator[Styled]:
 
 def as_markdown(tables: Tables) -> str:
     """Return the tables as GitHub Markdown for a document or an issue."""
-    parts = [bullets(tables.header)]
+    answers = (f"**{escape(each.sentence)}** {escape(' '.join(each.remarks))}".rstrip() for each in headlines(tables))
+    parts = [*answers, bullets(tables.header)]
     for table in (*tables.payload_tables, *tables.matrices):
         parts += [f"### {escape(table.title)}", bullets(table.remarks), markdown_table(table)]
         if table.footnotes:
@@ -90,6 +110,11 @@ def as_markdown(tables: Tables) -> str:
 
 def as_csv(tables: Tables) -> str:
     """Return a row per backend and setting. An unmeasured figure is an empty field; texts are single lines."""
+    return csv_text(*csv_rows(tables))
+
+
+def csv_rows(tables: Tables) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the rows, one per backend and setting, and the names of their columns; None where not measured."""
     run_id = tables.summary.info.run_id
     rows = [
         {"run_id": run_id, **cell_fields(result, cell), "notes": "; ".join(cell.notes)}
@@ -97,15 +122,13 @@ def as_csv(tables: Tables) -> str:
         for cell in result.cells
     ]
     plain = [{name: printable(v) if isinstance(v, str) else v for name, v in row.items()} for row in rows]
-    return csv_text(plain, list(rows[0]) if rows else ["run_id"])
+    return plain, list(rows[0]) if rows else ["run_id"]
 
 
 def as_json(tables: Tables) -> str:
     """Return run, machine, and the verdict and cells of each setting; a figure that was not measured is null."""
     summary = tables.summary
-    document = {
-        "format": "ipcbench tables",
-        "version": JSON_VERSION,
+    fields = {
         "run": asdict(summary.info),
         "header": tables.header,
         "legend": tables.legend,
@@ -117,15 +140,16 @@ def as_json(tables: Tables) -> str:
             {
                 "title": setting_title(result.setting),
                 "verdict": verdict_words(result),
+                "answer": answer.sentence,
                 **asdict(result.setting),
                 "cells": [{**cell_fields(result, cell), "notes": cell.notes} for cell in result.cells],
             }
-            for result in summary.settings
+            for result, answer in zip(summary.settings, tables.answers, strict=True)
         ],
         "findings": [finding.as_dict() for finding in tables.findings],
         "crossovers": [{"title": matrix.title, "remarks": matrix.remarks[:-1]} for matrix in tables.matrices],
     }
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return document("tables", fields)
 
 
 def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipcbench.analysis.findings import Finding, explain
+from ipcbench.analysis.report.verdict import Answer, setting_answer
 from ipcbench.analysis.summary.cells import (
     KNOWN_TAIL_RATIO,
     RESOLVED_RATIO,
@@ -56,6 +57,8 @@ class Tables:
     """Everything that is reported about a run, ready for any format."""
 
     header: tuple[str, ...]
+    answers: tuple[Answer, ...]
+    """One per setting, in the order of the summary's."""
     payload_tables: tuple[Table, ...]
     """One per setting."""
     matrices: tuple[Table, ...]
@@ -72,6 +75,7 @@ def tables(run: Run) -> Tables:
     summary = summarise(run)
     return Tables(
         header=tuple(one_line(line) for line in header(summary)),
+        answers=tuple(setting_answer(run, summary, result) for result in summary.settings),
         payload_tables=tuple(_printable(_payload_table(result)) for result in summary.settings),
         matrices=tuple(map(_printable, _matrices(summary))),
         findings=explain(summary),
@@ -100,7 +104,7 @@ class _Figure:
     """Key of the line in the legend that explains it."""
 
 
-_LEGEND = {
+LEGEND: Mapping[str, str] = {
     "one-way": "one-way: receipt − intended send time of paced messages, over all readers and rounds; decoding is not "
     "in it. p99 is n/a with fewer than 1,000 samples or three rounds; where its 95 % interval spans more than a factor "
     "of two, the interval is shown; above a factor of ten, only its lower end (≥), or n/a if that is the median.",
@@ -152,6 +156,13 @@ def _lower_end(p50: Interval | None, p99: Interval) -> str:
     return _p50(p50) if p50 is not None and float(short.replace(",", "")) < p50.estimate / 1e3 else short
 
 
+def _p99_whole(p50: Interval | None, p99: Interval | None) -> str:
+    """Return what `_p99` does, with the interval also of a p99 that is given as one figure."""
+    if p99 is None or p99.high > RESOLVED_RATIO * p99.low:
+        return _p99(p50, p99)
+    return interval_words(scaled(p99, 1e-3))
+
+
 def _rate(cell: CellSummary) -> str:
     if cell.throughput_interval_per_s is None:
         return number(cell.throughput_per_s, 1e3)
@@ -189,20 +200,32 @@ _FIGURES = (
 )
 
 
-def _shown(cells: Sequence[CellSummary]) -> tuple[_Figure, ...]:
-    return tuple(figure for figure in _FIGURES if any(figure.text(cell) != NOT_MEASURED for cell in cells))
+_WHOLE_TAILS: Mapping[tuple[str, ...], Callable[[CellSummary], str]] = {
+    ("one-way", "p99 µs"): lambda cell: _p99_whole(cell.latency_p50_ns, cell.latency_p99_ns),
+    ("trip", "p99 µs"): lambda cell: _p99_whole(cell.round_trip_p50_ns, cell.round_trip_p99_ns),
+}
+_WIDE_FIGURES = tuple(replace(figure, text=_WHOLE_TAILS.get(figure.column.head, figure.text)) for figure in _FIGURES)
+
+
+def wide_tables(summary: Summary) -> tuple[Table, ...]:
+    """Return the tables of the payloads with the interval of every known p99, for a page, which has the room."""
+    return tuple(_printable(_payload_table(result, _WIDE_FIGURES)) for result in summary.settings)
+
+
+def _shown(cells: Sequence[CellSummary], figures: Sequence[_Figure] = _FIGURES) -> tuple[_Figure, ...]:
+    return tuple(figure for figure in figures if any(figure.text(cell) != NOT_MEASURED for cell in cells))
 
 
 def _legend(summary: Summary) -> tuple[str, ...]:
     topics = {figure.topic for result in summary.settings for figure in _shown(result.cells)}
-    return tuple(text for topic, text in _LEGEND.items() if topic in topics)
+    return tuple(text for topic, text in LEGEND.items() if topic in topics)
 
 
-def _payload_table(result: SettingSummary) -> Table:
+def _payload_table(result: SettingSummary, figures: Sequence[_Figure] = _FIGURES) -> Table:
     common = _common_notes(result.cells)
     letters = footnote_letters(note for cell in result.cells for note in cell_remarks(cell) if note not in common)
     ranks = [cell.rank for cell in result.cells]
-    shown = _shown(result.cells)
+    shown = _shown(result.cells, figures)
     return Table(
         title=setting_title(result.setting),
         remarks=(verdict_words(result), *(f"All: {note}." for note in common)),
@@ -267,6 +290,7 @@ def _matrix(
     changes = tuple(change.sentence() for change in lead_changes(family, metric, prior))
     remarks = changes or (_no_crossover(family, metric),)
     marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
+    rows = tuple((name, *(entry(result, name, metric) for result in settings)) for name in backends)
     return Table(
         title=f"{_MATRIX_TITLES[metric]}: {first.payload}, {family_words(first)}",
         remarks=(*remarks, marks),
@@ -274,7 +298,13 @@ def _matrix(
             Column(("", "backend"), "left", names_row=True),
             *(Column((size_words(result.setting), f"{result.setting.payload_bytes:,} B")) for result in settings),
         ),
-        rows=tuple((name, *(_entry(result, name, metric) for result in settings)) for name in backends),
+        rows=rows,
+        best_cells=frozenset(
+            (place, column)
+            for place, row in enumerate(rows)
+            for column, text in enumerate(row[1:], 1)
+            if text.endswith((BEST_MARK, SHARED_MARK))
+        ),
     )
 
 
@@ -290,7 +320,8 @@ def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
     return "No clear crossover: from each size to the next, the first ranks overlap or a figure is missing."
 
 
-def _entry(result: SettingSummary, backend: str, metric: Metric) -> str:
+def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
+    """Return a backend's figure at a setting, with a mark if it has or shares the first rank."""
     cell = next((cell for cell in result.cells if cell.backend == backend), None)
     if cell is None:
         return f"{NOT_MEASURED}  "

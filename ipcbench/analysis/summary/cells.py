@@ -9,7 +9,7 @@ from typing import Literal, Self
 from ipcbench.analysis.summary.figures import CellFigures
 from ipcbench.analysis.summary.waits import WaitShares
 from ipcbench.results.model import RunInfo, TrialResult
-from ipcbench.spec import CodecName, Delivery, PayloadKind, Touch, WaitStrategy
+from ipcbench.spec import Delivery, Touch, WaitStrategy
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval
 from ipcbench.stats.prior import VariancePrior
 
@@ -40,12 +40,12 @@ class Setting:
 
     delivery: Delivery
     neighbours: int
-    payload: PayloadKind
+    payload: str
     size: int
-    """Entries of a dict; bytes of `bytes` and `ndarray`."""
+    """See `TrialSpec.size`."""
     payload_bytes: int
     """Encoded size."""
-    codec: CodecName
+    codec: str
     readers: int
     depth: int
     wait: WaitStrategy

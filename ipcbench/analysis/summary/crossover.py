@@ -159,12 +159,12 @@ def pair_crossovers(a: Curve, b: Curve, measure: Measure, rules: Rules, family: 
 
 def leaders(ranking: SettingSummary, metric: Metric) -> frozenset[str]:
     """Return the backends that hold or share the first rank by a metric; empty if nothing was ranked by it."""
-    return frozenset(cell.backend for cell in ranking.cells if _rank(ranking, cell, metric) == 1)
+    return frozenset(cell.backend for cell in ranking.cells if rank_of(ranking, cell, metric) == 1)
 
 
 def ranked_count(ranking: SettingSummary, metric: Metric) -> int:
     """Return how many backends have a rank by a metric."""
-    return sum(_rank(ranking, cell, metric) is not None for cell in ranking.cells)
+    return sum(rank_of(ranking, cell, metric) is not None for cell in ranking.cells)
 
 
 def family_words_of(family: Sequence[SettingSummary]) -> str:
@@ -173,7 +173,8 @@ def family_words_of(family: Sequence[SettingSummary]) -> str:
     return f"{setting.payload}, {family_words(setting)}"
 
 
-def _rank(ranking: SettingSummary, cell: CellSummary, metric: Metric) -> int | None:
+def rank_of(ranking: SettingSummary, cell: CellSummary, metric: Metric) -> int | None:
+    """Return the rank of a cell by a metric; None if it has none."""
     if ranking.ranked_by == metric:
         return cell.rank
     return {"round trip": cell.round_trip_rank, "throughput": cell.throughput_rank}.get(metric)

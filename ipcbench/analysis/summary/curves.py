@@ -49,6 +49,11 @@ def families(summary: Summary) -> tuple[tuple[SettingSummary, ...], ...]:
     return tuple(tuple(sorted(group, key=lambda ranking: ranking.setting.payload_bytes)) for _, group in groups)
 
 
+def middle_of(family: Sequence[SettingSummary]) -> SettingSummary:
+    """Return the setting that stands for a family where there is room for one."""
+    return family[len(family) // 2]
+
+
 def estimate_of(cell: CellSummary, measure: Measure) -> Estimate | None:
     """Return a cell's time by a measure; None if it was not measured or has too few samples."""
     if cell.figures is None:

@@ -18,6 +18,7 @@ from ipcbench.analysis.summary.cells import (
 from ipcbench.analysis.summary.notes import WRONG_WORDS, others_cpu_ratio, stamped_count
 from ipcbench.render.table import NOT_MEASURED
 from ipcbench.results.model import RunInfo
+from ipcbench.spec import COUNTED_PAYLOADS, is_sized_in_bytes
 from ipcbench.stats.decisions import compare
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
@@ -36,8 +37,15 @@ _TIME_WORDS: Mapping[Metric, str] = {**METRIC_WORDS, "throughput": "time per mes
 
 
 def size_words(setting: Setting) -> str:
-    """Return the size in the unit of its payload kind: entries of a dict, otherwise bytes."""
-    return plural(setting.size, "entry", "entries") if setting.payload == "dict" else format_bytes(setting.size)
+    """Return the size of a setting; see `size_text`."""
+    return size_text(setting.payload, setting.size)
+
+
+def size_text(payload: str, size: int) -> str:
+    """Return a size in its unit: entries of a dict or of records, what a function was called with, or bytes."""
+    if payload in COUNTED_PAYLOADS:
+        return plural(size, "entry", "entries")
+    return format_bytes(size) if is_sized_in_bytes(payload) else f"size {size:,}"
 
 
 def plural(count: int, singular: str, many: str) -> str:

@@ -1,0 +1,150 @@
+"""The end of a run on one screen: what was asked, the answer, one table, what is worth knowing, and what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ipcbench.analysis.findings import Finding
+from ipcbench.analysis.report.headline import family_headline
+from ipcbench.analysis.report.tables import Tables, entry
+from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
+from ipcbench.analysis.summary.curves import families, middle_of
+from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.summary.wording import family_words, joined, plural, size_words
+from ipcbench.render.table import NOT_MEASURED, Column, Table
+from ipcbench.render.text import WIDTH, Styled, aligned_styled, wrapped
+from ipcbench.results.store import Run
+from ipcbench.util.units import format_duration_ns
+
+_BAR_CELLS = 8
+_MOST_FINDINGS = 3
+_MOST_LINES = 30
+_MOST_SIZES = 4
+_MARKS = "* best, = not told apart from it"
+
+
+def screen(run: Run, tables: Tables, folder: str) -> list[Styled]:
+    """Return the lines, with their styles, of at most `WIDTH` columns; about `_MOST_LINES` for settings of one family.
+
+    Args:
+        run: the run.
+        tables: its tables.
+        folder: of the run, as a command line would name it.
+    """
+    lines = [line for family in families(tables.summary) for line in _family(run, tables, family)]
+    lines += [(line, "") for text in _missing(run) for line in wrapped(text)]
+    end = [("", ""), *((line, "dim") for line in _next(run, folder))]
+    room = _MOST_LINES - len(lines) - len(end) - 1
+    known: list[Styled] = []
+    for finding in tables.findings[:_MOST_FINDINGS]:
+        known += _known(finding) if len(known) + len(_known(finding)) <= room else []
+    return [*lines, *([("", "")] if known else []), *known, *end]
+
+
+def _family(run: Run, tables: Tables, family: Sequence[SettingSummary]) -> Iterator[Styled]:
+    """Yield what was asked, the answer and the table of settings that differ in size only."""
+    middle = middle_of(family)
+    yield from ((line, "bold") for line in wrapped(_asked(run, family)))
+    headline = family_headline(tables, family)
+    yield from ((line, "") for text in (headline.sentence, *headline.remarks) for line in wrapped(text))
+    yield "", ""
+    yield from aligned_styled(_table(family, middle), WIDTH)
+    yield from ((line, "dim") for line in wrapped(_legend(middle)))
+
+
+def _missing(run: Run) -> Iterator[str]:
+    """Yield which backends were left out, and the first reason of each that has failed trials."""
+    yield from (f"left out: {name}: {reason}" for name, reason in run.info.skipped.items())
+    failed: dict[str, list[str]] = {}
+    for trial in run.trials:
+        if trial.status == "failed":
+            failed.setdefault(trial.spec.backend, []).append(one_line(trial.reason))
+    for name, reasons in failed.items():
+        yield f"failed: {plural(len(reasons), 'trial', 'trials')} of {name}: {reasons[0]}"
+
+
+def _known(finding: Finding) -> list[Styled]:
+    """Return what a finding says, and what to do, in a line or two."""
+    fact = finding.sentence.partition(": ")[0]
+    return [(line, "") for line in wrapped(f"{fact}. {finding.action}", first="- ")]
+
+
+def _asked(run: Run, family: Sequence[SettingSummary]) -> str:
+    """Return payload, readers, codec, rounds and time in one line."""
+    first, last = family[0].setting, family[-1].setting
+    sizes = size_words(first) if first == last else f"{_short(family[0])} to {size_words(last)}"
+    rounds = plural(run.info.rounds_done, "round", "rounds")
+    took_s = max((trial.started_unix_s + trial.duration_s for trial in run.trials), default=0.0)
+    took = format_duration_ns(1e9 * max(0.0, took_s - run.info.started_unix_s))
+    variants = f", variants {joined([*run.info.variant_versions])} in turns" if run.info.variant_versions else ""
+    ended = "" if run.info.status in {"complete", "out of budget"} else f"{run.info.status}, "
+    return f"{first.payload} of {sizes}, {family_words(first)}{variants}; {ended}{rounds} in {took}"
+
+
+def _table(family: Sequence[SettingSummary], middle: SettingSummary) -> Table:
+    shown = _evenly(family)
+    names = dict.fromkeys(cell.backend for result in family for cell in result.cells)
+    cells = {cell.backend: cell for cell in middle.cells}
+    bars = _bars({name: _middle_ns(cell) for name, cell in cells.items()})
+    sizes = [_short(result) for result in shown]
+    return Table(
+        title="",
+        columns=(
+            Column(("", "backend"), "left", names_row=True),
+            *(Column(("p50 µs" if not index else "", size)) for index, size in enumerate(sizes)),
+            Column(("", _short(middle)), "left"),
+            Column(("", "waits"), "left"),
+            *(Column(("k msg/s" if not index else "", size)) for index, size in enumerate(sizes)),
+        ),
+        rows=tuple(
+            (
+                name,
+                *(entry(result, name, "latency") for result in shown),
+                bars.get(name, ""),
+                _waits(cells.get(name)),
+                *(entry(result, name, "throughput") for result in shown),
+            )
+            for name in names
+        ),
+    ).without_empty_columns()
+
+
+def _evenly(family: Sequence[SettingSummary]) -> list[SettingSummary]:
+    """Return the settings, or some of them if there are many: the first, the last, and some between."""
+    count = min(len(family), _MOST_SIZES)
+    steps = max(1, count - 1)
+    return [family[round(index * (len(family) - 1) / steps)] for index in range(count)]
+
+
+def _short(result: SettingSummary) -> str:
+    return size_words(result.setting).removesuffix(" entries").removesuffix(" entry")
+
+
+def _middle_ns(cell: CellSummary) -> float | None:
+    p50 = cell.latency_p50_ns
+    return None if p50 is None else p50.estimate
+
+
+def _bars(values: dict[str, float | None]) -> dict[str, str]:
+    """Return bars whose lengths are to each other as the values are."""
+    longest = max((value for value in values.values() if value is not None), default=0.0)
+    return {name: "█" * max(1, round(_BAR_CELLS * value / longest)) for name, value in values.items() if value}
+
+
+def _waits(cell: CellSummary | None) -> str:
+    shares = None if cell is None else cell.latency_waits
+    return NOT_MEASURED if shares is None else shares.word
+
+
+def _legend(middle: SettingSummary) -> str:
+    return f"p50: one-way; k msg/s: to each reader; {_MARKS}; bar, waits: {size_words(middle.setting)}"
+
+
+def _next(run: Run, folder: str) -> Iterator[str]:
+    """Yield the commands that tell more."""
+    yield f"all figures, report:  ipcbench analyze {folder}"
+    if run.info.variant_versions:
+        yield f"what differs:         ipcbench compare {folder}"
+    elif run.info.payloads:
+        sizes = [payload["payload_bytes"] for payload in run.info.payloads]
+        yield f"for your traffic:     ipcbench recommend {folder} --size {sizes[len(sizes) // 2]}"

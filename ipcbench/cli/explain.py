@@ -1,0 +1,58 @@
+"""`ipcbench explain`: what a word of the tables means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+
+import click
+
+from ipcbench.cli.options import one_of
+from ipcbench.errors import ConfigError, closest, did_you_mean
+
+_ROW = re.compile(r"\| \*\*(?P<words>[^|]+)\*\* \| (?P<meaning>.+) \|")
+_LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
+_WIDTH = 100
+
+
+def glossary() -> str:
+    """Return the glossary of the docs, as Markdown."""
+    return files("ipcbench.cli").joinpath("assets", "glossary.md").read_text(encoding="utf-8")
+
+
+def meanings() -> Mapping[str, str]:
+    """Return word → what it means: the words of the glossary, and those of the tables' heads."""
+    from ipcbench.analysis.report.tables import LEGEND
+
+    found: dict[str, str] = {}
+    for row in _ROW.finditer(glossary()):
+        meaning = _LINK.sub(r"\1", row["meaning"]).replace("**", "").replace("`", "")
+        found |= {word.strip("` "): meaning for word in row["words"].split(" / ")}
+    for text in LEGEND.values():
+        words, _, meaning = text.partition(": ")
+        found |= dict.fromkeys(words.split(", "), meaning)
+    return found
+
+
+def _words() -> list[str]:
+    return sorted(meanings())
+
+
+@click.command("explain", short_help="Say what a word of the tables means.")
+@click.argument("word", required=False, nargs=-1, metavar="[WORD]", shell_complete=one_of(_words))
+def command(word: tuple[str, ...]) -> None:
+    """Say what WORD means, a word of the tables or of the docs; without it, list all words."""
+    from ipcbench.render.text import wrapped
+
+    known = meanings()
+    if not word:
+        click.echo("\n".join(wrapped(", ".join(sorted(known, key=str.lower)), _WIDTH, indent="")))
+        return
+    asked = " ".join(word)
+    by_lower = {name.lower(): name for name in known}
+    name = by_lower.get(asked.lower()) or by_lower.get(asked.lower().rstrip("s"))
+    if name is None:
+        meant = did_you_mean(closest(asked, known))
+        raise ConfigError("WORD", asked, f"a word that `ipcbench explain` lists{meant}")
+    click.echo("\n".join(wrapped(f"{name}: {known[name]}", _WIDTH)))

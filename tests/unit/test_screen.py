@@ -1,0 +1,83 @@
+"""The end of a run on one screen, the words that it uses, and the table before there are ranks."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from ipcbench.analysis.recommend.question import Question
+from ipcbench.analysis.recommend.recommend import recommend
+from ipcbench.analysis.report.page import headline_words, report_html
+from ipcbench.analysis.report.render import as_json, as_markdown, as_text
+from ipcbench.analysis.report.screen import screen
+from ipcbench.analysis.report.so_far import so_far
+from ipcbench.analysis.report.tables import tables
+from ipcbench.cli import main
+from ipcbench.cli.explain import glossary, meanings
+from ipcbench.render.text import escape
+from ipcbench.results.store import Run, load_run
+from tests.end_to_end.shell import ROOT
+from tests.unit.builders import Cell, make_run
+
+REFERENCE = ROOT / "results" / "reference"
+
+
+@pytest.fixture(scope="module")
+def reference() -> Run:
+    return load_run(REFERENCE)
+
+
+def lines_of(run: Run) -> list[str]:
+    return [line for line, _ in screen(run, tables(run), f"results/{run.info.run_id}")]
+
+
+def test_a_default_run_fits_on_one_screen(reference: Run) -> None:
+    lines = lines_of(reference)
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith("dict of 10 to 10,000 entries, pickle, 3 readers, every_message; 4 rounds in ")
+    assert any(line.startswith("shm ") and "█" in line and " block " in line for line in lines)
+    assert sum(line.startswith("- ") for line in lines) == 3
+    assert f"ipcbench recommend results/{reference.info.run_id} --size 55039" in lines[-1]
+
+
+def test_the_answer_is_the_same_sentence_everywhere(reference: Run) -> None:
+    made = tables(reference)
+    middle = made.summary.settings[2].setting
+    answer = recommend(reference, Question(middle.payload_bytes, middle.readers), summary=made.summary).sentence()
+    assert answer in " ".join(" ".join(lines_of(reference)).split())
+    assert " ".join(as_text(made).split()).startswith(answer)
+    assert as_markdown(made).startswith(f"**{escape(answer)}**")
+    assert headline_words(made).headlines[0].sentence == answer
+    assert answer in [setting["answer"] for setting in json.loads(as_json(made))["settings"]]
+    page = html.unescape(report_html(made, (), headline_words(made)))
+    (heading,) = re.findall(r"<h1[^>]*>(.*?)</h1>", page)
+    assert re.sub(r"</?span[^>]*>", "", heading) == answer
+
+
+def test_what_was_left_out_and_what_failed_is_said(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell(factors=(0.0, 1.0, 1.0))})
+    assert any(line.startswith("failed: 2 trials of zmq: ") for line in lines_of(run))
+
+
+def test_the_first_look_has_figures_and_no_ranks(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(10_000.0), ("zmq", 10): Cell(20_000.0)})
+    table = so_far(run.trials, 1)
+    assert table.title == "first look: 1 round, no ranks yet"
+    assert [row[:2] for row in table.rows] == [("shm", "10.0"), ("zmq", "20.0")]
+    assert so_far(run.trials, 4).title == "so far: 4 rounds, no ranks yet"
+
+
+def test_every_word_of_the_glossary_and_of_the_heads_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert glossary() == (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), "python -m tests.docs_blocks"
+    for word in ("waits", "Waits", "× best", "oversubscribed", "round trip"):
+        assert main(["explain", *word.split()]) == 0
+        assert ": " in capsys.readouterr().out
+    assert main(["explain"]) == 0
+    assert set(meanings()) <= {word.strip() for word in " ".join(capsys.readouterr().out.split()).split(", ")}
+    assert main(["explain", "noisi"]) == 2
+    assert "did you mean 'noisy'?" in capsys.readouterr().err
