@@ -124,7 +124,7 @@ def test_analyze(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_report_of_a_run(run: Run) -> None:
     pytest.importorskip("jinja2")
     made = tables(run)
-    page = Page(report_html(made, chart_groups(run, made.summary), headline_words(run, made)))
+    page = Page(report_html(made, chart_groups(run, made.summary), headline_words(made)))
     assert set(NAMES) <= set(page.cells)
 
 
@@ -140,7 +140,7 @@ def test_compare(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_recommend_names_what_it_excludes(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     text, markdown, document = (
-        printed(capsys, "recommend", run.path, "--payload", "521", "--format", form, code=1)
+        printed(capsys, "recommend", run.path, "--size", "521", "--format", form, code=1)
         for form in ("text", "markdown", "json")
     )
     assert all(name in text for name in NAMES)

@@ -11,6 +11,11 @@ _DARK = ("#4fb3f0", "#ff8a4c", "#2ecc9f", "#e79bc6", "#e6b13a", "#8fd3ff", "#a99
 _MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon", "star")
 _DASHES = ("solid", "dash", "dot")
 
+PARTS_START = 1000
+"""The first number of what is no backend and no method, such as the stages of a call: it has colours of its own."""
+
+_PARTS_LIGHT = ("#264653", "#e9c46a", "#94a89a", "#e07a3f", "#8a3b3b", "#6d597a", "#76c5b0", "#c98a9b", "#b8b08d")
+_PARTS_DARK = ("#5f8fa3", "#f0d589", "#b5c7ba", "#f0a06f", "#c27070", "#a58fb5", "#98ddca", "#e3b0bd", "#d6cfae")
 REFERENCE_LIGHT, REFERENCE_DARK = "#6b7280", "#9aa4b2"
 
 
@@ -29,9 +34,14 @@ class SeriesStyle:
 
 
 def series_style(number: int) -> SeriesStyle:
-    """Return the style of backend `number`; a negative number means that the series is not a backend."""
+    """Return the style of backend `number`; a negative number means that the series is not a backend, one from
+    `PARTS_START` that it is a part of something.
+    """
     if number < 0:
         return SeriesStyle(REFERENCE_LIGHT, REFERENCE_DARK, "circle", "dash")
+    if number >= PARTS_START:
+        place = (number - PARTS_START) % len(_PARTS_LIGHT)
+        return SeriesStyle(_PARTS_LIGHT[place], _PARTS_DARK[place], "square", "solid")
     return SeriesStyle(
         _LIGHT[number % len(_LIGHT)],
         _DARK[number % len(_DARK)],

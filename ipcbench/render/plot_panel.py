@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ipcbench.render.charts import Axis, Chart, Point, Series
@@ -28,6 +28,8 @@ _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 _MAX_ROW_LETTERS = 60
 """Names below an axis that have more letters in all are turned."""
 _TICK_LETTERS = 18
+_ASIDE = 0.9
+"""By what the intervals of neighbouring lines are set apart on a log axis."""
 _LABEL_GAP = 0.062
 """Least distance of two line labels, as a share of the axis."""
 _EDGE_WIDTH = 1.6
@@ -62,6 +64,7 @@ def draw_panel(axes: Axes, chart: Chart, *, titled: bool) -> None:
     _scale(axes, chart, x, y)
     for series in chart.series:
         _draw_series(axes, series, y)
+    _draw_tails(axes, [series for series in chart.series if series.marks == "line"])
     _label(axes, chart, x, y)
     if titled:
         axes.set_title("\n".join(wrapped(chart.choice or chart.setting, 58)[:2]), loc="left", fontsize=9.5, color=INK)
@@ -132,6 +135,14 @@ def _draw_series(axes: Axes, series: Series, y: AxisRange) -> None:
             markeredgewidth=_EDGE_WIDTH,
             zorder=4,
         )
+
+
+def _draw_tails(axes: Axes, lines: Sequence[Series]) -> None:
+    """Draw the intervals of points of lines, side by side, since all lines have theirs at the same x."""
+    for number, series in enumerate(lines):
+        aside = _ASIDE ** (number - (len(lines) - 1) / 2)
+        for point in series.points:
+            _draw_interval(axes, replace(point, x=point.x * aside), series_style(series.color).light, alone=True)
 
 
 def _draw_band(axes: Axes, series: Series, y: AxisRange) -> None:

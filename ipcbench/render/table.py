@@ -34,6 +34,8 @@ class Table:
     """Sentences between the title and the rows; the verdict is the first."""
     best_rows: frozenset[int] = frozenset()
     """Indices of the rows with the first rank."""
+    best_cells: frozenset[tuple[int, int]] = frozenset()
+    """(row, column) of the cells with the first rank, where it is not the same for a whole row."""
     footnotes: tuple[tuple[str, str], ...] = ()
     """(letter, text)."""
 

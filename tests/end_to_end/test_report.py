@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 import ipcbench
+from ipcbench.analysis.charts.groups import chart_groups
+from ipcbench.analysis.report.page import headline_words, report_html
+from ipcbench.analysis.report.tables import tables
+from ipcbench.results.store import load_run
 from ipcbench.spec import SweepSpec
 from tests.end_to_end.browser import Seen
-from tests.end_to_end.shell import Shell
+from tests.end_to_end.shell import ROOT, Shell
 from tests.unit.builders import BYTES_OF, Cell, make_run, sweep_of
 
 HOSTILE = "</script><script>document.title='owned'</script><b>x"
@@ -63,7 +67,7 @@ def test_the_verdicts_of_the_report_are_the_words_of_the_command(
     shown = re.findall(r"<article class=\"card\">\n<h3>.*?</h3>\n<p>(.*?)</p>", page)
     assert len(shown) == 3
     for size, verdict in zip((10, 1000), (shown[0], shown[2]), strict=True):
-        done = shell("recommend", "--payload", str(BYTES_OF[size]), "--readers", "3", str(analyzed[0]))
+        done = shell("recommend", "--size", str(BYTES_OF[size]), "--readers", "3", str(analyzed[0]))
         assert done.stdout.splitlines()[0] == verdict
 
 
@@ -110,12 +114,17 @@ def test_a_link_for_a_folder_is_not_followed(shell: Shell, stored: Path) -> None
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+PHONE = 390
+REFERENCE = ROOT / "results" / "reference"
+
+
+@pytest.mark.parametrize("width", [1280, PHONE])
 def test_the_report_in_a_browser(analyzed: tuple[Path, dict[str, bytes], str], browser: Any, width: int) -> None:
     report = analyzed[0] / "report.html"
-    seen = Seen(browser.new_page(viewport={"width": width, "height": 900}))
+    seen = Seen(browser.new_page(viewport={"width": width, "height": 800}))
     seen.open(report)
     check_the_verdicts_are_what_recommend_says(seen, analyzed[0])
+    check_sections_fold(seen, is_open=width > PHONE)
     for key in plot_keys(seen):
         seen.check_card(key, ".scatterlayer .point, .scatterlayer .js-line", len(CELLS) // 3)
     check_hover_shows_a_value_with_its_unit(seen)
@@ -129,12 +138,126 @@ def test_the_report_in_a_browser(analyzed: tuple[Path, dict[str, bytes], str], b
 
 
 def check_the_verdicts_are_what_recommend_says(seen: Seen, folder: Path) -> None:
-    shown = [one.inner_text() for one in seen.page.locator("#verdict .card > p:first-of-type").all()]
+    shown = [one.text_content() for one in seen.page.locator("#verdicts .card > p:first-of-type").all()]
     assert len(shown) == 3
     assert shown[0] == ipcbench.recommend(521, readers=3, run=folder).sentence()
+    assert seen.page.locator("h1").text_content() == shown[1], "the headline is the answer at the middle size"
     for verdict, size in zip(shown, (10, 100, 1000), strict=True):
         assert verdict.startswith(f"For {BYTES_OF[size]:,} B to 3 readers: shm, with one-way latency p50 ")
         assert "noisy: 9 of 9 trials of zmq" in verdict
+
+
+def check_sections_fold(seen: Seen, *, is_open: bool) -> None:
+    """A phone shows the answer alone; a key opens a section, and so does a link to it."""
+    tables = seen.page.locator("#tables > details")
+    assert (tables.get_attribute("open") is not None) == is_open
+    seen.page.locator("#tables > details > summary").focus()
+    seen.page.keyboard.press("Enter")
+    assert (tables.get_attribute("open") is not None) != is_open
+    for name in ("tables", "plots", "noise"):
+        seen.page.locator(f"nav a[href='#{name}']").press("Enter")  # the layout may still move under a mouse
+        seen.page.locator(f"#{name} > details[open]").wait_for()
+
+
+@pytest.fixture(scope="module")
+def reference_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = load_run(REFERENCE)
+    made = tables(run)
+    path = tmp_path_factory.mktemp("reference") / "report.html"
+    path.write_text(report_html(made, chart_groups(run, made.summary), headline_words(made)), encoding="utf-8")
+    return path
+
+
+def opened(browser: Any, report: Path, width: int, height: int, **options: Any) -> Seen:
+    seen = Seen(browser.new_page(viewport={"width": width, "height": height}, **options))
+    seen.open(report)
+    return seen
+
+
+def test_answer_and_chart_are_above_the_fold_and_tables_fit(reference_report: Path, browser: Any) -> None:
+    seen = opened(browser, reference_report, 1280, 800)
+    plot = seen.page.locator("#answer .plot")
+    plot.locator(".main-svg").first.wait_for()
+    for part in (seen.page.locator("h1"), plot):
+        box = part.bounding_box()
+        assert box["y"] + box["height"] <= 800
+    regions = seen.page.locator("#tables .scroll").all()
+    assert len(regions) == 7
+    for region in regions:
+        assert region.evaluate("e => e.scrollWidth <= e.clientWidth"), region.get_attribute("aria-label")
+    assert seen.page.locator("#tables .hint:visible").count() == 0
+    weight = "e => Number(getComputedStyle(e).fontWeight)"
+    assert seen.page.locator("tr.best td").first.evaluate(weight) >= 700
+    assert seen.page.locator("tbody tr:not(.best) td:not(.best)").first.evaluate(weight) < 700
+    seen.check_quiet(reference_report, 1280)
+
+
+def test_a_phone_page_is_short_and_says_which_tables_scroll(reference_report: Path, browser: Any) -> None:
+    seen = opened(browser, reference_report, PHONE, 844, color_scheme="dark")
+    seen.card("latency")
+    assert seen.page.evaluate("document.documentElement.scrollHeight") < 4 * 844
+    seen.page.locator("#tables > details > summary").click()
+    seen.page.locator("#tables .hint:visible").first.wait_for()
+    for region in seen.page.locator("#tables .scroll").all():
+        too_wide = region.evaluate("e => e.scrollWidth > e.clientWidth + 1")
+        assert region.evaluate("e => !e.nextElementSibling.hidden") == too_wide
+    card = seen.page.locator("#plots > details > summary")
+    card.click()
+    ticks = seen.card("percentiles").locator(".xtick").all_text_contents()
+    assert "99" in ticks, "the tick at p99 is never left out"
+    seen.check_quiet(reference_report, PHONE)
+
+
+def test_a_table_is_sorted_by_its_heads(reference_report: Path, browser: Any) -> None:
+    seen = opened(browser, reference_report, 1280, 800)
+    table = seen.page.locator("#tables table").first
+    head = table.locator("thead th", has=seen.page.get_by_text("trip", exact=False)).first
+    column = head.evaluate("e => e.cellIndex")
+    names = "t => [...t.tBodies[0].rows].map((row) => row.cells[1].textContent)"
+    texts = "(t, at) => [...t.tBodies[0].rows].map((row) => row.cells[at].textContent)"
+    ranked = table.evaluate(names)
+    for order in ("ascending", "descending", "none"):
+        head.locator("button").focus()
+        seen.page.keyboard.press("Enter")
+        assert head.get_attribute("aria-sort") == order
+        figures = [float(text.replace(",", "")) for text in table.evaluate(texts, column)]
+        if order != "none":
+            assert figures == sorted(figures, reverse=order == "descending")
+    assert table.evaluate(names) == ranked
+    tail = table.locator("thead th").nth(3)  # one-way p99: n/a is no figure, and last in both orders
+    for _ in range(2):
+        tail.locator("button").click()
+        assert "n/a" in table.evaluate(texts, 3)[-1]
+    assert head.get_attribute("aria-sort") == "none"
+    assert tail.get_attribute("aria-sort") == "descending"
+    seen.check_quiet(reference_report, 1280)
+
+
+def test_a_command_is_copied(reference_report: Path, browser: Any) -> None:
+    seen = opened(browser, reference_report, 1280, 800)
+    button = seen.page.locator("#reproduce .copy").first
+    button.click()
+    seen.page.wait_for_function("document.querySelector('#reproduce .copy').textContent !== 'Copy'")
+    assert seen.page.evaluate("getSelection().toString().trim()") == "ipcbench run --out results/reference"
+    assert (button.text_content() or "").split(":")[0] in {"Copied", "Selected"}
+    seen.check_quiet(reference_report, 1280)
+
+
+@pytest.mark.parametrize("width", [1280, PHONE])
+def test_on_paper_every_section_is_open_and_afterwards_as_before(
+    reference_report: Path, browser: Any, tmp_path: Path, width: int
+) -> None:
+    seen = opened(browser, reference_report, width, 800)
+    count = "document.querySelectorAll('.fold:not([open])').length"
+    closed = seen.page.evaluate(count)
+    assert closed
+    seen.page.evaluate(f"addEventListener('beforeprint', () => {{ window.closedOnPaper = {count}; }})")
+    paper = seen.page.pdf(path=tmp_path / "report.pdf")
+    assert paper.startswith(b"%PDF")
+    assert seen.page.evaluate("window.closedOnPaper") == 0
+    assert seen.page.evaluate(count) == closed
+    assert seen.page.locator(".plot .main-svg").count() > 0
+    seen.check_quiet(reference_report, width)
 
 
 UNITS = {

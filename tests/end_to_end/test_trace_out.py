@@ -173,6 +173,10 @@ def test_the_page_of_a_trace_in_a_browser(shell: Shell, browser: Any, width: int
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "report in page.html\n")
     seen = Seen(browser.new_page(viewport={"width": width, "height": 900}))
     seen.open(shell.folder / "page.html")
+    assert "301" in (seen.page.locator("h1").text_content() or ""), "a call of two sides counts once"
+    for section in ("plots", "figures", "reproduce"):
+        seen.page.locator(f"nav a[href='#{section}']").click()
+        seen.page.locator(f"#{section} > details[open]").wait_for()
     for key, layer in (("shares", "bar"), ("sizes", "scatter"), ("timeline", "bar")):
         shape = f".{layer}layer .point"
         card = seen.check_card(key, shape, 3)

@@ -142,7 +142,7 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
 
 
 def test_what_the_trace_has_not_is_refused(checked: Callable[[str], list[CheckResult]], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"a method of this trace: Matmul"):
+    with pytest.raises(ConfigError, match=r"a method of this trace \(did you mean 'Matmul'\?\): Matmul"):
         checked("Matmol.calls>1")
     with pytest.raises(ConfigError, match="serialize"):
         checked("Matmul.compute_percent>1")

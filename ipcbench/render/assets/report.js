@@ -7,7 +7,8 @@
   const systemDark = matchMedia("(prefers-color-scheme: dark)");
   const cards = [];
 
-  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : systemDark.matches);
+  let onPaper = false;
+  const isDark = () => !onPaper && (root.dataset.theme ? root.dataset.theme === "dark" : systemDark.matches);
   const paint = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "‹").replace(/>/g, "›");
   const colorOf = (series) => (isDark() ? series.dark : series.light);
@@ -108,7 +109,7 @@
 
     traces() {
       const shown = this.visible();
-      return [...shown.flatMap(bands), ...shown.map((one) => lines(one, this.chart))];
+      return [...shown.flatMap(bands), ...shown.flatMap((one, at) => tails(one, at - (shown.length - 1) / 2)), ...shown.map((one) => lines(one, this.chart))];
     }
 
     layout() {
@@ -132,9 +133,9 @@
       const [low, high] = this.span(name);
       const range = (log ? [Math.log10(low), Math.log10(high)] : [low, high]);
       const turned = axis.texts.reduce((sum, text) => sum + text.length, 0) > (narrow ? 26 : 50) && !axis.log && name === "x" && !/^\d/.test(axis.texts[0]);
-      const every = turned ? 1 : narrow && name === "x" && axis.ticks.length > 4 ? 2 : 1;
-      const chosen = (list) => list.filter((_, index) => (list.length - 1 - index) % every === 0);
-      const ticks = (axis.fixed && !this.linear[name]) || log ? { tickvals: chosen(axis.ticks), ticktext: chosen(axis.texts).map((text) => plain(shortened(text, 16))) } : { nticks: 6 };
+      const shown = turned || name === "y" ? axis.ticks.map((_, at) => at) : this.roomy(axis, log, narrow ? 6.2 : 7.2);
+      const ticks = (axis.fixed && !this.linear[name]) || log
+        ? { tickvals: shown.map((at) => axis.ticks[at]), ticktext: shown.map((at) => plain(shortened(axis.texts[at], 16))) } : { nticks: 6 };
       return {
         type: log ? "log" : "linear", range: axis.reverse ? range.reverse() : range, fixedrange: true, ...ticks,
         title: { text: plain(axis.title), standoff: name === "x" ? 12 : 8, font: { size: narrow ? 11 : 12.5 } },
@@ -142,6 +143,19 @@
         showline: name === "x", linecolor: paint("--line"), separatethousands: true, tickangle: turned ? -35 : 0,
         automargin: turned || (name === "y" && axis.fixed),
       };
+    }
+
+    roomy(axis, log, letter) {  // the ticks of the x axis whose texts do not meet, chosen from the last, where a tail ends
+      const [low, high] = axis.range.map((value) => (log ? Math.log(value) : value));
+      const width = this.plot.clientWidth - (letter < 7 ? 90 : 200);
+      const place = (at) => (((log ? Math.log(axis.ticks[at]) : axis.ticks[at]) - low) / (high - low)) * width;
+      const half = (at) => (letter * Math.min(16, axis.texts[at].length)) / 2;
+      const kept = [];
+      const fromEnd = axis.reverse ? axis.ticks.map((_, at) => at).sort((a, b) => axis.ticks[a] - axis.ticks[b]) : axis.ticks.map((_, at) => at).reverse();
+      for (const at of fromEnd) {
+        if (kept.every((other) => Math.abs(place(other) - place(at)) >= half(other) + half(at) + 4)) kept.push(at);
+      }
+      return kept.sort((a, b) => a - b);
     }
 
     span(name) {
@@ -202,6 +216,16 @@
       type: "scatter", mode: "lines", x: [...points.map((one) => one.x), ...points.map((one) => one.x).reverse()],
       y: [...points.map((one) => one.low), ...points.map((one) => one.high).reverse()],
       fill: "toself", fillcolor: faint(colorOf(series), isDark() ? 0.18 : 0.13), line: { width: 0, color: colorOf(series) }, hoverinfo: "skip", showlegend: false,
+    }];
+  }
+
+  function tails(series, aside) {  // the interval at p99, a little aside, since all lines have theirs at the same place
+    if (series.marks !== "line" || !series.low) return [];
+    const at = series.low.findIndex((low) => low !== null);
+    const [value, color] = [series.y[at], colorOf(series)];
+    return [{
+      type: "scatter", mode: "markers", x: [series.x[at] * 0.9 ** aside], y: [value], marker: { color, size: 5 }, hoverinfo: "skip",
+      error_y: { ...bars([value], [series.low[at]], [series.high[at]], color), thickness: 2.2 },
     }];
   }
 
@@ -293,17 +317,11 @@
     }
   }, { rootMargin: "300px" });
   cards.forEach((card) => watcher.observe(card.figure));
-  addEventListener("beforeprint", () => cards.forEach((card) => card.draw()));
+  for (const fold of document.querySelectorAll(".fold")) {  // what was drawn while it was folded has the wrong width
+    fold.addEventListener("toggle", () => cards.filter((card) => card.drawn && fold.contains(card.figure)).forEach((card) => card.draw()));
+  }
+  addEventListener("beforeprint", () => { onPaper = true; cards.forEach((card) => card.draw()); });
+  addEventListener("afterprint", () => { onPaper = false; redraw(); });
   systemDark.addEventListener("change", redraw);
   document.getElementById("theme").addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; redraw(); });
-  document.getElementById("copy").addEventListener("click", async (event) => {
-    const code = document.getElementById("command");
-    getSelection().selectAllChildren(code);
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-      event.target.textContent = "Copied";
-    } catch {
-      event.target.textContent = "Selected";  // a page from a file may not be allowed to copy
-    }
-  });
 })();

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ipcbench.errors import ConfigError
+from ipcbench.errors import ConfigError, closest, did_you_mean
 from ipcbench.stats.estimates import has_quantile
 from ipcbench.trace.compare.methods import Method, Methods
 from ipcbench.util.units import format_significant
@@ -93,7 +93,8 @@ def check(trace: Methods, condition: Condition) -> list[CheckResult]:
     elif condition.method in trace.methods:
         methods = [trace.methods[condition.method]]
     else:
-        raise ConfigError("--fail-if", condition.text, f"a method of this trace: {_some(trace.methods)}")
+        meant = did_you_mean(closest(condition.method, trace.methods))
+        raise ConfigError("--fail-if", condition.text, f"a method of this trace{meant}: {_some(trace.methods)}")
     stage = _stage(condition)
     if stage is not None:
         methods = [method for method in methods if stage in method.sums.stage_ns or stage == "unaccounted"]

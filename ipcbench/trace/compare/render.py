@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
+from ipcbench.render.document import document
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned, bullets, escape, markdown_table, shortened, wrapped
 from ipcbench.stats.decisions import LEAST_RATIO
@@ -36,14 +36,12 @@ def as_markdown(diff: Diff) -> str:
 
 def as_json(diff: Diff) -> str:
     """Return all figures unrounded, times in ns."""
-    document = {
-        "format": "ipcbench trace diff",
-        "version": 1,
+    fields = {
         "a": [str(path) for path in diff.a.paths],
         "b": [str(path) for path in diff.b.paths],
         "methods": [asdict(method) for method in diff.methods],
     }
-    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode(errors="replace").decode() + "\n"
+    return document("trace diff", fields)
 
 
 def _summary(diff: Diff) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, shown_name, spread_ticks
+from ipcbench.render.palette import PARTS_START
 from ipcbench.trace.exporters.chrome import track_name
 from ipcbench.trace.exporters.common import Track, at_ns
-from ipcbench.trace.page.sample import MethodSample, Sample, Window
+from ipcbench.trace.page.sample import MethodSample, Sample, Window, callers
 from ipcbench.trace.page.words import word
 from ipcbench.trace.readers.calls import FAR_SIDES, ROLES, Row
 from ipcbench.trace.report.words import Language
@@ -42,9 +44,7 @@ def _name(method: MethodSample, language: Language) -> str:
 
 
 def _shares(sample: Sample, language: Language) -> list[Chart]:
-    split = {
-        method.name for method in sample.methods if method.known_count
-    }  # their own time includes the server's stages
+    split = {method.name for method in sample.methods if method.known_count}  # their time includes the server's stages
     methods = [
         method
         for method in sample.methods
@@ -55,24 +55,24 @@ def _shares(sample: Sample, language: Language) -> list[Chart]:
     drawn = methods[:_MOST_BARS]
     if not drawn:
         return []
-    times = [_stage_times(method, language) for method in drawn]
+    times = [stage_times(method, language) for method in drawn]
     names = list(dict.fromkeys(name for parts in times for name in parts))
     names.append(word("unaccounted", language))
+    colors = [*range(PARTS_START, PARTS_START + len(names) - 1), _OTHERS]
     series = [
-        Series(name, number if name != names[-1] else _OTHERS, "stack", tuple(_parts(drawn, times, name, language)))
-        for number, name in enumerate(names)
+        Series(name, color, "stack", tuple(_parts(drawn, times, name, language)))
+        for name, color in zip(names, colors, strict=True)
     ]
     ticks = tuple((float(number), _name(method, language)) for number, method in enumerate(drawn, 1))
     hidden = len(methods) - len(drawn)
-    waited, known = (
-        sum(find(method) for method in drawn if method.known_count) for find in (_timed_count, _known_count)
-    )
+    known = sum(method.known_count for method in drawn)
+    waited = sum(method.sums.timed_count for method in drawn if method.known_count)
     notes = [word("hidden methods", language, count=hidden)] if hidden else []
     notes += [word("split", language, known=f"{known:,}", count=f"{waited:,}")] if known < waited else []
     return [
         Chart(
             word("shares", language),
-            word("setting", language, count=f"{sum(method.sums.calls_count for method in methods):,}"),
+            word("setting", language, count=f"{sum(method.sums.calls_count for method in callers(methods)):,}"),
             "",
             Axis(word("method", language), word("most first", language), log=False, ticks=ticks),
             Axis(word("share", language), "%", log=False),
@@ -82,16 +82,8 @@ def _shares(sample: Sample, language: Language) -> list[Chart]:
     ]
 
 
-def _timed_count(method: MethodSample) -> int:
-    return method.sums.timed_count
-
-
-def _known_count(method: MethodSample) -> int:
-    return method.known_count
-
-
-def _stage_times(method: MethodSample, language: Language) -> dict[str, float]:
-    """Return the time of each stage and of the rest, ns; a wait whose parts are known is split into them."""
+def stage_times(method: MethodSample, language: Language) -> dict[str, float]:
+    """Return stage → its time, ns, and that of the rest; a wait whose parts are known is split into them."""
     times: dict[str, float] = {}
     for name, ns in method.sums.stage_ns.items():
         if name != "wait" or method.known_wait_ns <= 0:
@@ -174,32 +166,70 @@ def _timeline(sample: Sample, window: Window, language: Language) -> Chart:
     places = {track: number for number, track in enumerate(tracks[:_MOST_TRACKS], 1)}
     drawn = [(row, track) for row, track in window.calls if track in places]
     begin = min(at_ns(row) for row, _ in drawn)
-    span_ns = max(at_ns(row) + row.total_ns for row, _ in drawn) - begin
+    axis = BusyTime.of([(at_ns(row) - begin, at_ns(row) - begin + row.total_ns) for row, _ in drawn])
+    span_ns = axis.place(max(at_ns(row) + row.total_ns for row, _ in drawn) - begin)
     scale, unit = next((unit for unit in _UNITS if span_ns >= unit[0]), (1e3, "µs"))
     series: dict[tuple[str, int], list[Point]] = {}
     for row, track in drawn:
         start = (at_ns(row) - begin) / scale
-        point = Point(start, places[track], tuple(_said(row, start, unit)), x_high=start + row.total_ns / scale)
+        place = axis.place(at_ns(row) - begin) / scale
+        point = Point(place, places[track], tuple(_said(row, start, unit)), x_high=place + row.total_ns / scale)
         series.setdefault((row.method, row.role), []).append(point)
     choice = word(window.kind, language)
     hidden = len(window.calls) - len(drawn)
+    near = sum(row.role not in FAR_SIDES for row, _ in drawn) or len(drawn)
+    notes = [word("hidden lines", language, count=hidden)] if hidden else []
+    if axis.cut_ns:
+        notes.append(word("idle", language, count=len(axis.cuts), time=format_duration_ns(axis.cut_ns)))
     return Chart(
         word("timeline", language),
-        f"{choice}, {word('setting', language, count=f'{len(drawn):,}')}",
+        f"{choice}, {word('setting', language, count=f'{near:,}')}",
         choice,
-        Axis(word("since begin", language), unit, log=False),
+        Axis(word("since begin, busy" if axis.cut_ns else "since begin", language), unit, log=False),
         Axis(word("line", language), word("number", language), log=False, reverse=True,
              ticks=tuple((float(place), _track_words(track)) for track, place in places.items())),
         tuple(
             Series(_name(MethodSample(*key), language), _color(numbers, key), "spans", tuple(points))
             for key, points in sorted(series.items(), key=lambda item: numbers.get(item[0], len(numbers)))
         ),
-        (word("hidden lines", language, count=hidden),) if hidden else (),
+        tuple(notes),
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class BusyTime:
+    """An axis of time on which the gaps between calls are shortened, so that at most a third of it is idle."""
+
+    cuts: tuple[tuple[int, int], ...]
+    """(when a gap ends, how much of it is cut out), ns, by time."""
+
+    @classmethod
+    def of(cls, calls: Sequence[tuple[int, int]]) -> BusyTime:
+        """Return the axis for calls, each (begin, end), ns, at least one."""
+        gaps: list[tuple[int, int]] = []
+        busy_ns, end = 0, min(begin for begin, _ in calls)
+        for begin, until in sorted(calls):
+            if begin > end:
+                gaps.append((begin, begin - end))
+            busy_ns += max(0, until - max(begin, end))
+            end = max(end, until)
+        most_ns = busy_ns // (2 * max(1, len(gaps)))
+        return cls(tuple((at, gap - most_ns) for at, gap in gaps if gap > most_ns))
+
+    @property
+    def cut_ns(self) -> int:
+        """How much is cut out in all, ns."""
+        return sum(cut for _, cut in self.cuts)
+
+    def place(self, at_ns: int) -> int:
+        """Return where a moment of a call stands on the axis, ns."""
+        return at_ns - sum(cut for end, cut in self.cuts if end <= at_ns)
+
+
 def _color(numbers: dict[tuple[str, int], int], key: tuple[str, int]) -> int:
-    return numbers.get(key, _OTHERS)
+    """Return the same number as in the chart over sizes, where the methods beyond the first few share one."""
+    number = numbers.get(key, _OTHERS)
+    return number if number < _MOST_CLOUDS else _OTHERS
 
 
 def _said(row: Row, start: float, unit: str) -> Iterator[str]:

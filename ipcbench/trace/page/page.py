@@ -8,19 +8,23 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from ipcbench.render.page import Badge, render_page
+from ipcbench.render.charts import shown_name
+from ipcbench.render.page import Badge, Headline, render_page
 from ipcbench.render.table import Table
-from ipcbench.trace.page.charts import chart_groups
-from ipcbench.trace.page.sample import draw
+from ipcbench.trace.page.charts import chart_groups, stage_times
+from ipcbench.trace.page.sample import Sample, callers, draw
 from ipcbench.trace.page.words import word
 from ipcbench.trace.readers.everything import find
 from ipcbench.trace.report import render
+from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.render import Report
 from ipcbench.trace.report.words import Language
 from ipcbench.trace.report.words import word as report_word
+from ipcbench.util.units import format_duration_ns, format_percent
 
 _TEMPLATE = files("ipcbench.trace.page") / "assets" / "trace.html.j2"
-_LABELS = ("skip", "theme", "state", "sections", "reproduce", "command", "copy", "footer")
+_LABELS = ("skip", "theme", "state", "sections", "reproduce", "command", "copy", "copied", "selected", "scroll",
+           "answer", "noscript", "footer")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +48,26 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
         ImportError: jinja2 is not installed.
         StoreError: the paths cannot be read.
     """
-    groups = chart_groups(draw(find(paths)), language)
+    sample = draw(find(paths))
+    groups = chart_groups(sample, language)
     several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
     return render_page(
         _TEMPLATE.read_text(encoding="utf-8"),
+        [verdict(report, sample, language)],
         groups,
         language=language,
         brand=word("brand", language),
         labels={key: word(key, language) for key in _LABELS},
         sections=[
             ("findings", report_word("findings", language)),
-            *([("plots", word("plots", language))] if groups else []),
+            *([("plots", word("plots", language))] if groups[1:] else []),
             ("figures", word("figures", language)),
             ("audit", report_word("audit", language)),
             ("reproduce", word("reproduce", language)),
         ],
         title=", ".join(path.name or str(path) for path in paths),
         subtitle=", ".join(map(str, paths)),
-        badges=list(_badges(report, language)),
+        badges=list(_badges(report, sample, language)),
         findings=[render.sentence(finding, report.total_ns, language) for finding in report.findings],
         objections=[render.objection_text(objection, language) for objection in report.objections],
         segments=[
@@ -78,9 +84,37 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
     )
 
 
-def _badges(report: Report, language: Language) -> Iterator[Badge]:
+def verdict(report: Report, sample: Sample, language: Language) -> Headline:
+    """Return where the time of the calls goes, and what saves most of it. A call known from both sides counts once."""
+    methods = callers(sample.methods)
+    total_ns = sum(method.sums.total_ns for method in methods)
+    calls = f"{_calls_count(sample):,}"
+    if total_ns <= 0:
+        return Headline(word("verdict untimed", language, calls=calls))
+    longest = max(methods, key=lambda method: method.sums.total_ns)
+    share, total = format_percent(longest.sums.total_ns / total_ns), format_duration_ns(total_ns)
+    name = shown_name(localized(longest.name, language))
+    lead = word("verdict", language, calls=calls, total=total, share=share, method=name)
+    times = stage_times(longest, language)
+    stage = max(times, key=lambda name: times[name])
+    parts = [word("verdict stage", language, stage=stage, share=format_percent(times[stage] / sum(times.values())))]
+    saving = next((finding for finding in report.findings if finding.gain_ns), None)
+    if saving is not None:
+        said = render.sentence(saving, report.total_ns, language)
+        parts.append(word("verdict save", language, finding=said))
+    elif not report.findings:
+        parts.append(word("verdict none", language))
+    several = len(longest.sums.stage_ns) > 1
+    return Headline(lead + ("" if language == "zh" else " ") + " ".join(parts[0 if several else 1 :]))
+
+
+def _calls_count(sample: Sample) -> int:
+    return sum(method.sums.calls_count for method in callers(sample.methods))
+
+
+def _badges(report: Report, sample: Sample, language: Language) -> Iterator[Badge]:
     groups = report.gathered.sums.groups
-    calls = sum(group.calls_count for group in groups)
+    calls = _calls_count(sample)
     failed = sum(sums.failed_count for group in groups for sums in group.methods.values())
     damaged = report.gathered.notes.damaged_count
     yield Badge(word("calls", language, count=f"{calls:,}"), "plain", "figures")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ipcbench.trace.exporters.common import Track, Tracks, at_ns
 from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch, Ints
 from ipcbench.trace.readers.by_method import MethodTotals
-from ipcbench.trace.readers.calls import Calls, Row, rows_of, take
+from ipcbench.trace.readers.calls import FAR_SIDES, Calls, Row, rows_of, take
 from ipcbench.trace.readers.everything import Source
 
 POINTS_COUNT = 250
@@ -91,6 +91,15 @@ class Sample:
 
     methods: tuple[MethodSample, ...]
     windows: tuple[Window, ...]
+
+
+def callers(methods: Sequence[MethodSample]) -> tuple[MethodSample, ...]:
+    """Return the methods as their callers saw them, so that a call recorded on both sides counts once.
+
+    The far side of a method stands for it only where nobody recorded the near side.
+    """
+    known = {method.name for method in methods if method.role not in FAR_SIDES}
+    return tuple(method for method in methods if method.role not in FAR_SIDES or method.name not in known)
 
 
 def draw(source: Source) -> Sample:

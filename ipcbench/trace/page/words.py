@@ -8,7 +8,16 @@ from ipcbench.trace.report.words import Language
 
 _WORDS: Final[dict[str, tuple[str, str]]] = {
     "brand": ("ipcbench trace report", "ipcbench 跟踪报告"),
-    "skip": ("Skip to the findings", "跳到发现与建议"),
+    "skip": ("Skip to the answer", "跳到结论"),
+    "answer": ("Answer", "结论"),
+    "verdict": (
+        "{calls} calls took {total}, {share} of that in {method}.",
+        "{calls} 次调用共 {total}，其中 {method} 占 {share}。",
+    ),
+    "verdict stage": ("Most of its time is {stage}: {share}.", "其时间主要用于{stage}：{share}。"),
+    "verdict save": ("The most to save: {finding}", "最可节省之处：{finding}"),
+    "verdict none": ("No rule finds anything to change.", "没有规则发现可改之处。"),
+    "verdict untimed": ("{calls} calls, none of them timed.", "{calls} 次调用，均未计时。"),
     "theme": ("Switch between light and dark", "切换明暗"),
     "sections": ("Sections", "章节"),
     "state": ("State of the trace", "跟踪状态"),
@@ -17,6 +26,9 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     "reproduce": ("Reproduce", "重现"),
     "command": ("The command that makes this page.", "用以下命令生成本页。"),
     "copy": ("Copy", "复制"),
+    "copied": ("Copied", "已复制"),
+    "selected": ("Selected: press Ctrl-C", "已选中：请按 Ctrl-C"),
+    "scroll": ("This table is wider than the page: scroll it sideways.", "表格比页面宽：可横向滚动。"),
     "footer": ("Made by ipcbench from the trace.", "由 ipcbench 仅根据跟踪数据生成。"),
     "hint": (
         "Point at a mark for its figures, or move between marks with the arrow keys. Click a name below a plot to show "
@@ -55,6 +67,8 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     "time": ("time per call", "调用时间"),
     "since": ("since {at}", "自 {at} 起"),
     "since begin": ("since the first of them", "自其中第一个起"),
+    "since begin, busy": ("since the first of them, idle time cut out", "自其中第一个起，空闲已省略"),
+    "idle": ("{time} without any call are cut out, in {count} places.", "省略了 {count} 处共 {time} 的空闲。"),
     "line": ("line", "行"),
     "number": ("one thread each", "每行一个线程"),
     "unaccounted": ("in no stage", "未计入阶段"),

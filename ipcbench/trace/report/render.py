@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ipcbench.render.document import document
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned, csv_text, display_width, escape, markdown_table
 from ipcbench.stats.estimates import has_quantile
 from ipcbench.trace.readers.batch import PARTS, printable
+from ipcbench.trace.readers.calls import FAR_SIDES
 from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.findings import TraceFinding, findings
 from ipcbench.trace.report.gather import Gathered
 from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums, Split
 from ipcbench.trace.report.words import Language, word
-from ipcbench.util.files import to_json
 from ipcbench.util.units import format_bytes, format_duration_ns, format_ms, format_percent
 
 _MIB = 2**20
@@ -35,8 +36,15 @@ class Report:
 
     @property
     def total_ns(self) -> float:
-        """The time of all traced calls."""
-        return sum(group.total_ns for group in self.gathered.sums.groups)
+        """The time of all traced calls; a call that was recorded on both sides counts once, as its caller saw it."""
+        groups = self.gathered.sums.groups
+        near = {name for group in groups if group.segment.role not in FAR_SIDES for name in group.methods}
+        return sum(
+            sums.total_ns
+            for group in groups
+            for name, sums in group.methods.items()
+            if group.segment.role not in FAR_SIDES or name not in near
+        )
 
 
 def make_report(gathered: Gathered, rules: str = "default") -> Report:
@@ -247,15 +255,15 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
         "calls_count": sums.calls_count,
         "timed_count": sums.timed_count,
         "failed_count": sums.failed_count,
-        "mean_ns": sums.mean_ns,
+        "mean_ns": sums.mean_ns if sums.timed_count else None,
         "p50_ns": _quantile(sums, 0.5),
         "p90_ns": _quantile(sums, 0.9),
         "p99_ns": _quantile(sums, 0.99),
-        "max_ns": sums.histogram.max,
+        "max_ns": sums.histogram.max if sums.timed_count else None,
         "total_ns": sums.total_ns,
         "sent_bytes": sums.sent_bytes,
         "recv_bytes": sums.recv_bytes,
-        "throughput_mib_per_s": _speed(sums.sent_bytes + sums.recv_bytes, sums.total_ns),
+        "throughput_mib_per_s": _speed(sums.sent_bytes + sums.recv_bytes, sums.total_ns) if sums.timed_count else None,
         **_split_figures(sums.split),
     }
 
@@ -279,7 +287,7 @@ def as_json(report: Report, language: Language = "en") -> str:
             "calls_count": group.calls_count,
             "total_ns": group.total_ns,
             "moved_bytes": group.moved_bytes,
-            "throughput_mib_per_s": _speed(group.moved_bytes, group.total_ns),
+            "throughput_mib_per_s": _speed(group.moved_bytes, group.total_ns) if group.timed_count else None,
             "stages": [{"stage": n, "total_ns": ns, "share_ratio": share} for n, ns, share in stage_shares(group)],
             "server_ns": group.server_ns,
             "split": {
@@ -299,7 +307,7 @@ def as_json(report: Report, language: Language = "en") -> str:
     objections = [{**asdict(objection), "text": objection_text(objection, language)} for objection in report.objections]
     lines = {"lines_count": report.gathered.notes.lines_count, "damaged_count": report.gathered.notes.damaged_count}
     whole = {"segments": groups, "findings": found, "audit": objections, **lines}
-    return to_json(whole, "the report", indent=1) + "\n"
+    return document("trace report", whole)
 
 
 def as_csv(report: Report, language: Language = "en") -> str:
