@@ -3,6 +3,7 @@
 >>> import ipcbench
 >>> run = ipcbench.run("small")              # or a SweepSpec, or the path of a sweep file
 >>> run = ipcbench.load("results/RUN_ID")    # a run measured earlier
+>>> run.to_frame()                           # its figures, with pandas or polars
 >>> choice = ipcbench.recommend("1MiB", readers=3, run=run)
 >>> print(choice.sentence())
 >>> backend = ipcbench.get_backend("shm")()  # the code that was measured, as a library
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipcbench import errors
+    from ipcbench.analysis.library import Comparison, Run
     from ipcbench.analysis.recommend.answer import Recommendation
     from ipcbench.analysis.recommend.question import Question
     from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
-    from ipcbench.results.store import Run
+    from ipcbench.results.store import Run as StoredRun
     from ipcbench.spec import ChannelSpec, SweepSpec
 
 __version__ = "0.1.0"
@@ -30,12 +32,15 @@ __all__ = [
     "Backend",
     "Capabilities",
     "ChannelSpec",
+    "Comparison",
     "Question",
     "Reader",
     "Recommendation",
+    "Run",
     "SweepSpec",
     "Writer",
     "__version__",
+    "compare",
     "errors",
     "get_backend",
     "load",
@@ -48,9 +53,11 @@ _HOMES = {
     "Backend": "ipcbench.backend",
     "Capabilities": "ipcbench.backend",
     "ChannelSpec": "ipcbench.spec",
+    "Comparison": "ipcbench.analysis.library",
     "Question": "ipcbench.analysis.recommend.question",
     "Reader": "ipcbench.backend",
     "Recommendation": "ipcbench.analysis.recommend.answer",
+    "Run": "ipcbench.analysis.library",
     "SweepSpec": "ipcbench.spec",
     "Writer": "ipcbench.backend",
 }
@@ -111,30 +118,38 @@ def load(path: str | Path) -> Run:
     """
     from pathlib import Path
 
+    from ipcbench.analysis.library import Run
     from ipcbench.results.store import load_run
 
-    return load_run(Path(path))
+    return Run.of(load_run(Path(path)))
 
 
 def recommend(
-    payload: int | str,
-    readers: int = 1,
+    size: int | str | None = None,
+    readers: int | None = None,
     rate: float | str | None = None,
     needs: Iterable[str] | str = (),
     optimise: Literal["latency", "throughput", "cpu"] = "latency",
-    run: Run | str | Path | None = None,
+    run: StoredRun | str | Path | None = None,
     results: str | Path = "results",
+    *,
+    payload: str = "bytes",
+    sample: str | Path | None = None,
+    codec: str | None = None,
 ) -> Recommendation:
     """Return which transport to use for that traffic, on the evidence of a run.
 
     Args:
-        payload: encoded size of one payload, in bytes: 4096, "1MiB".
-        readers: number of reading processes.
+        size: of one payload: bytes (4096, "1MiB"), or entries of a dict or of records; None for a sample.
+        readers: number of reading processes; None takes that of the run, or 1 if it is measured now.
         rate: messages per second that it must sustain: 500, "2k/s"; None if the rate does not matter.
         needs: what a transport must offer: "lossless,no-deps" or an iterable of names; see `ipcbench recommend --help`.
         optimise: what decides: "latency", "throughput" or "cpu".
         run: a run or its folder. Without it, the candidates are measured now, in a minute or two.
         results: folder in which that run's folder is made.
+        payload: what a message carries, a kind or "module:function"; its encoded size is what is asked for.
+        sample: path of a file with the object to send, in place of size and payload.
+        codec: how it is encoded; None takes "raw" for bytes, otherwise "pickle".
 
     Raises:
         ConfigError: a value is not allowed; nothing was measured.
@@ -144,13 +159,52 @@ def recommend(
     from ipcbench.analysis.recommend.question import ask, question_sweep
     from ipcbench.analysis.recommend.recommend import recommend as choose
     from ipcbench.analysis.recommend.recommend import require_candidates
+    from ipcbench.harness.prepare import encoded_bytes
     from ipcbench.results.store import Run as StoredRun
 
-    question = ask(payload, readers, rate, needs, optimise)
-    if run is None:
-        sweep = question_sweep(question, require_candidates(question))
-        return choose(_measured(sweep, results), question)
-    return choose(run if isinstance(run, StoredRun) else load(run), question)
+    stored = run if run is None or isinstance(run, StoredRun) else load(run)
+    size_bytes = encoded_bytes(size, payload, None if sample is None else str(sample), codec)
+    question = ask(size_bytes, readers, rate, needs, optimise, stored)
+    if stored is None:
+        stored = _measured(question_sweep(question, require_candidates(question)), results)
+    return choose(stored, question)
+
+
+def compare(
+    a: StoredRun | str | Path,
+    b: StoredRun | str | Path | None = None,
+    *,
+    gate: float | str | None = None,
+    metrics: Iterable[str] | None = None,
+    across_machines: bool = False,
+) -> Comparison:
+    """Compare run B with the earlier run A, cell by cell; without B, the variants of A with the first of them.
+
+    Args:
+        a: a run or its folder.
+        b: a run or its folder.
+        gate: how much worse a figure may get: 0.05, or "5%".
+        metrics: which figures to test, such as "latency-p50"; None takes all, or with a gate the main one of each mode.
+        across_machines: compare runs even if their machines differ.
+
+    Raises:
+        ConfigError: a value is not allowed, or the machines differ and `across_machines` is false.
+        StoreError: a run cannot be read.
+    """
+    from ipcbench.analysis.compare.compare import compare_runs, compare_variants
+    from ipcbench.analysis.compare.run_cells import parse_metrics
+    from ipcbench.analysis.library import Comparison
+    from ipcbench.results.store import Run as StoredRun
+    from ipcbench.util.units import parse_ratio
+
+    first, second = (run if run is None or isinstance(run, StoredRun) else load(run) for run in (a, b))
+    ratio = parse_ratio(gate, "gate") if isinstance(gate, str) else gate
+    chosen = None if metrics is None else parse_metrics(metrics)
+    assert first is not None  # noqa: S101 - a is not
+    if second is None:
+        return Comparison.of(compare_variants(first, gate_ratio=ratio, metrics=chosen))
+    found = compare_runs(first, second, gate_ratio=ratio, across_machines=across_machines, metrics=chosen)
+    return Comparison.of(found)
 
 
 def get_backend(name: str) -> type[Backend]:
