@@ -1,15 +1,16 @@
 """Transport `file`: a message is a file, and all readers read the same one. The cursors lie in shared memory."""
 
-from contextlib import contextmanager
 from mmap import mmap
 
 from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, bytes_of
-from ipcbench.errors import EndOfStream, MessageTooLarge, TransportError
+from ipcbench.errors import EndOfStream, MessageTooLarge
 from ipcbench.sync import (
     MAX_READERS,
     PUBLISHED,
+    CursorsEndpoint,
     ReaderCursors,
     WriterCursors,
+    as_transport_errors,
     channel_directory,
     cursors_bytes,
     make_directory,
@@ -18,56 +19,48 @@ from ipcbench.sync import (
 )
 
 
-@contextmanager
-def our_errors():
-    try:
-        yield
-    except OSError as error:
-        raise TransportError(str(error)) from error
-
-
-class End:
+class End(CursorsEndpoint):
     """What both ends have: cursors, and as many files as the channel is deep, used in turn."""
 
-    @our_errors()
+    @as_transport_errors("cannot open an endpoint of file")
     def __init__(self, kind, address, *index):
         folder, self.count = channel_directory(address.channel.name), 0
         with (folder / "cursors").open("r+b") as file:
             words = memoryview(mmap(file.fileno(), 0)).cast("Q")
-        self.cursors = kind(words, address.channel, folder, *index)
+        self._cursors = kind(words, address.channel, folder, *index)
         self.files = [folder / f"{number}.message" for number in range(address.channel.depth)]
+        self.opened()
 
     def file(self):
         return self.files[self.count % len(self.files)]
 
-    def close(self):
-        self.cursors.close()
-        self.cursors.words.release()
+    def _drop(self):
+        self._cursors.words.release()
 
 
 class FileWriter(End, Writer):
-    @our_errors()
+    @as_transport_errors("cannot write")
     def write(self, message, timeout_s=None):
-        self.cursors.require_open()
+        self._cursors.require_open()
         message = bytes_of(message)
-        if len(message) > self.cursors.channel.max_message_bytes:
-            raise MessageTooLarge(len(message), self.cursors.channel.max_message_bytes)
-        self.cursors.wait_until_consumed(self.count + 1 - len(self.files), timeout_s)
+        if len(message) > self._cursors.channel.max_message_bytes:
+            raise MessageTooLarge(len(message), self._cursors.channel.max_message_bytes)
+        self._cursors.wait_until_consumed(self.count + 1 - len(self.files), timeout_s)
         self.file().write_bytes(message)
         self.count += 1
-        self.cursors.store_published(PUBLISHED, self.count)
-        self.cursors.ring_sleepers()
+        self._cursors.store_published(PUBLISHED, self.count)
+        self._cursors.ring_sleepers()
 
 
 class FileReader(End, Reader):
-    @our_errors()
+    @as_transport_errors("cannot read")
     def read(self, timeout_s=None):
-        self.cursors.require_open()
-        if not self.cursors.wait_until(lambda: self.cursors.words[PUBLISHED] > self.count, timeout_s):
+        self._cursors.require_open()
+        if not self._cursors.wait_until(lambda: self._cursors.words[PUBLISHED] > self.count, timeout_s):
             raise EndOfStream("the writer has closed")
         message = self.file().read_bytes()
         self.count += 1
-        self.cursors.done_with(self.count)
+        self._cursors.done_with(self.count)
         return memoryview(message)
 
 
@@ -91,7 +84,7 @@ class File(Backend):
     def probe(cls):
         """Files are everywhere."""
 
-    @our_errors()
+    @as_transport_errors("no channel of file")
     def create(self, channel):
         self.require(channel)
         folder = make_directory(channel.name)

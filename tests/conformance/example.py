@@ -1,4 +1,4 @@
-"""The example package as `pip install` leaves it: its modules, and the metadata that its pyproject.toml asks for."""
+"""A package as `pip install` leaves it: its modules, and the metadata that its pyproject.toml asks for."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import shutil
 import tomllib
 from pathlib import Path
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ipcbench-file"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def install(folder: Path) -> Path:
-    """Put the example's modules and its entry points into `folder`, as an installer would, and return the folder."""
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))
+def install(package: Path, folder: Path) -> Path:
+    """Put a package's modules and its entry points into `folder`, as an installer would, and return the folder."""
+    project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))
     for module in project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]:
-        shutil.copy(EXAMPLE / module, folder / module)
+        shutil.copy(package / module, folder / module)
     metadata = folder / f"{project['project']['name'].replace('-', '_')}-{project['project']['version']}.dist-info"
     metadata.mkdir()
     head = {"Metadata-Version": "2.1", "Name": project["project"]["name"], "Version": project["project"]["version"]}

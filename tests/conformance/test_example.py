@@ -1,4 +1,6 @@
-"""The example package obeys the contract, is known by its entry point, and is what docs/add-a-backend.md shows."""
+"""The example packages, and what `ipcbench new-backend` writes: they obey the contract, are known by their entry
+points, and are what docs/add-a-backend.md shows.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,27 @@ from pathlib import Path
 
 import pytest
 
+from ipcbench.cli.new_backend import package_files
 from ipcbench.registry import get_backend, names
 from ipcbench.testing import LAWS, ConformanceSuite
-from tests.conformance.example import EXAMPLE, install
+from tests.conformance.example import EXAMPLES, install
 from tests.end_to_end.shell import TINY, Shell
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "add-a-backend.md").read_text(encoding="utf-8")
+EXAMPLE = EXAMPLES / "ipcbench-file"
 SOURCE = (EXAMPLE / "ipcbench_file.py").read_text(encoding="utf-8")
-STATEMENTS = 35
+STATEMENTS = {"file": 32, "nng": 60}
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The example in a folder of its own, on the path of this process."""
-    folder = install(tmp_path_factory.mktemp("site"))
+    """Both examples, and a package as new as can be, in a folder on the path of this process."""
+    folder, made = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("new")
+    for file, text in package_files("new-one", sockets=True).items():
+        (made / file).write_text(text, encoding="utf-8")
+    for package in (EXAMPLE, EXAMPLES / "ipcbench-nng", made):
+        install(package, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield folder
@@ -35,6 +43,46 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 class TestExample(ConformanceSuite):
     backend = "file"
     quick = True
+
+
+@pytest.mark.usefixtures("installed")
+class TestNng(ConformanceSuite):
+    backend = "nng"
+    quick = True
+
+
+@pytest.mark.usefixtures("installed")
+class TestNewOnSockets(ConformanceSuite):
+    backend = "new-one"
+    quick = True
+
+
+def test_the_example_is_what_new_backend_writes(tmp_path: Path) -> None:
+    own = Shell(tmp_path)
+    done = own("new-backend", "file")
+    assert done.returncode == 0, done.stderr
+    written = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "ipcbench-file").iterdir()}
+    kept = {path.name: path.read_text(encoding="utf-8") for path in EXAMPLE.iterdir() if path.is_file()}
+    assert written == kept
+    assert "ipcbench check ipcbench_file:File --quick" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shm", "a name that no backend has yet"),
+        ("My_Queue", "small letters, digits and single dashes"),
+        ("../evil", "small letters, digits and single dashes"),
+        ("taken", "a folder that does not exist yet"),
+    ],
+)
+def test_a_name_or_a_folder_that_is_not_free_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "ipcbench-taken").mkdir()
+    done = Shell(tmp_path)("new-backend", name)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["ipcbench-taken"]
 
 
 def test_its_own_tests_bind_the_suite(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,16 +100,17 @@ def test_an_entry_point_is_all_it_takes(installed: Path, tmp_path: Path, monkeyp
     assert "file" in names()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(installed), os.environ.get("PYTHONPATH", ""))))
     shell = Shell(tmp_path)
-    listed = shell("list")
-    assert listed.returncode == 0, listed.stderr
-    assert re.search(r"^file\s.*one file a message", listed.stdout, re.MULTILINE), listed.stdout
+    listed, described = shell("list"), shell("list", "file")
+    assert (listed.returncode, described.returncode) == (0, 0), listed.stderr + described.stderr
+    assert re.search(r"^file\s+yes", listed.stdout, re.MULTILINE), listed.stdout
+    assert re.match(r"file: one file a message", described.stdout), described.stdout
     done = shell("run", "--backends", "file,shm", *TINY, "--out", "run", "--format", "json")
     assert done.returncode == 0, done.stderr
     (setting,) = json.loads(done.stdout)["settings"]
     cells = {cell["backend"]: cell for cell in setting["cells"]}
     assert {name: one["status"] for name, one in cells.items()} == {"file": "ok", "shm": "ok"}
     assert cells["file"]["throughput_messages_per_s"] > 0
-    answer = shell("recommend", "--payload", str(setting["payload_bytes"]), "--needs", "persistent,no-deps", "run")
+    answer = shell("recommend", "--size", str(setting["payload_bytes"]), "--needs", "persistent,no-deps", "run")
     assert answer.returncode == 0, answer.stderr
     assert ": file, the only " in answer.stdout.splitlines()[0]
 
@@ -69,19 +118,21 @@ def test_an_entry_point_is_all_it_takes(installed: Path, tmp_path: Path, monkeyp
 def test_the_page_shows_this_very_code() -> None:
     shown = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert ("python", SOURCE) in shown
+    assert ("python", (EXAMPLES / "ipcbench-nng" / "ipcbench_nng.py").read_text(encoding="utf-8")) in shown
     assert ("python", (EXAMPLE / "test_ipcbench_file.py").read_text(encoding="utf-8")) in shown
     assert any(language == "toml" and part in (EXAMPLE / "pyproject.toml").read_text() for language, part in shown)
 
 
-def test_it_is_as_short_as_is_said() -> None:
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_it_is_as_short_as_is_said(name: str) -> None:
     """Statements inside functions; what only describes the transport is not counted."""
+    source = (EXAMPLES / f"ipcbench-{name}" / f"ipcbench_{name}.py").read_text(encoding="utf-8")
     count = 0
-    for function in (node for node in ast.walk(ast.parse(SOURCE)) if isinstance(node, ast.FunctionDef)):
+    for function in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)):
         inside = [node for part in function.body for node in ast.walk(part) if isinstance(node, ast.stmt)]
         count += sum(not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)) for node in inside)
-    assert count == STATEMENTS
-    for page in (PAGE, (DOCS.parent / "README.md").read_text(encoding="utf-8")):
-        assert f"{count} statements" in page
+    assert count == STATEMENTS[name]
+    assert f"{count} statements" in PAGE
 
 
 def test_the_contract_states_each_law_that_is_checked_by_the_same_title() -> None:
