@@ -13,18 +13,21 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
+from ipcbench.analysis.report.screen import screen
 from ipcbench.analysis.report.tables import tables
 from ipcbench.cli import main
+from ipcbench.cli.explain import glossary
+from ipcbench.render.document import VERSIONS
 from ipcbench.results.store import load_run
 from ipcbench.util.units import format_duration_ns, format_significant
+from tests.schemas import fields_table, parts_table
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "choose.md",)
+PAGES = (ROOT / "README.md", ROOT / "docs" / "choose.md", ROOT / "docs" / "json.md")
 ADD_A_BACKEND = ROOT / "docs" / "add-a-backend.md"
-EXAMPLE = ROOT / "examples" / "ipcbench-file" / "ipcbench_file.py"
-README_PARTS = ("dict of 1,000 entries", "One-way latency p50", "Throughput, k messages")
 BLOCK = re.compile(r"<!-- from `(?P<source>[^`]+)` -->\n(?P<text>.*?)<!-- end -->", re.DOTALL)
 
 
@@ -48,7 +51,18 @@ def decoding_table() -> str:
     return "\n".join(rows)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"decoding_table": decoding_table}
+def one_screen() -> str:
+    """Return what a run ends with, for the reference run."""
+    run = load_run(ROOT / "results" / "reference")
+    return "\n".join(line for line, _ in screen(run, tables(run), "results/reference"))
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "decoding_table": decoding_table,
+    "one_screen": one_screen,
+    **{f"fields of {kind}": partial(fields_table, kind) for kind in VERSIONS},
+    "parts": parts_table,
+}
 
 
 def output_of(source: str) -> str:
@@ -81,14 +95,6 @@ def replace(page: Path, begin: str, content: str) -> None:
     page.write_text("".join((before, mark, content, end, after)), encoding="utf-8")
 
 
-def refresh_readme() -> None:
-    """Rewrite the tables of the README: the verdict of one payload, both matrices of the reference run."""
-    shown = output_of("ipcbench analyze results/reference --no-report").split("\n\n")
-    chosen = [part for part in shown if part.startswith(README_PARTS)]
-    assert len(chosen) == len(README_PARTS)
-    replace(ROOT / "README.md", "a test compares -->\n```text\n", "\n\n".join(chosen))
-
-
 def refresh(page: Path) -> None:
     """Rewrite the blocks of a page."""
 
@@ -99,8 +105,10 @@ def refresh(page: Path) -> None:
 
 
 if __name__ == "__main__":
-    refresh_readme()
-    replace(ADD_A_BACKEND, "```python\n", EXAMPLE.read_text(encoding="utf-8").rstrip("\n"))
+    (ROOT / "docs" / "glossary.md").write_text(glossary(), encoding="utf-8")
+    for name, lead in {"file": "`ipcbench_file.py`:", "nng": "`ipcbench new-backend nng --socket`:"}.items():
+        code = ROOT / "examples" / f"ipcbench-{name}" / f"ipcbench_{name}.py"
+        replace(ADD_A_BACKEND, f"{lead}\n\n```python\n", code.read_text(encoding="utf-8").rstrip("\n"))
     for changed in PAGES:
         refresh(changed)
         os.write(1, f"{changed.relative_to(ROOT)}\n".encode())

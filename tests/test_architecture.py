@@ -213,8 +213,8 @@ def test_public_names_are_sorted_complete_and_there() -> None:
     functions = (node.name for node in tree_of(path).body if isinstance(node, ast.FunctionDef))
     defined = {name for name in functions if not name.startswith("_")}
     parts = (part for node in nodes_of(path, ast.If) for part in ast.walk(node))
-    offered = {alias.name for part in parts if isinstance(part, ast.ImportFrom) for alias in part.names}
-    assert defined | offered - {"Path", "Run"} | {"__version__"} == set(ipcbench.__all__)
+    offered = {alias.asname or alias.name for part in parts if isinstance(part, ast.ImportFrom) for alias in part.names}
+    assert defined | offered - {"Path", "StoredRun"} | {"__version__"} == set(ipcbench.__all__)
     with pytest.raises(AttributeError, match="nothing_like_it"):
         _ = ipcbench.nothing_like_it
 

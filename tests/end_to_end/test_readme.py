@@ -1,4 +1,4 @@
-"""The README's commands and code run as printed; options only make them shorter."""
+"""The commands and code of the README and of the first pages run as printed; options only make them shorter."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from ipcbench.cli import main
 from tests.end_to_end.shell import ROOT, Shell
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README, REFERENCE, LIBRARY = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/quick-reference.md", "docs/library.md")
+)
 SHORTER = {
     "run": "--sizes 64 --rounds 1 --mode saturate --window 50ms --warmup 10ms --readers 1",
     "check": "--quick",
@@ -19,20 +22,22 @@ SHORTER = {
 }
 """Command → options; test_same_figures.py writes the report of the reference run."""
 SHORT_SWEEP = 'backends = ["shm"]\nreaders = 1\nsizes = [10]\nrounds = 1\nmode = ["saturate"]\nwindow = "50ms"\n'
+INTERNAL = {"IPCBENCH_LAUNCH", "IPCBENCH_CONTROL_KEY"}
+"""Variables that a run sets for its own processes."""
 BEYOND = {"pip install uv", "pytest"}
 """Commands that .ci/run runs itself: creating the environment, and these tests."""
 
 
-def blocks(language: str, text: str = README) -> list[str]:
+def blocks(language: str, text: str) -> list[str]:
     """Return the contents of the fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield each command of the `console` blocks, without the prompt and without `uv run`."""
+    """Yield each command of the `console` blocks, without the prompt and without `uv run` and its group."""
     for block in blocks("console", text):
         for line in block.splitlines():
-            command = line.partition("#")[0].strip().removeprefix("$ ").removeprefix("uv run ")
+            command = re.sub(r"^\$ |^uv run (--group \w+ )?", "", line.partition("#")[0].strip())
             if command:
                 yield command
 
@@ -46,15 +51,27 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     return Shell(folder)
 
 
-def test_the_readme_shows_commands() -> None:
-    assert len(list(commands(README))) >= 5
-    assert {"ipcbench run", "ipcbench list", "ipcbench analyze", "ipcbench clean", "pytest"} <= set(commands(README))
+def test_the_readme_sets_up_with_two_commands() -> None:
+    assert list(commands(README)) == ["pip install uv", "ipcbench run", "pip install uv", "pytest"]
 
 
-def test_every_command_of_the_readme_works(checkout: Shell) -> None:
+def test_the_reference_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    known = re.findall(r"^  ([a-z-]+)  ", capsys.readouterr().out.partition("Commands:")[2], flags=re.MULTILINE)
+    assert len(known) > 10
+    assert set(known) <= set(re.findall(r"`([a-z-]+)", REFERENCE))
+
+
+def test_the_reference_has_every_variable() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "ipcbench").rglob("*.py"))
+    ours = set(re.findall(r'"(IPCBENCH_[A-Z_]+)"', sources)) - INTERNAL
+    assert ours == set(re.findall(r"^\| `(IPCBENCH_\w+)`", REFERENCE, flags=re.MULTILINE))
+
+
+def test_every_command_works(checkout: Shell) -> None:
     """In order, in one folder: `analyze` shows what `run` has measured."""
     ran = []
-    for command in dict.fromkeys(commands(README)):
+    for command in dict.fromkeys((*commands(README), *commands(REFERENCE))):
         if command in BEYOND:
             continue
         program, *arguments = shlex.split(command)
@@ -76,26 +93,16 @@ def test_commands_of_other_pages_name_what_exists(path: str) -> None:
 
 def test_what_ci_and_contributing_run_is_what_the_readme_says() -> None:
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert ci[-1].endswith(" uv run pytest"), "the tests' summary must be the last line printed"
-    assert "uv run pytest" in README
+    assert ci[-1].endswith(" uv run --group test pytest"), "the tests' summary must be the last line printed"
+    assert "uv run --group test pytest" in README
     for command in commands((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
-        assert command in BEYOND or f"uv run {command}" in ci
+        assert command in BEYOND or f"uv run --group dev {command}" in ci
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: re.sub(r"\W+", " ", code)[:40])
+@pytest.mark.parametrize("code", blocks("python", LIBRARY), ids=lambda code: re.sub(r"\W+", " ", code)[:40])
 def test_the_code_of_the_readme_runs(checkout: Shell, code: str) -> None:
     short = checkout.folder / "short.toml"
     short.write_text(SHORT_SWEEP, encoding="utf-8")
     done = checkout.python("-c", code.replace('ipcbench.run("small")', f"ipcbench.run({str(short)!r})"))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-
-
-def test_the_tables_of_the_readme_are_those_of_the_reference_run(checkout: Shell) -> None:
-    done = checkout("analyze", "results/reference", "--no-report")
-    assert done.returncode == 0, done.stderr
-    shown = [block for block in blocks("text") if "one-way" in block]
-    assert shown
-    for block in shown:
-        for part in block.strip().split("\n\n"):
-            assert part in done.stdout
