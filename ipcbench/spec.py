@@ -297,7 +297,7 @@ class SweepSpec:
     """Offered rate of paced trials; None chooses by size, see `AUTO_RATE_PER_S`."""
     rounds: int = 20
     """At most; see `budget_s`."""
-    budget_s: float = 120.0
+    budget_s: float = 100.0
     """How long the run measures, also inside a round: no batch begins of which less than half would probably fit."""
     precision_ratio: float = 0.0
     """If above 0: rounds continue beyond `rounds` until the interval of every cell's median lies within this share of

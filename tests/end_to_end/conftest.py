@@ -29,7 +29,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small finished run for tests that only read; a test that changes it copies it first."""
     shell = Shell(tmp_path_factory.mktemp("finished"))
-    done = shell("run", "small", "--backends", "shm,zmq", *TINY, "--out", "run")
+    done = shell("run", "small", "--backends", "shm,zmq", *TINY, "--tail", "yes", "--out", "run")
     assert done.returncode == 0, done.stderr
     return shell.folder / "run"
 

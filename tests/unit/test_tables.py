@@ -130,7 +130,7 @@ def test_golden_text(tmp_path: Path) -> None:
 
 def test_a_run_that_used_up_its_budget_says_how_much_that_was(tmp_path: Path) -> None:
     found = tables_of(tmp_path, SHM, status="out of budget")
-    words = "20 rounds done; the budget of 120 s left no time for more, seed 1"
+    words = "20 rounds done; the budget of 100 s left no time for more, seed 1"
     assert f"run: 20260102T030405Z-0a1b2c, {words}" in as_text(found)
 
 

@@ -313,11 +313,17 @@ def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
         return "A single backend: there is nothing to compare it with."
     if max((cell.rounds_count for cell in cells_of(family)), default=0) < MIN_CLAIM_ROUNDS:
         return f"Fewer than {MIN_CLAIM_ROUNDS} rounds: too few to tell which is ahead at which size."
-    always = frozenset.intersection(*(first for result in family if (first := leaders(result, metric))))
+    always = frozenset.intersection(*(_claimed_leaders(result, metric) for result in family))
     if always and all(ranked_count(result, metric) != 1 for result in family):
         verb = "has" if len(always) == 1 else "have"
         return f"No crossover: {joined(sorted(always))} {verb} the first rank at every size, alone or shared."
     return "No clear crossover: from each size to the next, the first ranks overlap or a figure is missing."
+
+
+def _claimed_leaders(result: SettingSummary, metric: Metric) -> frozenset[str]:
+    """Return the backends with the first rank, alone or shared; none after too few rounds to claim it."""
+    enough = any(cell.rounds_count >= MIN_CLAIM_ROUNDS for cell in result.cells)
+    return leaders(result, metric) if enough else frozenset()
 
 
 def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
@@ -328,8 +334,7 @@ def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
     if cell.status != "ok":
         return f"{cell.status}  "
     text = _figure(cell, metric)
-    enough = any(each.rounds_count >= MIN_CLAIM_ROUNDS for each in result.cells)
-    first = leaders(result, metric) if enough else frozenset()
+    first = _claimed_leaders(result, metric)
     mark = "" if backend not in first else BEST_MARK if len(first) == 1 else SHARED_MARK
     return f"{text} {mark or ' '}"
 
