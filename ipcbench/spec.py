@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -148,8 +149,11 @@ PINGPONG_WINDOW_RATIO = 0.6
 """Share of `window_s` for round trips, which follow one another without pauses."""
 
 LOOK_WINDOW_S, LOOK_WARMUP_S = 0.04, 0.005
-LOOK_MESSAGES = 10
-"""Of a first look: the longest window, the warm-up, and the fewest paced messages, for which a window may be longer."""
+LOOK_SAMPLES = 20
+"""Of a first look: the longest window, the warm-up, and the fewest samples of a paced window that count, over all
+readers, for which it may be longer: a median takes so many."""
+
+_LOOK_TURNS = 2
 
 AUTO_PACED_MESSAGES = 150
 TAIL_MESSAGES = 400
@@ -164,16 +168,12 @@ not longer than the first, unless that is fewer messages than `_AUTO_TURN_MESSAG
 
 TURN_S = 0.015
 """Approximate length of a turn, after which the next backend is measured."""
+UNCOUNTED_OF_TURN = 3
+"""Messages of a paced turn that enter no figure, at most half of it: on a machine whose caches and cores others have
+just used, they take several times as long as those after them."""
 _MAX_TURNS_WINDOW_S = 60.0
 _MAX_TURNS_PAYLOAD_BYTES = 2**25
 """Limit of turns: the channels of all backends that take turns are open at the same time."""
-
-
-def round_has_tails(round_index: int) -> bool:
-    """Return whether a round has windows in one piece beside those in turns: each of the first three, then every second
-    one.
-    """
-    return round_index < _TAIL_ROUNDS or round_index % _TAIL_EVERY == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +222,11 @@ class TrialSpec:
     def registered_name(self) -> str:
         """The backend's name without its variant: what `get_backend` knows it by."""
         return self.backend.partition(VARIANT_MARK)[0]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is measured together with the trials of other backends: in turns, or each window in one piece."""
+        return self.turns > 1 or self.tail
 
     @property
     def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool, bool, int]:
@@ -441,18 +446,28 @@ class SweepSpec:
         """Return whether a round is the first look."""
         return self.look and self.rounds > 1 and not round_index
 
+    def round_has_tails(self, round_index: int) -> bool:
+        """Return whether a round also has windows in one piece: the first three after the look, then every second."""
+        number = round_index - self.is_look(0)
+        return 0 <= number < _TAIL_ROUNDS or (number > 0 and number % _TAIL_EVERY == 0)
+
     def look_trial(self, trial: TrialSpec) -> TrialSpec:
         """Return the short trial that a first look makes of this one."""
         window_s = min(trial.window_s, LOOK_WINDOW_S * (PINGPONG_WINDOW_RATIO if trial.mode == "pingpong" else 1.0))
+        turns = trial.turns
         if trial.mode == "paced":
-            window_s = min(trial.window_s, max(window_s, LOOK_MESSAGES / trial.rate_per_s))
-        turns = min(trial.turns, self._turns(trial.payload_bytes, trial.rate_per_s, window_s))
+            least = math.ceil(LOOK_SAMPLES / trial.readers)
+            longest_s = (least + _LOOK_TURNS * UNCOUNTED_OF_TURN) / trial.rate_per_s
+            window_s = min(trial.window_s, max(window_s, longest_s))
+            fitting = int((round(window_s * trial.rate_per_s) - least) / UNCOUNTED_OF_TURN)
+            turns = min(turns, max(_LOOK_TURNS, fitting))
+        turns = min(turns, self._turns(trial.payload_bytes, trial.rate_per_s, window_s))
         return replace(trial, window_s=window_s, warmup_s=min(trial.warmup_s, LOOK_WARMUP_S), turns=turns, look=True)
 
     def tail_trial(self, paced: TrialSpec) -> TrialSpec | None:
         """Return the trial for the tail that goes with a paced one in its round; None if there is none to make."""
         in_turns = paced.mode == "paced" and paced.turns > 1 and not paced.twin
-        if not (self.tail and in_turns and round_has_tails(paced.round_index)):
+        if not (self.tail and in_turns and self.round_has_tails(paced.round_index)):
             return None
         window_s = max(paced.window_s, min(TAIL_MESSAGES / paced.rate_per_s, _AUTO_PACED_S))
         if paced.rate_per_s * window_s < MIN_TAIL_MESSAGES:

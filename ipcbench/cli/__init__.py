@@ -29,22 +29,23 @@ EXIT_INTERRUPTED = 130
 
 _NO_PROCESS = "no further process or thread may be started; raise the limit (`ulimit -u`), or take fewer readers"
 
-_COMMANDS = (
-    "run",
-    "list",
-    "check",
-    "analyze",
-    "recommend",
-    "compare",
-    "export",
-    "explain",
-    "doctor",
-    "trace",
-    "replay",
-    "selftest",
-    "new-backend",
-    "clean",
-)
+_COMMANDS = {
+    "run": "Measure a sweep and print its tables.",
+    "list": "List backends: which are available, and what they can do.",
+    "check": "Check a backend against the contract.",
+    "analyze": "Print the tables of a stored run; write plots and a report.",
+    "recommend": "Say which transport to use, and why.",
+    "compare": "Compare two stored runs, or the variants of one, cell by cell.",
+    "export": "Write a stored run for other tools.",
+    "explain": "Say what a word of the tables means.",
+    "doctor": "Show what on this machine disturbs figures, and what to do.",
+    "trace": "Watch, explain and compare the calls of real applications.",
+    "replay": "Replay recorded calls over any transport.",
+    "selftest": "Measure how often the verdicts are right here.",
+    "new-backend": "Write a package with a transport of your own.",
+    "clean": "Remove what killed runs left behind.",
+}
+"""Name → summary: the list of commands is shown without importing any of them."""
 
 
 class _Commands(Group):
@@ -57,7 +58,12 @@ class _Commands(Group):
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = import_module(f"ipcbench.cli.{cmd_name.replace('-', '_')}").command
+        command.short_help = _COMMANDS[cmd_name]
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([*_COMMANDS.items()])
 
 
 @click.group(

@@ -25,7 +25,6 @@ from ipcbench.errors import ConfigError, StoreError
 
 @click.command(
     "analyze",
-    short_help="Print the tables of a stored run; write plots and a report.",
     help=f"""Print the tables of RUN, the folder of a run; by default the latest run in {RESULTS_ROOT}/. Several runs
     are shown one after the other, and their plots show fan-out over all of them.
 

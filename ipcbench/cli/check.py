@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ipcbench.testing import LawResult
 
 
-@click.command("check", short_help="Check a backend against the contract.")
+@click.command("check")
 @click.argument("backend", metavar="NAME | module:Class", shell_complete=one_of(backend_names))
 @click.option("--laws", metavar="LAW,…", help="Check only these laws, such as C1,C7.")
 @click.option("--quick", is_flag=True, help="Run fewer, smaller and shorter checks; finds less.")

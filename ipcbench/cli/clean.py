@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ipcbench.processes.cleanup import Resource
 
 
-@click.command("clean", short_help="Remove what killed runs left behind.")
+@click.command("clean")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 def command(dry_run: bool) -> int:
     """Remove shared memory, sockets and folders of killed runs; whatever a live process holds is kept."""

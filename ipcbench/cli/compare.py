@@ -24,7 +24,6 @@ _MIN_GATE_RATIO, _MAX_GATE_RATIO = 1e-4, 10.0
 
 @click.command(
     "compare",
-    short_help="Compare two stored runs, or the variants of one, cell by cell.",
     help="""Compare run B with the earlier run A, two folders of results, cell by cell. Without B, compare the variants
     that run A measured in turns (see `ipcbench run --variant`) with the first of them. For each figure, print the
     ratio B / A with its interval, and whether the two differ.

@@ -20,7 +20,7 @@ _CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clock
 _WIDTH = 100
 
 
-@click.command("doctor", short_help="Show what on this machine disturbs figures, and what to do.")
+@click.command("doctor")
 @click.option("--leftovers", is_flag=True, help="Only list what killed runs left, and what `clean` would remove.")
 @format_option("text", "json")
 def command(form: str, leftovers: bool) -> None:

@@ -8,10 +8,10 @@ from importlib.resources import files
 
 import click
 
-from ipcbench.cli.options import one_of
+from ipcbench.cli.options import backend_names, one_of
 from ipcbench.errors import ConfigError, closest, did_you_mean
 
-_ROW = re.compile(r"\| \*\*(?P<words>[^|]+)\*\* \| (?P<meaning>.+) \|")
+_ROW = re.compile(r"\| \*\*(?P<words>[^|]+?)\*\* \| (?P<meaning>.+) \|")
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _WIDTH = 100
 
@@ -39,7 +39,7 @@ def _words() -> list[str]:
     return sorted(meanings())
 
 
-@click.command("explain", short_help="Say what a word of the tables means.")
+@click.command("explain")
 @click.argument("word", required=False, nargs=-1, metavar="[WORD]", shell_complete=one_of(_words))
 def command(word: tuple[str, ...]) -> None:
     """Say what WORD means, a word of the tables or of the docs; without it, list all words."""
@@ -52,6 +52,9 @@ def command(word: tuple[str, ...]) -> None:
     asked = " ".join(word)
     by_lower = {name.lower(): name for name in known}
     name = by_lower.get(asked.lower()) or by_lower.get(asked.lower().rstrip("s"))
+    if name is None and asked in backend_names():
+        click.echo(f"{asked}: a backend; `ipcbench list {asked}` describes it")
+        return
     if name is None:
         meant = did_you_mean(closest(asked, known))
         raise ConfigError("WORD", asked, f"a word that `ipcbench explain` lists{meant}")

@@ -16,7 +16,6 @@ from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, stored_run, target_f
     "export",
     cls=ListsFormats,
     formats={name: exporter.summary for name, exporter in EXPORTERS.items()},
-    short_help="Write a stored run for other tools.",
     help=f"""Write RUN, a folder of results, in the format of another tool; by default the latest in {RESULTS_ROOT}/.
 
     Writes only trials that are ok; stderr names everything that is left out.""",

@@ -132,7 +132,7 @@ def _as_markdown() -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, [":--"] * len(heads), *rows))
 
 
-@click.command("list", short_help="List backends: whether they are available, and what they can do.")
+@click.command("list")
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=one_of(backend_names))
 @format_option("text", "json", "markdown")
 def command(name: str | None, form: str) -> None:

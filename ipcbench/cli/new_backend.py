@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -14,6 +15,8 @@ import click
 from ipcbench.errors import ConfigError
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_INSTALLER = "pip" if find_spec("pip") else "uv pip"
+"""An environment that uv made has no pip of its own; another one's would install elsewhere."""
 
 
 def package_files(name: str, *, sockets: bool) -> dict[str, str]:
@@ -54,7 +57,7 @@ def _class_of(texts: Mapping[str, str]) -> str:
     return str(point)
 
 
-@click.command("new-backend", short_help="Write a package with a transport of your own.")
+@click.command("new-backend")
 @click.argument("name", metavar="NAME")
 @click.option("--socket", "sockets", is_flag=True, help="Start from sockets; without it, from files in shared use.")
 @click.option(
@@ -72,5 +75,5 @@ def command(name: str, sockets: bool, out: Path | None) -> None:
     click.echo(
         f"{folder}: {', '.join(texts)}\n\n"
         f"check it:    cd {folder} && ipcbench check {_class_of(texts)} --quick\n"
-        f"register it: pip install -e {folder}, then ipcbench run --backends {name},shm"
+        f"register it: {_INSTALLER} install -e {folder}, then ipcbench run --backends {name},shm"
     )

@@ -42,7 +42,6 @@ class _Recommend(click.Command):
 @click.command(
     "recommend",
     cls=_Recommend,
-    short_help="Say which transport to use, and why.",
     help=f"""Say which transport to use for messages of a given size to a given number of readers.
 
     RUN is the folder of a run with the evidence. Without it, every backend that meets the needs is measured for exactly

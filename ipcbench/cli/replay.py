@@ -20,7 +20,6 @@ _BACKENDS = "zmq,zmq-tcp,shm,pipe"
 
 @click.command(
     "replay",
-    short_help="Replay recorded calls over any transport: how long would they take?",
     help="""Replay the calls of TRACE between real processes over each backend, and predict the end-to-end time there.
 
     TRACE is a trace folder or a zmq_performance.log. Each client's calls keep their order, their sizes, and the work

@@ -65,7 +65,7 @@ class _Run(click.Command):
             formatter.write_dl([(name, describe_sweep(name)) for name in builtin_sweeps()])
 
 
-@click.command("run", cls=_Run, short_help="Measure a sweep and print its tables.")
+@click.command("run", cls=_Run)
 @click.argument("sweep", nargs=-1, metavar="[SWEEP]", shell_complete=one_of(builtin_sweeps))
 @_sweep_options
 @click.option("--quick", "preset", flag_value="quick", help=f"Set {_words('quick')}.")

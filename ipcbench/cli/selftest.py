@@ -26,7 +26,6 @@ _MAX_SLOWDOWN_PERCENT = 200
 
 @click.command(
     "selftest",
-    short_help="Measure how often the verdicts are right here.",
     help="""Measure how often ipcbench's verdicts are right on this machine: how often two equal cells are called
     different (A/A), and how often a known slow-down is found, by each metric, after 1, 2, 3, 5, 10 and 20 rounds.
     Ten verdicts of each kind take about ten minutes.""",

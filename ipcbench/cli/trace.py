@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     "trace",
     cls=Group,
     invoke_without_command=True,
-    short_help="Watch, explain, compare and export traces and logs of real applications.",
 )
 @click.pass_context
 def command(context: click.Context) -> None:

@@ -14,7 +14,7 @@ from ipcbench.harness.backlog import held_ratio
 from ipcbench.harness.clocks import Clocks
 from ipcbench.harness.group import role_of
 from ipcbench.results.model import EndpointResult, Integrity, Quantiles, Status, TrialResult, Usage
-from ipcbench.spec import TrialSpec
+from ipcbench.spec import UNCOUNTED_OF_TURN, TrialSpec
 from ipcbench.stats.bootstrap import RoundSamples
 from ipcbench.stats.histogram import Histogram
 from ipcbench.util.units import format_duration_ns, format_significant
@@ -206,7 +206,7 @@ class Digest:
             last_ns=last_ns,
             call=self._of_totals(index, "read" if index else "write")
             or quantiles(columns.get("read_ns" if index else "write_ns")),
-            latency=None if latency is None else self._of_totals(index, "latency") or quantiles(latency),
+            latency=None if latency is None else self._of_totals(index, "latency") or quantiles(self._counted(latency)),
             decode=quantiles(columns.get("decode_ns")),
             usage=_usage(facts["usage"]),
             integrity=Integrity(**facts["integrity"]) if index else Integrity(),
@@ -219,6 +219,14 @@ class Digest:
             stamp_stride=self._stamps[index],
             floor_ns=facts.get("floor_ns"),
         )
+
+    def _counted(self, latency: Column) -> Column:
+        """Return the latencies that enter figures: of a paced turn, not those of the first few messages."""
+        counts = self.turn_counts()
+        if self._trial.mode != "paced" or len(counts) < 2 or sum(counts) != len(latency):
+            return latency
+        counted = [np.arange(count) >= min(UNCOUNTED_OF_TURN, count // 2) for count in counts]
+        return latency[np.concatenate(counted)]
 
     def _totals(self, index: int, name: str) -> dict[str, Any] | None:
         """Return the `LoopTotals` of a long window; None if there are none, or if they are between two clocks."""

@@ -38,7 +38,7 @@ from ipcbench.processes.neighbours import busy_neighbours
 from ipcbench.processes.run_dir import RunDir, require_room_for_sockets
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run, new_run_id, stored_sweep
-from ipcbench.spec import SweepSpec, TrialSpec, round_has_tails
+from ipcbench.spec import SweepSpec, TrialSpec
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.util.files import without_folders
 from ipcbench.util.units import format_duration_ns, format_significant
@@ -243,19 +243,22 @@ class _Run:
     def _batches(self, round_index: int) -> list[list[_Cell]]:
         """Return the round's trials in the order that the seed gives, without those that the store already holds.
 
-        The trials of one batch differ only in backend and take turns, or only in variant and follow one another.
+        The trials of one batch differ only in backend and are measured together, or only in variant and follow one
+        another.
         """
         stored = {replace(trial.spec, turns=1) for trial in self.finished}
         batches: dict[object, list[_Cell]] = {}
         for trial, payload in self._planned(round_index):
             if replace(trial, turns=1) not in stored:
-                in_turns = trial.turns > 1
-                together = payload.size, trial.mode, trial.neighbours
-                key = together if in_turns else replace(trial, backend=trial.registered_name)
+                together = payload.size, trial.mode, trial.neighbours, trial.tail
+                key = together if trial.is_shared else replace(trial, backend=trial.registered_name)
                 batches.setdefault(key, []).append((trial, payload))
         order = random.Random(f"{self.sweep.seed}/{round_index}")  # noqa: S311 - an order, not a secret
         for batch in batches.values():
             order.shuffle(batch)
+            if batch[0][0].turns == 1:  # variants of a backend follow one another
+                names = [trial.registered_name for trial, _ in batch]
+                batch.sort(key=lambda cell: names.index(cell[0].registered_name))
         shuffled = list(batches.values())
         order.shuffle(shuffled)
         return shuffled
@@ -272,14 +275,14 @@ class _Run:
                 trial = self.sweep.trial(
                     name, size, size_bytes, mode, round_index, twin=is_control, neighbours=neighbours
                 )
-                tail = None if look else self.sweep.tail_trial(trial)
+                tail = self.sweep.tail_trial(trial)
                 first = self.sweep.look_trial(trial) if look else trial
                 planned += [(first, payload)] if tail is None else [(first, payload), (tail, payload)]
         return planned
 
     def _plan(self, round_index: int) -> tuple[int, float]:
         """Return how many trials a round has, and the sum of their windows in s."""
-        kind = self.sweep.is_look(round_index), round_has_tails(round_index)
+        kind = self.sweep.is_look(round_index), self.sweep.round_has_tails(round_index)
         if kind not in self.plans:
             planned = self._planned(round_index)
             self.plans[kind] = len(planned), sum(trial.window_s for trial, _ in planned)
@@ -418,18 +421,25 @@ class _Run:
 
 
 def run_all(runs: Sequence[Trial]) -> list[TrialOutcome]:
-    """Return the records of trials on as many groups, in their order; those planned in turns are measured together."""
-    in_turns = [run for run in runs if run.spec.turns > 1]
-    outcomes = dict(zip(in_turns, _run_in_turns(in_turns), strict=True)) if in_turns else {}
+    """Return the records of trials on as many groups, in their order; those that can be are measured together."""
+    shared = [run for run in runs if run.spec.is_shared]
+    outcomes = dict(zip(shared, _run_together(shared), strict=True)) if shared else {}
     return [outcomes[run] if run in outcomes else run.run() for run in runs]
 
 
-def _run_in_turns(runs: Sequence[Trial]) -> list[TrialOutcome]:
-    """Measure trials of equal plans together; a failure in one leaves the others alone."""
+def _run_together(runs: Sequence[Trial]) -> list[TrialOutcome]:
+    """Measure trials of equal plans together; a failure in one leaves the others alone.
+
+    All open and close at the same time. Between that, one works at a time; warm-ups, too, since an endpoint learns in
+    them how to wait, see `ipcbench.sync.wait.Attempts`.
+    """
     pids = set().union(*(run.pids for run in runs))
     try:
         for run in runs:
-            run.prepare(pids)
+            run.open(pids)
+        for run in runs:
+            run.opened()
+        for run in runs:
             run.warm_up()
         turns = turns_for(runs[0].spec, max(run.message_s for run in runs))
         for _ in range(turns):
@@ -437,7 +447,10 @@ def _run_in_turns(runs: Sequence[Trial]) -> list[TrialOutcome]:
                 run.turn(turns)
         for run in runs:
             run.finish()
-            run.complete()
+        for run in runs:
+            run.close()
+        for run in runs:
+            run.closed()
     finally:
         for run in runs:
             run.release()

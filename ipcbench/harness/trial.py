@@ -49,10 +49,11 @@ class TrialOutcome:
 
 
 class Trial:
-    """Carries out one trial: by `run`, or step by step where it takes turns with others.
+    """Carries out one trial: by `run`, or step by step beside others.
 
-    The steps are `prepare`, `warm_up`, `turn` several times, `finish`, `complete` and `release`; then `outcome`.
-    Every ipcbench error on the way becomes a failed trial with its reason, and the steps after it do nothing.
+    The steps are `open`, `opened`, `warm_up`, `turn` as often as planned, `finish`, `close`, `closed` and `release`;
+    then `outcome`. Every ipcbench error on the way becomes a failed trial with its reason, and the steps after it do
+    nothing.
 
     Args:
         run_dir: names the channels.
@@ -101,23 +102,31 @@ class Trial:
     def run(self) -> TrialOutcome:
         """Measure the trial on its own and return its outcome."""
         try:
-            self.prepare()
+            self.open()
+            self.opened()
+            self._try(self._look_around)
             self._try(lambda: self._hear_out({"do": "go"}))
-            self.complete()
+            self.close()
+            self.closed()
         finally:
             self.release()
         return self.outcome()
 
-    def prepare(self, beside: Iterable[int] = ()) -> None:
-        """Open the endpoints; `beside` are the processes of trials that it takes turns with."""
+    def open(self, beside: Iterable[int] = ()) -> None:
+        """Have the endpoints open; `beside` are the processes of trials that are measured together with it."""
         self._started_unix_s, self._started_s = time.time(), time.monotonic()
         self._machine.start({os.getpid(), *self.pids, *self.neighbour_pids, *beside})
         self._try(self._open)
+
+    def opened(self) -> None:
+        """Wait until the endpoints are open."""
+        self._try(lambda: self._group.hear(self._group.to_all({"do": "open"}), _ANSWER_S))
 
     def warm_up(self) -> None:
         """Have the endpoints do their work before the window."""
 
         def warm_up() -> None:
+            self._look_around()
             answers = self._group.ask_all({"do": "warm up"}, self._plan.deadline_s())
             self._message_s = answers[0]["message_ns"] / 1e9
 
@@ -143,8 +152,12 @@ class Trial:
         """Have the endpoints do their work after the window."""
         self._try(lambda: self._hear_out({"do": "finish"}))
 
-    def complete(self) -> None:
-        """Close the endpoints."""
+    def close(self) -> None:
+        """Have the endpoints close."""
+        self._try(lambda: self._group.tell(self._group.to_all({"do": "close"})))
+
+    def closed(self) -> None:
+        """Wait until the endpoints are closed."""
         self._try(self._close)
 
     def release(self) -> None:
@@ -232,7 +245,10 @@ class Trial:
             "cores": self._cores,
             "contents": self._contents,
         }
-        self._group.ask_all(request, _ANSWER_S)
+        self._group.tell(self._group.to_all(request))
+
+    def _look_around(self) -> None:
+        """Probe where the endpoints run, and compare their clocks."""
         self._probes = (self._probe(), None)
         self._clocks = self._group.compare_clocks()
 
@@ -253,7 +269,7 @@ class Trial:
         self._probes = (self._probes[0], self._probe())
 
     def _close(self) -> None:
-        self._group.ask_all({"do": "close"}, _ANSWER_S)
+        self._group.hear(self._group.to_all({"do": "close"}), _ANSWER_S)
         if self._inline:  # after a failure the process ends, and its channels with it
             question = {"do": "destroy", "backend": self._trial.registered_name}
             for address in self._addresses:

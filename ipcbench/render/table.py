@@ -67,6 +67,6 @@ def footnote_letters(texts: Iterable[str]) -> dict[str, str]:
     }
 
 
-def number(value: float | None, divisor: float = 1.0, absent: str = NOT_MEASURED) -> str:
-    """Return value / divisor with three digits, or `absent`."""
-    return absent if value is None else format_significant(value / divisor)
+def number(value: float | None, divisor: float = 1.0, absent: str = NOT_MEASURED, digits: int = 3) -> str:
+    """Return value / divisor with so many digits, or `absent`."""
+    return absent if value is None else format_significant(value / divisor, digits)

@@ -41,6 +41,13 @@ class Interval:
     estimate: float
     high: float
 
+    @property
+    def digits(self) -> int:
+        """Return how many significant digits of it say something: 3, or 2 if its ends are more than a factor of two
+        apart, or 1 if more than ten.
+        """
+        return 3 - (self.high > 2 * self.low) - (self.high > 10 * self.low)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimate:

@@ -61,6 +61,7 @@ class Cursors(ABC):
         channel: the channel as it was asked for.
         waiter: how this endpoint waits.
         closed: whether `close` was called.
+        loss: the error of a peer that has died, once it is known.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Cursors(ABC):
             self._held = held.pop_all()
         words[state_word] = OPEN
         self.closed = False
+        self.loss: PeerLost | None = None
         self.waiter: Waiter
         own(self)
 
@@ -133,9 +135,11 @@ class Cursors(ABC):
         """Raise PeerLost if a peer that this endpoint waits for has died."""
 
     def require_open(self) -> None:
-        """Raise EndpointClosed after `close`."""
+        """Raise EndpointClosed after `close`, and again what was raised when a reader was found dead."""
         if self.closed:
             raise EndpointClosed(f"this endpoint of channel {self.channel.name!r} is closed")
+        if self.loss is not None:
+            raise self.loss.with_traceback(None)
 
     @abstractmethod
     def close(self) -> None:
@@ -194,7 +198,8 @@ class WriterCursors(Cursors):
     def check_peers(self) -> None:
         for index in range(self.channel.readers):
             if self._lost(f"reader-{index}", consumed_word(index) + 1):
-                raise PeerLost(f"reader {index} of channel {self.channel.name!r} died without closing")
+                self.loss = PeerLost(f"reader {index} of channel {self.channel.name!r} died without closing")
+                raise self.loss
 
     def slowest(self) -> int:
         """Return how many messages the slowest reader has finished with; `GONE` if all have closed."""

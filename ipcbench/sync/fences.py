@@ -29,14 +29,19 @@ def make_fence() -> Callable[[], None]:
     """Return a full barrier, for use by one thread.
 
     It releases a lock that it holds and takes it again: locked instructions on x86; on ARMv8 a store-release followed
-    by a load-acquire, which that architecture keeps in order (RCsc), so nothing is reordered across the pair.
+    by a load-acquire, which that architecture keeps in order (RCsc), so nothing is reordered across the pair. If an
+    exception of a signal handler came between the two last time, the lock is free, and only taken.
     """
     lock = threading.Lock()
     lock.acquire()
     release, acquire = lock.release, lock.acquire
 
     def fence() -> None:
-        release()
+        try:
+            release()
+        except RuntimeError:
+            acquire()
+            release()
         acquire()
 
     return fence

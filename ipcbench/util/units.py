@@ -117,12 +117,12 @@ def format_significant(value: float, digits: int = 3) -> str:
     return f"{round(value, decimals):,.{max(0, decimals)}f}"
 
 
-def format_duration_ns(value_ns: float) -> str:
-    """Return a time with three significant digits, in ns, µs, ms or s."""
+def format_duration_ns(value_ns: float, digits: int = 3) -> str:
+    """Return a time with that many significant digits, in ns, µs, ms or s."""
     for limit, divisor, unit in ((1e3, 1.0, "ns"), (1e6, 1e3, "µs"), (1e9, 1e6, "ms")):
-        if abs(value_ns) < limit * 0.9995:  # above this, three digits would round to 1,000 of the smaller unit
-            return f"{format_significant(value_ns / divisor)} {unit}"
-    return f"{format_significant(value_ns / 1e9)} s"
+        if abs(value_ns) < limit * (1 - 0.5 / 10**digits):  # above this, it would round to 1,000 of the smaller unit
+            return f"{format_significant(value_ns / divisor, digits)} {unit}"
+    return f"{format_significant(value_ns / 1e9, digits)} s"
 
 
 def format_ms(value_ns: float | None) -> str:

@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from ipcbench.analysis.recommend.evidence import Doubt, Expected, Sureness
+from ipcbench.analysis.recommend.evidence import FEW_ROUNDS, Doubt, Expected, Sureness
 from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.summary.cells import KNOWN_TAIL_RATIO
 from ipcbench.analysis.summary.crossover import Crossover
 from ipcbench.analysis.summary.curves import Measure
 from ipcbench.analysis.summary.notes import one_line, printable
-from ipcbench.analysis.summary.wording import contrary_words, joined, plural, rank_text, ratio_words, too_few_words
+from ipcbench.analysis.summary.wording import (
+    contrary_words,
+    joined,
+    plural,
+    rank_text,
+    ratio_words,
+    share_words,
+    too_few_words,
+)
 from ipcbench.backend import Address, Backend, Reader, Writer
 from ipcbench.errors import Unsupported
 from ipcbench.registry import get_backend
@@ -164,12 +172,21 @@ class Recommendation:
             answer = f"{self.backend}, the only one left: {what} {figure}."
         else:
             answer = f"{self.backend}, with {what} {figure}.{self._next_words(what)}"
-        warnings: dict[str, list[str]] = {}
-        for kind, separator, rest in (doubt.text.partition(": ") for doubt in self.doubts if doubt.grave):
-            warnings.setdefault(f"{kind}{separator}", []).append(rest)
-        beware = "; ".join(f"{kind}{', '.join(rest)}" for kind, rest in warnings.items())
-        beware = f" Beware: {beware}." if beware else ""
+        warnings = "; ".join(self._warnings())
+        beware = f" Beware: {warnings}." if warnings else ""
         return printable(f"For {asked}: {answer}{beware} Sureness: {self.sureness}.")
+
+    def _warnings(self) -> Iterator[str]:
+        """Yield the grave doubts in words, those of a kind together, and without what the answer has said."""
+        kinds: dict[str, list[Doubt]] = {}
+        for doubt in self.doubts:
+            if doubt.grave and not (self.outcome == "too few rounds" and doubt.text.startswith(FEW_ROUNDS)):
+                kinds.setdefault(doubt.text.partition(": ")[0], []).append(doubt)
+        for kind, doubts in kinds.items():
+            shares = {each.share.backend: (each.share.count, each.share.of_count) for each in doubts if each.share}
+            rest = [doubt.text.partition(": ")[2] for doubt in doubts]
+            said = share_words(shares) if shares else joined(rest)
+            yield f"{kind}: {said}" if said else kind
 
     def _tie_words(self, what: str) -> str:
         tied = {self.backend, *self.tied_with}
@@ -196,7 +213,8 @@ class Recommendation:
             but = contrary_words(contrary, str(self.best))
             return f"no verdict between {names} on {what}: {joined(figures)}, but {but}."
         take = f"Take {self.backend}: {self.tie_break}." if self.tie_break else take
-        return f"a tie between {names}, {why}: {joined(figures)}. {take}"
+        result = "no verdict between" if unknown and len(unknown) == len(others) else "a tie between"
+        return f"{result} {names}, {why}: {joined(figures)}. {take}"
 
     def _next_words(self, what: str) -> str:
         following = next((candidate for candidate in self.candidates if candidate.rank > 1), None)
@@ -384,11 +402,12 @@ def _basis_lines(answer: Recommendation) -> Iterator[str]:
         yield f"waiting by {answer.wait}"
 
 
-def _figure_words(interval: Interval, words: Callable[[float], str], expected: Expected, measure: Measure) -> str:
+def _figure_words(interval: Interval, words: Callable[[float, int], str], expected: Expected, measure: Measure) -> str:
     """Return a figure with its interval, or without if there were too few rounds for one."""
     if expected.rounds_counts[measure] < MIN_CLAIM_ROUNDS:
-        return words(interval.estimate)
-    return f"{words(interval.estimate)} [{words(interval.low)}–{words(interval.high)}]"
+        return words(interval.estimate, 3)
+    estimate, low, high = (words(value, interval.digits) for value in (interval.estimate, interval.low, interval.high))
+    return f"{estimate} [{low}–{high}]"
 
 
 def _scaled(interval: Interval, factor: float) -> Interval:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.summary.cells import CellSummary, SettingSummary, cells_of
@@ -28,12 +28,23 @@ Sureness = Literal["high", "moderate", "low", "none"]
 LEVELS: tuple[Sureness, ...] = get_args(Sureness)
 
 NOT_MEASURED = "this run did not measure it"
+FEW_ROUNDS = "only"
+"""How the doubt begins that there were too few rounds."""
 _MAX_GAP_RATIO = 16.0
 """Between sizes further apart than this, interpolation says little."""
 _MOSTLY_RATIO = 0.5
 """From this share of its trials on, a stamp is about the cell and not about single trials."""
 _LOADED_RATIO = 2.0
 """Latency measured at one rate is assumed to hold up to this many times that rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of a backend's trials a doubt is about."""
+
+    backend: str
+    count: int
+    of_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,13 @@ class Doubt:
     """How sure the answer can be at most."""
     grave: bool = False
     """It must stand beside the name of the winner in the verdict."""
+    share: Share | None = None
+    """For what `text` says of a backend's trials, in the form `KIND: COUNT of COUNT trials of BACKEND`."""
+
+    @classmethod
+    def of_trials(cls, kind: str, share: Share, level: Sureness, *, grave: bool = False) -> Self:
+        """Return the doubt that some of a backend's trials are of a kind, such as noisy."""
+        return cls(f"{kind}: {share.count} of {share.of_count} trials of {share.backend}", level, grave, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,18 +249,18 @@ def _trial_doubts(evidence: Evidence, measure: Measure) -> Iterator[Doubt]:
     failed = sum(cell.failed_count for cell in evidence.cells)
     trials = [trial for cell in evidence.cells for trial in cell.trials]
     if failed:
-        yield Doubt(f"failed: {failed} of {tried} trials of {name}", "low", grave=True)
+        yield Doubt.of_trials("failed", Share(name, failed, tried), "low", grave=True)
     noisy = stamped_count(trials, "noisy")
     if noisy:
         level: Sureness = "low" if noisy >= _MOSTLY_RATIO * len(trials) else "moderate"
-        yield Doubt(f"noisy: {noisy} of {len(trials)} trials of {name}", level, grave=True)
+        yield Doubt.of_trials("noisy", Share(name, noisy, len(trials)), level, grave=True)
     unsteady = unsteady_count(trials)
     if unsteady:
         level = "moderate" if unsteady >= _MOSTLY_RATIO * len(trials) else "high"
-        yield Doubt(f"unsteady: {unsteady} of {len(trials)} trials of {name}", level)
+        yield Doubt.of_trials("unsteady", Share(name, unsteady, len(trials)), level)
     rounds = evidence.times[measure].rounds_count
     if rounds < MIN_CLAIM_ROUNDS:
-        yield Doubt(f"{name} was measured in only {rounds} round{'s' * (rounds != 1)}", "low", grave=True)
+        yield Doubt(f"{FEW_ROUNDS} {plural(rounds, 'round', 'rounds')}: {name}", "low", grave=True)
     if any(PLACEMENT_NOTE in cell.notes for cell in evidence.cells):
         yield Doubt(f"of {name}, {PLACEMENT_NOTE}", "moderate")
 

@@ -36,7 +36,7 @@ from ipcbench.analysis.summary.wording import joined, neighbours_words, plural
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK
-from ipcbench.stats.decisions import judged, rank_groups, table_prior
+from ipcbench.stats.decisions import judged, rank_groups, table_prior, verdict
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, ratio, rounds_in_common
 from ipcbench.stats.prior import VariancePrior
 
@@ -47,6 +47,8 @@ _TIE_BREAKS: Mapping[Measure, tuple[Measure, ...]] = {
     "cpu": ("latency", "round trip", "throughput"),
 }
 """What breaks a tie: the first of these that clearly separates the tied backends."""
+_INSTEAD_OF_LATENCY: tuple[Measure, ...] = ("latency", "round trip", "throughput")
+"""What decides about latency: the first of these that was measured."""
 _NOT_REGISTERED = "not registered here, so what it can do is not known"
 
 
@@ -101,6 +103,13 @@ class _Shortlist:
         measure, table = self.case.measure, self.table(self.case.measure)
         prior = table_prior(table, self.case.prior(measure))
         return ratio(times.times[measure], best.times[measure], prior, len(table))
+
+    def beats(self, measure: Measure, evidence: Evidence, others: Iterable[Evidence]) -> bool:
+        """Return whether one is clearly faster than each of the others by a measure."""
+        table = self.table(measure)
+        prior = table_prior(table, self.case.prior(measure))
+        own = evidence.times[measure]
+        return all(verdict(own, other.times[measure], prior, len(table)) == "faster" for other in others)
 
     @property
     def offered_per_s(self) -> float | None:
@@ -200,9 +209,10 @@ def _measure(family: Sequence[SettingSummary], question: Question) -> Measure:
     if question.optimise != "latency":
         return question.optimise
     cells = cells_of(family)
-    paced = any(estimate_of(cell, "latency") is not None for cell in cells)
-    trips = any(estimate_of(cell, "round trip") is not None for cell in cells)
-    return "round trip" if trips and not paced else "latency"
+    measured = (
+        measure for measure in _INSTEAD_OF_LATENCY if any(estimate_of(cell, measure) is not None for cell in cells)
+    )
+    return next(measured, "latency")
 
 
 def _refusals(question: Question, offer: Offer) -> list[str]:
@@ -349,6 +359,7 @@ def _break_tie(shortlist: _Shortlist, first: Sequence[Evidence]) -> tuple[Eviden
     measure = shortlist.case.measure
     failures = {evidence.backend: sum(cell.failed_count for cell in evidence.cells) for evidence in first}
     left = [evidence for evidence in first if failures[evidence.backend] == min(failures.values())]
+    equal = left
     why: list[tuple[str, str, Measure | None]] = []
     if len(left) < len(first):
         why.append(("fewer of its trials failed", _others(first, left), None))
@@ -359,16 +370,17 @@ def _break_tie(shortlist: _Shortlist, first: Sequence[Evidence]) -> tuple[Eviden
             continue
         first_of_all = min((of_all[name] for name, rank in ranks.items() if rank == 1), default=1)
         ahead = [each for each in left if ranks.get(each.backend) == 1 or of_all.get(each.backend) == first_of_all]
-        if len(ahead) < len(left):
-            better = BETTER[other].removeprefix("the ")
-            why.append((better, _others(left, ahead), other))
-            left = ahead
+        behind = [each for each in left if each not in ahead]
+        # who is as good as the best of these may still not be told apart from those behind it
+        if behind and (sure := [each for each in ahead if shortlist.beats(other, each, behind)]):
+            why.append((BETTER[other].removeprefix("the "), _others(behind, ()), other))
+            left, equal = sure, ahead
     chosen = min(left, key=lambda evidence: evidence.times[measure].value)
     parts = [
         f"{what} than {than}, {figure_words(chosen.expected, other)}" if other else f"{what} than of {than}"
         for what, than, other in why
     ]
-    alike = f"; no worse in that: {_others(left, [chosen])}" if parts and len(left) > 1 else ""
+    alike = f"; no worse in that: {_others(equal, [chosen])}" if parts and len(equal) > 1 else ""
     return chosen, " and ".join(parts) + alike
 
 
@@ -406,7 +418,7 @@ def _changes(shortlist: _Shortlist, chosen: Evidence, crossings: Sequence[Crosso
     yield from (crossover.sentence() for crossover in crossing)
     if crossings and not crossing and chosen.times[shortlist.case.measure].rounds_count >= MIN_CLAIM_ROUNDS:
         low, high = crossings[0].range_bytes
-        yield f"Payload: no crossover in the measured range, {low:,} B to {high:,} B."
+        yield f"Payload: no crossover from {low:,} B to {high:,} B, where both have figures."
     capacity = chosen.expected.throughput_per_s
     if capacity is not None:
         yield f"Rate: {chosen.backend} delivers {figure_words(chosen.expected, 'throughput')} flat out."

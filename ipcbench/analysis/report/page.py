@@ -193,7 +193,7 @@ def _fact(key: str, value: Any) -> str:
 
 def _noise(summary: Summary) -> Mapping[str, str]:
     facts = {
-        f"noise floor, {metric}": f"{format_significant(100 * ratio)} %"
+        f"noise floor, {metric}": f"{format_significant(100 * ratio, 2)} %"
         for metric, ratio in summary.noise_ratios.items()
     }
     if summary.placement_ns is not None:
@@ -240,7 +240,7 @@ def _badges(summary: Summary) -> Iterator[Badge]:
     if any(note.startswith("oversubscribed") for cell in measured for note in cell.notes):
         yield Badge("oversubscribed", "warn", "noise")
     if "latency" in summary.noise_ratios:
-        yield Badge(f"noise {format_significant(100 * summary.noise_ratios['latency'])} %", "plain", "noise")
+        yield Badge(f"noise {format_significant(100 * summary.noise_ratios['latency'], 2)} %", "plain", "noise")
     noisy = sum(any(note.startswith("noisy") for note in cell.notes) for cell in measured)
     if noisy:
         yield Badge(f"{noisy} of {len(measured)} cells noisy", "warn", "noise")

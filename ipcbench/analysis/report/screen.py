@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ipcbench.analysis.findings import Finding
 from ipcbench.analysis.report.headline import family_headline
 from ipcbench.analysis.report.tables import Tables, entry
-from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
+from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary
 from ipcbench.analysis.summary.curves import families, middle_of
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import family_words, joined, plural, size_words
 from ipcbench.render.table import NOT_MEASURED, Column, Table
 from ipcbench.render.text import WIDTH, Styled, aligned_styled, wrapped
 from ipcbench.results.store import Run
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_duration_ns
 
 _BAR_CELLS = 8
 _MOST_FINDINGS = 3
 _MOST_LINES = 30
 _MOST_SIZES = 4
-_MARKS = "* best, = not told apart from it"
+_MOST_METRICS = 2
+_LONGEST_PAUSE_S = 90.0
+"""More than this between two trials is a resumption; a group may take a minute to start."""
+_HEADS: Mapping[Metric, str] = {"latency": "p50 µs", "round trip": "trip µs", "throughput": "k msg/s"}
+_MEANINGS: Mapping[Metric, str] = {
+    "latency": "one-way",
+    "round trip": "round trip p50",
+    "throughput": "to each reader",
+}
+_MARKS = "* best, = not told apart"
 
 
 def screen(run: Run, tables: Tables, folder: str) -> list[Styled]:
@@ -48,8 +58,9 @@ def _family(run: Run, tables: Tables, family: Sequence[SettingSummary]) -> Itera
     headline = family_headline(tables, family)
     yield from ((line, "") for text in (headline.sentence, *headline.remarks) for line in wrapped(text))
     yield "", ""
-    yield from aligned_styled(_table(family, middle), WIDTH)
-    yield from ((line, "dim") for line in wrapped(_legend(middle)))
+    metrics = _metrics(family)
+    yield from aligned_styled(_table(family, metrics, middle), WIDTH)
+    yield from ((line, "dim") for line in wrapped(_legend(metrics, middle)))
 
 
 def _missing(run: Run) -> Iterator[str]:
@@ -73,40 +84,71 @@ def _asked(run: Run, family: Sequence[SettingSummary]) -> str:
     """Return payload, readers, codec, rounds and time in one line."""
     first, last = family[0].setting, family[-1].setting
     sizes = size_words(first) if first == last else f"{_short(family[0])} to {size_words(last)}"
-    rounds = plural(run.info.rounds_done, "round", "rounds")
-    took_s = max((trial.started_unix_s + trial.duration_s for trial in run.trials), default=0.0)
-    took = format_duration_ns(1e9 * max(0.0, took_s - run.info.started_unix_s))
+    begun = len(_rounds_begun(run))
+    rounds = plural(begun, "round", "rounds") + (", the last in part" if begun > run.info.rounds_done else "")
+    took = format_duration_ns(1e9 * _took_s(run))
     variants = f", variants {joined([*run.info.variant_versions])} in turns" if run.info.variant_versions else ""
     ended = "" if run.info.status in {"complete", "out of budget"} else f"{run.info.status}, "
     return f"{first.payload} of {sizes}, {family_words(first)}{variants}; {ended}{rounds} in {took}"
 
 
-def _table(family: Sequence[SettingSummary], middle: SettingSummary) -> Table:
+def _rounds_begun(run: Run) -> set[int]:
+    return {trial.spec.round_index for trial in run.trials}
+
+
+def _took_s(run: Run) -> float:
+    """Return for how long the run measured, without the time between its end and its resumption."""
+    took_s, end_s = 0.0, run.info.started_unix_s
+    for trial in sorted((*run.trials, *run.controls), key=lambda trial: trial.started_unix_s):
+        fresh_s = trial.started_unix_s + trial.duration_s - end_s
+        is_resumed = trial.started_unix_s - end_s > _LONGEST_PAUSE_S
+        took_s += trial.duration_s if is_resumed else max(0.0, fresh_s)
+        end_s += max(0.0, fresh_s)
+    return took_s
+
+
+def _table(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle: SettingSummary) -> Table:
     shown = _evenly(family)
     names = dict.fromkeys(cell.backend for result in family for cell in result.cells)
     cells = {cell.backend: cell for cell in middle.cells}
-    bars = _bars({name: _middle_ns(cell) for name, cell in cells.items()})
+    bars = _bars({name: _time_ns(cell, metrics[0]) for name, cell in cells.items()})
     sizes = [_short(result) for result in shown]
+
+    def heads(metric: Metric) -> Iterator[Column]:
+        return (Column((_HEADS[metric] if not index else "", size)) for index, size in enumerate(sizes))
+
     return Table(
         title="",
         columns=(
             Column(("", "backend"), "left", names_row=True),
-            *(Column(("p50 µs" if not index else "", size)) for index, size in enumerate(sizes)),
+            *heads(metrics[0]),
             Column(("", _short(middle)), "left"),
             Column(("", "waits"), "left"),
-            *(Column(("k msg/s" if not index else "", size)) for index, size in enumerate(sizes)),
+            *(column for metric in metrics[1:] for column in heads(metric)),
         ),
         rows=tuple(
             (
                 name,
-                *(entry(result, name, "latency") for result in shown),
+                *(entry(result, name, metrics[0]) for result in shown),
                 bars.get(name, ""),
-                _waits(cells.get(name)),
-                *(entry(result, name, "throughput") for result in shown),
+                _waits(cells.get(name), metrics[0]),
+                *(entry(result, name, metric) for metric in metrics[1:] for result in shown),
             )
             for name in names
         ),
     ).without_empty_columns()
+
+
+def _metrics(family: Sequence[SettingSummary]) -> list[Metric]:
+    """Return what the table shows: latency and throughput, round trips in place of one that was not measured."""
+    cells = [cell for result in family for cell in result.cells]
+    known: Mapping[Metric, bool] = {
+        "latency": any(cell.latency_p50_ns for cell in cells),
+        "throughput": any(cell.throughput_per_s for cell in cells),
+        "round trip": any(cell.round_trip_p50_ns for cell in cells),
+    }
+    found = [metric for metric, is_known in known.items() if is_known][:_MOST_METRICS]
+    return sorted(found, key=list(_HEADS).index) or ["latency"]
 
 
 def _evenly(family: Sequence[SettingSummary]) -> list[SettingSummary]:
@@ -120,8 +162,10 @@ def _short(result: SettingSummary) -> str:
     return size_words(result.setting).removesuffix(" entries").removesuffix(" entry")
 
 
-def _middle_ns(cell: CellSummary) -> float | None:
-    p50 = cell.latency_p50_ns
+def _time_ns(cell: CellSummary, metric: Metric) -> float | None:
+    if metric == "throughput":
+        return 1e9 / cell.throughput_per_s if cell.throughput_per_s else None
+    p50 = cell.latency_p50_ns if metric == "latency" else cell.round_trip_p50_ns
     return None if p50 is None else p50.estimate
 
 
@@ -131,17 +175,27 @@ def _bars(values: dict[str, float | None]) -> dict[str, str]:
     return {name: "█" * max(1, round(_BAR_CELLS * value / longest)) for name, value in values.items() if value}
 
 
-def _waits(cell: CellSummary | None) -> str:
-    shares = None if cell is None else cell.latency_waits
+def _waits(cell: CellSummary | None, metric: Metric) -> str:
+    if cell is None:
+        return NOT_MEASURED
+    shares = {
+        "latency": cell.latency_waits,
+        "round trip": cell.round_trip_waits,
+        "throughput": cell.throughput_waits,
+    }[metric]
     return NOT_MEASURED if shares is None else shares.word
 
 
-def _legend(middle: SettingSummary) -> str:
-    return f"p50: one-way; k msg/s: to each reader; {_MARKS}; bar, waits: {size_words(middle.setting)}"
+def _legend(metrics: Sequence[Metric], middle: SettingSummary) -> str:
+    size, encoded = size_words(middle.setting), f"{middle.setting.payload_bytes:,} B"
+    words = [f"{_HEADS[metric].removesuffix(' µs')}: {_MEANINGS[metric]}" for metric in metrics]
+    return "; ".join([*words, _MARKS, f"bar, waits: {size if size == encoded else f'{size}, {encoded}'}"])
 
 
 def _next(run: Run, folder: str) -> Iterator[str]:
     """Yield the commands that tell more."""
+    if len(_rounds_begun(run)) < MIN_CLAIM_ROUNDS or run.info.status == "interrupted":
+        yield f"more rounds:          ipcbench run --resume {folder}"
     yield f"all figures, report:  ipcbench analyze {folder}"
     if run.info.variant_versions:
         yield f"what differs:         ipcbench compare {folder}"

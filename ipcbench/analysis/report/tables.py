@@ -135,7 +135,7 @@ def _us(value_ns: float | None) -> str:
 
 
 def _p50(interval: Interval | None) -> str:
-    return _us(interval.estimate if interval is not None else None)
+    return NOT_MEASURED if interval is None else number(interval.estimate, 1e3, digits=interval.digits)
 
 
 def _p99(p50: Interval | None, p99: Interval | None) -> str:
@@ -169,6 +169,11 @@ def _rate(cell: CellSummary) -> str:
     return interval_words(scaled(cell.throughput_interval_per_s, 1e-3))
 
 
+def _rate_digits(cell: CellSummary) -> int:
+    rate = cell.throughput_interval_per_s
+    return 3 if rate is None else rate.digits
+
+
 def _waits(shares: WaitShares | None) -> str:
     return NOT_MEASURED if shares is None else shares.word
 
@@ -193,7 +198,11 @@ _FIGURES = (
     _Figure(Column(("read", "p50 µs")), lambda cell: _us(cell.read_p50_ns), "read"),
     _Figure(Column(("decode", "p50 µs")), lambda cell: _us(cell.decode_p50_ns), "decode"),
     _Figure(Column(("k msg/s /reader", "[95 %]")), _rate, "rate"),
-    _Figure(Column(("MB/s", "/reader")), lambda cell: number(cell.throughput_bytes_per_s, 1e6), "rate"),
+    _Figure(
+        Column(("MB/s", "/reader")),
+        lambda cell: number(cell.throughput_bytes_per_s, 1e6, digits=_rate_digits(cell)),
+        "rate",
+    ),
     _Figure(Column(("% of", "copy")), lambda cell: number(cell.memory_bandwidth_ratio, 1e-2), "ceiling"),
     _Figure(Column(("CPU µs", "writer")), lambda cell: _us(cell.writer_cpu_ns), "CPU"),
     _Figure(Column(("CPU µs", "reader")), lambda cell: _us(cell.reader_cpu_ns), "CPU"),
@@ -316,7 +325,8 @@ def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
     always = frozenset.intersection(*(_claimed_leaders(result, metric) for result in family))
     if always and all(ranked_count(result, metric) != 1 for result in family):
         verb = "has" if len(always) == 1 else "have"
-        return f"No crossover: {joined(sorted(always))} {verb} the first rank at every size, alone or shared."
+        names = joined([cell.backend for cell in family[-1].cells if cell.backend in always])
+        return f"No crossover: {names} {verb} the first rank at every size, alone or shared."
     return "No clear crossover: from each size to the next, the first ranks overlap or a figure is missing."
 
 
@@ -341,6 +351,5 @@ def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
 
 def _figure(cell: CellSummary, metric: Metric) -> str:
     if metric == "throughput":
-        return number(cell.throughput_per_s, 1e3)
-    p50 = cell.latency_p50_ns if metric == "latency" else cell.round_trip_p50_ns
-    return number(p50.estimate if p50 is not None else None, 1e3)
+        return number(cell.throughput_per_s, 1e3, digits=_rate_digits(cell))
+    return _p50(cell.latency_p50_ns if metric == "latency" else cell.round_trip_p50_ns)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ipcbench.errors import StoreError
 from ipcbench.results.model import EndpointResult, TrialResult
 from ipcbench.results.store import Run
-from ipcbench.spec import Mode
+from ipcbench.spec import UNCOUNTED_OF_TURN, Mode
 from ipcbench.stats.bootstrap import REPLICATES, RoundSamples, median_estimate, quantile_estimates, time_blocks
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, FloatArray, IntArray, Interval
 
@@ -23,9 +23,6 @@ _BLOCKS_PER_ROUND = 10
 _MIN_SAMPLES_PER_BLOCK = 4
 _MIN_NS = 1e-3
 """Stands in for a median of 0, which a coarse clock can give and which has no logarithm."""
-_FIRST_OF_TURN = 3
-"""Messages of a paced turn that are not counted, at most half of it: on a machine whose caches and cores others have
-just used, they take several times as long as those after them."""
 
 _MAX_TURNS = 60
 """If a round has more turns, neighbouring turns are merged."""
@@ -254,7 +251,7 @@ def counted_in_turns(trial: TrialResult, count: int) -> npt.NDArray[np.bool_]:
     if trial.spec.mode != "paced" or trial.spec.turns == 1:
         return np.ones(count, dtype=bool)
     turns, places, counts = _places(trial, count)
-    counted: npt.NDArray[np.bool_] = places >= np.minimum(_FIRST_OF_TURN, counts // 2)[turns]
+    counted: npt.NDArray[np.bool_] = places >= np.minimum(UNCOUNTED_OF_TURN, counts // 2)[turns]
     return counted
 
 

@@ -33,6 +33,9 @@ _ALIKE_NEEDS = 3
 _MIN_OTHERS_RATIO = 0.05
 """Less CPU time of other processes than this is not worth a word: any system has some."""
 
+_MOST_SHARES = 2
+"""More different shares of trials than these are added up."""
+
 _TIME_WORDS: Mapping[Metric, str] = {**METRIC_WORDS, "throughput": "time per message"}
 
 
@@ -96,8 +99,10 @@ def setting_title(setting: Setting) -> str:
 
 def interval_words(interval: Interval, unit: str = "") -> str:
     """Return an estimate with its interval: `53.7 µs [45.1–60.2]` for the unit ` µs`."""
-    low, high = format_significant(interval.low), format_significant(interval.high)
-    return f"{format_significant(interval.estimate)}{unit} [{low}–{high}]"
+    estimate, low, high = (
+        format_significant(value, interval.digits) for value in (interval.estimate, interval.low, interval.high)
+    )
+    return f"{estimate}{unit} [{low}–{high}]"
 
 
 def ratio_words(ratio: Interval, rounds_count: int | None = None) -> str:
@@ -109,9 +114,10 @@ def ratio_words(ratio: Interval, rounds_count: int | None = None) -> str:
     """
     if rounds_count is not None and rounds_count < MIN_CLAIM_ROUNDS:
         return format_significant(ratio.estimate)
-    low = "<0.01" if ratio.low < _MIN_BOUND <= ratio.estimate else format_significant(ratio.low)
-    high = ">99" if ratio.high > _MAX_BOUND >= ratio.estimate else format_significant(ratio.high)
-    return f"{format_significant(ratio.estimate)} [{low}–{high}]"
+    digits = ratio.digits
+    low = "<0.01" if ratio.low < _MIN_BOUND <= ratio.estimate else format_significant(ratio.low, digits)
+    high = ">99" if ratio.high > _MAX_BOUND >= ratio.estimate else format_significant(ratio.high, digits)
+    return f"{format_significant(ratio.estimate, digits)} [{low}–{high}]"
 
 
 def verdict_words(ranking: SettingSummary) -> str:
@@ -146,7 +152,9 @@ def verdict_words(ranking: SettingSummary) -> str:
     if following is not None and following.ratio is not None:
         same = [cell.backend for cell in ranked if cell.rank == following.rank and cell is not following]
         text += f"; next is {following.backend}, {ratio_words(following.ratio, following.compared_rounds_count)} times"
-        text += " as slow" + (f", not told apart from {joined(same)}" if same else "")
+        text += (" as long" if ranking.ranked_by != "throughput" else " as slow") + (
+            f", not told apart from {joined(same)}" if same else ""
+        )
     if short and len(ranked) > 1:
         text += f"; not ranked, for want of rounds: {joined([cell.backend for cell in short])}"
     if lost := [cell.backend for cell in ranking.cells if _has_lost(cell, ranking.ranked_by)]:
@@ -219,7 +227,7 @@ def too_few_words(rounds_count: int, common_with: str = "") -> str:
         return ""
     common, verb = f" in common with {common_with}" if common_with else "", "is" if rounds_count == 1 else "are"
     rounds = plural(rounds_count, "round", "rounds")
-    return f"{rounds}{common} {verb} too few to tell: it takes at least {MIN_CLAIM_ROUNDS}"
+    return f"{rounds}{common} {verb} too few to tell (it takes at least {MIN_CLAIM_ROUNDS})"
 
 
 def ended_words(info: RunInfo) -> str:
@@ -321,22 +329,27 @@ def _caveats(ranking: SettingSummary) -> str:
     counted = [(kind, first, shares) for kind, shares in counts.items()]
     counted.insert(0, (WRONG_WORDS, wrong, [(cell.wrong_count, cell.trials_count) for cell in wrong]))
     for kind, cells, shares in counted:
-        backends: dict[tuple[int, int], list[str]] = {}
-        for cell, share in zip(cells, shares, strict=True):
-            if share[0]:
-                backends.setdefault(share, []).append(cell.backend)
-        if backends:
-            warnings.append(f"{kind}: {', '.join(_shares(backends))}")
+        named = {cell.backend: share for cell, share in zip(cells, shares, strict=True) if share[0]}
+        if named:
+            warnings.append(f"{kind}: {share_words(named)}")
     return f" Beware: {'; '.join(warnings)}." if warnings else ""
 
 
-def _shares(shares: Mapping[tuple[int, int], Sequence[str]]) -> Iterator[str]:
-    """Yield `2 of 15 trials of shm`, then the others without the word "trials"."""
-    word = " trials"
-    for (count, trials_count), backends in shares.items():
-        each = " each" if len(backends) > 1 else ""
-        yield f"{count} of {trials_count}{word}{each} of {joined(backends)}"
-        word = ""
+def share_words(shares: Mapping[str, tuple[int, int]]) -> str:
+    """Return how many of how many trials something is said of, by backend: `2 of 15 trials of shm, 6 of 15 of lmdb`; of
+    more than two different shares, only the sum.
+    """
+    backends: dict[tuple[int, int], list[str]] = {}
+    for backend, share in shares.items():
+        backends.setdefault(share, []).append(backend)
+    if len(backends) > _MOST_SHARES:
+        count, of_count = (sum(numbers) for numbers in zip(*shares.values(), strict=True))
+        return f"{count} of {of_count} trials of {joined([*shares])}"
+    each = (
+        f"{count} of {of_count}{' trials' * (not place)}{' each' * (len(names) > 1)} of {joined(names)}"
+        for place, ((count, of_count), names) in enumerate(backends.items())
+    )
+    return ", ".join(each)
 
 
 def header(summary: Summary) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from ipcbench.backend import (
     unavailable,
 )
 from ipcbench.backends.lmdb.database import Database, Layout, absence, make_files
-from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, TransportError
+from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, CursorsEndpoint, ReaderCursors, WriterCursors
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
@@ -40,6 +40,9 @@ from ipcbench.sync.locks import channel_directory, remove_directory
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """Words of a closed reader: nothing arrives there and no peer sleeps, so `read` ends in `require_open`."""
+
+_NOTHING = -(2**62)
+"""How many messages readers have finished with, for a writer that may write no more."""
 
 
 def _no_snapshot(key: bytes) -> None:
@@ -97,7 +100,7 @@ class RingWriter(_LmdbWriter):
             stale = self._make_room(size_bytes, timeout_s)
         key = self._keys[sequence % self._count]
         if not self._put(key, message, stale):
-            self._database.put_when_it_fits(key, message, self._consumed_keys, self._cursors.check_peers, timeout_s)
+            self._put_when_it_fits(key, message, timeout_s)
         self._sequence = sequence + 1
         words = self._words
         if self._fenced:
@@ -106,6 +109,13 @@ class RingWriter(_LmdbWriter):
             words[PUBLISHED] = sequence + 1
         if words[self._sleep_word] or self._more_sleep_words:
             self._cursors.ring_sleepers()
+
+    def _put_when_it_fits(self, key: bytes, message: Message, timeout_s: float | None) -> None:
+        try:
+            self._database.put_when_it_fits(key, message, self._consumed_keys, self._cursors.check_peers, timeout_s)
+        except PeerLost:  # for good, also for smaller messages
+            self._room, self._consumed = 0, _NOTHING
+            raise
 
     def _make_room(self, size_bytes: int, timeout_s: float | None) -> Sequence[bytes]:
         """Wait until the message may be stored beside those still needed; return the keys to delete for it."""

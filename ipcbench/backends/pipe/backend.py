@@ -148,7 +148,8 @@ class _PipeWriter(_PipeEndpoint, Writer):
         self._limit_bytes = address.channel.max_message_bytes
         self._window, self._batch = _credit(address.channel)
         self._room = self._granted = 0
-        self._begun = False
+        self._receipts = bytearray(_RECEIPTS_BYTES)
+        self._begun = self._is_broken = False
         self.opened()
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
@@ -159,12 +160,27 @@ class _PipeWriter(_PipeEndpoint, Writer):
             raise MessageTooLarge(size_bytes, self._limit_bytes)
         if not self._room:
             self._make_room(deadline_ns(timeout_s))
-        self._room -= 1
-        if size_bytes <= _JOIN_BYTES:
-            self._send_small(_SIZE.pack(size_bytes) + message, timeout_s)
-        else:
-            pieces = memoryview(_SIZE.pack(size_bytes)), memoryview(message)
-            self._send([(connection, [*pieces]) for connection in self._connections], deadline_ns(timeout_s))
+        try:
+            self._room -= 1
+            if size_bytes <= _JOIN_BYTES:
+                self._send_small(_SIZE.pack(size_bytes) + message, timeout_s)
+            else:
+                pieces = memoryview(_SIZE.pack(size_bytes)), memoryview(message)
+                self._send([(connection, [*pieces]) for connection in self._connections], deadline_ns(timeout_s))
+        except TransportError:
+            raise
+        except BaseException as error:
+            self._break(error)
+            raise
+
+    def _break(self, error: BaseException) -> None:
+        """Write no more: nobody knows how much of the message was sent when a signal handler raised an exception."""
+        self._room, self._begun = 0, False
+        self._failure = TransportError(
+            f"a write to channel {self._channel.name!r} was interrupted by {type(error).__name__}, maybe in the middle "
+            "of the message: close the writer, destroy the channel and make another"
+        )
+        self._is_broken = True
 
     def _send_small(self, frame: bytes, timeout_s: float | None) -> None:
         unsent, now = [], socket.MSG_DONTWAIT
@@ -191,17 +207,15 @@ class _PipeWriter(_PipeEndpoint, Writer):
             if not (connection.held and pump.add(connection, left, start=False))
         ]
         dead: list[Connection] = []
-        try:
-            while rest:
-                rest = [(connection, left) for connection, left in rest if not self._push(connection, left, dead)]
-                patience = now_ns() + _PATIENCE_NS
-                until = patience if deadline is None else min(patience, deadline)
-                sockets = [connection.socket for connection, _ in rest]
-                if rest and not _wait_ready(sockets, select.POLLOUT, until, self._channel.wait):
-                    break
-        finally:
-            for connection, left in rest:
-                pump.add(connection, left, start=True)
+        while rest:
+            rest = [(connection, left) for connection, left in rest if not self._push(connection, left, dead)]
+            patience = now_ns() + _PATIENCE_NS
+            until = patience if deadline is None else min(patience, deadline)
+            sockets = [connection.socket for connection, _ in rest]
+            if rest and not _wait_ready(sockets, select.POLLOUT, until, self._channel.wait):
+                break
+        for connection, left in rest:
+            pump.add(connection, left, start=True)
         for connection in dead:
             self._drop(connection)
 
@@ -227,14 +241,15 @@ class _PipeWriter(_PipeEndpoint, Writer):
 
     def _count_room(self) -> int:
         for connection in list(self._connections):
+            got = 0
             try:
-                receipts = connection.socket.recv(_RECEIPTS_BYTES, socket.MSG_DONTWAIT)
+                for got in map(connection.socket.recv_into, (self._receipts,), (0,), (socket.MSG_DONTWAIT,)):
+                    connection.read += got * self._batch  # counted whatever signals come, see `_PipeReader._fill`
             except BlockingIOError:
                 continue
             except OSError:
-                receipts = b""
-            connection.read += len(receipts) * self._batch
-            if not receipts:
+                got = 0
+            if not got:
                 self._drop(connection)
         granted = min((connection.read for connection in self._connections), default=self._granted) + self._window
         self._room, self._granted = granted - self._granted, granted
@@ -303,7 +318,8 @@ class _PipeWriter(_PipeEndpoint, Writer):
             if self._begun:
                 with contextlib.suppress(PeerLost):
                     self._send_small(_SIZE.pack(_END), 0.0)
-            self._liveness.leave_note("ended" if self._begun else "unused")
+            if not self._is_broken:  # else the readers lose it
+                self._liveness.leave_note("ended" if self._begun else "unused")
         finally:
             if self._pump.join(0):
                 self._release()
@@ -357,12 +373,12 @@ class _PipeReader(_PipeEndpoint, Reader):
             self._fill(timeout_s)
             start = self._start + _HEAD_BYTES
             stop = start + _SIZE.unpack_from(self._buffer, self._start)[0]
-        self._start = stop
-        self._until_receipt -= 1
-        if not self._until_receipt:
-            self._until_receipt = self._batch
+        left = self._until_receipt - 1
+        if not left:
+            left = self._batch
             with contextlib.suppress(OSError):  # the writer may have closed
                 self._socket.send(b"\1", socket.MSG_DONTWAIT)
+        self._until_receipt, self._start = left, stop  # last: whoever is interrupted before gets the message again
         return self._view[start:stop]
 
     def _fill(self, timeout_s: float | None) -> None:
@@ -378,14 +394,18 @@ class _PipeReader(_PipeEndpoint, Reader):
             self._make_space(need)
             stop = max(self._start + need, min(self._start + self._ask_bytes, len(self._buffer)))
             waits = sleepy and need == _HEAD_BYTES and self._ask_bytes == _CHUNK_BYTES
+            room = self._view[self._end : stop]
+            got = -1
             try:
-                got = (self._socket if waits else self._looking).recv_into(self._view[self._end : stop])
+                # A signal handler may raise an exception after any call, but not between the steps of a loop over an
+                # iterator in C and the first call of its body: so what was received is always counted.
+                for got in map((self._socket if waits else self._looking).recv_into, (room,)):
+                    self._end += got
             except (TimeoutError, BlockingIOError):
                 got = -1
             except OSError:
                 got = 0
             if got > 0:
-                self._end += got
                 need = self._needed()
             elif got == 0:
                 self._stop(PeerLost(f"the writer of channel {self._channel.name!r} died without closing"))
@@ -416,12 +436,12 @@ class _PipeReader(_PipeEndpoint, Reader):
         have = self._end - self._start
         if self._start + need <= len(self._buffer) and have:
             return
-        rest = self._view[self._start : self._end]
-        if need > len(self._buffer):
-            self._buffer = bytearray(max(need, 2 * len(self._buffer)))
-            self._view = memoryview(self._buffer)
-        self._view[:have] = rest
-        self._start, self._end = 0, have
+        buffer, view = self._buffer, self._view
+        if need > len(buffer):
+            buffer = bytearray(max(need, 2 * len(buffer)))
+            view = memoryview(buffer)
+        view[:have] = self._view[self._start : self._end]
+        self._buffer, self._view, self._start, self._end = buffer, view, 0, have  # at once, whatever signals come
 
     def _accept(self, deadline: int | None) -> None:
         """Wait for the writer's connection."""

@@ -244,10 +244,10 @@ class RingWriter(_ShmWriter):
             raise MessageTooLarge(size_bytes, self._limit_bytes) from error
         words[size_word] = size_bytes
         if self._fenced:
-            self._cursors.store_published(head, sequence + 1)
-            self._sequence = sequence + 1
-        else:
-            self._sequence = words[head] = sequence + 1
+            self._cursors.fence()
+        self._sequence = words[head] = sequence + 1  # both, whatever signals come: a published slot is not written to
+        if self._fenced:
+            self._cursors.fence()
         if words[self._sleep_word] or self._more_sleep_words:
             self._cursors.ring_sleepers()
 

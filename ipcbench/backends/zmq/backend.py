@@ -115,12 +115,27 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         pair = self._pair
         self._handle_reports()
         while self._awaited:
-            self._handle_report(pair.receive(pair.socket, True, deadline, self._check_awaited))
+            if pair.wait(pair.socket, deadline, self._check_awaited):
+                self._handle_report(self._receive(pair.socket))
         while int(pair.receipts.get(zmq.EVENTS)) & zmq.POLLIN:
-            self._handle_receipt(pair.receipts.recv())
+            self._handle_receipt(self._receive(pair.receipts))
         while not self._count_room():
-            self._handle_receipt(pair.receive(pair.receipts, True, deadline, self._check_readers))
+            if pair.wait(pair.receipts, deadline, self._check_readers):
+                self._handle_receipt(self._receive(pair.receipts))
         self._begun = True
+
+    def _receive(self, socket: zmq.Socket[bytes]) -> bytes:
+        """Return a message that is there."""
+        try:
+            return socket.recv(zmq.NOBLOCK)
+        except zmq.ZMQError:
+            raise
+        except BaseException as error:
+            self._failure = TransportError(
+                f"a write to channel {self._pair.channel.name!r} was interrupted by {type(error).__name__}, and a "
+                "receipt may be lost: close the writer, destroy the channel and make another"
+            )
+            raise
 
     def _count_room(self) -> int:
         granted = min(self._read.values(), default=self._granted) + self._window
@@ -135,19 +150,21 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         """Handle all reports; return whether there were any."""
         any_report = False
         while int(self._pair.socket.get(zmq.EVENTS)) & zmq.POLLIN:
-            self._handle_report(self._pair.socket.recv())
+            self._handle_report(self._receive(self._pair.socket))
             any_report = True
         return any_report
 
     def _handle_report(self, report: bytes) -> None:
         """Handle a report that a topic was subscribed (1) or unsubscribed (0): a reader's role, or the empty topic."""
         role = report[1:]
+        if role not in self._read:  # the empty topic, a reader that has closed, or a stranger of the same user's
+            return
         if report[:1] == _SUBSCRIBED:
             self._awaited.discard(role)
-        elif role and self._pair.liveness.note_of(role.decode()) is None:
+        elif self._pair.liveness.note_of(role.decode()) is None:
             self._lose(role)
         else:
-            self._read.pop(role, None)
+            del self._read[role]
 
     def _check_readers(self) -> bool:
         """Look for readers that are gone; return whether there were reports. A dead reader's child may hold on to its
@@ -214,6 +231,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         self._send: Callable[..., Any] = super(zmq.Socket, pair.receipts).send
         self._copy = True
         self._reads = False  # whether a thread is in `read`
+        self._waits = False  # whether it waits outside of libzmq, where an interrupt loses nothing
         self.opened()
 
     def read(self, timeout_s: float | None = None) -> memoryview:
@@ -223,16 +241,8 @@ class _ZmqReader(_ZmqEndpoint, Reader):
                 message = self._recv(0 if timeout_s is None or timeout_s >= TRY_S else _NOBLOCK, self._copy)
             except zmq.Again:
                 message = None
-            except zmq.ZMQError as error:
-                raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
-            except (TypeError, ValueError):
-                deadline_ns(timeout_s)  # raises if the time-out is at fault
-                raise
             if message is None:
-                if self._failure is not None:
-                    raise self._failure.with_traceback(None)
-                pair = self._pair
-                message = pair.receive(pair.socket, self._copy, deadline_ns(timeout_s), self._check_writer)
+                message = self._await(timeout_s)
             size_bytes = len(message)
             self._copy = size_bytes < _FRAME_BYTES
             if not size_bytes and self._pair.socket.get(zmq.RCVMORE):
@@ -243,8 +253,35 @@ class _ZmqReader(_ZmqEndpoint, Reader):
                 self._send(self._receipt, _NOBLOCK)
                 self._until_receipt = self._batch
             return memoryview(message)
+        except TransportError:
+            raise
+        except zmq.ZMQError as error:
+            raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
+        except BaseException as error:
+            deadline_ns(timeout_s)  # raises if the time-out is at fault
+            if not self._waits:
+                self._break(error)
+            raise
         finally:
-            self._reads = False
+            self._reads = self._waits = False
+
+    def _await(self, timeout_s: float | None) -> Any:
+        """Wait for a message outside of libzmq, and return it."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        self._waits = True
+        self._pair.wait(self._pair.socket, deadline_ns(timeout_s), self._check_writer)
+        self._waits = False
+        return self._recv(_NOBLOCK, self._copy)
+
+    def _break(self, error: BaseException) -> None:
+        """Read no more: pyzmq drops a message that it has received if a signal handler then raises an exception."""
+        self._failure = TransportError(
+            f"a read of channel {self._pair.channel.name!r} was interrupted by {type(error).__name__}, and a message "
+            "may be lost: close the reader, destroy the channel and make another"
+        )
+        self._recv = self._refuse
+        self._pair.close()
 
     def _check_writer(self) -> bool:
         """Raise if nothing more can arrive; else return False, to continue waiting."""

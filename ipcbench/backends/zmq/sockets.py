@@ -170,12 +170,11 @@ class SocketPair:
             self._destroy()
             raise TransportError(f"cannot use {location!r}: {error}") from error
 
-    def receive(self, socket: zmq.Socket[bytes], copy: bool, deadline: int | None, check: Callable[[], bool]) -> Any:
-        """Return the next message of a socket, as bytes or, without `copy`, as a Frame; b"" if `check` ends the wait.
+    def wait(self, socket: zmq.Socket[bytes], deadline: int | None, check: Callable[[], bool]) -> bool:
+        """Wait for a message of a socket; return False if `check` ends the wait.
 
         Args:
             socket: one of the two.
-            copy: whether to return bytes.
             deadline: in ns on the clock; None for never.
             check: called about every `_SLICE_MS`; returns whether to stop waiting, and raises if waiting is pointless.
 
@@ -186,9 +185,9 @@ class SocketPair:
         poller.register(socket.FD, select.POLLIN)  # readable when the socket's state has changed
         while True:
             if int(socket.get(zmq.EVENTS)) & zmq.POLLIN:
-                return socket.recv(zmq.NOBLOCK, copy)
+                return True
             if self.liveness.is_check_due() and check():
-                return b""
+                return False
             left_ms = _SLICE_MS if deadline is None else -(-(deadline - now_ns()) // 1_000_000)
             if left_ms <= 0:
                 what = f"{self.liveness.role} of channel {self.channel.name!r}: no progress before the time-out"

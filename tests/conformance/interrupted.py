@@ -1,0 +1,168 @@
+"""A program whose calls of `read` or `write` a signal handler interrupts by an exception; prints what came of it.
+
+    python tests/conformance/interrupted.py BACKEND DELIVERY read|write BYTES ROUNDS SEED
+
+Each round has a channel of its own and one interrupt, at a random moment. The peer is undisturbed. The outcomes are
+counted by name: `whole`, if every message came up to the end of the stream; `broken`, if the endpoint refused to go on
+or the peer lost it; and what must not be: `gap`, `torn`, `backwards`, or the name of a Python error.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ipcbench import Address, Backend, ChannelSpec, Reader, Writer, get_backend
+from ipcbench import backends
+from ipcbench.errors import EndOfStream, IpcbenchError
+
+PATIENCE_S = 20.0
+MESSAGES = 400
+EARLIEST_S, LATEST_S, AGAIN_S = 0.0005, 0.02, 0.00003
+BACKENDS = str(Path(backends.__file__).parent)
+
+
+class Interrupt(Exception):
+    """What the signal handler raises."""
+
+
+def interrupt(_: int, frame: FrameType | None) -> None:
+    """Interrupt a call of the backend; anything else a moment later."""
+    while frame is not None:
+        if frame.f_code.co_name in {"read", "write"} and BACKENDS in frame.f_code.co_filename:
+            raise Interrupt
+        frame = frame.f_back
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+
+
+def message(number: int, size: int) -> bytes:
+    return number.to_bytes(8, "little") + bytes([number % 251]) * size
+
+
+def numbers(writer: Writer, size: int) -> Iterator[int]:
+    """Write messages and yield the number of each that was accepted."""
+    for number in range(1, MESSAGES + 1):
+        writer.write(message(number, size), PATIENCE_S)
+        yield number
+
+
+class Follower:
+    """Checks what a reader gets."""
+
+    def __init__(self, size: int, *, every: bool) -> None:
+        self.last = 0
+        self.problem = ""
+        self._size = size
+        self._every = every
+
+    def take(self, view: memoryview) -> None:
+        """Take the next message."""
+        number = int.from_bytes(view[:8], "little")
+        if bytes(view) != message(number, self._size):
+            self.problem = self.problem or "torn"
+        elif self._every and number != self.last + 1:
+            self.problem = self.problem or "gap"
+        elif number <= self.last:
+            self.problem = self.problem or "backwards"
+        self.last = number
+
+    def read(self, reader: Reader) -> str:
+        """Read to the end and return the outcome."""
+        try:
+            while not self.problem:
+                self.take(reader.read(PATIENCE_S))
+        except EndOfStream:
+            return "whole"
+        except Interrupt:
+            raise
+        except IpcbenchError:
+            return "broken"
+        except Exception as error:
+            return type(error).__name__
+        return self.problem
+
+
+def peer(link: Connection, backend: Backend, side: str, size: int, *, every: bool) -> None:
+    """Be the undisturbed endpoint of one channel after another."""
+    while address := link.recv():
+        channel = Address.from_dict(address)
+        if side == "read":  # of the other
+            with backend.open_writer(channel) as writer:
+                try:
+                    for _ in numbers(writer, size):
+                        pass
+                except IpcbenchError:  # the reader has gone
+                    pass
+            link.send(None)
+        else:
+            follower = Follower(size, every=every)
+            with backend.open_reader(channel, 0) as reader:
+                outcome = follower.read(reader)
+            link.send((outcome, follower.last))
+
+
+def read_interrupted(backend: Backend, address: Address, size: int, delay_s: float, *, every: bool) -> str:
+    follower = Follower(size, every=every)
+    with backend.open_reader(address, 0) as reader:
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+        while True:
+            try:
+                return follower.read(reader)
+            except Interrupt:
+                continue
+
+
+def write_interrupted(backend: Backend, address: Address, size: int, delay_s: float) -> int:
+    """Write until the interrupt, and close; return the number of the last message that was accepted."""
+    accepted = 0
+    with backend.open_writer(address) as writer:
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+        try:
+            for number in numbers(writer, size):
+                accepted = number
+        except Interrupt:
+            pass
+    return accepted
+
+
+def main(arguments: list[str]) -> None:
+    name, delivery, side, size, rounds, seed = *arguments[:3], *map(int, arguments[3:])
+    backend, every = get_backend(name)(), delivery == "every_message"
+    generator = random.Random(seed)
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=peer, args=(theirs, backend, side, size), kwargs={"every": every}, daemon=True)
+    process.start()
+    signal.signal(signal.SIGALRM, interrupt)
+    counts: Counter[str] = Counter()
+    for number in range(rounds):
+        channel: Any = ChannelSpec(f"interrupt-{seed}-{number}", 1, size + 8, delivery, depth=4)  # type: ignore[arg-type]
+        address = backend.create(channel)
+        ours.send(address.as_dict())
+        delay_s = generator.uniform(EARLIEST_S, LATEST_S)
+        if side == "read":
+            outcome = read_interrupted(backend, address, size, delay_s, every=every)
+            ours.recv()
+        else:
+            accepted = write_interrupted(backend, address, size, delay_s)
+            outcome, last = ours.recv()
+            if outcome == "whole" and last < accepted:
+                outcome = "lost"
+        counts[outcome] += 1
+        backend.destroy(address)
+    ours.send(None)
+    process.join()
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

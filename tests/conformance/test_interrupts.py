@@ -1,0 +1,35 @@
+"""An exception that a signal handler raises in the middle of a call: no message is torn, and none is lost in silence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "interrupted.py"
+BROKEN = {("pipe", "write"), ("zmq", "read")}
+"""Who cannot go on as if nothing had happened: then the endpoint says so, and its peer loses it."""
+
+
+@pytest.mark.parametrize("side", ["read", "write"])
+@pytest.mark.parametrize(
+    ("backend", "delivery", "size"),
+    [
+        ("pipe", "every_message", 400_000),
+        ("zmq", "every_message", 400_000),
+        ("shm", "every_message", 4_000),
+        ("lmdb", "every_message", 400_000),
+        ("shm", "latest_value", 400),
+        ("lmdb", "latest_value", 400),
+    ],
+)
+def test_an_interrupted_call_tears_and_loses_nothing(backend: str, delivery: str, size: int, side: str) -> None:
+    command = [sys.executable, str(PROGRAM), backend, delivery, side, str(size), "12", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    counts = json.loads(done.stdout)
+    assert sum(counts.values()) == 12
+    allowed = {"whole", "broken"} if (backend, side) in BROKEN else {"whole"}
+    assert set(counts) <= allowed, counts
