@@ -153,8 +153,6 @@ LOOK_SAMPLES = 20
 """Of a first look: the longest window, the warm-up, and the fewest samples of a paced window that count, over all
 readers, for which it may be longer: a median takes so many."""
 
-_LOOK_TURNS = 2
-
 AUTO_PACED_MESSAGES = 150
 TAIL_MESSAGES = 400
 """Of a window in one piece for the tail: enough that a stall of 50 ms fits into it with what came before."""
@@ -162,15 +160,16 @@ MIN_TAIL_MESSAGES = 100
 """There is no such window if it would have fewer messages, since p99 needs 1,000."""
 _TAIL_ROUNDS, _TAIL_EVERY = 3, 2
 _AUTO_TURN_MESSAGES = 25
-_AUTO_TURNS_S, _AUTO_PACED_S = 0.15, 0.4
+_AUTO_TURNS_S, _AUTO_PACED_S = 0.25, 0.4
 """A paced window is longer than asked to see `AUTO_PACED_MESSAGES`, but not longer than the second of these; in turns,
 not longer than the first, unless that is fewer messages than `_AUTO_TURN_MESSAGES`."""
 
-TURN_S = 0.015
+TURN_S = 0.04
 """Approximate length of a turn, after which the next backend is measured."""
 UNCOUNTED_OF_TURN = 3
 """Messages of a paced turn that enter no figure, at most half of it: on a machine whose caches and cores others have
 just used, they take several times as long as those after them."""
+_LEAST_TURNS = 2
 _MAX_TURNS_WINDOW_S = 60.0
 _MAX_TURNS_PAYLOAD_BYTES = 2**25
 """Limit of turns: the channels of all backends that take turns are open at the same time."""
@@ -317,8 +316,8 @@ class SweepSpec:
     """Whether paced cells that take turns are measured once more in some rounds, in one piece, for p99."""
     seed: int = 1
     """Seed of the order of cells in each round."""
-    warmup_s: float = 0.03
-    window_s: float = 0.15
+    warmup_s: float = 0.015
+    window_s: float = 0.25
     """Least length of the measured window; a paced trial may take longer to see enough messages."""
     depth: int = 64
     wait: WaitStrategy = "auto"
@@ -457,10 +456,10 @@ class SweepSpec:
         turns = trial.turns
         if trial.mode == "paced":
             least = math.ceil(LOOK_SAMPLES / trial.readers)
-            longest_s = (least + _LOOK_TURNS * UNCOUNTED_OF_TURN) / trial.rate_per_s
+            longest_s = (least + _LEAST_TURNS * UNCOUNTED_OF_TURN) / trial.rate_per_s
             window_s = min(trial.window_s, max(window_s, longest_s))
             fitting = int((round(window_s * trial.rate_per_s) - least) / UNCOUNTED_OF_TURN)
-            turns = min(turns, max(_LOOK_TURNS, fitting))
+            turns = min(turns, max(_LEAST_TURNS, fitting))
         turns = min(turns, self._turns(trial.payload_bytes, trial.rate_per_s, window_s))
         return replace(trial, window_s=window_s, warmup_s=min(trial.warmup_s, LOOK_WARMUP_S), turns=turns, look=True)
 
@@ -479,7 +478,7 @@ class SweepSpec:
         whole = self.delivery != "every_message" or (rate_per_s and self.rate_per_s is not None)
         if whole or window_s > _MAX_TURNS_WINDOW_S or payload_bytes > _MAX_TURNS_PAYLOAD_BYTES:
             return 1
-        turns = round(window_s / TURN_S)
+        turns = max(_LEAST_TURNS, round(window_s / TURN_S))
         return max(1, min(turns, round(rate_per_s * window_s)) if rate_per_s else turns)
 
     def as_dict(self) -> dict[str, Any]:

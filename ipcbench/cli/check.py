@@ -26,10 +26,12 @@ def command(backend: str, laws: str | None, quick: bool, form: str) -> int:
     Give a NAME from `ipcbench list`, or your own class; its module is also looked for in the current folder.
     """
     from ipcbench.machine.describe import require_proc
+    from ipcbench.processes.run_dir import require_room_for_sockets
     from ipcbench.registry import get_backend
     from ipcbench.testing import LAWS, check_backend
 
     require_proc()
+    require_room_for_sockets()
     backend_class = get_backend(backend)
     backend_class.probe()
     results: list[LawResult] = []

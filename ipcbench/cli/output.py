@@ -46,7 +46,7 @@ def tell(line: str) -> None:
         try:
             click.echo(line, err=True)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
                 raise
 
 

@@ -13,7 +13,7 @@ from ipcbench.util.clock import now_ns
 from ipcbench.util.files import as_store_errors
 
 _PROBE_BYTES = 4096
-_BATCHES, _HOPS = 7, 100
+_BATCHES, _HOPS = 5, 50
 _LEAST_BATCHES = 3
 _POLLS = 64
 """Between two cores, the other side's word comes long before so many; if not, it waits for this side's core."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from ipcbench.harness.loops import RUN
 from ipcbench.spec import TrialSpec
 
 MAX_COLUMN = 2**19
@@ -17,7 +18,7 @@ _MAX_RATE_PER_S = {"saturate": 3_000_000, "pingpong": 1_000_000}
 _DECODE_S = 0.03
 _MIN_DECODES, _MAX_DECODES = 5, 200
 
-START_NS = 1_000_000
+START_NS = 500_000
 """From the moment when all readers of a turn are about to read to its first message, at least."""
 SILENCE_NS = 1_000_000
 """From an endpoint's last message of a turn to its report, which could disturb the others at theirs."""
@@ -25,10 +26,22 @@ SILENCE_NS = 1_000_000
 MIN_COLUMN = 2
 """Fewest stamped messages of a window in mode saturate or pingpong."""
 
-_PACED_WARMUP_MESSAGES = 5
+_LEAST_FLAT_OUT = 5
+_FLAT_OUT_BYTES = 2**21
+_PACED_WARMUP_RATIO = 1 / 3
+"""Of a paced warm-up: the first messages are sent flat out, as many as the channel holds unless they are large, so that
+its memory is touched; then it goes on at the trial's own rate for this share of `warmup_s`."""
 
 WARMUP_LIMIT_RATIO = 4
 """The warm-up of a trial that does not become steady ends after this many times `warmup_s`."""
+
+
+def _most_stamped_per_s(trial: TrialSpec) -> float:
+    """Return how many messages of a closed loop may be stamped in a second: of a saturated one, only one in `RUN`, or
+    messages that take long, see `WriterPart`.
+    """
+    rate = _MAX_RATE_PER_S[trial.mode]
+    return rate / RUN if trial.mode == "saturate" and trial.delivery == "every_message" else rate
 
 
 def _paced_count(trial: TrialSpec) -> int:
@@ -57,7 +70,7 @@ class Plan:
             decodes = int(min(_MAX_DECODES, max(_MIN_DECODES, _DECODE_S * 1e9 / max(1.0, decode_ns))))
             decodes *= not (trial.tail or trial.look)  # the cell's other trials have them
         else:
-            column = int(min(MAX_COLUMN, trial.window_s * _MAX_RATE_PER_S[trial.mode] + MIN_COLUMN * trial.turns))
+            column = int(min(MAX_COLUMN, trial.window_s * _most_stamped_per_s(trial) + MIN_COLUMN * trial.turns))
             decodes = 0
         stride = 1 if column <= MAX_COLUMN else -(-column // _LONG_COLUMN)
         return cls(trial, -(-column // stride), stride, decodes, stall_s)
@@ -68,8 +81,10 @@ class Plan:
 
     def paced_warmup_counts(self) -> tuple[int, int]:
         """Return how many messages a paced trial warms up with: flat out, and then at its own rate."""
-        paced = int(self.trial.warmup_s * self.trial.rate_per_s)
-        return _PACED_WARMUP_MESSAGES, max(1, min(self.column_count, paced))
+        trial = self.trial
+        fitting = _FLAT_OUT_BYTES // max(1, trial.payload_bytes)
+        paced = round(_PACED_WARMUP_RATIO * trial.warmup_s * trial.rate_per_s)
+        return max(_LEAST_FLAT_OUT, min(trial.depth, fitting)), max(1, min(self.column_count, paced))
 
     def interval_ns(self) -> float:
         """Return the time from one message of a paced trial to the next."""
@@ -81,7 +96,7 @@ class Plan:
 
     def column_within(self, window_ns: int, used: int) -> int:
         """Return how many messages of a closed loop may be stamped in `window_ns`, if `used` have been before."""
-        count = int(window_ns / 1e9 * _MAX_RATE_PER_S[self.trial.mode]) + MIN_COLUMN
+        count = int(window_ns / 1e9 * _most_stamped_per_s(self.trial)) + MIN_COLUMN
         return max(0, min(count, self.column_count - used))
 
     def deadline_s(self) -> float:

@@ -10,6 +10,7 @@ import os
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from select import select
@@ -30,6 +31,9 @@ from ipcbench.util.clock import now_ns
 from ipcbench.workload.codec import get_codec
 from ipcbench.workload.message import Outgoing
 from ipcbench.workload.payload import build
+
+_KEPT_SIZE = 20_000
+"""Largest size, entries or bytes, whose encoded payloads are kept for the next trial."""
 
 AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
 
@@ -100,7 +104,7 @@ class Worker:
         writer = self.hold(backend.open_writer(address))
         replies = [self.hold(backend.open_reader(channel, 0)) for channel in back]
         contents = [Path(path).read_bytes() for path in request["contents"]]
-        payloads = contents or [codec.encode(build(trial.payload, trial.size, variant)) for variant in (0, 1)]
+        payloads = contents or _encoded(trial.payload, trial.size, trial.codec)
         messages = [Outgoing(payload) for payload in payloads if len(payload) == len(payloads[0])]
         self._part = PingPart(writer, replies, messages, plan) if back else WriterPart(writer, messages, plan)
         return {}
@@ -125,7 +129,7 @@ class Worker:
         try:
             return _outcome(self._any_part().run())
         finally:
-            _collect_again()
+            gc.enable()
 
     def _warm_up(self, _: dict[str, Any]) -> dict[str, Any]:
         """Carry out the warm-up of a trial that takes turns with others; an error ends the group."""
@@ -154,7 +158,7 @@ class Worker:
 
     def _finish(self, _: dict[str, Any]) -> dict[str, Any]:
         outcome = self._any_part().finish()
-        _collect_again()
+        gc.enable()
         return _outcome(outcome)
 
     def _any_part(self) -> WriterPart | ReaderPart | PingPart | PongPart:
@@ -170,14 +174,11 @@ class Worker:
 
 def _stop_collecting() -> None:
     """Keep the garbage collector out of what is measured."""
+    if not gc.get_freeze_count():  # what was imported stays: it need not be looked at before every trial
+        gc.collect()
+        gc.freeze()
     gc.collect()
-    gc.freeze()
     gc.disable()
-
-
-def _collect_again() -> None:
-    gc.enable()
-    gc.unfreeze()
 
 
 def _outcome(outcome: Written | Received | Pinged | Ponged) -> dict[str, Any]:
@@ -187,8 +188,24 @@ def _outcome(outcome: Written | Received | Pinged | Ponged) -> dict[str, Any]:
         if name in facts:
             facts[name] = asdict(facts[name])
     if isinstance(outcome, Written | Received):
-        facts["floor_ns"] = own_loop_ns(writes=isinstance(outcome, Written), in_runs=outcome.stamp_stride > 1)
+        facts["floor_ns"] = _own_loop_ns(writes=isinstance(outcome, Written), in_runs=outcome.stamp_stride > 1)
     return {"facts": facts, "columns": {name: column.tobytes() for name, column in outcome.columns.items()}}
+
+
+@cache
+def _own_loop_ns(*, writes: bool, in_runs: bool) -> float:
+    """Return what a loop costs in this process, which lives for a round."""
+    return own_loop_ns(writes=writes, in_runs=in_runs)
+
+
+def _encoded(payload: str, size: int, codec: str) -> tuple[bytes, ...]:
+    """Return the payloads to send alternately; those that are cheap to keep are made once."""
+    return (_encoded_once if size <= _KEPT_SIZE else _encoded_once.__wrapped__)(payload, size, codec)
+
+
+@cache
+def _encoded_once(payload: str, size: int, codec: str) -> tuple[bytes, ...]:
+    return tuple(get_codec(codec).encode(build(payload, size, variant)) for variant in (0, 1))
 
 
 def _place(error: Exception) -> str:

@@ -17,7 +17,7 @@ from ipcbench.stats.steady import MIN_INTERVALS, is_steady
 from ipcbench.util.clock import now_ns
 from ipcbench.workload.message import STAMP_EVERY, Outgoing, Phase
 
-_INTERVAL_NS = 10_000_000
+_INTERVAL_NS = 5_000_000
 _LATEST_DECODE_INTERVAL_NS = 1_000_000.0
 _FOREVER_NS = 2**62
 

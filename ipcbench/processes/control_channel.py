@@ -6,6 +6,7 @@ The connection and its challenge-response authentication are the standard librar
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -110,7 +111,8 @@ class Switchboard:
             raise ConfigError(HOST_VARIABLE, host, allowed) from error
         self._closing = threading.Event()
         self._early: dict[str, list[tuple[dict[str, Any], ControlConnection]]] = {}
-        self._admitted: SimpleQueue[ControlConnection] = SimpleQueue()
+        self._admitted: SimpleQueue[ControlConnection | OSError] = SimpleQueue()
+        self._handshakes: set[threading.Thread] = set()
         self._accepting = threading.Thread(target=self._accept_callers, name="control", daemon=True)
         self._accepting.start()
 
@@ -125,11 +127,18 @@ class Switchboard:
         return {KEY_VARIABLE: self._key.hex()}
 
     def accept(self, timeout_s: float) -> ControlConnection | None:
-        """Return the next worker's channel, or None if none comes in time; callers without the key are ignored."""
+        """Return the next worker's channel, or None if none comes in time; callers without the key are ignored.
+
+        Raises:
+            OSError: this process may open no more files, and no caller holds any who might be a stranger.
+        """
         try:
-            return self._admitted.get(timeout=timeout_s)
+            admitted = self._admitted.get(timeout=timeout_s)
         except Empty:
             return None
+        if isinstance(admitted, OSError):
+            raise admitted
+        return admitted
 
     def expect(self, token: str) -> None:
         """Keep the workers of that launch, from now on, while others are waited for."""
@@ -150,26 +159,27 @@ class Switchboard:
         while True:
             try:
                 caller, _ = self._socket.accept()
-            except OSError:
+            except OSError as error:  # out of descriptors, or the caller has gone
+                self._handshakes = {thread for thread in self._handshakes if thread.is_alive()}
+                if error.errno in {errno.EMFILE, errno.ENFILE} and not self._handshakes:
+                    self._admitted.put(error)
                 if self._closing.wait(_TRY_AGAIN_S):
                     return
-                continue  # out of descriptors, or the caller has gone
+                continue
             try:
-                threading.Thread(target=self._admit, args=(caller,), name="handshake", daemon=True).start()
+                thread = threading.Thread(target=self._admit, args=(caller,), name="handshake", daemon=True)
+                thread.start()
+                self._handshakes = {other for other in self._handshakes if other.is_alive()} | {thread}
             except RuntimeError:  # out of threads; this caller ends, the next one may have more luck
                 caller.close()
 
     def _admit(self, caller: socket.socket) -> None:
-        with (
-            caller,
-            suppress(AuthenticationError, EOFError, OSError),
-            ExitStack() as undo,
-        ):  # OSError: out of descriptors
-            connection = undo.enter_context(Connection(os.dup(caller.fileno())))
-            _limit_waits(caller, _HANDSHAKE_S)
+        with suppress(AuthenticationError, EOFError, OSError), ExitStack() as undo:
+            connection = undo.enter_context(Connection(caller.detach()))
+            _limit_waits(connection, _HANDSHAKE_S)
             deliver_challenge(connection, self._key)
             answer_challenge(connection, self._key)
-            _limit_waits(caller, 0)
+            _limit_waits(connection, 0)
             undo.pop_all()
             self._admitted.put(ControlConnection(connection))
 
@@ -192,10 +202,14 @@ class Switchboard:
         self.close()
 
 
-def _limit_waits(caller: socket.socket, seconds: int) -> None:
-    """Let each send and receive take at most so long, whichever descriptor of the socket is used; 0 for ever."""
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        caller.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, 0))
+def _limit_waits(connection: Connection, seconds: int) -> None:
+    """Let each send and receive take at most so long; 0 for ever."""
+    caller = socket.socket(fileno=connection.fileno())
+    try:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            caller.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, 0))
+    finally:
+        caller.detach()
 
 
 def connect(address: str) -> ControlConnection:
@@ -213,4 +227,4 @@ def connect(address: str) -> ControlConnection:
     try:
         return ControlConnection(Client(target, family=family, authkey=key))
     except (OSError, EOFError, AuthenticationError) as error:
-        raise TrialError(f"no coordinator at {address}: {error}") from error
+        raise TrialError(f"no coordinator at {address}: {str(error) or type(error).__name__}") from error

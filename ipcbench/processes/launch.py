@@ -140,7 +140,7 @@ class Launch:
 
         All processes of an MPI launch end with the first or with mpiexec, whose end is the only one that is known.
         """
-        subject = f"{name} is gone: mpiexec" if self.launcher == "mpiexec" else name
+        subject = "an MPI rank is gone: mpiexec" if self.launcher == "mpiexec" else name
         return WorkerCrashed(f"{subject} {self.how_it_ended(index)}{self.last_words()}")
 
     def how_it_ended(self, index: int) -> str:

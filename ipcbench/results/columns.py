@@ -23,6 +23,8 @@ _NAME = re.compile(r"[a-z0-9_.-]{1,100}")
 _SUFFIX = ".npy"
 _MAX_FILE_BYTES = 2**30
 _MAX_COLUMNS = 10_000
+_LEVEL = 1
+"""Of compression: level 6 takes three times as long, for files that are one percent smaller."""
 
 
 def write_columns(file: IO[bytes], columns: Mapping[str, Column]) -> None:
@@ -39,7 +41,10 @@ def write_columns(file: IO[bytes], columns: Mapping[str, Column]) -> None:
         if not _NAME.fullmatch(name) or values.ndim != 1 or values.dtype.kind != "i":
             raise StoreError(f"samples {name!r}: {values.dtype} of shape {values.shape} is not a column of integers")
         arrays[name] = values.astype("<i8")
-    np.savez_compressed(file, **arrays)  # type: ignore[arg-type] # names are columns, none is `allow_pickle`
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}{_SUFFIX}", "w") as member:
+                np.lib.format.write_array(member, values, allow_pickle=False)
 
 
 def read_columns(path: Path, endings: tuple[str, ...] = ("",)) -> dict[str, npt.NDArray[np.int64]]:

@@ -149,7 +149,7 @@ class EndpointLock:
             os.write(self._fd, b"1")
         except OSError as error:
             self.abandon()
-            raise TransportError(f"cannot open the {role} of channel {directory.name!r}: {error.strerror}") from error
+            raise TransportError(f"cannot open the {role} of the channel in {directory}: {error.strerror}") from error
         own(self)
 
     def abandon(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from ipcbench.errors import StoreError
+from ipcbench.errors import ConfigError, StoreError
 
 
 @contextmanager
@@ -62,10 +62,16 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def temporary_folder() -> Path:
     """Return the folder for temporary files that `tempfile.gettempdir` would choose, without the file that it writes
     there to try it: a process that is killed meanwhile leaves that behind.
+
+    Raises:
+        ConfigError: its path is no printable text, which addresses of channels and answers of workers have to be.
     """
     folders = [*filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp", "/var/tmp", "/usr/tmp"]  # noqa: S108
     usable = (folder for folder in folders if Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK))
-    return Path(next(usable, os.curdir)).absolute()
+    chosen = Path(next(usable, os.curdir)).absolute()
+    if not str(chosen).isprintable():
+        raise ConfigError("TMPDIR", os.fsencode(chosen), "a folder whose path is printable UTF-8")
+    return chosen
 
 
 def to_json(values: dict[str, Any], what: str, indent: int | None = None) -> str:

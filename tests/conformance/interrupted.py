@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
 import signal
 import sys
@@ -21,8 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ipcbench import Address, Backend, ChannelSpec, Reader, Writer, get_backend
-from ipcbench import backends
+from ipcbench import Address, Backend, ChannelSpec, Reader, Writer, backends, get_backend
 from ipcbench.errors import EndOfStream, IpcbenchError
 
 PATIENCE_S = 20.0
@@ -145,7 +145,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGALRM, interrupt)
     counts: Counter[str] = Counter()
     for number in range(rounds):
-        channel: Any = ChannelSpec(f"interrupt-{seed}-{number}", 1, size + 8, delivery, depth=4)  # type: ignore[arg-type]
+        channel: Any = ChannelSpec(f"interrupt-{os.getpid()}-{number}", 1, size + 8, delivery, depth=4)  # type: ignore[arg-type]
         address = backend.create(channel)
         ours.send(address.as_dict())
         delay_s = generator.uniform(EARLIEST_S, LATEST_S)
@@ -159,6 +159,7 @@ def main(arguments: list[str]) -> None:
                 outcome = "lost"
         counts[outcome] += 1
         backend.destroy(address)
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
     ours.send(None)
     process.join()
     print(json.dumps(counts))

@@ -1,4 +1,4 @@
-"""An exception that a signal handler raises in the middle of a call: no message is torn, and none is lost in silence."""
+"""An exception that a signal handler raises in the middle of a call tears no message and loses none in silence."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ noise: two equal cells would differ by about 1.8 % in one-way latency (one stand
 placement: a cache line takes 100 ns from one core to another, interpreter included
 
 dict of 10 entries = 521 B, pickle, 3 readers, every_message
-shm has the lowest one-way latency: 10.0 µs; next is zmq, 3.00 [2.87–3.13] times as slow. Highest
+shm has the lowest one-way latency: 10.0 µs; next is zmq, 3.00 [2.87–3.13] times as long. Highest
   throughput: shm.
                one-way  one-way            × best      ×    read  decode
 rank  backend   p50 µs   p99 µs            [95 %]  floor  p50 µs  p50 µs
@@ -502,7 +502,7 @@ def test_a_crossover_is_visible(tmp_path: Path) -> None:
     assert [row[1].split()[1:] for row in latency.rows] == [["*"], []]
     assert [row[2].split()[1] for row in latency.rows] == ["=", "="]
     assert latency.rows[1][3].split()[1] == "*"
-    assert throughput.remarks[0].startswith("No crossover: a and b have the first rank")
+    assert throughput.remarks[0].startswith("No crossover: b and a have the first rank")
 
 
 def test_no_crossover_is_claimed_where_ranks_overlap(tmp_path: Path) -> None:

@@ -61,8 +61,11 @@ def test_a_saturated_turn_is_long_against_filling_the_channel(message_s: float, 
 
 
 def test_a_trial_for_the_tail_goes_with_a_paced_one_in_turns() -> None:
-    """In each of the first three rounds, and then in every second one."""
+    """In each of the first three rounds after the first look, and then in every second one."""
     sweep = SweepSpec(payload="bytes", codec="raw", sizes=(64,))
+    has_tails = [sweep.tail_trial(sweep.trial("shm", 64, 64, "paced", index)) is not None for index in range(8)]
+    assert has_tails == [False, True, True, True, False, True, False, True]
+    sweep = replace(sweep, look=False)
     tails = [sweep.tail_trial(sweep.trial("shm", 64, 64, "paced", index)) for index in range(8)]
     assert [tail is not None for tail in tails] == [True, True, True, False, True, False, True, False]
     assert (tails[0].turns, tails[0].window_s, tails[0].tail) == (1, 0.4, True)

@@ -19,7 +19,11 @@ _CLOSE_RATIO = 1.1
 
 
 def doubts_of_choice(
-    run: Run, measure: Measure, candidates: Sequence[Candidate], excluded: Sequence[Exclusion]
+    run: Run,
+    measure: Measure,
+    candidates: Sequence[Candidate],
+    excluded: Sequence[Exclusion],
+    lacking: Sequence[str],
 ) -> tuple[Doubt, ...]:
     """Return why a choice is not surer: doubts about the chosen backend and its rival, and about the choice.
 
@@ -28,6 +32,7 @@ def doubts_of_choice(
         measure: the figure that decided.
         candidates: all ranked backends, the chosen one first, then by rank.
         excluded: the others.
+        lacking: those of them that the run was to measure, and of which it has no figure that could be compared.
     """
     tied_count = sum(candidate.rank == 1 for candidate in candidates)
     reasons = list(candidates[0].doubts)
@@ -48,7 +53,10 @@ def doubts_of_choice(
     reasons += _tails(candidates) if tied_count > 1 and measure == "latency" else []
     if run.info.status not in {"complete", "out of budget"}:  # too few rounds are a doubt of their own
         reasons.append(Doubt(f"the run is {run.info.status}", "moderate"))
+    if lacking:
+        reasons.append(Doubt(f"without figures to compare: {joined(list(lacking))}", "moderate", grave=True))
     absent = [out.backend for out in excluded if out.by == "evidence" and out.reason == NOT_MEASURED]
+    absent = [name for name in absent if name not in lacking]
     if absent:
         reasons.append(Doubt(f"not measured in this run, although able: {joined(absent)}", "high"))
     unique = {doubt.text: doubt for doubt in reversed(reasons)}  # a text said of both is kept as said of the chosen one

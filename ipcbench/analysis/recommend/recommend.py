@@ -81,6 +81,8 @@ class _Shortlist:
     between: tuple[int, int]
     """The measured sizes on both sides of the payload; twice the same size if it was measured."""
     evidence: tuple[Evidence, ...]
+    lacking: tuple[str, ...]
+    """Backends that the run was to measure, and of which it has no figure that could be compared."""
 
     def ranks(self, measure: Measure, among: Iterable[Evidence] | None = None) -> dict[str, int]:
         """Return backend → rank by a measure, of all or of some; backends without that figure, or without rounds
@@ -292,8 +294,12 @@ def _shortlist(case: _Case, between: tuple[int, int]) -> _Shortlist:
     """Return the evidence of the able backends; those without it, or too slow, are excluded with the reason."""
     measured: list[Evidence] = []
     excluded: list[Exclusion] = []
+    planned = case.run.info.sweep.get("backends", ())
+    settled = set(case.run.info.skipped)
     for name in case.able:
-        evidence = _evidence(case, between, name)
+        evidence, is_settled = _evidence(case, between, name)
+        if is_settled:
+            settled.add(name)
         if isinstance(evidence, str):
             excluded.append(Exclusion(name, evidence, "evidence"))
         else:
@@ -305,17 +311,20 @@ def _shortlist(case: _Case, between: tuple[int, int]) -> _Shortlist:
             reason = f"only {rounds} of its {case.measure}, too few to compare"
             excluded.append(Exclusion(evidence.backend, reason, "evidence"))
     measured = [evidence for evidence in measured if evidence.backend in ranked]
-    return _Shortlist(replace(case, excluded=case.excluded + tuple(excluded)), between, tuple(measured))
+    lacking = [name for name in case.able if name in planned and name not in ranked and name not in settled]
+    excluding = replace(case, excluded=case.excluded + tuple(excluded))
+    return _Shortlist(excluding, between, tuple(measured), tuple(lacking))
 
 
-def _evidence(case: _Case, between: tuple[int, int], name: str) -> Evidence | str:
-    """Return what was measured of a backend, or why it cannot be taken."""
+def _evidence(case: _Case, between: tuple[int, int], name: str) -> tuple[Evidence | str, bool]:
+    """Return what was measured of a backend, or why it cannot be taken; and whether that is sure."""
     if wrong := wrong_words(case.run, name, case.question):
-        return wrong
+        return wrong, True
     evidence = gather(case.family, between, case.question, name, case.measure)
     if isinstance(evidence, str):
-        return evidence
-    return too_slow_words(evidence, case.question, offered_rate(case.family, between)) or evidence
+        return evidence, False
+    too_slow = too_slow_words(evidence, case.question, offered_rate(case.family, between))
+    return too_slow or evidence, bool(too_slow)
 
 
 def _choose(shortlist: _Shortlist) -> Recommendation:
@@ -330,7 +339,7 @@ def _choose(shortlist: _Shortlist) -> Recommendation:
     best = min(first, key=lambda evidence: evidence.times[measure].value)
     candidates = tuple(_candidate(shortlist, evidence, best, ranks[evidence.backend]) for evidence in (chosen, *others))
     crossings = _crossovers(case, chosen, others)
-    reasons = doubts_of_choice(case.run, measure, candidates, case.excluded)
+    reasons = doubts_of_choice(case.run, measure, candidates, case.excluded, shortlist.lacking)
     tied = [candidate for candidate in candidates if candidate.rank == 1 and candidate.backend != best.backend]
     unsure = any(candidate.rounds_count < MIN_CLAIM_ROUNDS for candidate in tied)
     contradictory = any(candidate.contradicts for candidate in tied)
@@ -447,7 +456,7 @@ def _dropped_needs(shortlist: _Shortlist, chosen: Evidence) -> Iterable[str]:
         needs = [need for need in case.question.needs if any(text.startswith(f"needs {need}: ") for text in reasons)]
         if excluded.by != "capabilities" or not needs or len(reasons) > len(needs):
             continue
-        other = _evidence(case, shortlist.between, excluded.backend)
+        other, _ = _evidence(case, shortlist.between, excluded.backend)
         if not isinstance(other, str):
             found.setdefault(tuple(needs), []).append(other)
     for dropped in found:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ipcbench.analysis.findings import Finding
 from ipcbench.analysis.report.headline import family_headline
-from ipcbench.analysis.report.tables import Tables, entry
+from ipcbench.analysis.report.tables import Tables, entry, unranked
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary
 from ipcbench.analysis.summary.curves import families, middle_of
 from ipcbench.analysis.summary.notes import one_line
@@ -60,7 +60,7 @@ def _family(run: Run, tables: Tables, family: Sequence[SettingSummary]) -> Itera
     yield "", ""
     metrics = _metrics(family)
     yield from aligned_styled(_table(family, metrics, middle), WIDTH)
-    yield from ((line, "dim") for line in wrapped(_legend(metrics, middle)))
+    yield from ((line, "dim") for line in wrapped(_legend(family, metrics, middle)))
 
 
 def _missing(run: Run) -> Iterator[str]:
@@ -186,10 +186,13 @@ def _waits(cell: CellSummary | None, metric: Metric) -> str:
     return NOT_MEASURED if shares is None else shares.word
 
 
-def _legend(metrics: Sequence[Metric], middle: SettingSummary) -> str:
+def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle: SettingSummary) -> str:
     size, encoded = size_words(middle.setting), f"{middle.setting.payload_bytes:,} B"
     words = [f"{_HEADS[metric].removesuffix(' µs')}: {_MEANINGS[metric]}" for metric in metrics]
-    return "; ".join([*words, _MARKS, f"bar, waits: {size if size == encoded else f'{size}, {encoded}'}"])
+    short = (
+        ["? too few rounds to rank"] if any(unranked(result, metric) for result in family for metric in metrics) else []
+    )
+    return "; ".join([*words, _MARKS, *short, f"bar, waits: {size if size == encoded else f'{size}, {encoded}'}"])
 
 
 def _next(run: Run, folder: str) -> Iterator[str]:
@@ -199,6 +202,5 @@ def _next(run: Run, folder: str) -> Iterator[str]:
     yield f"all figures, report:  ipcbench analyze {folder}"
     if run.info.variant_versions:
         yield f"what differs:         ipcbench compare {folder}"
-    elif run.info.payloads:
-        sizes = [payload["payload_bytes"] for payload in run.info.payloads]
+    elif sizes := sorted({trial.spec.payload_bytes for trial in run.trials}):
         yield f"for your traffic:     ipcbench recommend {folder} --size {sizes[len(sizes) // 2]}"

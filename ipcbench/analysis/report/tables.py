@@ -17,7 +17,7 @@ from ipcbench.analysis.summary.cells import (
     Summary,
     cells_of,
 )
-from ipcbench.analysis.summary.crossover import lead_changes, leaders, ranked_count
+from ipcbench.analysis.summary.crossover import lead_changes, leaders, rank_of, ranked_count
 from ipcbench.analysis.summary.curves import families
 from ipcbench.analysis.summary.figures import scaled
 from ipcbench.analysis.summary.notes import one_line, printable
@@ -43,6 +43,7 @@ from ipcbench.util.units import format_significant
 _TOO_FEW = "n/a"
 BEST_MARK = "*"
 SHARED_MARK = "="
+UNRANKED_MARK = "?"
 _MATRIX_TITLES: Mapping[Metric, str] = {
     "latency": "One-way latency p50, µs",
     "round trip": "Round trip p50, µs",
@@ -299,6 +300,8 @@ def _matrix(
     changes = tuple(change.sentence() for change in lead_changes(family, metric, prior))
     remarks = changes or (_no_crossover(family, metric),)
     marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
+    if any(unranked(result, metric) for result in settings):
+        marks += f"; {UNRANKED_MARK} too few rounds to rank"
     rows = tuple((name, *(entry(result, name, metric) for result in settings)) for name in backends)
     return Table(
         title=f"{_MATRIX_TITLES[metric]}: {first.payload}, {family_words(first)}",
@@ -326,7 +329,9 @@ def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
     if always and all(ranked_count(result, metric) != 1 for result in family):
         verb = "has" if len(always) == 1 else "have"
         names = joined([cell.backend for cell in family[-1].cells if cell.backend in always])
-        return f"No crossover: {names} {verb} the first rank at every size, alone or shared."
+        short = dict.fromkeys(cell.backend for result in family for cell in unranked(result, metric))
+        among = f" among the others, since {joined([*short])} has too few rounds at a size" if short else ""
+        return f"No crossover{among}: {names} {verb} the first rank at every size, alone or shared."
     return "No clear crossover: from each size to the next, the first ranks overlap or a figure is missing."
 
 
@@ -345,8 +350,33 @@ def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
         return f"{cell.status}  "
     text = _figure(cell, metric)
     first = _claimed_leaders(result, metric)
-    mark = "" if backend not in first else BEST_MARK if len(first) == 1 else SHARED_MARK
-    return f"{text} {mark or ' '}"
+    mark = UNRANKED_MARK if cell in unranked(result, metric) else " "
+    if backend in first:
+        alone = len(first) == 1 and not any(_may_lead(other, cell, metric) for other in unranked(result, metric))
+        mark = BEST_MARK if alone else SHARED_MARK
+    return f"{text} {mark}"
+
+
+def unranked(result: SettingSummary, metric: Metric) -> list[CellSummary]:
+    """Return the cells that have a figure and, for want of rounds, no rank, although others have one."""
+    if not _claimed_leaders(result, metric):
+        return []
+    return [cell for cell in result.cells if _interval(cell, metric) and rank_of(result, cell, metric) is None]
+
+
+def _may_lead(cell: CellSummary, leader: CellSummary, metric: Metric) -> bool:
+    """Return whether the figure of a cell without a rank is as good as that of the leader may be."""
+    own, best = _interval(cell, metric), _interval(leader, metric)
+    if own is None or best is None:
+        return False
+    return own.estimate >= best.low if metric == "throughput" else own.estimate <= best.high
+
+
+def _interval(cell: CellSummary, metric: Metric) -> Interval | None:
+    if metric == "throughput":
+        rate = cell.throughput_per_s
+        return cell.throughput_interval_per_s or (None if rate is None else Interval(rate, rate, rate))
+    return cell.latency_p50_ns if metric == "latency" else cell.round_trip_p50_ns
 
 
 def _figure(cell: CellSummary, metric: Metric) -> str:
