@@ -30,7 +30,7 @@ EXIT_INTERRUPTED = 130
 _NO_PROCESS = "no further process or thread may be started; raise the limit (`ulimit -u`), or take fewer readers"
 
 _COMMANDS = {
-    "run": "Measure a sweep and print its tables.",
+    "run": "Measure a sweep and print the answer.",
     "list": "List backends: which are available, and what they can do.",
     "check": "Check a backend against the contract.",
     "analyze": "Print the tables of a stored run; write plots and a report.",
@@ -70,7 +70,7 @@ class _Commands(Group):
     cls=_Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="`ipcbench run` measures and prints tables; `ipcbench COMMAND --help` explains a command.",
+    epilog="`ipcbench run` measures and answers; `ipcbench COMMAND --help` explains a command.",
 )
 @click.version_option(__version__, message="ipcbench %(version)s")
 @click.pass_context

@@ -98,7 +98,7 @@ def command(
     quiet: bool,
     **options: Any,
 ) -> int:
-    """Measure SWEEP, a name from the list below or the path of a TOML file, and print its tables.
+    """Measure SWEEP, a name from the list below or the path of a TOML file, and print the answer.
 
     Every option overrides a key of the sweep; the defaults below are those of the sweep `default`. Each trial is stored
     as it ends, so Ctrl-C keeps every finished trial.

@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import threading
+import time
 from contextlib import ExitStack, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
@@ -35,6 +36,8 @@ EXIT = {"do": "exit"}
 _HANDSHAKE_S = 20
 """How long a caller may take for each step of the handshake; a worker on a busy machine takes seconds."""
 _TRY_AGAIN_S = 0.1
+_PROMPT_S = 1.0
+"""Where descriptors run out, a caller that takes longer than this is hung up on."""
 _TIMEVAL = Struct("@ll")
 
 
@@ -112,7 +115,9 @@ class Switchboard:
         self._closing = threading.Event()
         self._early: dict[str, list[tuple[dict[str, Any], ControlConnection]]] = {}
         self._admitted: SimpleQueue[ControlConnection | OSError] = SimpleQueue()
-        self._handshakes: set[threading.Thread] = set()
+        self._guard = threading.Lock()
+        self._callers: dict[threading.Thread, tuple[socket.socket, float]] = {}
+        """Who is being let in, and since when."""
         self._accepting = threading.Thread(target=self._accept_callers, name="control", daemon=True)
         self._accepting.start()
 
@@ -160,28 +165,49 @@ class Switchboard:
             try:
                 caller, _ = self._socket.accept()
             except OSError as error:  # out of descriptors, or the caller has gone
-                self._handshakes = {thread for thread in self._handshakes if thread.is_alive()}
-                if error.errno in {errno.EMFILE, errno.ENFILE} and not self._handshakes:
+                if error.errno in {errno.EMFILE, errno.ENFILE} and not self._hang_up_on_slow_callers():
                     self._admitted.put(error)
                 if self._closing.wait(_TRY_AGAIN_S):
                     return
                 continue
             try:
                 thread = threading.Thread(target=self._admit, args=(caller,), name="handshake", daemon=True)
+                with self._guard:
+                    self._callers[thread] = caller, time.monotonic()
                 thread.start()
-                self._handshakes = {other for other in self._handshakes if other.is_alive()} | {thread}
             except RuntimeError:  # out of threads; this caller ends, the next one may have more luck
+                with self._guard:
+                    self._callers.pop(thread, None)
                 caller.close()
 
+    def _hang_up_on_slow_callers(self) -> bool:
+        """End the handshakes that take long, so that strangers do not use up the descriptors; return whether there are
+        any callers.
+        """
+        with self._guard:
+            for caller, since_s in self._callers.values():
+                if time.monotonic() - since_s > _PROMPT_S:
+                    with suppress(OSError):
+                        caller.shutdown(socket.SHUT_RDWR)
+            return bool(self._callers)
+
     def _admit(self, caller: socket.socket) -> None:
-        with suppress(AuthenticationError, EOFError, OSError), ExitStack() as undo:
-            connection = undo.enter_context(Connection(caller.detach()))
-            _limit_waits(connection, _HANDSHAKE_S)
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
-            _limit_waits(connection, 0)
-            undo.pop_all()
-            self._admitted.put(ControlConnection(connection))
+        try:
+            with suppress(AuthenticationError, EOFError, OSError), ExitStack() as undo:
+                connection = Connection(caller.fileno())
+                undo.callback(setattr, connection, "_handle", None)  # it is the caller's to close
+                _limit_waits(caller, _HANDSHAKE_S)
+                deliver_challenge(connection, self._key)
+                answer_challenge(connection, self._key)
+                _limit_waits(caller, 0)
+                undo.pop_all()
+                with self._guard:
+                    caller.detach()
+                self._admitted.put(ControlConnection(connection))
+        finally:
+            with self._guard:
+                self._callers.pop(threading.current_thread(), None)
+                caller.close()
 
     def close(self) -> None:
         """Stop listening and remove the socket; twice is fine."""
@@ -202,14 +228,10 @@ class Switchboard:
         self.close()
 
 
-def _limit_waits(connection: Connection, seconds: int) -> None:
+def _limit_waits(caller: socket.socket, seconds: int) -> None:
     """Let each send and receive take at most so long; 0 for ever."""
-    caller = socket.socket(fileno=connection.fileno())
-    try:
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            caller.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, 0))
-    finally:
-        caller.detach()
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        caller.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, 0))
 
 
 def connect(address: str) -> ControlConnection:

@@ -33,6 +33,10 @@ _MIN_ROUNDS_WITHOUT_FLOOR = 8
 """With fewer rounds of two kinds, all may be of one kind by chance, and then seem not to differ at all."""
 
 
+UNSURE_DIGITS = 2
+"""Of a figure after too few rounds for an interval."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate with its 95 % confidence interval; low ≤ estimate ≤ high, all in the unit of the estimate."""

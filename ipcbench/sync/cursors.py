@@ -143,7 +143,7 @@ class Cursors(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Tell the peers that this endpoint closes, and release its place; a second call does nothing."""
+        """Tell the peers that this endpoint closes, and release its place; it may be repeated after an interrupt."""
 
     def let_go(self) -> None:
         """Release what this process holds, and tell the peers nothing; see `ipcbench.sync.ownership`."""
@@ -163,6 +163,8 @@ class CursorsEndpoint(Endpoint, Owned):
     """An endpoint that waits by its cursors, closes with them, and then drops what else it holds."""
 
     _cursors: Cursors
+    _is_dropped = False
+    """Whether nothing is left to close; an interrupted `close` may be called again."""
 
     @property
     def waits(self) -> Waits:
@@ -173,11 +175,13 @@ class CursorsEndpoint(Endpoint, Owned):
         return self._cursors.closed
 
     def close(self) -> None:
-        if not self.closed:
+        if not self._is_dropped:
             self._cursors.close()
             self._drop()
+            self._is_dropped = True
 
     def let_go(self) -> None:
+        self._is_dropped = True
         self._cursors.let_go()
         self._drop()
 
@@ -240,8 +244,6 @@ class WriterCursors(Cursors):
 
     def close(self) -> None:
         """Mark the end of the stream and wake all readers."""
-        if self.closed:
-            return
         self._mark_closed()
         for bell in self._peers_bells:
             bell.ring()
@@ -307,8 +309,6 @@ class ReaderCursors(Cursors):
 
     def close(self) -> None:
         """Close; the writer no longer waits for this reader."""
-        if self.closed:
-            return
         self._mark_closed()
         self.words[self.consumed_word] = GONE
         self._writer_bell.ring()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from ipcbench.backend import Reader
@@ -27,18 +29,23 @@ class Source(Releasable, Protocol):
 
 
 class _Inbox:
-    """What the thread and the reader share. The thread knows no reader, so that one which is dropped can end it."""
+    """What the thread and the reader share. The thread knows no reader, so that one which is dropped can end it.
+
+    There is no lock: a signal handler may raise an exception in the reader at any moment, which would leave it held.
+    Whoever changes something puts a token into `news` afterwards, and the reader looks again when it has taken one.
+    """
 
     def __init__(self) -> None:
-        self.news = threading.Condition()
-        self.latest: memoryview | bytes | None = None
+        self.news: SimpleQueue[None] = SimpleQueue()
+        self.latest: tuple[memoryview | bytes] | None = None
+        """Replaced by the thread, by another tuple for each value, and never by the reader."""
         self.failure: Exception | None = None
         self.closing = False
         self.dropped = False
 
     def receive(self, source: Source, keep: Callable[[memoryview], memoryview | bytes]) -> None:
         """Read until the source fails or the reader is closed."""
-        read, news = source.read, self.news
+        read = source.read
         failure: Exception | None = None
         while failure is None and not self.closing:
             try:
@@ -48,14 +55,17 @@ class _Inbox:
             except Exception as error:  # passed on to the caller of `read`
                 failure = error
                 continue
-            with news:
-                self.latest = value
-                news.notify()
-        with news:
-            self.failure = failure
-            news.notify()
+            self.latest = (value,)
+            self.tell()
+        self.failure = failure
+        self.tell()
         if self.dropped:
             source.let_go()
+
+    def tell(self) -> None:
+        """Have the reader look again."""
+        if self.news.empty():
+            self.news.put(None)
 
 
 class LatestValueReader(Owned, Reader):
@@ -74,6 +84,7 @@ class LatestValueReader(Owned, Reader):
         """
         self._source = source
         self._inbox = inbox = _Inbox()
+        self._taken: tuple[memoryview | bytes] | None = None
         arguments = source, memoryview if views_last else bytes
         self._thread = threading.Thread(target=inbox.receive, args=arguments, name=name, daemon=True)
         self._thread.start()
@@ -89,23 +100,28 @@ class LatestValueReader(Owned, Reader):
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         inbox, deadline = self._inbox, deadline_ns(timeout_s)
-        with inbox.news:
-            while inbox.latest is None:
-                if inbox.closing:
-                    raise EndpointClosed("this reader is closed")
-                if inbox.failure is not None:
-                    raise inbox.failure.with_traceback(None)
-                if not inbox.news.wait(remaining_s(deadline)) and not remaining_s(deadline) and inbox.latest is None:
-                    raise TransportTimeout(f"no new value within {timeout_s} s")
-            value, inbox.latest = inbox.latest, None
-        return memoryview(value)
+        while True:
+            if inbox.closing:
+                raise EndpointClosed("this reader is closed")
+            failure, latest = inbox.failure, inbox.latest  # in this order: the last value comes before the failure
+            if latest is not None and latest is not self._taken:
+                view = memoryview(latest[0])
+                self._taken = latest  # last: whoever is interrupted before gets the value again
+                return view
+            if failure is not None:
+                raise failure.with_traceback(None)
+            left_s = remaining_s(deadline)
+            if left_s == 0.0:
+                raise TransportTimeout(f"no new value within {timeout_s} s")
+            with suppress(Empty):
+                inbox.news.get(timeout=left_s)
 
     def close(self) -> None:
         """Stop the thread and close the source."""
-        inbox = self._inbox
-        with inbox.news:
-            inbox.closing, inbox.latest = True, None
+        self._inbox.closing = True
+        self._inbox.tell()
         self._thread.join()
+        self._inbox.latest = self._taken = None
         self._source.close()
 
     def let_go(self) -> None:

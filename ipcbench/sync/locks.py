@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.ownership import own
 from ipcbench.util.files import temporary_folder
 
@@ -37,6 +38,8 @@ def as_transport_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_of_handler(error):
+            raise
         raise TransportError(f"{what}: {error.strerror or error}") from error
 
 

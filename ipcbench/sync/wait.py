@@ -12,6 +12,7 @@ from pathlib import Path
 from ipcbench.backend import Waits
 from ipcbench.errors import TransportError
 from ipcbench.spec import WaitStrategy
+from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.util.clock import now_ns
 
 SLICE_NS = 100_000_000
@@ -79,8 +80,11 @@ class Doorbell:
 
     def ring(self) -> None:
         """Wake the sleeper; a full pipe has woken it already, and without a ring it looks again by itself."""
-        with suppress(OSError):
+        try:
             os.write(self._fd, b"\0")
+        except OSError as error:
+            if is_of_handler(error):
+                raise
 
     def sleep(self, timeout_ns: int) -> None:
         """Sleep until rung, at most for `timeout_ns` rounded up to a millisecond; discard all rings."""

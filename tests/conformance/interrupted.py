@@ -31,8 +31,8 @@ EARLIEST_S, LATEST_S, AGAIN_S = 0.0005, 0.02, 0.00003
 BACKENDS = str(Path(backends.__file__).parent)
 
 
-class Interrupt(Exception):
-    """What the signal handler raises."""
+class Interrupt(TimeoutError):
+    """What the signal handler raises: an OSError, as a socket's own time-out is."""
 
 
 def interrupt(_: int, frame: FrameType | None) -> None:

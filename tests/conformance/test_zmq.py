@@ -69,3 +69,30 @@ def test_a_reader_takes_nothing_from_a_stranger_at_the_writers_port() -> None:
     finally:
         context.destroy(0)
         backend.destroy(address)
+
+
+def test_junk_on_the_channel_is_ignored() -> None:
+    """Only processes of the same user can reach the sockets of `zmq`; what they send must not end the stream."""
+    backend = get_backend("zmq")()
+    address = backend.create(ChannelSpec("ipcb-junk", readers=1))
+    context = zmq.Context()
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            writer.write(b"first", 30.0)
+            reader.read(30.0)
+            stranger = context.socket(zmq.SUB)
+            stranger.connect(address.location.splitlines()[0])
+            stranger.subscribe(b"\x82\xff")
+            stranger.subscribe(b"m")
+            number = 0
+            while not stranger.poll(0):  # until it is subscribed to both; the writer handles reports now and then
+                number += 1
+                writer.write(b"m%d" % number, 30.0)
+                reader.read(30.0)
+            stranger.unsubscribe(b"\x82\xff")
+            for number in range(3000):
+                writer.write(b"m%d" % number, 30.0)
+                reader.read(30.0)
+    finally:
+        context.destroy(0)
+        backend.destroy(address)

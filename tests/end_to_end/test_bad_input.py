@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
@@ -143,13 +144,18 @@ def test_one_line_says_what_is_wrong(command: str, shell: Shell, material: Path,
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_temporary_folder_with_a_path_too_long_for_sockets(shell: Shell) -> None:
-    folder = shell.folder / ("x" * 100)
+@pytest.mark.parametrize("name", ["x" * 100, "new\nline", os.fsdecode(b"\xff")], ids=["long", "newline", "no text"])
+@pytest.mark.parametrize(
+    "command", [("run", "--backends", "shm", *TINY), ("check", "shm", "--quick")], ids=["run", "check"]
+)
+def test_a_temporary_folder_whose_path_no_socket_or_message_can_have(
+    shell: Shell, name: str, command: tuple[str, ...]
+) -> None:
+    folder = shell.folder / name
     folder.mkdir()
-    with shell.start(
-        "run", "--backends", "shm", *TINY, env={**shell.options()["env"], "TMPDIR": str(folder)}
-    ) as process:
-        assert process.communicate(timeout=100)[1].splitlines()[-1].startswith(f"ipcbench: error: TMPDIR: '{folder}'")
+    with shell.start(*command, env={**shell.options()["env"], "TMPDIR": str(folder)}) as process:
+        (line,) = process.communicate(timeout=100)[1].splitlines()
+        assert line.startswith("ipcbench: error: TMPDIR: ")
         assert process.returncode == 2
     assert list(folder.iterdir()) == []
 

@@ -137,9 +137,11 @@ def test_a_folder_that_is_gone_is_one_line(shell: Shell) -> None:
     assert said.splitlines()[-1] == "ipcbench: error: the current folder is gone; change to another one"
 
 
-def test_too_few_open_files_are_one_line(shell: Shell) -> None:
-    prefix = ("sh", "-c", 'ulimit -n 10 && exec "$@"', "sh")
-    done = shell.start("run", *TINY, "--backends", "shm", "--out", "run", prefix=prefix)
+@pytest.mark.parametrize("limit", [10, 17])
+def test_too_few_open_files_are_one_line(shell: Shell, limit: int) -> None:
+    """Also where the run itself starts, and only its workers do not fit."""
+    prefix = ("sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh")
+    done = shell.start("run", *TINY, "--backends", "shm,pipe,lmdb", "--quiet", "--out", "run", prefix=prefix)
     _, said = done.communicate(timeout=LIMIT_S)
     assert done.returncode == 1
     assert said.startswith("ipcbench: error: Too many open files; raise the limit (`ulimit -n`)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,55 @@ def test_what_was_left_out_and_what_failed_is_said(tmp_path: Path) -> None:
     assert any(line.startswith("failed: 2 trials of zmq: ") for line in lines_of(run))
 
 
+def test_the_title_counts_the_rounds_behind_the_figures(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell()}, rounds_done=2, status="out of budget")
+    assert "; 3 rounds, the last in part in " in lines_of(run)[0]
+
+
+def test_the_time_between_a_run_and_its_resumption_is_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell()})
+    late = [
+        replace(trial, started_unix_s=trial.started_unix_s + 3600 * (trial.spec.round_index == 2))
+        for trial in run.trials
+    ]
+    took = lines_of(replace(run, trials=tuple(late)))[0].rpartition(" in ")[2]
+    assert 10 < float(took.removesuffix(" s")) < 20
+
+
+@pytest.mark.parametrize(
+    ("mode", "head", "absent"),
+    [("pingpong", "trip µs", "k msg/s"), ("saturate", "k msg/s", "µs"), ("paced", "p50 µs", "k")],
+)
+def test_a_run_of_one_mode_shows_that_mode(tmp_path: Path, mode: str, head: str, absent: str) -> None:
+    cells = {("shm", size): Cell() for size in (10, 1000)} | {("zmq", size): Cell(30_000.0, 5e4) for size in (10, 1000)}
+    lines = lines_of(make_run(tmp_path / "run", cells, modes=(mode,)))
+    heads = next(line for line in lines if head in line)
+    assert absent not in heads.replace(head, "")
+    assert not any("–" in line.split()[:4] for line in lines if line.startswith(("shm ", "zmq ")))
+    assert not any("No recommendation" in line for line in lines)
+
+
+def test_who_has_too_few_rounds_is_marked_and_takes_the_star_from_others(tmp_path: Path) -> None:
+    """Nobody knows whether the one with a single round is ahead; a far slower one takes no star."""
+    few = Cell(9_000.0, factors=(1.0,))
+    lines = lines_of(make_run(tmp_path / "run", {("a", 10): few, ("b", 10): Cell(10_000.0), ("c", 10): Cell(40_000.0)}))
+    rows = {line.split()[0]: line.split()[1:3] for line in lines if line[:2] in {"a ", "b ", "c "}}
+    assert [rows[name][1] for name in "ab"] == ["?", "="]
+    assert any("? too few rounds to rank" in line for line in lines)
+    slow = replace(few, latency_ns=90_000.0)
+    lines = lines_of(
+        make_run(tmp_path / "slow", {("a", 10): slow, ("b", 10): Cell(10_000.0), ("c", 10): Cell(40_000.0)})
+    )
+    assert any(line.startswith("b ") and line.split()[2] == "*" for line in lines)
+
+
+def test_two_rounds_are_followed_by_the_command_for_more(tmp_path: Path) -> None:
+    few = {("shm", 10): Cell(factors=(1.0, 1.0)), ("zmq", 10): Cell(factors=(1.0, 1.0))}
+    run = make_run(tmp_path / "run", few, rounds=2)
+    assert f"more rounds:          ipcbench run --resume results/{run.info.run_id}" in lines_of(run)
+    assert any("no verdict between" in line for line in lines_of(run))
+
+
 def test_the_first_look_has_figures_and_no_ranks(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell(10_000.0), ("zmq", 10): Cell(20_000.0)})
     table = so_far(run.trials, 1)
@@ -74,7 +124,7 @@ def test_the_first_look_has_figures_and_no_ranks(tmp_path: Path) -> None:
 
 def test_every_word_of_the_glossary_and_of_the_heads_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert glossary() == (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), "python -m tests.docs_blocks"
-    for word in ("waits", "Waits", "× best", "oversubscribed", "round trip"):
+    for word in ("waits", "Waits", "× best", "oversubscribed", "round trip", "=", "*", "n/a", "rank", "block", "shm"):
         assert main(["explain", *word.split()]) == 0
         assert ": " in capsys.readouterr().out
     assert main(["explain"]) == 0

@@ -34,5 +34,5 @@ def test_of_turns_only_the_turns_count() -> None:
     """The trial lasts a second, its window of 150 ms is in turns; between them an endpoint sleeps."""
     parts = (endpoint("writer", usage=replace(usage(), run_queue_wait_s=0.015)),)
     plain = trial(sweep_of(), "shm", 10, "paced", 0, 0)
-    result = replace(plain, spec=replace(plain.spec, turns=10), endpoints=parts)
+    result = replace(plain, spec=replace(plain.spec, turns=10, window_s=0.15), endpoints=parts)
     assert waiting_ratio(result) == pytest.approx(0.1)

@@ -136,6 +136,11 @@ def test_times_change_units_by_thousands(value_ns: float, text: str) -> None:
     assert format_duration_ns(value_ns) == text
 
 
+@pytest.mark.parametrize(("digits", "text"), [(3, "996 ns"), (2, "1.0 µs"), (1, "1 µs")])
+def test_a_time_that_rounds_up_changes_its_unit(digits: int, text: str) -> None:
+    assert format_duration_ns(996.0, digits) == text
+
+
 @given(st.floats(1e-3, 1e13))
 def test_a_written_time_reads_back_as_the_same_time(value_ns: float) -> None:
     text = format_duration_ns(value_ns).replace(",", "")

@@ -30,7 +30,7 @@ from ipcbench.render.page import fragment_html
 from ipcbench.render.text import bullets, escape
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, WaitStrategy
 from ipcbench.stats.decisions import compare
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, UNSURE_DIGITS, Interval
 from ipcbench.util.units import format_duration_ns, format_significant
 
 _AXIS_WORDS = {
@@ -405,7 +405,7 @@ def _basis_lines(answer: Recommendation) -> Iterator[str]:
 def _figure_words(interval: Interval, words: Callable[[float, int], str], expected: Expected, measure: Measure) -> str:
     """Return a figure with its interval, or without if there were too few rounds for one."""
     if expected.rounds_counts[measure] < MIN_CLAIM_ROUNDS:
-        return words(interval.estimate, 3)
+        return words(interval.estimate, UNSURE_DIGITS)
     estimate, low, high = (words(value, interval.digits) for value in (interval.estimate, interval.low, interval.high))
     return f"{estimate} [{low}–{high}]"
 

@@ -54,7 +54,9 @@ def doubts_of_choice(
     if run.info.status not in {"complete", "out of budget"}:  # too few rounds are a doubt of their own
         reasons.append(Doubt(f"the run is {run.info.status}", "moderate"))
     if lacking:
-        reasons.append(Doubt(f"without figures to compare: {joined(list(lacking))}", "moderate", grave=True))
+        reasons.append(
+            Doubt(f"not compared, for want of rounds or of figures: {joined(list(lacking))}", "low", grave=True)
+        )
     absent = [out.backend for out in excluded if out.by == "evidence" and out.reason == NOT_MEASURED]
     absent = [name for name in absent if name not in lacking]
     if absent:

@@ -389,7 +389,7 @@ def _break_tie(shortlist: _Shortlist, first: Sequence[Evidence]) -> tuple[Eviden
         f"{what} than {than}, {figure_words(chosen.expected, other)}" if other else f"{what} than of {than}"
         for what, than, other in why
     ]
-    alike = f"; no worse in that: {_others(equal, [chosen])}" if parts and len(equal) > 1 else ""
+    alike = f"; not told apart from it in that: {_others(equal, [chosen])}" if parts and len(equal) > 1 else ""
     return chosen, " and ".join(parts) + alike
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ipcbench.analysis.findings import Finding
 from ipcbench.analysis.report.headline import family_headline
-from ipcbench.analysis.report.tables import Tables, entry, unranked
+from ipcbench.analysis.report.tables import Tables, entry
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary
+from ipcbench.analysis.summary.crossover import unranked
 from ipcbench.analysis.summary.curves import families, middle_of
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import family_words, joined, plural, size_words
@@ -22,8 +23,8 @@ _MOST_FINDINGS = 3
 _MOST_LINES = 30
 _MOST_SIZES = 4
 _MOST_METRICS = 2
-_LONGEST_PAUSE_S = 90.0
-"""More than this between two trials is a resumption; a group may take a minute to start."""
+_LONGEST_PAUSE_S = 15.0
+"""More than this between two trials is a resumption: groups start in a second or two."""
 _HEADS: Mapping[Metric, str] = {"latency": "p50 µs", "round trip": "trip µs", "throughput": "k msg/s"}
 _MEANINGS: Mapping[Metric, str] = {
     "latency": "one-way",

@@ -17,8 +17,15 @@ from ipcbench.analysis.summary.cells import (
     Summary,
     cells_of,
 )
-from ipcbench.analysis.summary.crossover import lead_changes, leaders, rank_of, ranked_count
-from ipcbench.analysis.summary.curves import families
+from ipcbench.analysis.summary.crossover import (
+    claimed_leaders,
+    is_lead_unsure,
+    lead_changes,
+    leaders,
+    ranked_count,
+    unranked,
+)
+from ipcbench.analysis.summary.curves import estimate_of, families
 from ipcbench.analysis.summary.figures import scaled
 from ipcbench.analysis.summary.notes import one_line, printable
 from ipcbench.analysis.summary.summary import summarise
@@ -36,7 +43,7 @@ from ipcbench.analysis.summary.wording import (
 )
 from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
 from ipcbench.results.store import Run
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, UNSURE_DIGITS, Interval
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.util.units import format_significant
 
@@ -166,13 +173,21 @@ def _p99_whole(p50: Interval | None, p99: Interval | None) -> str:
 
 def _rate(cell: CellSummary) -> str:
     if cell.throughput_interval_per_s is None:
-        return number(cell.throughput_per_s, 1e3)
+        return number(cell.throughput_per_s, 1e3, digits=_digits(cell, "throughput"))
     return interval_words(scaled(cell.throughput_interval_per_s, 1e-3))
 
 
-def _rate_digits(cell: CellSummary) -> int:
-    rate = cell.throughput_interval_per_s
-    return 3 if rate is None else rate.digits
+def _digits(cell: CellSummary, metric: Metric) -> int:
+    """Return how many digits of a cell's figure say something."""
+    estimate = estimate_of(cell, metric)
+    if estimate is None or estimate.rounds_count < MIN_CLAIM_ROUNDS:
+        return UNSURE_DIGITS
+    return estimate.interval().digits
+
+
+def _median(cell: CellSummary, metric: Metric) -> str:
+    interval = cell.latency_p50_ns if metric == "latency" else cell.round_trip_p50_ns
+    return NOT_MEASURED if interval is None else number(interval.estimate, 1e3, digits=_digits(cell, metric))
 
 
 def _waits(shares: WaitShares | None) -> str:
@@ -186,12 +201,12 @@ def _ratio(cell: CellSummary) -> str:
 
 
 _FIGURES = (
-    _Figure(Column(("one-way", "p50 µs")), lambda cell: _p50(cell.latency_p50_ns), "one-way"),
+    _Figure(Column(("one-way", "p50 µs")), lambda cell: _median(cell, "latency"), "one-way"),
     _Figure(Column(("one-way", "p99 µs")), lambda cell: _p99(cell.latency_p50_ns, cell.latency_p99_ns), "one-way"),
     _Figure(Column(("one-way", "waits")), lambda cell: _waits(cell.latency_waits), "waits"),
     _Figure(Column(("× best", "[95 %]")), _ratio, "ratio"),
     _Figure(Column(("×", "floor")), lambda cell: number(cell.latency_floor_ratio), "floor"),
-    _Figure(Column(("trip", "p50 µs")), lambda cell: _p50(cell.round_trip_p50_ns), "round trip"),
+    _Figure(Column(("trip", "p50 µs")), lambda cell: _median(cell, "round trip"), "round trip"),
     _Figure(
         Column(("trip", "p99 µs")), lambda cell: _p99(cell.round_trip_p50_ns, cell.round_trip_p99_ns), "round trip"
     ),
@@ -201,7 +216,7 @@ _FIGURES = (
     _Figure(Column(("k msg/s /reader", "[95 %]")), _rate, "rate"),
     _Figure(
         Column(("MB/s", "/reader")),
-        lambda cell: number(cell.throughput_bytes_per_s, 1e6, digits=_rate_digits(cell)),
+        lambda cell: number(cell.throughput_bytes_per_s, 1e6, digits=_digits(cell, "throughput")),
         "rate",
     ),
     _Figure(Column(("% of", "copy")), lambda cell: number(cell.memory_bandwidth_ratio, 1e-2), "ceiling"),
@@ -323,9 +338,9 @@ def _matrix(
 def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
     if len({cell.backend for cell in cells_of(family)}) == 1:
         return "A single backend: there is nothing to compare it with."
-    if max((cell.rounds_count for cell in cells_of(family)), default=0) < MIN_CLAIM_ROUNDS:
+    if not any(claimed_leaders(result, metric) for result in family):
         return f"Fewer than {MIN_CLAIM_ROUNDS} rounds: too few to tell which is ahead at which size."
-    always = frozenset.intersection(*(_claimed_leaders(result, metric) for result in family))
+    always = frozenset.intersection(*(claimed_leaders(result, metric) for result in family))
     if always and all(ranked_count(result, metric) != 1 for result in family):
         verb = "has" if len(always) == 1 else "have"
         names = joined([cell.backend for cell in family[-1].cells if cell.backend in always])
@@ -333,12 +348,6 @@ def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
         among = f" among the others, since {joined([*short])} has too few rounds at a size" if short else ""
         return f"No crossover{among}: {names} {verb} the first rank at every size, alone or shared."
     return "No clear crossover: from each size to the next, the first ranks overlap or a figure is missing."
-
-
-def _claimed_leaders(result: SettingSummary, metric: Metric) -> frozenset[str]:
-    """Return the backends with the first rank, alone or shared; none after too few rounds to claim it."""
-    enough = any(cell.rounds_count >= MIN_CLAIM_ROUNDS for cell in result.cells)
-    return leaders(result, metric) if enough else frozenset()
 
 
 def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
@@ -349,37 +358,15 @@ def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
     if cell.status != "ok":
         return f"{cell.status}  "
     text = _figure(cell, metric)
-    first = _claimed_leaders(result, metric)
+    first = claimed_leaders(result, metric)
     mark = UNRANKED_MARK if cell in unranked(result, metric) else " "
     if backend in first:
-        alone = len(first) == 1 and not any(_may_lead(other, cell, metric) for other in unranked(result, metric))
+        alone = len(first) == 1 and not is_lead_unsure(result, metric)
         mark = BEST_MARK if alone else SHARED_MARK
     return f"{text} {mark}"
 
 
-def unranked(result: SettingSummary, metric: Metric) -> list[CellSummary]:
-    """Return the cells that have a figure and, for want of rounds, no rank, although others have one."""
-    if not _claimed_leaders(result, metric):
-        return []
-    return [cell for cell in result.cells if _interval(cell, metric) and rank_of(result, cell, metric) is None]
-
-
-def _may_lead(cell: CellSummary, leader: CellSummary, metric: Metric) -> bool:
-    """Return whether the figure of a cell without a rank is as good as that of the leader may be."""
-    own, best = _interval(cell, metric), _interval(leader, metric)
-    if own is None or best is None:
-        return False
-    return own.estimate >= best.low if metric == "throughput" else own.estimate <= best.high
-
-
-def _interval(cell: CellSummary, metric: Metric) -> Interval | None:
-    if metric == "throughput":
-        rate = cell.throughput_per_s
-        return cell.throughput_interval_per_s or (None if rate is None else Interval(rate, rate, rate))
-    return cell.latency_p50_ns if metric == "latency" else cell.round_trip_p50_ns
-
-
 def _figure(cell: CellSummary, metric: Metric) -> str:
     if metric == "throughput":
-        return number(cell.throughput_per_s, 1e3, digits=_rate_digits(cell))
-    return _p50(cell.latency_p50_ns if metric == "latency" else cell.round_trip_p50_ns)
+        return number(cell.throughput_per_s, 1e3, digits=_digits(cell, "throughput"))
+    return _median(cell, metric)

@@ -7,6 +7,7 @@ estimate; the zeros of the bootstrap replicates give the interval.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
@@ -15,10 +16,19 @@ from typing import Any, get_args
 import numpy as np
 
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary, Summary
-from ipcbench.analysis.summary.curves import Curve, CurvePoint, Measure, curves, families, log_replicates, position
+from ipcbench.analysis.summary.curves import (
+    Curve,
+    CurvePoint,
+    Measure,
+    curves,
+    estimate_of,
+    families,
+    log_replicates,
+    position,
+)
 from ipcbench.analysis.summary.wording import family_words, interval_words, joined
 from ipcbench.stats.decisions import table_prior, verdict
-from ipcbench.stats.estimates import Estimate, FloatArray, Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, FloatArray, Interval
 from ipcbench.stats.prior import VariancePrior
 from ipcbench.stats.student import LEVEL
 
@@ -118,7 +128,8 @@ def lead_changes(
     held_at = 0
     for ranking in family:
         first = leaders(ranking, metric)
-        if not first:
+        short = {cell.backend for cell in unranked(ranking, metric)}
+        if not first or held & short or is_lead_unsure(ranking, metric):  # nobody knows who leads here
             continue
         size = ranking.setting.payload_bytes
         if held and not held & first:
@@ -160,6 +171,41 @@ def pair_crossovers(a: Curve, b: Curve, measure: Measure, rules: Rules, family: 
 def leaders(ranking: SettingSummary, metric: Metric) -> frozenset[str]:
     """Return the backends that hold or share the first rank by a metric; empty if nothing was ranked by it."""
     return frozenset(cell.backend for cell in ranking.cells if rank_of(ranking, cell, metric) == 1)
+
+
+def claimed_leaders(ranking: SettingSummary, metric: Metric) -> frozenset[str]:
+    """Return `leaders`; none after too few rounds to claim it."""
+    enough = any(_rounds_count(cell, metric) >= MIN_CLAIM_ROUNDS for cell in ranking.cells)
+    return leaders(ranking, metric) if enough else frozenset()
+
+
+def unranked(ranking: SettingSummary, metric: Metric) -> list[CellSummary]:
+    """Return the cells that have a figure and, for want of rounds, no rank, although others have one."""
+    if not claimed_leaders(ranking, metric):
+        return []
+    return [cell for cell in ranking.cells if _rounds_count(cell, metric) and rank_of(ranking, cell, metric) is None]
+
+
+def is_lead_unsure(ranking: SettingSummary, metric: Metric) -> bool:
+    """Return whether a cell without a rank has a figure as good as that of a leader may be."""
+    first = leaders(ranking, metric)
+    lows = [_time(cell, metric) for cell in unranked(ranking, metric)]
+    return any(
+        own.estimate <= best.high
+        for own in lows
+        for best in (_time(cell, metric) for cell in ranking.cells if cell.backend in first)
+    )
+
+
+def _time(cell: CellSummary, metric: Metric) -> Interval:
+    estimate = estimate_of(cell, metric)
+    return Interval(math.inf, math.inf, math.inf) if estimate is None else estimate.interval()
+
+
+def _rounds_count(cell: CellSummary, metric: Metric) -> int:
+    """Return how many rounds of a metric a cell has."""
+    estimate = estimate_of(cell, metric)
+    return 0 if estimate is None else estimate.rounds_count
 
 
 def ranked_count(ranking: SettingSummary, metric: Metric) -> int:

@@ -196,7 +196,7 @@ class Database:
         words: the cursors.
     """
 
-    __slots__ = ("_begin", "_environment", "_key", "_name", "words")
+    __slots__ = ("_begin", "_environment", "_is_detached", "_key", "_name", "words")
 
     def __init__(self, channel: ChannelSpec, map_bytes: int) -> None:
         """Open the files.
@@ -205,6 +205,7 @@ class Database:
             TransportError: there is no such channel, or it cannot be opened here.
         """
         self._name = channel.name
+        self._is_detached = False
         self._key, self._environment = _attach(channel, map_bytes)
         self._begin: Callable[..., Any] = self._environment.begin
         try:
@@ -330,5 +331,6 @@ class Database:
                 in_use = True
         self._begin = _refuse
         self.words.release()  # the mapping goes with its last view
-        if not in_use:
+        if not (in_use or self._is_detached):
+            self._is_detached = True
             _detach(self._key)

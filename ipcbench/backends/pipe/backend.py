@@ -33,6 +33,7 @@ from ipcbench.errors import (
     TransportTimeout,
 )
 from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import (
@@ -120,6 +121,8 @@ class _PipeEndpoint(Endpoint, Owned):
 
     _channel: ChannelSpec
     _failure: TransportError | None = None
+    _is_released = False
+    """Whether nothing is left to close; an interrupted `close` may be called again."""
 
     @property
     def waits(self) -> WaitStrategy:
@@ -174,7 +177,7 @@ class _PipeWriter(_PipeEndpoint, Writer):
             raise
 
     def _break(self, error: BaseException) -> None:
-        """Write no more: nobody knows how much of the message was sent when a signal handler raised an exception."""
+        """Write no more: after an exception of a signal handler, nobody knows what was sent, or who is connected."""
         self._room, self._begun = 0, False
         self._failure = TransportError(
             f"a write to channel {self._channel.name!r} was interrupted by {type(error).__name__}, maybe in the middle "
@@ -187,7 +190,9 @@ class _PipeWriter(_PipeEndpoint, Writer):
         for connection in self._connections:
             try:
                 sent = 0 if connection.held else connection.socket.send(frame, now)
-            except OSError:  # full, or gone: `_send` finds out
+            except OSError as error:  # full, or gone: `_send` finds out
+                if is_of_handler(error):
+                    raise
                 sent = 0
             if sent != len(frame):
                 unsent.append((connection, [memoryview(frame)[sent:]]))
@@ -223,7 +228,9 @@ class _PipeWriter(_PipeEndpoint, Writer):
     def _push(connection: Connection, pieces: list[memoryview], dead: list[Connection]) -> bool:
         try:
             return connection.push(pieces)
-        except OSError:
+        except OSError as error:
+            if is_of_handler(error):
+                raise
             dead.append(connection)
             return True
 
@@ -245,9 +252,11 @@ class _PipeWriter(_PipeEndpoint, Writer):
             try:
                 for got in map(connection.socket.recv_into, (self._receipts,), (0,), (socket.MSG_DONTWAIT,)):
                     connection.read += got * self._batch  # counted whatever signals come, see `_PipeReader._fill`
-            except BlockingIOError:
-                continue
-            except OSError:
+            except OSError as error:
+                if is_of_handler(error):
+                    raise
+                if isinstance(error, BlockingIOError):
+                    continue
                 got = 0
             if not got:
                 self._drop(connection)
@@ -284,16 +293,22 @@ class _PipeWriter(_PipeEndpoint, Writer):
             self._doorbell.sleep(left_ns)
 
     def _connect(self, role: str) -> bool:
+        if any(connection.role == role for connection in self._connections):  # a call that was interrupted after it
+            return True
         with unforked:
             with as_transport_errors(f"cannot connect to the {role} of channel {self._channel.name!r}"):
                 endpoint = socket.socket(socket.AF_UNIX)
             try:
                 endpoint.connect(str(self._liveness.directory / role))
-            except OSError:  # it does not listen yet, or no longer
-                endpoint.close()
-                return False
-            self._sockets.append(endpoint)
-            self._connections.append(Connection(role, endpoint))
+                self._sockets.append(endpoint)
+                self._connections.append(Connection(role, endpoint))
+            except BaseException as error:
+                if isinstance(error, OSError) and not is_of_handler(error):  # it does not listen yet, or no longer
+                    endpoint.close()
+                    return False
+                self._sockets.append(endpoint)
+                self._break(error)  # it may be connected, and must not be twice
+                raise
             return True
 
     def _check_awaited(self) -> None:
@@ -311,7 +326,7 @@ class _PipeWriter(_PipeEndpoint, Writer):
         self._drop_all()
 
     def close(self) -> None:
-        if self.closed:
+        if self._is_released:
             return
         self._refuse()
         try:
@@ -320,13 +335,18 @@ class _PipeWriter(_PipeEndpoint, Writer):
                     self._send_small(_SIZE.pack(_END), 0.0)
             if not self._is_broken:  # else the readers lose it
                 self._liveness.leave_note("ended" if self._begun else "unused")
-        finally:
-            if self._pump.join(0):
-                self._release()
-            else:
-                flush = threading.Thread(target=self._release, name=f"{self._channel.name} flush")
-                flush.start()
-                flush.join(_CLOSE_S)
+        except TransportError:
+            self._flush()
+            raise
+        self._flush()  # not after an interrupt: `close` may be called again
+
+    def _flush(self) -> None:
+        if self._pump.join(0):
+            self._release()
+        else:
+            flush = threading.Thread(target=self._release, name=f"{self._channel.name} flush")
+            flush.start()
+            flush.join(_CLOSE_S)
 
     def _release(self) -> None:
         self._pump.join(_LINGER_S)
@@ -337,6 +357,7 @@ class _PipeWriter(_PipeEndpoint, Writer):
             endpoint.close()
         self._doorbell.close()
         self._liveness.release()
+        self._is_released = True
 
 
 class _PipeReader(_PipeEndpoint, Reader):
@@ -373,13 +394,20 @@ class _PipeReader(_PipeEndpoint, Reader):
             self._fill(timeout_s)
             start = self._start + _HEAD_BYTES
             stop = start + _SIZE.unpack_from(self._buffer, self._start)[0]
-        left = self._until_receipt - 1
-        if not left:
-            left = self._batch
-            with contextlib.suppress(OSError):  # the writer may have closed
-                self._socket.send(b"\1", socket.MSG_DONTWAIT)
-        self._until_receipt, self._start = left, stop  # last: whoever is interrupted before gets the message again
+        if self._until_receipt <= 1:
+            self._send_receipt()
+        self._until_receipt -= 1
+        self._start = stop  # last: whoever is interrupted before gets the message again
         return self._view[start:stop]
+
+    def _send_receipt(self) -> None:
+        try:
+            for _ in map(self._socket.send, (b"\1",), (socket.MSG_DONTWAIT,)):  # counted once, see `_fill`
+                self._until_receipt += self._batch
+        except OSError as error:  # the writer may have closed
+            if is_of_handler(error):
+                raise
+            self._until_receipt += self._batch
 
     def _fill(self, timeout_s: float | None) -> None:
         """Receive until a whole message is in the buffer."""
@@ -401,10 +429,10 @@ class _PipeReader(_PipeEndpoint, Reader):
                 # iterator in C and the first call of its body: so what was received is always counted.
                 for got in map((self._socket if waits else self._looking).recv_into, (room,)):
                     self._end += got
-            except (TimeoutError, BlockingIOError):
-                got = -1
-            except OSError:
-                got = 0
+            except OSError as error:
+                if is_of_handler(error):
+                    raise
+                got = -1 if isinstance(error, TimeoutError | BlockingIOError) else 0
             if got > 0:
                 need = self._needed()
             elif got == 0:
@@ -453,21 +481,32 @@ class _PipeReader(_PipeEndpoint, Reader):
                 self._check_writer()
             if deadline is not None and now_ns() >= deadline:
                 raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
-        listener = self._socket
-        with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"), unforked:
-            looking = listener.dup()  # before there is a connection, whose end would be a death to the writer
-            try:
-                self._socket, _ = listener.accept()
-            except OSError:
-                looking.close()
-                raise
-            os.dup2(self._socket.fileno(), looking.fileno(), inheritable=False)
-            self._looking, self._listening = looking, False
+        try:
+            with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"), unforked:
+                self._take_connection(self._socket)
+        except TransportError:
+            raise
+        except BaseException as error:
+            self._failure = TransportError(
+                f"a read of channel {self._channel.name!r} was interrupted by {type(error).__name__} while it "
+                "connected: close the reader, destroy the channel and make another"
+            )
+            raise
+
+    def _take_connection(self, listener: socket.socket) -> None:
+        looking = listener.dup()  # before there is a connection, whose end would be a death to the writer
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            looking.close()
+            raise
+        os.dup2(connection.fileno(), looking.fileno(), inheritable=False)
         poller = select.poll()  # kept, since making one costs as much as the wait
-        poller.register(self._socket, select.POLLIN)
+        poller.register(connection, select.POLLIN)
         self._poll = poller.poll
-        self._socket.settimeout(_TRY_S)
-        self._looking.setblocking(False)
+        connection.settimeout(_TRY_S)
+        looking.setblocking(False)
+        self._socket, self._looking, self._listening = connection, looking, False
         listener.close()
 
     def _check_writer(self) -> None:
@@ -487,16 +526,19 @@ class _PipeReader(_PipeEndpoint, Reader):
         self._socket.close()
         self._looking.close()
         self._liveness.release()
+        self._is_released = True
 
     def close(self) -> None:
-        if self.closed:
+        if self._is_released:
             return
         try:
             self._liveness.leave_note()
             with contextlib.suppress(TransportError):  # the channel was destroyed before
                 _ring(self._liveness.directory)
-        finally:
+        except TransportError:
             self.let_go()
+            raise
+        self.let_go()  # not after an interrupt: without the note, the writer would take this reader for dead
 
 
 class Pipe(Backend):

@@ -230,6 +230,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         self._recv: Callable[..., Any] = super(zmq.Socket, pair.socket).recv
         self._send: Callable[..., Any] = super(zmq.Socket, pair.receipts).send
         self._copy = True
+        self._is_released = False  # whether nothing is left to close; an interrupted `close` may be called again
         self._reads = False  # whether a thread is in `read`
         self._waits = False  # whether it waits outside of libzmq, where an interrupt loses nothing
         self.opened()
@@ -281,7 +282,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             "may be lost: close the reader, destroy the channel and make another"
         )
         self._recv = self._refuse
-        self._pair.close()
+        self._release()
 
     def _check_writer(self) -> bool:
         """Raise if nothing more can arrive; else return False, to continue waiting."""
@@ -290,7 +291,8 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         if pair.liveness.note_of("writer") == "unused":
             raise EndOfStream(f"channel {pair.channel.name!r} was closed without a message")
         if pair.liveness.is_gone("writer"):
-            raise PeerLost(f"the writer of channel {pair.channel.name!r} died without closing")
+            self._failure = PeerLost(f"the writer of channel {pair.channel.name!r} died without closing")
+            raise self._failure
         return False
 
     def _stop(self, failure: TransportError) -> None:
@@ -301,8 +303,14 @@ class _ZmqReader(_ZmqEndpoint, Reader):
     def _close_sockets(self) -> None:
         try:
             self._pair.liveness.leave_note()
-        finally:
-            self._pair.close()
+        except TransportError:
+            self._release()
+            raise
+        self._release()  # not after an interrupt: without the note, the writer would take this reader for dead
+
+    def _release(self) -> None:
+        self._pair.close()
+        self._is_released = True
 
     def _refuse(self, *_: object) -> None:
         if self._failure is not None:
@@ -310,6 +318,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
 
     def let_go(self) -> None:
         self._pair.let_go()
+        self._is_released = True
         self._failure, self._recv = self._closed_here(), self._refuse
 
     def _closed_here(self) -> EndpointClosed:
@@ -317,9 +326,9 @@ class _ZmqReader(_ZmqEndpoint, Reader):
 
     def close(self) -> None:
         """Close; another thread that reads meanwhile gets EndpointClosed before its sockets go, which would abort."""
-        failure, self._failure = self._failure, self._closed_here()
+        self._failure = self._closed_here()
         self._recv = self._refuse
-        if failure is None:  # else its sockets are closed already
+        if not self._is_released:
             deadline = now_ns() + _CLOSE_NS
             while self._reads:
                 if now_ns() > deadline:
