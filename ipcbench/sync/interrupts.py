@@ -11,8 +11,10 @@ def is_of_handler(error: BaseException) -> bool:
     """Return whether a signal handler raised `error`, and not a call of this package's.
 
     An alarm is often a TimeoutError, which is an OSError, as a socket's own time-out is. A handler is a function, and
-    the innermost frame of the traceback is then its own.
+    the innermost frame of the traceback is then its own; and it gives no number, which all errors of the system have.
     """
+    if isinstance(error, OSError) and error.errno is not None:
+        return False
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

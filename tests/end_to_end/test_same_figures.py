@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,8 @@ pytest.importorskip("jinja2")
 
 REFERENCE = ROOT / "results" / "reference"
 SHOWN = 0.00501
+DERIVED = {"throughput_mb_per_s": "throughput_messages_per_s"}
+"""Quantity → that whose interval decides about its digits."""
 """Three digits are printed."""
 PAGE = 1e-5
 """Six digits are in the page's charts."""
@@ -71,9 +74,20 @@ def check(found: Figures, truth: Figures, quantities: set[str], precision: float
     for key, cell in truth.items():
         for name in quantities & set(cell):
             assert name in found.get(key, {}), f"{key} {name} is not there"
-            assert math.isclose(found[key][name], cell[name], rel_tol=precision), f"{key} {name}"
+            allowed = precision if precision == EXACT else max(precision, shown_precision(cell, name))
+            assert math.isclose(found[key][name], cell[name], rel_tol=allowed), f"{key} {name}"
     unknown = {(key, name) for key, cell in found.items() for name in cell if name not in truth.get(key, {})}
     assert unknown == set(), "a figure that was not measured"
+
+
+def shown_precision(cell: Mapping[str, float], name: str) -> float:
+    """Return how far off a figure may be that is shown with as many digits as its interval allows."""
+    stem = next((one for one in (*outputs.INTERVALS, *DERIVED) if name in with_bounds(one)), name)
+    stem = DERIVED.get(stem, stem)
+    low, high = (cell.get(outputs.bound(stem, which)) for which in outputs.BOUNDS)
+    if low is None or high is None:
+        return 0.05 if stem in outputs.INTERVALS else SHOWN
+    return (SHOWN, 0.05, 0.5)[(high > 2 * low) + (high > 10 * low)]
 
 
 def with_bounds(*names: str) -> set[str]:

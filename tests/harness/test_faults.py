@@ -133,17 +133,19 @@ def test_a_rate_that_is_far_too_high_is_named(tmp_path):
 def test_a_stale_segment_of_the_same_name_fails_one_trial_with_advice(tmp_path, monkeypatch):
     monkeypatch.setattr(RunDir, "channel_name", lambda run_dir: f"{run_dir.token}-stale")
     stale = []
-    prepare = Trial.prepare
+    open_ = Trial.open
 
-    def prepare_with_stale_segment(trial_run, *arguments):
+    def open_with_stale_segment(trial_run, *arguments):
         path = SHM_FOLDER / trial_run._run_dir.channel_name()
-        if not stale:
-            path.write_bytes(bytes(64))
-            stale.append(path)
-        prepare(trial_run, *arguments)
+        if stale:
+            open_(trial_run, *arguments)
+            return
+        path.write_bytes(bytes(64))
+        stale.append(path)
+        open_(trial_run, *arguments)
         path.unlink(missing_ok=True)
 
-    monkeypatch.setattr(Trial, "prepare", prepare_with_stale_segment)
+    monkeypatch.setattr(Trial, "open", open_with_stale_segment)
     run, _ = measure(tiny(sizes=(10, 20)), tmp_path)
     assert sorted(trial.status for trial in run.trials) == ["failed", "ok"]
     assert any("exists already" in trial.reason for trial in run.trials)

@@ -16,6 +16,7 @@ from ipcbench.analysis.report.tables import tables
 from ipcbench.analysis.summary.crossover import Crossover, crossovers, lead_changes, pair_crossovers, rules_by_size
 from ipcbench.analysis.summary.curves import Curve, CurvePoint, curves, families, mixed, neighbours, share_of
 from ipcbench.analysis.summary.summary import summarise
+from ipcbench.results.model import TrialResult
 from ipcbench.results.store import Run
 from ipcbench.stats.estimates import Estimate
 from tests.unit.builders import Cell, make_run
@@ -195,6 +196,39 @@ def test_a_leader_without_a_figure_at_the_size_before_makes_no_crossover(tmp_pat
         summary = summarise(plain_run(tmp_path / str(number), cells))
         (family,) = families(summary)
         assert lead_changes(family, "latency", summary.priors.get("latency")) == ()
+
+
+def test_a_leader_that_has_too_few_rounds_at_a_size_is_not_overtaken_there(tmp_path: Path) -> None:
+    """One failed trial of the fastest: that another then has the first rank says nothing about the two."""
+    cells = {
+        ("a", 1024): Cell(10_000.0),
+        ("b", 1024): Cell(30_000.0),
+        ("a", 65_536): Cell(40_000.0, factors=(1.0, 1.01, 0.0)),
+        ("b", 65_536): Cell(200_000.0),
+    }
+    run = plain_run(tmp_path / "run", cells)
+    summary = summarise(run)
+    (family,) = families(summary)
+    assert lead_changes(family, "latency", None) == ()
+    (matrix,) = [table for table in tables(run).matrices if "latency" in table.title]
+    assert "Crossover at" not in " ".join(matrix.remarks)
+    assert matrix.rows[0][0] == "a"
+    assert matrix.rows[0][2].endswith("?")
+
+
+def test_rounds_of_other_modes_claim_no_rank(tmp_path: Path) -> None:
+    """Latency was measured in two rounds, throughput in three."""
+
+    def without_last(trial: TrialResult) -> TrialResult:
+        is_last = (trial.spec.mode, trial.spec.round_index) == ("paced", 2)
+        return replace(trial, status="failed", reason="it was killed") if is_last else trial
+
+    cells = {(name, size): Cell(1e4, change=without_last) for name in "ab" for size in (1024, 65_536)}
+    run = plain_run(tmp_path / "run", cells, modes=("paced", "saturate"))
+    latency, throughput = (table for table in tables(run).matrices)
+    assert latency.remarks[0].startswith("Fewer than 3 rounds")
+    assert not any(text.endswith(("=", "*")) for row in latency.rows for text in row)
+    assert all(text.endswith("=") for row in throughput.rows for text in row[1:])
 
 
 def test_every_interrupted_run_can_be_analyzed(tmp_path: Path) -> None:

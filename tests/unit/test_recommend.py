@@ -210,7 +210,7 @@ def test_the_figure_of_a_tie_break_is_that_of_the_one_taken_and_others_alike_are
     assert (reply.outcome, {reply.backend, *reply.tied_with}) == ("tie", {"a", "b", "c"})
     (other,) = {"b", "c"} - {reply.backend}
     figure = figure_words(reply.expected, "throughput")
-    assert reply.tie_break == f"higher throughput than a, {figure}; no worse in that: {other}"
+    assert reply.tie_break == f"higher throughput than a, {figure}; not told apart from it in that: {other}"
 
 
 def test_failures_of_all_that_tie_are_said(tmp_path: Path) -> None:
