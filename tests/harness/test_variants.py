@@ -72,7 +72,7 @@ def test_each_variant_runs_its_own_code(tmp_path: Path, elsewhere: Path) -> None
 
 
 def test_variants_follow_one_another_in_an_order_that_changes(tmp_path: Path) -> None:
-    given = {"modes": ("paced",), "rate_per_s": 1000.0}  # at a given rate, no turns are taken
+    given = {"delivery": "latest_value"}  # which takes no turns
     in_one_piece = raw(64, backends=("shm", "pipe"), rounds=3, window_s=0.05, variants=two(tmp_path), **given)
     run = sound(in_one_piece, tmp_path / "results")
     pairs = [run.trials[index : index + 2] for index in range(0, len(run.trials), 2)]
