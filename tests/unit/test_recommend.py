@@ -142,6 +142,7 @@ def test_a_planned_backend_without_figures_to_compare_is_named(tmp_path: Path) -
     few = Cell(9_000.0, factors=(1.0, 0.0, 0.0))
     reply = answer(tmp_path, {"a": few, "b": Cell(10_000.0), "c": Cell(30_000.0)}, offers=THREE_OFFERS)
     assert reply.backend == "b"
+    assert ": of those that could be compared, b, with " in reply.sentence()
     assert "Beware: not compared, for want of rounds or of figures: a." in reply.sentence()
     assert reply.sureness == "low"
 

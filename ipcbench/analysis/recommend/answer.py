@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from ipcbench.analysis.recommend.evidence import FEW_ROUNDS, Doubt, Expected, Sureness
+from ipcbench.analysis.recommend.evidence import FEW_ROUNDS, NOT_COMPARED, Doubt, Expected, Sureness
 from ipcbench.analysis.recommend.question import Question
 from ipcbench.analysis.summary.cells import KNOWN_TAIL_RATIO
 from ipcbench.analysis.summary.crossover import Crossover
@@ -172,6 +172,8 @@ class Recommendation:
             answer = f"{self.backend}, the only one left: {what} {figure}."
         else:
             answer = f"{self.backend}, with {what} {figure}.{self._next_words(what)}"
+        if any(doubt.text.startswith(NOT_COMPARED) for doubt in self.doubts):
+            answer = f"of those that could be compared, {answer}"
         warnings = "; ".join(self._warnings())
         beware = f" Beware: {warnings}." if warnings else ""
         return printable(f"For {asked}: {answer}{beware} Sureness: {self.sureness}.")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ipcbench.analysis.recommend.answer import Candidate, Exclusion, duration_range
-from ipcbench.analysis.recommend.evidence import LEVELS, NOT_MEASURED, Doubt
+from ipcbench.analysis.recommend.evidence import LEVELS, NOT_COMPARED, NOT_MEASURED, Doubt
 from ipcbench.analysis.summary.cells import KNOWN_TAIL_RATIO
 from ipcbench.analysis.summary.curves import Measure
 from ipcbench.analysis.summary.wording import joined
@@ -54,9 +54,7 @@ def doubts_of_choice(
     if run.info.status not in {"complete", "out of budget"}:  # too few rounds are a doubt of their own
         reasons.append(Doubt(f"the run is {run.info.status}", "moderate"))
     if lacking:
-        reasons.append(
-            Doubt(f"not compared, for want of rounds or of figures: {joined(list(lacking))}", "low", grave=True)
-        )
+        reasons.append(Doubt(f"{NOT_COMPARED}: {joined(list(lacking))}", "low", grave=True))
     absent = [out.backend for out in excluded if out.by == "evidence" and out.reason == NOT_MEASURED]
     absent = [name for name in absent if name not in lacking]
     if absent:

@@ -28,6 +28,8 @@ Sureness = Literal["high", "moderate", "low", "none"]
 LEVELS: tuple[Sureness, ...] = get_args(Sureness)
 
 NOT_MEASURED = "this run did not measure it"
+NOT_COMPARED = "not compared, for want of rounds or of figures"
+"""How the doubt begins that names such backends."""
 FEW_ROUNDS = "only"
 """How the doubt begins that there were too few rounds."""
 _MAX_GAP_RATIO = 16.0

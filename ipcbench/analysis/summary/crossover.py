@@ -125,23 +125,21 @@ def lead_changes(
     by_name = curves(family, metric)
     rules = rules_by_size(by_name.values(), prior)
     held: frozenset[str] = frozenset()
-    held_at = 0
+    held_at, unknown = 0, set[str]()
     for ranking in family:
         first = leaders(ranking, metric)
         short = {cell.backend for cell in unranked(ranking, metric)}
         if not first or held & short or is_lead_unsure(ranking, metric):  # nobody knows who leads here
             continue
         size = ranking.setting.payload_bytes
-        if held and not held & first:
+        if held and not held & first and not first & unknown:
             pair = (_fastest(by_name, held, held_at), _fastest(by_name, first, size))
             crossing = _lead_crossing(pair, rules, (held_at, size))
             if crossing is not None:
                 words = family_words_of(family)
                 changes.append(Crossover(metric, words, tuple(sorted(held)), tuple(sorted(first)), *crossing))
-            held = first
-        else:
-            held = held & first or first
-        held_at = size
+        held = held & first or first
+        held_at, unknown = size, short
     return tuple(changes)
 
 
@@ -187,11 +185,13 @@ def unranked(ranking: SettingSummary, metric: Metric) -> list[CellSummary]:
 
 
 def is_lead_unsure(ranking: SettingSummary, metric: Metric) -> bool:
-    """Return whether a cell without a rank has a figure as good as that of a leader may be."""
+    """Return whether a cell without a rank has a figure about as good as that of a leader may be: one or two rounds may
+    well be off by a factor of two.
+    """
     first = leaders(ranking, metric)
     lows = [_time(cell, metric) for cell in unranked(ranking, metric)]
     return any(
-        own.estimate <= best.high
+        own.estimate <= 2 * best.high
         for own in lows
         for best in (_time(cell, metric) for cell in ranking.cells if cell.backend in first)
     )
@@ -199,13 +199,18 @@ def is_lead_unsure(ranking: SettingSummary, metric: Metric) -> bool:
 
 def _time(cell: CellSummary, metric: Metric) -> Interval:
     estimate = estimate_of(cell, metric)
-    return Interval(math.inf, math.inf, math.inf) if estimate is None else estimate.interval()
+    if estimate is not None:
+        return estimate.interval()
+    alone = 1.0 / cell.throughput_per_s if metric == "throughput" and cell.throughput_per_s else math.inf
+    return Interval(alone, alone, alone)
 
 
 def _rounds_count(cell: CellSummary, metric: Metric) -> int:
     """Return how many rounds of a metric a cell has."""
     estimate = estimate_of(cell, metric)
-    return 0 if estimate is None else estimate.rounds_count
+    if estimate is not None:
+        return estimate.rounds_count
+    return int(metric == "throughput" and cell.throughput_per_s is not None)  # one round without samples
 
 
 def ranked_count(ranking: SettingSummary, metric: Metric) -> int:

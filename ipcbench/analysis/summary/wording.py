@@ -140,7 +140,8 @@ def verdict_words(ranking: SettingSummary) -> str:
     elif len(best) == 1:
         superlative = "highest" if ranking.ranked_by == "throughput" else "lowest"
         spoilt = ", although messages of it went wrong" if best[0].wrong_count else ""
-        text = f"{best[0].backend} has the {superlative} {what}{spoilt}: {figures}"
+        among = " of those with rounds enough" if short else ""
+        text = f"{best[0].backend} has the {superlative} {what}{among}{spoilt}: {figures}"
     elif contrary := [cell.backend for cell in best if _contradicts(cell)]:
         text = f"No verdict on {what}: {figures}, but {contrary_words(contrary, best[0].backend)}"
     else:
