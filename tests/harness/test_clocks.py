@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ipcbench.analysis.summary.figures import counted_in_turns
 from ipcbench.harness.digest import Digest
 from ipcbench.harness.group import Group
 from ipcbench.results.model import TrialResult
@@ -77,7 +78,8 @@ def shown(run: Run, raw_columns, worker: int, offset_ns: int) -> list[Shown]:
         stored_ns = run.samples(trial.trial_id).get("reader-0.latency_ns")
         assert (stored_ns is None) == (reader.latency is None)
         p50_ns = None if reader.latency is None else reader.latency.p50_ns
-        results.append(Shown(trial, p50_ns, float(np.median(latency_ns))))
+        counted = counted_in_turns(trial, len(latency_ns))
+        results.append(Shown(trial, p50_ns, float(np.median(latency_ns[counted]))))
     return results
 
 
