@@ -2,6 +2,7 @@
 
 - `cursors`: the shared words of a channel (how far each endpoint is, who sleeps, who has closed) and waiting on them
 - `hazard`: slots that a writer reuses only when no reader is looking at them
+- `interrupts`: work that no signal handler's exception cuts in two
 - `latest`: `latest_value` delivery on top of a reader of every message
 - `liveness`: which endpoints are open, closed or dead, for transports without shared words
 - `locks`: a channel's directory and its endpoint locks
@@ -21,6 +22,7 @@ from ipcbench.sync.cursors import (
     make_doorbells,
 )
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
+from ipcbench.sync.interrupts import in_background, uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.locks import (
@@ -55,6 +57,7 @@ __all__ = [
     "as_transport_errors",
     "channel_directory",
     "cursors_bytes",
+    "in_background",
     "is_held",
     "make_directory",
     "make_doorbells",
@@ -63,4 +66,6 @@ __all__ = [
     "reader_roles",
     "remove_directory",
     "require_ours",
+    "uninterrupted",
+    "whole",
 ]

@@ -135,7 +135,7 @@ class Cursors(ABC):
         """Raise PeerLost if a peer that this endpoint waits for has died."""
 
     def require_open(self) -> None:
-        """Raise EndpointClosed after `close`, and again what was raised when a reader was found dead."""
+        """Raise EndpointClosed after `close`, and again what was raised when a peer was found dead."""
         if self.closed:
             raise EndpointClosed(f"this endpoint of channel {self.channel.name!r} is closed")
         if self.loss is not None:
@@ -143,7 +143,7 @@ class Cursors(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Tell the peers that this endpoint closes, and release its place; it may be repeated after an interrupt."""
+        """Tell the peers that this endpoint closes, and release its place."""
 
     def let_go(self) -> None:
         """Release what this process holds, and tell the peers nothing; see `ipcbench.sync.ownership`."""
@@ -159,12 +159,10 @@ class Cursors(ABC):
         return self.words[state_word] == OPEN and not is_held(self._directory, role) and self.words[state_word] == OPEN
 
 
-class CursorsEndpoint(Endpoint, Owned):
+class CursorsEndpoint(Owned, Endpoint):
     """An endpoint that waits by its cursors, closes with them, and then drops what else it holds."""
 
     _cursors: Cursors
-    _is_dropped = False
-    """Whether nothing is left to close; an interrupted `close` may be called again."""
 
     @property
     def waits(self) -> Waits:
@@ -174,14 +172,12 @@ class CursorsEndpoint(Endpoint, Owned):
     def closed(self) -> bool:
         return self._cursors.closed
 
-    def close(self) -> None:
-        if not self._is_dropped:
-            self._cursors.close()
-            self._drop()
-            self._is_dropped = True
+    def _close(self) -> None:
+        self._cursors.close()
+        self._drop()
 
     def let_go(self) -> None:
-        self._is_dropped = True
+        self._is_released = True
         self._cursors.let_go()
         self._drop()
 
@@ -283,8 +279,9 @@ class ReaderCursors(Cursors):
         self.waiter.begun_count += not counted
         try:
             arrived = self.waiter.until(lambda: ready() or words[WRITER_STATE] == CLOSED, deadline)
-        except PeerLost:
+        except PeerLost as loss:
             if not ready():  # true if the writer's last message came just before the check that the writer lives
+                self.loss = loss
                 raise
             arrived = True
         if not arrived:

@@ -42,6 +42,8 @@ class _Inbox:
         self.failure: Exception | None = None
         self.closing = False
         self.dropped = False
+        self.ended = threading.Event()
+        """Set when the source is no longer read."""
 
     def receive(self, source: Source, keep: Callable[[memoryview], memoryview | bytes]) -> None:
         """Read until the source fails or the reader is closed."""
@@ -59,6 +61,7 @@ class _Inbox:
             self.tell()
         self.failure = failure
         self.tell()
+        self.ended.set()
         if self.dropped:
             source.let_go()
 
@@ -86,8 +89,7 @@ class LatestValueReader(Owned, Reader):
         self._inbox = inbox = _Inbox()
         self._taken: tuple[memoryview | bytes] | None = None
         arguments = source, memoryview if views_last else bytes
-        self._thread = threading.Thread(target=inbox.receive, args=arguments, name=name, daemon=True)
-        self._thread.start()
+        threading.Thread(target=inbox.receive, args=arguments, name=name, daemon=True).start()
         self.opened()
 
     @property
@@ -116,11 +118,10 @@ class LatestValueReader(Owned, Reader):
             with suppress(Empty):
                 inbox.news.get(timeout=left_s)
 
-    def close(self) -> None:
-        """Stop the thread and close the source."""
+    def _close(self) -> None:
         self._inbox.closing = True
         self._inbox.tell()
-        self._thread.join()
+        self._inbox.ended.wait()
         self._inbox.latest = self._taken = None
         self._source.close()
 
@@ -128,6 +129,7 @@ class LatestValueReader(Owned, Reader):
         """Have the thread end, which then lets go of the source; a forked child has no thread, and nobody to free
         locks.
         """
+        self._is_released = True
         self._inbox.closing = self._inbox.dropped = True
         self._inbox = _Inbox()
         self._inbox.closing = True

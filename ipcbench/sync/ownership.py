@@ -15,6 +15,8 @@ from abc import ABCMeta, abstractmethod
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from ipcbench.sync.interrupts import unforked, uninterrupted
+
 
 class Releasable(Protocol):
     """Something that belongs to this process and not to its children."""
@@ -29,10 +31,6 @@ _owned: WeakSet[Releasable] = WeakSet()
 def own(resource: Releasable) -> None:
     """Have every forked child let go of it."""
     _owned.add(resource)
-
-
-unforked = threading.RLock()
-"""Held by a thread while it opens something that belongs to an endpoint, and by one that forks."""
 
 
 def _let_go_of_all() -> None:
@@ -57,11 +55,29 @@ class Owned(metaclass=_Whole):
     """An endpoint of this process; call `opened` at the end of its construction."""
 
     _is_open = False
+    _is_released = False
+    """Whether it was closed or let go; `let_go` sets it."""
 
     def opened(self) -> None:
         """Own it from now on."""
+        self._closing = threading.RLock()
         self._is_open = True
         own(self)
+
+    def close(self) -> None:
+        """Close to the end, whatever signal handlers raise; a second call does nothing."""
+        if not self._is_released:
+            uninterrupted(self._close_once)
+
+    def _close_once(self) -> None:
+        with self._closing:
+            if not self._is_released:
+                self._is_released = True
+                self._close()
+
+    def _close(self) -> None:
+        """Tell the peers that this endpoint closes, and release what this process holds of it."""
+        raise NotImplementedError
 
     @property
     @abstractmethod

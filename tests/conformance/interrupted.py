@@ -1,10 +1,11 @@
-"""A program whose calls of `read` or `write` a signal handler interrupts by an exception; prints what came of it.
+"""A program whose calls a signal handler interrupts by an exception; prints what came of it.
 
-    python tests/conformance/interrupted.py BACKEND DELIVERY read|write BYTES ROUNDS SEED
+    python tests/conformance/interrupted.py BACKEND DELIVERY read|write|life BYTES ROUNDS SEED
 
 Each round has a channel of its own and one interrupt, at a random moment. The peer is undisturbed. The outcomes are
 counted by name: `whole`, if every message came up to the end of the stream; `broken`, if the endpoint refused to go on
-or the peer lost it; and what must not be: `gap`, `torn`, `backwards`, or the name of a Python error.
+or the peer lost it; and what must not be: `gap`, `torn`, `backwards`, `leak` or the name of an error. With `life`,
+both endpoints are in this process, and one call of each channel's other calls is interrupted.
 """
 
 from __future__ import annotations
@@ -15,20 +16,30 @@ import os
 import random
 import signal
 import sys
+import tempfile
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ipcbench import Address, Backend, ChannelSpec, Reader, Writer, backends, get_backend
-from ipcbench.errors import EndOfStream, IpcbenchError
+from ipcbench.errors import EndOfStream, IpcbenchError, TransportError
+from ipcbench.testing.agents.client import until
 
 PATIENCE_S = 20.0
 MESSAGES = 400
 EARLIEST_S, LATEST_S, AGAIN_S = 0.0005, 0.02, 0.00003
+CALL_S = 0.0007
+CALLS = "create", "open_reader", "open_writer", "close_writer", "close_reader", "destroy"
 BACKENDS = str(Path(backends.__file__).parent)
+NAMES = {"read", "write", "call", "close"}
+"""Functions that may be interrupted; `call` is each that is made `whole`."""
+FOLDERS = Path(tempfile.gettempdir()), Path("/dev/shm")
+PACKAGE = str(Path(BACKENDS).parent)
 
 
 class Interrupt(TimeoutError):
@@ -38,7 +49,8 @@ class Interrupt(TimeoutError):
 def interrupt(_: int, frame: FrameType | None) -> None:
     """Interrupt a call of the backend; anything else a moment later."""
     while frame is not None:
-        if frame.f_code.co_name in {"read", "write"} and BACKENDS in frame.f_code.co_filename:
+        place = BACKENDS if frame.f_code.co_name in {"read", "write"} else PACKAGE
+        if frame.f_code.co_name in NAMES and place in frame.f_code.co_filename:
             raise Interrupt
         frame = frame.f_back
     signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
@@ -134,10 +146,79 @@ def write_interrupted(backend: Backend, address: Address, size: int, delay_s: fl
     return accepted
 
 
+def interrupted(call: Callable[[], Any], delay_s: float) -> Any:
+    """Call once, with one interrupt, and return the result; None if the interrupt left the call."""
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, delay_s)
+    try:
+        return call()
+    except Interrupt:
+        return None
+    finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+
+def life(backend: Backend, channel: ChannelSpec, interrupted_call: str, delay_s: float) -> str:
+    """Go through a channel's life, in which one call is interrupted; return what the peers see, or what is left."""
+
+    def step(name: str, call: Callable[[], Any]) -> Any:
+        return interrupted(call, delay_s) if name == interrupted_call else call()
+
+    address = step("create", lambda: backend.create(channel))
+    if address is None:
+        with suppress(TransportError):  # it may exist
+            address = backend.create(channel)
+    address = address or Address(backend.name, channel, "")
+    outcome = "whole"
+    try:
+        reader = step("open_reader", lambda: backend.open_reader(address, 0))
+        writer = step("open_writer", lambda: backend.open_writer(address))
+        if reader and writer:
+            outcome = used(reader, writer, step)
+        for endpoint in filter(None, (reader, writer)):
+            endpoint.close()
+    except TransportError as error:
+        outcome = "whole" if interrupted_call == "create" else type(error).__name__
+    step("destroy", lambda: backend.destroy(address))
+    backend.destroy(address)
+    return "left" if any([*folder.glob(f"{channel.name}*")] for folder in FOLDERS) else outcome
+
+
+def used(reader: Reader, writer: Writer, step: Callable[[str, Callable[[], Any]], Any]) -> str:
+    writer.write(message(1, 0), PATIENCE_S)
+    reader.read(PATIENCE_S)
+    step("close_writer", writer.close)
+    writer.close()
+    try:
+        reader.read(PATIENCE_S)
+    except EndOfStream:
+        step("close_reader", reader.close)
+        return "whole"
+    return "after the end"
+
+
+def live(backend: Backend, delivery: Any, rounds: int, generator: random.Random) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    before = 0
+    for number in range(-1, rounds):  # one more, in which modules are loaded
+        channel = ChannelSpec(f"interrupt-{os.getpid()}-{number}-", 1, 8, delivery, depth=4)
+        outcome = life(backend, channel, CALLS[number % len(CALLS)], generator.uniform(0.00001, CALL_S))
+        if number >= 0:
+            counts[outcome] += 1
+        elif until(lambda: threading.active_count() == 1, PATIENCE_S):
+            before = len(os.listdir("/proc/self/fd"))
+    if not until(lambda: len(os.listdir("/proc/self/fd")) <= before, PATIENCE_S):
+        counts["leak"] += 1
+    return counts
+
+
 def main(arguments: list[str]) -> None:
     name, delivery, side, size, rounds, seed = *arguments[:3], *map(int, arguments[3:])
     backend, every = get_backend(name)(), delivery == "every_message"
     generator = random.Random(seed)
+    if side == "life":
+        print(json.dumps(live(backend, delivery, rounds, generator)))
+        return
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=peer, args=(theirs, backend, side, size), kwargs={"every": every}, daemon=True)

@@ -35,3 +35,11 @@ def test_an_interrupted_call_tears_and_loses_nothing(backend: str, delivery: str
     assert sum(counts.values()) == 12
     allowed = {"whole", "broken"} if backend in BROKEN else {"whole"}
     assert set(counts) <= allowed, counts
+
+
+@pytest.mark.parametrize("delivery", ["every_message", "latest_value"])
+@pytest.mark.parametrize("backend", ["shm", "lmdb", "pipe", "zmq"])
+def test_an_interrupted_call_of_a_channels_life_is_done_or_not_begun(backend: str, delivery: str) -> None:
+    command = [sys.executable, str(PROGRAM), backend, delivery, "life", "0", "60", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"whole": 60}, done.stderr

@@ -36,6 +36,7 @@ from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, Pe
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, CursorsEndpoint, ReaderCursors, WriterCursors
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
+from ipcbench.sync.interrupts import whole
 from ipcbench.sync.locks import channel_directory, remove_directory
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
@@ -276,23 +277,27 @@ class Lmdb(Backend):
         if sys.platform == "win32":
             raise BackendUnavailable(cls.name, "it needs POSIX named pipes and file locks", "use Linux or macOS")
 
+    @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.probe()
         self.require(channel)
         make_files(channel, Layout(channel).map_bytes)
         return Address(self.name, channel, "")
 
+    @whole
     def open_writer(self, address: Address) -> Writer:
         self.probe()
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
         with Database.opened(address.channel, Layout(address.channel).map_bytes) as database:
             return kind(address.channel, database)
 
+    @whole
     def open_reader(self, address: Address, index: int) -> Reader:
         self.probe()
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
         with Database.opened(address.channel, Layout(address.channel).map_bytes) as database:
             return kind(address.channel, database, index)
 
+    @whole
     def destroy(self, address: Address) -> None:
         remove_directory(address.channel.name)

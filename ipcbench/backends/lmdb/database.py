@@ -6,7 +6,6 @@ import gc
 import mmap
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from ipcbench.backend import Message
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, cursors_bytes, make_doorbells
+from ipcbench.sync.interrupts import unforked
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
@@ -51,8 +51,7 @@ _Key = tuple[int, int, int]
 
 _open: dict[_Key, tuple[lmdb.Environment, int]] = {}
 """(process, device, inode) → the open database and the number of endpoints of this process that use it. LMDB must not
-open a file twice in a process, since its file locks belong to the process."""
-_opening = threading.Lock()
+open a file twice in a process, since its file locks belong to the process. To change it, hold `unforked`."""
 
 
 class Layout:
@@ -142,7 +141,7 @@ def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environmen
     except OSError as error:
         raise TransportError(f"there is no LMDB channel {channel.name!r}: {error.strerror}") from error
     key = (os.getpid(), status.st_dev, status.st_ino)
-    with _opening:
+    with unforked:
         if any(other[1:] == key[1:] and other[0] != key[0] for other in _open):
             raise TransportError(
                 f"channel {channel.name!r} was open when this process was forked, which LMDB does not allow; open its "
@@ -161,7 +160,7 @@ def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environmen
 
 
 def _detach(key: _Key) -> None:
-    with _opening:
+    with unforked:
         environment, users = _open.pop(key)
         if users > 1:
             _open[key] = environment, users - 1

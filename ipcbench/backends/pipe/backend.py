@@ -16,7 +16,6 @@ import contextlib
 import os
 import select
 import socket
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from struct import Struct
@@ -33,7 +32,7 @@ from ipcbench.errors import (
     TransportTimeout,
 )
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.sync.interrupts import is_of_handler
+from ipcbench.sync.interrupts import in_background, is_of_handler, unforked, uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import (
@@ -44,7 +43,7 @@ from ipcbench.sync.locks import (
     reader_roles,
     remove_directory,
 )
-from ipcbench.sync.ownership import Owned, unforked
+from ipcbench.sync.ownership import Owned
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
@@ -116,13 +115,11 @@ def _wait_ready(
     return True
 
 
-class _PipeEndpoint(Endpoint, Owned):
+class _PipeEndpoint(Owned, Endpoint):
     """What both endpoints have in common."""
 
     _channel: ChannelSpec
     _failure: TransportError | None = None
-    _is_released = False
-    """Whether nothing is left to close; an interrupted `close` may be called again."""
 
     @property
     def waits(self) -> WaitStrategy:
@@ -178,7 +175,7 @@ class _PipeWriter(_PipeEndpoint, Writer):
 
     def _break(self, error: BaseException) -> None:
         """Write no more: after an exception of a signal handler, nobody knows what was sent, or who is connected."""
-        self._room, self._begun = 0, False
+        self._room = 0
         self._failure = TransportError(
             f"a write to channel {self._channel.name!r} was interrupted by {type(error).__name__}, maybe in the middle "
             "of the message: close the writer, destroy the channel and make another"
@@ -219,10 +216,14 @@ class _PipeWriter(_PipeEndpoint, Writer):
             sockets = [connection.socket for connection, _ in rest]
             if rest and not _wait_ready(sockets, select.POLLOUT, until, self._channel.wait):
                 break
-        for connection, left in rest:
-            pump.add(connection, left, start=True)
+        if rest:
+            uninterrupted(lambda: self._hand_over(rest))
         for connection in dead:
             self._drop(connection)
+
+    def _hand_over(self, unsent: Sequence[tuple[Connection, list[memoryview]]]) -> None:
+        for connection, left in unsent:
+            self._pump.add(connection, left, start=True)
 
     @staticmethod
     def _push(connection: Connection, pieces: list[memoryview], dead: list[Connection]) -> bool:
@@ -283,7 +284,7 @@ class _PipeWriter(_PipeEndpoint, Writer):
 
     def _connect_readers(self, deadline: int | None) -> None:
         """Connect to the readers that listen; if some do not yet, wait until one rings."""
-        self._awaited = [role for role in self._awaited if not self._connect(role)]
+        uninterrupted(self._connect_listening)
         if self._liveness.is_check_due():
             self._check_awaited()
         if self._awaited:
@@ -292,24 +293,23 @@ class _PipeWriter(_PipeEndpoint, Writer):
                 raise TransportTimeout(f"channel {self._channel.name!r} has no {self._awaited[0]} yet")
             self._doorbell.sleep(left_ns)
 
-    def _connect(self, role: str) -> bool:
-        if any(connection.role == role for connection in self._connections):  # a call that was interrupted after it
-            return True
+    def _connect_listening(self) -> None:
         with unforked:
-            with as_transport_errors(f"cannot connect to the {role} of channel {self._channel.name!r}"):
-                endpoint = socket.socket(socket.AF_UNIX)
-            try:
-                endpoint.connect(str(self._liveness.directory / role))
-                self._sockets.append(endpoint)
-                self._connections.append(Connection(role, endpoint))
-            except BaseException as error:
-                if isinstance(error, OSError) and not is_of_handler(error):  # it does not listen yet, or no longer
-                    endpoint.close()
-                    return False
-                self._sockets.append(endpoint)
-                self._break(error)  # it may be connected, and must not be twice
-                raise
-            return True
+            for role in list(self._awaited):
+                if self._connect(role):
+                    self._awaited.remove(role)
+
+    def _connect(self, role: str) -> bool:
+        with as_transport_errors(f"cannot connect to the {role} of channel {self._channel.name!r}"):
+            endpoint = socket.socket(socket.AF_UNIX)
+        try:
+            endpoint.connect(str(self._liveness.directory / role))
+        except OSError:  # it does not listen yet, or no longer
+            endpoint.close()
+            return False
+        self._sockets.append(endpoint)
+        self._connections.append(Connection(role, endpoint))
+        return True
 
     def _check_awaited(self) -> None:
         self._awaited = [role for role in self._awaited if self._liveness.note_of(role) is None]
@@ -322,31 +322,25 @@ class _PipeWriter(_PipeEndpoint, Writer):
         self._failure = EndpointClosed(f"the writer of channel {self._channel.name!r} is closed")
 
     def let_go(self) -> None:
+        self._is_released = True
         self._refuse()
         self._drop_all()
 
-    def close(self) -> None:
-        if self._is_released:
-            return
+    def _close(self) -> None:
         self._refuse()
         try:
-            if self._begun:
+            if not self._is_broken:  # else the readers lose it
                 with contextlib.suppress(PeerLost):
                     self._send_small(_SIZE.pack(_END), 0.0)
-            if not self._is_broken:  # else the readers lose it
                 self._liveness.leave_note("ended" if self._begun else "unused")
-        except TransportError:
+        finally:
             self._flush()
-            raise
-        self._flush()  # not after an interrupt: `close` may be called again
 
     def _flush(self) -> None:
         if self._pump.join(0):
             self._release()
         else:
-            flush = threading.Thread(target=self._release, name=f"{self._channel.name} flush")
-            flush.start()
-            flush.join(_CLOSE_S)
+            in_background(self._release, f"{self._channel.name} flush", _CLOSE_S)
 
     def _release(self) -> None:
         self._pump.join(_LINGER_S)
@@ -357,7 +351,6 @@ class _PipeWriter(_PipeEndpoint, Writer):
             endpoint.close()
         self._doorbell.close()
         self._liveness.release()
-        self._is_released = True
 
 
 class _PipeReader(_PipeEndpoint, Reader):
@@ -481,33 +474,27 @@ class _PipeReader(_PipeEndpoint, Reader):
                 self._check_writer()
             if deadline is not None and now_ns() >= deadline:
                 raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
-        try:
-            with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"), unforked:
-                self._take_connection(self._socket)
-        except TransportError:
-            raise
-        except BaseException as error:
-            self._failure = TransportError(
-                f"a read of channel {self._channel.name!r} was interrupted by {type(error).__name__} while it "
-                "connected: close the reader, destroy the channel and make another"
-            )
-            raise
+        uninterrupted(self._take_connection)
 
-    def _take_connection(self, listener: socket.socket) -> None:
-        looking = listener.dup()  # before there is a connection, whose end would be a death to the writer
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            looking.close()
-            raise
-        os.dup2(connection.fileno(), looking.fileno(), inheritable=False)
-        poller = select.poll()  # kept, since making one costs as much as the wait
-        poller.register(connection, select.POLLIN)
-        self._poll = poller.poll
-        connection.settimeout(_TRY_S)
-        looking.setblocking(False)
-        self._socket, self._looking, self._listening = connection, looking, False
-        listener.close()
+    def _take_connection(self) -> None:
+        with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"), unforked:
+            if not self._listening:
+                return
+            listener = self._socket
+            looking = listener.dup()  # before there is a connection, whose end would be a death to the writer
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                looking.close()
+                raise
+            os.dup2(connection.fileno(), looking.fileno(), inheritable=False)
+            poller = select.poll()  # kept, since making one costs as much as the wait
+            poller.register(connection, select.POLLIN)
+            self._poll = poller.poll
+            connection.settimeout(_TRY_S)
+            looking.setblocking(False)
+            self._socket, self._looking, self._listening = connection, looking, False
+            listener.close()
 
     def _check_writer(self) -> None:
         if self._liveness.note_of("writer") == "unused":
@@ -521,24 +508,20 @@ class _PipeReader(_PipeEndpoint, Reader):
         raise failure
 
     def let_go(self) -> None:
+        self._is_released = True
         self._failure = EndpointClosed(f"this reader of channel {self._channel.name!r} is closed")
         self._start = self._end = 0
         self._socket.close()
         self._looking.close()
         self._liveness.release()
-        self._is_released = True
 
-    def close(self) -> None:
-        if self._is_released:
-            return
+    def _close(self) -> None:
         try:
             self._liveness.leave_note()
             with contextlib.suppress(TransportError):  # the channel was destroyed before
                 _ring(self._liveness.directory)
-        except TransportError:
+        finally:
             self.let_go()
-            raise
-        self.let_go()  # not after an interrupt: without the note, the writer would take this reader for dead
 
 
 class Pipe(Backend):
@@ -563,6 +546,7 @@ class Pipe(Backend):
     def probe(cls) -> None:
         """Do nothing: every supported system has Unix sockets."""
 
+    @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
         longest = str(channel_directory(channel.name) / reader_roles(channel)[-1])
@@ -576,14 +560,17 @@ class Pipe(Backend):
             raise TransportError(f"cannot make a doorbell in {directory}: {error}") from error
         return Address(self.name, channel, str(directory))
 
+    @whole
     def open_writer(self, address: Address) -> Writer:
         return _PipeWriter(address)
 
+    @whole
     def open_reader(self, address: Address, index: int) -> Reader:
         reader = _PipeReader(address, index)
         if address.channel.delivery == "every_message":
             return reader
         return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=False)
 
+    @whole
     def destroy(self, address: Address) -> None:
         remove_directory(address.channel.name)

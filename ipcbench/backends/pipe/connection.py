@@ -55,7 +55,8 @@ class Pump:
         self._name = name
         self._lock = threading.Lock()
         self._connections: list[Connection] = []
-        self._thread: threading.Thread | None = None
+        self._idle = threading.Event()
+        self._idle.set()
 
     def add(self, connection: Connection, pieces: Iterable[memoryview], *, start: bool) -> bool:
         """Copy `pieces` and send them after everything that is held for this connection.
@@ -75,17 +76,14 @@ class Pump:
             if not connection.held:
                 connection.held = True
                 self._connections.append(connection)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+            if self._idle.is_set():
+                self._idle.clear()
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
             return True
 
     def join(self, timeout_s: float) -> bool:
         """Wait until everything is sent; return whether it is."""
-        thread = self._thread
-        if thread is not None:
-            thread.join(timeout_s)
-        return self._thread is None
+        return self._idle.wait(timeout_s)
 
     def _run(self) -> None:
         while True:
@@ -93,7 +91,7 @@ class Pump:
             with self._lock:
                 self._connections = [connection for connection in self._connections if not self._is_done(connection)]
                 if not self._connections:
-                    self._thread = None
+                    self._idle.set()
                     return
                 for connection in self._connections:
                     poller.register(connection.socket, select.POLLOUT)

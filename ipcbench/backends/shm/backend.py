@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from _posixshmem import shm_unlink  # type: ignore[import-not-found] # which typeshed does not know
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker, shared_memory
@@ -36,6 +37,7 @@ from ipcbench.sync.cursors import (
     make_doorbells,
 )
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
+from ipcbench.sync.interrupts import whole
 from ipcbench.sync.locks import (
     as_transport_errors,
     channel_directory,
@@ -149,8 +151,8 @@ class Mapping:
         layout = Layout(channel)
         try:
             self._segment = SharedSegment(channel.name)
-        except OSError as error:
-            raise TransportError(f"there is no channel {channel.name!r}: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # ValueError: it is empty, since whoever made it was killed
+            raise TransportError(f"there is no channel {channel.name!r}: {error}") from error
         self._segment.require_ours()
         buffer: memoryview = self._segment.buf  # type: ignore[assignment] # typeshed has None for a closed one
         self.words = buffer[: layout.total_bytes].cast("Q")
@@ -351,6 +353,7 @@ class Shm(Backend):
         if sys.platform == "win32":
             raise BackendUnavailable(cls.name, "it needs POSIX shared memory and file locks", "use Linux or macOS")
 
+    @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
         directory = make_directory(channel.name)
@@ -371,6 +374,7 @@ class Shm(Backend):
             ) from error
         return Address(self.name, channel, "")
 
+    @whole
     def open_writer(self, address: Address) -> Writer:
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
         mapping = Mapping(address.channel)
@@ -380,6 +384,7 @@ class Shm(Backend):
             mapping.close()
             raise
 
+    @whole
     def open_reader(self, address: Address, index: int) -> Reader:
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
         mapping = Mapping(address.channel)
@@ -389,12 +394,11 @@ class Shm(Backend):
             mapping.close()
             raise
 
+    @whole
     def destroy(self, address: Address) -> None:
         name = address.channel.name
         try:
             with as_transport_errors(f"cannot remove the segment of channel {name!r}"), suppress(FileNotFoundError):
-                segment = SharedSegment(name)
-                segment.unlink()
-                segment.close()
+                shm_unlink(f"/{name}")
         finally:
             remove_directory(name)

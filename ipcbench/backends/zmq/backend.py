@@ -43,6 +43,7 @@ from ipcbench.backend import (
 from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, SocketPair, absence, credit, make_keys
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.sync.interrupts import uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
 from ipcbench.sync.ownership import Owned
@@ -63,7 +64,7 @@ _ports: dict[str, list[sockets.socket]] = {}
 """Channel → bound sockets that never listen: they reserve the channel's ports."""
 
 
-class _ZmqEndpoint(Endpoint, Owned):
+class _ZmqEndpoint(Owned, Endpoint):
     """What both endpoints have in common."""
 
     _pair: SocketPair
@@ -196,12 +197,11 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         self._failure = EndpointClosed(f"the writer of channel {self._pair.channel.name!r} is closed")
 
     def let_go(self) -> None:
+        self._is_released = True
         self._refuse()
         self._pair.let_go()
 
-    def close(self) -> None:
-        if self.closed:
-            return
+    def _close(self) -> None:
         pair = self._pair
         self._refuse()
         try:
@@ -230,7 +230,6 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         self._recv: Callable[..., Any] = super(zmq.Socket, pair.socket).recv
         self._send: Callable[..., Any] = super(zmq.Socket, pair.receipts).send
         self._copy = True
-        self._is_released = False  # whether nothing is left to close; an interrupted `close` may be called again
         self._reads = False  # whether a thread is in `read`
         self._waits = False  # whether it waits outside of libzmq, where an interrupt loses nothing
         self.opened()
@@ -260,7 +259,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
         except BaseException as error:
             deadline_ns(timeout_s)  # raises if the time-out is at fault
-            if not self._waits:
+            if not (self._waits or self._is_released):
                 self._break(error)
             raise
         finally:
@@ -282,7 +281,8 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             "may be lost: close the reader, destroy the channel and make another"
         )
         self._recv = self._refuse
-        self._release()
+        self._is_released = True
+        uninterrupted(self._pair.close)
 
     def _check_writer(self) -> bool:
         """Raise if nothing more can arrive; else return False, to continue waiting."""
@@ -298,27 +298,15 @@ class _ZmqReader(_ZmqEndpoint, Reader):
     def _stop(self, failure: TransportError) -> None:
         """Close the sockets; from now on `read` raises `failure`."""
         self._failure, self._recv = failure, self._refuse
-        self._close_sockets()
-
-    def _close_sockets(self) -> None:
-        try:
-            self._pair.liveness.leave_note()
-        except TransportError:
-            self._release()
-            raise
-        self._release()  # not after an interrupt: without the note, the writer would take this reader for dead
-
-    def _release(self) -> None:
-        self._pair.close()
-        self._is_released = True
+        super().close()
 
     def _refuse(self, *_: object) -> None:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
 
     def let_go(self) -> None:
-        self._pair.let_go()
         self._is_released = True
+        self._pair.let_go()
         self._failure, self._recv = self._closed_here(), self._refuse
 
     def _closed_here(self) -> EndpointClosed:
@@ -328,13 +316,18 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         """Close; another thread that reads meanwhile gets EndpointClosed before its sockets go, which would abort."""
         self._failure = self._closed_here()
         self._recv = self._refuse
-        if not self._is_released:
-            deadline = now_ns() + _CLOSE_NS
-            while self._reads:
-                if now_ns() > deadline:
-                    raise TransportError(f"this reader of {self._pair.channel.name!r} is in use by another thread")
-                select.select([], [], [], 0.001)
-            self._close_sockets()
+        deadline = now_ns() + _CLOSE_NS
+        while self._reads:
+            if now_ns() > deadline:
+                raise TransportError(f"this reader of {self._pair.channel.name!r} is in use by another thread")
+            select.select([], [], [], 0.001)
+        super().close()
+
+    def _close(self) -> None:
+        try:
+            self._pair.liveness.leave_note()
+        finally:
+            self._pair.close()
 
 
 class ZmqIpc(Backend):
@@ -360,6 +353,7 @@ class ZmqIpc(Backend):
         if absence is not None:
             raise unavailable(cls.name, absence, "zmq", "pip install pyzmq") from absence
 
+    @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.probe()
         self.require(channel)
@@ -376,10 +370,12 @@ class ZmqIpc(Backend):
             raise OSError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
         return f"ipc://{path}{SEPARATOR}ipc://{path.with_name('receipts')}"
 
+    @whole
     def open_writer(self, address: Address) -> Writer:
         self.probe()
         return _ZmqWriter(address)
 
+    @whole
     def open_reader(self, address: Address, index: int) -> Reader:
         self.probe()
         reader = _ZmqReader(address, index)
@@ -387,6 +383,7 @@ class ZmqIpc(Backend):
             return reader
         return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=True)
 
+    @whole
     def destroy(self, address: Address) -> None:
         remove_directory(address.channel.name)
         for port in _ports.pop(address.channel.name, ()):

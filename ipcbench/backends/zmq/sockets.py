@@ -6,7 +6,6 @@ import errno
 import os
 import resource
 import select
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from ipcbench.backend import Address
 from ipcbench.errors import TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.locks import channel_directory
 from ipcbench.util.clock import now_ns
@@ -222,9 +222,7 @@ class SocketPair:
         unsubscribe, as they do at the end of the stream: libzmq's own linger may wait for a peer that has gone.
         """
         self.receipts.close(0)
-        flush = threading.Thread(target=self._flush, args=(peers,), name=f"{self.channel.name} flush")
-        flush.start()
-        flush.join(_CLOSE_S)
+        in_background(lambda: self._flush(peers), f"{self.channel.name} flush", _CLOSE_S)
 
     def _flush(self, peers: set[bytes]) -> None:
         deadline = now_ns() + _DRAIN_NS

@@ -108,6 +108,8 @@ def streams_end(fixture: Fixture) -> None:
         if fixture.can.launcher != "mpiexec":  # there, processes wait for one another before they exit
             with fixture.channel(readers=fixture.most_readers, delivery=delivery) as channel:
                 _drained_to_the_end(channel, delivery, leave=True)
+            with fixture.channel(readers=fixture.most_readers, delivery=delivery, opened=False) as channel:
+                _closed_before_all_readers_opened(channel)
 
 
 def _drained_to_the_end(channel: ChannelUnderTest, delivery: Delivery, *, leave: bool) -> None:
@@ -129,6 +131,29 @@ def _drained_to_the_end(channel: ChannelUnderTest, delivery: Delivery, *, leave:
         expect_failure(reader, reader.play("read", timeout_s=SHORT_S), "EndOfStream", "a second read after the end")
     if not leave:
         closing.result(DEADLINE_S)
+
+
+def _closed_before_all_readers_opened(channel: ChannelUnderTest) -> None:
+    """Write while one reader is missing, which may time out, and close: the others get no more than that, and the end.
+    It is no death.
+    """
+    *opened, late = channel.readers
+    for endpoint in (channel.writer, *opened):
+        endpoint.open()
+    outcome = channel.writer.play("write", seed=channel.seed, sequence=0, size=_SMALL_BYTES, timeout_s=SHORT_S)
+    written = not outcome["failure"]
+    if not written:
+        expect_failure(channel.writer, outcome, "TransportTimeout", "a write while a reader is missing")
+    channel.writer.start("close").result(DEADLINE_S)
+    late.open()
+    stream = {"seed": channel.seed, "first": 0, "count": 1, "sizes": [_SMALL_BYTES], "timeout_s": PATIENCE_S}
+    for reader in channel.readers:
+        counts = reader.play("read_stream", **stream, extra_s=PATIENCE_S)
+        what = f"{reader.label}, after a writer that {'wrote' if written else 'timed out'} before all readers opened"
+        require(
+            (counts["last_sequence"] == 0) == written, f"{what}: the message {'never' if written else 'still'} came"
+        )
+        require(counts["ended"] == "EndOfStream", f"{what}: got {counts['ended'] or 'a time-out'}, not EndOfStream")
 
 
 def any_order_opens(fixture: Fixture) -> None:

@@ -72,11 +72,11 @@ def _writer_killed(channel: ChannelUnderTest) -> None:
         counts = call.result(DEADLINE_S)
         _nothing_invented(channel, counts, what)
         _lost_or_late(channel, counts["ended"], what)
-    again = [(reader, reader.start("read", timeout_s=SHORT_S)) for reader in channel.readers]
+    again = [(reader, reader.start("read", timeout_s=0.0)) for reader in channel.readers]
     for reader, call in again:
         outcome, what = call.result(DEADLINE_S), f"{reader.label}, after the writer was killed"
         require(outcome["failure"] is not None, f"{what}: a further read returned a message")
-        _lost_or_late(channel, outcome["failure"]["kind"], f"{what}, at a further read", may_be_late=True)
+        _lost_or_late(channel, outcome["failure"]["kind"], f"{what}, at a further read")
 
 
 def _children(fixture: Fixture, delivery: Delivery) -> None:
@@ -127,9 +127,9 @@ def _nothing_invented(channel: ChannelUnderTest, counts: dict[str, Any], what: s
         require(not holes, f"{what}: messages {holes} are missing in the middle")
 
 
-def _lost_or_late(channel: ChannelUnderTest, kind: str, what: str, *, may_be_late: bool = False) -> None:
+def _lost_or_late(channel: ChannelUnderTest, kind: str, what: str) -> None:
     """Require that an error is PeerLost or, if the backend does not detect that, TransportTimeout."""
-    if channel.fixture.can.detects_peer_exit and not may_be_late:
+    if channel.fixture.can.detects_peer_exit:
         require(kind == "PeerLost", f"{what}: got {kind}, not PeerLost, although detects_peer_exit")
     require(kind in {"PeerLost", "TransportTimeout"}, f"{what}: got {kind}, neither PeerLost nor TransportTimeout")
 
