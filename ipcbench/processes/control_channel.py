@@ -108,6 +108,8 @@ class Switchboard:
         except (OSError, UnicodeError, TypeError) as error:  # TypeError: bytes that are no text
             self._socket.close()
             if host is None:
+                if isinstance(error, OSError):
+                    error.filename = str(self._path)  # which a socket's error does not name
                 raise
             why = error.strerror if isinstance(error, OSError) else "no name of a host"
             allowed = f"the name or the IPv4 address of an interface of this host ({why})"

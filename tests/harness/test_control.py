@@ -134,3 +134,9 @@ def test_waiting_ends_at_its_deadline(switchboard):
         channel.receive(0.05)
     channel.close()
     worker[0].close()
+
+
+def test_a_folder_that_takes_no_socket_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised:
+        Switchboard(tmp_path / "absent")
+    assert raised.value.filename == str(tmp_path / "absent" / "control")

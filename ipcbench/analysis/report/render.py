@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, get_args
 
 from ipcbench.analysis.report.headline import headlines
 from ipcbench.analysis.report.tables import Tables
-from ipcbench.analysis.summary.cells import CellSummary, SettingSummary
+from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary
+from ipcbench.analysis.summary.curves import estimate_of
 from ipcbench.analysis.summary.notes import printable
 from ipcbench.analysis.summary.waits import WaitShares
 from ipcbench.analysis.summary.wording import setting_title, verdict_words
@@ -155,6 +156,7 @@ def as_json(tables: Tables) -> str:
 def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
     """Return a cell as flat fields with units in their names, times in µs; None where not measured."""
     rate = cell.throughput_bytes_per_s
+    has_ends = {metric: _has_enough_rounds(cell, metric) for metric in get_args(Metric)}
     return {
         **asdict(result.setting),
         "offered_rate_per_s": result.rate_per_s,
@@ -164,12 +166,18 @@ def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "ranked_by": result.ranked_by,
         "rank": cell.rank,
         **_ratio(cell),
-        **_interval("latency_p50", "_us", cell.latency_p50_ns, 1e3),
-        **_interval("latency_p99", "_us", cell.latency_p99_ns, 1e3),
-        **_interval("round_trip_p50", "_us", cell.round_trip_p50_ns, 1e3),
-        **_interval("round_trip_p99", "_us", cell.round_trip_p99_ns, 1e3),
+        **_interval("latency_p50", "_us", cell.latency_p50_ns, 1e3, ends=has_ends["latency"]),
+        **_interval("latency_p99", "_us", cell.latency_p99_ns, 1e3, ends=has_ends["latency"]),
+        **_interval("round_trip_p50", "_us", cell.round_trip_p50_ns, 1e3, ends=has_ends["round trip"]),
+        **_interval("round_trip_p99", "_us", cell.round_trip_p99_ns, 1e3, ends=has_ends["round trip"]),
         "throughput_messages_per_s": cell.throughput_per_s,
-        **_interval("throughput_messages", "_per_s", cell.throughput_interval_per_s, middle=False),
+        **_interval(
+            "throughput_messages",
+            "_per_s",
+            cell.throughput_interval_per_s,
+            middle=False,
+            ends=has_ends["throughput"],
+        ),
         "throughput_mb_per_s": rate / 1e6 if rate is not None else None,
         "round_trip_rank": cell.round_trip_rank,
         "throughput_rank": cell.throughput_rank,
@@ -192,13 +200,17 @@ def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
     }
 
 
+def _has_enough_rounds(cell: CellSummary, metric: Metric) -> bool:
+    """Return whether a figure has rounds enough for an interval."""
+    estimate = estimate_of(cell, metric)
+    return estimate is not None and estimate.rounds_count >= MIN_CLAIM_ROUNDS
+
+
 def _ratio(cell: CellSummary) -> dict[str, float | None]:
     """Return the ratio to the best; without its ends after too few rounds, as in the tables."""
-    found = _interval("ratio_to_best", "", cell.ratio)
     few = cell.compared_rounds_count is not None and cell.compared_rounds_count < MIN_CLAIM_ROUNDS
-    if few and cell.ratio is not None and cell.ratio.low < cell.ratio.high:
-        found |= dict.fromkeys(("ratio_to_best_low", "ratio_to_best_high"))
-    return found
+    is_known = cell.ratio is None or cell.ratio.low == cell.ratio.high  # as that of the best itself
+    return _interval("ratio_to_best", "", cell.ratio, ends=is_known or not few)
 
 
 def _waits(name: str, shares: WaitShares | None) -> dict[str, Any]:
@@ -213,11 +225,15 @@ def _us(value_ns: float | None) -> float | None:
 
 
 def _interval(
-    name: str, unit: str, interval: Interval | None, divisor: float = 1.0, *, middle: bool = True
+    name: str, unit: str, interval: Interval | None, divisor: float = 1.0, *, middle: bool = True, ends: bool = True
 ) -> dict[str, float | None]:
-    """Return `name_unit`, `name_low_unit` and `name_high_unit`; without `middle` only the last two."""
+    """Return `name_unit`, `name_low_unit` and `name_high_unit`; without `middle` only the last two, which are None
+    without `ends`.
+    """
     low, estimate, high = (None, None, None)
     if interval is not None:
         low, estimate, high = (value / divisor for value in (interval.low, interval.estimate, interval.high))
+    if not ends:
+        low = high = None
     first = {f"{name}{unit}": estimate} if middle else {}
     return {**first, f"{name}_low{unit}": low, f"{name}_high{unit}": high}
