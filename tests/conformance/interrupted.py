@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,24 +36,28 @@ EARLIEST_S, LATEST_S, AGAIN_S = 0.0005, 0.02, 0.00003
 CALL_S = 0.0007
 CALLS = "create", "open_reader", "open_writer", "close_writer", "close_reader", "destroy"
 BACKENDS = str(Path(backends.__file__).parent)
-NAMES = {"read", "write", "call", "close"}
-"""Functions that may be interrupted; `call` is each that is made `whole`."""
 FOLDERS = Path(tempfile.gettempdir()), Path("/dev/shm")
 PACKAGE = str(Path(BACKENDS).parent)
+PLACES = {"read": BACKENDS, "write": BACKENDS}
+LIFE_PLACES = {"call": PACKAGE, "close": PACKAGE}
+"""Functions that may be interrupted, and where they are; `call` is each that is made `whole`."""
 
 
 class Interrupt(TimeoutError):
     """What the signal handler raises: an OSError, as a socket's own time-out is."""
 
 
-def interrupt(_: int, frame: FrameType | None) -> None:
-    """Interrupt a call of the backend; anything else a moment later."""
-    while frame is not None:
-        place = BACKENDS if frame.f_code.co_name in {"read", "write"} else PACKAGE
-        if frame.f_code.co_name in NAMES and place in frame.f_code.co_filename:
-            raise Interrupt
-        frame = frame.f_back
-    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+def interrupting(places: Mapping[str, str]) -> Callable[[int, FrameType | None], None]:
+    """Return a handler that interrupts a call of one of the functions; anything else a moment later."""
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if places.get(frame.f_code.co_name, " ") in frame.f_code.co_filename:
+                raise Interrupt
+            frame = frame.f_back
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+
+    return interrupt
 
 
 def message(number: int, size: int) -> bytes:
@@ -148,7 +152,7 @@ def write_interrupted(backend: Backend, address: Address, size: int, delay_s: fl
 
 def interrupted(call: Callable[[], Any], delay_s: float) -> Any:
     """Call once, with one interrupt, and return the result; None if the interrupt left the call."""
-    signal.signal(signal.SIGALRM, interrupt)
+    signal.signal(signal.SIGALRM, interrupting(LIFE_PLACES))
     signal.setitimer(signal.ITIMER_REAL, delay_s)
     try:
         return call()
@@ -223,7 +227,7 @@ def main(arguments: list[str]) -> None:
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=peer, args=(theirs, backend, side, size), kwargs={"every": every}, daemon=True)
     process.start()
-    signal.signal(signal.SIGALRM, interrupt)
+    signal.signal(signal.SIGALRM, interrupting(PLACES))
     counts: Counter[str] = Counter()
     for number in range(rounds):
         channel: Any = ChannelSpec(f"interrupt-{os.getpid()}-{number}", 1, size + 8, delivery, depth=4)  # type: ignore[arg-type]
