@@ -141,7 +141,8 @@ def _explained_refusal(error: OSError) -> str:
     if error.filename is None:  # standard output; what it still holds must not be tried again at the exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return f"standard output: {error.strerror}"
-    return f"{error.filename}: {error.strerror}"
+    advice = "; free blocks or inodes there (`df`, `df -i`)" if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""
+    return f"{error.filename}: {error.strerror}{advice}"
 
 
 def _prepare_streams() -> None:

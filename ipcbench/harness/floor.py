@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from statistics import median
 
@@ -24,6 +25,8 @@ _COPY_NS = 10_000_000
 _COLD_POOL_BYTES = 2**26
 """More than the caches hold: after this much copying, a buffer is in none of them."""
 _WAKEUPS = 300
+_ECHO_S = 2.0
+"""How long they may take; a process that is stopped would take for ever."""
 _ECHO = "import os\nwhile byte := os.read(0, 1): os.write(1, byte)"
 _FOREVER_NS = 2**62
 
@@ -117,17 +120,28 @@ def _wakeup_ns() -> float | None:
     """Return half the median round trip of a byte to a process that sleeps in a pipe's read; None if it fails."""
     command = [sys.executable, "-S", "-E", "-c", _ECHO]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as echo:
-        if echo.stdin is None or echo.stdout is None:
+        late = threading.Timer(_ECHO_S, echo.kill)
+        late.start()
+        try:
+            times = list(_echo_ns(echo))
+        except OSError:  # it was killed
             return None
-        times: list[int] = []
-        for _ in range(_WAKEUPS):
-            start = now_ns()
-            echo.stdin.write(b"x")
-            if not echo.stdout.read(1):
-                return None
-            times.append(now_ns() - start)
-        echo.stdin.close()
-        return median(times[_WAKEUPS // 10 :]) / 2
+        finally:
+            late.cancel()
+            echo.kill()  # it may be stopped, and nobody else would end it
+        return median(times[_WAKEUPS // 10 :]) / 2 if len(times) == _WAKEUPS else None
+
+
+def _echo_ns(echo: subprocess.Popen[bytes]) -> Iterator[int]:
+    """Yield the time of each round trip, `_WAKEUPS` unless the process ends."""
+    if echo.stdin is None or echo.stdout is None:
+        return
+    for _ in range(_WAKEUPS):
+        start = now_ns()
+        echo.stdin.write(b"x")
+        if not echo.stdout.read(1):
+            return
+        yield now_ns() - start
 
 
 def measure_floor(sizes: Iterable[int] = ()) -> Floor:

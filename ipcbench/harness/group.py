@@ -54,7 +54,9 @@ class Group:
         self._roles = roles or tuple(map(role_of, range(readers + 1)))
         self._memory_kills_count = memory_kills_count(_ROOT)
         self._switchboard = switchboard
-        self._launch = launch(launcher, range(self.endpoints), switchboard, _VERBS, python=python)
+        self._launch = launch(
+            launcher, range(self.endpoints), switchboard, _VERBS, python=python, forked=python is None
+        )
         self.pids: dict[int, int] = {}
         self._channels: dict[int, ControlConnection] = {}
 

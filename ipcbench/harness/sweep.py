@@ -31,7 +31,7 @@ from ipcbench.harness.prepare import PreparedPayload, prepare_payload, require_m
 from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.harness.variants import Field, settle
 from ipcbench.machine.cgroup import memory_limit_bytes
-from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
+from ipcbench.machine.describe import ConditionsProbe, describe_machine, describe_versions, usable_cores
 from ipcbench.machine.identity import differences, machine_differences
 from ipcbench.processes.control_channel import HOST_VARIABLE, Switchboard
 from ipcbench.processes.neighbours import busy_neighbours
@@ -175,6 +175,8 @@ class _Run:
     groups: dict[tuple[str, bool], Group] = field(default_factory=dict)
     """By backend, and whether it is the A/A control's group."""
     measured: list[TrialResult] = field(default_factory=list)
+    unstored: list[TrialOutcome] = field(default_factory=list)
+    """Of the last batch; they are stored while the next one opens, when the coordinator would only wait."""
     contents: dict[int, list[str]] = field(default_factory=dict)
     """Size → paths of files with what to send, for a payload of the user's own."""
 
@@ -315,16 +317,14 @@ class _Run:
             return False
         self._start_groups({(trial.backend, trial.twin) for batch in batches for trial, _ in batch}, switchboard)
         whole = True
-        for batch in batches:
-            whole = self._within_budget(batch)
-            if not whole:
-                break
-            for result in self._measure(batch, run_dir, switchboard):
-                self.done += 1
-                self.windows_s += result.spec.window_s
-                label = _label(result.spec)
-                warning = f"{label} failed: {result.reason}" if result.status == "failed" else ""
-                self._tell(round_index, label, _estimate(result), warning)
+        try:
+            for batch in batches:
+                whole = self._within_budget(batch)
+                if not whole:
+                    break
+                self._measure(batch, run_dir, switchboard)
+        finally:
+            self._store()
         if whole and self.measured:
             last = self.measured[-1]
             self._tell(round_index, _label(last.spec), _estimate(last), "", tuple(self.measured))
@@ -352,8 +352,8 @@ class _Run:
             for group in starting.values():
                 group.kill()
 
-    def _measure(self, batch: Sequence[_Cell], run_dir: RunDir, switchboard: Switchboard) -> Iterator[TrialResult]:
-        """Measure the trials of a batch and yield their records once they are stored."""
+    def _measure(self, batch: Sequence[_Cell], run_dir: RunDir, switchboard: Switchboard) -> None:
+        """Measure the trials of a batch, and store those of the one before."""
         ready: list[tuple[_Cell, Group]] = []
         for trial, payload in batch:
             started_unix_s = time.time()
@@ -361,36 +361,50 @@ class _Run:
                 ready.append(((trial, payload), self._group(trial, run_dir, switchboard)))
             except IpcbenchError as error:
                 reason = f"the group did not start: {error}"
-                result = failed_trial(trial, self.writer.next_trial_id, reason, started_unix_s)
-                self.writer.append(result, {})
-                yield result
+                result = failed_trial(trial, self._next_trial_id, reason, started_unix_s)
+                self.unstored.append(TrialOutcome(result, {}, group_is_sound=True))
         runs = [
             Trial(
                 run_dir,
                 self.settled.contenders[trial.backend],
                 group,
                 Plan.make(trial, payload.decode_ns, self.stall_s),
-                self.writer.next_trial_id + number,
+                self._next_trial_id + number,
                 usable_cores(),
                 self.contents[payload.size],
             )
             for number, ((trial, payload), group) in enumerate(ready)
         ]
-        for outcome in self._beside_neighbours(runs):
+        outcomes = self._beside_neighbours(runs)
+        for outcome in outcomes:
             spec = outcome.result.spec
             if not outcome.group_is_sound:
                 self.groups.pop((spec.backend, spec.twin)).kill()
-            self.writer.append(outcome.result, outcome.samples)
-            self.measured.append(outcome.result)
-            yield outcome.result
+        self.windows_s += sum(trial.window_s for trial, _ in batch)
+        self.unstored += outcomes
 
-    @staticmethod
-    def _beside_neighbours(runs: Sequence[Trial]) -> list[TrialOutcome]:
+    @property
+    def _next_trial_id(self) -> int:
+        return self.writer.next_trial_id + len(self.unstored)
+
+    def _store(self) -> None:
+        """Store what was measured last, and say so."""
+        while self.unstored:
+            outcome = self.unstored.pop(0)
+            result = outcome.result
+            self.writer.append(result, outcome.samples)
+            self.measured.append(result)
+            self.done += 1
+            label = _label(result.spec)
+            warning = f"{label} failed: {result.reason}" if result.status == "failed" else ""
+            self._tell(result.spec.round_index, label, _estimate(result), warning)
+
+    def _beside_neighbours(self, runs: Sequence[Trial]) -> list[TrialOutcome]:
         """Carry out the trials of a batch, beside as many busy processes as they ask for."""
         with busy_neighbours(runs[0].spec.neighbours if runs else 0) as pids:
             for run in runs:
                 run.neighbour_pids = pids
-            return run_all(runs)
+            return run_all(runs, self._store)
 
     def _group(self, trial: TrialSpec, run_dir: RunDir, switchboard: Switchboard) -> Group:
         """Return the backend's processes of this round, started if necessary."""
@@ -420,23 +434,29 @@ class _Run:
         )
 
 
-def run_all(runs: Sequence[Trial]) -> list[TrialOutcome]:
-    """Return the records of trials on as many groups, in their order; those that can be are measured together."""
+def run_all(runs: Sequence[Trial], meanwhile: Callable[[], None] = lambda: None) -> list[TrialOutcome]:
+    """Return the records of trials on as many groups, in their order; those that can be are measured together, and
+    `meanwhile` is called while these open.
+    """
     shared = [run for run in runs if run.spec.is_shared]
-    outcomes = dict(zip(shared, _run_together(shared), strict=True)) if shared else {}
+    if not shared:
+        meanwhile()
+    outcomes = dict(zip(shared, _run_together(shared, meanwhile), strict=True)) if shared else {}
     return [outcomes[run] if run in outcomes else run.run() for run in runs]
 
 
-def _run_together(runs: Sequence[Trial]) -> list[TrialOutcome]:
+def _run_together(runs: Sequence[Trial], meanwhile: Callable[[], None]) -> list[TrialOutcome]:
     """Measure trials of equal plans together; a failure in one leaves the others alone.
 
     All open and close at the same time. Between that, one works at a time; warm-ups, too, since an endpoint learns in
     them how to wait, see `ipcbench.sync.wait.Attempts`.
     """
-    pids = set().union(*(run.pids for run in runs))
+    machine = ConditionsProbe()
+    machine.start({os.getpid()}.union(*(run.pids for run in runs)))
     try:
         for run in runs:
-            run.open(pids)
+            run.open()
+        meanwhile()
         for run in runs:
             run.opened()
         for run in runs:
@@ -454,7 +474,8 @@ def _run_together(runs: Sequence[Trial]) -> list[TrialOutcome]:
     finally:
         for run in runs:
             run.release()
-    return [run.outcome() for run in runs]
+    load = machine.stop()
+    return [run.outcome(load) for run in runs]
 
 
 def turns_for(trial: TrialSpec, message_s: float) -> int:

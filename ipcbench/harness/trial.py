@@ -16,7 +16,7 @@ from ipcbench.harness.group import Group
 from ipcbench.harness.placement import allowed_cores, cores_for, make_probe_file, probe_length
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.variants import Contender
-from ipcbench.machine.describe import ConditionsProbe
+from ipcbench.machine.describe import ConditionsProbe, MachineLoad
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import Conditions, EndpointResult, TrialResult, placement_differs
 from ipcbench.spec import ChannelSpec, TrialSpec
@@ -95,12 +95,13 @@ class Trial:
         self._refusal = ""
         self._error: IpcbenchError | None = None
         self._message_s = 0.0
-        self._machine = ConditionsProbe()
         self._started_unix_s = self._started_s = 0.0
         self.neighbour_pids: tuple[int, ...] = ()
 
     def run(self) -> TrialOutcome:
         """Measure the trial on its own and return its outcome."""
+        machine = ConditionsProbe()
+        machine.start({os.getpid(), *self.pids})
         try:
             self.open()
             self.opened()
@@ -110,12 +111,11 @@ class Trial:
             self.closed()
         finally:
             self.release()
-        return self.outcome()
+        return self.outcome(machine.stop())
 
-    def open(self, beside: Iterable[int] = ()) -> None:
-        """Have the endpoints open; `beside` are the processes of trials that are measured together with it."""
+    def open(self) -> None:
+        """Have the endpoints open."""
         self._started_unix_s, self._started_s = time.time(), time.monotonic()
-        self._machine.start({os.getpid(), *self.pids, *self.neighbour_pids, *beside})
         self._try(self._open)
 
     def opened(self) -> None:
@@ -179,8 +179,8 @@ class Trial:
 
     @property
     def pids(self) -> set[int]:
-        """Processes of the group."""
-        return self._group.all_pids()
+        """Processes of the group, and those that keep cores busy beside it."""
+        return {*self._group.all_pids(), *self.neighbour_pids}
 
     @property
     def spec(self) -> TrialSpec:
@@ -192,9 +192,9 @@ class Trial:
         """How long a message took in a saturated warm-up; 0 in other modes, and after a failure."""
         return self._message_s
 
-    def outcome(self) -> TrialOutcome:
-        """Return what the trial yields."""
-        load, steal, throttled, others = self._machine.stop()
+    def outcome(self, machine: MachineLoad) -> TrialOutcome:
+        """Return what the trial yields; `machine` is what happened on the machine meanwhile."""
+        load, steal, throttled, others = machine
         if self._error is None:
             result, samples = self._record(self._answers, others)
             if result.status == "failed":

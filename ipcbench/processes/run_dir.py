@@ -25,12 +25,15 @@ _FOLDER_BYTES = 76
 
 
 def require_room_for_sockets() -> None:
-    """Refuse a temporary folder whose path leaves too little of a socket's for the name of the control channel.
+    """Refuse a temporary folder that the user named but that cannot be used, and one whose path leaves too little of a
+    socket's for the name of the control channel.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: so it is.
     """
-    folder = temporary_folder()
+    folder, named = temporary_folder(), os.environ.get("TMPDIR")
+    if named and folder != Path(named).absolute():
+        raise ConfigError("TMPDIR", named, "a folder in which files can be made; or unset it")
     if len(os.fsencode(folder)) > _FOLDER_BYTES:
         raise ConfigError(
             "TMPDIR", str(folder), f"a folder whose path has at most {_FOLDER_BYTES} bytes, for sockets in it"

@@ -1,6 +1,7 @@
 """The worker shell: a process that connects to its coordinator and answers requests until it is told to exit.
 
-    python -m ipcbench.processes.worker --verbs MODULE:FACTORY --control ADDRESS [--index N | --together N] [--bound]
+    python -m ipcbench.processes.worker --verbs MODULE:FACTORY --control ADDRESS
+        [--index N | --together N | --fork N --ended FD] [--bound]
 
 The layer above brings the verbs: `FACTORY(index)` returns the `Dispatcher` of one worker. When the coordinator is gone,
 however it went, the process ends at once, whatever its main thread is busy with. SIGUSR1 makes it write the stacks of
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
+import gc
 import os
 import select
 import signal
@@ -47,15 +49,18 @@ class Dispatcher(Protocol):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve as one worker, or with `--together N` as N workers, each a thread with its own connection."""
+    """Serve as one worker; with `--together N` as N workers, each a thread with its own connection; with `--fork N` as
+    the parent of N workers.
+    """
     parser = argparse.ArgumentParser(prog="ipcbench.processes.worker")
     parser.add_argument("--verbs", required=True, help="MODULE:FACTORY of the dispatcher")
     parser.add_argument("--control", required=True, help="the coordinator's address")
     parser.add_argument("--index", type=int, help="number in the group; without it, the MPI launcher's rank")
     parser.add_argument("--together", type=int, default=0, help="how many workers share this process")
+    parser.add_argument("--fork", type=int, default=0, help="how many workers to fork when all is imported")
+    parser.add_argument("--ended", type=int, help="descriptor of a pipe to which to write how each of these ended")
     parser.add_argument("--bound", action="store_true", help="end also when the thread that started this process ends")
     options = parser.parse_args(arguments)
-    index = 0 if options.together else _rank() if options.index is None else options.index
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # an MPI launcher ends ranks by it: no traceback as last words
     _die_first()
@@ -63,6 +68,12 @@ def main(arguments: list[str] | None = None) -> None:
         _die_with_parent()
     module, _, name = options.verbs.partition(":")
     make: Callable[[int], Dispatcher] = getattr(import_module(module), name)
+    if options.fork:
+        index = _fork(options.fork, options.ended)
+        if options.bound:
+            _die_with_parent()
+    else:
+        index = 0 if options.together else _rank() if options.index is None else options.index
     try:
         channel = connect(options.control)
         _watch_lifeline(channel)
@@ -97,6 +108,32 @@ def _serve_together(address: str, count: int, first: ControlConnection, make: Ca
         threads[-1].start()
     for thread in threads:
         thread.join()
+
+
+def _fork(count: int, ended: int) -> int:
+    """Fork `count` workers and return its number in each. The parent only waits for them; SIGTERM makes it kill them,
+    so that no orphan is left that nobody reaps.
+    """
+    gc.freeze()  # nothing of what they share is looked through, and thereby copied
+    children: dict[int, int] = {}
+    for index in range(count):
+        child = os.fork()
+        if not child:
+            os.close(ended)
+            return index
+        children[child] = index
+
+    def kill(*_: object) -> None:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, kill)
+    while children and (gone := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is not None:
+        index = children.pop(gone.si_pid)  # before its number may be another process's
+        code = os.waitstatus_to_exitcode(os.waitpid(gone.si_pid, 0)[1])
+        with suppress(OSError):  # nobody listens any more
+            os.write(ended, f"{index} {code}\n".encode())
+    os._exit(0)
 
 
 def _rank() -> int:

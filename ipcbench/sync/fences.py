@@ -16,6 +16,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+from ipcbench.sync.interrupts import is_of_handler
+
 _MACHINE = platform.machine().lower()
 
 STRONG_ORDER = _MACHINE in {"x86_64", "amd64", "i686", "i386"}
@@ -39,8 +41,10 @@ def make_fence() -> Callable[[], None]:
     def fence() -> None:
         try:
             release()
-        except RuntimeError:
-            acquire()
+        except RuntimeError as error:
+            acquire(blocking=False)
+            if is_of_handler(error):
+                raise
             release()
         acquire()
 

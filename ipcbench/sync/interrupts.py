@@ -7,10 +7,10 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -35,7 +35,7 @@ def is_of_handler(error: BaseException) -> bool:
     return trace is not None and not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE)
 
 
-def uninterrupted(work: Callable[[], _Result]) -> _Result:
+def uninterrupted(work: Callable[[], _Result], undo: Callable[[_Result], object] = id) -> _Result:
     """Do `work`, which does not wait for long, and raise only after it what signal handlers raise meanwhile.
 
     Python runs these handlers in the main thread, so another thread does the work. It has no `threading.Thread`, whose
@@ -43,55 +43,97 @@ def uninterrupted(work: Callable[[], _Result]) -> _Result:
     The work is done here if there can be no thread, or if this call comes from a handler that cut an opening short,
     whose lock another thread would wait for. Whoever is interrupted before the thread starts finds nothing done; two
     interrupts within a few µs may find the work under way, so it must bear to be repeated.
+
+    Args:
+        work: what to do.
+        undo: what to do with the result if an exception of a handler prevents that it is returned.
     """
     if threading.get_ident() != threading.main_thread().ident or sys.is_finalizing() or _is_opening():
         return work()
-    outcome: list[Callable[[], _Result]] = []
-    done: SimpleQueue[None] = SimpleQueue()
-
-    def do() -> None:
-        try:
-            result = work()
-            outcome.append(lambda: result)
-        except BaseException as error:  # passed on to the caller
-            outcome.append(partial(_fail, error))
-        done.put(None)
-
-    interrupt: BaseException | None = None
-    has_started = False
-    while not outcome:
-        try:
-            # No handler's exception comes between the step of an iterator in C and the first call in a loop's body.
-            for _ in map(_thread.start_new_thread, () if has_started else (do,), ((),)):
-                has_started = True
-            done.get()
-        except BaseException as error:
-            if not has_started:
-                if isinstance(error, RuntimeError) and not is_of_handler(error):  # there can be no thread
-                    return work()
-                raise
-            interrupt = error
+    task = _Task(work)
     try:
-        if interrupt is not None:
-            raise interrupt
-        return outcome.pop()()
+        task.carry_out()
+        if not task.has_started:
+            return work()
+        if task.interrupts:
+            task.undo(undo)
+            raise task.interrupts[-1]
+        if task.failures:
+            raise task.failures[0]
+        return task.results[0]
     finally:
-        outcome.clear()
-        del interrupt  # whose traceback refers to this frame
+        del task  # since a traceback that it holds refers to this frame
+
+
+class _Task(Generic[_Result]):
+    """Work that another thread does: what came of it, and the exceptions of handlers in the thread that waits."""
+
+    def __init__(self, work: Callable[[], _Result]) -> None:
+        self._work = work
+        self._done: SimpleQueue[None] = SimpleQueue()
+        self.has_started = False
+        self.results: list[_Result] = []
+        self.failures: list[BaseException] = []
+        self.interrupts: list[BaseException] = []
+
+    def carry_out(self) -> None:
+        """Have the work done, and wait until it is; if there can be no thread, it has not started.
+
+        Raises:
+            BaseException: of a handler, before the work has started.
+        """
+        while not (self.results or self.failures):
+            try:
+                # No handler's exception comes between the step of an iterator in C and the first call in a loop's body.
+                for _ in map(_thread.start_new_thread, () if self.has_started else (self._do,), ((),)):
+                    self.has_started = True
+                self._done.get()
+            except BaseException as error:
+                if self.has_started:
+                    self.interrupts.append(error)
+                elif isinstance(error, RuntimeError) and not is_of_handler(error):
+                    return
+                else:
+                    raise
+
+    def undo(self, undo: Callable[[_Result], object]) -> None:
+        """Undo what was done, whatever further exceptions handlers raise."""
+        undone = not self.results
+
+        def do() -> None:
+            nonlocal undone
+            undone = True  # if it fails, there is nobody to tell
+            undo(self.results[0])
+
+        while not undone:
+            with suppress(BaseException):
+                uninterrupted(do)
+
+    def _do(self) -> None:
+        try:
+            self.results.append(self._work())
+        except BaseException as error:  # passed on to the caller
+            self.failures.append(error)
+        self._done.put(None)
 
 
 def whole(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Have calls of `method` be done `uninterrupted`. What it returns to a caller who was interrupted is dropped."""
+    """Have calls of a backend's `method` be done `uninterrupted`. An address or an endpoint that it returns to a caller
+    who was interrupted is destroyed or let go.
+    """
 
     @wraps(method)
     def call(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
-        return uninterrupted(lambda: method(*arguments, **named))
+        def undo(result: Any) -> None:
+            if hasattr(result, "let_go"):
+                result.let_go()
+            elif result is not None:
+                arguments[0].destroy(result)  # type: ignore[attr-defined]
+
+        result: _Result = uninterrupted(lambda: method(*arguments, **named), undo)
+        return result
 
     return call
-
-
-def _fail(error: BaseException) -> NoReturn:
-    raise error
 
 
 def in_background(work: Callable[[], None], name: str, wait_s: float) -> None:
@@ -104,7 +146,10 @@ def in_background(work: Callable[[], None], name: str, wait_s: float) -> None:
         finally:
             done.set()
 
-    threading.Thread(target=do, name=name, daemon=False).start()
+    try:
+        threading.Thread(target=do, name=name, daemon=False).start()
+    except RuntimeError:  # there can be none
+        work()
     done.wait(wait_s)
 
 

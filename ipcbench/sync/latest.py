@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from ipcbench.backend import Reader
-from ipcbench.errors import EndpointClosed, TransportTimeout
+from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import WaitStrategy
 from ipcbench.sync.ownership import Owned, Releasable
 from ipcbench.util.clock import deadline_ns, remaining_s
@@ -84,12 +84,20 @@ class LatestValueReader(Owned, Reader):
             source: the reader of every message; it is closed together with this one.
             name: name of the thread.
             views_last: whether a view from `source` stays valid after its next read; if not, it is copied.
+
+        Raises:
+            TransportError: there can be no thread.
         """
         self._source = source
         self._inbox = inbox = _Inbox()
         self._taken: tuple[memoryview | bytes] | None = None
         arguments = source, memoryview if views_last else bytes
-        threading.Thread(target=inbox.receive, args=arguments, name=name, daemon=True).start()
+        thread = threading.Thread(target=inbox.receive, args=arguments, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            source.close()
+            raise TransportError(f"cannot open {name}: {error}; raise the limit of processes") from error
         self.opened()
 
     @property

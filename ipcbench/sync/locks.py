@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.interrupts import is_of_handler
+from ipcbench.sync.interrupts import is_of_handler, unforked
 from ipcbench.sync.ownership import own
 from ipcbench.util.files import temporary_folder
 
@@ -164,9 +164,10 @@ class EndpointLock:
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        with unforked:  # or a child would close what another file's number may be by then
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
     def let_go(self) -> None:
         """Close an inherited descriptor: the lock stays the parent's, and ends with the parent."""
@@ -192,10 +193,14 @@ def is_locked(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
+        if is_of_handler(error):
+            raise
         return not isinstance(error, FileNotFoundError)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
+        if is_of_handler(error):
+            raise
         return True
     finally:
         os.close(fd)

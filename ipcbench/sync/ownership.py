@@ -12,10 +12,14 @@ import sys
 import threading
 import warnings
 from abc import ABCMeta, abstractmethod
+from types import FrameType
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from ipcbench.errors import TransportError
 from ipcbench.sync.interrupts import unforked, uninterrupted
+
+_CALLS = {"read", "write"}
 
 
 class Releasable(Protocol):
@@ -65,9 +69,24 @@ class Owned(metaclass=_Whole):
         own(self)
 
     def close(self) -> None:
-        """Close to the end, whatever signal handlers raise; a second call does nothing."""
+        """Close to the end, whatever signal handlers raise; a second call does nothing.
+
+        Raises:
+            TransportError: a signal handler calls it within a call of this endpoint, which could not go on.
+        """
         if not self._is_released:
+            self._require_no_call()
             uninterrupted(self._close_once)
+
+    def _require_no_call(self) -> None:
+        """Raise TransportError if this thread is in a call of this endpoint."""
+        frame: FrameType | None = sys._getframe()
+        while (frame := frame and frame.f_back) is not None:
+            if frame.f_code.co_name in _CALLS and frame.f_locals.get("self") is self:
+                raise TransportError(
+                    f"a signal handler cannot close an endpoint whose `{frame.f_code.co_name}` it interrupts: let it "
+                    "raise an exception, or set a flag, and close after the call"
+                )
 
     def _close_once(self) -> None:
         with self._closing:

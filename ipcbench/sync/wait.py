@@ -6,13 +6,12 @@ import itertools
 import os
 import select
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from ipcbench.backend import Waits
 from ipcbench.errors import TransportError
 from ipcbench.spec import WaitStrategy
-from ipcbench.sync.interrupts import is_of_handler
+from ipcbench.sync.interrupts import is_of_handler, unforked
 from ipcbench.util.clock import now_ns
 
 SLICE_NS = 100_000_000
@@ -89,14 +88,18 @@ class Doorbell:
     def sleep(self, timeout_ns: int) -> None:
         """Sleep until rung, at most for `timeout_ns` rounded up to a millisecond; discard all rings."""
         if self._poll.poll(-(-timeout_ns // 1_000_000)):
-            with suppress(BlockingIOError):
+            try:
                 os.read(self._fd, 4096)
+            except BlockingIOError as error:
+                if is_of_handler(error):
+                    raise
 
     def close(self) -> None:
         """Release the descriptor; a second call does nothing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        with unforked:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
 
 def yield_ns_for(message_bytes: int) -> int:

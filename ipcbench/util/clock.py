@@ -6,6 +6,7 @@ the writer and by a reader can be subtracted. Between hosts it is not comparable
 
 from __future__ import annotations
 
+import math
 import time
 
 from ipcbench.errors import ConfigError
@@ -31,6 +32,8 @@ def deadline_ns(timeout_s: float | None) -> int | None:
     except OverflowError:  # only a negative one is that large
         return 0
     except (TypeError, ValueError) as error:  # ValueError: nan
+        if isinstance(timeout_s, int | float) and not math.isnan(timeout_s):  # it is a signal handler's
+            raise
         raise ConfigError("timeout_s", timeout_s, "seconds, or None to wait forever") from error
 
 

@@ -43,8 +43,14 @@ LIFE_PLACES = {"call": PACKAGE, "close": PACKAGE}
 """Functions that may be interrupted, and where they are; `call` is each that is made `whole`."""
 
 
-class Interrupt(TimeoutError):
-    """What the signal handler raises: an OSError, as a socket's own time-out is."""
+class Interrupt(BaseException):
+    """What the signal handler raises; always as one that calls of the library catch, too."""
+
+
+KINDS = [
+    type(f"Interrupting{kind.__name__}", (Interrupt, kind), {})
+    for kind in (TimeoutError, BlockingIOError, FileNotFoundError, ValueError, RuntimeError, KeyboardInterrupt)
+]
 
 
 def interrupting(places: Mapping[str, str]) -> Callable[[int, FrameType | None], None]:
@@ -53,7 +59,7 @@ def interrupting(places: Mapping[str, str]) -> Callable[[int, FrameType | None],
     def interrupt(_: int, frame: FrameType | None) -> None:
         while frame is not None:
             if places.get(frame.f_code.co_name, " ") in frame.f_code.co_filename:
-                raise Interrupt
+                raise random.choice(KINDS)
             frame = frame.f_back
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 

@@ -160,6 +160,13 @@ def test_a_temporary_folder_whose_path_no_socket_or_message_can_have(
     assert list(folder.iterdir()) == []
 
 
+def test_a_temporary_folder_that_cannot_be_used_is_not_passed_over(shell: Shell) -> None:
+    with shell.start("run", "--backends", "shm", *TINY, env={**shell.options()["env"], "TMPDIR": "absent"}) as process:
+        (line,) = process.communicate(timeout=100)[1].splitlines()
+        assert line.startswith("ipcbench: error: TMPDIR: 'absent' is not valid; allowed: a folder in which files can")
+        assert process.returncode == 2
+
+
 def test_a_results_folder_that_is_in_use_by_other_things(shell: Shell) -> None:
     (shell.folder / "mine").mkdir()
     (shell.folder / "mine" / "thesis.txt").touch()

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from ipcbench.analysis.summary.figures import counted_in_turns
+from ipcbench.harness import group
 from ipcbench.harness.digest import Digest
 from ipcbench.harness.group import Group
+from ipcbench.processes.launch import launch
 from ipcbench.results.model import TrialResult
 from ipcbench.results.store import Run
 from tests.harness.small_runs import failure, raw, single, sound, tiny
@@ -37,6 +39,7 @@ def offset_clock(monkeypatch, tmp_path):
         wrapper.write_text(f'#!/bin/sh\nexec "{python}" "{_LAUNCHER}" {worker} {offset_ns} "{python}" "$@"\n')
         wrapper.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(wrapper))
+        monkeypatch.setattr(group, "launch", lambda *each, **named: launch(*each, **{**named, "forked": False}))
 
     return offset
 

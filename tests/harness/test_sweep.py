@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ipcbench.errors import BackendUnavailable, ConfigError, StoreError, UnknownBackend
-from ipcbench.harness.floor import measure_floor
+from ipcbench.harness import floor
 from ipcbench.harness.loops import HASH_EVERY, RUN
 from ipcbench.harness.sweep import run_sweep
 from ipcbench.results.store import load_run
@@ -198,12 +198,21 @@ def test_a_run_stores_payload_bytes_seed_versions_floor_and_the_conditions_of_tr
     assert (conditions.clock_offset_ns, conditions.clock_error_ns, conditions.clock_offsets_ns) == (0.0, 0.0, ())
 
 
+@pytest.mark.parametrize(
+    "echo", ["import os; os.kill(os.getpid(), 19)", "import os; os.kill(os.getpid(), 9)"], ids=["stopped", "killed"]
+)
+def test_a_floor_that_cannot_be_measured_is_unknown(echo: str, monkeypatch):
+    monkeypatch.setattr(floor, "_ECHO", echo)
+    monkeypatch.setattr(floor, "_ECHO_S", 0.2)
+    assert floor.measure_floor().wakeup_ns is None
+
+
 def test_the_floor_is_above_the_clock_and_copies_have_a_bandwidth():
-    floor = measure_floor([4096])
-    assert min(floor.writer_ns, floor.reader_ns, floor.wakeup_ns) > floor.clock_ns > 0
-    assert 0 < floor.saturated_writer_ns < 10 * floor.writer_ns, "loose: other tests may take the core meanwhile"
-    assert 0 < floor.saturated_reader_ns < 10 * floor.reader_ns
-    assert min(floor.memcpy_bytes_per_s["4096"], floor.memcpy_cold_bytes_per_s["4096"]) > 1e8
+    found = floor.measure_floor([4096])
+    assert min(found.writer_ns, found.reader_ns, found.wakeup_ns) > found.clock_ns > 0
+    assert 0 < found.saturated_writer_ns < 10 * found.writer_ns, "loose: other tests may take the core meanwhile"
+    assert 0 < found.saturated_reader_ns < 10 * found.reader_ns
+    assert min(found.memcpy_bytes_per_s["4096"], found.memcpy_cold_bytes_per_s["4096"]) > 1e8
 
 
 def test_each_endpoint_measures_what_its_own_loop_costs(tmp_path):

@@ -202,12 +202,7 @@ class _PipeWriter(_PipeEndpoint, Writer):
         Raises:
             PeerLost: a reader died; the others get the message.
         """
-        pump = self._pump
-        rest = [
-            (connection, left)
-            for connection, left in unsent
-            if not (connection.held and pump.add(connection, left, start=False))
-        ]
+        rest = [(connection, left) for connection, left in unsent if not self._hold(connection, left)]
         dead: list[Connection] = []
         while rest:
             rest = [(connection, left) for connection, left in rest if not self._push(connection, left, dead)]
@@ -216,14 +211,23 @@ class _PipeWriter(_PipeEndpoint, Writer):
             sockets = [connection.socket for connection, _ in rest]
             if rest and not _wait_ready(sockets, select.POLLOUT, until, self._channel.wait):
                 break
-        if rest:
-            uninterrupted(lambda: self._hand_over(rest))
+        for connection, left in rest:
+            self._hand_over(connection, left, start=True)
         for connection in dead:
             self._drop(connection)
 
-    def _hand_over(self, unsent: Sequence[tuple[Connection, list[memoryview]]]) -> None:
-        for connection, left in unsent:
-            self._pump.add(connection, left, start=True)
+    def _hold(self, connection: Connection, pieces: list[memoryview]) -> bool:
+        """Hand the pieces to the thread if it still has something to send here; return whether it did."""
+        return connection.held and self._hand_over(connection, pieces, start=False)
+
+    def _hand_over(self, connection: Connection, pieces: list[memoryview], *, start: bool) -> bool:
+        try:
+            return uninterrupted(lambda: self._pump.add(connection, pieces, start=start))
+        except RuntimeError as error:
+            if is_of_handler(error):
+                raise
+            self._break(error)
+            raise TransportError(f"{error}, to send the rest of a message; raise the limit of processes") from error
 
     @staticmethod
     def _push(connection: Connection, pieces: list[memoryview], dead: list[Connection]) -> bool:
@@ -329,7 +333,9 @@ class _PipeWriter(_PipeEndpoint, Writer):
     def _close(self) -> None:
         self._refuse()
         try:
-            if not self._is_broken:  # else the readers lose it
+            if self._is_broken:  # the readers lose it
+                self._pump.cut(self._connections)
+            else:
                 with contextlib.suppress(PeerLost):
                     self._send_small(_SIZE.pack(_END), 0.0)
                 self._liveness.leave_note("ended" if self._begun else "unused")

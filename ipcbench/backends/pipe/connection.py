@@ -6,6 +6,9 @@ import select
 import socket
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
+
+from ipcbench.sync.interrupts import is_of_handler
 
 _MOST_PIECES = 64
 _POLL_MS = 50
@@ -20,15 +23,16 @@ class Connection:
         socket: the connected socket.
         read: number of messages for which the reader has sent receipts.
         held: whether the pump has data to send here, behind which everything else must queue.
+        ends: whether nothing comes after what is held.
     """
 
-    __slots__ = ("backlog", "held", "read", "role", "socket")
+    __slots__ = ("backlog", "ends", "held", "read", "role", "socket")
 
     def __init__(self, role: str, endpoint: socket.socket) -> None:
         self.role = role
         self.socket = endpoint
         self.read = 0
-        self.held = False
+        self.held = self.ends = False
         self.backlog: list[memoryview] = []
 
     def push(self, pieces: list[memoryview]) -> bool:
@@ -39,7 +43,9 @@ class Connection:
         """
         try:
             sent = self.socket.sendmsg(pieces[:_MOST_PIECES], (), socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            if is_of_handler(error):
+                raise
             return False
         while pieces and sent >= len(pieces[0]):
             sent -= len(pieces.pop(0))
@@ -68,18 +74,28 @@ class Pump:
 
         Returns:
             Whether the pieces were taken.
+
+        Raises:
+            RuntimeError: there can be no thread.
         """
         with self._lock:
             if not (connection.held or start):
                 return False
+            if self._idle.is_set():
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()  # and wait for the lock
+                self._idle.clear()
             connection.backlog.append(memoryview(b"".join(pieces)))
             if not connection.held:
                 connection.held = True
                 self._connections.append(connection)
-            if self._idle.is_set():
-                self._idle.clear()
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
             return True
+
+    def cut(self, connections: Iterable[Connection]) -> None:
+        """Have each connection end without an end of the stream, as soon as nothing is held for it."""
+        with self._lock:
+            for connection in connections:
+                connection.ends = True
+                self._end_if_done(connection)
 
     def join(self, timeout_s: float) -> bool:
         """Wait until everything is sent; return whether it is."""
@@ -104,4 +120,11 @@ class Pump:
         except OSError:  # the writer notices the loss itself and reports it
             connection.backlog.clear()
             connection.held = False
+        Pump._end_if_done(connection)
         return not connection.held
+
+    @staticmethod
+    def _end_if_done(connection: Connection) -> None:
+        if connection.ends and not connection.held:
+            with suppress(OSError):  # the reader is gone
+                connection.socket.shutdown(socket.SHUT_WR)

@@ -37,7 +37,7 @@ from ipcbench.sync.cursors import (
     make_doorbells,
 )
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
-from ipcbench.sync.interrupts import whole
+from ipcbench.sync.interrupts import is_of_handler, unforked, whole
 from ipcbench.sync.locks import (
     as_transport_errors,
     channel_directory,
@@ -112,11 +112,12 @@ class SharedSegment(shared_memory.SharedMemory):
 
     def close(self) -> None:
         """Unmap; memory that a caller still has a view of stays mapped until the view is gone."""
-        try:
-            super().close()
-        except BufferError:
-            os.close(self._fd)
-            self._fd, self._mmap, self._buf = -1, None, None
+        with unforked:
+            try:
+                super().close()
+            except BufferError:
+                os.close(self._fd)
+                self._fd, self._mmap, self._buf = -1, None, None
 
     def unlink(self) -> None:
         """Remove the name. The base class does so, too, if it cannot map a segment, even one that it did not make: then
@@ -243,6 +244,8 @@ class RingWriter(_ShmWriter):
         try:
             payload[:size_bytes] = message
         except ValueError as error:  # its slot is smaller
+            if is_of_handler(error):
+                raise
             raise MessageTooLarge(size_bytes, self._limit_bytes) from error
         words[size_word] = size_bytes
         if self._fenced:

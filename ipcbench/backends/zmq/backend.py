@@ -298,7 +298,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
     def _stop(self, failure: TransportError) -> None:
         """Close the sockets; from now on `read` raises `failure`."""
         self._failure, self._recv = failure, self._refuse
-        super().close()
+        uninterrupted(self._close_once)
 
     def _refuse(self, *_: object) -> None:
         if self._failure is not None:
@@ -314,6 +314,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
 
     def close(self) -> None:
         """Close; another thread that reads meanwhile gets EndpointClosed before its sockets go, which would abort."""
+        self._require_no_call()
         self._failure = self._closed_here()
         self._recv = self._refuse
         deadline = now_ns() + _CLOSE_NS

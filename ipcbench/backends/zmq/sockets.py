@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import os
 import resource
 import select
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,8 @@ _DESCRIPTORS_COUNT = 16
 """More than libzmq opens for a context, its two threads, two sockets and their listeners."""
 _PER_READER_COUNT = 2
 """Connections that the writer accepts."""
+_THREADS_COUNT = 3
+"""What libzmq starts for a context, and one that closes it."""
 
 _in_use: dict[Any, Any] = {}
 """Context → its sockets, until they are closed; in a forked child, those of its parent for good. If the garbage
@@ -101,7 +105,27 @@ def _require_descriptors(count: int) -> None:
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit != resource.RLIM_INFINITY and len(os.listdir("/proc/self/fd")) + count > limit:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)}; raise the limit (`ulimit -n`)")
+
+
+def _require_threads(count: int) -> None:
+    """Make sure that this process may start so many more threads: where libzmq may not, it aborts the process.
+
+    Raises:
+        OSError: it may not.
+    """
+    gate = threading.Lock()
+
+    def wait() -> None:
+        with gate:
+            pass
+
+    with gate:
+        try:
+            for _ in range(count):
+                _thread.start_new_thread(wait, ())
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, f"{error}; raise the limit of processes (`ulimit -u`)") from error
 
 
 class SocketPair:
@@ -121,10 +145,11 @@ class SocketPair:
         none = f"no sockets for the {role} of channel {address.channel.name!r}"
         try:
             _require_descriptors(_DESCRIPTORS_COUNT + _PER_READER_COUNT * address.channel.readers)
+            _require_threads(_THREADS_COUNT)
             self._context = zmq.Context()
         except (OSError, zmq.ZMQError) as error:
             self.liveness.abandon()
-            raise TransportError(f"{none}: {error.strerror}; raise the limit (`ulimit -n`)") from error
+            raise TransportError(f"{none}: {error.strerror}") from error
         try:
             self.socket = self._context.socket(kind)
             self.receipts = self._context.socket(receipts_kind)
