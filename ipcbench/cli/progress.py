@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Show = Callable[["Progress"], None]
 
+_REDRAW_S = 0.5
 _EVERY_S = 5.0
 
 
@@ -80,15 +81,22 @@ def _bar() -> Iterator[Show]:
         console=console,
     )
     task = bar.add_task("starting", total=None)
-    with Live(bar, console=console, transient=True) as live:
+    # It draws only when told: then the endpoints are opening, and nothing is measured.
+    with Live(bar, console=console, transient=True, auto_refresh=False) as live:
+        last_s = -_REDRAW_S
 
         def show(progress: Progress) -> None:
+            nonlocal last_s
             text = "  ".join(filter(None, (f"round {progress.round_index + 1}", progress.label, progress.estimate)))
             bar.update(task, completed=progress.done, total=progress.total, description=text)
             if progress.warning:
                 console.print(f"warning: {progress.warning}", style="yellow", markup=False)
             if progress.trials:
                 live.update(Group(Text("\n".join(_so_far(progress))), bar))
+            now_s = time.monotonic()
+            if progress.trials or now_s - last_s >= _REDRAW_S:
+                last_s = now_s
+                live.refresh()
 
         yield show
 

@@ -59,6 +59,8 @@ class Group:
         )
         self.pids: dict[int, int] = {}
         self._channels: dict[int, ControlConnection] = {}
+        self.probed: tuple[tuple[int, ...] | None, float | None] = (None, None)
+        """On which cores writer and reader 0 ran when they were last probed, None if unknown; and the result."""
 
     def connect(self, timeout_s: float = LAUNCH_S) -> Self:
         """Wait until all its processes have connected, and return it; kill them if they do not.

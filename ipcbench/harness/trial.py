@@ -16,7 +16,7 @@ from ipcbench.harness.group import Group
 from ipcbench.harness.placement import allowed_cores, cores_for, make_probe_file, probe_length
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.variants import Contender
-from ipcbench.machine.describe import ConditionsProbe, MachineLoad
+from ipcbench.machine.describe import ConditionsProbe, MachineLoad, last_core
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.results.model import Conditions, EndpointResult, TrialResult, placement_differs
 from ipcbench.spec import ChannelSpec, TrialSpec
@@ -248,8 +248,10 @@ class Trial:
         self._group.tell(self._group.to_all(request))
 
     def _look_around(self) -> None:
-        """Probe where the endpoints run, and compare their clocks."""
-        self._probes = (self._probe(), None)
+        """Probe where the endpoints run, unless it is where they ran at the last probe; and compare their clocks."""
+        cores, value = self._group.probed
+        known = self._asks_probe and value is not None and cores is not None and cores == self._cores_now()
+        self._probes = (value if known else self._probe(), None)
         self._clocks = self._group.compare_clocks()
 
     def _hear(self, questions: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
@@ -301,7 +303,7 @@ class Trial:
         """Return the placement probe between writer and reader 0; None if they are threads of one process, beside
         neighbours, which it would measure, or for a first look.
         """
-        if self._inline or self._trial.neighbours or self._trial.look:
+        if not self._asks_probe:
             return None
         path = self._run_dir.path / "probe"
         if not self._run_dir.probe_count:
@@ -313,7 +315,17 @@ class Trial:
         half_ns: float | None = answers[0]["half_ns"]
         if half_ns is None:  # one side gave up: both restart the counter
             self._run_dir.probe_count = 0
+        self._group.probed = self._cores_now(), half_ns
         return half_ns
+
+    @property
+    def _asks_probe(self) -> bool:
+        return not (self._inline or self._trial.neighbours or self._trial.look)
+
+    def _cores_now(self) -> tuple[int, ...] | None:
+        """Return the cores on which writer and reader 0 ran last; None if the system does not tell."""
+        cores = tuple(core for index in (0, 1) if (core := last_core(self._group.pids[index])) is not None)
+        return cores if len(cores) == 2 else None
 
     def _stamps(self, conditions: Conditions, result: TrialResult) -> Iterable[str]:
         if self._oversubscribed:

@@ -174,10 +174,20 @@ def _cpu_ticks(root: Path) -> _Ticks | None:
     return _Ticks(ticks[7], sum(ticks[:3] + ticks[5:7]), sum(ticks))
 
 
+def _process_words(root: Path, pid: int) -> list[str]:
+    """Return what the system tells of a process, from its state on; nothing if it has ended."""
+    return (read_text(root / f"proc/{pid}/stat") or "").rpartition(")")[2].split()
+
+
 def _process_ticks(root: Path, pid: int) -> int:
     """Return the ticks that a process has run; 0 if it has ended."""
-    words = (read_text(root / f"proc/{pid}/stat") or "").rpartition(")")[2].split()
-    return sum(int(word) for word in words[11:13])
+    return sum(int(word) for word in _process_words(root, pid)[11:13])
+
+
+def last_core(pid: int, root: Path = _ROOT) -> int | None:
+    """Return the core on which a process runs or ran last; None if the system does not tell."""
+    words = _process_words(root, pid)
+    return int(words[36]) if len(words) > 36 else None
 
 
 def _load_1min(root: Path) -> float | None:

@@ -35,7 +35,8 @@ def test_every_trial_beside_busy_loops_is_stamped(tmp_path):
     for trial in run.trials:
         label = f"{trial.spec.backend} {trial.spec.mode}: {trial.notes}"
         assert trial.conditions.others_cpu_ratio > 0.05, label
-        assert any(note.startswith("noisy: ") and note.endswith(" waiting for a core") for note in trial.notes), label
+        waited = any(note.startswith("noisy: ") and note.endswith(" waiting for a core") for note in trial.notes)
+        assert waited or trial.spec.mode == "paced", f"{label}; a light load may hardly wait"
         assert all(part.usage.run_queue_wait_s >= 0 for part in trial.endpoints), label
 
 
