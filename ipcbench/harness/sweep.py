@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +27,7 @@ from ipcbench.harness.group import Group
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, require_memory
+from ipcbench.harness.schedule import Cell, Schedule
 from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.harness.variants import Field, settle
 from ipcbench.machine.cgroup import memory_limit_bytes
@@ -78,7 +78,6 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
-_Cell = tuple[TrialSpec, PreparedPayload]
 
 
 def run_sweep(
@@ -137,7 +136,8 @@ def run_sweep(
         _require_unchanged(stored, info)
     writer = RunWriter.resume(resume) if resume else RunWriter.create(results_dir or results_root / run_id, info)
     with writer:
-        _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
+        schedule = Schedule(sweep, payloads, settled.contenders)
+        _Run(sweep, payloads, settled, schedule, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
     return writer.path
 
 
@@ -162,6 +162,7 @@ class _Run:
     sweep: SweepSpec
     payloads: list[PreparedPayload]
     settled: Field
+    schedule: Schedule
     writer: RunWriter
     finished: tuple[TrialResult, ...]
     tell: Listener
@@ -170,8 +171,6 @@ class _Run:
     done: int = 0
     windows_s: float = 0.0
     """Sum of the windows that were measured."""
-    plans: dict[tuple[bool, bool], tuple[int, float]] = field(default_factory=dict)
-    """How many trials a round has, and the sum of their windows in s, by what distinguishes rounds."""
     groups: dict[tuple[str, bool], Group] = field(default_factory=dict)
     """By backend, and whether it is the A/A control's group."""
     measured: list[TrialResult] = field(default_factory=list)
@@ -235,84 +234,18 @@ class _Run:
         """Return how many seconds of the budget a second of windows takes."""
         return self._elapsed_s / self.windows_s if self.windows_s else _FIRST_PACE
 
-    def _within_budget(self, batch: Sequence[_Cell]) -> bool:
+    def _within_budget(self, batch: Sequence[Cell]) -> bool:
         """Return whether at least half of a batch would probably be measured within the budget; the first one is, too,
         if it is the only one.
         """
         window_s = sum(trial.window_s for trial, _ in batch)
         return not self.windows_s or self._elapsed_s + self._pace * window_s / 2 <= self.sweep.budget_s
 
-    def _batches(self, round_index: int) -> list[list[_Cell]]:
-        """Return the round's trials in the order that the seed gives, without those that the store already holds.
-
-        The trials of one batch differ only in backend and are measured together, or only in variant and follow one
-        another.
-        """
-        stored = {replace(trial.spec, turns=1) for trial in self.finished}
-        batches: dict[object, list[_Cell]] = {}
-        for trial, payload in self._planned(round_index):
-            if replace(trial, turns=1) not in stored:
-                together = payload.size, trial.mode, trial.neighbours, trial.tail
-                key = together if trial.is_shared else replace(trial, backend=trial.registered_name)
-                batches.setdefault(key, []).append((trial, payload))
-        order = random.Random(f"{self.sweep.seed}/{round_index}")  # noqa: S311 - an order, not a secret
-        for batch in batches.values():
-            order.shuffle(batch)
-            if batch[0][0].turns == 1:  # variants of a backend follow one another
-                names = [trial.registered_name for trial, _ in batch]
-                batch.sort(key=lambda cell: names.index(cell[0].registered_name))
-        shuffled = list(batches.values())
-        order.shuffle(shuffled)
-        return shuffled
-
-    def _planned(self, round_index: int) -> list[_Cell]:
-        """Return all trials of a round."""
-        look = self.sweep.is_look(round_index)
-        contenders, beside = self.settled.contenders, self.sweep.neighbours
-        places = [(name, payload, False, n) for name in contenders for payload in self.payloads for n in beside]
-        planned = []
-        for name, payload, is_control, neighbours in places + self._control_places() * (not look):
-            size, size_bytes = payload.size, payload.payload_bytes
-            for mode in self.sweep.modes:
-                trial = self.sweep.trial(
-                    name, size, size_bytes, mode, round_index, twin=is_control, neighbours=neighbours
-                )
-                tail = self.sweep.tail_trial(trial)
-                first = self.sweep.look_trial(trial) if look else trial
-                planned += [(first, payload)] if tail is None else [(first, payload), (tail, payload)]
-        return planned
-
-    def _plan(self, round_index: int) -> tuple[int, float]:
-        """Return how many trials a round has, and the sum of their windows in s."""
-        kind = self.sweep.is_look(round_index), self.sweep.round_has_tails(round_index)
-        if kind not in self.plans:
-            planned = self._planned(round_index)
-            self.plans[kind] = len(planned), sum(trial.window_s for trial, _ in planned)
-        return self.plans[kind]
-
-    def _foreseen(self, round_index: int) -> tuple[int, int]:
-        """Return how many rounds there will probably be, and how many trials, the present round included."""
-        pace, budget_s, rounds, trials = self._pace, self.sweep.budget_s, 0, 0
-        while rounds < self.sweep.rounds and (budget_s > 0 or rounds <= round_index):
-            count, windows_s = self._plan(rounds)
-            fitting = min(1.0, max(0.0, budget_s) / (pace * windows_s)) if rounds > round_index else 1.0
-            trials += round(fitting * count)
-            budget_s -= pace * windows_s
-            rounds += 1
-        return max(rounds, round_index + 1), max(trials, self.done)
-
-    def _control_places(self) -> list[tuple[str, PreparedPayload, bool, int]]:
-        """Return what is measured a second time in each round: the first spawned backend with the middle payload."""
-        if not self.sweep.control:
-            return []
-        names = [name for name, contender in self.settled.contenders.items() if contender.launcher != "inline"]
-        return [(name, self.payloads[len(self.payloads) // 2], True, self.sweep.neighbours[0]) for name in names[:1]]
-
     def _round(self, round_index: int, run_dir: RunDir, switchboard: Switchboard) -> bool:
         """Measure every cell once, on fresh processes: one group per backend, idle while another is measured. Return
         whether the budget was enough.
         """
-        batches = self._batches(round_index)
+        batches = self.schedule.batches(round_index, self.finished)
         if batches and not self._within_budget(batches[0]):
             return False
         self._start_groups({(trial.backend, trial.twin) for batch in batches for trial, _ in batch}, switchboard)
@@ -352,9 +285,9 @@ class _Run:
             for group in starting.values():
                 group.kill()
 
-    def _measure(self, batch: Sequence[_Cell], run_dir: RunDir, switchboard: Switchboard) -> None:
+    def _measure(self, batch: Sequence[Cell], run_dir: RunDir, switchboard: Switchboard) -> None:
         """Measure the trials of a batch, and store those of the one before."""
-        ready: list[tuple[_Cell, Group]] = []
+        ready: list[tuple[Cell, Group]] = []
         for trial, payload in batch:
             started_unix_s = time.time()
             try:
@@ -418,11 +351,11 @@ class _Run:
     def _tell(
         self, round_index: int, label: str, estimate: str, warning: str, trials: tuple[TrialResult, ...] = ()
     ) -> None:
-        rounds, total = self._foreseen(round_index)
+        rounds, total = self.schedule.foreseen(round_index, self._pace)
         self.tell(
             Progress(
                 done=self.done,
-                total=total,
+                total=max(total, self.done),
                 round_index=round_index,
                 rounds=rounds,
                 label=label,
