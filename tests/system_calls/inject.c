@@ -2,8 +2,9 @@
  *
  * Only calls on a path or descriptor whose path holds a word count, or on a socket or pipe if the word is "socket:" or
  * "pipe:". They are counted by name, in the process that `inject_arm` was called in, or, if the variable INJECT says
- * "call:number:error:word:who:mark", in each process whose command line holds `who`. The first one that reaches the
- * number makes the file `mark`, so that no other does the same. The error -1 kills the process before the call.
+ * "call:number:error:word:who:mark", in each process whose command line holds `who`. If that is "--index K", it is also
+ * the K-th fork, from 0, of a process whose command line holds "--fork". The first one that reaches the number makes the
+ * file `mark`, so that no other does the same. The error -1 kills the process before the call.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,9 +22,9 @@
 
 enum { KILL = -1, LENGTH = 512 };
 
-static char wanted[32], word[LENGTH], mark[LENGTH];
-static long number;
-static int failure, armed;
+static char wanted[32], word[LENGTH], mark[LENGTH], call[32], holds[LENGTH];
+static long number, nth, forks, fork_meant = -1;
+static int failure, armed, error;
 static _Atomic long count;
 
 /* Count the calls of `call` whose path holds `holds`; the one with this number, from 1, fails with `error`. */
@@ -44,9 +45,7 @@ long inject_disarm(void) {
 }
 
 __attribute__((constructor)) static void from_environment(void) {
-    char line[4 * LENGTH], command[8192] = "", call[32], holds[LENGTH], who[LENGTH];
-    long nth;
-    int error;
+    char line[4 * LENGTH], command[8192] = "", who[LENGTH];
     const char *text = getenv("INJECT");
     if (text == NULL || strlen(text) >= sizeof line)
         return;
@@ -58,8 +57,12 @@ __attribute__((constructor)) static void from_environment(void) {
     syscall(SYS_close, file);
     for (long i = 0; i < length; i++)
         command[i] = command[i] ? command[i] : ' ';
+    if (strcmp(holds, "socket") == 0)
+        strcpy(holds, "socket:");
     if (strstr(command, who) != NULL)
-        inject_arm(call, nth, error, strcmp(holds, "socket") == 0 ? "socket:" : holds);
+        inject_arm(call, nth, error, holds);
+    else if (strstr(command, " --fork ") != NULL)
+        sscanf(who, "--index %ld", &fork_meant);
 }
 
 /* Return whether this call is the one; if it is to kill, do not return. */
@@ -92,6 +95,14 @@ static int due_at(const char *call, int descriptor) {
 
 static mode_t mode_of(int flags, va_list rest) {
     return flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0;
+}
+
+pid_t fork(void) {
+    pid_t child = REAL(fork)();
+    if (child == 0 && forks == fork_meant)
+        inject_arm(call, nth, error, holds);
+    forks++;
+    return child;
 }
 
 #define OPEN(name)                                                                                                     \

@@ -156,7 +156,6 @@ def as_json(tables: Tables) -> str:
 def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
     """Return a cell as flat fields with units in their names, times in µs; None where not measured."""
     rate = cell.throughput_bytes_per_s
-    has_ends = {metric: _has_enough_rounds(cell, metric) for metric in get_args(Metric)}
     return {
         **asdict(result.setting),
         "offered_rate_per_s": result.rate_per_s,
@@ -166,18 +165,7 @@ def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "ranked_by": result.ranked_by,
         "rank": cell.rank,
         **_ratio(cell),
-        **_interval("latency_p50", "_us", cell.latency_p50_ns, 1e3, ends=has_ends["latency"]),
-        **_interval("latency_p99", "_us", cell.latency_p99_ns, 1e3, ends=has_ends["latency"]),
-        **_interval("round_trip_p50", "_us", cell.round_trip_p50_ns, 1e3, ends=has_ends["round trip"]),
-        **_interval("round_trip_p99", "_us", cell.round_trip_p99_ns, 1e3, ends=has_ends["round trip"]),
-        "throughput_messages_per_s": cell.throughput_per_s,
-        **_interval(
-            "throughput_messages",
-            "_per_s",
-            cell.throughput_interval_per_s,
-            middle=False,
-            ends=has_ends["throughput"],
-        ),
+        **_figures(cell),
         "throughput_mb_per_s": rate / 1e6 if rate is not None else None,
         "round_trip_rank": cell.round_trip_rank,
         "throughput_rank": cell.throughput_rank,
@@ -197,6 +185,20 @@ def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "trials_count": cell.trials_count,
         "clean_count": cell.clean_count,
         "failed_count": cell.failed_count,
+    }
+
+
+def _figures(cell: CellSummary) -> dict[str, float | None]:
+    """Return the figures that have intervals; without their ends after too few rounds."""
+    ends = {metric: _has_enough_rounds(cell, metric) for metric in get_args(Metric)}
+    rate = cell.throughput_interval_per_s
+    return {
+        **_interval("latency_p50", "_us", cell.latency_p50_ns, 1e3, ends=ends["latency"]),
+        **_interval("latency_p99", "_us", cell.latency_p99_ns, 1e3, ends=ends["latency"]),
+        **_interval("round_trip_p50", "_us", cell.round_trip_p50_ns, 1e3, ends=ends["round trip"]),
+        **_interval("round_trip_p99", "_us", cell.round_trip_p99_ns, 1e3, ends=ends["round trip"]),
+        "throughput_messages_per_s": cell.throughput_per_s,
+        **_interval("throughput_messages", "_per_s", rate, middle=False, ends=ends["throughput"]),
     }
 
 

@@ -193,7 +193,9 @@ def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle:
     short = (
         ["? too few rounds to rank"] if any(unranked(result, metric) for result in family for metric in metrics) else []
     )
-    return "; ".join([*words, _MARKS, *short, f"bar, waits: {size if size == encoded else f'{size}, {encoded}'}"])
+    legend = "; ".join([*words, _MARKS, *short, f"bar, waits: {size}"])
+    whole = f"{legend}, {encoded}"
+    return whole if size != encoded and len(whole) <= WIDTH else legend
 
 
 def _next(run: Run, folder: str) -> Iterator[str]:
