@@ -136,8 +136,7 @@ def run_sweep(
         _require_unchanged(stored, info)
     writer = RunWriter.resume(resume) if resume else RunWriter.create(results_dir or results_root / run_id, info)
     with writer:
-        schedule = Schedule(sweep, payloads, settled.contenders)
-        _Run(sweep, payloads, settled, schedule, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
+        _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
     return writer.path
 
 
@@ -162,11 +161,11 @@ class _Run:
     sweep: SweepSpec
     payloads: list[PreparedPayload]
     settled: Field
-    schedule: Schedule
     writer: RunWriter
     finished: tuple[TrialResult, ...]
     tell: Listener
     stall_s: float
+    schedule: Schedule = field(init=False)
     started_s: float = field(default_factory=time.monotonic)
     done: int = 0
     windows_s: float = 0.0
@@ -178,6 +177,9 @@ class _Run:
     """Of the last batch; they are stored while the next one opens, when the coordinator would only wait."""
     contents: dict[int, list[str]] = field(default_factory=dict)
     """Size → paths of files with what to send, for a payload of the user's own."""
+
+    def __post_init__(self) -> None:
+        self.schedule = Schedule(self.sweep, self.payloads, self.settled.contenders)
 
     def carry_out(self) -> None:
         """Measure round after round; store the run's final status."""
