@@ -234,6 +234,18 @@ def _is_childless(pid: int) -> bool:
         return True
 
 
+def _commands(
+    launcher: Launcher, indices: Sequence[int], python: str | None, worker: Sequence[str], *, forked: bool
+) -> list[list[str]]:
+    """Return the command lines that start the workers, of which each runs the interpreter's arguments `worker`."""
+    program = [python or sys.executable, *worker]
+    if launcher == "mpiexec":
+        return [[*find_mpiexec(python), "-n", str(len(indices)), *program]]
+    if launcher == "inline":
+        return [[*program, "--together", str(len(indices))]]
+    return [program] if forked else [[*program, "--index", str(index)] for index in indices]
+
+
 def launch(
     launcher: Launcher,
     indices: Sequence[int],
@@ -262,16 +274,11 @@ def launch(
         BackendUnavailable: the launcher is missing.
     """
     forked = forked and launcher == "spawn" and sys.platform == "linux"
-    program = ["-m", "ipcbench.processes.worker", "--verbs", verbs, "--control", switchboard.address]
-    worker = [python or sys.executable, *program]
-    worker += ["--bound"] if bound else []
     ended, ending = map(os.fdopen, os.pipe(), ("rb", "wb")) if forked else (None, None)
-    forks = ["--fork", str(len(indices)), "--ended", str(ending.fileno())] if ending else []
-    commands = {
-        "spawn": lambda: [[*worker, *forks]] if forks else [[*worker, "--index", str(index)] for index in indices],
-        "inline": lambda: [[*worker, "--together", str(len(indices))]],
-        "mpiexec": lambda: [[*find_mpiexec(python), "-n", str(len(indices)), *worker]],
-    }[launcher]()
+    worker = ["-m", "ipcbench.processes.worker", "--verbs", verbs, "--control", switchboard.address]
+    worker += ["--bound"] if bound else []
+    worker += ["--fork", str(len(indices)), "--ended", str(ending.fileno())] if ending else []
+    commands = _commands(launcher, indices, python, worker, forked=forked)
     variables = other_environment() if python else {**os.environ, "PYTHONPATH": import_path()}
     variables |= {**switchboard.environment(), **(environment or {})}
     variables |= _mpi_environment() if launcher == "mpiexec" else {}
