@@ -148,8 +148,11 @@ class Launch:
 
         All processes of an MPI launch end with the first or with mpiexec, whose end is the only one that is known.
         """
+        ending = self.how_it_ended(index)
         subject = "an MPI rank is gone: mpiexec" if self.launcher == "mpiexec" else name
-        return WorkerCrashed(f"{subject} {self.how_it_ended(index)}{self.last_words()}")
+        if self.ended is not None and index not in self.codes and self.started[0].returncode:
+            subject = "the parent of the endpoints' processes"
+        return WorkerCrashed(f"{subject} {ending}{self.last_words()}")
 
     def how_it_ended(self, index: int) -> str:
         """Return how a worker's process ended; waits a moment for its exit status."""

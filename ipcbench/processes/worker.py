@@ -123,7 +123,11 @@ def _fork(count: int, ended: int) -> int:
             return index
         children[child] = index
 
+    told = False
+
     def kill(*_: object) -> None:
+        nonlocal told
+        told = True  # how they end now says nothing of them
         for child in children:
             os.kill(child, signal.SIGKILL)
 
@@ -131,8 +135,12 @@ def _fork(count: int, ended: int) -> int:
     while children and (gone := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is not None:
         index = children.pop(gone.si_pid)  # before its number may be another process's
         code = os.waitstatus_to_exitcode(os.waitpid(gone.si_pid, 0)[1])
-        with suppress(OSError):  # nobody listens any more
-            os.write(ended, f"{index} {code}\n".encode())
+        if not told:
+            with suppress(OSError):  # nobody listens any more
+                os.write(ended, f"{index} {code}\n".encode())
+    if told:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
     os._exit(0)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import _thread
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -16,6 +17,7 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _PACKAGE = str(Path(__file__).parent.parent)
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 unforked = threading.Condition()
 """Held by a thread while it opens something that belongs to an endpoint, and by one that forks."""
@@ -24,15 +26,25 @@ unforked = threading.Condition()
 def is_of_handler(error: BaseException) -> bool:
     """Return whether a signal handler raised `error`, and not a call of this package's.
 
-    An alarm is often a TimeoutError, which is an OSError, as a socket's own time-out is. A handler is a function, and
-    the innermost frame of the traceback is then its own; and it gives no number, which all errors of the system have.
+    An alarm is often a TimeoutError, which is an OSError, as a socket's own time-out is; and a handler may write to a
+    pipe that is full. A handler is a function, so the traceback leads from this package to a frame of neither this
+    package nor the standard library, which a call of the system has not.
     """
-    if isinstance(error, OSError) and error.errno is not None:
-        return False
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    trace, inside = error.__traceback__, False
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file.startswith(_PACKAGE):
+            inside = True
+        elif inside and not _is_of_standard_library(file):
+            return True
         trace = trace.tb_next
-    return trace is not None and not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+    return False
+
+
+@cache
+def _is_of_standard_library(file: str) -> bool:
+    installed = "site-packages" in file or "dist-packages" in file
+    return file.startswith(("<frozen ", _STANDARD_LIBRARY)) and not installed
 
 
 def uninterrupted(work: Callable[[], _Result], undo: Callable[[_Result], object] = id) -> _Result:
@@ -137,7 +149,12 @@ def whole(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result
 
 
 def in_background(work: Callable[[], None], name: str, wait_s: float) -> None:
-    """Do `work` in a thread, which the process waits for when it ends; return when it is done, or after `wait_s`."""
+    """Do `work` in a thread, which the process waits for when it ends; return when it is done, or after `wait_s`. While
+    the interpreter ends, no thread can start, and the work is done here.
+    """
+    if sys.is_finalizing():
+        work()
+        return
     done = threading.Event()
 
     def do() -> None:

@@ -10,6 +10,7 @@ both endpoints are in this process, and one call of each channel's other calls i
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -59,7 +60,8 @@ def interrupting(places: Mapping[str, str]) -> Callable[[int, FrameType | None],
     def interrupt(_: int, frame: FrameType | None) -> None:
         while frame is not None:
             if places.get(frame.f_code.co_name, " ") in frame.f_code.co_filename:
-                raise random.choice(KINDS)
+                kind = random.choice(KINDS)
+                raise kind(errno.EAGAIN, "of the handler") if issubclass(kind, OSError) else kind
             frame = frame.f_back
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 

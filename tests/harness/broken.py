@@ -106,6 +106,11 @@ def _die(message: Message) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _kill_the_parent(message: Message) -> None:
+    os.kill(os.getppid(), signal.SIGTERM)
+    signal.pause()
+
+
 def _stall(view: memoryview) -> memoryview:
     select.select([], [], [], 0.2)
     return view
@@ -137,6 +142,7 @@ StallingReader = reads("StallingReader", _stall)
 TearingReader = reads("TearingReader", _flipped)
 BitFlippingReader = _broken("BitFlippingReader", reader_class=_BitFlippingReader)
 KilledWriter = writes("KilledWriter", _die)
+KilledParent = writes("KilledParent", _kill_the_parent)
 LosingWriter = writes("LosingWriter", lambda message: [])
 DuplicatingWriter = writes("DuplicatingWriter", lambda message: [message, message])
 LateStallingWriter = _broken("LateStallingWriter", writer_class=_LateStallingWriter)

@@ -12,6 +12,7 @@ from ipcbench.spec import SweepSpec
 FATAL = [
     ("KilledReader", ["reader-", "killed by signal 9"]),
     ("KilledWriter", ["writer", "killed by signal 9"]),
+    ("KilledParent", ["the parent of the endpoints' processes", "killed by signal 15"]),
     ("RaisingReader", ["reader-", "ValueError: a bug in the backend (broken.py:"]),
     ("HangingReader", ["writer: TransportTimeout", "waiting for reader 0, 1"]),
     ("DiesAtStart", ["writer", "exit code 1", "no licence for this transport"]),

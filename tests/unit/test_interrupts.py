@@ -44,7 +44,7 @@ def backend(request) -> Backend:
 
 @pytest.fixture(params=["every_message", "latest_value"])
 def address(request, backend: Backend):
-    made = backend.create(ChannelSpec(f"ipcb-{uuid4().hex[:8]}", 1, 100, request.param, depth=4))
+    made = backend.create(ChannelSpec(f"ipcb-{os.getpid()}-{uuid4().hex[:8]}", 1, 100, request.param, depth=4))
     yield made
     backend.destroy(made)
 
@@ -182,7 +182,7 @@ def test_a_process_that_may_start_no_thread_goes_on_or_is_told(
 def test_readers_of_a_broken_pipe_lose_it_one_by_one():
     """The rest for one that does not read must not keep the others waiting."""
     backend = get_backend("pipe")()
-    address = backend.create(ChannelSpec(f"ipcb-{uuid4().hex[:8]}", 2, 2**22, depth=4))
+    address = backend.create(ChannelSpec(f"ipcb-{os.getpid()}-{uuid4().hex[:8]}", 2, 2**22, depth=4))
     try:
         with backend.open_reader(address, 0) as first, backend.open_reader(address, 1) as second:
             writer = backend.open_writer(address)
@@ -195,3 +195,51 @@ def test_readers_of_a_broken_pipe_lose_it_one_by_one():
                     reader.read(PATIENCE_S)
     finally:
         backend.destroy(address)
+
+
+def test_a_fork_beside_the_opening_of_a_segment_leaves_the_child_free() -> None:
+    """What the opening holds would be held for ever in the child, where nobody opens."""
+    backend = get_backend("shm")()
+    stop = threading.Event()
+
+    def open_and_close() -> None:
+        while not stop.is_set():
+            made = backend.create(ChannelSpec(f"ipcb-{os.getpid()}-{uuid4().hex[:8]}", 1, 100))
+            backend.destroy(made)
+
+    opening = threading.Thread(target=open_and_close)
+    opening.start()
+    try:
+        for number in range(20):
+            child = os.fork()
+            if not child:
+                backend.destroy(backend.create(ChannelSpec(f"ipcb-{os.getpid()}-{uuid4().hex[:8]}-{number}", 1, 100)))
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        opening.join()
+
+
+@pytest.mark.parametrize("backend_name", ["shm", "lmdb", "pipe", "zmq"])
+def test_the_last_collection_of_the_interpreter_may_close_an_endpoint(backend_name: str) -> None:
+    program = f"""
+from ipcbench import ChannelSpec, get_backend
+backend = get_backend("{backend_name}")()
+address = backend.create(ChannelSpec("ipcb-{os.getpid()}-{uuid4().hex[:8]}", 1, 100))
+
+class Keeper:
+    def __init__(self):
+        self.reader, self.writer = backend.open_reader(address, 0), backend.open_writer(address)
+        self.writer.write(b"sent", 20.0)
+        self.me = self
+    def __del__(self):
+        self.writer.close()
+        self.reader.close()
+        backend.destroy(address)
+        print("closed", flush=True)
+
+keeper = Keeper()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "closed\n", done.stderr

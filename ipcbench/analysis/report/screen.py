@@ -72,7 +72,8 @@ def _missing(run: Run) -> Iterator[str]:
         if trial.status == "failed":
             failed.setdefault(trial.spec.backend, []).append(one_line(trial.reason))
     for name, reasons in failed.items():
-        yield f"failed: {plural(len(reasons), 'trial', 'trials')} of {name}: {reasons[0]}"
+        more = ", and for other reasons" if len(set(reasons)) > 1 else ""
+        yield f"failed: {plural(len(reasons), 'trial', 'trials')} of {name}: {reasons[0]}{more}"
 
 
 def _known(finding: Finding) -> list[Styled]:

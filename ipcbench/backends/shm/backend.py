@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from _posixshmem import shm_unlink  # type: ignore[import-not-found] # which typeshed does not know
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager, suppress
@@ -59,8 +58,6 @@ _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """Words of a closed endpoint: nothing arrives there and no peer sleeps, so the fast path ends in the slow one."""
 _NO_SLOTS = ((memoryview(b""), 8, 9),)
 
-_tracking = threading.RLock()
-
 
 @contextmanager
 def _untracked() -> Iterator[None]:
@@ -71,7 +68,7 @@ def _untracked() -> Iterator[None]:
     def ignore(name: Sized, rtype: str) -> None:
         del name, rtype
 
-    with _tracking:
+    with unforked:  # a fork finds them as they were
         register, unregister = resource_tracker.register, resource_tracker.unregister
         resource_tracker.register = resource_tracker.unregister = ignore
         try:

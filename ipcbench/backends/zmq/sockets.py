@@ -251,11 +251,13 @@ class SocketPair:
 
     def _flush(self, peers: set[bytes]) -> None:
         deadline = now_ns() + _DRAIN_NS
+        poller = select.poll()
+        poller.register(int(self.socket.get(zmq.FD)), select.POLLIN)
         while peers and now_ns() < deadline:
-            try:
-                report = self.socket.recv()
-            except zmq.Again:
+            if not int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN:  # to receive in vain would raise `zmq.Again`, which …
+                poller.poll(_TRY_MS)  # … pyzmq cannot make while the interpreter ends
                 continue
+            report = self.socket.recv(zmq.NOBLOCK)
             if report[:1] == UNSUBSCRIBED:
                 peers.discard(report[1:])
         self.socket.close(_LINGER_S * 1000 if peers else 0)
