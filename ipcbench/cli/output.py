@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -162,8 +163,10 @@ def print_tables(all_tables: Sequence[Tables], form: str) -> None:
 def _print_screen(run: Run, tables: Tables, folder: Path) -> None:
     from ipcbench.analysis.report.render import show_lines
     from ipcbench.analysis.report.screen import screen
+    from ipcbench.render.text import WIDTH
 
-    show_lines(screen(run, tables, str(folder)), sys.stdout)
+    width = min(WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
+    show_lines(screen(run, tables, str(folder), width), sys.stdout)
     sys.stdout.flush()
 
 

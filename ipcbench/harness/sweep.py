@@ -172,6 +172,8 @@ class _Run:
     """Sum of the windows that were measured."""
     groups: dict[tuple[str, bool], Group] = field(default_factory=dict)
     """By backend, and whether it is the A/A control's group."""
+    overheads_s: dict[tuple[int, str], float] = field(default_factory=dict)
+    """Size and mode → what a trial of the last such batch took besides its window; with large messages, far more."""
     measured: list[TrialResult] = field(default_factory=list)
     unstored: list[TrialOutcome] = field(default_factory=list)
     """Of the last batch; they are stored while the next one opens, when the coordinator would only wait."""
@@ -237,11 +239,17 @@ class _Run:
         return self._elapsed_s / self.windows_s if self.windows_s else _FIRST_PACE
 
     def _within_budget(self, batch: Sequence[Cell]) -> bool:
-        """Return whether at least half of a batch would probably be measured within the budget; the first one is, too,
-        if it is the only one.
+        """Return whether at least half of a batch would probably be measured within the budget; the first one always
+        is.
         """
-        window_s = sum(trial.window_s for trial, _ in batch)
-        return not self.windows_s or self._elapsed_s + self._pace * window_s / 2 <= self.sweep.budget_s
+        took_s = sum(trial.window_s + self._overhead_s(trial) for trial, _ in batch)
+        return not self.windows_s or self._elapsed_s + took_s / 2 <= self.sweep.budget_s
+
+    def _overhead_s(self, trial: TrialSpec) -> float:
+        """Return what a trial takes besides its window: what others of its size and mode took, or else of its size."""
+        of_size = {mode: took_s for (size, mode), took_s in self.overheads_s.items() if size == trial.size}
+        unknown_s = (self._pace - 1.0) * trial.window_s
+        return of_size.get(trial.mode, max(of_size.values(), default=unknown_s))
 
     def _round(self, round_index: int, run_dir: RunDir, switchboard: Switchboard) -> bool:
         """Measure every cell once, on fresh processes: one group per backend, idle while another is measured. Return
@@ -310,12 +318,16 @@ class _Run:
             )
             for number, ((trial, payload), group) in enumerate(ready)
         ]
+        begun_s = self._elapsed_s
         outcomes = self._beside_neighbours(runs)
         for outcome in outcomes:
             spec = outcome.result.spec
             if not outcome.group_is_sound:
                 self.groups.pop((spec.backend, spec.twin)).kill()
-        self.windows_s += sum(trial.window_s for trial, _ in batch)
+        window_s = sum(trial.window_s for trial, _ in batch)
+        self.windows_s += window_s
+        first, _ = batch[0]
+        self.overheads_s[first.size, first.mode] = max(0.0, self._elapsed_s - begun_s - window_s) / len(batch)
         self.unstored += outcomes
 
     @property

@@ -34,34 +34,38 @@ _MEANINGS: Mapping[Metric, str] = {
 _MARKS = "* best, = not told apart"
 
 
-def screen(run: Run, tables: Tables, folder: str) -> list[Styled]:
-    """Return the lines, with their styles, of at most `WIDTH` columns; about `_MOST_LINES` for settings of one family.
+def screen(run: Run, tables: Tables, folder: str, width: int = WIDTH) -> list[Styled]:
+    """Return the lines, with their styles; about `_MOST_LINES` for settings of one family and 100 columns.
 
     Args:
         run: the run.
         tables: its tables.
         folder: of the run, as a command line would name it.
+        width: the most columns that a line has, but for a single column of a table or a word that is wider.
     """
-    lines = [line for family in families(tables.summary) for line in _family(run, tables, family)]
-    lines += [(line, "") for text in _missing(run) for line in wrapped(text)]
+    lines = [line for family in families(tables.summary) for line in _family(run, tables, family, width)]
+    lines += [(line, "") for text in _missing(run) for line in wrapped(text, width)]
     end = [("", ""), *((line, "dim") for line in _next(run, folder))]
     room = _MOST_LINES - len(lines) - len(end) - 1
     known: list[Styled] = []
     for finding in tables.findings[:_MOST_FINDINGS]:
-        known += _known(finding) if len(known) + len(_known(finding)) <= room else []
+        found = _known(finding, width)
+        known += found if len(known) + len(found) <= room else []
     return [*lines, *([("", "")] if known else []), *known, *end]
 
 
-def _family(run: Run, tables: Tables, family: Sequence[SettingSummary]) -> Iterator[Styled]:
+def _family(run: Run, tables: Tables, family: Sequence[SettingSummary], width: int) -> Iterator[Styled]:
     """Yield what was asked, the answer and the table of settings that differ in size only."""
     middle = middle_of(family)
-    yield from ((line, "bold") for line in wrapped(_asked(run, family)))
+    yield from ((line, "bold") for line in wrapped(_asked(run, family), width))
     headline = family_headline(tables, family)
-    yield from ((line, "") for text in (headline.sentence, *headline.remarks) for line in wrapped(text))
+    yield from ((line, "") for text in (headline.sentence, *headline.remarks) for line in wrapped(text, width))
     yield "", ""
     metrics = _metrics(family)
-    yield from aligned_styled(_table(family, metrics, middle), WIDTH)
-    yield from ((line, "dim") for line in wrapped(_legend(family, metrics, middle)))
+    yield from aligned_styled(_table(family, metrics, middle), width)
+    yield from ((line, "dim") for line in wrapped(_legend(family, metrics, middle, width), width))
+    if (more := len(family) - _MOST_SIZES) > 0:
+        yield f"{plural(more, 'more size', 'more sizes')} measured: see `ipcbench analyze`", "dim"
 
 
 def _missing(run: Run) -> Iterator[str]:
@@ -76,10 +80,10 @@ def _missing(run: Run) -> Iterator[str]:
         yield f"failed: {plural(len(reasons), 'trial', 'trials')} of {name}: {reasons[0]}{more}"
 
 
-def _known(finding: Finding) -> list[Styled]:
+def _known(finding: Finding, width: int) -> list[Styled]:
     """Return what a finding says, and what to do, in a line or two."""
     fact = finding.sentence.partition(": ")[0]
-    return [(line, "") for line in wrapped(f"{fact}. {finding.action}", first="- ")]
+    return [(line, "") for line in wrapped(f"{fact}. {finding.action}", width, first="- ")]
 
 
 def _asked(run: Run, family: Sequence[SettingSummary]) -> str:
@@ -188,7 +192,7 @@ def _waits(cell: CellSummary | None, metric: Metric) -> str:
     return NOT_MEASURED if shares is None else shares.word
 
 
-def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle: SettingSummary) -> str:
+def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle: SettingSummary, width: int) -> str:
     size, encoded = size_words(middle.setting), f"{middle.setting.payload_bytes:,} B"
     words = [f"{_HEADS[metric].removesuffix(' µs')}: {_MEANINGS[metric]}" for metric in metrics]
     short = (
@@ -196,7 +200,7 @@ def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle:
     )
     legend = "; ".join([*words, _MARKS, *short, f"bar, waits: {size}"])
     whole = f"{legend}, {encoded}"
-    return whole if size != encoded and len(whole) <= WIDTH else legend
+    return whole if size != encoded and len(whole) <= width else legend
 
 
 def _next(run: Run, folder: str) -> Iterator[str]:
