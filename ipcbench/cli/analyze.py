@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ipcbench.cli.options import format_option
+from ipcbench.cli.options import a_path, format_option
 from ipcbench.cli.output import (
     CSV_FILE,
     FORMATS,
@@ -31,9 +31,14 @@ from ipcbench.errors import ConfigError, StoreError
     Writes {MARKDOWN_FILE}, {CSV_FILE}, {PLOTS_FOLDER}/ (PNG and SVG) and {REPORT_FILE} into each run's folder, and
     changes nothing else there.""",
 )
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=a_path("file"))
 @format_option(*FORMATS)
-@click.option("--out", metavar="DIR", help="Write the files here instead; several runs get a folder each, by name.")
+@click.option(
+    "--out",
+    metavar="DIR",
+    shell_complete=a_path("file"),
+    help="Write the files here instead; several runs get a folder each, by name.",
+)
 @click.option("--no-report", is_flag=True, help="Print only; write no files.")
 def command(runs: tuple[str, ...], form: str, out: str | None, *, no_report: bool) -> None:
     """Find the runs, show them, write their files."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli.options import Choice, format_option
+from ipcbench.cli.options import Choice, a_path, format_option
 from ipcbench.cli.output import stored_run, tell
 from ipcbench.errors import ConfigError
 from ipcbench.util.units import parse_ratio
@@ -31,8 +31,8 @@ _MIN_GATE_RATIO, _MAX_GATE_RATIO = 1e-4, 10.0
     Exit codes: 0 done; 2 bad input. With --gate: 0 no figure is worse by more than the gate; 1 at least one is; 3 the
     runs allow neither claim, unless --inconclusive says otherwise.""",
 )
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="[B]", required=False)
+@click.argument("a", metavar="A", shell_complete=a_path("file"))
+@click.argument("b", metavar="[B]", required=False, shell_complete=a_path("file"))
 @click.option("--gate", metavar="PERCENT", help="How much worse a figure may get: 5% or 5; below 1, a share: 0.05.")
 @click.option(
     "--inconclusive",

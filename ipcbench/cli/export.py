@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ipcbench.analysis.exporters import EXPORTERS
-from ipcbench.cli.options import Choice
+from ipcbench.cli.options import Choice, a_path
 from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, stored_run, target_file, tell
 
 
@@ -20,9 +20,14 @@ from ipcbench.cli.output import RESULTS_ROOT, ListsFormats, stored_run, target_f
 
     Writes only trials that are ok; stderr names everything that is left out.""",
 )
-@click.argument("run", required=False, metavar="[RUN]")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=a_path("file"))
 @click.option("--to", "form", type=Choice(list(EXPORTERS)), required=True, help="Format, see below.")
-@click.option("--out", metavar="FILE", help="File to create or replace as a whole; by default stdout.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    shell_complete=a_path("file"),
+    help="File to create or replace as a whole; by default stdout.",
+)
 def command(run: str | None, form: str, out: str | None) -> None:
     """Read the run, write it, name what is left out."""
     from ipcbench.results.store import latest_run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ipcbench.cli import EXIT_FAILED
-from ipcbench.cli.options import Choice, backend_names, format_option, one_of, progress_options, some_of
+from ipcbench.cli.options import Choice, a_path, backend_names, format_option, one_of, progress_options, some_of
 from ipcbench.cli.output import FORMATS, make_folder, tell, trace_paths, write_file
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _BACKENDS = "zmq,zmq-tcp,shm,pipe"
 
     Exit codes: 0 done; 1 a backend failed; 2 bad input, or nothing to replay.""",
 )
-@click.argument("trace", metavar="TRACE")
+@click.argument("trace", metavar="TRACE", shell_complete=a_path("file"))
 @click.option(
     "--backends",
     default=_BACKENDS,

@@ -74,7 +74,12 @@ class _Run(click.Command):
     "--insecure", is_flag=True, help="Also measure zmq-tcp without its keys, as zmq-tcp-insecure: what do they cost?"
 )
 @click.option("--full", is_flag=True, help="Print every table and note, as `ipcbench analyze` does.")
-@click.option("--out", metavar="FOLDER", help=f"Folder for this run; by default a new one in {RESULTS_ROOT}/.")
+@click.option(
+    "--out",
+    metavar="FOLDER",
+    shell_complete=a_path("file"),
+    help=f"Folder for this run; by default a new one in {RESULTS_ROOT}/.",
+)
 @click.option(
     "--resume",
     metavar="RUN",

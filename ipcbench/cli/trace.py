@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from ipcbench.cli.options import Choice, Group, format_option
+from ipcbench.cli.options import Choice, Group, a_path, format_option
 from ipcbench.cli.output import FORMATS, trace_paths
 from ipcbench.cli.report_files import write_trace_page
 from ipcbench.cli.trace_compare import check, diff
@@ -39,7 +39,7 @@ def command(context: click.Context) -> None:
     Figures are per segment: a process's service and role, or a client from its start to its restart. Damaged lines are
     counted and shown; reading goes on.""",
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=a_path("file"))
 @format_option(*FORMATS)
 @click.option("--lang", type=Choice(["en", "zh"]), default="en", show_default=True, help="Language of the report.")
 @click.option(

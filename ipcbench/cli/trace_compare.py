@@ -7,7 +7,7 @@ import sys
 import click
 
 from ipcbench.cli import EXIT_FAILED
-from ipcbench.cli.options import format_option
+from ipcbench.cli.options import a_path, format_option
 from ipcbench.cli.output import tell, trace_paths
 
 
@@ -17,8 +17,8 @@ from ipcbench.cli.output import tell, trace_paths
     help="""Compare trace B with the earlier trace A: mean, p50 and p99 of each method, the ratio B / A with its
     interval, and whether the two differ. Each is a trace folder or a log.""",
 )
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", shell_complete=a_path("file"))
+@click.argument("b", metavar="B", shell_complete=a_path("file"))
 @format_option("text", "markdown", "json")
 def diff(a: str, b: str, form: str) -> None:
     """Compare, print."""
@@ -43,7 +43,7 @@ def diff(a: str, b: str, form: str) -> None:
 
     Exit codes: 0 no condition holds; 1 at least one does; 2 bad input, such as a method that is not in the trace.""",
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=a_path("file"))
 @click.option("--fail-if", "conditions", multiple=True, required=True, metavar="CONDITION", help="May be repeated.")
 def check(paths: tuple[str, ...], conditions: tuple[str, ...]) -> int:
     """Check all conditions, and print a line for each."""

@@ -9,7 +9,7 @@ from typing import IO
 
 import click
 
-from ipcbench.cli.options import Choice
+from ipcbench.cli.options import Choice, a_path
 from ipcbench.cli.output import ListsFormats, target_file, tell, trace_paths
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.exporters import EXPORTERS
@@ -25,9 +25,14 @@ _INSTALL_HINTS = {"pyarrow": "pip install 'ipcbench[parquet]'"}
     help="""Write the calls in PATH…, trace folders or logs, in the format of another tool. stderr names everything
     that is left out.""",
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", shell_complete=a_path("file"))
 @click.option("--to", "form", type=Choice(list(EXPORTERS)), required=True, help="Format, see below.")
-@click.option("--out", metavar="FILE", help="File to create or replace as a whole; by default stdout.")
+@click.option(
+    "--out",
+    metavar="FILE",
+    shell_complete=a_path("file"),
+    help="File to create or replace as a whole; by default stdout.",
+)
 @click.option(
     "--endpoint", metavar="URL", help="With --to otlp: send to this collector, such as http://localhost:4318."
 )
@@ -76,7 +81,7 @@ def _written(target: Path | None, write: Callable[[IO[bytes]], tuple[str, ...]])
     help="""Answer GET /metrics with the sums of the calls recorded into DIR, until Ctrl-C. This costs the traced
     application nothing.""",
 )
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR", shell_complete=a_path("file"))
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="Port; 0 chooses a free one."
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ipcbench.cli.options import Choice
+from ipcbench.cli.options import Choice, a_path
 from ipcbench.cli.output import tell, trace_paths
 from ipcbench.errors import StoreError
 
@@ -38,7 +38,7 @@ _WINDOW_S = 2.0
 
     Ctrl-C ends it. When its output is a pipe, or with --once, it prints one table after one interval.""",
 )
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR", shell_complete=a_path("file"))
 @click.option("--once", is_flag=True, help="Print one table after one interval, and exit.")
 @click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Interval of --once.")
 def top(folder: str, once: bool, interval: str) -> None:
@@ -148,7 +148,7 @@ def _show(meter: Meter, watch: Watch, stop: _Interrupt) -> None:
 
     At the end, stderr counts the calls that the format cannot express.""",
 )
-@click.argument("path", metavar="PATH")
+@click.argument("path", metavar="PATH", shell_complete=a_path("file"))
 @click.option("-f", "--follow", is_flag=True, help="Continue with new calls until Ctrl-C; PATH must be a folder.")
 @click.option("--format", "form", type=Choice(["zmq", "tq", "jsonl"]), default="jsonl", show_default=True,
               help="Format of the lines.")  # fmt: skip
