@@ -22,16 +22,18 @@ def glossary() -> str:
 
 
 def meanings() -> Mapping[str, str]:
-    """Return word → what it means: the words of the glossary, and those of the tables' heads."""
+    """Return word → what it means, after the words that are defined together with it: the words of the glossary, and
+    those of the tables' heads.
+    """
     from ipcbench.analysis.report.tables import LEGEND
 
     found: dict[str, str] = {}
     for row in _ROW.finditer(glossary()):
         meaning = _LINK.sub(r"\1", row["meaning"]).replace("**", "").replace("`", "")
-        found |= {word.strip("` "): meaning for word in row["words"].split(" / ")}
+        words = [word.strip("` ") for word in row["words"].split(" / ")]
+        found |= dict.fromkeys(words, f"{' / '.join(words)}: {meaning}")
     for text in LEGEND.values():
-        words, _, meaning = text.partition(": ")
-        found |= dict.fromkeys(words.split(", "), meaning)
+        found |= dict.fromkeys(text.partition(": ")[0].split(", "), text)
     return found
 
 
@@ -58,4 +60,4 @@ def command(word: tuple[str, ...]) -> None:
     if name is None:
         meant = did_you_mean(closest(asked, known))
         raise ConfigError("WORD", asked, f"a word that `ipcbench explain` lists{meant}")
-    click.echo("\n".join(wrapped(f"{name}: {known[name]}", _WIDTH)))
+    click.echo("\n".join(wrapped(known[name], _WIDTH)))

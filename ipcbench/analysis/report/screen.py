@@ -8,7 +8,7 @@ from ipcbench.analysis.findings import Finding
 from ipcbench.analysis.report.headline import family_headline
 from ipcbench.analysis.report.tables import Tables, entry
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary
-from ipcbench.analysis.summary.crossover import unranked
+from ipcbench.analysis.summary.crossover import claimed_leaders, unranked
 from ipcbench.analysis.summary.curves import families, middle_of
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import family_words, joined, plural, size_words
@@ -194,11 +194,16 @@ def _waits(cell: CellSummary | None, metric: Metric) -> str:
 
 def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle: SettingSummary, width: int) -> str:
     size, encoded = size_words(middle.setting), f"{middle.setting.payload_bytes:,} B"
-    words = [f"{_HEADS[metric].removesuffix(' µs')}: {_MEANINGS[metric]}" for metric in metrics]
+    ranked = [metric for metric in metrics if any(claimed_leaders(result, metric) for result in family)]
+    words = [
+        f"{_HEADS[metric].removesuffix(' µs')}: {_MEANINGS[metric]}"
+        + " (too few rounds to rank)" * bool(ranked and metric not in ranked)
+        for metric in metrics
+    ]
     short = (
         ["? too few rounds to rank"] if any(unranked(result, metric) for result in family for metric in metrics) else []
     )
-    legend = "; ".join([*words, _MARKS, *short, f"bar, waits: {size}"])
+    legend = "; ".join([*words, *([_MARKS] if ranked else []), *short, f"bar, waits: {size}"])
     whole = f"{legend}, {encoded}"
     return whole if size != encoded and len(whole) <= width else legend
 
