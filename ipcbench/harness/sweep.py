@@ -131,6 +131,7 @@ def run_sweep(
         skipped=settled.skipped,
         floor=measure_floor(payload.payload_bytes for payload in payloads),
         variant_versions=settled.versions,
+        capabilities=settled.capabilities(),
     )
     if stored is not None:
         _require_unchanged(stored, info)

@@ -30,7 +30,7 @@ from ipcbench.harness.writing import Written
 from ipcbench.machine.describe import describe_versions
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.launch import find_mpiexec, other_environment
-from ipcbench.registry import ENTRY_POINT_GROUP
+from ipcbench.registry import ENTRY_POINT_GROUP, get_backend
 from ipcbench.results.model import Integrity, Usage
 from ipcbench.spec import VARIANT_MARK, ChannelSpec, SweepSpec, TrialSpec, Variant, recorded_names
 
@@ -126,6 +126,11 @@ class Field:
     versions: Mapping[str, Mapping[str, str]]
     """Variant → its versions."""
     processes: tuple[VariantProcess, ...]
+
+    def capabilities(self) -> dict[str, Mapping[str, Any]]:
+        """Return what backends that were named as `module:Class` can do; nothing of those of variants."""
+        named = [name for name in self.contenders if ":" in name and not self.processes]
+        return {name: get_backend(name).capabilities.as_dict() for name in named}
 
 
 def settle(sweep: SweepSpec, payloads: Sequence[PreparedPayload]) -> Field:

@@ -261,6 +261,8 @@ class RunInfo:
     rounds_done: int = 0
     variant_versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Variant → versions of its Python, its ipcbench and the packages that it uses; empty without variants."""
+    capabilities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Backend that was named as `module:Class` → `Capabilities.as_dict()`: reading a run imports no such module."""
 
     @property
     def planned_backends(self) -> tuple[str, ...]:

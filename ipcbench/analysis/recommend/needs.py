@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec, resolve_name
@@ -13,6 +14,8 @@ from pathlib import Path
 from ipcbench.backend import Backend, Capabilities
 from ipcbench.errors import IpcbenchError
 from ipcbench.registry import get_backend, names
+from ipcbench.results.parse import to_record
+from ipcbench.results.store import Run
 from ipcbench.spec import Delivery
 from ipcbench.util.units import format_bytes
 from ipcbench.workload.message import OVERHEAD_BYTES
@@ -116,6 +119,17 @@ def registered_offers() -> dict[str, Offer]:
             offers[name] = offer_of(get_backend(name))
         except (ImportError, IpcbenchError):  # `ipcbench list` reports it; here it counts as not registered
             continue
+    return offers
+
+
+def stored_offers(run: Run) -> dict[str, Offer]:
+    """Return what a run says of its backends that were named as `module:Class`; what they import is not known, but for
+    their own module. What does not fit is left out.
+    """
+    offers: dict[str, Offer] = {}
+    for name, values in run.info.capabilities.items():
+        with suppress(ValueError):
+            offers[name] = Offer(to_record(values, Capabilities), (name.partition(":")[0],))
     return offers
 
 

@@ -26,7 +26,7 @@ from ipcbench.analysis.recommend.evidence import (
     too_slow_words,
     wrong_words,
 )
-from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered_offers
+from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered_offers, stored_offers
 from ipcbench.analysis.recommend.question import GOALS, Question, sweep_command
 from ipcbench.analysis.summary.cells import Setting, SettingSummary, Summary, cells_of
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers, rules_by_size
@@ -127,14 +127,14 @@ def recommend(
     Args:
         run: what was measured.
         question: what is asked.
-        offers: backend → what it offers; None takes all registered backends. Other backends of the run are excluded:
-            their names are data, and no code is loaded by them.
+        offers: backend → what it offers; None takes all registered backends, and of others what the run says. No code
+            is loaded by a name in a run.
         summary: of that run, if the caller has it already.
 
     Returns:
         The answer. Without evidence it names no backend, says why, and holds the command that would measure it.
     """
-    known = registered_offers() if offers is None else offers
+    known = {**stored_offers(run), **registered_offers()} if offers is None else offers
     case = _make_case(run, question, known, summary or summarise(run))
     if run.info.variant_versions:
         return _refusal(
