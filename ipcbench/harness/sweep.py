@@ -108,19 +108,18 @@ def run_sweep(
             another machine, or with other versions.
         KeyboardInterrupt: passed on once all results are stored and all processes have ended.
     """
-    finished: tuple[TrialResult, ...] = ()
     stored = None if resume is None else load_run(resume)
+    finished = stored.trials + stored.controls if stored else ()
     if stored is not None:
-        finished = stored.trials + stored.controls
         sweep = replace(stored_sweep(stored), sample=sweep.sample)
     require_room_for_sockets()
     require_memory(sweep.readers, memory_limit_bytes(Path("/")))
     cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # raises now if a core is not there
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
     settled = settle(sweep, payloads)
-    run_id = new_run_id() if results_dir is None else results_dir.name
+    where = results_dir or results_root / new_run_id()
     info = RunInfo(
-        run_id=run_id,
+        run_id=where.name,
         schema_version=SCHEMA_VERSION,
         started_unix_s=time.time(),
         command=command,
@@ -135,7 +134,7 @@ def run_sweep(
     )
     if stored is not None:
         _require_unchanged(stored, info)
-    writer = RunWriter.resume(resume) if resume else RunWriter.create(results_dir or results_root / run_id, info)
+    writer = RunWriter.resume(resume) if resume else RunWriter.create(where, info)
     with writer:
         _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
     return writer.path

@@ -21,6 +21,7 @@ from ipcbench.backend import Endpoint, Waits
 from ipcbench.errors import EndpointClosed, PeerLost, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
+from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.locks import EndpointLock, is_held, reader_role, reader_roles
 from ipcbench.sync.ownership import Owned, own
 from ipcbench.sync.wait import Doorbell, Waiter, yield_ns_for
@@ -280,6 +281,8 @@ class ReaderCursors(Cursors):
         try:
             arrived = self.waiter.until(lambda: ready() or words[WRITER_STATE] == CLOSED, deadline)
         except PeerLost as loss:
+            if is_of_handler(loss):
+                raise
             if not ready():  # true if the writer's last message came just before the check that the writer lives
                 self.loss = loss
                 raise

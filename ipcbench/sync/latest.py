@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from ipcbench.backend import Reader
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import WaitStrategy
+from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.ownership import Owned, Releasable
 from ipcbench.util.clock import deadline_ns, remaining_s
 
@@ -123,12 +124,18 @@ class LatestValueReader(Owned, Reader):
             left_s = remaining_s(deadline)
             if left_s == 0.0:
                 raise TransportTimeout(f"no new value within {timeout_s} s")
-            with suppress(Empty):
+            try:
                 inbox.news.get(timeout=left_s)
+            except Empty as error:
+                if is_of_handler(error):
+                    raise
 
     def _close(self) -> None:
         self._inbox.closing = True
         self._inbox.tell()
+        if sys.is_finalizing():  # the thread does not run any more
+            self._source.let_go()
+            return
         self._inbox.ended.wait()
         self._inbox.latest = self._taken = None
         self._source.close()

@@ -182,6 +182,7 @@ class Waiter:
         "_judged_count",
         "_longest_ns",
         "_looks_early",
+        "_next_check_ns",
         "_slept_count",
         "_strategy",
         "_yield_ns",
@@ -213,6 +214,7 @@ class Waiter:
         self._longest_ns = yield_ns + _MAX_LOST_NS
         self._attempts = Attempts(skips_count=_NEVER if strategy == "block" else 0)
         self.looks = _LOOKS if self._looks_early else _NO_LOOKS
+        self._next_check_ns = 0
         self.begun_count = self._judged_count = self.yielded_count = self._slept_count = 0
 
     @property
@@ -223,6 +225,15 @@ class Waiter:
 
     def until(self, ready: Callable[[], bool], deadline: int | None) -> bool:
         """Return True as soon as `ready()` is true, False if it is not by `deadline` (ns on the clock)."""
+        if self._until(ready, deadline):
+            return True
+        now = now_ns()
+        if now >= self._next_check_ns:  # waits may all be too short to get to it, or not wait at all
+            self._next_check_ns = now + SLICE_NS
+            self._check_peers()
+        return False
+
+    def _until(self, ready: Callable[[], bool], deadline: int | None) -> bool:
         if ready():
             return True
         attempts = self._attempts

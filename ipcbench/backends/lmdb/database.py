@@ -15,7 +15,7 @@ from ipcbench.backend import Message
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, cursors_bytes, make_doorbells
-from ipcbench.sync.interrupts import unforked
+from ipcbench.sync.interrupts import is_of_handler, unforked
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
@@ -246,9 +246,11 @@ class Database:
             except BaseException:
                 transaction.abort()
                 raise
-        except lmdb.MapFullError:
-            return False
         except lmdb.Error as error:
+            if is_of_handler(error):
+                raise
+            if isinstance(error, lmdb.MapFullError):
+                return False
             raise self._failed(error) from error
         return True
 
@@ -303,6 +305,8 @@ class Database:
         try:
             get: Callable[[bytes], memoryview | None] = self._begin(None, None, False, True).get
         except lmdb.Error as error:
+            if is_of_handler(error):
+                raise
             raise self._failed(error) from error
         return get
 

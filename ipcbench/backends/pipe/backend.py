@@ -504,9 +504,9 @@ class _PipeReader(_PipeEndpoint, Reader):
 
     def _check_writer(self) -> None:
         if self._liveness.note_of("writer") == "unused":
-            raise EndOfStream(f"channel {self._channel.name!r} was closed without a message")
+            self._stop(EndOfStream(f"channel {self._channel.name!r} was closed without a message"))
         if self._liveness.is_gone("writer"):
-            raise PeerLost(f"the writer of channel {self._channel.name!r} died without closing")
+            self._stop(PeerLost(f"the writer of channel {self._channel.name!r} died without closing"))
 
     def _stop(self, failure: TransportError) -> None:
         self._failure = failure

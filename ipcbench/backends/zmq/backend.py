@@ -43,7 +43,7 @@ from ipcbench.backend import (
 from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, SocketPair, absence, credit, make_keys
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.sync.interrupts import uninterrupted, whole
+from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
 from ipcbench.sync.ownership import Owned
@@ -106,6 +106,8 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         try:
             self._send(message, _NOBLOCK)
         except zmq.ZMQError as error:
+            if is_of_handler(error, "zmq"):
+                raise
             raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
         self._room -= 1
 
@@ -129,9 +131,9 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         """Return a message that is there."""
         try:
             return socket.recv(zmq.NOBLOCK)
-        except zmq.ZMQError:
-            raise
         except BaseException as error:
+            if isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq"):
+                raise
             self._failure = TransportError(
                 f"a write to channel {self._pair.channel.name!r} was interrupted by {type(error).__name__}, and a "
                 "receipt may be lost: close the writer, destroy the channel and make another"
@@ -239,7 +241,10 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         try:
             try:
                 message = self._recv(0 if timeout_s is None or timeout_s >= TRY_S else _NOBLOCK, self._copy)
-            except zmq.Again:
+            except zmq.Again as error:
+                if is_of_handler(error, "zmq"):
+                    self._break(error)
+                    raise
                 message = None
             if message is None:
                 message = self._await(timeout_s)
@@ -255,9 +260,9 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             return memoryview(message)
         except TransportError:
             raise
-        except zmq.ZMQError as error:
-            raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
         except BaseException as error:
+            if isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq"):
+                raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
             deadline_ns(timeout_s)  # raises if the time-out is at fault
             if not (self._waits or self._is_released):
                 self._break(error)
