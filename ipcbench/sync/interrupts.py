@@ -6,8 +6,8 @@ import _thread
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,6 +21,16 @@ _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 unforked = threading.Condition()
 """Held by a thread while it opens something that belongs to an endpoint, and by one that forks."""
+
+
+@contextmanager
+def no_fork() -> Iterator[None]:
+    """Hold `unforked`; but not while the interpreter ends, when whoever holds it may have stopped for ever."""
+    if sys.is_finalizing():
+        yield
+    else:
+        with unforked:
+            yield
 
 
 def is_of_handler(error: BaseException, library: str = "") -> bool:

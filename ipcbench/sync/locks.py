@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.interrupts import is_of_handler, unforked
+from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.sync.ownership import own
 from ipcbench.util.files import temporary_folder
 
@@ -164,7 +164,7 @@ class EndpointLock:
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
-        with unforked:  # or a child would close what another file's number may be by then
+        with no_fork():  # or a child would close what another file's number may be by then
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1

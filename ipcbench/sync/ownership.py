@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from ipcbench.errors import TransportError
-from ipcbench.sync.interrupts import unforked, uninterrupted
+from ipcbench.sync.interrupts import no_fork, unforked, uninterrupted
 
 _CALLS = {"read", "write"}
 
@@ -51,7 +51,7 @@ class _Whole(ABCMeta):
     """A class whose instances a fork finds complete, or not at all."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        with unforked:
+        with no_fork():
             return super().__call__(*args, **kwargs)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from ipcbench.backend import Waits
 from ipcbench.errors import TransportError
 from ipcbench.spec import WaitStrategy
-from ipcbench.sync.interrupts import is_of_handler, unforked
+from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.util.clock import now_ns
 
 SLICE_NS = 100_000_000
@@ -96,7 +96,7 @@ class Doorbell:
 
     def close(self) -> None:
         """Release the descriptor; a second call does nothing."""
-        with unforked:
+        with no_fork():
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1

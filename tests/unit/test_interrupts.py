@@ -13,8 +13,9 @@ from uuid import uuid4
 import pytest
 
 from ipcbench import Address, Backend, ChannelSpec, get_backend
-from ipcbench.errors import PeerLost, TransportError
+from ipcbench.errors import PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.interrupts import uninterrupted, whole
+from ipcbench.testing.agents.client import until
 
 PATIENCE_S = 20.0
 MOMENT_S = 0.01
@@ -221,12 +222,13 @@ def test_a_fork_beside_the_opening_of_a_segment_leaves_the_child_free() -> None:
         opening.join()
 
 
+@pytest.mark.parametrize("delivery", ["every_message", "latest_value"])
 @pytest.mark.parametrize("backend_name", ["shm", "lmdb", "pipe", "zmq"])
-def test_the_last_collection_of_the_interpreter_may_close_an_endpoint(backend_name: str) -> None:
+def test_the_last_collection_of_the_interpreter_may_close_an_endpoint(backend_name: str, delivery: str) -> None:
     program = f"""
 from ipcbench import ChannelSpec, get_backend
 backend = get_backend("{backend_name}")()
-address = backend.create(ChannelSpec("ipcb-{os.getpid()}-{uuid4().hex[:8]}", 1, 100))
+address = backend.create(ChannelSpec("ipcb-{os.getpid()}-{uuid4().hex[:8]}", 1, 100, "{delivery}"))
 
 class Keeper:
     def __init__(self):
@@ -243,3 +245,50 @@ keeper = Keeper()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout == "closed\n", done.stderr
+
+
+@pytest.mark.parametrize("backend_name", ["shm", "lmdb", "pipe", "zmq"])
+def test_calls_that_only_look_learn_that_the_peer_was_killed(backend_name: str) -> None:
+    backend = get_backend(backend_name)()
+    address = backend.create(ChannelSpec(f"ipcb-{os.getpid()}-{uuid4().hex[:8]}", 1, 100, depth=4))
+    try:
+        with backend.open_reader(address, 0) as reader:
+            program = (
+                "import os, sys, json; from ipcbench import Address, get_backend; "
+                "address = Address.from_dict(json.loads(sys.argv[1])); "
+                "get_backend(address.backend)().open_writer(address).write(b'sent', 20.0); os.kill(os.getpid(), 9)"
+            )
+            writer = subprocess.Popen([sys.executable, "-c", program, json.dumps(address.as_dict())])
+            assert bytes(reader.read(PATIENCE_S)) == b"sent"
+            writer.wait(PATIENCE_S)
+
+            def is_lost() -> bool:
+                try:
+                    reader.read(0.0)
+                except PeerLost:
+                    return True
+                except TransportTimeout:
+                    return False
+                return False
+
+            assert until(is_lost, PATIENCE_S)
+    finally:
+        backend.destroy(address)
+
+
+def test_an_error_of_a_library_that_a_handler_raises_is_the_handler_s(on_alarm) -> None:
+    """The handler's own use of the library, of which the transport knows nothing."""
+    zmq = pytest.importorskip("zmq")
+    backend = get_backend("zmq")()
+    address = backend.create(ChannelSpec(f"ipcb-{os.getpid()}-{uuid4().hex[:8]}", 1, 100))
+    context = zmq.Context()
+    other = context.socket(zmq.PULL)
+    try:
+        with backend.open_writer(address), backend.open_reader(address, 0) as reader:
+            on_alarm(lambda *_: other.recv(zmq.NOBLOCK))
+            signal.setitimer(signal.ITIMER_REAL, MOMENT_S)
+            with pytest.raises(zmq.Again):
+                reader.read(PATIENCE_S)
+    finally:
+        context.destroy(0)
+        backend.destroy(address)

@@ -15,7 +15,7 @@ from ipcbench.backend import Message
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, cursors_bytes, make_doorbells
-from ipcbench.sync.interrupts import is_of_handler, unforked
+from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
@@ -141,7 +141,7 @@ def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environmen
     except OSError as error:
         raise TransportError(f"there is no LMDB channel {channel.name!r}: {error.strerror}") from error
     key = (os.getpid(), status.st_dev, status.st_ino)
-    with unforked:
+    with no_fork():
         if any(other[1:] == key[1:] and other[0] != key[0] for other in _open):
             raise TransportError(
                 f"channel {channel.name!r} was open when this process was forked, which LMDB does not allow; open its "
@@ -160,7 +160,7 @@ def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environmen
 
 
 def _detach(key: _Key) -> None:
-    with unforked:
+    with no_fork():
         environment, users = _open.pop(key)
         if users > 1:
             _open[key] = environment, users - 1

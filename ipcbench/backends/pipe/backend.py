@@ -32,7 +32,7 @@ from ipcbench.errors import (
     TransportTimeout,
 )
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.sync.interrupts import in_background, is_of_handler, unforked, uninterrupted, whole
+from ipcbench.sync.interrupts import in_background, is_of_handler, no_fork, uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import (
@@ -298,7 +298,7 @@ class _PipeWriter(_PipeEndpoint, Writer):
             self._doorbell.sleep(left_ns)
 
     def _connect_listening(self) -> None:
-        with unforked:
+        with no_fork():
             for role in list(self._awaited):
                 if self._connect(role):
                     self._awaited.remove(role)
@@ -483,7 +483,7 @@ class _PipeReader(_PipeEndpoint, Reader):
         uninterrupted(self._take_connection)
 
     def _take_connection(self) -> None:
-        with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"), unforked:
+        with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"), no_fork():
             if not self._listening:
                 return
             listener = self._socket

@@ -36,7 +36,7 @@ from ipcbench.sync.cursors import (
     make_doorbells,
 )
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
-from ipcbench.sync.interrupts import is_of_handler, unforked, whole
+from ipcbench.sync.interrupts import is_of_handler, no_fork, whole
 from ipcbench.sync.locks import (
     as_transport_errors,
     channel_directory,
@@ -68,7 +68,7 @@ def _untracked() -> Iterator[None]:
     def ignore(name: Sized, rtype: str) -> None:
         del name, rtype
 
-    with unforked:  # a fork finds them as they were
+    with no_fork():  # a fork finds them as they were
         register, unregister = resource_tracker.register, resource_tracker.unregister
         resource_tracker.register = resource_tracker.unregister = ignore
         try:
@@ -109,7 +109,7 @@ class SharedSegment(shared_memory.SharedMemory):
 
     def close(self) -> None:
         """Unmap; memory that a caller still has a view of stays mapped until the view is gone."""
-        with unforked:
+        with no_fork():
             try:
                 super().close()
             except BufferError:
