@@ -33,19 +33,19 @@ def no_fork() -> Iterator[None]:
             yield
 
 
-def is_of_handler(error: BaseException, library: str = "") -> bool:
+def is_of_handler(error: BaseException, own: str = "") -> bool:
     """Return whether a signal handler raised `error`, and not a call of this package's.
 
     An alarm is often a TimeoutError, which is an OSError, as a socket's own time-out is; and a handler may write to a
     pipe that is full. A handler is a function, so the traceback leads from this package to a frame of neither this
-    package nor the standard library, which a call of the system has not; nor of `library`, whose error it may be.
+    package nor the standard library, which a call of the system has not; nor of a file whose path holds `own`.
     """
     trace, inside = error.__traceback__, False
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if file.startswith(_PACKAGE):
             inside = True
-        elif inside and not _is_of_standard_library(file) and not (library and f"{library}/" in file):
+        elif inside and not _is_of_standard_library(file) and not (own and own in file):
             return True
         trace = trace.tb_next
     return False

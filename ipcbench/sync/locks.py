@@ -7,6 +7,7 @@ no more (law C20): whoever took the place of a dead endpoint would lose messages
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -38,9 +39,17 @@ def as_transport_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_of_handler(error):
+        if is_of_handler(error, _file_of_block(error)):
             raise
         raise TransportError(f"{what}: {error.strerror or error}") from error
+
+
+def _file_of_block(error: BaseException) -> str:
+    """Return the file of the `with` block, or of the decorated function, that raised; it may be a plug-in's."""
+    trace = error.__traceback__ and error.__traceback__.tb_next  # after the frame of `as_transport_errors`
+    while trace is not None and trace.tb_frame.f_code.co_filename == contextlib.__file__:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_filename if trace is not None else ""
 
 
 def reader_role(channel: ChannelSpec, index: int) -> str:

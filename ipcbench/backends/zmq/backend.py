@@ -106,7 +106,7 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         try:
             self._send(message, _NOBLOCK)
         except zmq.ZMQError as error:
-            if is_of_handler(error, "zmq"):
+            if is_of_handler(error, "zmq/"):
                 raise
             raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
         self._room -= 1
@@ -132,7 +132,7 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         try:
             return socket.recv(zmq.NOBLOCK)
         except BaseException as error:
-            if isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq"):
+            if isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq/"):
                 raise
             self._failure = TransportError(
                 f"a write to channel {self._pair.channel.name!r} was interrupted by {type(error).__name__}, and a "
@@ -242,7 +242,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             try:
                 message = self._recv(0 if timeout_s is None or timeout_s >= TRY_S else _NOBLOCK, self._copy)
             except zmq.Again as error:
-                if is_of_handler(error, "zmq"):
+                if is_of_handler(error, "zmq/"):
                     self._break(error)
                     raise
                 message = None
@@ -261,7 +261,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         except TransportError:
             raise
         except BaseException as error:
-            if isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq"):
+            if isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq/"):
                 raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
             deadline_ns(timeout_s)  # raises if the time-out is at fault
             if not (self._waits or self._is_released):
