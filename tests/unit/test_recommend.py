@@ -641,12 +641,16 @@ def test_a_run_of_variants_is_not_asked(tmp_path: Path) -> None:
 
 def test_a_backend_of_the_user_s_own_is_judged_by_what_the_run_says_of_it(tmp_path: Path) -> None:
     """Its module is not imported, and what is no capabilities is as unknown as before."""
-    run = make_run(tmp_path / "run", {("mine:Own", SIZE): Cell(), ("shm", SIZE): Cell(90_000.0)}, payload="bytes")
+    run = make_run(
+        tmp_path / "run", {("own_backend_of_a_user:Own", SIZE): Cell(), ("shm", SIZE): Cell(90_000.0)}, payload="bytes"
+    )
     can = get_backend("shm").capabilities.as_dict()
-    for known, backend in ((can, "mine:Own"), ({**can, "launcher": 7}, "shm"), ({}, "shm")):
-        reply = recommend(replace(run, info=replace(run.info, capabilities={"mine:Own": known})), OF_SIZE)
+    for known, backend in ((can, "own_backend_of_a_user:Own"), ({**can, "launcher": 7}, "shm"), ({}, "shm")):
+        reply = recommend(
+            replace(run, info=replace(run.info, capabilities={"own_backend_of_a_user:Own": known})), OF_SIZE
+        )
         assert reply.backend == backend
-    assert "mine" not in sys.modules
+    assert "own_backend_of_a_user" not in sys.modules
 
 
 def test_all_that_can_do_it_failed(tmp_path: Path) -> None:
