@@ -203,8 +203,12 @@ def _stored_sweep(folder: Path, sample: str) -> SweepSpec:
 
 
 def _say_what_is_kept(folder: Path) -> None:
-    if not folder.is_dir():
-        tell("ipcbench: interrupted before the first trial; nothing is kept")
+    from ipcbench.results.store import TRIALS_FILE
+
+    trials = folder / TRIALS_FILE
+    if not (trials.is_file() and trials.stat().st_size):
+        again = f"; ipcbench run --resume {folder} begins it again" if folder.is_dir() else ""
+        tell(f"ipcbench: interrupted before the first trial{again}")
         return
     tell(f"ipcbench: interrupted; every finished trial is kept in {folder}")
     tell(f"  show it:      ipcbench analyze {folder}")

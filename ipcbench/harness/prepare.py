@@ -182,6 +182,15 @@ def usable_backends(names: Iterable[str], channel: ChannelSpec) -> tuple[dict[st
         else:
             usable[name] = backend
     if not usable:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise BackendUnavailable(",".join(skipped), reasons, "choose other backends; `ipcbench list` shows them all")
+        raise BackendUnavailable(",".join(skipped), _merged(skipped), "`ipcbench list` shows what each backend offers")
     return usable, skipped
+
+
+def _merged(reasons: Mapping[str, str]) -> str:
+    """Return the reasons of several backends, each once."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason.replace(f"backend {name!r} does", "it does"), []).append(name)
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(f"{', '.join(of)}: {reason.removeprefix('it ')}" for reason, of in names.items())

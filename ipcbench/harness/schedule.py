@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ipcbench.harness.prepare import PreparedPayload
@@ -30,8 +30,8 @@ class Schedule:
         self._sweep = sweep
         self._payloads = payloads
         self._contenders = contenders
-        self._sizes: dict[tuple[bool, bool], tuple[int, float]] = {}
-        """How many trials a round has, and the sum of their windows in s, by what distinguishes rounds."""
+        self._plans: dict[tuple[bool, bool], list[TrialSpec]] = {}
+        """The trials of a round, by what distinguishes rounds."""
 
     def batches(self, round_index: int, finished: Iterable[TrialResult]) -> list[list[Cell]]:
         """Return the round's trials in the order that the seed gives, without those that are finished.
@@ -73,26 +73,35 @@ class Schedule:
                 planned += [(first, payload)] if tail is None else [(first, payload), (tail, payload)]
         return planned
 
-    def _plan(self, round_index: int) -> tuple[int, float]:
-        """Return how many trials a round has, and the sum of their windows in s."""
+    def _plan(self, round_index: int) -> list[TrialSpec]:
+        """Return what a round has, as many trials and of the same costs."""
         kind = self._sweep.is_look(round_index), self._sweep.round_has_tails(round_index)
-        if kind not in self._sizes:
-            planned = self._planned(round_index)
-            self._sizes[kind] = len(planned), sum(trial.window_s for trial, _ in planned)
-        return self._sizes[kind]
+        if kind not in self._plans:
+            self._plans[kind] = [trial for trial, _ in self._planned(round_index)]
+        return self._plans[kind]
 
-    def foreseen(self, round_index: int, pace: float) -> tuple[int, int]:
-        """Return how many rounds there will probably be, and how many trials, the present round included; `pace` is how
-        many seconds of the budget a second of windows takes.
+    def foreseen(
+        self, round_index: int, done: int, left_s: float, cost_s: Callable[[TrialSpec], float]
+    ) -> tuple[int, int]:
+        """Return how many rounds there will probably be, and how many trials.
+
+        Args:
+            round_index: the present round.
+            done: how many trials are done.
+            left_s: what is left of the budget.
+            cost_s: returns how much of it a trial takes.
         """
-        budget_s, rounds, trials = self._sweep.budget_s, 0, 0
-        while rounds < self._sweep.rounds and (budget_s > 0 or rounds <= round_index):
-            count, windows_s = self._plan(rounds)
-            fitting = min(1.0, max(0.0, budget_s) / (pace * windows_s)) if rounds > round_index else 1.0
-            trials += round(fitting * count)
-            budget_s -= pace * windows_s
+        rounds = round_index + 1
+        trials = sum(len(self._plan(index)) for index in range(rounds))
+        present_s = sum(map(cost_s, self._plan(round_index)))
+        left_s -= present_s * max(0, trials - done) / len(self._plan(round_index))
+        while rounds < self._sweep.rounds and left_s > 0:
+            plan = self._plan(rounds)
+            round_s = sum(map(cost_s, plan))
+            trials += round(min(1.0, left_s / round_s) * len(plan))
+            left_s -= round_s
             rounds += 1
-        return max(rounds, round_index + 1), trials
+        return rounds, trials
 
     def _control_places(self) -> list[tuple[str, PreparedPayload, bool, int]]:
         """Return what is measured a second time in each round: the first spawned backend with the middle payload."""

@@ -242,14 +242,16 @@ class _Run:
         """Return whether at least half of a batch would probably be measured within the budget; the first one always
         is.
         """
-        took_s = sum(trial.window_s + self._overhead_s(trial) for trial, _ in batch)
+        took_s = sum(self._cost_s(trial) for trial, _ in batch)
         return not self.windows_s or self._elapsed_s + took_s / 2 <= self.sweep.budget_s
 
-    def _overhead_s(self, trial: TrialSpec) -> float:
-        """Return what a trial takes besides its window: what others of its size and mode took, or else of its size."""
+    def _cost_s(self, trial: TrialSpec) -> float:
+        """Return how much of the budget a trial takes: its window, and besides what others of its size and mode took,
+        or else of its size.
+        """
         of_size = {mode: took_s for (size, mode), took_s in self.overheads_s.items() if size == trial.size}
         unknown_s = (self._pace - 1.0) * trial.window_s
-        return of_size.get(trial.mode, max(of_size.values(), default=unknown_s))
+        return trial.window_s + of_size.get(trial.mode, max(of_size.values(), default=unknown_s))
 
     def _round(self, round_index: int, run_dir: RunDir, switchboard: Switchboard) -> bool:
         """Measure every cell once, on fresh processes: one group per backend, idle while another is measured. Return
@@ -365,7 +367,8 @@ class _Run:
     def _tell(
         self, round_index: int, label: str, estimate: str, warning: str, trials: tuple[TrialResult, ...] = ()
     ) -> None:
-        rounds, total = self.schedule.foreseen(round_index, self._pace)
+        left_s = self.sweep.budget_s - self._elapsed_s
+        rounds, total = self.schedule.foreseen(round_index, self.done, left_s, self._cost_s)
         self.tell(
             Progress(
                 done=self.done,

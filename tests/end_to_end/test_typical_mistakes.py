@@ -74,7 +74,7 @@ MISTAKES = {
     "run --readers 0": ["--readers", "0", "allowed: 1 to 1,024"],
     "run --readers two": ["--readers", "'two'", "a whole number"],
     "run --mode ping-pong": ["--mode", "did you mean 'pingpong'?"],
-    "run --budget 2m": ["--budget", "'2m'", "2min"],
+    "run --budget 2d": ["--budget", "'2d'", "2min"],
     "run --budget 5 min": ["'min'", "--budget 5min"],
     "run --rate 1k/sec": ["--rate", "'1k/sec'", "2k/s"],
     "run --precision 5%%": ["--precision", "'5%%'", "such as 5% or 5"],
@@ -89,7 +89,7 @@ MISTAKES = {
     "compare run run --gate 0": ["--gate", "'0'", "such as 5%"],
     "compare run run --metrics p99": ["--metrics", "'p99'", "latency-p99"],
     "replay trace --rounds two": ["--rounds", "'two'", "integer"],
-    "replay trace --budget 2m": ["--budget", "'2m'", "2min"],
+    "replay trace --budget 2d": ["--budget", "'2d'", "2min"],
     "selftest --slowdowns 5%": ["--slowdowns", "'5%'", "5,10,20"],
     "trace check trace --fail-if Matmul.p99>5": ["--fail-if", "'Matmul.p99>5'", "Matmul.p99_ms>5"],
     "trace check trace --fail-if Matmull.p99_ms>5": ["'Matmull.p99_ms>5'", "did you mean 'Matmul'?"],
@@ -164,7 +164,7 @@ def test_mpi_without_its_launcher_says_how_to_get_it(
     pytest.importorskip("mpi4py")
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     line = refused("run", "--backends", "mpi")
-    assert "backend 'mpi' is not available: mpi: there is no mpiexec beside this Python or in PATH" in line
+    assert "backend 'mpi' is not available: there is no mpiexec beside this Python or in PATH" in line
     assert "pip install" in line
 
 

@@ -40,7 +40,7 @@ def test_a_default_run_fits_on_one_screen(reference: Run) -> None:
     lines = lines_of(reference)
     assert len(lines) <= 30
     assert max(map(len, lines)) <= 100
-    begins = r"dict of 10 to 10,000 entries, pickle, 3 readers, every_message; \d rounds(, the last in part)? in "
+    begins = r"dict of 10 to 10,000 entries, pickle, 3 readers, every_message; \d rounds( \+ a part)? in "
     assert re.match(begins, lines[0])
     assert any(line.startswith("shm ") and "█" in line and " block " in line for line in lines)
     assert sum(line.startswith("- ") for line in lines) == 3
@@ -68,7 +68,7 @@ def test_what_was_left_out_and_what_failed_is_said(tmp_path: Path) -> None:
 
 def test_the_title_counts_the_rounds_behind_the_figures(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell()}, rounds_done=2, status="out of budget")
-    assert "; 3 rounds, the last in part in " in lines_of(run)[0]
+    assert "; 2 rounds + a part in " in lines_of(run)[0]
 
 
 def test_the_time_between_a_run_and_its_resumption_is_left_out(tmp_path: Path) -> None:

@@ -46,14 +46,14 @@ def test_what_is_no_size_is_refused_with_field_and_value(text: str) -> None:
     ("text", "seconds"),
     [
         *[("0.3", 0.3), ("300ms", 0.3), ("60s", 60.0), ("2min", 120.0), ("1h", 3600.0)],
-        *[("5us", 5e-6), ("5µs", 5e-6), ("7ns", 7e-9)],
+        *[("5us", 5e-6), ("5µs", 5e-6), ("7ns", 7e-9), ("2m", 120.0), ("5mins", 300.0)],
     ],
 )
 def test_durations_are_read(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "1 day", "1m", "s", "1e3s"])
+@pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "1 day", "1M", "s", "1e3s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="300ms"):
         parse_duration_s(text)

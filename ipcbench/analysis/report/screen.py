@@ -90,8 +90,9 @@ def _asked(run: Run, family: Sequence[SettingSummary]) -> str:
     """Return payload, readers, codec, rounds and time in one line."""
     first, last = family[0].setting, family[-1].setting
     sizes = size_words(first) if first == last else f"{_short(family[0])} to {size_words(last)}"
-    begun = len(_rounds_begun(run))
-    rounds = plural(begun, "round", "rounds") + (", the last in part" if begun > run.info.rounds_done else "")
+    done, begun = run.info.rounds_done, len(_rounds_begun(run))
+    whole, part = plural(done, "round", "rounds"), begun > done
+    rounds = f"{whole}{' + a part' * part}" if done else "a part of a round"
     took = format_duration_ns(1e9 * _took_s(run))
     variants = f", variants {joined([*run.info.variant_versions])} in turns" if run.info.variant_versions else ""
     ended = "" if run.info.status in {"complete", "out of budget"} else f"{run.info.status}, "
@@ -115,7 +116,7 @@ def _took_s(run: Run) -> float:
 
 def _table(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle: SettingSummary) -> Table:
     shown = _evenly(family)
-    names = dict.fromkeys(cell.backend for result in family for cell in result.cells)
+    names = dict.fromkeys(cell.backend for result in (middle, *family) for cell in result.cells)
     cells = {cell.backend: cell for cell in middle.cells}
     bars = _bars({name: _time_ns(cell, metrics[0]) for name, cell in cells.items()})
     sizes = [_short(result) for result in shown]
