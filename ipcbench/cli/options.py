@@ -21,7 +21,7 @@ _EXTRA = "Got unexpected extra argument"
 
 
 class Group(click.Group):
-    """A group of commands that answers an unknown name with the one that was probably meant, and takes `help COMMAND`."""
+    """A group of commands that answers an unknown name with the one that was probably meant; `help COMMAND` works."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
