@@ -186,7 +186,7 @@ def test_ratios_are_to_the_best_also_where_another_is_taken(tmp_path: Path) -> N
     assert (reply.outcome, reply.backend, reply.tied_with) == ("tie", "b", ("a",))
     (c,) = (candidate for candidate in reply.candidates if candidate.backend == "c")
     assert (c.rank, c.ratio.low > 1.01) == (3, True)
-    assert f"Next is c, {ratio_words(c.ratio)} times as long as a: " in reply.sentence()
+    assert f"The first told apart from a is c, {ratio_words(c.ratio)} times as long as a: " in reply.sentence()
     assert "All, compared with a\n  1= b: " in reply.text(), "the ratio of the one that is taken stands there, too"
 
 

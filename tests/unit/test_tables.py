@@ -316,6 +316,15 @@ def test_verdicts_claim_no_more_than_is_known(tmp_path: Path, cells, beginning: 
     assert tables_of(tmp_path, cells).payload_tables[0].remarks[0].startswith(beginning)
 
 
+def test_a_tie_with_a_slower_one_has_nothing_next_to_it(tmp_path: Path) -> None:
+    steady, wild = (1.0, 1.01, 0.99) * 4, (1.6, 0.7, 1.4, 0.9) * 3
+    cells = {("a", 10): Cell(factors=steady), ("b", 10): Cell(14_000.0, factors=wild)}
+    cells["c", 10] = Cell(13_000.0, factors=steady)
+    remark = tables_of(tmp_path, cells).payload_tables[0].remarks[0]
+    assert remark.startswith("No clear difference in one-way latency between a and b: 10.0 µs and ")
+    assert "; the first told apart from a is c, 1.30 [" in remark
+
+
 def test_messages_that_went_wrong_are_named_where_every_trial_failed(tmp_path: Path) -> None:
     lossy = Cell(change=parts(integrity=Integrity(lost_count=1)))
     remark = tables_of(tmp_path, {("a", 10): lossy}).payload_tables[0].remarks[0]

@@ -16,6 +16,7 @@ from ipcbench.analysis.summary.notes import one_line, printable
 from ipcbench.analysis.summary.wording import (
     contrary_words,
     joined,
+    next_words,
     plural,
     rank_text,
     ratio_words,
@@ -226,7 +227,10 @@ class Recommendation:
         same = [other.backend for other in self.candidates if other.rank == following.rank and other is not following]
         tied = f" {joined(same)} cannot be told apart from it." if same else ""
         than = f" as {self.best}" if self.best != self.backend else ""
-        return f" Next is {following.backend}, {_ratio_text(self, following)}{than}: {what} {figure}.{tied}"
+        tied_ratios = [other.ratio.estimate for other in self.candidates if other.rank == 1]
+        first = next_words(str(self.best), tied_ratios, following.ratio.estimate)
+        words = f"{first[0].upper()}{first[1:]} {following.backend}, {_ratio_text(self, following)}"
+        return f" {words}{than}: {what} {figure}.{tied}"
 
     def __repr__(self) -> str:
         """Return question and choice in a line."""

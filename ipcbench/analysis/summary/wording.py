@@ -152,7 +152,9 @@ def verdict_words(ranking: SettingSummary) -> str:
     following = next((cell for cell in ranked if cell.rank != 1), None)
     if following is not None and following.ratio is not None:
         same = [cell.backend for cell in ranked if cell.rank == following.rank and cell is not following]
-        text += f"; next is {following.backend}, {ratio_words(following.ratio, following.compared_rounds_count)} times"
+        tied = [cell.ratio.estimate for cell in ranked if cell.rank == 1 and cell.ratio is not None]
+        text += f"; {next_words(best[0].backend, tied, following.ratio.estimate)} {following.backend}, "
+        text += f"{ratio_words(following.ratio, following.compared_rounds_count)} times"
         text += (" as long" if ranking.ranked_by != "throughput" else " as slow") + (
             f", not told apart from {joined(same)}" if same else ""
         )
@@ -220,6 +222,17 @@ def _needs_words(needs: Mapping[str, int | None], best: str) -> str:
         parts.append(f"100 more rounds would not tell {joined(never)}")
     first, *rest = parts
     return joined([f"{first} from {best}", *rest])
+
+
+def next_words(best: str, tied_ratios: Iterable[float], ratio: float) -> str:
+    """Return how to introduce the first backend that is not of the first rank; one of that rank may look slower.
+
+    Args:
+        best: the backend that all are compared with.
+        tied_ratios: how many times as slow as the best the others of its rank look.
+        ratio: how many times as slow the first one of the next rank looks.
+    """
+    return f"the first told apart from {best} is" if max(tied_ratios, default=0.0) > ratio else "next is"
 
 
 def too_few_words(rounds_count: int, common_with: str = "") -> str:
