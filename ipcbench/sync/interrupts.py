@@ -8,7 +8,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -72,13 +72,14 @@ def uninterrupted(work: Callable[[], _Result], undo: Callable[[_Result], object]
     """
     if threading.get_ident() != threading.main_thread().ident or sys.is_finalizing() or _is_opening():
         return work()
-    task = _Task(work)
+    task = _Task(work, undo)
     try:
         task.carry_out()
         if not task.has_started:
             return work()
         if task.interrupts:
-            task.undo(undo)
+            for result in task.results:
+                _for_certain(partial(undo, result))
             raise task.interrupts[-1]
         if task.failures:
             raise task.failures[0]
@@ -87,13 +88,25 @@ def uninterrupted(work: Callable[[], _Result], undo: Callable[[_Result], object]
         del task  # since a traceback that it holds refers to this frame
 
 
+def _for_certain(work: Callable[[], object]) -> None:
+    """Have `work` done whatever exceptions handlers raise; if it fails, there is nobody to tell."""
+    task = _Task(work, id)
+    try:
+        task.carry_out()
+    finally:
+        with suppress(BaseException):
+            task.carry_out()  # if one came before it had started
+            if not task.has_started:
+                work()
+
+
 class _Task(Generic[_Result]):
     """Work that another thread does: what came of it, and the exceptions of handlers in the thread that waits."""
 
-    def __init__(self, work: Callable[[], _Result]) -> None:
-        self._work = work
+    def __init__(self, work: Callable[[], _Result], undo: Callable[[_Result], object]) -> None:
+        self._work, self._undo = work, undo
         self._done: SimpleQueue[None] = SimpleQueue()
-        self.has_started = False
+        self.has_started = self._has_ended = False
         self.results: list[_Result] = []
         self.failures: list[BaseException] = []
         self.interrupts: list[BaseException] = []
@@ -104,7 +117,16 @@ class _Task(Generic[_Result]):
         Raises:
             BaseException: of a handler, before the work has started.
         """
-        while not (self.results or self.failures):
+        try:
+            self._carry_out()
+        except BaseException as error:
+            if not self.has_started:
+                raise
+            self.interrupts.append(error)  # between two steps of the loop there
+            self._carry_out()
+
+    def _carry_out(self) -> None:
+        while not self._has_ended:
             try:
                 # No handler's exception comes between the step of an iterator in C and the first call in a loop's body.
                 for _ in map(_thread.start_new_thread, () if self.has_started else (self._do,), ((),)):
@@ -118,24 +140,16 @@ class _Task(Generic[_Result]):
                 else:
                     raise
 
-    def undo(self, undo: Callable[[_Result], object]) -> None:
-        """Undo what was done, whatever further exceptions handlers raise."""
-        undone = not self.results
-
-        def do() -> None:
-            nonlocal undone
-            undone = True  # if it fails, there is nobody to tell
-            undo(self.results[0])
-
-        while not undone:
-            with suppress(BaseException):
-                uninterrupted(do)
-
     def _do(self) -> None:
         try:
-            self.results.append(self._work())
+            result = self._work()
+            if self.interrupts:  # here nothing can interrupt it
+                self._undo(result)
+            else:
+                self.results.append(result)
         except BaseException as error:  # passed on to the caller
             self.failures.append(error)
+        self._has_ended = True
         self._done.put(None)
 
 

@@ -15,12 +15,13 @@ now_ns = time.monotonic_ns
 """Nanoseconds of the monotonic clock; only differences mean anything."""
 
 
-_FOREVER_S = 1e8
+_FOREVER_S = 2e6
+"""The system's calls take milliseconds, of which a 32-bit number holds 24 days."""
 
 
 def deadline_ns(timeout_s: float | None) -> int | None:
     """Return the clock's reading `timeout_s` seconds from now, in the past if that is negative; None (no deadline) for
-    None and for years.
+    None and for weeks.
 
     Raises:
         ConfigError: it is not a number.

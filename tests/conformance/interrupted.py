@@ -28,7 +28,7 @@ from types import FrameType
 from typing import Any
 
 from ipcbench import Address, Backend, ChannelSpec, Reader, Writer, backends, get_backend
-from ipcbench.errors import EndOfStream, IpcbenchError, TransportError
+from ipcbench.errors import EndOfStream, IpcbenchError, TransportError, TransportTimeout
 from ipcbench.testing.agents.client import until
 
 PATIENCE_S = 20.0
@@ -50,7 +50,7 @@ class Interrupt(BaseException):
 
 KINDS = [
     type(f"Interrupting{kind.__name__}", (Interrupt, kind), {})
-    for kind in (TimeoutError, BlockingIOError, FileNotFoundError, ValueError, RuntimeError, KeyboardInterrupt)
+    for kind in (TimeoutError, BlockingIOError, FileNotFoundError, ValueError, KeyboardInterrupt, TransportTimeout)
 ]
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import FrameType
 from uuid import uuid4
 
 import pytest
@@ -97,6 +98,48 @@ def test_an_address_that_nobody_could_take_is_destroyed(on_alarm):
     with pytest.raises(Interrupt):
         maker.create()
     assert maker.made == 0
+
+
+def test_what_is_interrupted_often_is_undone(on_alarm):
+    for count in range(1, 6):
+        made, ready = [], threading.Event()
+
+        def work(ready=ready, made=made, count=count) -> int:
+            for _ in range(count):
+                signal.raise_signal(signal.SIGALRM)
+            made.append(7)
+            ready.set()
+            return 7
+
+        on_alarm(raise_interrupt)
+        with pytest.raises(Interrupt):
+            uninterrupted(work, made.remove)
+        assert (ready.is_set(), made) == (True, [])
+
+
+def test_a_handlers_error_of_our_class_in_a_message_breaks_the_stream(on_alarm):
+    """A caller's own time-out may have our class; nobody knows what of the message was sent."""
+
+    def expire(_: int, frame: FrameType | None) -> None:
+        if frame is None or "ipcbench/backends" not in frame.f_code.co_filename:
+            signal.setitimer(signal.ITIMER_REAL, MOMENT_S)
+            return
+        raise TransportTimeout("the request took too long")
+
+    pipe = get_backend("pipe")()
+    made = pipe.create(ChannelSpec(f"ipcb-{os.getpid()}-{uuid4().hex[:8]}", 1, 2**24, depth=2))
+    with pipe.open_writer(made) as writer, pipe.open_reader(made, 0) as reader:
+        first = threading.Thread(target=reader.read, args=(PATIENCE_S,))
+        first.start()
+        writer.write(b"", PATIENCE_S)
+        first.join()
+        on_alarm(expire)
+        signal.setitimer(signal.ITIMER_REAL, MOMENT_S)
+        with pytest.raises(TransportTimeout, match="the request took too long"):
+            writer.write(bytes(2**24), PATIENCE_S)
+        with pytest.raises(TransportError, match="was interrupted by TransportTimeout"):
+            writer.write(b"next", PATIENCE_S)
+    pipe.destroy(made)
 
 
 def test_a_handler_cannot_close_the_endpoint_whose_call_it_interrupts(on_alarm, backend: Backend, address: Address):

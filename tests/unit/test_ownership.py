@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -57,6 +59,36 @@ def test_a_fork_waits_until_an_endpoint_is_open_and_its_child_lets_go_of_it():
 @pytest.fixture(params=["shm", "lmdb", "pipe", "zmq"])
 def backend(request):
     return get_backend(request.param)()
+
+
+FORKING = """
+import os, sys
+from ipcbench import ChannelSpec, get_backend
+
+made = get_backend(sys.argv[1])()
+address = made.create(ChannelSpec(f"ipcb-{os.getpid()}-exits", 1, 1000, sys.argv[2]))
+with made.open_writer(address) as writer, made.open_reader(address, 0) as reader:
+    for number in range(5):
+        writer.write(bytes([number]) * 500, 20)
+        view = reader.read(20)
+        writer.write(bytes([number]) * 500, 20)
+        child = os.fork()
+        if not child:
+            if number % 2:
+                reader.close()
+            sys.exit(0)
+        os.waitpid(child, 0)
+        assert bytes(view) == bytes(reader.read(20)) == bytes([number]) * 500
+        del view
+made.destroy(address)
+"""
+
+
+@pytest.mark.parametrize("delivery", ["every_message", "latest_value"])
+def test_a_forked_child_that_exits_takes_nothing_from_its_parent(backend, delivery: str) -> None:
+    command = [sys.executable, "-c", FORKING, backend.name, delivery]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def drop(endpoints, role: str) -> None:

@@ -149,15 +149,7 @@ def verdict_words(ranking: SettingSummary) -> str:
         wrong = [cell.backend for cell in best if cell.wrong_count]
         spoilt = f", although messages of {joined(wrong)} went wrong" if wrong else ""
         text = f"No clear difference in {what} between {names}{spoilt}: {figures}{_more_rounds(best)}"
-    following = next((cell for cell in ranked if cell.rank != 1), None)
-    if following is not None and following.ratio is not None:
-        same = [cell.backend for cell in ranked if cell.rank == following.rank and cell is not following]
-        tied = [cell.ratio.estimate for cell in ranked if cell.rank == 1 and cell.ratio is not None]
-        text += f"; {next_words(best[0].backend, tied, following.ratio.estimate)} {following.backend}, "
-        text += f"{ratio_words(following.ratio, following.compared_rounds_count)} times"
-        text += (" as long" if ranking.ranked_by != "throughput" else " as slow") + (
-            f", not told apart from {joined(same)}" if same else ""
-        )
+    text += _following_words(ranking.ranked_by, ranked)
     if short and len(ranked) > 1:
         text += f"; not ranked, for want of rounds: {joined([cell.backend for cell in short])}"
     if lost := [cell.backend for cell in ranking.cells if _has_lost(cell, ranking.ranked_by)]:
@@ -222,6 +214,20 @@ def _needs_words(needs: Mapping[str, int | None], best: str) -> str:
         parts.append(f"100 more rounds would not tell {joined(never)}")
     first, *rest = parts
     return joined([f"{first} from {best}", *rest])
+
+
+def _following_words(metric: Metric, ranked: Sequence[CellSummary]) -> str:
+    """Return which backend has the next rank, with its ratio to the best; empty if none has."""
+    best, following = ranked[0], next((cell for cell in ranked if cell.rank != 1), None)
+    if following is None or following.ratio is None:
+        return ""
+    same = [cell.backend for cell in ranked if cell.rank == following.rank and cell is not following]
+    tied = [cell.ratio.estimate for cell in ranked if cell.rank == 1 and cell.ratio is not None]
+    first = next_words(best.backend, tied, following.ratio.estimate)
+    ratio = ratio_words(following.ratio, following.compared_rounds_count)
+    slow = "slow" if metric == "throughput" else "long"
+    tie = f", not told apart from {joined(same)}" if same else ""
+    return f"; {first} {following.backend}, {ratio} times as {slow}{tie}"
 
 
 def next_words(best: str, tied_ratios: Iterable[float], ratio: float) -> str:

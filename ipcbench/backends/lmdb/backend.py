@@ -31,7 +31,7 @@ from ipcbench.backend import (
     bytes_of,
     unavailable,
 )
-from ipcbench.backends.lmdb.database import Database, Layout, absence, make_files
+from ipcbench.backends.lmdb.database import Database, Layout, absence, keep_for_ever, make_files
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, CursorsEndpoint, ReaderCursors, WriterCursors
@@ -226,6 +226,8 @@ class RingReader(_LmdbReader):
         return words[PUBLISHED]
 
     def _drop(self) -> None:
+        if self._database.is_inherited:
+            keep_for_ever(self._get)
         self._get, self._covered = _no_snapshot, 0
         super()._drop()
         self._words, self._consumed_word = _NOWHERE, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
 import os
@@ -52,6 +53,21 @@ _Key = tuple[int, int, int]
 _open: dict[_Key, tuple[lmdb.Environment, int]] = {}
 """(process, device, inode) → the open database and the number of endpoints of this process that use it. LMDB must not
 open a file twice in a process, since its file locks belong to the process. To change it, hold `unforked`."""
+
+
+def keep_for_ever(inherited: object) -> None:
+    """Keep a database or a snapshot of the parent's in a forked child, until its process ends: to destroy it, also in
+    the interpreter's last collection, would free the parent's places in the table of readers, which both share.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+
+
+def _keep_databases() -> None:
+    for environment, _ in _open.values():
+        keep_for_ever(environment)
+
+
+os.register_at_fork(after_in_child=_keep_databases)
 
 
 class Layout:
@@ -313,9 +329,14 @@ class Database:
     def _failed(self, error: Exception) -> TransportError:
         return TransportError(f"the database of channel {self._name!r} refuses: {error}")
 
+    @property
+    def is_inherited(self) -> bool:
+        """Return whether a parent of this process opened it."""
+        return self._key[0] != os.getpid()
+
     def let_go(self, view: memoryview | None = None) -> None:
         """Close the files, unless this process inherited them: the parent's database must not be closed here."""
-        if self._key[0] == os.getpid():
+        if not self.is_inherited:
             self.close(view)
         else:
             self._begin = _refuse

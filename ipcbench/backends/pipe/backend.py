@@ -167,10 +167,9 @@ class _PipeWriter(_PipeEndpoint, Writer):
             else:
                 pieces = memoryview(_SIZE.pack(size_bytes)), memoryview(message)
                 self._send([(connection, [*pieces]) for connection in self._connections], deadline_ns(timeout_s))
-        except TransportError:
-            raise
         except BaseException as error:
-            self._break(error)
+            if not isinstance(error, TransportError) or is_of_handler(error):
+                self._break(error)
             raise
 
     def _break(self, error: BaseException) -> None:

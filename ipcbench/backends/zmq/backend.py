@@ -258,9 +258,9 @@ class _ZmqReader(_ZmqEndpoint, Reader):
                 self._send(self._receipt, _NOBLOCK)
                 self._until_receipt = self._batch
             return memoryview(message)
-        except TransportError:
-            raise
         except BaseException as error:
+            if isinstance(error, TransportError) and not is_of_handler(error):
+                raise
             if isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq/"):
                 raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
             deadline_ns(timeout_s)  # raises if the time-out is at fault
