@@ -200,7 +200,10 @@ class _Run:
                     rounds_done += whole
                 status = "complete" if whole else "out of budget"
         finally:
-            self.writer.update(replace(self.writer.info, status=status, rounds_done=rounds_done))
+            try:
+                self._store()  # what is left if that was interrupted
+            finally:
+                self.writer.update(replace(self.writer.info, status=status, rounds_done=rounds_done))
 
     def _keep_contents(self, run_dir: RunDir) -> None:
         for payload in self.payloads:
@@ -337,11 +340,13 @@ class _Run:
         return self.writer.next_trial_id + len(self.unstored)
 
     def _store(self) -> None:
-        """Store what was measured last, and say so."""
+        """Store what was measured last, and say so; whoever was interrupted goes on where that happened."""
         while self.unstored:
-            outcome = self.unstored.pop(0)
+            outcome = self.unstored[0]
             result = outcome.result
-            self.writer.append(result, outcome.samples)
+            if result.trial_id == self.writer.next_trial_id:  # else it was stored in the interrupted call
+                self.writer.append(result, outcome.samples)
+            self.unstored.pop(0)
             self.measured.append(result)
             self.done += 1
             label = _label(result.spec)

@@ -24,6 +24,7 @@ from ipcbench.results.columns import Column, read_columns, write_columns
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.parse import parse_json, to_record
 from ipcbench.spec import SweepSpec
+from ipcbench.sync.interrupts import uninterrupted
 from ipcbench.util.files import as_store_errors, path_inside, read_limited, to_json, write_atomically
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ class RunWriter:
         self.info = info
 
     def append(self, result: TrialResult, samples: Mapping[str, Column] | None = None) -> None:
-        """Store one trial; when this returns, it is on the disk.
+        """Store one trial; when this returns, it is on the disk. What a signal handler raises meanwhile comes after it.
 
         Args:
             result: its `trial_id` must be `next_trial_id`; `has_samples` is set here.
@@ -216,11 +217,15 @@ class RunWriter:
         if result.trial_id != self.next_trial_id:
             raise StoreError(f"{self.path}: trial {result.trial_id} is not the next one, {self.next_trial_id}")
         line = to_json(asdict(replace(result, has_samples=bool(samples))), f"trial {result.trial_id}")
-        if samples:
-            path = self.path / SAMPLES_FOLDER / f"{result.trial_id}.npz"
-            write_atomically(path, lambda file: write_columns(file, samples))
-        self._append_line(f"{line}\n".encode())
-        self.next_trial_id += 1
+        path = self.path / SAMPLES_FOLDER / f"{result.trial_id}.npz"
+
+        def store() -> None:
+            if samples:
+                write_atomically(path, lambda file: write_columns(file, samples))
+            self._append_line(f"{line}\n".encode())
+            self.next_trial_id += 1
+
+        uninterrupted(store)
 
     def _append_line(self, line: bytes) -> None:
         with as_store_errors(self.path / TRIALS_FILE):

@@ -11,7 +11,7 @@ from ipcbench.errors import BackendUnavailable, ConfigError, StoreError, Unknown
 from ipcbench.harness import floor
 from ipcbench.harness.loops import HASH_EVERY, RUN
 from ipcbench.harness.sweep import run_sweep
-from ipcbench.results.store import load_run
+from ipcbench.results.store import RunWriter, load_run
 from ipcbench.spec import LOOK_WINDOW_S
 from ipcbench.stats.histogram import bin_index
 from tests.harness.small_runs import measure, raw, single, sound, tiny
@@ -32,6 +32,29 @@ def test_every_cell_is_measured_once_a_round_and_every_reader_validates_every_me
             assert reader.messages_count == sent
             assert reader.integrity.hashed_count >= reader.warmup_count
     assert (told[-1].done, told[-1].total) == (24, 24)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_beside_the_storing_of_a_trial_costs_none(tmp_path, monkeypatch, moment: str):
+    append, interrupted = RunWriter.append, []
+
+    def interrupted_once(self, result, samples=None) -> None:
+        def interrupt(now: str) -> None:
+            if result.trial_id == 2 and now == moment and not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt
+
+        interrupt("before")
+        append(self, result, samples)
+        interrupt("after")
+
+    monkeypatch.setattr(RunWriter, "append", interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        measure(tiny(backends=("shm", "null"), sizes=(1, 2), rounds=2, readers=1, window_s=0.01), tmp_path)
+    (folder,) = tmp_path.iterdir()
+    trials = load_run(folder).trials
+    assert len(trials) > 2
+    assert [trial.trial_id for trial in trials] == list(range(len(trials)))
 
 
 def test_each_round_has_its_own_order_which_the_seed_repeats(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import zipfile
 from array import array
 from collections.abc import Callable
@@ -53,6 +54,26 @@ def test_a_run_is_read_back_equal(path: Path) -> None:
     assert SweepSpec.from_dict(run.info.sweep) == SWEEP
     assert run.trials == tuple(replace(small_trial(index), has_samples=True) for index in range(3))
     assert run.problems == ()
+
+
+def test_an_interrupt_while_a_trial_is_stored_comes_after_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = os.fsync
+
+    def interrupted(fd: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+        sync(fd)
+
+    with RunWriter.resume(path) as writer:
+        monkeypatch.setattr(os, "fsync", interrupted)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may ignore it
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                writer.append(small_trial(3), {"writer.sent_ns": array("q", [1])})
+        finally:
+            signal.signal(signal.SIGINT, before)
+        monkeypatch.undo()
+        writer.append(small_trial(4))
+    assert [(trial.trial_id, trial.has_samples) for trial in load_run(path).trials[3:]] == [(3, True), (4, False)]
 
 
 def test_samples_are_read_back_by_trial_and_by_numpy(path: Path) -> None:
