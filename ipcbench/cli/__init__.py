@@ -132,6 +132,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
 
 def _explained_refusal(error: OSError) -> str:
     """Return what the system refuses, and why."""
+    from ipcbench.util.files import advice_on
+
     if error.errno in {errno.EMFILE, errno.ENFILE}:
         return f"{error.strerror}; raise the limit (`ulimit -n`), or take fewer readers"
     if isinstance(error, BlockingIOError) and not hasattr(error, "characters_written"):  # of a fork, not of a pipe
@@ -141,8 +143,7 @@ def _explained_refusal(error: OSError) -> str:
     if error.filename is None:  # standard output; what it still holds must not be tried again at the exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return f"standard output: {error.strerror}"
-    advice = "; free blocks or inodes there (`df`, `df -i`)" if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""
-    return f"{error.filename}: {error.strerror}{advice}"
+    return f"{error.filename}: {error.strerror}{advice_on(error)}"
 
 
 def _prepare_streams() -> None:

@@ -30,6 +30,7 @@ from ipcbench.spec import (
     Variant,
     is_sized_in_bytes,
 )
+from ipcbench.util.files import status_of
 from ipcbench.util.units import parse_bytes, parse_count, parse_duration_s, parse_rate_per_s, parse_ratio
 
 DEFAULT_SWEEP = "default"
@@ -313,6 +314,7 @@ def _read_builtin(name: str) -> str:
 
 def _read_file(path: Path) -> Mapping[str, object]:
     try:
+        status_of(path)
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError("sweep", str(path), f"a file that can be read ({error.strerror})") from error
@@ -365,7 +367,7 @@ def _sample_fields(value: object, where: Mapping[str, str], beside: Mapping[str,
             raise ConfigError(where[key], beside[key], "nothing beside sample: the file has one object of one size")
     path = Path(_text(value, where["sample"])).expanduser()
     try:
-        size_bytes = path.stat().st_size
+        size_bytes = status_of(path).st_size
     except (OSError, ValueError) as error:
         raise ConfigError(where["sample"], value, f"a file that can be read ({_reason(error)})") from error
     return {"payload": SAMPLE, "sample": str(path), "sizes": (size_bytes,)}

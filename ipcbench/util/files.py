@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -20,7 +21,24 @@ def as_store_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{error.filename or path}: {error.strerror or error}") from error
+        raise StoreError(f"{error.filename or path}: {error.strerror or error}{advice_on(error)}") from error
+
+
+def advice_on(error: OSError) -> str:
+    """Return what helps against a full disk; empty for another error."""
+    return "; free blocks or inodes there (`df`, `df -i`)" if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""
+
+
+def status_of(path: Path) -> os.stat_result:
+    """Return the status of a file or a folder.
+
+    Raises:
+        OSError: it is something else, which may have no end, or there is nothing.
+    """
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise OSError(errno.ESPIPE, "it is a pipe or a device; copy what it gives into a file", str(path))
+    return status
 
 
 def without_folders(text: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ipcbench.errors import ConfigError
+from ipcbench.util.files import status_of
 from ipcbench.util.reference import load_reference
 
 _SEED = 20_240_229
@@ -122,6 +123,7 @@ def load_sample(path: Path) -> Any:
         ConfigError: it cannot be read, or is not what its name says.
     """
     try:
+        status_of(path)
         return _LOADERS.get(path.suffix.lower(), Path.read_bytes)(path)
     except OSError as error:
         raise ConfigError("sample", str(path), f"a file that can be read ({error.strerror or error})") from error

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from uuid import uuid4
 
 import numpy as np
 import pytest
 
 from ipcbench import ChannelSpec, get_backend
-from ipcbench.errors import MessageTooLarge
+from ipcbench.errors import MessageTooLarge, TransportError
+from ipcbench.sync.locks import channel_directory
 from ipcbench.testing import ConformanceSuite
 
 
@@ -29,5 +31,19 @@ def test_an_array_is_its_bytes(count: int) -> None:
                 assert bytes(reader.read(timeout_s=30.0)) == expected
             with pytest.raises(MessageTooLarge):
                 writer.write(np.arange(count + 1, dtype=np.float64), timeout_s=30.0)
+    finally:
+        backend.destroy(address)
+
+
+def test_junk_on_the_socket_of_a_reader_is_no_message() -> None:
+    backend = get_backend("pipe")()
+    address = backend.create(ChannelSpec(f"ipcb-junk-{uuid4().hex[:8]}", readers=1))
+    try:
+        with backend.open_reader(address, 0) as reader, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+            stranger.connect(str(channel_directory(address.channel.name) / "reader-0"))
+            stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            for _ in range(2):
+                with pytest.raises(TransportError, match="another program writes to channel"):
+                    reader.read(timeout_s=30.0)
     finally:
         backend.destroy(address)

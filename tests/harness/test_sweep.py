@@ -34,22 +34,24 @@ def test_every_cell_is_measured_once_a_round_and_every_reader_validates_every_me
     assert (told[-1].done, told[-1].total) == (24, 24)
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_interrupt_beside_the_storing_of_a_trial_costs_none(tmp_path, monkeypatch, moment: str):
+@pytest.mark.parametrize(
+    ("moment", "error"), [("before", KeyboardInterrupt), ("after", KeyboardInterrupt), ("before", StoreError)]
+)
+def test_what_comes_between_a_trial_and_its_storing_costs_no_trial(tmp_path, monkeypatch, moment: str, error: type):
     append, interrupted = RunWriter.append, []
 
     def interrupted_once(self, result, samples=None) -> None:
         def interrupt(now: str) -> None:
             if result.trial_id == 2 and now == moment and not interrupted:
                 interrupted.append(True)
-                raise KeyboardInterrupt
+                raise error("of the moment")
 
         interrupt("before")
         append(self, result, samples)
         interrupt("after")
 
     monkeypatch.setattr(RunWriter, "append", interrupted_once)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error, match="of the moment"):
         measure(tiny(backends=("shm", "null"), sizes=(1, 2), rounds=2, readers=1, window_s=0.01), tmp_path)
     (folder,) = tmp_path.iterdir()
     trials = load_run(folder).trials

@@ -172,7 +172,7 @@ def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path, monkeypatch) ->
         writer.append(small_trial(0))
         with monkeypatch.context() as patch:
             patch.setattr(store.os, "write", write_half_then_fail)
-            with pytest.raises(StoreError, match="No space left"):
+            with pytest.raises(StoreError, match="No space left on device; free blocks"):
                 writer.append(small_trial(1))
         writer.append(small_trial(1))
     run = load_run(tmp_path / "run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ipcbench.errors import ConfigError
 from ipcbench.registry import get_backend
 from ipcbench.spec import SweepSpec, Variant
 from ipcbench.sweeps.load import KEYS, builtin_sweeps, describe_sweep, load_sweep
+from ipcbench.workload.payload import load_sample
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "benchmarks").glob("*.toml"))
 
@@ -186,3 +188,12 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
         load_sweep(str(tmp_path / "binary.toml"))
     with pytest.raises(ConfigError, match=r"known|default"):
         describe_sweep("none")
+
+
+def test_what_may_have_no_end_is_neither_a_sweep_nor_a_sample(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    for name, options in ((str(tmp_path / "pipe.toml"), {}), ("default", {"sample": "/dev/zero"})):
+        with pytest.raises(ConfigError, match="it is a pipe or a device; copy what it gives into a file"):
+            load_sweep(name, options)
+    with pytest.raises(ConfigError, match="it is a pipe or a device"):
+        load_sample(Path("/dev/zero"))

@@ -455,6 +455,8 @@ class _PipeReader(_PipeEndpoint, Reader):
         size_bytes: int = _SIZE.unpack_from(self._buffer, self._start)[0]
         if size_bytes == _END:
             self._stop(EndOfStream(f"channel {self._channel.name!r} has ended"))
+        if size_bytes > self._channel.max_message_bytes:
+            self._stop(TransportError(f"another program writes to channel {self._channel.name!r}: this is no message"))
         return _HEAD_BYTES + size_bytes
 
     def _make_space(self, need: int) -> None:
