@@ -169,7 +169,7 @@ def _cell(run: Run, key: CellKey, trials: Sequence[TrialResult]) -> RunCell:
 def _without_counts(note: str) -> str:
     """Return a note without the numbers that differ from cell to cell; the tables of each run have them."""
     note = re.sub(r" in \d+ of \d+ trials(: .*)?$", " in some trials", note)
-    note = re.sub(r"^(noisy|page faults per message): .*$", r"\1", note)
+    note = re.sub(r"^(page faults per message): .*$", r"\1", note)
     return re.sub(r" is [\d.e+-]+ % of ", " is a good part of ", note)
 
 
