@@ -351,7 +351,10 @@ def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
 
 
 def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
-    """Return a backend's figure at a setting, with a mark if it has or shares the first rank."""
+    """Return a backend's figure at a setting, with a mark if it has or shares the first rank.
+
+    While a backend without a rank may be as good as the first, nobody is marked: a lone "=" would say of whom?
+    """
     cell = next((cell for cell in result.cells if cell.backend == backend), None)
     if cell is None:
         return f"{NOT_MEASURED}  "
@@ -360,9 +363,8 @@ def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
     text = _figure(cell, metric)
     first = claimed_leaders(result, metric)
     mark = UNRANKED_MARK if cell in unranked(result, metric) else " "
-    if backend in first:
-        alone = len(first) == 1 and not is_lead_unsure(result, metric)
-        mark = BEST_MARK if alone else SHARED_MARK
+    if backend in first and not is_lead_unsure(result, metric):
+        mark = BEST_MARK if len(first) == 1 else SHARED_MARK
     return f"{text} {mark}"
 
 
