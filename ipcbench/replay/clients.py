@@ -16,7 +16,7 @@ import numpy as np
 from ipcbench.errors import StoreError
 from ipcbench.replay.traffic import ThreadCalls, Traffic
 from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_MAGIC, SEGMENT_SUFFIX
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Notes
+from ipcbench.trace.readers.batch import UNKNOWN, Batch, Ints, Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_histograms, read_segment
@@ -140,17 +140,21 @@ def _thread_calls(client: str, batches: Sequence[Batch], methods: dict[str, int]
     server = np.concatenate([_server(batch, state.servers) for batch in chosen])
     gap = np.zeros_like(total)
     order = np.arange(len(total))
-    if (begin != UNKNOWN_NS).all():
+    if (begin != UNKNOWN).all():
         order = np.argsort(begin, kind="stable")
         ends = np.maximum.accumulate((begin + total)[order])
         gap[order[1:]] = begin[order][1:] - ends[:-1]
     else:
         state.has_begins = False
-    sound = (total >= 0) & (np.minimum(sent, recv) >= 0) & (np.maximum(sent, recv) <= _LARGEST_BYTES)
-    good = order[(~failed & sound)[order]]
+    sized = np.minimum(sent, recv) >= 0
+    sound = (total >= 0) & (np.maximum(sent, recv) <= _LARGEST_BYTES)
+    good = order[(~failed & sound & sized)[order]]
     state.counts["calls failed and are not replayed."] += int(failed.sum())
     state.counts["calls have impossible times or sizes, or more than 1 GiB, and are not replayed."] += int(
         (~sound & ~failed).sum()
+    )
+    state.counts["calls have unknown sizes, and are not replayed: note them when recording."] += int(
+        (sound & ~sized & ~failed).sum()
     )
     state.counts["calls began before the one before them ended; they follow it at once."] += int((gap < 0).sum())
     state.counts["calls are the inside of other calls, and are not replayed again."] += inner
@@ -175,11 +179,11 @@ def _work(batch: Batch) -> tuple[Ints, Ints]:
 
 
 def _server(batch: Batch, servers: Servers) -> Ints:
-    """Return the server's work in each call, UNKNOWN_NS where it is not recorded; at most the call's transport stages.
+    """Return the server's work in each call, UNKNOWN where it is not recorded; at most the call's transport stages.
 
     It is the whole work as the server saw it: a quick server may have begun before its client had finished sending.
     """
-    server = np.full(len(batch.ids), UNKNOWN_NS, dtype=np.int64)
+    server = np.full(len(batch.ids), UNKNOWN, dtype=np.int64)
     if batch.server_ns is not None:
         server = batch.server_ns.copy()
     if batch.key is not None and len(servers.keys):
@@ -188,4 +192,4 @@ def _server(batch: Batch, servers: Servers) -> Ints:
         server = np.where(known, servers.stamps_ns[at, 2] - servers.stamps_ns[at, 1], server)
     away = [index for index, name in enumerate(batch.stages) if name in _TRANSPORT_STAGES]
     longest = np.maximum(batch.stage_ns[:, away].sum(axis=1), 0)
-    return np.where(server == UNKNOWN_NS, UNKNOWN_NS, np.minimum(server, longest))
+    return np.where(server == UNKNOWN, UNKNOWN, np.minimum(server, longest))

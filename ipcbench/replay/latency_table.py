@@ -13,7 +13,7 @@ import numpy as np
 
 from ipcbench.replay.traffic import ThreadCalls
 from ipcbench.stats.estimates import FloatArray
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
+from ipcbench.trace.readers.batch import UNKNOWN, Ints
 
 _SIZES = (16, 1024, 8192, 2**16, 2**18, 2**20, 2**22, 2**24)
 _REPEATS = ((2**17, 24), (2**24, 8))
@@ -45,7 +45,7 @@ class LatencyTable:
 
     def thread_ns(self, thread: ThreadCalls) -> float:
         """Return how long that client would take; unknown work of the server counts as 0."""
-        server = np.where(thread.server_ns == UNKNOWN_NS, 0, thread.server_ns)
+        server = np.where(thread.server_ns == UNKNOWN, 0, thread.server_ns)
         work = int((thread.gap_ns + thread.before_ns + thread.after_ns + server).sum())
         return work + float(self.times_ns(thread.sent_bytes).sum() + self.times_ns(thread.recv_bytes).sum())
 

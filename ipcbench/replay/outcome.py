@@ -18,7 +18,7 @@ from ipcbench.replay.traffic import Traffic
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.decisions import Verdict, compare, rank_groups
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, ratio
-from ipcbench.trace.readers.batch import UNKNOWN_NS
+from ipcbench.trace.readers.batch import UNKNOWN
 
 _DOUBTFUL_RATIO = 0.1
 
@@ -137,7 +137,7 @@ def _ends(replayed: Replayed, measured: Measured, anchor: Measured | None) -> li
             for index, longest_ns in enumerate(_longest(measured))
         ]
     omitted = [
-        0 if replayed.request.think else int(thread.server_ns[thread.server_ns != UNKNOWN_NS].sum())
+        0 if replayed.request.think else int(thread.server_ns[thread.server_ns != UNKNOWN].sum())
         for thread in traffic.threads
     ]
     return [float(max(map(add, threads, omitted))) for threads in measured.threads_ns]
@@ -199,7 +199,7 @@ def _table_ns(replayed: Replayed, name: str) -> float:
 def _waited_ns(traffic: Traffic) -> int:
     """Return the longest that any server may have worked where it is unknown: all of the waiting and sending."""
     return max(
-        int((thread.total_ns - thread.before_ns - thread.after_ns)[thread.server_ns == UNKNOWN_NS].sum())
+        int((thread.total_ns - thread.before_ns - thread.after_ns)[thread.server_ns == UNKNOWN].sum())
         for thread in traffic.threads
     )
 
@@ -212,7 +212,7 @@ def _remarks(replayed: Replayed, anchor: str, bounded: bool) -> list[str]:
             "or --calls asks for."
         )
     if not traffic.server_known:
-        unknown = sum(int(np.count_nonzero(thread.server_ns == UNKNOWN_NS)) for thread in traffic.threads)
+        unknown = sum(int(np.count_nonzero(thread.server_ns == UNKNOWN)) for thread in traffic.threads)
         remarks.append(
             f"The server's share of {unknown:,} calls is unknown: it is replayed as none"
             + (", and the end-to-end time is only known to lie between two bounds." if bounded else ".")
@@ -243,7 +243,7 @@ def _methods(traffic: Traffic, done: dict[str, Measured]) -> tuple[MethodOutcome
     for index in np.unique(method).tolist():
         chosen = method == index
         count = int(np.count_nonzero(chosen))
-        known = bool((server[chosen] != UNKNOWN_NS).all())
+        known = bool((server[chosen] != UNKNOWN).all())
         outcomes.append(
             MethodOutcome(
                 name=traffic.methods[index],

@@ -15,7 +15,7 @@ from ipcbench.replay.parts import COLUMNS
 from ipcbench.replay.traffic import ThreadCalls
 from ipcbench.replay.work import BY_TIME
 from ipcbench.spec import ChannelSpec
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
+from ipcbench.trace.readers.batch import UNKNOWN, Ints
 
 DEPTH = 2
 """Of the channels: in a round trip there is never more than one message under way."""
@@ -121,7 +121,7 @@ def _call(function: str, request: dict[str, Any]) -> dict[str, Any]:
 def columns_of(thread: ThreadCalls) -> Columns:
     """Return a thread's calls as the list that the processes carry out, all work by its time."""
     by_time = np.full(len(thread.method), BY_TIME, dtype=np.int64)
-    server = np.where(thread.server_ns == UNKNOWN_NS, 0, thread.server_ns)
+    server = np.where(thread.server_ns == UNKNOWN, 0, thread.server_ns)
     values = (
         thread.gap_ns,
         thread.before_ns,

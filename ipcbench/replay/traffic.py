@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Ints
+from ipcbench.trace.readers.batch import UNKNOWN, Ints
 
 _ENOUGH_CALLS = 20
 
@@ -27,7 +27,7 @@ class ThreadCalls:
         gap_ns: work before the call; 0 before the first, and where it is unknown.
         before_ns: work inside the call before its request leaves: serialize.
         after_ns: work inside the call after its reply is here: deserialize, and what no stage accounts for.
-        server_ns: the server's work; UNKNOWN_NS where it is not recorded.
+        server_ns: the server's work; UNKNOWN where it is not recorded.
         total_ns: the whole call as it was recorded.
         sent_bytes, recv_bytes: request and reply.
     """
@@ -88,7 +88,7 @@ class Traffic:
     @property
     def server_known(self) -> bool:
         """Whether the server's work is known for every call."""
-        return all(bool((thread.server_ns != UNKNOWN_NS).all()) for thread in self.threads)
+        return all(bool((thread.server_ns != UNKNOWN).all()) for thread in self.threads)
 
     @property
     def largest_bytes(self) -> int:

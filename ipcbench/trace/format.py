@@ -38,6 +38,9 @@ KEPT = 2
 OVERRUN = 4
 """Flag: more marks than stages; the last stage includes the surplus."""
 
+EMPTY = 8
+"""Flag: the sizes are known to be 0. A record that says 0 without it may be of a call whose bytes nobody noted."""
+
 MARKER = 0x5A7C159E3779B00
 """XORed with a slot's offset to give its marker."""
 

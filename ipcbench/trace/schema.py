@@ -74,6 +74,16 @@ SEND = Schema("send", ("send",), CLIENT)
 RECEIVE = Schema("receive", ("receive",), RECEIVER)
 """Receiving such a message, including the wait for it."""
 
+QUEUE_PUT = Schema("put", ("put",), CLIENT)
+"""Putting an object into a queue, which pickles it later: its bytes are unknown."""
+
+QUEUE_GET = Schema("get", ("get",), RECEIVER)
+"""Taking an object out of a queue, including the wait for it."""
+
+COUNTED: Final = frozenset(schema.name for schema in (EXCHANGE, SEND, RECEIVE))
+"""The schemas whose calls always note their bytes. With any other, 0 both ways means that nobody did, unless a record's
+flag says otherwise."""
+
 PIPELINE = Schema("pipeline", ("get", "compute", "put"))
 """A step that fetches its input, works, and passes its output on."""
 

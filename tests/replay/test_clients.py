@@ -10,7 +10,7 @@ from ipcbench import trace
 from ipcbench.errors import StoreError
 from ipcbench.replay.clients import read_traffic
 from ipcbench.replay.traffic import Traffic
-from ipcbench.trace.readers.batch import UNKNOWN_NS
+from ipcbench.trace.readers.batch import UNKNOWN
 from ipcbench.trace.schema import SERVER
 from tests.trace.logs import V1, V3, head, row, v1_row
 from tests.trace.made import Made, record, rpc
@@ -51,7 +51,7 @@ def test_without_the_servers_records_its_work_is_unknown(tmp_path):
     record(tmp_path, 1)
     traffic = read_traffic(tmp_path)
     assert not traffic.server_known
-    assert traffic.threads[0].server_ns.tolist() == [UNKNOWN_NS]
+    assert traffic.threads[0].server_ns.tolist() == [UNKNOWN]
 
 
 def test_a_server_that_begins_while_its_client_still_sends_is_not_cut(tmp_path):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from collections.abc import Iterable, Sequence
+import random
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
 
 V1 = [
     "Serialize(ms)", "Send(ms)", "Recv(ms)", "Deserialize(ms)", "Total(ms)", "Sent(KB)", "Recv(KB)", "Throughput(MB/s)",
@@ -53,6 +57,69 @@ def tq_call(begin: float, parts: Sequence[float] = (0.1, 0.2, 0.3), func: str = 
         (begin + total, end),
     ]
     return [f"{start}{text} | timestamp={at:.6f}\n" for at, text in events]
+
+
+@dataclass
+class Truth:
+    """What happened in a pipeline of which `pipeline` wrote the log.
+
+    Attributes:
+        calls_us: by function, those that ended: in all, in get, compute and put, in µs.
+        broken_count: those that began and did not end.
+    """
+
+    calls_us: dict[str, list[tuple[int, int, int, int]]] = field(default_factory=lambda: defaultdict(list))
+    broken_count: int = 0
+
+
+def pipeline(chosen: random.Random, calls_count: int, *, width: int = 1, broken_share: float = 0.0,
+             put_share: float = 1.0, prefix: str = "", shared_id: str = "N/A") -> tuple[list[str], Truth]:  # fmt: skip
+    """Return the log of a worker that makes calls on one event loop, `width` at a time, and what happened in truth.
+
+    A call that puts nothing writes no end of the function; one that breaks off writes no more lines at all, and is
+    tried again an hour later now and then. Each line takes some microseconds to write.
+    """
+    truth, lines, now_us = Truth(), [], 10**9
+    waiting: list[tuple[int, int, Generator[int, int, None]]] = []
+
+    def say(func: str, text: str) -> int:
+        nonlocal now_us
+        lines.append(f"{prefix}[TQ-TRACE] trace_id={shared_id} | func={func} | {text} | timestamp={now_us / 1e6:.6f}\n")
+        at_us, now_us = now_us, now_us + chosen.randint(5, 40)
+        return at_us
+
+    def call(func: str) -> Generator[int, int, None]:
+        begin_us = say(func, "pid=7 | stage=FUNCTION_START")
+        breaks, puts = chosen.random() < broken_share, chosen.random() < put_share
+        last = chosen.randrange(3 if puts else 2) if breaks else 3
+        parts_us = [0, 0, 0]
+        for number, stage in enumerate(("GET", "COMPUTE", "PUT") if puts else ("GET", "COMPUTE")):
+            start_us = say(func, f"stage={stage}_START")
+            yield round(10 ** chosen.uniform(2, 6))
+            if number == last:
+                truth.broken_count += 1
+                return
+            parts_us[number] = now_us - start_us
+            end_us = say(func, f"stage={stage}_END | duration={parts_us[number] / 1e6:.6f}s")
+        total_us = (now_us if puts else end_us) - begin_us
+        if puts:
+            ratios = " | ".join(f"{name}_ratio={100 * part / total_us:.2f}%"
+                                for name, part in zip(("get", "compute", "put"), parts_us, strict=True))  # fmt: skip
+            say(func, f"stage=FUNCTION_END | total_duration={total_us / 1e6:.6f}s | {ratios}")
+        truth.calls_us[func].append((total_us, *parts_us))
+
+    made = 0
+    while made < calls_count or waiting:
+        while made < calls_count and len(waiting) < width:
+            now_us += 3_600_000_000 if broken_share and chosen.random() < 0.02 else chosen.randint(1, 2000)
+            made += 1
+            running = call(chosen.choice("fg"))
+            heapq.heappush(waiting, (now_us + next(running), made, running))
+        due_us, number, running = heapq.heappop(waiting)
+        now_us = max(now_us, due_us)
+        for pause_us in itertools.islice(running, 1):
+            heapq.heappush(waiting, (now_us + pause_us, number, running))
+    return lines, truth
 
 
 def open_calls() -> list[str]:

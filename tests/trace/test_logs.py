@@ -11,7 +11,7 @@ import pytest
 from ipcbench.trace.readers.batch import Batch, Notes
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.report.gather import gather
-from tests.trace.logs import V1, V2, V3, V4, head, row, tq_call, v1_row
+from tests.trace.logs import V1, V2, V3, V4, head, pipeline, row, tq_call, v1_row
 
 
 def read(path: Path, text: str | bytes) -> tuple[list[Batch], Notes]:
@@ -106,6 +106,36 @@ def test_sixty_four_interleaved_calls_pair_exactly(tmp_path: Path) -> None:
     assert len(calls(batches)) == 64 * 20
     assert found == wanted
     assert sum(notes.counts[what] for what in ("ends without a start", "functions without an end")) == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("width", "broken", "put"), [(1, 0, 1), (1, 0.3, 0.5), (1, 0.3, 0), (64, 0, 0), (64, 0.2, 0.5)]
+)
+def test_each_call_is_read_as_it_was(tmp_path: Path, seed: int, width: int, broken: float, put: float) -> None:
+    """Calls that break off, are tried again, overlap, put nothing, and all have the trace id N/A."""
+    workers = [
+        pipeline(random.Random(1000 * seed + worker), 400, width=width, broken_share=broken, put_share=put,
+                 prefix=f"\x1b[36m(Worker pid={worker})\x1b[0m ")
+        for worker in range(3)
+    ]  # fmt: skip
+    mixed, queues = [], [list(reversed(lines)) for lines, _ in workers]
+    chosen = random.Random(seed)
+    while any(queues):
+        mixed.append(chosen.choice([queue for queue in queues if queue]).pop())
+    batches, notes = read(tmp_path / "x.log", "".join(mixed))
+    for worker, (_, truth) in enumerate(workers):
+        for func, wanted in truth.calls_us.items():
+            found = [
+                (total // 1000, *(part // 1000 for part in parts))
+                for batch in batches
+                if batch.segment.worker == f"Worker pid={worker}" and batch.methods[0] == func
+                for total, parts in zip(batch.total_ns.tolist(), batch.stage_ns.tolist(), strict=True)
+            ]
+            assert sorted(found) == sorted(wanted)
+    assert notes.counts["functions without an end"] == sum(truth.broken_count for _, truth in workers)
+    assert not notes.counts["ends without a start"]
+    assert not notes.counts["stages without a function"]
 
 
 def test_tq_lines_in_a_noisy_log(tmp_path: Path) -> None:

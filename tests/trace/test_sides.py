@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ipcbench import trace
 from ipcbench.trace.buffers import describe, wide_bytes
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Notes, Segment
+from ipcbench.trace.readers.batch import UNKNOWN, Batch, Notes, Segment
 from ipcbench.trace.readers.join import find_servers
 from ipcbench.trace.record.context import CONTEXT_BYTES, Context, parse_traceparent, unpack_context
 from ipcbench.trace.record.recorder import STATE
@@ -43,7 +43,7 @@ def joined(*folders: Path) -> list[dict[str, Any]]:
     for batch in batches(*folders):
         if batch.server_ns is not None:
             columns: Any = [batch.request_ns, batch.queue_ns, batch.server_ns, batch.reply_ns]
-            for row in np.flatnonzero(batch.server_ns != UNKNOWN_NS).tolist():
+            for row in np.flatnonzero(batch.server_ns != UNKNOWN).tolist():
                 parts = {name: int(column[row]) for name, column in zip(PARTS, columns, strict=True)}
                 assert sum(parts.values()) == int(batch.stage_ns[row, batch.stages.index("wait")])
                 method = batch.methods[int(batch.method[row])]

@@ -132,7 +132,8 @@ def _value(trace: Methods, condition: Condition, method: Method) -> tuple[float 
         return value / _UNITS_NS[match[2]], remark
     stage = _stage(condition)
     if quantity == "MiB_per_s":
-        return _ratio(sums.moved_bytes / _MIB, sums.total_ns / 1e9), ""
+        moved = sums.moved_bytes
+        return (None, "its bytes are unknown") if moved is None else (_ratio(moved / _MIB, sums.total_ns / 1e9), "")
     if stage is None:
         return 100.0 * _ratio(sums.total_ns, trace.total_ns), ""
     unaccounted = sums.total_ns - sum(sums.stage_ns.values())

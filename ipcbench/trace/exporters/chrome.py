@@ -53,11 +53,11 @@ def process_name(process: Process) -> str:
 
 def arguments(row: Row) -> dict[str, str | int]:
     """Return the details of a call beside its times."""
-    values: dict[str, str | int] = {
+    values: dict[str, str | int | None] = {
         "schema": row.schema, "side": ROLES[row.role], "peer": row.peer, "error": row.error,
         "sent bytes": row.sent_bytes, "received bytes": row.recv_bytes, "trace id": row.trace_id,
     }  # fmt: skip
-    return {key: value for key, value in values.items() if value != ""}
+    return {key: value for key, value in values.items() if value is not None and value != ""}
 
 
 def _names(row: Row, track: Track, number: int) -> Iterator[_Event]:

@@ -153,12 +153,12 @@ def _derived(row: Row, what: str) -> str:
     return blake2b(f"{row.trace_id} {row.span} {what}".encode(errors="replace"), digest_size=8).hexdigest()
 
 
-def _attributes(values: dict[str, str | int]) -> list[dict[str, Any]]:
+def _attributes(values: dict[str, str | int | None]) -> list[dict[str, Any]]:
     """Return the values that are known."""
     return [
         {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
         for key, value in values.items()
-        if value != ""
+        if value is not None and value != ""
     ]
 
 

@@ -89,9 +89,12 @@ def _stage_lines(labels: str, sums: MethodTotals) -> Iterator[str]:
         yield f'{{{labels},stage="{_escaped(name)}"}} {ns / 1e9!r}'
 
 
-def _single(value: Callable[[MethodTotals], int]) -> Callable[[str, MethodTotals], Iterator[str]]:
+def _single(value: Callable[[MethodTotals], int | None]) -> Callable[[str, MethodTotals], Iterator[str]]:
+    """Return what yields the line of a single value; none where that is None."""
+
     def lines(labels: str, sums: MethodTotals) -> Iterator[str]:
-        yield f"{{{labels}}} {value(sums)}"
+        if (known := value(sums)) is not None:
+            yield f"{{{labels}}} {known}"
 
     return lines
 
@@ -101,8 +104,18 @@ _FAMILIES: Final[tuple[tuple[str, str, str, Callable[[str, MethodTotals], Iterat
     ("stage_seconds_total", "counter", "Time in each stage of timed calls.", _stage_lines),
     ("failed_calls_total", "counter", "Calls that ended with an error.", _single(lambda totals: totals.failed_count)),
     ("untimed_calls_total", "counter", "Calls that were only counted.", _single(lambda totals: totals.untimed_count)),
-    ("sent_bytes_total", "counter", "Bytes sent by timed calls.", _single(lambda totals: totals.sent_bytes)),
-    ("received_bytes_total", "counter", "Bytes received by timed calls.", _single(lambda totals: totals.recv_bytes)),
+    (
+        "sent_bytes_total",
+        "counter",
+        "Bytes sent by timed calls.",
+        _single(lambda totals: totals.sent_bytes if totals.sized_count else None),
+    ),
+    (
+        "received_bytes_total",
+        "counter",
+        "Bytes received by timed calls.",
+        _single(lambda totals: totals.recv_bytes if totals.sized_count else None),
+    ),
 )
 
 

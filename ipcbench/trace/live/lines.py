@@ -61,7 +61,7 @@ class ZmqLines:
             return
         self._number += 1
         times = [ns / 1e6 for ns in (*row.stage_ns, row.total_ns)]
-        sizes = [row.sent_bytes / 1024, row.recv_bytes / 1024, row.mib_per_s]
+        sizes = [(row.sent_bytes or 0) / 1024, (row.recv_bytes or 0) / 1024, row.mib_per_s or 0.0]  # it has no blanks
         yield (
             f"{self._number:<5} {plain(row.method):<20} "
             + "".join(f"{ms:<15.3f} " for ms in times)

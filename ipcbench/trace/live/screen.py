@@ -88,7 +88,8 @@ def _figures(sums: MethodTotals, seconds: float) -> Iterator[Text]:
         value = sums.quantile_ns(probability)
         yield Text("–" if value is None else format_duration_ns(value))
     behind = sums.total_ns / sums.staged_ns if sums.staged_ns else 1.0
-    yield Text(format_significant(sums.moved_bytes * behind / _MIB / seconds))
+    moved = sums.moved_bytes
+    yield Text("–" if moved is None else format_significant(moved * behind / _MIB / seconds))
     yield Text(format_significant(sums.total_ns / 1e9 / seconds))
     yield Text(f"{sums.failed_count:,}" if sums.failed_count else "", style="red")
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ipcbench.errors import StoreError
 from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_SUFFIX
-from ipcbench.trace.readers.batch import Bulk, Ints, Notes, Segment
+from ipcbench.trace.readers.batch import UNKNOWN, Bulk, Ints, Notes, Segment
 from ipcbench.trace.readers.calls import Calls, Clocks
 from ipcbench.trace.readers.own import SegmentFile, read_histograms
 from ipcbench.util.files import as_store_errors
@@ -116,6 +116,8 @@ def _growth(bulk: Bulk, before: Bulk | None) -> Growth | None:
     sums = (bulk.failed_count - before.failed_count, bulk.sent_bytes - before.sent_bytes,
             bulk.recv_bytes - before.recv_bytes, bulk.total_ns - before.total_ns)  # fmt: skip
     failed, sent, recv, total = (max(0, growth) for growth in sums)
+    if not bulk.is_sized:
+        sent = recv = UNKNOWN
     if not (untimed or total or failed or counts.any()):
         return None
     stage_ns: Ints = np.maximum(bulk.stage_ns - before.stage_ns, 0)

@@ -123,7 +123,7 @@ def _sizes(sample: Sample, language: Language) -> list[Chart]:
             for time, size in calls
             if size > 0 and time > 0
         )
-        without += len(calls) - len(points)
+        without += len(calls) - len(points) + method.unsized_count
         if points and number < _MOST_CLOUDS:
             series.append(Series(_name(method, language), number, "cloud", points))
         elif points:
@@ -238,7 +238,7 @@ def _said(row: Row, start: float, unit: str) -> Iterator[str]:
     yield f"+ {format_significant(start, 4)} {unit}"
     if len(row.stages) > 1:
         yield ", ".join(f"{name} {format_duration_ns(ns)}" for name, ns in zip(row.stages, row.stage_ns, strict=True))
-    if row.sent_bytes or row.recv_bytes:
+    if row.sent_bytes is not None and row.recv_bytes is not None:
         yield f"{format_bytes(row.sent_bytes)} → {format_bytes(row.recv_bytes)}"
     if row.failed:
         yield row.error or "failed"

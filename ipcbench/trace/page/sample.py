@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.trace.exporters.common import Track, Tracks, at_ns
-from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch, Ints
+from ipcbench.trace.readers.batch import PARTS, UNKNOWN, Batch, Ints
 from ipcbench.trace.readers.by_method import MethodTotals
 from ipcbench.trace.readers.calls import FAR_SIDES, Calls, Row, rows_of, take
 from ipcbench.trace.readers.everything import Source
@@ -31,7 +31,8 @@ class MethodSample:
     """A method on one side.
 
     Attributes:
-        times_ns, sizes_bytes: of a uniform random sample of the recorded calls.
+        times_ns, sizes_bytes: of a uniform random sample of the recorded calls whose bytes were noted.
+        unsized_count: recorded calls whose bytes were not noted.
         known_count, known_wait_ns: calls whose server side is known, and their stage `wait`.
         parts_ns: the known parts of that wait, by the names in `PARTS`.
     """
@@ -41,6 +42,7 @@ class MethodSample:
     sums: MethodTotals = field(default_factory=MethodTotals)
     times_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     sizes_bytes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    unsized_count: int = 0
     known_count: int = 0
     known_wait_ns: int = 0
     parts_ns: dict[str, int] = field(default_factory=dict)
@@ -50,7 +52,8 @@ class MethodSample:
         """Add the calls of the method with that number in the batch."""
         self.sums.add_calls(calls, number)
         batch = calls.batch
-        chosen = np.flatnonzero((batch.method == number) & ~calls.kept)
+        chosen = np.flatnonzero((batch.method == number) & ~calls.kept & batch.is_sized)
+        self.unsized_count += int(np.count_nonzero((batch.method == number) & ~batch.is_sized))
         keys = np.concatenate([self._keys, generator.random(len(chosen))])
         times = np.concatenate([self.times_ns, batch.total_ns[chosen]])
         sizes = np.concatenate([self.sizes_bytes, batch.sent_bytes[chosen] + batch.recv_bytes[chosen]])
@@ -64,7 +67,7 @@ class MethodSample:
         """Add the known parts of the wait."""
         if batch.server_ns is None or "wait" not in batch.stages:
             return
-        known = (batch.method == number) & (batch.server_ns != UNKNOWN_NS)
+        known = (batch.method == number) & (batch.server_ns != UNKNOWN)
         self.known_count += int(np.count_nonzero(known))
         self.known_wait_ns += int(batch.stage_ns[known, batch.stages.index("wait")].sum())
         for name in PARTS:

@@ -84,7 +84,7 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     "receiver": ("(receiver)", "（接收端）"),
     "others": ("other methods", "其他方法"),
     "hidden methods": ("{count} more methods are not drawn.", "另有 {count} 个方法未绘出。"),
-    "no bytes": ("{count} calls that moved no bytes are not drawn.", "{count} 次没有数据量的调用未绘出。"),
+    "no bytes": ("{count} calls of no or unknown bytes are not drawn.", "{count} 次数据量为零或未知的调用未绘出。"),
     "hidden lines": ("{count} calls on further lines are not drawn.", "其他行上的 {count} 次调用未绘出。"),
     "mean": ("{time} of {total} per call on average", "平均每次 {total} 中占 {time}"),
     "setting": ("{count} calls", "{count} 次调用"),

@@ -13,8 +13,8 @@ import numpy.typing as npt
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Keys: TypeAlias = "npt.NDArray[np.uint64]"
 
-UNKNOWN_NS = -1
-"""Stands for a time that was not logged."""
+UNKNOWN = -1
+"""Stands for a time that was not logged, and for bytes that nobody noted: those of both ways of a call, or of none."""
 
 PARTS = ("request", "queue", "server", "reply")
 """The parts of `wait`, in order."""
@@ -55,10 +55,11 @@ class Batch:
     Attributes:
         stages: names, in order of time; the rest of the total is unaccounted.
         methods: names, into which `method` points.
-        begin_ns: monotonic clock of its host; UNKNOWN_NS where it was not logged.
+        begin_ns: monotonic clock of its host; UNKNOWN where it was not logged.
         total_ns: may be negative in a damaged log.
+        sent_bytes, recv_bytes: UNKNOWN where they were not noted.
         stage_ns: shape (n, number of stages).
-        server_ns: the server's part of the stage `wait`; UNKNOWN_NS for a call without a server's record, None if no
+        server_ns: the server's part of the stage `wait`; UNKNOWN for a call without a server's record, None if no
             call has one.
         outside_ns: work beside the call, not part of the total; None if the log gives none.
         failed: whether the call raised.
@@ -94,6 +95,11 @@ class Batch:
     layout: Ints | None = None
     offset_error_ns: int = 0
 
+    @property
+    def is_sized(self) -> npt.NDArray[np.bool_]:
+        """Whether the bytes of each call were noted, shape (n,)."""
+        return self.sent_bytes >= 0
+
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
@@ -103,6 +109,7 @@ class Bulk:
         counts: shape (bins,), by bin of ipcbench/util/bins.py.
         summed_count: the calls that the sums hold, at most as many as the histogram's.
         untimed_count: calls that were only counted.
+        sent_bytes, recv_bytes: UNKNOWN if they were not noted.
         stage_ns: sums.
     """
 
@@ -118,6 +125,11 @@ class Bulk:
     total_ns: int
     longest_ns: int
     stage_ns: Ints
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether its bytes were noted."""
+        return self.sent_bytes >= 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class MethodTotals:
         counts: of timed calls by bin of ipcbench/util/bins.py, shape (BIN_COUNT,).
         untimed_count: further calls that were only counted.
         longest_ns: exact for calls with records.
+        sized_count: timed calls whose bytes were noted; `sent_bytes` and `recv_bytes` are theirs.
         staged_ns: the time of those calls whose bytes and stages are in the sums; those of a histogram may lag behind.
         stage_ns: by the names of the stages.
     """
@@ -61,6 +62,7 @@ class MethodTotals:
     total_ns: int = 0
     staged_ns: int = 0
     longest_ns: int = 0
+    sized_count: int = 0
     sent_bytes: int = 0
     recv_bytes: int = 0
     stage_ns: dict[str, int] = field(default_factory=dict)
@@ -76,9 +78,9 @@ class MethodTotals:
         return self.timed_count + self.untimed_count
 
     @property
-    def moved_bytes(self) -> int:
-        """Sent and received."""
-        return self.sent_bytes + self.recv_bytes
+    def moved_bytes(self) -> int | None:
+        """Sent and received; None if no call noted it."""
+        return self.sent_bytes + self.recv_bytes if self.sized_count else None
 
     def add_calls(self, calls: Calls, number: int) -> None:
         """Add the calls of the method with that number in the batch."""
@@ -92,8 +94,10 @@ class MethodTotals:
         self.total_ns += int(total.sum())
         self.staged_ns += int(total.sum())
         self.longest_ns = max(self.longest_ns, int(total.max()))
-        self.sent_bytes += int(batch.sent_bytes[chosen].sum())
-        self.recv_bytes += int(batch.recv_bytes[chosen].sum())
+        sized = chosen & batch.is_sized
+        self.sized_count += int(np.count_nonzero(sized))
+        self.sent_bytes += int(batch.sent_bytes[sized].sum())
+        self.recv_bytes += int(batch.recv_bytes[sized].sum())
         self._add_stages(zip(batch.stages, np.maximum(batch.stage_ns[chosen], 0).sum(axis=0).tolist(), strict=True))
 
     def add_histogram(self, histogram: CountedCalls, scale: float = 1.0, total_ns: int | None = None) -> None:
@@ -112,8 +116,10 @@ class MethodTotals:
         filled = np.flatnonzero(histogram.counts)
         if filled.size:
             self.longest_ns = max(self.longest_ns, bin_bounds(int(filled[-1]))[0])
-        self.sent_bytes += round(histogram.sent_bytes * scale)
-        self.recv_bytes += round(histogram.recv_bytes * scale)
+        if histogram.sent_bytes >= 0:
+            self.sized_count += int(histogram.counts.sum())
+            self.sent_bytes += round(histogram.sent_bytes * scale)
+            self.recv_bytes += round(histogram.recv_bytes * scale)
         self._add_stages(
             (name, round(ns * scale)) for name, ns in zip(histogram.stages, histogram.stage_ns.tolist(), strict=True)
         )
@@ -126,6 +132,7 @@ class MethodTotals:
         self.total_ns += other.total_ns
         self.staged_ns += other.staged_ns
         self.longest_ns = max(self.longest_ns, other.longest_ns)
+        self.sized_count += other.sized_count
         self.sent_bytes += other.sent_bytes
         self.recv_bytes += other.recv_bytes
         self._add_stages(other.stage_ns.items())

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.trace.ids import format_trace_id
-from ipcbench.trace.readers.batch import PARTS, UNKNOWN_NS, Batch
+from ipcbench.trace.readers.batch import PARTS, UNKNOWN, Batch, Ints, printable
 from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
 
 Unsigned = npt.NDArray[np.uint64]
@@ -27,6 +27,14 @@ FAR_SIDES = (SERVER_SIDE, RECEIVER)
 def method_name(method: str, role: int) -> str:
     """Return the name of a method, with the side behind it if that is the far one."""
     return f"{method} ({ROLES[role]})" if role in FAR_SIDES else method
+
+
+def transport_of(peer: str) -> str:
+    """Return over which transport a peer is reached: the scheme of its endpoint (`TCP`, `IPC`), or a backend's name;
+    empty if it says nothing.
+    """
+    scheme, has_scheme, _ = peer.partition("://")
+    return printable(scheme[:40].upper() if has_scheme else "" if any(mark in peer for mark in ":/ ") else peer[:40])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,7 @@ class Row(NamedTuple):
     """One call; times in ns of its host's monotonic clock, `begin_ns` below 0 if the log has no times.
 
     Attributes:
+        sent_bytes, recv_bytes: None if they were not noted.
         parts_ns: what its wait is made of (`PARTS`); None for what is not known.
     """
 
@@ -92,10 +101,15 @@ class Row(NamedTuple):
     begin_ns: int
     total_ns: int
     stage_ns: list[int]
-    sent_bytes: int
-    recv_bytes: int
+    sent_bytes: int | None
+    recv_bytes: int | None
     failed: bool
     parts_ns: tuple[int | None, ...] = (None,) * len(PARTS)
+
+    @property
+    def transport(self) -> str:
+        """Over which transport its peer is reached; empty if unknown."""
+        return transport_of(self.peer)
 
     @property
     def end_ns(self) -> int:
@@ -108,9 +122,15 @@ class Row(NamedTuple):
         return None if self.process.unix_ns is None or self.begin_ns < 0 else self.process.unix_ns + self.begin_ns
 
     @property
-    def mib_per_s(self) -> float:
-        """Bytes both ways by the whole time; 0 for a call that took none."""
-        return (self.sent_bytes + self.recv_bytes) / 2**20 / (self.total_ns / 1e9) if self.total_ns > 0 else 0.0
+    def moved_bytes(self) -> int | None:
+        """Bytes both ways; None if they were not noted."""
+        return None if self.sent_bytes is None or self.recv_bytes is None else self.sent_bytes + self.recv_bytes
+
+    @property
+    def mib_per_s(self) -> float | None:
+        """Bytes both ways by the whole time; None if they were not noted, or it took none."""
+        moved = self.moved_bytes
+        return moved / 2**20 / (self.total_ns / 1e9) if moved is not None and self.total_ns > 0 else None
 
 
 def rows_of(calls: Calls) -> Iterator[Row]:
@@ -121,7 +141,7 @@ def rows_of(calls: Calls) -> Iterator[Row]:
     spans = [0] * count if calls.span is None else calls.span.tolist()
     columns = zip(
         batch.ids.tolist(), batch.method.tolist(), calls.peers, calls.errors, ids, spans, batch.begin_ns.tolist(),
-        batch.total_ns.tolist(), batch.stage_ns.tolist(), batch.sent_bytes.tolist(), batch.recv_bytes.tolist(),
+        batch.total_ns.tolist(), batch.stage_ns.tolist(), _or_none(batch.sent_bytes), _or_none(batch.recv_bytes),
         batch.failed.tolist(), _parts(batch), strict=True,
     )  # fmt: skip
     for number, method, *rest in columns:
@@ -132,12 +152,14 @@ def _parts(batch: Batch) -> Iterable[tuple[int | None, ...]]:
     columns = (batch.request_ns, batch.queue_ns, batch.server_ns, batch.reply_ns)
     count = len(batch.ids)
     return zip(
-        *(
-            repeat(None, count) if column is None else [None if ns == UNKNOWN_NS else ns for ns in column.tolist()]
-            for column in columns
-        ),
+        *(repeat(None, count) if column is None else _or_none(column) for column in columns),
         strict=True,
     )
+
+
+def _or_none(column: Ints) -> list[int | None]:
+    """Return the numbers, None for those that are unknown."""
+    return [None if number == UNKNOWN else number for number in column.tolist()]
 
 
 def log_calls(batch: Batch) -> Calls:

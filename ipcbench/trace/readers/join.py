@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ipcbench.errors import StoreError
 from ipcbench.trace.format import CALL, HEADER_BYTES, MARKER, RECORD_BYTES, SEGMENT_MAGIC, unpack_header
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Ints, Keys, Notes
+from ipcbench.trace.readers.batch import UNKNOWN, Batch, Ints, Keys, Notes
 from ipcbench.trace.readers.own import RECORD, keys_of, read_segment
 from ipcbench.trace.schema import CLIENT, RECEIVER, SERVER_SIDE
 from ipcbench.util.files import as_store_errors
@@ -71,7 +71,7 @@ class Servers:
             third = np.clip(done, second, end)
             parts = {"request_ns": first - begin, "queue_ns": second - first, "server_ns": third - second,
                      "reply_ns": end - third}  # fmt: skip
-        columns: dict[str, Any] = {name: np.where(known, part, UNKNOWN_NS) for name, part in parts.items()}
+        columns: dict[str, Any] = {name: np.where(known, part, UNKNOWN) for name, part in parts.items()}
         return replace(batch, **columns, offset_error_ns=error_ns)
 
     def _find(self, batch: Batch) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -18,6 +18,7 @@ from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.format import (
     BIN_COUNT,
     CALL,
+    EMPTY,
     FAILED,
     HEADER_BYTES,
     HISTOGRAMS_BYTES,
@@ -32,9 +33,9 @@ from ipcbench.trace.format import (
     SUMS_COUNT,
     unpack_header,
 )
-from ipcbench.trace.readers.batch import Batch, Bulk, Ints, Keys, Notes, Segment, printable
-from ipcbench.trace.readers.calls import Calls, Clocks, Process, Unsigned
-from ipcbench.trace.schema import CLIENT, MAX_STAGES, RECEIVER, SERVER_SIDE, Schema, parse_schema
+from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Keys, Notes, Segment, printable
+from ipcbench.trace.readers.calls import Calls, Clocks, Process, Unsigned, transport_of
+from ipcbench.trace.schema import CLIENT, COUNTED, MAX_STAGES, RECEIVER, SERVER_SIDE, Schema, parse_schema
 from ipcbench.util.files import as_store_errors
 
 _ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)", RECEIVER: " (receiver)"}
@@ -117,24 +118,38 @@ def _learn(records: npt.NDArray[Any], names: dict[int, str], pieces: dict[int, b
             names[number] = pieces.pop(number)[:length].decode("utf-8", "replace")
 
 
-def segment_of(path: Path, facts: dict[str, Any], role: int) -> Segment:
-    """Return the segment that a file's calls belong to: those of one service in one role, whichever process."""
+def segment_of(path: Path, facts: dict[str, Any], role: int, transport: str = "") -> Segment:
+    """Return the segment that a file's calls belong to: those of one service in one role and over one transport,
+    whichever process.
+    """
     worker = printable(f"{facts.get('host', '?')}:{facts.get('pid', '?')}")
     service = printable(str(facts.get("service") or "process"))
-    return Segment(str(path.parent), f"{service}{_ROLES.get(role, '')}", worker=worker, role=role)
+    return Segment(str(path.parent), f"{service}{_ROLES.get(role, '')}", transport, worker, role)
 
 
 def _batches(
     path: Path, facts: dict[str, Any], records: npt.NDArray[Any], ids: Ints, names: dict[int, str]
 ) -> Iterator[Batch]:
-    """Yield the records, those of one schema and role together."""
-    kinds = records["schema"].astype(np.int64) * 4 + (records["role"] & 3)
+    """Yield the records, those of one schema, role and transport together."""
+    transports, numbers = _transports(records["peer"], names)
+    kinds = (records["schema"].astype(np.int64) * 4 + (records["role"] & 3)) * len(transports) + numbers
     same = len(kinds) > 0 and (kinds == kinds[0]).all()
     for kind in [int(kinds[0])] if same else np.unique(kinds).tolist():
         chosen = slice(None) if same else kinds == kind
-        batch = _batch(segment_of(path, facts, kind % 4), _schema(names.get(kind // 4, "")), records[chosen],
-                       ids[chosen], names)  # fmt: skip
+        schema, transport = kind // len(transports), transports[kind % len(transports)]
+        batch = _batch(segment_of(path, facts, schema % 4, transport), _schema(names.get(schema // 4, "")),
+                       records[chosen], ids[chosen], names)  # fmt: skip
         yield replace(batch, boot=str(facts.get("boot", "")), **_more(records[chosen], names))
+
+
+def _transports(peers: npt.NDArray[Any], names: dict[int, str]) -> tuple[list[str], Ints]:
+    """Return the transports over which the peers are reached, and the number of each record's."""
+    if not peers.any():
+        return [""], np.zeros(len(peers), np.int64)
+    used, place = np.unique(peers, return_inverse=True)
+    of_used = [transport_of(names.get(number, "")) for number in used.tolist()]
+    transports = sorted(set(of_used))
+    return transports, np.array([transports.index(name) for name in of_used], np.int64)[place]
 
 
 def keys_of(records: npt.NDArray[Any]) -> Keys:
@@ -173,6 +188,10 @@ def _batch(segment: Segment, schema: Schema, rows: npt.NDArray[Any], ids: Ints, 
     else:
         stages[np.arange(count)[None, :] >= ends[:, None]] = 0
         total = np.take_along_axis(stamps, ends[:, None], axis=1)[:, 0] - stamps[:, 0]
+    sent, recv = rows["sent"].astype(np.int64), rows["recv"].astype(np.int64)
+    if schema.name not in COUNTED:
+        unsized = (sent == 0) & (recv == 0) & (rows["flags"] & EMPTY == 0)
+        sent, recv = np.where(unsized, UNKNOWN, sent), np.where(unsized, UNKNOWN, recv)
     used = np.flatnonzero(np.bincount(rows["method"]))
     places = np.zeros(2**16, np.int64)
     places[used] = np.arange(len(used))
@@ -185,8 +204,8 @@ def _batch(segment: Segment, schema: Schema, rows: npt.NDArray[Any], ids: Ints, 
         stamps[:, 0].copy(),
         total,
         stages,
-        rows["sent"].astype(np.int64),
-        rows["recv"].astype(np.int64),
+        sent,
+        recv,
         (rows["flags"] & FAILED) != 0,
     )
 
@@ -354,8 +373,10 @@ def _bulk(path: Path, facts: dict[str, Any], cells: npt.NDArray[np.uint64]) -> B
     role = facts.get("role")
     halves = [cells[at : at + SUMS_COUNT].astype(np.int64).tolist() for at in (1, SUM_CELLS // 2)]
     sums = max((half for half in halves if half[0] == half[-1]), default=[0] * SUMS_COUNT)
+    if schema.name not in COUNTED and sums[2] == sums[3] == 0:
+        sums[2] = sums[3] = UNKNOWN
     return Bulk(
-        segment_of(path, facts, role if isinstance(role, int) else 0),
+        segment_of(path, facts, role if isinstance(role, int) else 0, transport_of(str(facts.get("peer", "")))),
         schema.stages,
         str(facts.get("method", "?")),
         cells[SUM_CELLS:].astype(np.int64),

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import ref
 
 from ipcbench.trace.buffers import describe
-from ipcbench.trace.format import CALL, FAILED, KEPT, MARKER, OVERRUN, OWN_TRACE, PACK_HEAD, PACKERS
+from ipcbench.trace.format import CALL, EMPTY, FAILED, KEPT, MARKER, OVERRUN, OWN_TRACE, PACK_HEAD, PACKERS
 from ipcbench.trace.record.context import MAGIC, NO_CONTEXT, SAMPLED, VERSION, Context, pack_context
 from ipcbench.trace.record.hot import HotCall, HotNoOp
 from ipcbench.trace.record.thread_recorder import CallSite
@@ -75,6 +75,8 @@ class Call(HotCall):
         """End a call that is not an ordinary recorded one."""
         call_site, marks = self._call_site, self._stamps()
         flags = 0 if kind is None else FAILED
+        if self._sized and not (self.sent_bytes or self.recv_bytes):
+            flags |= EMPTY
         if len(marks) > call_site.last_stage:
             flags |= OVERRUN
             del marks[call_site.last_stage :]

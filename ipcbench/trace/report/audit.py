@@ -47,7 +47,7 @@ def audit(groups: list[GroupSums], notes: Notes) -> list[Objection]:
         if group.impossible_count:
             objections.append(Objection("impossible", f"{name}, {group.odd_example}", group.impossible_count))
         if group.segment.bytes_are_partial:
-            objections.append(Objection("partial", name, group.moved_bytes / 2**20, grave=False))
+            objections.append(Objection("partial", name, (group.moved_bytes or 0.0) / 2**20, grave=False))
     for claim in notes.claims:
         objections += _claim(claim, groups)
     if notes.damaged_count:
@@ -74,6 +74,6 @@ def _claim(claim: Claim, groups: list[GroupSums]) -> Iterator[Objection]:
         if said is not None and abs(said - computed) > _STEP_MS + _TOLERANCE * computed:
             yield Objection("claim", f"{group.segment.name}, {label} (ms)", said, computed)
     said = claim.values.get("Average Throughput")
-    speed = group.moved_bytes / 2**20 / (group.total_ns / 1e9) if group.total_ns > 0 else 0.0
-    if said is not None and abs(said - speed) > 0.02 + _TOLERANCE * speed:
+    speed = group.mib_per_s
+    if said is not None and speed is not None and abs(said - speed) > 0.02 + _TOLERANCE * speed:
         yield Objection("claim", f"{group.segment.name}, Average Throughput (MiB/s)", said, speed)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from ipcbench.trace.readers.batch import Notes
+from ipcbench.trace.readers.batch import Notes, Segment
 from ipcbench.trace.report.sums import GroupSums, MethodSums
 from ipcbench.trace.schema import CLIENT, PIPELINE
 
@@ -59,47 +59,95 @@ def findings(groups: list[GroupSums], notes: Notes, rules: str) -> list[TraceFin
     return sorted(found, key=lambda finding: -(finding.gain_ns or 0.0))
 
 
-def _at_stake(group: GroupSums) -> bool:
+Sums: TypeAlias = GroupSums | MethodSums
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a rule judges: the calls of a method, or those of a whole segment."""
+
+    segment: Segment
+    where: str
+    sums: Sums
+
+
+_Rule: TypeAlias = Callable[[_Part], Iterator[TraceFinding]]
+
+
+def _at_stake(sums: Sums) -> bool:
     """Return whether there are enough timed calls for a finding."""
-    return group.timed_count >= LEAST_CALLS and group.total_ns > 0
+    return sums.timed_count >= LEAST_CALLS and sums.total_ns > 0
 
 
-def _is_rpc(group: GroupSums) -> bool:
-    """Return whether the group is the client's side of request–reply calls."""
-    return group.segment.role == CLIENT and "wait" in group.stages
+def _by_method(rule: _Rule) -> Callable[[GroupSums], Iterator[TraceFinding]]:
+    """Return a rule that judges each method with at least 1 % of the time; what holds for all of them, and for the
+    segment, is said once, and so is what holds for a segment of rare methods.
+    """
+
+    def judged(group: GroupSums) -> Iterator[TraceFinding]:
+        if not _at_stake(group):
+            return
+        whole = list(rule(_Part(group.segment, group.segment.name, group)))
+        parts = [
+            _Part(group.segment, f"{group.segment.name}, {name}", sums)
+            for name, sums in group.methods.items()
+            if _at_stake(sums) and sums.total_ns >= LEAST_STAKE_RATIO * group.total_ns
+        ]
+        found = [list(rule(part)) for part in parts]
+        shared = {finding.rule for finding in whole}
+        for of_method in found:
+            shared &= {finding.rule for finding in of_method}
+        yield from (finding for finding in whole if finding.rule in shared)
+        yield from (finding for of_method in found for finding in of_method if finding.rule not in shared)
+
+    return judged
 
 
-def _r1_serialize(group: GroupSums) -> Iterator[TraceFinding]:
-    if not (_is_rpc(group) and _at_stake(group)):
+def _is_rpc(segment: Segment, sums: Sums) -> bool:
+    """Return whether these are calls of request and reply at their client."""
+    return segment.role == CLIENT and "wait" in sums.stages
+
+
+def _r1_serialize(part: _Part) -> Iterator[TraceFinding]:
+    sums = part.sums
+    if not _is_rpc(part.segment, sums):
         return
-    spent = group.stage("serialize", "deserialize")
-    share, moved = spent / group.total_ns, group.moved_bytes
+    spent = sums.stage("serialize", "deserialize")
+    share, moved = spent / sums.total_ns, sums.moved_bytes
+    if moved is None:
+        if share >= 0.30:
+            yield TraceFinding("R1", part.where, {"share": share, "what": "unsized", "threshold": 0.30}, spent)
+        return
     copy_ns = moved / MEMCPY_BYTES_PER_S * 1e9
     if share >= 0.30 and spent > 4 * copy_ns:
-        yield TraceFinding(
-            "R1", group.segment.name, {"share": share, "copy_ns": copy_ns, "threshold": 0.30}, spent - copy_ns
-        )
+        values = {"share": share, "what": "sized", "copy_ns": copy_ns, "threshold": 0.30}
+        yield TraceFinding("R1", part.where, values, spent - copy_ns)
 
 
-def _r2_r3_wait(group: GroupSums) -> Iterator[TraceFinding]:
+def _r2_r3_wait(part: _Part) -> Iterator[TraceFinding]:
     """R2, R2b, R3: what the wait for the reply consists of."""
-    if not (_is_rpc(group) and _at_stake(group)):
+    sums = part.sums
+    if not _is_rpc(part.segment, sums):
         return
-    split = group.split
-    if split.server_ns <= 0 or split.total_ns <= 0 or split.joined_count < min(LEAST_CALLS, group.timed_count):
-        wait_share = group.stage("wait") / group.total_ns
+    split = sums.split
+    if split.server_ns <= 0 or split.total_ns <= 0 or split.joined_count < min(LEAST_CALLS, sums.timed_count):
+        wait_share = sums.stage("wait") / sums.total_ns
         if wait_share >= 0.50:
-            yield TraceFinding("R2b", group.segment.name, {"share": wait_share, "threshold": 0.50})
+            yield TraceFinding("R2b", part.where, {"share": wait_share, "what": "wait", "threshold": 0.50})
         return
     server_share = split.server_ns / split.total_ns
-    gain_ns = max(0.0, split.transport_ratio * group.total_ns)
     if server_share >= 0.50:
         values = {"share": server_share, "transit_share": split.transport_ratio, "threshold": 0.50}
-        yield TraceFinding("R2", group.segment.name, values, gain_ns)
-    if split.transport_ratio >= 0.30:
-        mean_bytes = group.moved_bytes / group.timed_count
-        values = {"share": split.transport_ratio, "mean_bytes": mean_bytes, "threshold": 0.30}
-        yield TraceFinding("R3", group.segment.name, values, gain_ns)
+        yield TraceFinding("R2", part.where, values, max(0.0, split.transport_ratio * sums.total_ns))
+    if not split.is_whole:
+        rest_share = (split.wait_ns - split.server_ns) / split.total_ns
+        if rest_share >= 0.50:
+            yield TraceFinding("R2b", part.where, {"share": rest_share, "what": "column", "threshold": 0.50})
+        return
+    usual = min(split.transport_ratio, split.usual_transport_ratio)
+    if usual >= 0.30:
+        evidence = {"share": usual, "mean_bytes": sums.mean_bytes, "threshold": 0.30}
+        yield TraceFinding("R3", part.where, evidence, usual * sums.total_ns)
 
 
 def _r4_loopback(group: GroupSums) -> Iterator[TraceFinding]:
@@ -110,13 +158,15 @@ def _r4_loopback(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 def _r5_chatty(group: GroupSums) -> Iterator[TraceFinding]:
-    if not (_is_rpc(group) and _at_stake(group)) or group.segment.bytes_are_partial:
+    if not (_is_rpc(group.segment, group) and _at_stake(group)) or group.segment.bytes_are_partial:
         return
     sizes = [size for sums in group.methods.values() for _, size in sums.pairs]
-    median_bytes = float(np.median(sizes)) if sizes else 0.0
-    floor_ns = group.timed_count * EMPTY_ROUND_TRIP_NS
+    if not sizes:
+        return
+    median_bytes = float(np.median(sizes))
+    floor_ns = group.calls_count * EMPTY_ROUND_TRIP_NS
     if floor_ns >= 0.20 * group.total_ns and median_bytes < 4096:
-        values = {"calls": group.timed_count, "share": min(1.0, floor_ns / group.total_ns),
+        values = {"calls": group.calls_count, "share": min(1.0, floor_ns / group.total_ns),
                   "median_bytes": median_bytes,
                   "round_trip_ns": EMPTY_ROUND_TRIP_NS, "threshold": 0.20}  # fmt: skip
         yield TraceFinding("R5", group.segment.name, values, min(group.total_ns, floor_ns) * 7 / 8)
@@ -131,7 +181,7 @@ def _r6_tail(group: GroupSums) -> Iterator[TraceFinding]:
         if ratio < 10 and sums.variation_ratio < 1:
             continue
         values = {"ratio": ratio, "variation": sums.variation_ratio, "cause": _cause(sums, median)}
-        gain = max(0.0, sums.total_ns - median * sums.timed_count)
+        gain = max(0.0, sums.total_ns - median * sums.calls_count)
         yield TraceFinding("R6", f"{group.segment.name}, {name}", values, gain)
 
 
@@ -144,13 +194,13 @@ def _cause(sums: MethodSums, median_ns: float) -> str:
             if float(np.corrcoef(ranks[0], ranks[1])[0, 1]) >= 0.7:
                 return "size"
     slow = [ns for ns in sums.first_ns if ns > 5 * median_ns]
-    return "warm-up" if slow and sum(slow) > 0.5 * (sums.total_ns - median_ns * sums.timed_count) else "unknown"
+    return "warm-up" if slow and sum(slow) > 0.5 * (sums.timed_ns - median_ns * sums.timed_count) else "unknown"
 
 
 def _r7_queueing(group: GroupSums) -> Iterator[TraceFinding]:
     """R7: requests queue at the server."""
     split = group.split
-    if not _is_rpc(group) or split.answered_count < LEAST_CALLS or split.total_ns <= 0:
+    if not _is_rpc(group.segment, group) or split.answered_count < LEAST_CALLS or split.total_ns <= 0:
         return
     share = split.queue_ns / split.total_ns
     if share >= 0.10:
@@ -163,31 +213,30 @@ def _r7_queueing(group: GroupSums) -> Iterator[TraceFinding]:
 
 def _r8_bandwidth(group: GroupSums) -> Iterator[TraceFinding]:
     for name, sums in group.methods.items():
-        moved = sums.sent_bytes + sums.recv_bytes
-        timed = sums.timed_count
-        if timed < LEAST_CALLS or moved < _MIB * timed or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns:
+        moved, speed = sums.sized_sent_bytes + sums.sized_recv_bytes, sums.mib_per_s
+        if speed is None or sums.sized_count < LEAST_CALLS or moved < _MIB * sums.sized_count:
             continue
-        speed = moved / _MIB / (sums.total_ns / 1e9)
-        if speed < 500:
+        if speed < 500 and sums.total_ns >= LEAST_STAKE_RATIO * group.total_ns:
             level = 100 if speed < 100 else 500
             yield TraceFinding("R8", f"{group.segment.name}, {name}", {"mib_per_s": speed, "threshold": level})
 
 
-def _r9_pipeline(group: GroupSums) -> Iterator[TraceFinding]:
-    if group.stages != PIPELINE.stages or not _at_stake(group):
+def _r9_pipeline(part: _Part) -> Iterator[TraceFinding]:
+    sums = part.sums
+    if sums.stages != PIPELINE.stages:
         return
-    moving = group.stage("get", "put") / group.total_ns
-    compute = group.stage("compute") / group.total_ns
+    moving = sums.stage("get", "put") / sums.total_ns
+    compute = sums.stage("compute") / sums.total_ns
     if moving >= 0.20 and compute < 0.80:
         values = {"share": moving, "compute_share": compute, "threshold": 0.30 if moving >= 0.30 else 0.20}
-        yield TraceFinding("R9", group.segment.name, values, min(group.stage("get"), group.stage("compute")))
+        yield TraceFinding("R9", part.where, values, min(sums.stage("get"), sums.stage("compute")))
 
 
-def _r10_unaccounted(group: GroupSums) -> Iterator[TraceFinding]:
-    if _at_stake(group) and len(group.stages) > 1:
-        share = 1.0 - sum(group.stage_ns) / group.total_ns
+def _r10_unaccounted(part: _Part) -> Iterator[TraceFinding]:
+    if len(part.sums.stages) > 1:
+        share = 1.0 - sum(part.sums.stage_ns) / part.sums.total_ns
         if share >= 0.10:
-            yield TraceFinding("R10", group.segment.name, {"share": share, "threshold": 0.10})
+            yield TraceFinding("R10", part.where, {"share": share, "threshold": 0.10})
 
 
 def _r12_failed(group: GroupSums) -> Iterator[TraceFinding]:
@@ -197,21 +246,23 @@ def _r12_failed(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 def _r13_straggler(group: GroupSums) -> Iterator[TraceFinding]:
-    workers = {name: (count, ns / count) for name, (count, ns) in group.workers.items() if count >= LEAST_CALLS}
-    if len(workers) < 3:
-        return
-    median = float(np.median([mean for _, mean in workers.values()]))
-    name, (count, mean) = max(workers.items(), key=lambda item: item[1][1])
-    if mean >= 1.5 * median > 0:
-        values = {"worker": name, "ratio": mean / median, "workers": len(workers), "threshold": 1.5}
-        yield TraceFinding("R13", group.segment.name, values, (mean - median) * count)
+    """R13: a process takes longer than the others for the same method."""
+    for method, sums in group.methods.items():
+        means = {name: (count, ns / count) for name, (count, ns) in sums.workers.items() if count >= LEAST_CALLS}
+        if len(means) < 3 or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns:
+            continue
+        median = float(np.median([mean for _, mean in means.values()]))
+        name, (count, mean) = max(means.items(), key=lambda item: item[1][1])
+        if mean >= 1.5 * median > 0:
+            values = {"worker": name, "ratio": mean / median, "workers": len(means), "threshold": 1.5}
+            yield TraceFinding("R13", f"{group.segment.name}, {method}", values, (mean - median) * count)
 
 
 def _r14_wide_types(group: GroupSums) -> Iterator[TraceFinding]:
     """R14: large messages of numbers whose type could be half as wide."""
     for name, sums in group.methods.items():
         split = sums.split
-        mean_bytes = (sums.sent_bytes + sums.recv_bytes) / max(1, sums.timed_count)
+        mean_bytes = sums.mean_bytes or 0.0
         if split.answered_count < LEAST_CALLS or mean_bytes < _MIB or not split.typed_bytes:
             continue
         wide_share = split.wide_bytes / split.typed_bytes
@@ -223,8 +274,8 @@ def _r14_wide_types(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 _RULES: tuple[Callable[[GroupSums], Iterator[TraceFinding]], ...] = (
-    _r1_serialize, _r2_r3_wait, _r4_loopback, _r5_chatty, _r6_tail, _r7_queueing,
-    _r8_bandwidth, _r9_pipeline, _r10_unaccounted,
+    _by_method(_r1_serialize), _by_method(_r2_r3_wait), _r4_loopback, _r5_chatty, _r6_tail, _r7_queueing,
+    _r8_bandwidth, _by_method(_r9_pipeline), _by_method(_r10_unaccounted),
     _r12_failed, _r13_straggler, _r14_wide_types,
 )  # fmt: skip
 
@@ -256,7 +307,7 @@ def _r11_cost(groups: list[GroupSums], notes: Notes) -> Iterator[TraceFinding]:
         each = float(np.median(costs)) if costs else 0.0
         if group.stages == PIPELINE.stages and notes.counts["TQ lines"]:
             each = _TQ_LINE_NS * _TQ_LINES_PER_CALL
-        share = each * group.timed_count / group.total_ns
+        share = each * group.timed_count / group.timed_ns
         if share >= 0.01:
             yield TraceFinding("R11", group.segment.name, {"share": share, "each_ns": each, "threshold": 0.01},
                           each * group.timed_count)  # fmt: skip
@@ -270,7 +321,7 @@ def _has_costs(facts: dict[str, Any]) -> bool:
 
 
 def _seed_rpc(group: GroupSums) -> Iterator[TraceFinding]:
-    if not _is_rpc(group) or group.total_ns <= 0:
+    if not _is_rpc(group.segment, group) or group.total_ns <= 0:
         return
     serialize, moving = group.stage("serialize") / group.total_ns, group.stage("send", "wait") / group.total_ns
     if serialize > 0.30:
@@ -291,8 +342,7 @@ def _seed_pipeline(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 def _seed_throughput(group: GroupSums) -> Iterator[TraceFinding]:
-    if group.moved_bytes and group.total_ns > 0:
-        speed = group.moved_bytes / _MIB / (group.total_ns / 1e9)
+    if (speed := group.mib_per_s) is not None:
         level = "good" if speed > 500 else "fair" if speed >= 100 else "bad"
         yield TraceFinding("S5", group.segment.name, {"mib_per_s": speed, "level": level})
 

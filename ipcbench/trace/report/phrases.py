@@ -18,6 +18,7 @@ COUNTS: Final = {
     "missing ids": "缺失的编号",
     "ratios that do not agree with durations": "与时长不符的比例",
     "repeated lines not in the log": "因重复而未写入日志的行",
+    "stages without a function": "没有所属函数的阶段",
     "throughputs that differ by more than 2 %": "相差超过 2 % 的吞吐",
     "torn records": "未写完的记录",
 }

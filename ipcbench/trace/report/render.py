@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -58,43 +60,83 @@ def _quantile(sums: MethodSums, probability: float) -> float | None:
     return sums.histogram.quantile(probability) if sums.timed_count and enough else None
 
 
-def _speed(moved_bytes: float, total_ns: float) -> float:
-    return moved_bytes / _MIB / (total_ns / 1e9) if total_ns > 0 else 0.0
+def _scaled(value: float | None, unit: float, form: str) -> str:
+    """Return a number in a unit; a dash for an unknown one."""
+    return NOT_MEASURED if value is None else format(value / unit, form)
+
+
+def _moved(sums: MethodSums) -> str:
+    """Return what a method moved, in MiB: at least, where some calls did not note it; about, where some were only
+    counted.
+    """
+    known = sums.sized_count
+    mark = "" if not known or known == sums.calls_count else "≥ " if known < sums.timed_count else "≈ "
+    return mark + _scaled(sums.moved_bytes, _MIB, ",.1f")
+
+
+def _total(sums: MethodSums | GroupSums) -> str:
+    """Return the total time in ms; an estimate, with how far it may be off, where some calls were only counted."""
+    text = format_ms(sums.total_ns)
+    if sums.calls_count == sums.timed_count:
+        return text
+    error = sums.total_error_ratio
+    return f"≈ {text}" + (f" ± {format_ms(error * sums.total_ns)}" if math.isfinite(error) else "")
 
 
 def _method_table(group: GroupSums, language: Language) -> Table:
-    names = ("method", "calls", "mean", "p50", "p90", "p99", "max", "total", "share", "moved", "speed")
+    names = ("method", "calls", "mean", "p50", "p90", "p99", "max", "total", "share", "each", "moved", "speed")
     timed = {"mean", "p50", "p90", "p99", "max", "total"}
     heads = [(word(n, language) if not n.startswith("p") else n) + (" ms" if n in timed else "") for n in names]
     rows = []
     for name, sums in sorted(group.methods.items(), key=lambda item: -item[1].total_ns):
-        moved = sums.sent_bytes + sums.recv_bytes
         known = bool(sums.timed_count)
         times = (
             sums.mean_ns if known else None,
             *(_quantile(sums, probability) for probability in (0.5, 0.9, 0.99)),
             sums.histogram.max if known else None,
-            sums.total_ns,
         )
         rows.append(
             (
                 localized(name, language) if name[0:1] == "(" else name,
                 f"{sums.calls_count:,}",
                 *map(format_ms, times),
-                format_percent(sums.total_ns / group.total_ns if group.total_ns > 0 else 0.0),
-                f"{moved / _MIB:,.1f}",
-                f"{_speed(moved, sums.total_ns):,.2f}",
+                _total(sums) if known else NOT_MEASURED,
+                format_percent(sums.total_ns / group.total_ns) if known and group.total_ns > 0 else NOT_MEASURED,
+                _scaled(sums.mean_bytes, 1024, ",.1f"),
+                _moved(sums),
+                _scaled(sums.mib_per_s, 1, ",.2f"),
             )
         )
     return Table(word("methods", language), make_columns(heads), tuple(rows))
 
 
-def stage_shares(group: GroupSums) -> list[tuple[str, float, float]]:
+def _stages_by_method(group: GroupSums, language: Language) -> Table:
+    """Return the time of each method in each stage and its share of the method's; of several stages and methods."""
+    heads = [word("method", language)]
+    for name in (*group.stages, word("unaccounted", language)):
+        heads += [f"{name} ms", "%"]
+    rows = []
+    for name, sums in sorted(group.methods.items(), key=lambda item: -item[1].total_ns):
+        if len(group.methods) < 2 or len(group.stages) < 2 or sums.total_ns <= 0:
+            continue
+        parts = [*sums.stage_ns, sums.total_ns - sum(sums.stage_ns)]
+        cells = [cell for ns in parts for cell in (format_ms(ns), f"{100 * ns / sums.total_ns:.1f}")]
+        rows.append((localized(name, language) if name[0:1] == "(" else name, *cells))
+    return Table(word("stages by method", language), make_columns(heads), tuple(rows))
+
+
+def stage_shares(sums: GroupSums | MethodSums) -> list[tuple[str, float, float]]:
     """Return name, ns and share of the total of each stage, and of the time that belongs to none."""
-    total = group.total_ns or 1.0
-    rows = [(name, ns, ns / total) for name, ns in zip(group.stages, group.stage_ns, strict=True)]
-    rest = group.total_ns - sum(group.stage_ns)
+    total = sums.total_ns or 1.0
+    rows = [(name, ns, ns / total) for name, ns in zip(sums.stages, sums.stage_ns, strict=True)]
+    rest = sums.total_ns - sum(sums.stage_ns)
     return [*rows, ("unaccounted", rest, rest / total)]
+
+
+def _stages(sums: GroupSums | MethodSums) -> list[dict[str, Any]]:
+    if not sums.timed_count:
+        return []
+    return [{"stage": name, "total_ns": ns, "share_ratio": share} for name, ns, share in stage_shares(sums)]
 
 
 def _stage_table(group: GroupSums, language: Language) -> Table:
@@ -113,7 +155,9 @@ def _stage_table(group: GroupSums, language: Language) -> Table:
 
 
 def _split_rows(split: Split, language: Language) -> list[tuple[str, str, str]]:
-    """Return the rows below `wait` in a table of stages; shares are of the joined calls' own time."""
+    """Return the rows below `wait` in a table of stages; shares are of the joined calls' own time, none for what comes
+    after that: the way of a message that nobody answers.
+    """
     if not split.joined_count:
         return []
     rows = []
@@ -121,7 +165,8 @@ def _split_rows(split: Split, language: Language) -> list[tuple[str, str, str]]:
         ns: float = getattr(split, f"{name}_ns")
         if name == "server" or split.is_whole:
             shown = word(name if name == "server" else f"split {name}", language)
-            rows.append((shown, format_ms(ns), format_percent(ns / (split.total_ns or 1.0))))
+            share = format_percent(ns / split.total_ns) if split.answered_count and split.total_ns > 0 else NOT_MEASURED
+            rows.append((shown, format_ms(ns), share))
     return rows
 
 
@@ -130,7 +175,7 @@ def _extreme_table(title: str, group: GroupSums, calls: Sequence[Extreme], langu
              *(f"{name} ms" for name in group.stages), word("sent", language), word("recv", language))  # fmt: skip
     rows = (
         (str(call.call_id), call.method, format_ms(call.total_ns), *map(format_ms, call.stage_ns),
-         f"{call.sent_bytes / _MIB:,.2f}", f"{call.recv_bytes / _MIB:,.2f}")
+         _scaled(call.sent_bytes, _MIB, ",.2f"), _scaled(call.recv_bytes, _MIB, ",.2f"))
         for call in calls
     )  # fmt: skip
     return Table(word(title, language), make_columns(heads, left=(0, 1), name=1), tuple(rows))
@@ -140,6 +185,7 @@ def tables(group: GroupSums, language: Language) -> Iterator[Table]:
     """Yield the tables of a group; none without rows."""
     for table in (
         _method_table(group, language),
+        _stages_by_method(group, language),
         _stage_table(group, language),
         _extreme_table("slowest", group, group.slowest, language),
         _extreme_table("largest", group, group.largest, language),
@@ -158,11 +204,13 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
     if failed:
         parts.append(f"{word('failed', language)} {failed:,}")
     parts += [
-        f"{word('mean', language)} {format_ms(group.total_ns / timed if timed else None)} ms",
-        f"{word('total', language)} {format_ms(group.total_ns)} ms",
-        f"{word('moved', language)} {group.moved_bytes / _MIB:,.1f}",
-        f"{_speed(group.moved_bytes, group.total_ns):,.2f} MiB/s",
+        f"{word('mean', language)} {format_ms(group.timed_ns / timed if timed else None)} ms",
+        f"{word('total', language)} {_total(group)} ms",
     ]
+    if group.moved_bytes is not None:
+        parts.append(f"{word('moved', language)} {group.moved_bytes / _MIB:,.1f}")
+    if group.mib_per_s is not None:
+        parts.append(f"{group.mib_per_s:,.2f} MiB/s")
     if group.segment.transport:
         parts.append(f"{word('transport', language)} {quote(group.segment.transport)}")
     if len(group.workers) > 1:
@@ -173,9 +221,13 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
 
 
 def _split_text(split: Split, calls_count: int, language: Language) -> str:
-    """Return the transport's share, of how many calls, and the error of the clocks; empty if unknown."""
+    """Return the transport's share, of how many calls, and the error of the clocks; of a log with a column of the
+    server's own only the share of that; empty if unknown.
+    """
     if not split.answered_count or split.total_ns <= 0:
         return ""
+    if not split.is_whole:
+        return word("server share", language).format(share=format_percent(split.server_ns / split.total_ns))
     text = word("transport share", language).format(
         share=format_percent(split.transport_ratio), joined=split.joined_count, calls=calls_count
     )
@@ -195,9 +247,11 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
 def sentence(finding: TraceFinding, total_ns: float, language: Language, quote: Quote = str) -> str:
     """Return a finding in words."""
     values = {key: quote(value) if isinstance(value, str) else value for key, value in finding.values.items()}
-    values |= {key: _FORMATS[key](value) for key, value in values.items() if key in _FORMATS}
+    values |= {key: _FORMATS[key](value) for key, value in values.items() if key in _FORMATS and value is not None}
     values |= {key: localized(values[key], language) for key in ("cause", "level") if key in values}
-    key = f"{finding.rule} {values['what']}" if finding.rule == "R15" else finding.rule
+    if finding.rule == "R3":
+        values["each"] = word("R3 unsized" if values["mean_bytes"] is None else "R3 each", language).format(**values)
+    key = f"{finding.rule} {values['what']}" if "what" in values else finding.rule
     text = word(key, language).format(**values)
     if finding.gain_ns is not None and total_ns > 0:
         share = format_percent(finding.gain_ns / total_ns)
@@ -237,8 +291,11 @@ def _document(report: Report, language: Language, *, is_markdown: bool) -> str:
 
     lines = [title(1, f"{word('title', language)}: {printable(', '.join(map(str, report.gathered.paths)))}").lstrip()]
     several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
+    titles = Counter((group.segment.source, group.segment.name) for group in report.gathered.sums.groups)
     for group in report.gathered.sums.groups:
         name = localized(group.segment.name, language)
+        if titles[group.segment.source, group.segment.name] > 1:
+            name += f": {', '.join([*([group.segment.transport] if group.segment.transport else []), *group.stages])}"
         name = printable(f"{group.segment.source}: {name}" if several else name)
         lines += [title(2, name), overall(group, language, quote)]
         for table in tables(group, language):
@@ -255,25 +312,38 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
         "calls_count": sums.calls_count,
         "timed_count": sums.timed_count,
         "failed_count": sums.failed_count,
+        "sized_count": sums.sized_count,
         "mean_ns": sums.mean_ns if sums.timed_count else None,
         "p50_ns": _quantile(sums, 0.5),
         "p90_ns": _quantile(sums, 0.9),
         "p99_ns": _quantile(sums, 0.99),
         "max_ns": sums.histogram.max if sums.timed_count else None,
-        "total_ns": sums.total_ns,
+        "total_ns": sums.total_ns if sums.timed_count else None,
+        "total_error_ns": _error_ns(sums),
         "sent_bytes": sums.sent_bytes,
         "recv_bytes": sums.recv_bytes,
-        "throughput_mib_per_s": _speed(sums.sent_bytes + sums.recv_bytes, sums.total_ns) if sums.timed_count else None,
+        "throughput_mib_per_s": sums.mib_per_s,
         **_split_figures(sums.split),
     }
+
+
+def _error_ns(sums: MethodSums | GroupSums) -> float | None:
+    """Return how far the total may be off (95 %): 0 if every call was timed; None if nobody knows."""
+    error = sums.total_error_ratio
+    return error * sums.total_ns if math.isfinite(error) and sums.timed_count else None
 
 
 def _split_figures(split: Split) -> dict[str, Any]:
     """Return the sums for JSON and CSV."""
     return {
         "joined_count": split.joined_count,
-        **{f"{name}_ns": getattr(split, f"{name}_ns") if split.joined_count else None for name in PARTS},
-        "transport_ns": split.transport_ns if split.answered_count else None,
+        **{
+            f"{name}_ns": getattr(split, f"{name}_ns")
+            if split.joined_count and (split.is_whole or name == "server")
+            else None
+            for name in PARTS
+        },
+        "transport_ns": split.transport_ns if split.answered_count and split.is_whole else None,
     }
 
 
@@ -285,19 +355,23 @@ def as_json(report: Report, language: Language = "en") -> str:
             "segment": group.segment.name,
             "transport": group.segment.transport,
             "calls_count": group.calls_count,
-            "total_ns": group.total_ns,
+            "timed_count": group.timed_count,
+            "total_ns": group.total_ns if group.timed_count else None,
+            "total_error_ns": _error_ns(group),
             "moved_bytes": group.moved_bytes,
-            "throughput_mib_per_s": _speed(group.moved_bytes, group.total_ns) if group.timed_count else None,
-            "stages": [{"stage": n, "total_ns": ns, "share_ratio": share} for n, ns, share in stage_shares(group)],
+            "throughput_mib_per_s": group.mib_per_s,
+            "stages": _stages(group),
             "server_ns": group.server_ns,
             "split": {
                 **_split_figures(group.split),
-                "transport_share_ratio": group.split.transport_ratio,
+                "transport_share_ratio": group.split.transport_ratio
+                if group.split.is_whole and group.split.answered_count
+                else None,
                 "offset_error_ns": group.split.offset_error_ns,
             }
             if group.split.joined_count
             else None,
-            "methods": [_figures(name, sums) for name, sums in group.methods.items()],
+            "methods": [{**_figures(name, sums), "stages": _stages(sums)} for name, sums in group.methods.items()],
             "slowest": [asdict(call) for call in group.slowest],
             "largest": [asdict(call) for call in group.largest],
         }
@@ -313,8 +387,13 @@ def as_json(report: Report, language: Language = "en") -> str:
 def as_csv(report: Report, language: Language = "en") -> str:
     """Return a line per segment and method; the column names are the same in every language."""
     rows = [
-        {"source": group.segment.source, "segment": group.segment.name, **_figures(name, sums)}
+        {
+            "source": group.segment.source,
+            "segment": group.segment.name,
+            **_figures(name, sums),
+            **{f"stage_{stage}_ns": ns for stage, ns, _ in (stage_shares(sums) if sums.timed_count else ())},
+        }
         for group in report.gathered.sums.groups
         for name, sums in group.methods.items()
     ]
-    return csv_text(rows, list(rows[0]))
+    return csv_text(rows, list(dict.fromkeys(name for row in rows for name in row)))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ipcbench.stats.histogram import Histogram
 from ipcbench.trace.buffers import wide_bytes
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Bulk, Ints, Segment, printable
+from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Segment, printable
 from ipcbench.util.bins import bin_bounds
 
 _FIRST_COUNT = 5
@@ -21,6 +21,7 @@ _MOST_GROUPS = 200
 _MOST_METHODS = 1000
 _MOST_WORKERS = 2000
 _TOP_COUNT = 5
+_LONGEST_COUNT = 16
 OTHER = "(other)"
 
 
@@ -33,19 +34,23 @@ class Extreme:
     method: str
     total_ns: int
     stage_ns: tuple[int, ...]
-    sent_bytes: int
-    recv_bytes: int
+    sent_bytes: int | None
+    recv_bytes: int | None
 
 
 @dataclass(slots=True)
 class Split:
     """Sums over the joined calls: those whose server side is known.
 
+    A log may have a column of the server's own, which says how long it worked at least: what it did beside that, and
+    how long the ways took, nobody knows. Then `is_whole` is False.
+
     Attributes:
         joined_count: joined calls; `total_ns`, `send_ns` and `wait_ns` are theirs.
         answered_count: joined calls with a reply; of the others, transit and queue come after the call's own time.
         request_ns, queue_ns, server_ns, reply_ns: the parts of `wait`.
-        is_whole: whether all parts are known; some logs have only the server's work.
+        is_whole: whether all parts are known.
+        longest: transport and total of the calls with the longest transport, ns.
         offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
         first_ns, last_ns: begin of the earliest and of the latest call; `origin_ns` is that of the first call added.
         moments: sums for a line through queue over time since `origin_ns`: t, t², t·queue, in s and ns.
@@ -62,6 +67,7 @@ class Split:
     server_ns: float = 0.0
     reply_ns: float = 0.0
     is_whole: bool = False
+    longest: list[tuple[int, int]] = field(default_factory=list)
     offset_error_ns: int = 0
     first_ns: int = 0
     last_ns: int = 0
@@ -79,6 +85,15 @@ class Split:
     def transport_ratio(self) -> float:
         """The transport's share of the joined calls' time."""
         return self.transport_ns / self.total_ns if self.total_ns > 0 else 0.0
+
+    @property
+    def usual_transport_ratio(self) -> float:
+        """The same without the calls that took the longest to transport, 1 % of all, at least one and at most 16: a
+        connection that was made first says nothing of the other calls.
+        """
+        out = self.longest[: max(1, self.joined_count // 100)]
+        rest_ns = self.total_ns - sum(total for _, total in out)
+        return (self.transport_ns - sum(transport for transport, _ in out)) / rest_ns if rest_ns > 0 else 0.0
 
     @property
     def span_s(self) -> float:
@@ -123,6 +138,7 @@ class Split:
             self.is_whole = True
             self.offset_error_ns = max(self.offset_error_ns, batch.offset_error_ns)
             self._add_moments(batch, rows)
+            self._add_longest(batch, rows)
 
     def _add_moments(self, batch: Batch, rows: Ints) -> None:
         begin, queue = batch.begin_ns[rows], batch.queue_ns
@@ -135,13 +151,23 @@ class Split:
         t, tt, tq = self.moments
         self.moments = (t + float(seconds.sum()), tt + float((seconds * seconds).sum()), tq + weighted)
 
+    def _add_longest(self, batch: Batch, rows: Ints) -> None:
+        if batch.reply_ns is None or batch.request_ns is None:
+            return
+        transport: Ints = batch.request_ns[rows] + batch.reply_ns[rows]
+        if "send" in batch.stages:
+            transport = transport + batch.stage_ns[rows, batch.stages.index("send")]
+        places = np.argsort(transport)[-_LONGEST_COUNT:]
+        pairs = zip(transport[places].tolist(), batch.total_ns[rows[places]].tolist(), strict=True)
+        self.longest = heapq.nlargest(_LONGEST_COUNT, [*self.longest, *pairs])
+
     def _add_types(self, batch: Batch, chosen: Ints | slice) -> None:
         if batch.layout is None:
             return
         wide = np.array([wide_bytes(text) for text in batch.layouts], dtype=np.float64)
         typed = np.array([bool(text) for text in batch.layouts])
         layout = batch.layout[chosen]
-        moved = (batch.sent_bytes + batch.recv_bytes)[chosen].astype(np.float64)
+        moved = np.maximum((batch.sent_bytes + batch.recv_bytes)[chosen], 0).astype(np.float64)
         self.typed_bytes += float(moved[typed[layout]].sum())
         self.wide_bytes += float(np.minimum(wide[layout], moved).sum())
 
@@ -149,7 +175,7 @@ class Split:
 def _known_calls(batch: Batch) -> npt.NDArray[np.bool_] | None:
     """Return a mask of the calls whose other side is known; None if the log has no such column."""
     column = batch.server_ns if batch.server_ns is not None else batch.request_ns
-    return None if column is None else column != UNKNOWN_NS
+    return None if column is None else column != UNKNOWN
 
 
 @dataclass(slots=True)
@@ -157,25 +183,35 @@ class MethodSums:
     """The calls of one method.
 
     Attributes:
+        stages: names; `staged_ns` has a sum for each, of timed calls.
         histogram: of all timed calls; negative times count as 0.
         untimed_count: further calls that were counted but not timed.
+        timed_ns: the time of the timed calls.
         square_ns2: sum of the squares of the times of calls with records.
+        sized_count, sized_ns: timed calls whose bytes were noted, and their time.
+        sized_sent_bytes, sized_recv_bytes: what those moved.
         first_ns: times of the first few calls.
-        pairs: time and bytes of the first calls with records.
+        pairs: time and bytes of the first sized calls with records.
+        workers: calls and ns by process.
         split: of its calls with both sides known.
     """
 
+    stages: tuple[str, ...]
+    staged_ns: list[float]
     histogram: Histogram = field(default_factory=Histogram)
     untimed_count: int = 0
     failed_count: int = 0
-    total_ns: float = 0.0
+    timed_ns: float = 0.0
     square_ns2: float = 0.0
     squared_count: int = 0
     squared_ns: float = 0.0
-    sent_bytes: float = 0.0
-    recv_bytes: float = 0.0
+    sized_count: int = 0
+    sized_ns: float = 0.0
+    sized_sent_bytes: float = 0.0
+    sized_recv_bytes: float = 0.0
     first_ns: list[int] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
+    workers: dict[str, list[float]] = field(default_factory=dict)
     split: Split = field(default_factory=Split)
 
     @property
@@ -189,9 +225,58 @@ class MethodSums:
         return self.timed_count + self.untimed_count
 
     @property
+    def scale(self) -> float:
+        """All calls over the timed ones, which are a fair sample of all: what their sums are short by."""
+        return self.calls_count / self.timed_count if self.timed_count else 0.0
+
+    @property
+    def total_ns(self) -> float:
+        """The time of all calls; where some were only counted, an estimate."""
+        return self.timed_ns * self.scale
+
+    @property
+    def total_error_ratio(self) -> float:
+        """How far the estimate of the total may be off, as a ratio to it (95 %); 0 if all calls were timed."""
+        if not self.untimed_count or self.squared_count < 2:
+            return 0.0 if not self.untimed_count else math.inf
+        unseen = self.untimed_count / self.calls_count
+        return 1.96 * self.variation_ratio * math.sqrt(unseen / self.timed_count)
+
+    @property
+    def stage_ns(self) -> list[float]:
+        """The time of all calls in each stage, estimated as `total_ns` is."""
+        return [ns * self.scale for ns in self.staged_ns]
+
+    @property
+    def sent_bytes(self) -> float | None:
+        """What all sized calls sent, estimated as `total_ns` is; None if there are none."""
+        return self.sized_sent_bytes * self.scale if self.sized_count else None
+
+    @property
+    def recv_bytes(self) -> float | None:
+        """What all calls received, as `sent_bytes` does."""
+        return self.sized_recv_bytes * self.scale if self.sized_count else None
+
+    @property
+    def moved_bytes(self) -> float | None:
+        """Both."""
+        return None if self.sent_bytes is None or self.recv_bytes is None else self.sent_bytes + self.recv_bytes
+
+    @property
+    def mean_bytes(self) -> float | None:
+        """What a sized call moved; None if there are none."""
+        return (self.sized_sent_bytes + self.sized_recv_bytes) / self.sized_count if self.sized_count else None
+
+    @property
+    def mib_per_s(self) -> float | None:
+        """What the sized calls moved in their time."""
+        moved = self.sized_sent_bytes + self.sized_recv_bytes
+        return moved / 2**20 / (self.sized_ns / 1e9) if self.sized_ns > 0 else None
+
+    @property
     def mean_ns(self) -> float:
         """Of timed calls."""
-        return self.total_ns / self.timed_count if self.timed_count else 0.0
+        return self.timed_ns / self.timed_count if self.timed_count else 0.0
 
     @property
     def variation_ratio(self) -> float:
@@ -200,6 +285,10 @@ class MethodSums:
             return 0.0
         mean = self.squared_ns / self.squared_count
         return math.sqrt(max(0.0, self.square_ns2 / self.squared_count - mean * mean)) / mean
+
+    def stage(self, *names: str) -> float:
+        """Return the time of the stages with these names, ns; absent stages count as 0."""
+        return sum(ns for name, ns in zip(self.stages, self.stage_ns, strict=True) if name in names)
 
 
 @dataclass(slots=True)
@@ -214,7 +303,7 @@ class GroupSums:
     """The calls of one segment with one set of stages.
 
     Attributes:
-        stage_ns, server_ns, outside_ns: sums; server and outside are None where the log has no such column.
+        server_ns, outside_ns: sums; None where the log has no such column.
         workers: calls and ns by process.
         split: of the calls with both sides known.
         room: shared by all groups of a report.
@@ -224,12 +313,11 @@ class GroupSums:
     segment: Segment
     stages: tuple[str, ...]
     methods: dict[str, MethodSums] = field(default_factory=dict)
-    stage_ns: list[float] = field(default_factory=list)
     server_ns: float | None = None
     outside_ns: float | None = None
     slowest: list[Extreme] = field(default_factory=list)
     largest: list[Extreme] = field(default_factory=list)
-    workers: dict[str, list[float]] = field(default_factory=dict)
+    workers: set[str] = field(default_factory=set)
     negative_count: int = 0
     impossible_count: int = 0
     odd_example: str = ""
@@ -248,13 +336,44 @@ class GroupSums:
 
     @property
     def total_ns(self) -> float:
-        """The time of all timed calls."""
+        """The time of all calls; where some were only counted, an estimate."""
         return sum(sums.total_ns for sums in self.methods.values())
 
     @property
-    def moved_bytes(self) -> float:
-        """Sent and received by timed calls."""
-        return sum(sums.sent_bytes + sums.recv_bytes for sums in self.methods.values())
+    def timed_ns(self) -> float:
+        """The time of the timed calls."""
+        return sum(sums.timed_ns for sums in self.methods.values())
+
+    @property
+    def total_error_ratio(self) -> float:
+        """How far the estimate of the total may be off, as a ratio to it (95 %); 0 if all calls were timed."""
+        error_ns = math.hypot(*(sums.total_error_ratio * sums.total_ns for sums in self.methods.values()))
+        return error_ns / self.total_ns if self.total_ns > 0 else 0.0
+
+    @property
+    def stage_ns(self) -> list[float]:
+        """The time in each stage."""
+        return [sum(column) for column in zip(*(sums.stage_ns for sums in self.methods.values()), strict=True)]
+
+    @property
+    def moved_bytes(self) -> float | None:
+        """Sent and received by the methods whose bytes were noted; None if there are none."""
+        moved = [sums.moved_bytes for sums in self.methods.values() if sums.moved_bytes is not None]
+        return sum(moved) if moved else None
+
+    @property
+    def mean_bytes(self) -> float | None:
+        """What a sized call moved; None if there are none."""
+        count = sum(sums.sized_count for sums in self.methods.values())
+        moved = sum(sums.sized_sent_bytes + sums.sized_recv_bytes for sums in self.methods.values())
+        return moved / count if count else None
+
+    @property
+    def mib_per_s(self) -> float | None:
+        """What the sized calls moved in their time."""
+        sized_ns = sum(sums.sized_ns for sums in self.methods.values())
+        moved = sum(sums.sized_sent_bytes + sums.sized_recv_bytes for sums in self.methods.values())
+        return moved / 2**20 / (sized_ns / 1e9) if sized_ns > 0 else None
 
     def stage(self, *names: str) -> float:
         """Return the time of the stages with these names, ns; absent stages count as 0."""
@@ -262,11 +381,13 @@ class GroupSums:
 
 
 class TrafficTotals:
-    """Groups by source, segment and stages. Beyond 200, one group per set of stages; beyond 400, a single group."""
+    """Groups by source, segment, transport and stages. Beyond 200, one group per set of stages; beyond 400, a single
+    one.
+    """
 
     def __init__(self) -> None:
         self._room = Room()
-        self._groups: dict[tuple[str, str, tuple[str, ...]], GroupSums] = {}
+        self._groups: dict[tuple[str, str, str, tuple[str, ...]], GroupSums] = {}
 
     @property
     def groups(self) -> list[GroupSums]:
@@ -274,15 +395,15 @@ class TrafficTotals:
         return [group for group in self._groups.values() if group.methods]
 
     def _group(self, segment: Segment, stages: tuple[str, ...]) -> GroupSums:
-        key = (segment.source, segment.name, stages)
+        key = (segment.source, segment.name, segment.transport, stages)
         if key not in self._groups and len(self._groups) >= _MOST_GROUPS:
             segment = Segment(segment.source, OTHER, segment.transport, role=segment.role)
-            key = ("", OTHER, stages)
+            key = ("", OTHER, "", stages)
         if key not in self._groups and len(self._groups) >= 2 * _MOST_GROUPS:
-            key, stages = ("", OTHER, ()), ()
+            key, stages = ("", OTHER, "", ()), ()
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = GroupSums(segment, stages, stage_ns=[0.0] * len(stages), room=self._room)
+            group = self._groups[key] = GroupSums(segment, stages, room=self._room)
         return group
 
     def add(self, batch: Batch) -> None:
@@ -293,17 +414,14 @@ class TrafficTotals:
         if group.stages != batch.stages:
             batch = replace(batch, stages=(), stage_ns=batch.stage_ns[:, :0])
         self._check(group, batch)
-        for index, ns in enumerate(batch.stage_ns.sum(axis=0, dtype=np.float64).tolist()):
-            group.stage_ns[index] += ns
         group.split.add(batch, slice(None))
         if batch.server_ns is not None:
             group.server_ns = group.split.server_ns
         if batch.outside_ns is not None:
             group.outside_ns = (group.outside_ns or 0.0) + float(batch.outside_ns.sum(dtype=np.float64))
-        _add_worker(group, batch.segment.worker, len(batch.ids), float(batch.total_ns.sum(dtype=np.float64)))
         _add_methods(group, _folded(group, batch))
         _add_extremes(group.slowest, batch, batch.total_ns)
-        _add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
+        _add_extremes(group.largest, batch, np.where(batch.is_sized, batch.sent_bytes + batch.recv_bytes, -1))
 
     def add_bulk(self, bulk: Bulk) -> None:
         """Add calls without records."""
@@ -321,12 +439,15 @@ class TrafficTotals:
         histogram.min, histogram.max = bin_bounds(int(used[0]))[0], max(bulk.longest_ns, bin_bounds(int(used[-1]))[0])
         sums.histogram.merge(histogram)
         sums.failed_count += bulk.failed_count
-        sums.total_ns += bulk.total_ns * scale
-        sums.sent_bytes += bulk.sent_bytes * scale
-        sums.recv_bytes += bulk.recv_bytes * scale
+        sums.timed_ns += bulk.total_ns * scale
+        if bulk.is_sized:
+            sums.sized_count += count
+            sums.sized_ns += bulk.total_ns * scale
+            sums.sized_sent_bytes += bulk.sent_bytes * scale
+            sums.sized_recv_bytes += bulk.recv_bytes * scale
         for index, ns in enumerate(bulk.stage_ns[: len(group.stages)].tolist()):
-            group.stage_ns[index] += ns * scale
-        _add_worker(group, bulk.segment.worker, count, bulk.total_ns * scale)
+            sums.staged_ns[index] += ns * scale
+        _add_worker(group, sums, bulk.segment.worker, count, bulk.total_ns * scale)
 
     def _check(self, group: GroupSums, batch: Batch) -> None:
         """Count calls with impossible times."""
@@ -334,7 +455,7 @@ class TrafficTotals:
         slack = 1000 * (len(batch.stages) + 1)  # the columns are rounded separately, in logs to a microsecond
         impossible = batch.stage_ns.sum(axis=1) > batch.total_ns + slack
         if batch.server_ns is not None and "wait" in batch.stages:
-            negative |= (batch.server_ns < 0) & (batch.server_ns != UNKNOWN_NS)
+            negative |= (batch.server_ns < 0) & (batch.server_ns != UNKNOWN)
             impossible |= batch.server_ns > batch.stage_ns[:, batch.stages.index("wait")] + slack
         if batch.outside_ns is not None:
             negative |= batch.outside_ns < 0
@@ -355,7 +476,7 @@ def method_of(group: GroupSums, name: str) -> MethodSums:
             name = OTHER
         else:
             group.room.methods_count -= 1
-        group.methods.setdefault(name, MethodSums())
+        group.methods.setdefault(name, MethodSums(group.stages, [0.0] * len(group.stages)))
     return group.methods[name]
 
 
@@ -374,11 +495,14 @@ def _folded(group: GroupSums, batch: Batch) -> Batch:
     return replace(batch, methods=list(kept), method=np.array(places, np.int64)[batch.method])
 
 
-def _add_worker(group: GroupSums, worker: str, count: int, total_ns: float) -> None:
-    if worker in group.workers or len(group.workers) < _MOST_WORKERS:
-        sums = group.workers.setdefault(worker, [0.0, 0.0])
-        sums[0] += count
-        sums[1] += total_ns
+def _add_worker(group: GroupSums, sums: MethodSums, worker: str, count: int, total_ns: float) -> None:
+    if worker not in group.workers:
+        if len(group.workers) >= _MOST_WORKERS:
+            return
+        group.workers.add(worker)
+    of_worker = sums.workers.setdefault(worker, [0.0, 0.0])
+    of_worker[0] += count
+    of_worker[1] += total_ns
 
 
 def _add_methods(group: GroupSums, batch: Batch) -> None:
@@ -392,8 +516,9 @@ def _add_methods(group: GroupSums, batch: Batch) -> None:
     counts = np.bincount(batch.method, minlength=len(batch.methods))
     ends = np.cumsum(counts).tolist()
     order = np.argsort(batch.method.astype(np.uint16), kind="stable")  # NumPy sorts two-byte integers fastest
-    total, squares = summed(exact), summed(exact * exact)
-    sent, recv, failed = summed(batch.sent_bytes), summed(batch.recv_bytes), summed(batch.failed)
+    total, squares, failed = summed(exact), summed(exact * exact), summed(batch.failed)
+    staged = [summed(column) for column in batch.stage_ns.T]
+    sizes = _sizes(batch, exact)
     for number, name in enumerate(batch.methods):
         count = int(counts[number])
         if not count:
@@ -401,15 +526,29 @@ def _add_methods(group: GroupSums, batch: Batch) -> None:
         sums = method_of(group, name)
         chosen = order[ends[number] - count : ends[number]]
         sums.histogram.record(np.maximum(batch.total_ns[chosen], 0))
-        sums.total_ns += total[number]
+        sums.timed_ns += total[number]
         sums.square_ns2 += squares[number]
         sums.squared_count += count
         sums.squared_ns += total[number]
-        sums.sent_bytes += sent[number]
-        sums.recv_bytes += recv[number]
+        for index, column in enumerate(staged):
+            sums.staged_ns[index] += column[number]
+        sized_count, sized_ns, sent_bytes, recv_bytes = (column[number] for column in sizes)
+        sums.sized_count += int(sized_count)
+        sums.sized_ns += sized_ns
+        sums.sized_sent_bytes += sent_bytes
+        sums.sized_recv_bytes += recv_bytes
         sums.failed_count += int(failed[number])
         sums.split.add(batch, chosen)
+        _add_worker(group, sums, batch.segment.worker, count, total[number])
         _keep_first(sums, batch, chosen)
+
+
+def _sizes(batch: Batch, exact: npt.NDArray[np.float64]) -> list[list[float]]:
+    """Return by method how many calls noted their bytes, their time, and what they sent and received."""
+    sized = batch.is_sized
+    sent, recv = np.maximum(batch.sent_bytes, 0), np.maximum(batch.recv_bytes, 0)
+    columns = (sized.astype(np.float64), exact * sized, sent, recv)
+    return [np.bincount(batch.method, column, len(batch.methods)).tolist() for column in columns]
 
 
 def _keep_first(sums: MethodSums, batch: Batch, chosen: Ints) -> None:
@@ -418,14 +557,14 @@ def _keep_first(sums: MethodSums, batch: Batch, chosen: Ints) -> None:
         sums.first_ns += batch.total_ns[chosen[: _FIRST_COUNT - len(sums.first_ns)]].tolist()
     room = _PAIRS_COUNT - len(sums.pairs)
     if room > 0:
-        some = chosen[:room]
+        some = chosen[:room][batch.is_sized[chosen[:room]]]
         moved = batch.sent_bytes[some] + batch.recv_bytes[some]
         sums.pairs += zip(batch.total_ns[some].tolist(), moved.tolist(), strict=True)
 
 
 def _add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
     """Keep the calls that are largest in `order`; of equals, those with the smaller id."""
-    if len(kept) >= _TOP_COUNT and order.max() <= kept[-1].order:
+    if order.max() < 0 or (len(kept) >= _TOP_COUNT and order.max() <= kept[-1].order):
         return
     least = np.partition(order, -min(_TOP_COUNT, len(order)))[-min(_TOP_COUNT, len(order))]
     chosen = np.concatenate([np.flatnonzero(order > least), np.flatnonzero(order == least)[:_TOP_COUNT]])
@@ -436,8 +575,8 @@ def _add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
             printable(batch.methods[int(batch.method[index])]),
             int(batch.total_ns[index]),
             tuple(batch.stage_ns[index].tolist()),
-            int(batch.sent_bytes[index]),
-            int(batch.recv_bytes[index]),
+            int(batch.sent_bytes[index]) if batch.is_sized[index] else None,
+            int(batch.recv_bytes[index]) if batch.is_sized[index] else None,
         )
         for index in chosen.tolist()
     ]

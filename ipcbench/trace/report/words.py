@@ -11,6 +11,8 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "overall": ("Overall", "总体"),
     "methods": ("By method", "按方法统计"),
     "stages": ("Stages", "各阶段占比"),
+    "stages by method": ("Stages by method", "按方法统计各阶段"),
+    "each": ("KiB a call", "每次 KiB"),
     "slowest": ("Slowest calls", "最慢的调用"),
     "largest": ("Largest calls", "传输最大的调用"),
     "findings": ("Findings", "发现与建议"),
@@ -39,10 +41,16 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "split reply": ("of which reply transit", "其中应答传输"),
     "transport share": ("transport {share} (of the {joined:,} of {calls:,} calls with both sides known)",
                         "传输占 {share}（{calls:,} 次调用中 {joined:,} 次双端已知）"),
+    "server share": ("the server's own column {share}: the rest of the wait is its other work or transit, unknown which",
+                     "服务端自报占 {share}：其余等待为服务端其他工作或传输，无法区分"),
     "offset": (", clocks of two hosts, ± {error}", "，两台主机时钟，误差 ± {error}"),
     "outside": ("outside the call", "调用之外"),
     "gain": ("At most {gain} can be saved ({share} of the traced time).", "最多可节省 {gain}（占跟踪时间的 {share}）"),
-    "R1": (
+    "R1 unsized": (
+        "{share} of the time is serialization (threshold {threshold}). Out-of-band buffers or shared memory avoid it.",
+        "序列化占 {share}（阈值 {threshold}）。可用带外缓冲区或共享内存。",
+    ),
+    "R1 sized": (
         "{share} of the time is serialization (threshold {threshold}); a plain copy of these bytes would take about "
         "{copy_ns} (5 GB/s assumed). Out-of-band buffers or shared memory avoid it.",
         "序列化占 {share}（阈值 {threshold}）；单纯复制这些数据约需 {copy_ns}（假设 5 GB/s）。可用带外缓冲区或共享内存。",
@@ -52,16 +60,23 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
         "that another transport could save.",
         "服务端计算占 {share}（阈值 {threshold}）；传输仅占 {transit_share}，更换传输方式最多节省这部分。",
     ),
-    "R2b": (
+    "R2b column": (
+        "{share} of the time is waiting beyond what the server's own column says (threshold {threshold}). It may be the "
+        "server's other work as well as transit, so it does not show that transport is slow: trace the server too.",
+        "服务端自报之外的等待占 {share}（阈值 {threshold}）。可能是服务端其他工作，也可能是传输，不能说明传输慢：请同时跟踪服务端。",
+    ),
+    "R2b wait": (
         "{share} of the time is waiting for the reply (threshold {threshold}). This log does not say how much of that is "
         "the server's work, so it does not show that transport is slow: trace the server too.",
         "等待应答占 {share}（阈值 {threshold}）。日志无法区分服务端计算与传输，不能说明传输慢：请同时跟踪服务端。",
     ),
     "R3": (
-        "{share} of the time is transit (threshold {threshold}), with {mean_bytes} per call. Compare with `ipcbench run` "
+        "{share} of the time is transit (threshold {threshold}), {each}. Compare with `ipcbench run` "
         "at that size on this machine.",
-        "传输占 {share}（阈值 {threshold}），每次调用 {mean_bytes}。请在本机用 `ipcbench run` 测该大小作比较。",
+        "传输占 {share}（阈值 {threshold}），{each}。请在本机用 `ipcbench run` 测该大小作比较。",
     ),
+    "R3 each": ("{mean_bytes} per call", "每次调用 {mean_bytes}"),
+    "R3 unsized": ("bytes unknown", "字节数未知"),
     "R4": (
         "The transport is {transport}; sending and waiting take {share}. If both sides run on the same host, compare it "
         "with ipc and shared memory using `ipcbench run`.",

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Notes, Segment
+from ipcbench.trace.readers.batch import UNKNOWN, Batch, Notes, Segment
 from ipcbench.trace.schema import PIPELINE
 
 MARKER: Final = "[TQ-"
@@ -36,11 +36,15 @@ _USUAL_TRACE = re.compile(
 )  # fmt: skip
 """These fields in their usual order, each once; any other message is taken apart at its bars, which takes longer."""
 
-_START = 3
-_WAITING = {"GET_END": 0, "COMPUTE_END": 1, "PUT_END": 2, "FUNCTION_START": _START}
-_IGNORED = {"GET_START", "COMPUTE_START", "PUT_START", "TQ_CLIENT_GET_START"}
+_STAGE_STARTS = {"GET_START": 0, "COMPUTE_START": 1, "PUT_START": 2}
+_STAGE_ENDS = {"GET_END": 0, "COMPUTE_END": 1, "PUT_END": 2}
+_WHOLE, _COMPUTED = 3, 4
+_STARTS = {*_STAGE_STARTS, "FUNCTION_START"}
+_IGNORED = {"TQ_CLIENT_GET_START"}
+_NO_BYTES = (UNKNOWN, UNKNOWN)
 _NO_SHARES = (math.nan, math.nan, math.nan)
 _SLACK_NS = 2_000  # times are printed to a microsecond, each rounded by itself
+_SHIFTS_US = (0, -1, 1, -2, 2)
 _SHARE_SLACK = 0.00006  # ratios are printed to 0.01 %
 _SHARES_SLACK, _LARGEST_SHARE, _LARGEST = 0.005, 1.001, 9e18
 
@@ -53,10 +57,10 @@ Event: TypeAlias = tuple[str, str, str, str, int | None, int, tuple[float, float
 """What one message says has begun or ended: its stage by the log's own name (END for an operation of [TQ-LOG], SIZE for
 what the next put sends); the process, empty if the log does not name it; the function or operation; the trace id; when,
 None if the log does not say; how long it took; the shares of get, compute and put, NaN if the log does not say; and the
-bytes of a transfer, at the end of a put what its speed tells. Times are in ns."""
+bytes of a transfer, UNKNOWN if the log does not say, at the end of a put what its speed tells. Times are in ns."""
 
-_Part: TypeAlias = tuple[int | None, int, str]
-"""When it ended, how long it took, and of which trace id."""
+_Key: TypeAlias = tuple[str, int, int]
+"""What has begun: its trace id, its stage, _WHOLE for the whole call, and when, in µs."""
 
 _Call: TypeAlias = tuple[int, int, tuple[int, int, int], int, int]
 """When it began, how long it took, its parts get, compute and put, all in ns; bytes sent and received."""
@@ -75,13 +79,14 @@ def parse_event(worker: str, kind: str, fields: dict[str, str]) -> Event | None:
         return None
     if kind == "LOG" and stage == "END":
         name = fields["op"].strip()[:_LONGEST_NAME]
-        return stage, worker, name, "", None, _duration_ns(fields["duration"]), _NO_SHARES, 0
+        return stage, worker, name, "", None, _duration_ns(fields["duration"]), _NO_SHARES, UNKNOWN
     size = fields.get("throughput_mbps" if stage == "TQ_CLIENT_PUT_END" else "data_size_mb")
     if kind == "DETAIL" and stage in {"TQ_CLIENT_GET_START", "TQ_CLIENT_PUT_START"}:
         return None if size is None else ("SIZE", worker, "", "", None, 0, _NO_SHARES, round(_bytes(size)))
     size_bytes, duration_ns = _bytes("0" if size is None else size), _duration_ns(fields["duration"])
     if stage == "TQ_CLIENT_PUT_END":
         size_bytes = int(size_bytes * duration_ns / 1e9)
+    size_bytes = size_bytes or UNKNOWN  # it prints 0.00 for what it does not know
     if kind != "DETAIL" or stage not in {"TQ_CLIENT_GET_END", "TQ_CLIENT_PUT_END"} or not abs(size_bytes) < _LARGEST:
         raise ValueError(stage)
     at_ns = _ns(fields["timestamp"]) if "timestamp" in fields else None
@@ -94,14 +99,14 @@ def parse_trace(worker: str, values: Sequence[str | None]) -> Event | None:
     at_ns, stage = None if timestamp is None else _ns(timestamp), (stage or "").strip()
     if stage in _IGNORED:
         return None
-    if func is None or (stage not in _WAITING and stage != "FUNCTION_END"):
+    if func is None or not (stage in _STARTS or stage in _STAGE_ENDS or stage == "FUNCTION_END"):
         raise ValueError(stage)
     duration_ns, shares = 0, _NO_SHARES
     if stage == "FUNCTION_END":
         duration_ns = _duration_ns(total_duration)
         get, compute, put = [math.nan if text is None else float(text.strip().rstrip("%")) / 100.0 for text in ratios]
         shares = (get, compute, put)
-    elif stage != "FUNCTION_START":
+    elif stage not in _STARTS:
         duration_ns = _duration_ns(duration)
     trace_id = "N/A" if trace_id is None else trace_id[:_LONGEST_TRACE_ID]
     return stage, worker, func[:_LONGEST_NAME], trace_id, at_ns, duration_ns, shares, 0
@@ -140,21 +145,26 @@ class CallPairing:
     def add(self, event: Event) -> None:
         """Take an event; it may complete a call."""
         stage, worker, name, trace_id, at_ns, duration_ns, shares, size_bytes = event
-        if stage in _WAITING:
-            self._function(worker, name).wait(_WAITING[stage], (at_ns, duration_ns, trace_id))
+        if (number := _STAGE_STARTS.get(stage)) is not None:
+            self._function(worker, name).start(number, at_ns, trace_id)
+        elif (number := _STAGE_ENDS.get(stage)) is not None:
+            self._function(worker, name).end(number, at_ns, duration_ns, trace_id)
+        elif stage == "FUNCTION_START":
+            self._function(worker, name).begin(at_ns, trace_id)
         elif stage == "FUNCTION_END":
-            self._function(worker, name).end(at_ns, duration_ns, trace_id, shares)
+            self._function(worker, name).complete(at_ns, duration_ns, trace_id, shares)
         elif stage == "SIZE":
             self._sizes[worker].append(size_bytes)
         else:
-            sent_bytes = 0
+            sent_bytes = 0 if size_bytes >= 0 else UNKNOWN
             if stage == "TQ_CLIENT_PUT_END":
                 sizes = self._sizes[worker]
-                sent_bytes, size_bytes = (sizes.popleft() if sizes else 0) or size_bytes, 0
+                sent_bytes = (sizes.popleft() if sizes else 0) or size_bytes
+                size_bytes = 0 if sent_bytes >= 0 else UNKNOWN
             key = (worker, name)
             if key not in self._transfers and len(self._transfers) >= _MOST_OPERATIONS:
                 key = ("", "(other operations)")
-            begin_ns = UNKNOWN_NS if at_ns is None else at_ns - duration_ns
+            begin_ns = UNKNOWN if at_ns is None else at_ns - duration_ns
             self._transfers.setdefault(key, []).append((begin_ns, duration_ns, (0, 0, 0), sent_bytes, size_bytes))
 
     def _function(self, worker: str, name: str) -> _Function:
@@ -168,10 +178,10 @@ class CallPairing:
         functions = self._functions.values()
         if is_end:
             for function in functions:
-                function.settle(_MOST_OPEN)
-        elif sum(len(parts) for function in functions for parts in function.waiting) > _MOST_OPEN_IN_ALL:
+                function.settle(len(function.under_way))
+        elif sum(len(function.under_way) for function in functions) > _MOST_OPEN_IN_ALL:
             for function in functions:
-                function.settle_half()
+                function.settle(len(function.under_way) // 2)
         done_count = sum(map(len, self._transfers.values())) + sum(len(function.done) for function in functions)
         if is_end or done_count >= _BATCH_CALLS:
             transfers, self._transfers = self._transfers, {}
@@ -182,105 +192,183 @@ class CallPairing:
                     yield worker, name, True, calls
 
 
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """A call that has not ended.
+
+    Attributes:
+        begin_ns: None if its start has no time, or is not in the log; then `is_begun` is False.
+        first_ns, last_ns: when its first and its last event were; None without times.
+        place: 2 · the number of its next stage, or 1 more than 2 · that of the stage it is in.
+        durations_ns: of its stages, None for those that are not in the log.
+        keys: under which it stands in the `starts` of its function.
+    """
+
+    trace_id: str
+    is_begun: bool
+    begin_ns: int | None
+    first_ns: int | None
+    last_ns: int | None
+    place: int = 0
+    durations_ns: list[int | None] = field(default_factory=lambda: [None, None, None])
+    keys: list[_Key] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class _Function:
-    """One function in one worker. Its parts are numbered as the stages of PIPELINE; behind them are its starts."""
+    """One function in one worker.
+
+    A call goes through its stages without a pause between them, whatever other calls do: what begins belongs to the
+    call of its trace id whose last event was the latest, what ends to the one that began as long ago as it took. So
+    a call that broke off keeps nothing of those after it.
+
+    Attributes:
+        under_way: the calls that have not ended, in the order of their starts.
+        active: by trace id, in the order of their last events.
+        starts: the calls by what has begun and not ended.
+    """
 
     notes: Notes
     done: list[_Call] = field(default_factory=list)
-    waiting: tuple[list[_Part], ...] = field(default_factory=lambda: ([], [], [], []))
-    in_order: list[bool] = field(default_factory=lambda: [True] * 4)
+    under_way: dict[_UnderWay, None] = field(default_factory=dict)
+    active: dict[str, dict[_UnderWay, None]] = field(default_factory=dict)
+    starts: dict[_Key, list[_UnderWay]] = field(default_factory=dict)
 
-    def wait(self, what: int, part: _Part) -> None:
-        """Keep a start or a part until the end."""
-        parts, at_ns = self.waiting[what], part[0]
-        if at_ns is None or not parts or at_ns < (parts[-1][0] or 0):
-            self.in_order[what] = at_ns is not None and not parts
-        parts.append(part)
-        if what == _START and len(parts) > _MOST_OPEN:
-            self.settle(_MOST_OPEN // 2)
-        elif len(parts) > 2 * _MOST_OPEN:
-            del parts[:_MOST_OPEN]
+    def begin(self, at_ns: int | None, trace_id: str) -> None:
+        """Take the start of a call."""
+        self._add(_UnderWay(trace_id, True, at_ns, at_ns, at_ns))
 
-    def end(self, at_ns: int | None, total_ns: int, trace_id: str, shares: tuple[float, float, float]) -> None:
-        """Complete a call: find its start and its parts."""
+    def start(self, stage: int, at_ns: int | None, trace_id: str) -> None:
+        """Take the start of a stage."""
+        call = self._latest(stage, at_ns, trace_id)
+        if call is None:
+            call = _UnderWay(trace_id, False, None, at_ns, None)
+            self._add(call)
+        call.place = 2 * stage + 1
+        self._await(call, stage, at_ns)
+        self._touch(call, at_ns)
+
+    def end(self, stage: int, at_ns: int | None, duration_ns: int, trace_id: str) -> None:
+        """Take the end of a stage; if its start is not in the log, it is taken to be where the end says."""
+        begin_ns = None if at_ns is None else at_ns - duration_ns
+        call = self._started(stage, begin_ns, trace_id)
+        if call is None:
+            self.start(stage, begin_ns, trace_id)
+            call = self._started(stage, begin_ns, trace_id)
+        if call is not None:
+            call.durations_ns[stage], call.place = duration_ns, max(call.place, 2 * stage + 2)
+            self._touch(call, at_ns)
+
+    def complete(self, at_ns: int | None, total_ns: int, trace_id: str, shares: tuple[float, float, float]) -> None:
+        """Take the end of a call."""
         begin_ns = None if at_ns is None else at_ns - total_ns
-        self._take_start(begin_ns, trace_id)
-        durations, before_ns = [0, 0, 0], at_ns
-        for stage in (2, 1, 0):
-            expected_ns, slack_ns = shares[stage] * total_ns, _SLACK_NS + _SHARE_SLACK * total_ns
-            part = self._take_part(stage, trace_id, (begin_ns, before_ns), expected_ns, slack_ns)
-            if part is None and not self.waiting[_START]:  # no other call is under way: it is its own, the ratio wrong
-                part = self._take_part(stage, trace_id, (begin_ns, before_ns), expected_ns, math.inf)
-            if part is not None:
-                durations[stage] = part[1]
-                before_ns = None if part[0] is None else part[0] - part[1]
-            elif 0.0 <= shares[stage] <= _LARGEST_SHARE:
-                durations[stage] = round(expected_ns)
-        get, compute, put = durations
+        call = self._started(_WHOLE, begin_ns, trace_id) or self._without_start(begin_ns, trace_id)
+        if call is None or not call.is_begun:
+            self.notes.counts["ends without a start"] += 1
+        elif call.begin_ns is None and trace_id == "N/A":
+            self.notes.counts["calls paired by their order alone"] += 1
+        alone = len(self.under_way) == 1
+        found = [None, None, None] if call is None else call.durations_ns
+        durations: list[int] = []
+        for duration_ns, share in zip(found, shares, strict=True):
+            expected_ns, slack_ns = share * total_ns, _SLACK_NS + _SHARE_SLACK * total_ns
+            is_doubtful = duration_ns is None or (not alone and abs(duration_ns - expected_ns) > slack_ns)
+            durations.append(round(expected_ns) if is_doubtful and 0.0 <= share <= _LARGEST_SHARE else duration_ns or 0)
+        if call is not None:
+            self._remove(call)
         if total_ns > 0 and abs(sum(shares) - sum(durations) / total_ns) > _SHARES_SLACK:  # False if one is NaN
             self.notes.counts["ratios that do not agree with durations"] += 1
-        self.done.append((UNKNOWN_NS if begin_ns is None else begin_ns, total_ns, (get, compute, put), 0, 0))
-
-    def _take_start(self, begin_ns: int | None, trace_id: str) -> None:
-        starts = self.waiting[_START]
-        if begin_ns is not None:
-            for index in range(len(starts) - 1, -1, -1):
-                at_ns, _, its_id = starts[index]
-                if at_ns is not None and -_SLACK_NS <= at_ns - begin_ns <= _SLACK_NS and its_id == trace_id:
-                    del starts[index]
-                    return
-        if (None, 0, trace_id) in starts:
-            self.notes.counts["calls paired by their order alone"] += trace_id == "N/A"
-            starts.remove((None, 0, trace_id))
-        else:
-            self.notes.counts["ends without a start"] += 1
-
-    def _take_part(
-        self, stage: int, trace_id: str, between: tuple[int | None, int | None], expected_ns: float, slack_ns: float
-    ) -> _Part | None:
-        """Return the part that ends last before the next one begins, and is as long as its ratio says; or None.
-
-        It lies `between` two times, None if not logged, and takes `expected_ns` ± `slack_ns`, NaN if not logged.
-        """
-        parts, in_order, (begin_ns, before_ns) = self.waiting[stage], self.in_order[stage], between
-        if begin_ns is None or before_ns is None:
-            return self._take_first(stage, trace_id, -math.inf)
-        earliest_ns, latest_ns = begin_ns - _SLACK_NS, before_ns + _SLACK_NS
-        best, best_ns = -1, earliest_ns
-        for index in range(len(parts) - 1, -1, -1):
-            at_ns, duration_ns, its_id = parts[index]
-            inside = at_ns is not None and best_ns < at_ns <= latest_ns and at_ns - duration_ns >= earliest_ns
-            if inside and its_id == trace_id and not abs(duration_ns - expected_ns) > slack_ns:  # True for NaN
-                best, best_ns = index, at_ns or 0
-            if in_order and (best >= 0 or (at_ns or 0) < earliest_ns):
-                break
-        return parts.pop(best) if best >= 0 else None
-
-    def _take_first(self, stage: int, trace_id: str, earliest_ns: float) -> _Part | None:
-        for index, (at_ns, duration_ns, its_id) in enumerate(self.waiting[stage]):
-            if its_id == trace_id and (-math.inf if at_ns is None else at_ns - duration_ns) >= earliest_ns:
-                return self.waiting[stage].pop(index)
-        return None
+        get, compute, put = durations
+        self.done.append((UNKNOWN if begin_ns is None else begin_ns, total_ns, (get, compute, put), *_NO_BYTES))
 
     def settle(self, count: int) -> None:
-        """Take the oldest starts to have no end: with a computed part they put nothing, else they are incomplete."""
-        starts = self.waiting[_START]
-        settled, starts[:] = starts[:count], starts[count:]
-        for at_ns, _, trace_id in settled:
-            compute = None if at_ns is None else self._take_first(1, trace_id, at_ns - _SLACK_NS)
-            if at_ns is None or compute is None or compute[0] is None:
+        """Take the oldest calls to have no end: one that computed and went no further put nothing, else it is
+        incomplete.
+        """
+        for call in list(self.under_way)[:count]:
+            self._remove(call)
+            if call.place == _COMPUTED and call.begin_ns is not None and call.last_ns is not None:
+                self.notes.counts["functions that put nothing"] += 1
+                get, compute, _ = call.durations_ns
+                self.done.append((call.begin_ns, call.last_ns - call.begin_ns, (get or 0, compute or 0, 0), *_NO_BYTES))
+            elif call.is_begun:
                 self.notes.counts["functions without an end"] += 1
-                continue
-            get = self._take_first(0, trace_id, at_ns - _SLACK_NS)
-            self.notes.counts["functions that put nothing"] += 1
-            self.done.append((at_ns, compute[0] - at_ns, (get[1] if get else 0, compute[1], 0), 0, 0))
+            else:
+                self.notes.counts["stages without a function"] += 1
 
-    def settle_half(self) -> None:
-        """Take the older half of what waits for an end to have none."""
-        self.settle(len(self.waiting[_START]) // 2)
-        for parts in self.waiting[:_START]:
-            del parts[: len(parts) // 2]
+    def _latest(self, stage: int, at_ns: int | None, trace_id: str) -> _UnderWay | None:
+        """Return the call that was the last to do something before it could begin that stage; one that is within
+        another stage, whose end is then not in the log, only if there is no other.
+        """
+        within = None
+        for call in reversed(self.active.get(trace_id, {})):
+            if at_ns is not None and call.last_ns is not None and call.last_ns > at_ns + _SLACK_NS:
+                continue
+            if call.place <= 2 * stage:
+                if not call.place % 2:
+                    return call
+                within = within or call
+        return within
+
+    def _started(self, stage: int, begin_ns: int | None, trace_id: str) -> _UnderWay | None:
+        """Return the call that began that stage at a time, or if there are no times, the latest that began it."""
+        if begin_ns is None:
+            if stage == _WHOLE:
+                return None
+            return next((c for c in reversed(self.active.get(trace_id, {})) if c.place == 2 * stage + 1), None)
+        at_us = begin_ns // 1000
+        for shift_us in _SHIFTS_US:
+            key = (trace_id, stage, at_us + shift_us)
+            if key in self.starts:
+                call = self.starts[key][-1]
+                self._forget(call, key)
+                return call
+        return None
+
+    def _without_start(self, begin_ns: int | None, trace_id: str) -> _UnderWay | None:
+        """Return the latest call that may have begun at a time, of those whose own start says no time."""
+        for call in reversed(self.active.get(trace_id, {})):
+            known_ns = call.begin_ns if begin_ns is None else call.first_ns
+            if begin_ns is None or (call.begin_ns is None and (known_ns is None or known_ns >= begin_ns - _SLACK_NS)):
+                return call
+        return None
+
+    def _add(self, call: _UnderWay) -> None:
+        if len(self.under_way) >= _MOST_OPEN:
+            self.settle(_MOST_OPEN // 2)
+        self.under_way[call] = None
+        self.active.setdefault(call.trace_id, {})[call] = None
+        self._await(call, _WHOLE, call.begin_ns)
+
+    def _await(self, call: _UnderWay, stage: int, begin_ns: int | None) -> None:
+        """Keep what has begun until its end, by its time."""
+        if begin_ns is not None:
+            key = (call.trace_id, stage, begin_ns // 1000)
+            self.starts.setdefault(key, []).append(call)
+            call.keys.append(key)
+
+    def _forget(self, call: _UnderWay, key: _Key) -> None:
+        call.keys.remove(key)
+        calls = self.starts[key]
+        calls.remove(call)
+        if not calls:
+            del self.starts[key]
+
+    def _touch(self, call: _UnderWay, at_ns: int | None) -> None:
+        """Note that a call has done something."""
+        call.last_ns = at_ns
+        active = self.active[call.trace_id]
+        del active[call]
+        active[call] = None
+
+    def _remove(self, call: _UnderWay) -> None:
+        for key in tuple(call.keys):
+            self._forget(call, key)
+        del self.under_way[call]
+        active = self.active[call.trace_id]
+        del active[call]
+        if not active:
+            del self.active[call.trace_id]
 
 
 class TqLog:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.trace.readers.batch import UNKNOWN_NS, Batch, Claim, Notes, Segment, printable
+from ipcbench.trace.readers.batch import UNKNOWN, Batch, Claim, Notes, Segment, printable
 from ipcbench.trace.schema import CLIENT, RPC
 
 _LONGEST_NAME, _MOST_ID_DIGITS = 128, 18
@@ -163,12 +163,17 @@ class ZmqLog:
         methods = {name: index for index, name in enumerate(dict.fromkeys(names))}
         columns = {name: np.rint(table[:, index] * (1024.0 if name in {"sent", "recv"} else 1e6)).astype(np.int64)
                    for name, index in self._columns.items() if name != "throughput"}  # fmt: skip
-        none = np.zeros(len(ids), np.int64)
+        none, unknown = np.zeros(len(ids), np.int64), np.full(len(ids), UNKNOWN, np.int64)
+        if "server" in columns:  # a server that never took half a microsecond was not timed
+            columns["server"] = np.where(columns["server"] == 0, UNKNOWN, columns["server"])
+        sent, recv = columns.get("sent", unknown), columns.get("recv", unknown)
+        is_sized = (sent >= 0) & (recv >= 0)
         batch = Batch(
             segment, RPC.stages, list(methods), np.array(ids, np.int64),
-            np.array([methods[name] for name in names], np.int64), np.full(len(ids), UNKNOWN_NS, np.int64),
-            columns["total"], np.stack([columns[stage] for stage in RPC.stages], axis=1), columns.get("sent", none),
-            columns.get("recv", none), none.astype(np.bool_), columns.get("server"), columns.get("outside"),
+            np.array([methods[name] for name in names], np.int64), unknown,
+            columns["total"], np.stack([columns[stage] for stage in RPC.stages], axis=1),
+            np.where(is_sized, sent, UNKNOWN), np.where(is_sized, recv, UNKNOWN), none.astype(np.bool_),
+            columns.get("server"), columns.get("outside"),
         )  # fmt: skip
         if "throughput" in self._columns:
             self._check_throughput(table[:, self._columns["throughput"]], batch)

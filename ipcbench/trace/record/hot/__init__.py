@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 PURE = "IPCBENCH_PURE"
 """Environment variable that, if not empty, selects Python."""
 
-CONTRACT = 3
+CONTRACT = 4
 """Increased whenever C and Python expect something else of each other; the same as in hot.h."""
 
 

@@ -51,7 +51,7 @@ static inline void reset(PyObject **place, PyObject *value) {
 /* Reset the call and make it free for reuse. */
 static void call_end(HotCall *self) {
     self->marks = 0;
-    self->noted = 0;
+    self->noted = self->sized = 0;
     reset(&self->sent_bytes, zero);
     reset(&self->recv_bytes, zero);
     reset(&self->trace, Py_None);
@@ -103,6 +103,7 @@ static PyObject *mark_with_bytes(HotCall *self, PyObject **place, const char *na
         return NULL;
     }
     call_stamp(self, at_ns);
+    self->sized = 1;
     if (value != zero || *place != zero) add_bytes(place, value);
     Py_RETURN_NONE;
 }
@@ -201,7 +202,8 @@ static PyObject *call_exit(HotCall *self, PyObject *const *args, Py_ssize_t coun
     PyObject *kind = count > 0 ? args[0] : Py_None;
     if (self->begin_ns == 0) Py_RETURN_NONE;
     if (kind == Py_None && !self->noted && call_site != NULL && self->marks <= call_site->last_stage &&
-        self->marks < MAX_STAGES && to_uint64(self->sent_bytes, &sent_bytes) && to_uint64(self->recv_bytes, &recv_bytes)) {
+        self->marks < MAX_STAGES && to_uint64(self->sent_bytes, &sent_bytes) && to_uint64(self->recv_bytes, &recv_bytes) &&
+        !(self->sized && sent_bytes == 0 && recv_bytes == 0)) {
         bool done;
         self->ends_ns[self->marks] = end_ns;
         if (self->recorded) {
@@ -269,6 +271,7 @@ static PyMemberDef call_members[] = {
     {"_call_site", T_OBJECT, offsetof(HotCall, call_site), READONLY, NULL},
     {"_begin_ns", T_LONGLONG, offsetof(HotCall, begin_ns), 0, NULL},
     {"_recorded", T_BOOL, offsetof(HotCall, recorded), 0, NULL},
+    {"_sized", T_BOOL, offsetof(HotCall, sized), 0, NULL},
     {"_noted", T_BOOL, offsetof(HotCall, noted), 0, NULL},
     {"_trace", T_OBJECT, offsetof(HotCall, trace), 0, NULL},
     {"_span", T_OBJECT, offsetof(HotCall, span), 0, NULL},

@@ -19,7 +19,7 @@
 #include <time.h>
 
 /* Increased whenever C and Python expect something else of each other; the same as in __init__.py. */
-enum { CONTRACT = 3 };
+enum { CONTRACT = 4 };
 
 enum { MAX_STAGES = 7, HEAD_BYTES = 16 }; /* as in format.py */
 
@@ -78,7 +78,7 @@ struct HotCall {
     HotCallSite *call_site;
     int64_t begin_ns; /* 0 while it is not under way */
     int marks;
-    char recorded, noted;
+    char recorded, noted, sized;
     PyObject *sent_bytes, *recv_bytes, *trace, *span;
     int64_t ends_ns[MAX_STAGES + 1];
 };

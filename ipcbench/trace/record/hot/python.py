@@ -140,8 +140,8 @@ class HotCall:
         sent_bytes, recv_bytes: what the call moved; can be set, and the marks that take a number of bytes add to them.
     """
 
-    __slots__ = ("_append", "_begin_ns", "_call_site", "_marks", "_noted", "_recorded", "_span", "_trace",
-                 "recv_bytes", "sent_bytes")  # fmt: skip
+    __slots__ = ("_append", "_begin_ns", "_call_site", "_marks", "_noted", "_recorded", "_sized", "_span",
+                 "_trace", "recv_bytes", "sent_bytes")  # fmt: skip
 
     _recorded: bool
 
@@ -152,7 +152,7 @@ class HotCall:
         self._append = self._marks.append
         self._trace: tuple[int, int] | None = None
         self._span = 0
-        self._noted = False
+        self._noted = self._sized = False
         self.sent_bytes = self.recv_bytes = 0
 
     def mark(self, recv_bytes: int = 0, sent_bytes: int = 0) -> None:
@@ -166,6 +166,7 @@ class HotCall:
     def serialized(self, sent_bytes: int) -> None:
         """RPC: the request is serialized and has this size."""
         self._append(now_ns())
+        self._sized = True
         self.sent_bytes = _sum(self.sent_bytes, sent_bytes) if self.sent_bytes else sent_bytes
 
     def sent(self) -> None:
@@ -175,6 +176,7 @@ class HotCall:
     def received(self, recv_bytes: int) -> None:
         """RPC: the reply is here and has this size."""
         self._append(now_ns())
+        self._sized = True
         self.recv_bytes = _sum(self.recv_bytes, recv_bytes) if self.recv_bytes else recv_bytes
 
     def _stamp(self, at_ns: int) -> None:
@@ -192,7 +194,7 @@ class HotCall:
     def _end(self) -> None:
         """Reset the call and make it free for reuse."""
         self._marks.clear()
-        self._noted = False
+        self._noted = self._sized = False
         self._trace = None
         if self._begin_ns:  # a call that ends twice is freed once
             self._call_site._free.append(self)
@@ -209,7 +211,8 @@ class HotCall:
             return
         call_site = self._call_site
         marks = self._marks
-        if kind is None and not self._noted and len(marks) <= call_site.last_stage:
+        is_empty = self._sized and not (self.sent_bytes or self.recv_bytes)
+        if kind is None and not self._noted and not is_empty and len(marks) <= call_site.last_stage:
             try:
                 if self._recorded:
                     segment = call_site.segment
@@ -222,7 +225,7 @@ class HotCall:
                         if end_ns - begin_ns > call_site.slowest_ns:  # quicker than max
                             call_site.slowest_ns = end_ns - begin_ns
                         marks.clear()
-                        self._trace = None
+                        self._trace, self._sized = None, False
                         self._begin_ns = self.sent_bytes = self.recv_bytes = self._span = 0
                         call_site._free.append(self)
                         return
