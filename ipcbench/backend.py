@@ -20,6 +20,7 @@ Message = bytes | bytearray | memoryview | Any
 PLAIN_TYPES = frozenset({bytes, bytearray})
 """Messages of these types have one byte per item, so that `len` is their size; others go through `bytes_of`."""
 
+_REFERENCES = frozenset("O&Pz")
 _FIELD_NAME = re.compile(r":[^:]*:")
 
 
@@ -36,7 +37,7 @@ def bytes_of(message: Message) -> memoryview | bytes:
     if not view.c_contiguous:
         raise PayloadTypeError(type(message).__name__, "its items are not contiguous in C order; pass a copy")
     if _has_references(view):
-        raise PayloadTypeError(type(message).__name__, "its items are references to Python objects; encode it")
+        raise PayloadTypeError(type(message).__name__, "its items are references into this process's memory; encode it")
     if not view.nbytes:
         return b""
     try:
@@ -46,11 +47,13 @@ def bytes_of(message: Message) -> memoryview | bytes:
 
 
 def _has_references(view: memoryview) -> bool:
-    """Return whether items hold references to Python objects; the names of fields in a format may have any letter."""
-    if "O" not in view.format:
+    """Return whether items hold references: to Python objects (O), or pointers of ctypes (&, P, z). The names of fields
+    in a format may have any letter.
+    """
+    if not _REFERENCES.intersection(view.format):
         return False
     known = getattr(getattr(view.obj, "dtype", None), "hasobject", None)
-    return bool(known) if known is not None else "O" in _FIELD_NAME.sub("", view.format)
+    return bool(known) if known is not None else bool(_REFERENCES.intersection(_FIELD_NAME.sub("", view.format)))
 
 
 @dataclass(frozen=True, slots=True)

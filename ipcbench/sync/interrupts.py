@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, partial, wraps
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, ParamSpec, TypeVar
+from weakref import ref
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _PACKAGE = str(Path(__file__).parent.parent)
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+
+_LOOK_S = 1.0
+"""Between two looks whether the thread still lives that one waits for."""
 
 unforked = threading.Condition()
 """Held by a thread while it opens something that belongs to an endpoint, and by one that forks."""
@@ -80,9 +84,9 @@ def uninterrupted(work: Callable[[], _Result], undo: Callable[[_Result], object]
         if task.interrupts:
             for result in task.results:
                 _for_certain(partial(undo, result))
-            raise task.interrupts[-1]
+            raise task.interrupts.pop()  # no task holds what is raised, whose traceback holds the task
         if task.failures:
-            raise task.failures[0]
+            raise task.failures.pop()
         return task.results[0]
     finally:
         del task  # since a traceback that it holds refers to this frame
@@ -100,13 +104,18 @@ def _for_certain(work: Callable[[], object]) -> None:
                 work()
 
 
+class _Thread:
+    """Stands for a thread that holds it."""
+
+
 class _Task(Generic[_Result]):
     """Work that another thread does: what came of it, and the exceptions of handlers in the thread that waits."""
 
     def __init__(self, work: Callable[[], _Result], undo: Callable[[_Result], object]) -> None:
         self._work, self._undo = work, undo
         self._done: SimpleQueue[None] = SimpleQueue()
-        self.has_started = self._has_ended = False
+        self._thread: Callable[[], object] = _Thread  # a weak reference, once there is one
+        self.has_started = self._has_begun = self._has_ended = False
         self.results: list[_Result] = []
         self.failures: list[BaseException] = []
         self.interrupts: list[BaseException] = []
@@ -129,9 +138,13 @@ class _Task(Generic[_Result]):
         while not self._has_ended:
             try:
                 # No handler's exception comes between the step of an iterator in C and the first call in a loop's body.
-                for _ in map(_thread.start_new_thread, () if self.has_started else (self._do,), ((),)):
+                for _ in map(_thread.start_new_thread, () if self.has_started else (self._do,), (self._arguments(),)):
                     self.has_started = True
-                self._done.get()
+                with suppress(Empty):
+                    self._done.get(timeout=_LOOK_S)
+                if self._thread() is None and not self._has_ended:  # without memory it may die anywhere
+                    self.has_started, self._has_ended = self._has_begun, True
+                    self.failures += [] if self.results else [MemoryError()]
             except BaseException as error:
                 if self.has_started:
                     self.interrupts.append(error)
@@ -140,7 +153,16 @@ class _Task(Generic[_Result]):
                 else:
                     raise
 
-    def _do(self) -> None:
+    def _arguments(self) -> tuple[_Thread, ...]:
+        """Return what the thread is to hold as long as it lives, before it has started."""
+        if self.has_started:
+            return ()
+        thread = _Thread()
+        self._thread = ref(thread)
+        return (thread,)
+
+    def _do(self, *_: _Thread) -> None:
+        self._has_begun = True
         try:
             result = self._work()
             if self.interrupts:  # here nothing can interrupt it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 from types import FrameType
 from uuid import uuid4
+from weakref import ref
 
 import pytest
 
@@ -77,6 +79,35 @@ def test_an_error_of_the_work_is_raised_unless_there_was_an_interrupt(on_alarm):
         uninterrupted(lambda: fail(interrupted=False))
     with pytest.raises(Interrupt):
         uninterrupted(lambda: fail(interrupted=True))
+
+
+def test_work_whose_thread_dies_before_it_begins_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without memory a thread may die in its first step, and it tells nobody."""
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    monkeypatch.setattr("ipcbench.sync.interrupts._LOOK_S", MOMENT_S)
+    monkeypatch.setattr("ipcbench.sync.interrupts._Task._do", lambda self: None)  # it takes one argument too few
+    assert uninterrupted(lambda: 7) == 7
+    assert told
+
+
+def test_a_failed_call_leaves_nothing_to_the_garbage_collector() -> None:
+    class Held:
+        pass
+
+    def fail() -> None:
+        held = Held()
+        kept.append(ref(held))
+        raise TransportError("no")
+
+    kept: list[ref[Held]] = []
+    gc.disable()
+    try:
+        with pytest.raises(TransportError):
+            uninterrupted(fail)
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_an_address_that_nobody_could_take_is_destroyed(on_alarm):

@@ -36,6 +36,7 @@ from ipcbench.sync.cursors import (
 from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
+from ipcbench.util.files import advice_on
 
 _HINT = "pip install 'ipcbench[mpi]'"
 _OPEN_S = 60.0
@@ -186,7 +187,8 @@ class _Mpi(Backend):
                 os.close(fd)
         except OSError as error:
             remove_directory(channel.name)
-            raise TransportError(f"cannot make channel {channel.name!r}: {error.strerror}") from error
+            what = f"{error.filename or channel_directory(channel.name)}: {error.strerror}{advice_on(error)}"
+            raise TransportError(f"cannot make channel {channel.name!r}: {what}") from error
         return Address(self.name, channel, "")
 
     def open_writer(self, address: Address) -> Writer:

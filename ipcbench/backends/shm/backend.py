@@ -6,6 +6,7 @@ reader that finds the expected number there may use the slot until its next read
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from _posixshmem import shm_unlink  # type: ignore[import-not-found] # which typeshed does not know
@@ -369,8 +370,12 @@ class Shm(Backend):
                 ) from error
             smaller = "smaller messages or a smaller depth" if layout.can_be_shorter else "smaller messages"
             raise TransportError(
-                f"no shared memory segment of {format_bytes(layout.total_bytes)}: {error.strerror}; use {smaller}, or "
-                "free or enlarge /dev/shm (`docker run --shm-size`)"
+                f"no shared memory segment of {format_bytes(layout.total_bytes)}: {error.strerror}; "
+                + (
+                    "mount /dev/shm so that it can be written"
+                    if error.errno in {errno.EROFS, errno.EACCES}
+                    else f"use {smaller}, or free or enlarge /dev/shm (`docker run --shm-size`)"
+                )
             ) from error
         return Address(self.name, channel, "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import struct
 from array import array
@@ -67,8 +68,9 @@ UNFIT: dict[str, Message] = {
     "nothing": None,
     "view with gaps": memoryview(b"0123456789")[::2],
     "objects": np.array([{}, {}], dtype=object),
+    "pointers": (ctypes.c_void_p * 2)(),
 }
-"""What `write` must refuse: no buffer, gaps between its items, references to Python objects."""
+"""What `write` must refuse: no buffer, gaps between its items, references into memory of the process."""
 
 
 def make_as(kind: str, seed: int, sequence: int, size: int) -> Message:
