@@ -146,7 +146,8 @@ def _show(meter: Meter, watch: Watch, stop: _Interrupt) -> None:
     (calls with the stages serialize, send, wait, deserialize), or as [TQ-…] lines (get, compute, put). Programs that
     read such logs can read these.
 
-    At the end, stderr counts the calls that the format cannot express.""",
+    Rows of zmq_performance.log end with its summary. At the end, stderr counts the calls that the format cannot
+    express.""",
 )
 @click.argument("path", metavar="PATH", shell_complete=a_path("file"))
 @click.option("-f", "--follow", is_flag=True, help="Continue with new calls until Ctrl-C; PATH must be a folder.")
@@ -158,13 +159,14 @@ def tail(path: str, follow: bool, form: str) -> None:
     from ipcbench.trace.readers.everything import find
 
     lines = FORMATS[form]()
-    for line in lines.head():
-        click.echo(line)
     with _until_interrupted() as stop:
         if follow:
             _follow(_watch(path), lines, stop)
         else:
             _print_all(find(trace_paths(path)), lines, stop)
+    sys.stdout.writelines(f"{line}\n" for line in lines.end())
+    if lines.unsized_count:
+        tell(f"the bytes of {lines.unsized_count:,} calls are unknown; this format prints them as 0")
     if lines.left_out_count:
         other = "" if form == "jsonl" else "; --format jsonl has them"
         tell(f"left out: {lines.left_out_count:,} calls of other stages{other}")

@@ -22,11 +22,13 @@ from ipcbench.trace.readers.batch import Batch, Notes
 from ipcbench.trace.readers.calls import rows_of
 from ipcbench.trace.readers.everything import find
 from ipcbench.trace.readers.logs.text import read_log
+from ipcbench.trace.report.audit import audit
+from ipcbench.trace.report.gather import gather
 from tests.trace.made import HOSTILE, Made, both_sides, rpc
 
 
 def printed(folder: Path, lines: Lines, target: Path) -> str:
-    text = [*lines.head(), *(line for row in find([folder]).in_order() for line in lines.call(row))]
+    text = [*(line for row in find([folder]).in_order() for line in lines.call(row)), *lines.end()]
     target.write_text("\n".join(text) + "\n")
     return target.read_text()
 
@@ -73,6 +75,26 @@ def test_zmq_lines_are_read_back_with_the_same_figures(tmp_path: Path) -> None:
     rows = [line for line in text.splitlines() if re.match("^[0-9]", line)]
     assert len(rows) == 300
     assert len(rows[0].split()) == 10
+
+
+def test_zmq_lines_tell_the_transport_that_was_used(tmp_path: Path) -> None:
+    """A header, ids from 1 and a summary for each transport in turn."""
+    made, begin = Made(tmp_path / "t", "client"), 10**9
+    for peer, count in (("tcp://127.0.0.1:5555", 3), ("ipc:///tmp/x", 2), ("", 1)):
+        for _ in range(count):
+            begin += 10**9
+            stamps = [begin + part * 1_000_000 for part in (0, 1, 2, 7, 8)]
+            made.call("Matmul", stamps, sent=2**20, recv=2**20, peer=peer)
+    made.segment.close()
+    text = printed(tmp_path / "t", ZmqLines(), tmp_path / "x.log")
+    assert re.findall(r"Transport: (.*)", text) == ["TCP", "IPC", "unknown"]
+    assert re.findall(r"^(\d+) ", text, re.MULTILINE) == ["1", "2", "3", "1", "2", "1"]
+    assert re.findall(r"Total RPC Calls: (\d+)", text) == ["3", "2", "1"]
+    gathered = gather([tmp_path / "x.log"])
+    assert [(group.segment.transport, group.calls_count) for group in gathered.sums.groups] == [
+        ("TCP", 3), ("IPC", 2), ("unknown", 1),
+    ]  # fmt: skip
+    assert not audit(gathered.sums.groups, gathered.notes)
 
 
 def test_tq_lines_are_read_back_with_the_same_figures(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ipcbench.stats.bootstrap import REPLICATES, RoundSamples, quantile_estimate
 from ipcbench.stats.decisions import compare
 from ipcbench.stats.estimates import Estimate, FloatArray, Interval, ratio
 from ipcbench.trace.compare.methods import Method, Methods
+from ipcbench.util.units import format_bytes
 
 Verdict = Literal["faster", "slower", "no clear difference", "not comparable"]
 
@@ -24,6 +25,8 @@ _BLOCK_CALLS = 10
 _FEWEST_BLOCKS, _MOST_BLOCKS = 5, 30
 _QUANTILES = {"p50": 0.5, "p99": 0.99}
 _SEED = 1
+_LARGEST_SIZE_RATIO, _LEAST_BYTES = 1.25, 256
+"""Calls that differ more in bytes do other work; below so few bytes, they take no time worth the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,21 @@ def _method_diff(name: str, a: Method | None, b: Method | None) -> MethodDiff:
         why = f"only in {'B' if a is None else 'A'}"
         changes = [Change(figure, _shown(a, figure), _shown(b, figure), None, "not comparable", why)
                    for figure in figures]  # fmt: skip
+    elif why := _unlike(a, b):
+        changes = [Change(figure, _shown(a, figure), _shown(b, figure), None, "not comparable", why)
+                   for figure in figures]  # fmt: skip
     else:
         of_a, of_b = (_estimates(method, np.random.default_rng(_SEED + number)) for number, method in enumerate((a, b)))
         changes = [_change(figure, (a, b), of_a.get(figure), of_b.get(figure)) for figure in figures]
     return MethodDiff(name, counts[0], counts[1], tuple(changes))
+
+
+def _unlike(a: Method, b: Method) -> str:
+    """Return how the calls of a method differ in what they move; empty if that is much the same, or unknown."""
+    of_a, of_b = a.sums.mean_bytes, b.sums.mean_bytes
+    if of_a is None or of_b is None or max(of_a, of_b) <= max(_LEAST_BYTES, _LARGEST_SIZE_RATIO * min(of_a, of_b)):
+        return ""
+    return f"other work: {format_bytes(round(of_a))} a call in A, {format_bytes(round(of_b))} in B"
 
 
 def _shown(method: Method | None, figure: str) -> float | None:

@@ -24,11 +24,14 @@ class Lines(Protocol):
     left_out_count: int
     """Calls that it cannot express."""
 
-    def head(self) -> Iterator[str]:
-        """Yield the header."""
+    unsized_count: int
+    """Calls whose bytes nobody noted, for which it has only 0."""
 
     def call(self, row: Row) -> Iterator[str]:
         """Yield the lines of one call; none if the format has none for such a call."""
+
+    def end(self) -> Iterator[str]:
+        """Yield what follows the last call."""
 
 
 def plain(name: str) -> str:
@@ -40,16 +43,23 @@ def plain(name: str) -> str:
 
 
 class ZmqLines:
-    """zmq_performance.log: a header, then one row per call with the four stages of a remote call, at its client."""
+    """zmq_performance.log: a header, then one row per call with the four stages of a remote call, at its client, and a
+    summary. Calls over another transport than those before begin anew, with a summary, a header and the first id.
+    """
 
-    def __init__(self, transport: str = "IPC") -> None:
-        self.left_out_count = 0
-        self._transport = transport
+    def __init__(self) -> None:
+        self.left_out_count = self.unsized_count = 0
+        self._transport: str | None = None
+        self._begin()
+
+    def _begin(self) -> None:
         self._number = 0
+        self._sums_ns = [0] * (len(RPC.stages) + 1)
+        self._moved_bytes = [0, 0]
 
-    def head(self) -> Iterator[str]:
+    def _head(self) -> Iterator[str]:
         """Yield title and names of the columns."""
-        yield f"ZeroMQ Performance Log - Transport: {self._transport}"
+        yield f"ZeroMQ Performance Log - Transport: {self._transport or 'unknown'}"
         yield _RULE
         yield f"{'ID':<5} {'Method':<20} " + "".join(f"{name:<15} " for name in _COLUMNS)
         yield _RULE
@@ -59,24 +69,50 @@ class ZmqLines:
         if row.stages != RPC.stages or row.role in FAR_SIDES:
             self.left_out_count += 1
             return
+        if row.transport != self._transport:
+            if self._number:
+                yield from self.end()
+            self._transport = row.transport
+            self._begin()
+            yield from self._head()
         self._number += 1
-        times = [ns / 1e6 for ns in (*row.stage_ns, row.total_ns)]
-        sizes = [(row.sent_bytes or 0) / 1024, (row.recv_bytes or 0) / 1024, row.mib_per_s or 0.0]  # it has no blanks
+        self.unsized_count += row.moved_bytes is None
+        times_ns = (*row.stage_ns, row.total_ns)
+        moved = (row.sent_bytes or 0, row.recv_bytes or 0)
+        self._sums_ns = [whole + ns for whole, ns in zip(self._sums_ns, times_ns, strict=True)]
+        self._moved_bytes = [whole + size for whole, size in zip(self._moved_bytes, moved, strict=True)]
+        times = [ns / 1e6 for ns in times_ns]
+        sizes = [*(size / 1024 for size in moved), row.mib_per_s or 0.0]
         yield (
             f"{self._number:<5} {plain(row.method):<20} "
             + "".join(f"{ms:<15.3f} " for ms in times)
             + "".join(f"{value:<15.2f} " for value in sizes)
         )
 
+    def end(self) -> Iterator[str]:
+        """Yield the summary of the calls since the header; without a call, only a header."""
+        if not self._number:
+            if self._transport is None:
+                yield from self._head()
+            return
+        yield from ("", _RULE, "SUMMARY", _RULE, f"Total RPC Calls: {self._number}")
+        for name, ns in zip(("Serialize", "Send", "Receive", "Deserialize", "Total"), self._sums_ns, strict=True):
+            yield f"Average {name} Time: {ns / self._number / 1e6:.3f} ms"
+        for name, size in zip(("Sent", "Received"), self._moved_bytes, strict=True):
+            yield f"Total Data {name}: {size / _MIB:.2f} MB"
+        total_s = self._sums_ns[-1] / 1e9
+        yield f"Average Throughput: {sum(self._moved_bytes) / _MIB / total_s if total_s > 0 else 0:.2f} MB/s"
+        yield _RULE
+
 
 class TqLines:
     """[TQ-TRACE] lines: eight a call of the three stages get, compute, put; the bytes in [TQ-DETAIL] lines."""
 
     def __init__(self) -> None:
-        self.left_out_count = 0
+        self.left_out_count = self.unsized_count = 0
 
-    def head(self) -> Iterator[str]:
-        """Yield nothing: such a log has no header."""
+    def end(self) -> Iterator[str]:
+        """Yield nothing."""
         yield from ()
 
     def call(self, row: Row) -> Iterator[str]:
@@ -130,9 +166,9 @@ def _seconds(microseconds: int) -> str:
 class JsonLines:
     """A JSON object a call: everything that is known of it."""
 
-    left_out_count = 0
+    left_out_count = unsized_count = 0
 
-    def head(self) -> Iterator[str]:
+    def end(self) -> Iterator[str]:
         """Yield nothing."""
         yield from ()
 

@@ -82,6 +82,11 @@ class MethodTotals:
         """Sent and received; None if no call noted it."""
         return self.sent_bytes + self.recv_bytes if self.sized_count else None
 
+    @property
+    def mean_bytes(self) -> float | None:
+        """What a sized call moved; None if there are none."""
+        return (self.sent_bytes + self.recv_bytes) / self.sized_count if self.sized_count else None
+
     def add_calls(self, calls: Calls, number: int) -> None:
         """Add the calls of the method with that number in the batch."""
         batch = calls.batch

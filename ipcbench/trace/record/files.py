@@ -53,6 +53,7 @@ class TraceFiles:
     """The files of one traced process. Its methods are called by the thread that the files are for.
 
     Attributes:
+        folder: where they are.
         sample: one in `sample` calls is recorded, on average; not used with a budget.
         budget_ratio: the share of time that tracing may cost; 0.0 for no limit.
         costs: what tracing a call costs here.
@@ -65,7 +66,7 @@ class TraceFiles:
     def __init__(
         self, folder: Path, service: str, sample: int, budget_ratio: float, max_bytes: int, costs: Costs
     ) -> None:
-        self._folder = folder
+        self.folder = folder
         self._service = service
         self.sample = sample
         self.budget_ratio = budget_ratio
@@ -81,8 +82,8 @@ class TraceFiles:
         """Make a thread's next segment after a full one of `full_bytes`; None if it cannot be made."""
         size = min(_LARGEST_SEGMENT_BYTES, max(_FIRST_SEGMENT_BYTES, 2 * full_bytes))
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            taken = _size_bytes(self._folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            taken = _size_bytes(self.folder)
             size = min(size, (self.max_bytes - taken) // HEADER_BYTES * HEADER_BYTES)
             if size < 2 * HEADER_BYTES:
                 self._report(f"the folder holds {taken:,} bytes; {self.max_bytes:,} are allowed")
@@ -100,7 +101,7 @@ class TraceFiles:
         try:
             if self.closed:
                 return in_memory()
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             if thread.histograms is None:
                 thread.histograms = self._named("h", HISTOGRAMS_SUFFIX, thread, HistogramsFile)
             return MethodHistograms(thread.histograms.new_block(facts))
@@ -120,10 +121,10 @@ class TraceFiles:
         beginning = f"{letter}-{self._host}-{self._boot[:8]}-{os.getpid()}-{threading.get_native_id()}"
         for _ in range(_ATTEMPTS):
             try:
-                return make(self._folder / f"{beginning}-{next(thread.numbers)}{suffix}")
+                return make(self.folder / f"{beginning}-{next(thread.numbers)}{suffix}")
             except FileExistsError:
                 continue
-        raise FileExistsError(f"{self._folder}: too many files are named {beginning}-…")
+        raise FileExistsError(f"{self.folder}: too many files are named {beginning}-…")
 
     def _facts(self) -> dict[str, Any]:
         before_ns = now_ns()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
 import weakref
+from importlib import import_module
 from pathlib import Path
 
 from ipcbench.errors import ConfigError
@@ -54,6 +56,7 @@ class Recorder(HotRecorder[Call]):
 
     Attributes:
         enabled: False for the recorder that records nothing.
+        tells_summary: whether `stop`, or the end of the process that started it, prints `summary` on stderr.
     """
 
     enabled = True
@@ -61,6 +64,8 @@ class Recorder(HotRecorder[Call]):
     def __init__(self, files: TraceFiles) -> None:
         super().__init__(threading.local(), RPC)
         self._files = files
+        self._pid = os.getpid()
+        self.tells_summary = False
         self._threads: weakref.WeakSet[ThreadRecorder] = weakref.WeakSet()
         self._lock = threading.RLock()  # of the set of threads
 
@@ -68,6 +73,20 @@ class Recorder(HotRecorder[Call]):
     def problem(self) -> str:
         """Why not everything is recorded; empty while it is."""
         return self._files.problem
+
+    def summary(self) -> str:
+        """Return what this process recorded so far, in some lines: calls, transport, stages in ms and %, totals."""
+        text: str = import_module("ipcbench.trace.report.brief").summary(self._files.folder, os.getpid())
+        return text
+
+    def tell_summary(self) -> None:
+        """Print the summary on stderr if that was asked for; not in a forked child, and whatever goes wrong."""
+        if self.tells_summary and self._pid == os.getpid():
+            self.tells_summary = False
+            try:
+                sys.stderr.write(f"{self.summary()}\n")
+            except Exception as error:  # nothing raises into the application
+                _log.warning("no summary: %s", error)
 
     def _slow_call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
         call: Call = self._call_site(method, schema, peer).begin()
@@ -122,6 +141,13 @@ class _Disabled(Recorder):
     def call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
         return NO_OP
 
+    def summary(self) -> str:
+        """Return that there is nothing."""
+        return "ipcbench trace: nothing is recorded"
+
+    def tell_summary(self) -> None:
+        """Do nothing."""
+
     def renew(self) -> None:
         """Do nothing."""
 
@@ -174,18 +200,24 @@ def start_from(text: str) -> Recorder:
     """
     folder, *options = text.split(",")
     values = dict(option.partition("=")[::2] for option in options)
-    unknown = set(values) - {"sample", "budget", "max_bytes", "service"}
-    if unknown:
-        raise ConfigError(VARIABLE, text, "a folder, then sample=, budget=, max_bytes= or service=")
+    unknown = set(values) - {"sample", "budget", "max_bytes", "service", "summary"}
+    if unknown or values.get("summary"):
+        raise ConfigError(VARIABLE, text, "a folder, then sample=, budget=, max_bytes=, service= or summary")
     try:
         sample, budget = int(values.get("sample", "1")), float(values.get("budget", "0"))
     except ValueError as error:
         raise ConfigError(VARIABLE, text, "a whole sample= and a budget= such as 0.01") from error
-    return start(folder, sample, budget, values.get("max_bytes", _MAX_BYTES), values.get("service", ""))
+    limit, service = values.get("max_bytes", _MAX_BYTES), values.get("service", "")
+    return start(folder, sample, budget, limit, service, summary="summary" in values)
 
 
 def start(
-    folder: str | Path, sample: int = 1, budget: float = 0.0, max_bytes: int | str = _MAX_BYTES, service: str = ""
+    folder: str | Path,
+    sample: int = 1,
+    budget: float = 0.0,
+    max_bytes: int | str = _MAX_BYTES,
+    service: str = "",
+    summary: bool = False,
 ) -> Recorder:
     """Begin to record this process's calls into a folder, made at the first one. An earlier recorder is closed.
 
@@ -198,6 +230,7 @@ def start(
             calls between records are timed, or only counted, as the time between calls allows.
         max_bytes: size at which the folder takes no more segments, such as `1GiB`; later calls go into histograms.
         service: the name of this process in reports.
+        summary: print `Recorder.summary` on stderr at the end.
 
     Raises:
         ConfigError: a value is not allowed.
@@ -212,6 +245,7 @@ def start(
     STATE.recorder.close()
     files = TraceFiles(Path(folder).absolute(), service[:100], sample, budget, limit, calibrate())
     STATE.recorder = Recorder(files)
+    STATE.recorder.tells_summary = summary
     return STATE.recorder
 
 
@@ -219,6 +253,7 @@ def stop() -> None:
     """End recording; the environment variable does not start it again."""
     recorder, STATE.recorder = STATE.recorder, DISABLED
     recorder.close()
+    recorder.tell_summary()
 
 
 def _renew() -> None:

@@ -1,0 +1,210 @@
+"""What a report must not say: nothing about what nobody noted, about single calls, about other work."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ipcbench import trace
+from ipcbench.trace.compare.diff import diff
+from ipcbench.trace.compare.methods import read_methods
+from ipcbench.trace.exporters import EXPORTERS
+from ipcbench.trace.readers.everything import find
+from ipcbench.trace.report.gather import gather
+from ipcbench.trace.report.render import Report, as_csv, as_json, as_text, make_report
+from ipcbench.trace.schema import PIPELINE, SEND
+from tests.trace.logs import V3, head, rows, tq_call
+from tests.trace.made import Made
+
+MS = 1_000_000
+
+
+def of(path: Path, text: str = "") -> Report:
+    if text:
+        path.write_text(text)
+    return make_report(gather([path]))
+
+
+def found(report: Report, *rules: str) -> list[tuple[str, str]]:
+    return [(finding.rule, finding.where) for finding in report.findings if finding.rule in rules]
+
+
+def exchange(client: Made, server: Made, number: int, transit_ms: float, work_ms: float, sent: int = 1000) -> None:
+    """Write a call of a client and its server's record, with the ways of equal length."""
+    begin, way, work = 10**9 + number * 10**9, round(transit_ms * MS / 2), round(work_ms * MS)
+    client.call("Matmul", [begin, begin, begin, begin + 2 * way + work, begin + 2 * way + work], sent=sent,
+                recv=sent, span=number + 1)  # fmt: skip
+    server.call("Matmul", [begin + way, begin + way, begin + way + work, begin + way + work], trace.SERVER,
+                span=number + 1)  # fmt: skip
+
+
+def both(folder: Path, transits_ms: list[float], work_ms: float) -> None:
+    client, server = Made(folder, "client"), Made(folder, "server", 200, 200)
+    for number, transit_ms in enumerate(transits_ms):
+        exchange(client, server, number, transit_ms, work_ms)
+    client.segment.close()
+    server.segment.close()
+
+
+def test_one_connection_does_not_make_the_calls_transit_bound(tmp_path: Path) -> None:
+    both(tmp_path / "first", [270.0] + [0.3] * 99, 6.2)
+    assert not found(of(tmp_path / "first"), "R3")
+    both(tmp_path / "all", [4.0] * 100, 3.0)
+    assert found(of(tmp_path / "all"), "R3") == [("R3", "client (client)")]
+
+
+def test_a_server_s_own_column_does_not_tell_transit(tmp_path: Path) -> None:
+    """GPU(ms) is what a kernel took: the rest of the wait may be the server's other work."""
+    kernel = head(V3) + rows(range(1, 60), "M", 0.01, 0.01, 8.9, 0.01, 8.9, 0.2, 8.93, 0.1, 0.1)
+    report = of(tmp_path / "x.log", kernel)
+    assert found(report, "R2", "R3", "R2b") == [("R2b", "segment 1")]
+    text = as_text(report)
+    assert "both sides known" not in text
+    assert "the server's own column 2.2 %" in text
+    (segment,) = json.loads(as_json(report))["segments"]
+    assert (segment["split"]["transport_share_ratio"], segment["split"]["transport_ns"]) == (None, None)
+
+
+def test_a_server_that_never_took_time_was_not_timed(tmp_path: Path) -> None:
+    report = of(tmp_path / "x.log", head(V3) + rows(range(1, 60), "M", 0.01, 0.01, 8.9, 0.01, 8.9, 0.0, 8.93, 0.1, 0.1))
+    (segment,) = json.loads(as_json(report))["segments"]
+    assert segment["split"] is None
+    assert "of which server" not in as_text(report)
+
+
+def test_methods_are_judged_by_themselves(tmp_path: Path) -> None:
+    """A function that only moves data does not hide behind one that computes, nor the other way round."""
+    lines = [line for n in range(50) for line in tq_call(10.0 * n, (0.001, 9.0, 0.001), "train")]
+    lines += [line for n in range(50) for line in tq_call(10.0 * n + 9.5, (0.20, 0.06, 0.01), "load")]
+    report = of(tmp_path / "x.log", "".join(lines))
+    assert found(report, "R9") == [("R9", "functions, load")]
+    methods = {method["method"]: method for method in json.loads(as_json(report))["segments"][0]["methods"]}
+    shares = {stage["stage"]: stage["share_ratio"] for stage in methods["load"]["stages"]}
+    assert shares["get"] + shares["put"] == pytest.approx(0.21 / 0.27)
+    assert "stage_get_ns" in as_csv(report).splitlines()[0]
+    assert "Stages by method" in as_text(report)
+    both_move = [line.replace("func=train", "func=load") for line in lines]
+    assert found(of(tmp_path / "y.log", "".join(both_move)), "R9") == []
+    every = "".join(line for n in range(60) for line in tq_call(float(n), (0.2, 0.1, 0.1), "fg"[n % 2]))
+    assert found(of(tmp_path / "z.log", every), "R9") == [("R9", "functions")]
+
+
+def test_a_parent_is_not_compared_with_its_workers(tmp_path: Path) -> None:
+    for worker in range(4):
+        made = Made(tmp_path, "job", 100 + worker, 100 + worker)
+        name, took = ("whole", 100 * MS) if worker == 3 else ("part", MS)
+        for number in range(30):
+            begin = 10**9 + number * 10**9
+            made.call(name, [begin, begin + took], trace.FUNCTION)
+        made.segment.close()
+    assert not found(of(tmp_path), "R13")
+
+
+def test_bytes_that_nobody_noted_are_unknown_everywhere(tmp_path: Path) -> None:
+    made = Made(tmp_path, "job")
+    for number in range(30):
+        begin = 10**9 + number * 10**9
+        made.call("step", [begin, begin + MS, begin + 3 * MS, begin + 4 * MS], PIPELINE)
+        made.call("empty", [begin, begin + MS], SEND)
+    made.segment.close()
+    report = of(tmp_path)
+    methods = {m["method"]: m for s in json.loads(as_json(report))["segments"] for m in s["methods"]}
+    assert (methods["step"]["sent_bytes"], methods["step"]["throughput_mib_per_s"]) == (None, None)
+    assert methods["empty"]["sent_bytes"] == 0, "a message of a socket is known to be empty"
+    row_of = {
+        line.split()[0]: line.split()[-3:] for line in as_text(report).splitlines() if line[:4] in {"  st", "  em"}
+    }
+    assert row_of["step"] == ["–"] * 3
+    metrics = tmp_path / "metrics"
+    with metrics.open("wb") as file:
+        EXPORTERS["prometheus"](find([tmp_path]), file)
+    sent = [line for line in metrics.read_text().splitlines() if line.startswith("ipcbench_sent_bytes_total{")]
+    assert [("empty" in line, line.rpartition(" ")[2]) for line in sent] == [(True, "0")]
+
+
+def test_transfers_of_unknown_size_are_not_empty(tmp_path: Path) -> None:
+    line = "[TQ-DETAIL] trace_id=N/A | stage=TQ_CLIENT_GET_END | {}duration=0.5s | timestamp={}\n"
+    text = line.format("", 1.5) + line.format("data_size_mb=0.00 | ", 2.5)
+    (method,) = json.loads(as_json(of(tmp_path / "x.log", text)))["segments"][0]["methods"]
+    assert (method["calls_count"], method["sized_count"], method["recv_bytes"]) == (2, 0, None)
+
+
+def test_shares_of_one_way_messages_are_of_nothing(tmp_path: Path) -> None:
+    """What a message takes after it was sent is no part of its sending."""
+    sender, receiver = Made(tmp_path, "a"), Made(tmp_path, "b", 200, 200)
+    for number in range(30):
+        begin = 10**9 + number * 10**9
+        sender.call("PUSH", [begin, begin + 1000], SEND, sent=10, span=number + 1)
+        receiver.call("PULL", [begin + 5 * MS, begin + 6 * MS], trace.schema.RECEIVE, recv=10, span=number + 1)
+    for made in (sender, receiver):
+        made.segment.close()
+    text = as_text(of(tmp_path))
+    (transit,) = (line for line in text.splitlines() if "request transit" in line)
+    assert transit.split()[-1] == "–"
+
+
+def test_calls_that_were_only_counted_are_in_the_totals(tmp_path: Path) -> None:
+    """With a budget, totals are of all calls, and say how far they may be off."""
+    recorder = trace.start(tmp_path, budget=0.0005)
+    for _ in range(40_000):
+        with recorder.call("Matmul") as call:
+            call.serialized(100)
+            call.sent()
+            call.received(100)
+    trace.stop()
+    report = of(tmp_path)
+    (segment,) = json.loads(as_json(report))["segments"]
+    (method,) = segment["methods"]
+    assert method["calls_count"] == 40_000 > method["timed_count"]
+    assert method["sent_bytes"] == pytest.approx(4_000_000, rel=1e-6)
+    assert method["total_ns"] == pytest.approx(method["mean_ns"] * 40_000)
+    assert method["total_error_ns"] > 0
+    assert "≈" in as_text(report)
+
+
+@pytest.mark.parametrize(("size", "comparable"), [(1000, True), (1200, True), (150_000, False)])
+def test_other_work_is_not_faster(tmp_path: Path, size: int, comparable: bool) -> None:
+    for name, sent, took in (("a", 1000, 2 * MS), ("b", size, MS)):
+        made = Made(tmp_path / name, "client")
+        for number in range(200):
+            begin = 10**9 + number * 10**9
+            made.call("Matmul", [begin, begin + 1, begin + 2, begin + took, begin + took + number], sent=sent)
+        made.segment.close()
+    (method,) = diff(*(read_methods([tmp_path / name], keep_times=True) for name in "ab")).methods
+    expected = "faster" if comparable else "not comparable"
+    assert {change.verdict for change in method.changes[:2]} == {expected}
+    assert comparable or "1,000 B a call in A, 150,000 B in B" in method.changes[0].why
+
+
+def test_sections_have_titles_of_their_own(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, service="job")
+    for peer in ("tcp://127.0.0.1:1", "ipc://x"):
+        with recorder.call("a", peer=peer), recorder.call("b", SEND, peer):
+            pass
+    trace.stop()
+    titles = [line for line in as_text(of(tmp_path)).splitlines() if line.startswith("job (client)")]
+    assert len(titles) == len(set(titles)) == 4
+    assert {title.split(", ")[0].rpartition(" ")[2] for title in titles} == {"TCP", "IPC"}
+
+
+SUMMING = """
+from ipcbench import trace
+for _ in range(7):
+    with trace.call("Matmul", peer="tcp://127.0.0.1:5555") as call:
+        call.serialized(10); call.sent(); call.received(5)
+"""
+
+
+def test_a_program_tells_its_summary_at_its_end(tmp_path: Path) -> None:
+    environment = {**os.environ, "IPCBENCH_TRACE": f"{tmp_path}/t,summary"}
+    text = subprocess.run(
+        [sys.executable, "-c", SUMMING], env=environment, capture_output=True, text=True, check=True
+    ).stderr
+    assert "recorded 7 calls" in text
+    assert "transport TCP" in text
+    assert {"serialize", "send", "wait", "deserialize"} <= set(text.split())
