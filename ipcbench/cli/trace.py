@@ -13,6 +13,7 @@ from ipcbench.cli.report_files import write_trace_page
 from ipcbench.cli.trace_compare import check, diff
 from ipcbench.cli.trace_export import export, serve_metrics
 from ipcbench.cli.trace_live import tail, top
+from ipcbench.cli.trace_run import run
 
 if TYPE_CHECKING:
     from ipcbench.trace.report.words import Language
@@ -69,5 +70,5 @@ def report(paths: tuple[str, ...], form: str, lang: str, rules: str, html: str |
     sys.stdout.flush()  # report a closed pipe here, not after the exit
 
 
-for _command in (top, tail, diff, check, export, serve_metrics):
+for _command in (run, top, tail, diff, check, export, serve_metrics):
     command.add_command(_command)

@@ -18,6 +18,9 @@ SEGMENT_SUFFIX = ".ipct"
 SEGMENT_MAGIC = b"IPCT\r\n\x1a\n"
 HISTOGRAMS_SUFFIX = ".ipch"
 HISTOGRAMS_MAGIC = b"IPCH\r\n\x1a\n"
+PROCESSES_FILE = "processes.jsonl"
+"""Of a program that was recorded unmodified: a line for each Python process that began, and for each program that one
+started."""
 FORMAT_VERSION = 1
 
 HEADER_BYTES = 4096
@@ -56,6 +59,9 @@ PACKERS = tuple(Struct(f"<16sQQQ{ends + 1}q{8 * (MAX_STAGES - ends)}xQQQ").pack_
 """By the number of stage ends: head, trace id (high, low), span id, begin and ends in ns, bytes sent and received,
 marker. A trace id of 0 follows from the file's first ids and the slot's number. A span id of 0 means that nobody asked
 for the call's context, so nothing can be joined to it."""
+
+ENDPOINT_MARK = "\x01endpoint "
+"""How a name begins that no record uses: it describes an endpoint, with its options."""
 
 NAME_BYTES = 112
 PACK_NAME = Struct(f"<BBHHH{NAME_BYTES}sQ").pack_into

@@ -8,13 +8,19 @@ from ipcbench.trace.record.call import NO_OP, NO_OP_SERVER_CALL, Call, ServerCal
 from ipcbench.trace.record.context import NO_DECISION, Context
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.record.serve import Arrival, serve
-from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND
+from ipcbench.trace.schema import EXCHANGE, QUEUE_GET, QUEUE_PUT, RECEIVE, RECEIVER, SEND, Schema
 from ipcbench.util.clock import now_ns
 
 ONE_WAY: Final = 0
 REQUESTS: Final = 1
 REPLIES: Final = 2
-"""What a socket's messages are: independent, requests that get replies, or requests that it receives and replies to."""
+OBJECTS: Final = 3
+"""What a socket's messages are: independent, requests that get replies, or requests that it receives and replies to;
+and the objects of a queue, whose sizes nobody knows.
+"""
+
+
+_SENT: Final = {ONE_WAY: SEND, REQUESTS: EXCHANGE, OBJECTS: QUEUE_PUT}
 
 
 class Traffic:
@@ -22,7 +28,7 @@ class Traffic:
 
     Attributes:
         method, peer: the names of its calls.
-        kind: ONE_WAY, REQUESTS or REPLIES.
+        kind: ONE_WAY, REQUESTS, REPLIES or OBJECTS.
         propagate: whether messages carry contexts.
         arrival: of the latest message.
     """
@@ -50,7 +56,7 @@ class Traffic:
         if self.kind == REPLIES:
             self._serving.replying()
             return self._serving
-        call = STATE.recorder.call(self.method, EXCHANGE if self.kind == REQUESTS else SEND, self.peer)
+        call = STATE.recorder.call(self.method, _SENT[self.kind], self.peer)
         call.__enter__()
         return call
 
@@ -102,12 +108,29 @@ class Traffic:
             self._serving.recv_bytes = recv_bytes
             self._serving.__enter__()
         else:
-            call = STATE.recorder.call(self.method, RECEIVE, self.peer)
-            if call is not NO_OP:
-                call.follow(context)
-                call.recv_bytes = recv_bytes
-                call._begin_ns = asked_ns
-                call._leave(received_ns, None)
+            schema = QUEUE_GET if self.kind == OBJECTS else RECEIVE
+            self.one_way(schema, asked_ns, received_ns, recv_bytes, context=context)
+
+    def one_way(
+        self,
+        schema: Schema,
+        begin_ns: int,
+        end_ns: int,
+        size_bytes: int,
+        error: BaseException | None = None,
+        context: Context | None = None,
+    ) -> None:
+        """Record a message that is sent (SEND) or received (RECEIVE), and that nobody answers."""
+        call = STATE.recorder.call(self.method, schema, self.peer)
+        if call is NO_OP:
+            return
+        call.follow(context)
+        if schema.role == RECEIVER:
+            call.recv_bytes = size_bytes
+        else:
+            call.sent_bytes = size_bytes
+        call._begin_ns = begin_ns
+        call._leave(end_ns, None if error is None else type(error))
 
     def close(self) -> None:
         """End a request that got no reply: that is a failure."""

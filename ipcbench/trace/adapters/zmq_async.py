@@ -12,8 +12,9 @@ from typing import Any, Self
 import zmq
 import zmq.asyncio
 
-from ipcbench.trace.adapters.zmq_ import TracedSocket
-from ipcbench.trace.adapters.zmq_ import wrap_socket as wrap_plain
+from ipcbench.trace.adapters import zmq_
+from ipcbench.trace.adapters.correlate import Correlate
+from ipcbench.trace.adapters.instruments import replaced
 from ipcbench.trace.record.call import Call
 from ipcbench.trace.record.serve import Arrival, Receiving
 
@@ -25,17 +26,17 @@ class TracedAsyncSocket(zmq.asyncio.Socket, Receiving):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[misc]
-        _wrap_under(self, "", self.propagates)
+        zmq_.wrap_socket(self._under, "", self.propagates)
 
     @property
-    def _under(self) -> TracedSocket:
-        under: Any = self._shadow_sock
-        return under  # type: ignore[no-any-return] # _wrap_under made it one
+    def _under(self) -> Any:
+        return self._shadow_sock
 
     @property
     def arrival(self) -> Arrival:  # type: ignore[override]
         """How the latest message arrived."""
-        return self._under.arrival
+        arrival: Arrival = self._under.arrival
+        return arrival
 
     def carry(self, call: Call) -> Self:
         """Let the next message carry the context of `call` (with `propagate`); it then has no record of its own."""
@@ -43,12 +44,12 @@ class TracedAsyncSocket(zmq.asyncio.Socket, Receiving):
         return self
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
-        if self._under.traffic().pending is None:
+        if zmq_.traffic_of(self._under).pending is None:
             return super().recv(flags, copy, track)
         return self._done(self._under.recv(flags, copy, track))
 
     def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
-        if self._under.traffic().pending is None:
+        if zmq_.traffic_of(self._under).pending is None:
             return super().recv_multipart(flags, copy, track)
         return self._done(self._under.recv_multipart(flags, copy, track))
 
@@ -64,32 +65,22 @@ class TracedAsyncSocket(zmq.asyncio.Socket, Receiving):
     getsockopt = get  # type: ignore[assignment]
 
     def close(self, linger: int | None = None) -> None:
-        self._under.traffic().close()
+        zmq_.traffic_of(self._under).close()
         super().close(linger)
 
 
-def _wrap_under(socket: zmq.asyncio.Socket, name: str, propagate: bool) -> None:
-    under: Any = socket._shadow_sock
-    wrap_plain(under, name, propagate)
-
-
-def wrap_socket(socket: zmq.asyncio.Socket, name: str = "", propagate: bool = False) -> zmq.asyncio.Socket:
+def wrap_socket(
+    socket: zmq.asyncio.Socket, name: str = "", propagate: bool = False, correlate: Correlate | str | None = "auto"
+) -> zmq.asyncio.Socket:
     """Record a socket's messages, and return it."""
     if not isinstance(socket, TracedAsyncSocket):
-        _wrap_under(socket, name, propagate)
+        under: Any = socket._shadow_sock
+        zmq_.wrap_socket(under, name, propagate, correlate)
         socket.__class__ = TracedAsyncSocket
     return socket
 
 
-def instrument(propagate: bool) -> Callable[[], None]:
-    """Let contexts make recording sockets; return a function that undoes it for sockets made later."""
-    kinds: list[tuple[Any, type]] = [(zmq.Context, TracedSocket), (zmq.asyncio.Context, TracedAsyncSocket)]
-    before = [(context, context.__dict__["_socket_class"]) for context, _ in kinds]
-    for context, kind in kinds:
-        context._socket_class = type(kind.__name__, (kind,), {"__doc__": kind.__doc__, "propagates": propagate})
-
-    def undo() -> None:
-        for context, kind in before:
-            context._socket_class = kind
-
-    return undo
+def instrument() -> Callable[[], None]:
+    """Let contexts make sockets that record and propagate; return a function that undoes it for sockets made later."""
+    kind = type("TracedAsyncSocket", (TracedAsyncSocket,), {"__doc__": TracedAsyncSocket.__doc__, "propagates": True})
+    return replaced(zmq.asyncio.Context, {"_socket_class": kind})

@@ -156,6 +156,9 @@ class Notes:
         counts: all other counts, by name.
         claims: summaries.
         facts: headers of the package's own files.
+        processes_count: Python processes of a program that was recorded unmodified.
+        unseen: programs that these started and that were not recorded, by name.
+        endpoints: descriptions of sockets, in order of appearance.
     """
 
     lines_count: int = 0
@@ -165,6 +168,9 @@ class Notes:
     counts: Counter[str] = field(default_factory=Counter)
     claims: list[Claim] = field(default_factory=list)
     facts: list[dict[str, Any]] = field(default_factory=list)
+    processes_count: int = 0
+    unseen: Counter[str] = field(default_factory=Counter)
+    endpoints: dict[str, None] = field(default_factory=dict)
 
     def damaged(self, place: str, what: str) -> None:
         """Count a damaged line, and keep the first few."""

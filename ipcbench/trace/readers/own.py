@@ -19,6 +19,7 @@ from ipcbench.trace.format import (
     BIN_COUNT,
     CALL,
     EMPTY,
+    ENDPOINT_MARK,
     FAILED,
     HEADER_BYTES,
     HISTOGRAMS_BYTES,
@@ -91,6 +92,9 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
                 records, ids = records[calls], ids[calls]
             yield from _batches(path, facts, records, ids, names)
             offset += size
+        for text in names.values():
+            if text.startswith(ENDPOINT_MARK):
+                notes.endpoints[printable(text.removeprefix(ENDPOINT_MARK))] = None
 
 
 def _header(file: IO[bytes], path: Path, magic: bytes, notes: Notes) -> tuple[int, dict[str, Any]]:

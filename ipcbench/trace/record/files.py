@@ -13,8 +13,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_SUFFIX, SEGMENT_SUFFIX
@@ -49,6 +50,23 @@ class ThreadFiles:
         self.histograms: HistogramsFile | None = None
 
 
+class Choice(NamedTuple):
+    """Which methods are recorded.
+
+    Attributes:
+        only: patterns; empty for all.
+        exclude: patterns of those that are not.
+    """
+
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def takes(self, method: str) -> bool:
+        """Return whether calls of a method are recorded."""
+        is_chosen = not self.only or any(fnmatchcase(method, pattern) for pattern in self.only)
+        return is_chosen and not any(fnmatchcase(method, pattern) for pattern in self.exclude)
+
+
 class TraceFiles:
     """The files of one traced process. Its methods are called by the thread that the files are for.
 
@@ -57,6 +75,7 @@ class TraceFiles:
         sample: one in `sample` calls is recorded, on average; not used with a budget.
         budget_ratio: the share of time that tracing may cost; 0.0 for no limit.
         costs: what tracing a call costs here.
+        chosen: which methods are recorded.
         max_bytes: size at which the folder takes no more segments.
         closed: whether recording has ended for good.
         problem: why recording stopped; empty while it goes on.
@@ -64,11 +83,19 @@ class TraceFiles:
     """
 
     def __init__(
-        self, folder: Path, service: str, sample: int, budget_ratio: float, max_bytes: int, costs: Costs
+        self,
+        folder: Path,
+        service: str,
+        sample: int,
+        budget_ratio: float,
+        max_bytes: int,
+        costs: Costs,
+        chosen: Choice = Choice(),  # noqa: B008 # it is immutable
     ) -> None:
         self.folder = folder
         self._service = service
         self.sample = sample
+        self.chosen = chosen
         self.budget_ratio = budget_ratio
         self.max_bytes = max_bytes
         self.costs = costs

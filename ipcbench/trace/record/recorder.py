@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ipcbench.errors import ConfigError
 from ipcbench.trace.ids import TraceId, parse_trace_id
 from ipcbench.trace.record.budget import Costs
 from ipcbench.trace.record.call import NO_OP, Call, call_kind
-from ipcbench.trace.record.files import TraceFiles
+from ipcbench.trace.record.files import Choice, TraceFiles
 from ipcbench.trace.record.histograms import in_memory
 from ipcbench.trace.record.hot import HotRecorder
 from ipcbench.trace.record.segment import SegmentWriter
@@ -79,6 +80,14 @@ class Recorder(HotRecorder[Call]):
         text: str = import_module("ipcbench.trace.report.brief").summary(self._files.folder, os.getpid())
         return text
 
+    def describe(self, text: str) -> None:
+        """Keep a text about an endpoint with the calls of this thread."""
+        try:
+            thread: ThreadRecorder = self._local.thread
+        except AttributeError:
+            thread = self._new_thread()
+        thread.describe(text)
+
     def tell_summary(self) -> None:
         """Print the summary on stderr if that was asked for; not in a forked child, and whatever goes wrong."""
         if self.tells_summary and self._pid == os.getpid():
@@ -141,6 +150,9 @@ class _Disabled(Recorder):
     def call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
         return NO_OP
 
+    def describe(self, text: str) -> None:
+        """Do nothing."""
+
     def summary(self) -> str:
         """Return that there is nothing."""
         return "ipcbench trace: nothing is recorded"
@@ -163,17 +175,21 @@ class _Unresolved(_Disabled):
     def call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
         return resolve().call(method, schema, peer, trace_id)
 
+    def describe(self, text: str) -> None:
+        resolve().describe(text)
+
 
 DISABLED = _Disabled()
 
 
 class _State:
-    """The recorder of this process."""
+    """The recorder of this process, and the name of the process if nobody gives it one."""
 
-    __slots__ = ("recorder",)
+    __slots__ = ("recorder", "service")
 
     def __init__(self) -> None:
         self.recorder: Recorder = _Unresolved()
+        self.service = ""
 
 
 STATE = _State()
@@ -200,15 +216,35 @@ def start_from(text: str) -> Recorder:
     """
     folder, *options = text.split(",")
     values = dict(option.partition("=")[::2] for option in options)
-    unknown = set(values) - {"sample", "budget", "max_bytes", "service", "summary"}
+    sample, budget, limit = checked(values, text)
+    only, exclude = (tuple(filter(None, values.get(name, "").split("|"))) for name in ("only", "exclude"))
+    return start(folder, sample, budget, limit, values.get("service", ""), "summary" in values, only, exclude)
+
+
+def checked(values: Mapping[str, str], text: str = "") -> tuple[int, float, int]:
+    """Return sample, budget and max_bytes of options that are texts.
+
+    Raises:
+        ConfigError: an unknown option, or a value that is not allowed; `text` is what they stand in.
+    """
+    text = text or ",".join(f"{name}={value}" for name, value in values.items())
+    unknown = set(values) - {"sample", "budget", "max_bytes", "service", "summary", "only", "exclude"}
     if unknown or values.get("summary"):
-        raise ConfigError(VARIABLE, text, "a folder, then sample=, budget=, max_bytes=, service= or summary")
+        allowed = "a folder, then sample=, budget=, max_bytes=, service=, only=, exclude= or summary"
+        raise ConfigError(VARIABLE, text, allowed)
     try:
         sample, budget = int(values.get("sample", "1")), float(values.get("budget", "0"))
     except ValueError as error:
         raise ConfigError(VARIABLE, text, "a whole sample= and a budget= such as 0.01") from error
-    limit, service = values.get("max_bytes", _MAX_BYTES), values.get("service", "")
-    return start(folder, sample, budget, limit, service, summary="summary" in values)
+    _check(sample, budget)
+    return sample, budget, parse_bytes(values["max_bytes"], "max_bytes") if "max_bytes" in values else _MAX_BYTES
+
+
+def _check(sample: int, budget: float) -> None:
+    if not isinstance(sample, int) or not 1 <= sample <= 1_000_000:
+        raise ConfigError("sample", sample, "a whole number, 1 to 1,000,000")
+    if not 0.0 <= budget < 1.0:
+        raise ConfigError("budget", budget, "a share of time: 0 to 1, such as 0.01")
 
 
 def start(
@@ -218,6 +254,8 @@ def start(
     max_bytes: int | str = _MAX_BYTES,
     service: str = "",
     summary: bool = False,
+    only: Sequence[str] = (),
+    exclude: Sequence[str] = (),
 ) -> Recorder:
     """Begin to record this process's calls into a folder, made at the first one. An earlier recorder is closed.
 
@@ -231,19 +269,19 @@ def start(
         max_bytes: size at which the folder takes no more segments, such as `1GiB`; later calls go into histograms.
         service: the name of this process in reports.
         summary: print `Recorder.summary` on stderr at the end.
+        only, exclude: patterns of methods, such as `Mat*`; calls of other ones, and of excluded ones, leave no trace.
 
     Raises:
         ConfigError: a value is not allowed.
     """
     limit = parse_bytes(max_bytes, "max_bytes") if isinstance(max_bytes, str) else max_bytes
-    if not isinstance(sample, int) or not 1 <= sample <= 1_000_000:
-        raise ConfigError("sample", sample, "a whole number, 1 to 1,000,000")
-    if not 0.0 <= budget < 1.0:
-        raise ConfigError("budget", budget, "a share of time: 0 to 1, such as 0.01")
+    _check(sample, budget)
     if not str(folder):
         raise ConfigError("folder", folder, "the path of a folder")
     STATE.recorder.close()
-    files = TraceFiles(Path(folder).absolute(), service[:100], sample, budget, limit, calibrate())
+    chosen = Choice(tuple(only), tuple(exclude))
+    service = (service or STATE.service)[:100]
+    files = TraceFiles(Path(folder).absolute(), service, sample, budget, limit, calibrate(), chosen)
     STATE.recorder = Recorder(files)
     STATE.recorder.tells_summary = summary
     return STATE.recorder

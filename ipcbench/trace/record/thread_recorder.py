@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ipcbench.trace.format import CALL, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
+from ipcbench.trace.format import CALL, ENDPOINT_MARK, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
 from ipcbench.trace.record.budget import Governor
 from ipcbench.trace.record.files import ThreadFiles, TraceFiles
 from ipcbench.trace.record.histograms import MethodHistograms, in_memory
@@ -27,6 +27,9 @@ MAX_NAMES = 4096
 
 OTHER = "(other names)"
 
+_MOST_ENDPOINTS = 256
+"""How many endpoints a thread describes."""
+
 _DECIDE_EVERY_NS = 20_000_000
 """Time between two decisions of a budget; deciding costs more than a record does."""
 
@@ -34,6 +37,8 @@ _RETRY_NS = 1_000_000_000
 """Time until a segment is tried again after one could not be made."""
 
 _NEVER_NS = 2**63 - 1
+_FOR_EVER = 2**50
+"""A number of calls."""
 
 _MAX_NAME_TEXT_BYTES = 4096
 
@@ -118,9 +123,10 @@ class ThreadRecorder:
         call_kind: returns the class of the calls of a schema.
     """
 
-    __slots__ = ("__weakref__", "_decide_ns", "_files", "_late", "_lock", "_making", "_name_ids", "_names", "_retry_ns",
-                 "_rotating", "_thread_files", "always", "boot", "call_kind", "call_sites", "entries", "governor",
-                 "lost_count", "no_op", "period", "segment", "served_ns", "spans", "trace_high", "untimed")  # fmt: skip
+    __slots__ = ("__weakref__", "_decide_ns", "_endpoints", "_files", "_late", "_lock", "_making", "_name_ids",
+                 "_names", "_retry_ns", "_rotating", "_thread_files", "always", "boot", "call_kind",
+                 "call_sites", "entries", "governor", "lost_count", "no_op", "period", "segment", "served_ns",
+                 "spans", "trace_high", "untimed")  # fmt: skip
 
     def __init__(self, files: TraceFiles, no_op: HotCall, call_kind: Callable[[Schema], type[HotCall]]) -> None:
         self._files = files
@@ -136,6 +142,7 @@ class ThreadRecorder:
         self.served_ns = 0
         self.call_sites: dict[tuple[str, Schema, str], CallSite] = {}
         self.entries: dict[object, CallSite] = {}
+        self._endpoints: dict[str, None] = {}
         self.renew()
 
     def renew(self) -> None:
@@ -186,11 +193,23 @@ class ThreadRecorder:
         key = (method, schema, peer)
         call_site = self.call_sites.get(key)
         if call_site is None:
+            if not self._files.chosen.takes(method):
+                return self._ignored(key)
             if len(self.call_sites) >= MAX_NAMES:
                 others = (OTHER, schema, "")
                 return self.call_sites.get(others) or self._new_call_site(others)
             call_site = self._new_call_site(key)
         if call_site.schema is schema:  # not another schema that is equal: a third could get its id
+            self.entries[method if schema is RPC and not peer else (method, id(schema), peer)] = call_site
+        return call_site
+
+    def _ignored(self, key: tuple[str, Schema, str]) -> CallSite:
+        """Return a call site all of whose calls are the no-op, and that nobody counts."""
+        method, schema, peer = key
+        call_site = CallSite(self, method, schema, peer)
+        call_site.always = False
+        call_site.plan(_FOR_EVER, True, _NEVER_NS)
+        if len(self.entries) < MAX_NAMES:
             self.entries[method if schema is RPC and not peer else (method, id(schema), peer)] = call_site
         return call_site
 
@@ -215,6 +234,8 @@ class ThreadRecorder:
     def _introduce(self, call_site: CallSite) -> int | None:
         """Write the call site's names where they are missing, and return the offset of the next slot."""
         segment = self.segment
+        for text in list(self._endpoints):
+            self.name_id(text)
         ids = [self.name_id(text) for text in (call_site.method, call_site.schema.text, call_site.peer)]
         offset = segment.take()
         if None in ids or offset >= segment.limit:
@@ -227,6 +248,11 @@ class ThreadRecorder:
         )
         call_site.segment = segment
         return offset
+
+    def describe(self, text: str) -> None:
+        """Write a text about an endpoint into each segment from the next new method on."""
+        if len(self._endpoints) < _MOST_ENDPOINTS:
+            self._endpoints[f"{ENDPOINT_MARK}{text}"] = None
 
     def name_id(self, text: str) -> int | None:
         """Return the id of a name in the current segment, written into it if new; None if there is no room for it."""

@@ -14,6 +14,7 @@ from ipcbench.trace.readers.batch import Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_histograms, read_segment
+from ipcbench.trace.readers.processes import read_processes
 from ipcbench.trace.report.sums import TrafficTotals
 from ipcbench.util.files import as_store_errors, regular
 
@@ -42,6 +43,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     for path in paths:
         with as_store_errors(path):
             if path.is_dir():
+                read_processes(path, notes)
                 in_folders += _in_folder(path, texts)
             else:
                 with regular(path).open("rb") as file:

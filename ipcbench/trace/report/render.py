@@ -301,6 +301,8 @@ def _document(report: Report, language: Language, *, is_markdown: bool) -> str:
         for table in tables(group, language):
             lines.append(title(3, table.title))
             lines += [markdown_table(table)] if is_markdown else aligned(table, indent="  ")
+    if report.gathered.notes.endpoints:
+        lines += section("endpoints", [quote(text) for text in report.gathered.notes.endpoints])
     lines += section("findings", [sentence(finding, report.total_ns, language, quote) for finding in report.findings])
     lines += section("audit", [objection_text(objection, language, quote) for objection in report.objections])
     return "\n".join(lines) + "\n"
@@ -379,7 +381,8 @@ def as_json(report: Report, language: Language = "en") -> str:
     ]
     found = [{**asdict(finding), "text": sentence(finding, report.total_ns, language)} for finding in report.findings]
     objections = [{**asdict(objection), "text": objection_text(objection, language)} for objection in report.objections]
-    lines = {"lines_count": report.gathered.notes.lines_count, "damaged_count": report.gathered.notes.damaged_count}
+    notes = report.gathered.notes
+    lines = {"lines_count": notes.lines_count, "damaged_count": notes.damaged_count, "endpoints": [*notes.endpoints]}
     whole = {"segments": groups, "findings": found, "audit": objections, **lines}
     return document("trace report", whole)
 

@@ -17,6 +17,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "largest": ("Largest calls", "传输最大的调用"),
     "findings": ("Findings", "发现与建议"),
     "audit": ("Audit", "审计"),
+    "endpoints": ("Sockets and their options", "套接字及其选项"),
     "nothing": ("nothing", "无"),
     "calls": ("calls", "调用数"),
     "failed": ("failed", "失败"),
@@ -155,6 +156,8 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
                 "{what}：数据经共享内存传输；{said:.2f} MiB 仅为下界"),
     "claim": ("the summary says {what} {said:g}, its rows give {found:g}", "汇总称 {what} 为 {said:g}，按行计算为 {found:g}"),
     "damaged": ("{said:.0f} damaged lines or records, such as {what}", "{said:.0f} 行或记录损坏，例如 {what}"),
+    "unseen": ("{said:.0f} programs were started and not recorded, beside {found:.0f} Python processes that were: {what}",
+               "启动了 {said:.0f} 个未被记录的程序（另有 {found:.0f} 个 Python 进程已记录）：{what}"),
     "count": ("{what}: {said:.0f}", "{what}：{said:.0f}"),
 }  # fmt: skip
 

@@ -1,0 +1,175 @@
+"""Which messages of a socket answer which: requests and replies of sockets whose type does not tell, joined by ids."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from ipcbench.errors import ConfigError
+from ipcbench.trace.record.call import NO_OP, NO_OP_SERVER_CALL, Call
+from ipcbench.trace.record.recorder import STATE
+from ipcbench.trace.record.serve import Arrival, serve
+from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND
+from ipcbench.util.clock import now_ns
+
+if TYPE_CHECKING:
+    from ipcbench.trace.adapters.messages import Traffic
+
+_MOST_OPEN: Final = 4096
+_JUPYTER: Final = b"<IDS|MSG>"
+_LONGEST_LABEL: Final = 60
+
+
+class Ids(NamedTuple):
+    """What a message says of itself.
+
+    Attributes:
+        own: the id by which another message may answer it; None if none may.
+        answers: the id of the message that it answers; None if it answers none.
+        label: what kind of message it is, such as `execute_request`; few different ones.
+    """
+
+    own: object = None
+    answers: object = None
+    label: str = ""
+
+
+_NO_IDS: Final = Ids()
+
+Correlate: TypeAlias = Callable[[Sequence[Any]], Ids | None]
+"""Returns what the frames of a message, which are buffers, say of it; None if nothing."""
+
+
+def jupyter(frames: Sequence[Any]) -> Ids | None:
+    """Return the ids of a message of Jupyter: its own, and that of its parent."""
+    parts = [bytes(frame) for frame in frames[:8]]
+    if _JUPYTER not in parts:
+        return None
+    at = parts.index(_JUPYTER)
+    try:
+        header, parent = json.loads(parts[at + 2]), json.loads(parts[at + 3])
+        return Ids(header.get("msg_id"), parent.get("msg_id"), str(header.get("msg_type", ""))[:_LONGEST_LABEL])
+    except (IndexError, ValueError, AttributeError):
+        return None
+
+
+def envelope(frames: Sequence[Any]) -> Ids | None:
+    """Return the ids of a message at a ROUTER whose peer is a REQ: such a peer waits for each reply, so its identity
+    tells the message that is answered.
+    """
+    if len(frames) < 3 or len(frames[1]):
+        return None
+    identity = bytes(frames[0])
+    return Ids(identity, identity)
+
+
+def _any(frames: Sequence[Any]) -> Ids | None:
+    return jupyter(frames) or envelope(frames)
+
+
+_BY_TYPE: Final[dict[str, Correlate]] = {"DEALER": jupyter, "ROUTER": _any}
+_BY_NAME: Final[dict[str, Correlate]] = {"jupyter": jupyter, "envelope": envelope}
+
+
+def correlate_of(correlate: Correlate | str | None, kind: str) -> Correlate | None:
+    """Return the function of a name; for `auto`, that which knows the protocols of a type of sockets, if there is one.
+
+    Raises:
+        ConfigError: no such name.
+    """
+    if correlate is None or callable(correlate):
+        return correlate
+    if correlate == "auto":
+        return _BY_TYPE.get(kind)
+    if correlate not in _BY_NAME:
+        raise ConfigError("correlate", correlate, f"a function, {', '.join(_BY_NAME)}, auto or None")
+    return _BY_NAME[correlate]
+
+
+class Pairs:
+    """The requests of a socket that wait for their replies, and those that it has to answer.
+
+    Attributes:
+        frames, received_frames: of the message that is being sent, and of the one being received.
+
+    Args:
+        traffic: of the socket.
+        find: returns the ids of a message.
+        asks: whether the socket sends requests, as a DEALER does; a ROUTER answers them.
+    """
+
+    def __init__(self, traffic: Traffic, find: Correlate, asks: bool) -> None:
+        self.frames: list[Any] = []
+        self.received_frames: list[Any] = []
+        self._traffic, self._find, self._asks = traffic, find, asks
+        self._open: OrderedDict[object, Call] = OrderedDict()
+
+    def sent(self, begun_ns: int, sent_bytes: int, error: BaseException | None = None) -> None:
+        """Record a message that was sent from `begun_ns` until now: a request, a reply, or one that nobody answers."""
+        sent_ns, ids = now_ns(), self._ids(self.frames)
+        if error is None and not self._asks and ids.answers in self._open:
+            served = self._open.pop(ids.answers)
+            if served is not NO_OP_SERVER_CALL:
+                served._stamp(begun_ns)
+                served.sent_bytes = sent_bytes
+                served._leave(sent_ns, None)
+        elif error is None and self._asks and ids.own is not None and ids.answers is None:
+            asked = STATE.recorder.call(self._name(ids), EXCHANGE, self._traffic.peer)
+            if asked is not NO_OP:
+                asked._begin_ns = begun_ns
+                asked.mark(0, sent_bytes)
+            self._keep(ids.own, asked)
+        else:
+            self._traffic.one_way(SEND, begun_ns, sent_ns, sent_bytes, error)
+
+    def received(self, asked_ns: int, recv_bytes: int) -> None:
+        """Record a message that has arrived after it was asked for at `asked_ns`, as `sent` does."""
+        received_ns, ids = now_ns(), self._ids(self.received_frames)
+        self._traffic.arrival = arrival = Arrival(None, 0, received_ns)
+        if self._asks and ids.answers in self._open:
+            asked = self._open.pop(ids.answers)
+            asked.recv_bytes = recv_bytes
+            asked.__exit__(None, None, None)
+        elif not self._asks and ids.own is not None and ids.answers in {None, ids.own}:
+            served = serve(arrival, self._name(ids), self._traffic.peer)
+            served.recv_bytes = recv_bytes
+            served.__enter__()
+            self._keep(ids.own, served)
+        else:
+            self._traffic.one_way(RECEIVE, asked_ns, received_ns, recv_bytes)
+
+    def _ids(self, frames: list[Any]) -> Ids:
+        try:
+            return self._find(frames) or _NO_IDS
+        except Exception:  # a user's function must not end the application
+            return _NO_IDS
+        finally:
+            frames.clear()
+
+    def _name(self, ids: Ids) -> str:
+        return f"{self._traffic.method} {ids.label}".rstrip()
+
+    def _keep(self, own: object, call: Call) -> None:
+        """Keep a call until its reply; of more than 4,096, and of two with one id, the older gets none."""
+        late = [self._open.pop(own)] if own in self._open else []
+        self._open[own] = call
+        if len(self._open) > _MOST_OPEN:
+            late.append(self._open.popitem(last=False)[1])
+        for unanswered in late:
+            self._unanswered(unanswered)
+
+    def _unanswered(self, call: Call) -> None:
+        """Record a call without a reply as what it was: a message that was sent, or one that was received."""
+        begin_ns, stamps, sizes = call._begin_ns, call._stamps(), (call.sent_bytes, call.recv_bytes)
+        if call is NO_OP or call is NO_OP_SERVER_CALL or not stamps:
+            return
+        call.forget()
+        schema, size = (SEND, sizes[0]) if self._asks else (RECEIVE, sizes[1])
+        self._traffic.one_way(schema, begin_ns, stamps[0], size)
+
+    def close(self) -> None:
+        """End what got no reply."""
+        while self._open:
+            self._unanswered(self._open.popitem()[1])

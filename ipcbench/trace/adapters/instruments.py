@@ -1,0 +1,115 @@
+"""Instruments: what makes a library record its messages without a change to the program.
+
+An instrument is a function without arguments that lets a module record from now on, and returns a function that undoes
+it. It belongs to the name of the module, after whose import it is called. Third parties register theirs, by that name,
+at the entry point `ipcbench.instruments`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Final, TypeAlias
+
+from ipcbench.errors import ConfigError, closest, did_you_mean
+
+Instrument: TypeAlias = Callable[[], Callable[[], None]]
+
+ENTRY_POINT_GROUP: Final = "ipcbench.instruments"
+
+_BUILT_IN: Final = {
+    "zmq": "ipcbench.trace.adapters.zmq_:instrument",
+    "multiprocessing.connection": "ipcbench.trace.adapters.multiprocessing_:instrument",
+    "redis": "ipcbench.trace.adapters.redis_:instrument",
+    "grpc": "ipcbench.trace.adapters.grpc_:instrument",
+    "requests": "ipcbench.trace.adapters.http:instrument_requests",
+    "httpx": "ipcbench.trace.adapters.http:instrument_httpx",
+}
+
+_log = logging.getLogger("ipcbench.trace")
+
+
+def targets(names: Sequence[str] = ()) -> dict[str, str]:
+    """Return module → `module:function` of the instruments of that name, or of all; an entry point may replace none.
+
+    Raises:
+        ConfigError: there is no instrument of a name.
+    """
+    from importlib.metadata import entry_points
+
+    known = {**{point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}, **_BUILT_IN}
+    for name in names:
+        if name not in known:
+            meant = did_you_mean(closest(name, known))
+            raise ConfigError("--instrument", name, f"one of {', '.join(sorted(known))}{meant}")
+    return {name: target for name, target in known.items() if not names or name in names}
+
+
+def begin_with_imports(instruments: Mapping[str, str]) -> None:
+    """Let each module record as soon as it is imported, or now if it is; what fails is logged and left alone.
+
+    Args:
+        instruments: module → `module:function`.
+    """
+    waiting = {name: target for name, target in instruments.items() if name not in sys.modules}
+    for name, target in instruments.items():
+        if name in sys.modules:
+            _begin(name, target)
+    if waiting:
+        sys.meta_path.insert(0, _Finder(waiting))
+
+
+def _begin(name: str, target: str) -> None:
+    module, _, function = target.partition(":")
+    try:
+        getattr(import_module(module), function)()
+    except Exception as error:  # nothing raises into the application
+        _log.warning("%s is not recorded: %s: %s", name, type(error).__name__, error)
+
+
+def replaced(kind: type | ModuleType, members: dict[str, Any]) -> Callable[[], None]:
+    """Set attributes of a class or a module; return a function that undoes it."""
+    before = {name: kind.__dict__[name] for name in members if name in kind.__dict__}
+    for name, member in members.items():
+        setattr(kind, name, member)
+
+    def undo() -> None:
+        for name in members:
+            if name in before:
+                setattr(kind, name, before[name])
+            else:
+                delattr(kind, name)
+
+    return undo
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules as the others do, and calls the instrument of one that was executed."""
+
+    def __init__(self, waiting: dict[str, str]) -> None:
+        self._waiting = waiting
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec that the next finder has, with a loader that calls the instrument."""
+        instrument = self._waiting.pop(fullname, None)
+        if instrument is None:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
+        if spec is None or spec.loader is None or isinstance(spec.loader, type):
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_begin(module: ModuleType) -> None:
+            execute(module)
+            _begin(fullname, instrument)
+
+        spec.loader.exec_module = execute_and_begin  # type: ignore[method-assign]
+        return spec

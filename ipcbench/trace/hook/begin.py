@@ -1,0 +1,88 @@
+"""The first steps in a process that is recorded unmodified. They run before the program does, in any interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+VARIABLE = "IPCBENCH_TRACE_RUN"
+"""Environment variable of `ipcbench trace run`: JSON with `instruments`, `folder` and `package`."""
+
+_STARTS = {"subprocess.Popen": 1, "os.posix_spawn": 1, "os.spawn": 2, "os.exec": 1}
+"""Events of `sys.audit`, each with the place of the command line among its arguments."""
+
+
+def begin() -> None:
+    """Let the libraries record that this process imports from now on, and note what programs it starts."""
+    plan = json.loads(os.environ[VARIABLE])
+    _find_package(plan["package"])
+    from ipcbench.trace.format import PROCESSES_FILE
+
+    note = _Notes(os.path.join(plan["folder"], PROCESSES_FILE))
+    arguments = sys.orig_argv[1:]
+    note.add("began", name=name_of(sys.orig_argv), is_own="multiprocessing" in " ".join(arguments[:4]))
+    sys.addaudithook(note.hear)
+    from ipcbench.trace.adapters.instruments import begin_with_imports
+    from ipcbench.trace.record.recorder import STATE
+
+    STATE.service = name_of(sys.orig_argv)
+    begin_with_imports(plan["instruments"])
+
+
+def _find_package(folder: str) -> None:
+    """Let `import ipcbench` find the package in a folder, where this interpreter has none, and nothing else there."""
+    from importlib.util import find_spec, module_from_spec, spec_from_file_location
+
+    if find_spec("ipcbench") is not None:
+        return
+    spec = spec_from_file_location("ipcbench", f"{folder}/__init__.py", submodule_search_locations=[folder])
+    if spec is not None and spec.loader is not None:
+        module = sys.modules["ipcbench"] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+def name_of(command: Any) -> str:
+    """Return a short name of a command line without its arguments: the script or module of Python, else the program."""
+    words = [os.fsdecode(word) for word in ([command] if isinstance(command, (str, bytes)) else command)]
+    program = os.path.basename(words[0].split()[0]) if words and words[0].split() else "?"
+    if not program.startswith("python"):
+        return program[:60]
+    for place, word in enumerate(words[1:], 1):
+        if word == "-m" and place + 1 < len(words):
+            return words[place + 1][:60]
+        if word == "-c" or word.startswith("-c"):
+            return program[:60]
+        if not word.startswith("-"):
+            return os.path.basename(word).removesuffix(".py")[:60]
+    return program[:60]
+
+
+class _Notes:
+    """Writes lines to the file of processes; several processes append to it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def add(self, event: str, **facts: object) -> None:
+        """Write a line; a folder that cannot be written has none."""
+        line = json.dumps({"event": event, "pid": os.getpid(), "ppid": os.getppid(), **facts}) + "\n"
+        try:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(fd, line.encode())
+            finally:
+                os.close(fd)
+        except OSError:
+            return
+
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Note a program that this process starts."""
+        if event in _STARTS or event == "os.system":
+            try:
+                name = "sh" if event == "os.system" else name_of(arguments[_STARTS[event]])
+            except Exception:  # whatever the program passed, it goes on
+                name = "?"
+            self.add("started", name=name)

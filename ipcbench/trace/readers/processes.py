@@ -1,0 +1,48 @@
+"""Which processes of a recorded program were seen, and which programs that it started were not."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ipcbench.trace.format import PROCESSES_FILE
+from ipcbench.trace.readers.batch import Notes, printable
+
+_MOST_LINES = 100_000
+
+
+def read_processes(folder: Path, notes: Notes) -> None:
+    """Count in the notes the Python processes that began, and the programs that were started and did not."""
+    try:
+        with (folder / PROCESSES_FILE).open(encoding="utf-8", errors="replace") as file:
+            lines = [line for _, line in zip(range(_MOST_LINES), file, strict=False)]
+    except OSError:
+        return
+    events = [event for event in map(_parsed, lines) if event is not None]
+    began = [event for event in events if event["event"] == "began"]
+    pids = {event["pid"] for event in began}
+    waiting = Counter(
+        event["ppid"] if event["ppid"] in pids else None for event in began[1:] if not event.get("is_own")
+    )
+    for event in events:
+        if event["event"] != "started":
+            continue
+        # A child's parent is who started it, or a shell between, of which nothing else is known.
+        parent = event["pid"] if waiting[event["pid"]] else None
+        if waiting[parent]:
+            waiting[parent] -= 1
+        else:
+            notes.unseen[printable(str(event.get("name", "?")))] += 1
+    notes.processes_count += len(pids)
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """Return the event of a line; None if it is damaged, as the last one of a killed process may be."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    known = isinstance(event, dict) and isinstance(event.get("pid"), int) and isinstance(event.get("ppid"), int)
+    return event if known and event.get("event") in {"began", "started"} else None
