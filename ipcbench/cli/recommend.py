@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ipcbench.cli import EXIT_INTERRUPTED
 from ipcbench.cli.options import Choice, a_path, format_option, one_of, progress_options, some_of
 from ipcbench.cli.output import RESULTS_ROOT, command_line, stored_run, tell, warn_of_code
 from ipcbench.cli.progress import Show, progress_display
+from ipcbench.errors import IpcbenchError
 from ipcbench.render.document import document
 from ipcbench.spec import CODEC_NAMES, PAYLOAD_KINDS
 
@@ -131,29 +134,46 @@ def command(
     size_bytes = encoded_bytes(size, payload, sample, codec)
     question = ask(size_bytes, readers, rate, needs, optimise, stored, prefix="--")
     able = require_candidates(question)
+    is_interrupted = False
     if stored is None:
         with progress_display(progress=progress, quiet=quiet) as show:
-            stored = _measure(question, able, command_line(context.obj), show, (lambda _: None) if quiet else tell)
+            say = (lambda _: None) if quiet else tell
+            stored, is_interrupted = _measure(question, able, command_line(context.obj), show, say)
     for problem in stored.problems:
         tell(f"warning: {problem}")
     answer = recommend(stored, question)
     sys.stdout.write(_shown(answer, form))
     sys.stdout.flush()  # report a closed pipe here, not after the exit
+    if is_interrupted:
+        return EXIT_INTERRUPTED
     return 0 if answer.backend is not None else EXIT_NO_ANSWER
 
 
 def _measure(
     question: Question, backends: tuple[str, ...], command_line: tuple[str, ...], show: Show, say: Callable[[str], None]
-) -> Run:
+) -> tuple[Run, bool]:
+    """Return a run for the question, and whether it was interrupted; what was measured till then is an answer too.
+
+    Raises:
+        KeyboardInterrupt: before the first trial.
+    """
     from ipcbench.analysis.recommend.question import question_sweep
     from ipcbench.harness.sweep import run_sweep
-    from ipcbench.results.store import load_run
+    from ipcbench.results.store import load_run, new_run_id
 
-    sweep = question_sweep(question, backends)
+    sweep, folder = question_sweep(question, backends), RESULTS_ROOT / new_run_id()
     say(f"no RUN given: measuring {', '.join(sweep.backends)} for this question")
-    folder = run_sweep(sweep, RESULTS_ROOT, command=command_line, on_progress=show)
+    try:
+        run_sweep(sweep, RESULTS_ROOT, results_dir=folder, command=command_line, on_progress=show)
+    except KeyboardInterrupt:
+        with suppress(IpcbenchError):
+            run = load_run(folder)
+            if run.trials:
+                tell(f"ipcbench: interrupted; the finished trials are kept in {folder}; pass it as RUN to ask again")
+                return run, True
+        raise
     say(f"results in {folder}; pass that folder as RUN to ask again without measuring")
-    return load_run(folder)
+    return load_run(folder), False
 
 
 def _shown(answer: Recommendation, form: str) -> str:

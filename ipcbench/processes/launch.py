@@ -33,6 +33,7 @@ MPIEXEC_VARIABLE = "IPCBENCH_MPIEXEC"
 LAUNCH_S = 60.0
 """How long workers may take to connect; an MPI launch on a busy machine takes seconds."""
 
+_PACKAGE = Path(__file__).parents[1]
 _LAST_LINES = 4
 _LAST_BYTES = 20_000
 _LOOK_S = 0.05
@@ -102,8 +103,18 @@ def _mpi_environment() -> dict[str, str]:
 
 
 def import_path() -> str:
-    """Return what this process can import, as PYTHONPATH."""
-    return os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    """Return what this process can import, as PYTHONPATH.
+
+    It names this package's own folder, too, which an editable installation finds last: in the folder above a checkout,
+    the checkout would be taken for the package.
+    """
+    entries = dict.fromkeys(str(Path(entry).absolute()) for entry in (*sys.path, str(_PACKAGE.parent)))
+    return os.pathsep.join(entries)
+
+
+def own_environment() -> dict[str, str]:
+    """Return the variables for a process that runs a module of this package: the current folder hides nothing."""
+    return {**os.environ, "PYTHONPATH": import_path(), "PYTHONSAFEPATH": "1"}
 
 
 def other_environment() -> dict[str, str]:
@@ -282,7 +293,7 @@ def launch(
     worker += ["--bound"] if bound else []
     worker += ["--fork", str(len(indices)), "--ended", str(ending.fileno())] if ending else []
     commands = _commands(launcher, indices, python, worker, forked=forked)
-    variables = other_environment() if python else {**os.environ, "PYTHONPATH": import_path()}
+    variables = other_environment() if python else own_environment()
     variables |= {**switchboard.environment(), **(environment or {})}
     variables |= _mpi_environment() if launcher == "mpiexec" else {}
     variables[LAUNCH_VARIABLE] = token = secrets.token_hex(8)

@@ -15,6 +15,7 @@ from typing import Self
 from ipcbench.errors import ConfigError
 from ipcbench.processes import janitor
 from ipcbench.processes.cleanup import RUN_LOCK, RUN_SUFFIX, remove
+from ipcbench.processes.launch import own_environment
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.util.files import as_store_errors, temporary_folder
 
@@ -67,6 +68,7 @@ class RunDir:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                env=own_environment(),
                 start_new_session=True,
             )
             undo.pop_all()

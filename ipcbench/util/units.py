@@ -27,7 +27,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.
 _SECONDS |= dict.fromkeys(("m", "min", "mins"), 60.0)
 _MOST_UNITS = 10_000
 _RATIO = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<sign>%?)")
-_RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<kilo>k?)(?:/s)?")
+_RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:e\d{1,2})?)(?P<kilo>k?)(?:/s)?")
 
 
 def parse_bytes(text: str, field: str = "size") -> int:

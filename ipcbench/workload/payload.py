@@ -84,7 +84,10 @@ def make(reference: str, size: int) -> Any:
 def _load_npy(path: Path) -> Any:
     import numpy as np
 
-    return np.load(path, allow_pickle=False)
+    try:
+        return np.load(path, allow_pickle=False)
+    except ValueError as error:  # NumPy advises to load it as a pickle
+        raise ValueError("not an array as `numpy.save` writes it, or one of objects") from error
 
 
 def _load_pickle(path: Path) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack, suppress
 from uuid import uuid4
 
 import numpy as np
 import pytest
 
 from ipcbench import ChannelSpec, get_backend
-from ipcbench.errors import MessageTooLarge, TransportError
+from ipcbench.errors import MessageTooLarge, TransportError, TransportTimeout
 from ipcbench.sync.locks import channel_directory
 from ipcbench.testing import ConformanceSuite
 
@@ -31,6 +32,23 @@ def test_an_array_is_its_bytes(count: int) -> None:
                 assert bytes(reader.read(timeout_s=30.0)) == expected
             with pytest.raises(MessageTooLarge):
                 writer.write(np.arange(count + 1, dtype=np.float64), timeout_s=30.0)
+    finally:
+        backend.destroy(address)
+
+
+def test_a_reader_whose_queue_of_connections_is_full_does_not_hold_up_the_writer() -> None:
+    backend = get_backend("pipe")()
+    address = backend.create(ChannelSpec(f"ipcb-full-{uuid4().hex[:8]}", readers=1))
+    place = str(channel_directory(address.channel.name) / "reader-0")
+    try:
+        with backend.open_reader(address, 0), backend.open_writer(address) as writer, ExitStack() as strangers:
+            with suppress(BlockingIOError):
+                for _ in range(1000):
+                    stranger = strangers.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                    stranger.setblocking(False)
+                    stranger.connect(place)
+            with pytest.raises(TransportTimeout):
+                writer.write(b"message", timeout_s=0.2)
     finally:
         backend.destroy(address)
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
@@ -79,6 +80,15 @@ def test_a_killed_coordinator_leaves_no_process_and_no_file_and_its_trials_can_b
     run = load_run(shell.folder / "run")
     assert len(run.trials + run.controls) >= 3
     assert run.info.status == "running"
+
+
+def test_a_run_in_the_folder_above_a_checkout_takes_the_installed_package(tmp_path: Path) -> None:
+    """There, the checkout's folder could be imported as a package without code; so could the folder of its results."""
+    (tmp_path / "ipcbench" / "results").mkdir(parents=True)
+    command = [str(Path(sys.executable).with_name("ipcbench")), "run", *TINY, "--backends", "pipe,null", "--out", "run"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=100, capture_output=True)
+    assert {trial.status for trial in load_run(tmp_path / "run").trials} == {"ok"}
 
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])

@@ -14,7 +14,7 @@ import ipcbench
 from ipcbench.analysis.recommend import question
 from ipcbench.cli import main
 from ipcbench.errors import ConfigError, Unsupported
-from tests.end_to_end.shell import Shell
+from tests.end_to_end.shell import Shell, interrupt
 from tests.unit.builders import Cell, make_run, sweep_of
 
 SWEEP = sweep_of(backends=("shm", "zmq"), sizes=(10, 1000), readers=2)
@@ -27,6 +27,19 @@ def measured(shell: Shell) -> Shell:
     """A folder with a run `stored` of two backends."""
     make_run(shell.folder / "stored", CELLS, SWEEP)
     return shell
+
+
+def test_an_interrupted_measurement_says_what_it_knows_and_where_it_is(shell: Shell) -> None:
+    process = shell.start("recommend", "--size", "1KiB", "--needs", "lossless")
+    trials = None
+    while trials is None and process.poll() is None:  # until something is measured
+        trials = next((path for path in shell.folder.glob("results/*/trials.jsonl") if path.stat().st_size), None)
+        select.select([], [], [], 0.05)
+    assert trials is not None
+    out, said = interrupt(process)
+    assert process.returncode == 130
+    assert f"kept in results/{trials.parent.name}" in said
+    assert "1,024 B" in out
 
 
 def test_text_markdown_and_json_hold_the_same_verdict(measured: Shell) -> None:

@@ -292,7 +292,8 @@ def test_queues(tmp_path: Path, kind: str, propagate: bool) -> None:
         made.join_thread()
     else:
         made.close()
-    assert ended(tmp_path) == {"send": 1, "receive": 1}
+    assert ended(tmp_path) == {"put": 1, "get": 1}
+    assert {call.sent_bytes for call in records(tmp_path)} == {-1}, "nobody knows them"
     assert {call.method for call in records(tmp_path)} == {kind}
     assert joined_count(tmp_path) == propagate
 
@@ -325,7 +326,7 @@ if __name__ == "__main__":
     program.write_text(code)
     subprocess.run([sys.executable, str(program), str(folder)], check=True, timeout=60, env={"PYTHONPATH": str(ROOT)})
     methods = Counter((call.method, "+".join(call.stages)) for call in records(folder))
-    assert methods[("there", "send")] == methods[("there", "receive")] == methods[("back", "send")] == 1
+    assert methods[("there", "put")] == methods[("there", "get")] == methods[("back", "put")] == 1
     assert joined_count(folder) == 2
 
 

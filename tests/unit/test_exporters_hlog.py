@@ -95,7 +95,7 @@ def test_hlog_leaves_out_what_a_histogram_cannot_hold_and_says_what_is_thinned(t
     exported = EXPORTERS["hlog"](store(tmp_path / "run", (thinned, columns)))
     assert "reader-0.response" not in exported.text
     assert any("reader-0 response: a histogram holds no time below zero" in line for line in exported.left_out)
-    assert "#[zmq.dict-10-521B.r2.reader-1.response: up to every 4th value is kept]" in exported.text
+    assert "#[zmq.dict-10-521B.r2.reader-1.response: one value in up to 4 is kept]" in exported.text
 
 
 def test_hlog_has_all_messages_of_a_window_that_kept_only_some(tmp_path: Path) -> None:

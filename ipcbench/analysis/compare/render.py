@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ipcbench.analysis.compare.compare import MAX_GATE_RATIO, MIN_GATE_RATIO, Change, Comparison
 from ipcbench.analysis.compare.rules import Verdict
 from ipcbench.analysis.compare.run_cells import CellKey, ComparedMetric
+from ipcbench.analysis.summary.cells import KNOWN_TAIL_RATIO, RESOLVED_RATIO
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import joined, neighbours_words, plural, ratio_words, size_text
 from ipcbench.render.document import document
@@ -257,4 +258,8 @@ def _figure(interval: Interval | None, metric: ComparedMetric) -> str:
         return NOT_MEASURED
     if metric == "throughput":
         return f"{format_significant(interval.estimate / 1e3)} k/s"
+    if metric.endswith("p99") and interval.high > KNOWN_TAIL_RATIO * interval.low:
+        return f"≥ {format_duration_ns(interval.low, 2)}"
+    if metric.endswith("p99") and interval.high > RESOLVED_RATIO * interval.low:
+        return f"{format_duration_ns(interval.low, 2)}–{format_duration_ns(interval.high, 2)}"
     return format_duration_ns(interval.estimate)

@@ -82,7 +82,7 @@ def as_hlog(run: Run) -> Export:
     selection.require(lines, "times for hlog")
     header = [
         "#[ipcbench: values are nanoseconds]",
-        *(f"#[{tag}: up to every {stride}th value is kept]" for tag, stride in sorted(thinned.items()) if stride > 1),
+        *(f"#[{tag}: one value in up to {stride} is kept]" for tag, stride in sorted(thinned.items()) if stride > 1),
         *sorted(notes),
         "#[Histogram log format version 1.3]",
         f"#[StartTime: {base_s:.3f} (seconds since epoch), {datetime.fromtimestamp(base_s, UTC):%Y-%m-%dT%H:%M:%SZ}]",

@@ -291,8 +291,8 @@ def _doubtful(ranking: SettingSummary, metric: Metric, ranks: Mapping[str, int |
         return ""
     cell, best = next(cell for cell in ranking.cells if cell.backend == name), _best_by(ranking, metric)
     needs = _needs_words({name: cell.other_rounds_to_decide.get(metric)}, best)
-    slow = "slow" if metric == "throughput" else "long"
-    return f" (although {name} takes {ratio_words(ratios[name])} times as {slow} as {best} by the rounds; {needs})"
+    verb, slow = ("is", "slow") if metric == "throughput" else ("takes", "long")
+    return f" (although {name} {verb} {ratio_words(ratios[name])} times as {slow} as {best} by the rounds; {needs})"
 
 
 def _tied_ratios(ranking: SettingSummary, metric: Metric, ranks: Mapping[str, int | None]) -> dict[str, Interval]:

@@ -306,8 +306,10 @@ class _PipeWriter(_PipeEndpoint, Writer):
         with as_transport_errors(f"cannot connect to the {role} of channel {self._channel.name!r}"):
             endpoint = socket.socket(socket.AF_UNIX)
         try:
+            endpoint.setblocking(False)  # where others have filled its queue of connections, connecting would wait
             endpoint.connect(str(self._liveness.directory / role))
-        except OSError:  # it does not listen yet, or no longer
+            endpoint.setblocking(True)
+        except OSError:  # it does not listen yet, or no longer, or cannot take more connections now
             endpoint.close()
             return False
         self._sockets.append(endpoint)
