@@ -1,4 +1,4 @@
-"""A trace in the formats of other tools: a table from a format's name to the function that writes it."""
+"""A trace in the formats of other tools, and files that set such tools up: a table of each."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ EXPORTERS: Mapping[str, Exporter] = {
     "csv": Exporter("one row per call, under the column names of zmq_performance.log", "csv_rows"),
     "prometheus": Exporter("Prometheus text: histograms and counters of all calls", "prometheus"),
     "otlp": Exporter("OpenTelemetry spans as OTLP JSON, a line per 500; with --endpoint sent by HTTP", "otlp"),
+    "zipkin": Exporter("Zipkin's JSON (v2): a list of spans, their stages as annotations and tags", "zipkin"),
     "perfetto": Exporter("Perfetto protobuf, for ui.perfetto.dev", "perfetto", binary=True),
     "chrome": Exporter("Chrome trace JSON, for chrome://tracing and others", "chrome"),
     "parquet": Exporter("Apache Parquet, one row per call; needs pyarrow", "parquet", binary=True),
