@@ -6,8 +6,10 @@ import base64
 import csv
 import io
 import json
+import re
 import threading
 import urllib.request
+from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +17,14 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
 from ipcbench import trace
 from ipcbench.errors import ConfigError, StoreError
-from ipcbench.trace.exporters import EXPORTERS
+from ipcbench.trace.exporters import EXPORTERS, template
 from ipcbench.trace.exporters.metrics import make_server
 from ipcbench.trace.exporters.otlp import BATCH_SPANS, send
+from ipcbench.trace.live.lines import JsonLines
 from ipcbench.trace.readers.batch import PARTS
 from ipcbench.trace.readers.everything import find
 from ipcbench.trace.schema import QUEUE_GET, QUEUE_PUT, RECEIVE, SEND
@@ -373,6 +377,34 @@ def test_messages_that_nobody_answers_have_producers_and_consumers(tmp_path: Pat
     assert kinds == ["PRODUCER", "PRODUCER", "CONSUMER", "CONSUMER", None]
     (line,) = exported("otlp", tmp_path / "trace")[0].decode().splitlines()
     assert [span.kind for _, span in spans_of(line)] == [4, 4, 5, 5, 1]
+
+
+def test_elasticsearch_knows_every_field_of_a_line(folder: Path) -> None:
+    lines = [json.loads(line) for row in find([folder]).in_order() for line in JsonLines().call(row)]
+    mapping = json.loads(template("elasticsearch-template.json"))["template"]["mappings"]
+    types = {name: field["type"] for name, field in mapping["properties"].items()}
+    assert types.pop("@timestamp") == "date_nanos"
+    assert list(types) == list(lines[0])
+    kinds = {str: "keyword", int: "long", bool: "boolean", dict: "object"}
+    for line in lines:
+        known = {name: kinds[type(value)] for name, value in line.items() if value is not None}
+        assert known.items() <= types.items()
+    assert set(types) == {name for line in lines for name, value in line.items() if value is not None}
+    (stages,) = mapping["dynamic_templates"]
+    assert stages == {"stages": {"path_match": "stages_ns.*", "mapping": {"type": "long"}}}
+
+
+def test_filebeats_lines_go_through_the_pipeline() -> None:
+    beat = yaml.safe_load(template("filebeat.yml"))
+    index = json.loads(template("elasticsearch-template.json"))
+    pipeline = json.loads(template("elasticsearch-pipeline.json"))
+    assert fnmatch(beat["output.elasticsearch"]["index"], index["index_patterns"][0])
+    assert index["template"]["settings"]["index.default_pipeline"] == "ipcbench"
+    steps = [next(iter(step)) for step in pipeline["processors"]]
+    assert steps == ["remove", "json", "remove", "set", "script"]
+    names = set(index["template"]["mappings"]["properties"])
+    assert set(re.findall(r"(?:ctx\.|{{{)(\w+)", json.dumps(pipeline))) <= names
+    assert set(re.findall(r"ctx\['([^']+)'\] =", json.dumps(pipeline))) == {"@timestamp"}
 
 
 TIME = {"type": "number", "minimum": 0}

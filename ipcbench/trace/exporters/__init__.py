@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.resources import files
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,3 +44,16 @@ EXPORTERS: Mapping[str, Exporter] = {
     "parquet": Exporter("Apache Parquet, one row per call; needs pyarrow", "parquet", binary=True),
 }
 """Name of the format → what writes it."""
+
+TEMPLATES: Mapping[str, str] = {
+    "grafana.json": "Grafana dashboard of the metrics that `ipcbench trace serve-metrics` serves to Prometheus",
+    "elasticsearch-template.json": "Elasticsearch index template for the lines of `ipcbench trace tail --format jsonl`",
+    "elasticsearch-pipeline.json": "Elasticsearch ingest pipeline that makes documents of these lines",
+    "filebeat.yml": "Filebeat configuration that sends these lines from its stdin",
+}
+"""Name of a file in assets/ → what it is for."""
+
+
+def template(name: str) -> str:
+    """Return one of `TEMPLATES`."""
+    return files(__name__).joinpath("assets", name).read_text(encoding="utf-8")
