@@ -29,15 +29,15 @@ CSV_FILE = "summary.csv"
 
 
 class ListsFormats(click.Command):
-    """A command with `--to FORMAT` that lists the formats at the end of its help text."""
+    """A command that lists its formats, or whatever else it writes, at the end of its help text."""
 
-    def __init__(self, *args: Any, formats: Mapping[str, str], **kwargs: Any) -> None:
-        """Take the arguments of a command, and format → summary."""
+    def __init__(self, *args: Any, formats: Mapping[str, str], title: str = "Formats", **kwargs: Any) -> None:
+        """Take the arguments of a command, format → summary, and what they are called."""
         super().__init__(*args, **kwargs)
-        self._formats = formats
+        self._formats, self._title = formats, title
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Formats"):
+        with formatter.section(self._title):
             formatter.write_dl(list(self._formats.items()))
 
 

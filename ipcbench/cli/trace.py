@@ -11,7 +11,7 @@ from ipcbench.cli.options import Choice, Group, a_path, format_option
 from ipcbench.cli.output import FORMATS, trace_paths
 from ipcbench.cli.report_files import write_trace_page
 from ipcbench.cli.trace_compare import check, diff
-from ipcbench.cli.trace_export import export, serve_metrics
+from ipcbench.cli.trace_export import export, serve_metrics, template
 from ipcbench.cli.trace_live import tail, top
 from ipcbench.cli.trace_run import run
 
@@ -70,5 +70,5 @@ def report(paths: tuple[str, ...], form: str, lang: str, rules: str, html: str |
     sys.stdout.flush()  # report a closed pipe here, not after the exit
 
 
-for _command in (run, top, tail, diff, check, export, serve_metrics):
+for _command in (run, top, tail, diff, check, export, template, serve_metrics):
     command.add_command(_command)

@@ -1,4 +1,4 @@
-"""`ipcbench trace export` and `ipcbench trace serve-metrics`: a trace for other tools."""
+"""`ipcbench trace export`, `serve-metrics` and `template`: a trace for other tools, and files that set them up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import click
 from ipcbench.cli.options import Choice, a_path
 from ipcbench.cli.output import ListsFormats, target_file, tell, trace_paths
 from ipcbench.errors import ConfigError, StoreError
-from ipcbench.trace.exporters import EXPORTERS
+from ipcbench.trace.exporters import EXPORTERS, TEMPLATES
+from ipcbench.trace.exporters import template as text_of
 
 _INSTALL_HINTS = {"pyarrow": "pip install 'ipcbench[parquet]'"}
 
@@ -99,3 +100,17 @@ def serve_metrics(folder: str, port: int, host: str) -> None:
             server.serve_forever()
         except KeyboardInterrupt:
             return
+
+
+@click.command(
+    "template",
+    cls=ListsFormats,
+    formats=TEMPLATES,
+    title="Files",
+    short_help="Print a file that sets up another tool.",
+    help="Print FILE, see below, for Grafana, Elasticsearch or Filebeat.",
+)
+@click.argument("name", type=Choice(list(TEMPLATES)), metavar="FILE")
+def template(name: str) -> None:
+    """Print it."""
+    sys.stdout.write(text_of(name))

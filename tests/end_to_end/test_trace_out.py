@@ -122,7 +122,7 @@ def test_tail_prints_what_is_there(shell: Shell) -> None:
 
 def test_export_writes_files(shell: Shell) -> None:
     both_sides(shell.folder / "t", 5)
-    for form in ("csv", "prometheus", "otlp", "perfetto", "chrome", "parquet"):
+    for form in ("csv", "prometheus", "otlp", "zipkin", "perfetto", "chrome", "parquet"):
         done = shell("trace", "export", "t", "--to", form, "--out", f"out.{form}")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), form
         assert (shell.folder / f"out.{form}").stat().st_size > 500

@@ -6,8 +6,10 @@ import base64
 import csv
 import io
 import json
+import re
 import threading
 import urllib.request
+from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -15,14 +17,17 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
 from ipcbench import trace
 from ipcbench.errors import ConfigError, StoreError
-from ipcbench.trace.exporters import EXPORTERS
+from ipcbench.trace.exporters import EXPORTERS, template
 from ipcbench.trace.exporters.metrics import make_server
 from ipcbench.trace.exporters.otlp import BATCH_SPANS, send
+from ipcbench.trace.live.lines import JsonLines
 from ipcbench.trace.readers.batch import PARTS
 from ipcbench.trace.readers.everything import find
+from ipcbench.trace.schema import QUEUE_GET, QUEUE_PUT, RECEIVE, SEND
 from tests.trace.logs import V1, head, tq_call, v1_row
 from tests.trace.made import HOSTILE, UNIX_NS, Made, both_sides, record
 
@@ -284,6 +289,124 @@ def test_perfetto_is_decoded_by_its_own_messages(folder: Path) -> None:
     assert HOSTILE in {packet.track_event.name for packet in packets}
 
 
+ID = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
+TEXT = {"type": "string", "minLength": 1}
+MICROSECONDS = {"type": "integer", "minimum": 1}
+ENDPOINT = {
+    "type": "object", "additionalProperties": False, "minProperties": 1,
+    "properties": {"serviceName": TEXT, "ipv4": {"type": "string", "format": "ipv4"},
+                   "ipv6": {"type": "string", "format": "ipv6"}, "port": {**MICROSECONDS, "maximum": 65535}},
+}  # fmt: skip
+ZIPKIN = {  # as zipkin2-api.yaml has it; here nothing else is allowed, and all that a call always has is required
+    "type": "array",
+    "items": {
+        "type": "object", "additionalProperties": False,
+        "required": ["traceId", "id", "name", "timestamp", "duration", "localEndpoint", "tags"],
+        "properties": {
+            "traceId": {"type": "string", "pattern": "^(?=.*[1-9a-f])([0-9a-f]{16}){1,2}$"},
+            "id": ID, "parentId": ID, "name": TEXT, "kind": {"enum": ["CLIENT", "SERVER", "PRODUCER", "CONSUMER"]},
+            "timestamp": MICROSECONDS, "duration": MICROSECONDS, "localEndpoint": ENDPOINT, "remoteEndpoint": ENDPOINT,
+            "annotations": {"type": "array", "items": {
+                "type": "object", "additionalProperties": False, "required": ["timestamp", "value"],
+                "properties": {"timestamp": MICROSECONDS, "value": TEXT}}},
+            "tags": {"type": "object", "additionalProperties": TEXT},
+        },
+    },
+}  # fmt: skip
+
+
+def zipkin_spans(*paths: Path) -> list[dict[str, Any]]:
+    spans: list[dict[str, Any]] = json.loads(exported("zipkin", *paths)[0])
+    jsonschema.validate(spans, ZIPKIN, format_checker=jsonschema.FormatChecker())
+    assert len({(span["traceId"], span["id"]) for span in spans}) == len(spans)
+    return spans
+
+
+def test_zipkin_has_both_sides_stages_and_failures(folder: Path) -> None:
+    spans = zipkin_spans(folder)
+    assert len(spans) == 2 * COUNT + 1
+    clients = {span["id"]: span for span in spans if span.get("kind") == "CLIENT" and span["name"] == "Matmul"}
+    servers = [span for span in spans if span.get("kind") == "SERVER"]
+    assert len(clients) == len(servers) == COUNT
+    for server in servers:
+        client = clients[server["parentId"]]
+        assert server["traceId"] == client["traceId"]
+        assert (server["localEndpoint"], client["localEndpoint"]) == (
+            {"serviceName": "server"}, {"serviceName": "client"})  # fmt: skip
+        assert (client["remoteEndpoint"], server.get("remoteEndpoint")) == ({"serviceName": "ipc:///x"}, None)
+        assert (client["timestamp"] + 300, client["duration"]) == (server["timestamp"], 1500)
+        assert "parentId" not in client
+        assert "ipcbench.sent_bytes" not in server["tags"], "unknown is not 0"
+    first = clients[f"{1:016x}"]
+    begin = UNIX_NS // 1000 + 1000
+    assert first["timestamp"] == begin
+    assert [(note["value"], note["timestamp"] - begin) for note in first["annotations"]] == [
+        ("serialize", 0), ("send", 100), ("wait", 150), ("deserialize", 1400)]  # fmt: skip
+    tags = {"ipcbench.sent_bytes": "1000000", "ipcbench.wait_ns": "1250000", "host.name": "somewhere"}
+    assert tags.items() <= first["tags"].items()
+    assert [span["tags"]["error"] for span in spans if "error" in span["tags"]] == ["ValueError"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "remote"),
+    [
+        ("tcp://10.0.0.7:5555", {"ipv4": "10.0.0.7", "port": 5555}),
+        ("tcp://[2001:db8::1]:5555", {"ipv6": "2001:db8::1", "port": 5555}),
+        ("tcp://somewhere:5555", {"serviceName": "tcp://somewhere:5555"}),
+        ("tcp://10.0.0.7:99999", {"serviceName": "tcp://10.0.0.7:99999"}),
+        ("tcp://[x", {"serviceName": "tcp://[x"}),
+        ("shm", {"serviceName": "shm"}),
+        ("", None),
+    ],
+)
+def test_zipkin_names_the_other_end(tmp_path: Path, peer: str, remote: dict[str, Any] | None) -> None:
+    made = Made(tmp_path / "trace", "client")
+    made.call("Matmul", [1000, 1200, 1300, 1400, 1500], peer=peer, span=1)
+    made.segment.close()
+    (span,) = zipkin_spans(tmp_path / "trace")
+    assert span.get("remoteEndpoint") == remote
+    assert span["duration"] == 1, "half a µs is not nothing"
+
+
+def test_messages_that_nobody_answers_have_producers_and_consumers(tmp_path: Path) -> None:
+    made = Made(tmp_path / "trace", "worker")
+    for number, schema in enumerate((SEND, QUEUE_PUT, RECEIVE, QUEUE_GET, trace.FUNCTION)):
+        made.call("message", [number * 1000, number * 1000 + 500], schema, span=number + 1)
+    made.segment.close()
+    kinds = [span.get("kind") for span in zipkin_spans(tmp_path / "trace")]
+    assert kinds == ["PRODUCER", "PRODUCER", "CONSUMER", "CONSUMER", None]
+    (line,) = exported("otlp", tmp_path / "trace")[0].decode().splitlines()
+    assert [span.kind for _, span in spans_of(line)] == [4, 4, 5, 5, 1]
+
+
+def test_elasticsearch_knows_every_field_of_a_line(folder: Path) -> None:
+    lines = [json.loads(line) for row in find([folder]).in_order() for line in JsonLines().call(row)]
+    mapping = json.loads(template("elasticsearch-template.json"))["template"]["mappings"]
+    types = {name: field["type"] for name, field in mapping["properties"].items()}
+    assert types.pop("@timestamp") == "date_nanos"
+    assert list(types) == list(lines[0])
+    kinds = {str: "keyword", int: "long", bool: "boolean", dict: "object"}
+    for line in lines:
+        known = {name: kinds[type(value)] for name, value in line.items() if value is not None}
+        assert known.items() <= types.items()
+    assert set(types) == {name for line in lines for name, value in line.items() if value is not None}
+    (stages,) = mapping["dynamic_templates"]
+    assert stages == {"stages": {"path_match": "stages_ns.*", "mapping": {"type": "long"}}}
+
+
+def test_filebeats_lines_go_through_the_pipeline() -> None:
+    beat = yaml.safe_load(template("filebeat.yml"))
+    index = json.loads(template("elasticsearch-template.json"))
+    pipeline = json.loads(template("elasticsearch-pipeline.json"))
+    assert fnmatch(beat["output.elasticsearch"]["index"], index["index_patterns"][0])
+    assert index["template"]["settings"]["index.default_pipeline"] == "ipcbench"
+    steps = [next(iter(step)) for step in pipeline["processors"]]
+    assert steps == ["remove", "json", "remove", "set", "script"]
+    names = set(index["template"]["mappings"]["properties"])
+    assert set(re.findall(r"(?:ctx\.|{{{)(\w+)", json.dumps(pipeline))) <= names
+    assert set(re.findall(r"ctx\['([^']+)'\] =", json.dumps(pipeline))) == {"@timestamp"}
+
+
 TIME = {"type": "number", "minimum": 0}
 CHROME_EVENT = {
     "type": "object",
@@ -329,8 +452,9 @@ def test_a_pipeline_log_has_a_timeline_and_a_table_of_calls_has_none(tmp_path: P
     assert exported(form, timed)[0]
     with pytest.raises(StoreError, match="no call with a time on a clock"):
         exported(form, table)
-    with pytest.raises(StoreError, match="since 1970"):
-        exported("otlp", timed)
+    for spans in ("otlp", "zipkin"):
+        with pytest.raises(StoreError, match="since 1970"):
+            exported(spans, timed)
 
 
 def test_parquet_is_read_by_pyarrow(folder: Path, tmp_path: Path) -> None:
@@ -357,11 +481,11 @@ def test_parquet_is_read_by_pyarrow(folder: Path, tmp_path: Path) -> None:
 
 def test_calls_without_a_record_are_named(tmp_path: Path) -> None:
     record(tmp_path / "trace", 100, 10**6)
-    for form in ("csv", "chrome", "perfetto", "otlp"):
+    for form in ("csv", "chrome", "perfetto", "otlp", "zipkin"):
         left_out = exported(form, tmp_path / "trace")[1]
         assert any("calls that have no record of their own" in line for line in left_out), form
     empty = tmp_path / "empty"
     empty.mkdir()
-    for form in ("csv", "prometheus", "chrome", "perfetto", "otlp", "parquet"):
+    for form in ("csv", "prometheus", "chrome", "perfetto", "otlp", "zipkin", "parquet"):
         with pytest.raises(StoreError, match="holds no call"):
             exported(form, empty)

@@ -1,13 +1,9 @@
-"""OpenTelemetry spans as OTLP JSON: a span a call and a child a stage, at their original times; as a file or by HTTP.
-
-A call's server side has the same trace id and span id as its client side; here it becomes a child of it.
-"""
+"""OpenTelemetry spans as OTLP JSON: a span a call and a child a stage, at their times; as a file or by HTTP."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from hashlib import blake2b
 from http.client import HTTPException
 from itertools import groupby
 from typing import IO, Any
@@ -17,16 +13,16 @@ from urllib.request import Request, urlopen
 
 from ipcbench import __version__
 from ipcbench.errors import ConfigError, StoreError
-from ipcbench.trace.exporters.common import at_ns, left_out, require, scan, stages_of
-from ipcbench.trace.readers.calls import FAR_SIDES, ROLES, Process, Row
+from ipcbench.trace.exporters.common import left_out, require
+from ipcbench.trace.exporters.spans import WANTED, Span, derived_id, spans
+from ipcbench.trace.readers.calls import Process
 from ipcbench.trace.readers.everything import Source
-from ipcbench.trace.schema import CLIENT, RECEIVER, SERVER_SIDE
 
 BATCH_SPANS = 500
 _PATH = "/v1/traces"
 _TIMEOUT_S = 10.0
-_INTERNAL, _SERVER, _CLIENT, _CONSUMER = 1, 2, 3, 5
-_KINDS = {CLIENT: _CLIENT, SERVER_SIDE: _SERVER, RECEIVER: _CONSUMER}
+_INTERNAL = 1
+_KINDS = {"": _INTERNAL, "SERVER": 2, "CLIENT": 3, "PRODUCER": 4, "CONSUMER": 5}
 _ERROR = 2
 
 _Span = dict[str, Any]
@@ -42,7 +38,7 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
     for batch in batches(source):
         count += 1
         out.write(json.dumps(_document(batch), separators=(",", ":")).encode() + b"\n")
-    require(count, source, "call with a record that can be placed in time since 1970; logs have none")
+    require(count, source, WANTED)
     return left_out(source)
 
 
@@ -65,7 +61,7 @@ def send(source: Source, endpoint: str) -> tuple[int, tuple[str, ...]]:
         except (OSError, HTTPException, ValueError) as error:
             raise StoreError(f"{url}: {_reason(error)}; {count:,} spans were sent before") from error
         count += len(batch)
-    require(count, source, "call with a record that can be placed in time since 1970; logs have none")
+    require(count, source, WANTED)
     return count - rejected, left_out(source, f"{rejected:,} spans that the collector rejected" if rejected else "")
 
 
@@ -100,13 +96,10 @@ def _reason(error: Exception) -> str:
 
 def batches(source: Source) -> Iterator[list[tuple[Process, _Span]]]:
     """Yield spans with their processes, at most 500 at a time."""
-    linked = scan(source).linked
     batch: list[tuple[Process, _Span]] = []
-    for row in source.in_order():
-        if row.process.unix_ns is None or row.begin_ns < 0 or row.total_ns < 0:
-            continue
-        for span in _spans(row, is_linked=(row.trace_id, row.span) in linked):
-            batch.append((row.process, span))
+    for span in spans(source):
+        for made in _with_stages(span):
+            batch.append((span.row.process, made))
             if len(batch) == BATCH_SPANS:
                 yield batch
                 batch = []
@@ -114,51 +107,39 @@ def batches(source: Source) -> Iterator[list[tuple[Process, _Span]]]:
         yield batch
 
 
-def _spans(row: Row, *, is_linked: bool) -> Iterator[_Span]:
+def _with_stages(span: Span) -> Iterator[_Span]:
     """Yield the span of a call and those of its stages, if it has more than one."""
-    span_id = f"{row.span:016x}"
-    span: _Span = {"traceId": row.trace_id, "spanId": span_id}
-    if row.role in FAR_SIDES:
-        span["spanId"] = _derived(row, ROLES[row.role])
-        if is_linked:
-            span["parentSpanId"] = span_id
-    offset = at_ns(row) - row.begin_ns
-    span |= {
+    row = span.row
+    made: _Span = {"traceId": row.trace_id, "spanId": span.span_id}
+    if span.parent_id:
+        made["parentSpanId"] = span.parent_id
+    made |= {
         "name": row.method,
-        "kind": _KINDS.get(row.role, _INTERNAL),
-        "startTimeUnixNano": str(at_ns(row)),
-        "endTimeUnixNano": str(row.end_ns + offset),
-        "attributes": _attributes({
-            "ipcbench.schema": row.schema, "ipcbench.sent_bytes": row.sent_bytes, "ipcbench.recv_bytes": row.recv_bytes,
-            "ipcbench.peer": row.peer, "error.type": row.error, "thread.id": row.process.tid,
-        }),
-    }  # fmt: skip
+        "kind": _KINDS[span.kind],
+        "startTimeUnixNano": str(span.begin_ns),
+        "endTimeUnixNano": str(span.end_ns),
+        "attributes": _attributes(span.facts()),
+    }
     if row.failed:
-        span["status"] = {"code": _ERROR, "message": row.error}
-    yield span
-    for name, begin, end in stages_of(row) if len(row.stages) > 1 else ():
+        made["status"] = {"code": _ERROR, "message": row.error}
+    yield made
+    for name, begin, end in span.stages():
         yield {
             "traceId": row.trace_id,
-            "spanId": _derived(row, f"{row.role} {name}"),
-            "parentSpanId": span["spanId"],
+            "spanId": derived_id(row, f"{row.role} {name}"),
+            "parentSpanId": span.span_id,
             "name": name,
             "kind": _INTERNAL,
-            "startTimeUnixNano": str(begin + offset),
-            "endTimeUnixNano": str(end + offset),
+            "startTimeUnixNano": str(begin),
+            "endTimeUnixNano": str(end),
         }
 
 
-def _derived(row: Row, what: str) -> str:
-    """Return a span id that follows from that of a call."""
-    return blake2b(f"{row.trace_id} {row.span} {what}".encode(errors="replace"), digest_size=8).hexdigest()
-
-
-def _attributes(values: dict[str, str | int | None]) -> list[dict[str, Any]]:
-    """Return the values that are known."""
+def _attributes(values: dict[str, str | int]) -> list[dict[str, Any]]:
     return [
         {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
         for key, value in values.items()
-        if value is not None and value != ""
+        if value != ""
     ]
 
 
