@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ipcbench.errors import ConfigError
@@ -29,11 +30,20 @@ class Ids(NamedTuple):
         own: the id by which another message may answer it; None if none may.
         answers: the id of the message that it answers; None if it answers none.
         label: what kind of message it is, such as `execute_request`; few different ones.
+        is_unique: whether no other message anywhere has the id `own`, a text, so that both sides' records join by it.
     """
 
     own: object = None
     answers: object = None
     label: str = ""
+    is_unique: bool = False
+
+    def join(self, call: Call) -> None:
+        """Give a call the trace and the span that follow from the id, on either side."""
+        if self.is_unique and call is not NO_OP and call is not NO_OP_SERVER_CALL:
+            digest = blake2b(str(self.own).encode(), digest_size=24).digest()
+            high, low, span = (int.from_bytes(digest[at : at + 8], "little") for at in (0, 8, 16))
+            call._trace, call._span = (high, low), span | 1
 
 
 _NO_IDS: Final = Ids()
@@ -50,7 +60,8 @@ def jupyter(frames: Sequence[Any]) -> Ids | None:
     at = parts.index(_JUPYTER)
     try:
         header, parent = json.loads(parts[at + 2]), json.loads(parts[at + 3])
-        return Ids(header.get("msg_id"), parent.get("msg_id"), str(header.get("msg_type", ""))[:_LONGEST_LABEL])
+        label = str(header.get("msg_type", ""))[:_LONGEST_LABEL]
+        return Ids(header.get("msg_id"), parent.get("msg_id"), label, is_unique=True)
     except (IndexError, ValueError, AttributeError):
         return None
 
@@ -120,6 +131,7 @@ class Pairs:
             if asked is not NO_OP:
                 asked._begin_ns = begun_ns
                 asked.mark(0, sent_bytes)
+                ids.join(asked)
             self._keep(ids.own, asked)
         else:
             self._traffic.one_way(SEND, begun_ns, sent_ns, sent_bytes, error)
@@ -135,6 +147,7 @@ class Pairs:
         elif not self._asks and ids.own is not None and ids.answers in {None, ids.own}:
             served = serve(arrival, self._name(ids), self._traffic.peer)
             served.recv_bytes = recv_bytes
+            ids.join(served)
             served.__enter__()
             self._keep(ids.own, served)
         else:

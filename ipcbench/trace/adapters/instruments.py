@@ -24,7 +24,8 @@ ENTRY_POINT_GROUP: Final = "ipcbench.instruments"
 
 _BUILT_IN: Final = {
     "zmq": "ipcbench.trace.adapters.zmq_:instrument",
-    "multiprocessing.connection": "ipcbench.trace.adapters.multiprocessing_:instrument",
+    "multiprocessing.connection": "ipcbench.trace.adapters.multiprocessing_all:instrument",
+    "multiprocessing.queues": "ipcbench.trace.adapters.multiprocessing_all:instrument_queues",
     "redis": "ipcbench.trace.adapters.redis_:instrument",
     "grpc": "ipcbench.trace.adapters.grpc_:instrument",
     "requests": "ipcbench.trace.adapters.http:instrument_requests",
@@ -35,7 +36,8 @@ _log = logging.getLogger("ipcbench.trace")
 
 
 def targets(names: Sequence[str] = ()) -> dict[str, str]:
-    """Return module → `module:function` of the instruments of that name, or of all; an entry point may replace none.
+    """Return module → `module:function` of the instruments of these modules or packages, or of all; an entry point may
+    replace none of the built-in ones.
 
     Raises:
         ConfigError: there is no instrument of a name.
@@ -43,11 +45,16 @@ def targets(names: Sequence[str] = ()) -> dict[str, str]:
     from importlib.metadata import entry_points
 
     known = {**{point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}, **_BUILT_IN}
+    packages = dict.fromkeys(module.partition(".")[0] for module in known)
     for name in names:
-        if name not in known:
-            meant = did_you_mean(closest(name, known))
-            raise ConfigError("--instrument", name, f"one of {', '.join(sorted(known))}{meant}")
-    return {name: target for name, target in known.items() if not names or name in names}
+        if name not in known and name not in packages:
+            meant = did_you_mean(closest(name, packages))
+            raise ConfigError("--instrument", name, f"one of {', '.join(sorted(packages))}{meant}")
+    return {
+        module: target
+        for module, target in known.items()
+        if not names or module in names or module.partition(".")[0] in names
+    }
 
 
 def begin_with_imports(instruments: Mapping[str, str]) -> None:

@@ -6,8 +6,6 @@ plain, a queue arrives recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from multiprocessing import BufferTooShort, connection
 from multiprocessing.connection import Connection
 from multiprocessing.queues import JoinableQueue, Queue, SimpleQueue
@@ -16,7 +14,6 @@ from pickle import loads
 from queue import Full
 from typing import Any, NamedTuple, Self
 
-from ipcbench.trace.adapters.instruments import replaced
 from ipcbench.trace.adapters.messages import OBJECTS, ONE_WAY, Traffic
 from ipcbench.trace.record.call import Call
 from ipcbench.trace.record.context import CONTEXT_BYTES, Context, unpack_context
@@ -170,67 +167,3 @@ def wrap_connection(target: Any, name: str = "", propagate: bool = False) -> Any
 def wrap_queue(target: Any, name: str = "", propagate: bool = False) -> Any:
     """Record a queue's puts and gets, and return it."""
     return _wrap(target, name or type(target).__name__, propagate)
-
-
-def instrument() -> Callable[[], None]:
-    """Let every Connection record its messages from now on; return a function that undoes it.
-
-    Those inside queues and pools do, too, and are called after their queue: its objects are recorded where their bytes
-    pass, once on each side, even if a pool passes them by the queue's own methods.
-    """
-    kind: Any = Connection
-    send, receive = kind._send_bytes, kind._recv_bytes
-
-    def send_bytes(self: Any, buf: Any) -> None:
-        if isinstance(self, TracedConnection):
-            return send(self, buf)  # type: ignore[no-any-return] # it records by itself
-        traffic = _traffic_of(self)
-        call = traffic.begin()
-        try:
-            send(self, buf)
-        except BaseException as error:
-            traffic.fail(call, error)
-            raise
-        traffic.end(call, len(buf))
-        return None
-
-    def recv_bytes(self: Any, maxsize: int | None = None) -> Any:
-        if isinstance(self, TracedConnection):
-            return receive(self, maxsize)
-        asked_ns = now_ns()
-        data = receive(self, maxsize)
-        if data is not None:
-            _traffic_of(self).arrive(asked_ns, data.tell(), None)
-        return data
-
-    undo = [replaced(kind, {"_send_bytes": send_bytes, "_recv_bytes": recv_bytes, "_traffic": None})]
-    undo += [
-        replaced(queue, {name: _naming(getattr(queue, name)) for name in ("__init__", "__setstate__")})
-        for queue in (Queue, SimpleQueue)
-    ]
-
-    def undo_all() -> None:
-        for each in undo:
-            each()
-
-    return undo_all
-
-
-def _traffic_of(connection: Any) -> Traffic:
-    traffic: Traffic | None = connection._traffic
-    if traffic is None:
-        traffic = connection._traffic = Traffic("Connection")
-    return traffic
-
-
-def _naming(method: Any) -> Any:
-    """Return a queue's method that also gives its connections their names."""
-
-    @wraps(method)
-    def naming(self: Any, *args: Any, **kwargs: Any) -> None:
-        method(self, *args, **kwargs)
-        self._reader._traffic = Traffic(f"{type(self).__name__} get")
-        if self._writer is not None:
-            self._writer._traffic = Traffic(f"{type(self).__name__} put")
-
-    return naming

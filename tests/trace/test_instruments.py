@@ -1,0 +1,463 @@
+"""Programs that nobody changed, recorded: every message counts once, and the program notices nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipcbench import trace
+from ipcbench.errors import ConfigError
+from ipcbench.trace.adapters.correlate import Ids
+from ipcbench.trace.adapters.instruments import begin_with_imports, targets
+from ipcbench.trace.hook.begin import name_of
+from ipcbench.trace.readers.batch import Notes
+from ipcbench.trace.readers.processes import read_processes
+from ipcbench.trace.report.gather import gather
+from ipcbench.trace.report.render import as_json, as_text, make_report
+
+LIMIT_S = 120
+PORT = """
+import socket
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+"""
+
+
+def run(folder: Path, code: str, *options: str, **changes: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program under `ipcbench trace run`."""
+    program = folder / "program.py"
+    program.write_text(code)
+    command = [sys.executable, "-m", "ipcbench", "trace", "run", "--out", "trace", *options, "--", sys.executable]
+    given = {"cwd": folder, "capture_output": True, "text": True, "timeout": LIMIT_S, **changes}
+    return subprocess.run([*command, str(program)], check=False, **given)
+
+
+def counts(folder: Path) -> Counter[tuple[str, str]]:
+    """Return how many calls there are by segment and method, without the ports of endpoints."""
+    found: Counter[tuple[str, str]] = Counter()
+    for group in gather([folder / "trace"]).sums.groups:
+        for name, sums in group.methods.items():
+            found[group.segment.name, name.partition(" tcp://")[0]] += sums.calls_count
+    return found
+
+
+def test_a_program_keeps_its_streams_its_exit_code_and_its_sitecustomize(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = 42\n")
+    code = "import sys\nprint(customized, sys.stdin.read(), sys.modules['sitecustomize'].__file__)\nsys.exit(7)\n"
+    done = run(tmp_path, code, input="typed", env={**os.environ, "PYTHONPATH": str(tmp_path / "own")})
+    assert (done.returncode, done.stderr) == (7, "")
+    assert done.stdout == f"42 typed {tmp_path}/own/sitecustomize.py\n"
+
+
+def test_a_signal_ends_the_program_as_without(tmp_path: Path) -> None:
+    assert run(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n").returncode == -signal.SIGTERM
+
+
+def test_what_cannot_be_run_is_said_in_a_line(tmp_path: Path) -> None:
+    for arguments, what in (
+        (["no-such-program-anywhere"], "no-such-program-anywhere: No such file"),
+        (["--instrument", "zmk", "--", "true"], "did you mean 'zmq'"),
+        (["--only", "a,b", "--", "true"], "without a comma"),
+        (["--sample", "x", "--", "true"], "whole sample="),
+    ):
+        command = [sys.executable, "-m", "ipcbench", "trace", "run", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert done.returncode == 2
+        assert what in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+CHILDREN = """
+import multiprocessing, subprocess, sys
+
+def double(number):
+    return 2 * number
+
+def echo(queue, connection):
+    for _ in range(30):
+        connection.send(queue.get())
+
+if __name__ == "__main__":
+    inside = "import zmq; c = zmq.Context(); a, b = c.socket(zmq.PAIR), c.socket(zmq.PAIR); a.bind('inproc://x');"
+    inside += "b.connect('inproc://x'); a.send(b'1'); b.recv()"
+    for command in (["true"], [sys.executable, "-I", "-c", inside], [sys.executable, "-c", inside]):
+        subprocess.run(command, check=True)
+    for method in ("fork", "spawn"):
+        context = multiprocessing.get_context(method)
+        queue, (here, there) = context.Queue(), context.Pipe()
+        process = context.Process(target=echo, args=(queue, there))
+        process.start()
+        for number in range(30):
+            queue.put(number)
+            assert here.recv() == number
+        process.join()
+        with context.Pool(2) as pool:
+            assert sum(pool.map(double, range(100), chunksize=10)) == 9900
+            pool.close()
+            pool.join()
+"""
+
+
+def test_children_are_recorded_and_those_that_cannot_be_are_counted(tmp_path: Path) -> None:
+    done = run(tmp_path, CHILDREN)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = counts(tmp_path)
+    assert found[f"{Path(sys.executable).name} (client)", "PAIR inproc://x"] == 1
+    passed = Counter({name: sum(found[key] for key in found if key[1] == name) for _, name in found})
+    assert passed["Queue put"] == passed["Queue get"] == 2 * 30
+    assert passed["Connection"] == 2 * 2 * 30
+    assert passed["SimpleQueue put"] >= passed["SimpleQueue get"] >= 2 * (10 + 10), "ten tasks and ten results"
+    text = as_text(make_report(gather([tmp_path / "trace"])))
+    assert "2 programs were started and not recorded" in text
+
+
+def test_only_the_chosen_methods_leave_a_trace(tmp_path: Path) -> None:
+    code = "from ipcbench import trace\nfor name in ('Matmul', 'Add', 'Mask'):\n    for _ in range(5):\n"
+    code += "        with trace.call(name, peer='x'), trace.call(name): pass\n"
+    assert run(tmp_path, code, "--only", "M*", "--exclude", "Mask").returncode == 0
+    assert counts(tmp_path) == {("program (client)", "Matmul"): 10}
+
+
+ZERORPC = f"""
+import gevent, zerorpc
+{PORT}
+class Service:
+    def add(self, a, b):
+        return a + b
+
+server = zerorpc.Server(Service())
+server.bind(f"tcp://127.0.0.1:{{port}}")
+gevent.spawn(server.run)
+client = zerorpc.Client()
+client.connect(f"tcp://127.0.0.1:{{port}}")
+assert [client.add(number, 1) for number in range(206)] == list(range(1, 207))
+client.close()
+server.stop()
+server.close()
+"""
+
+AIOZMQ = """
+import asyncio, aiozmq, zmq
+
+async def main():
+    router = await aiozmq.create_zmq_stream(zmq.ROUTER, bind="tcp://127.0.0.1:*")
+    dealer = await aiozmq.create_zmq_stream(zmq.DEALER, connect=list(router.transport.bindings())[0])
+    for number in range(100):
+        dealer.write([b"%d" % number])
+        router.write(await router.read())
+        assert await dealer.read() == [b"%d" % number]
+    dealer.close()
+    router.close()
+
+asyncio.run(main())
+"""
+
+GREENLETS = """
+import gevent, zmq.green as zmq
+context = zmq.Context()
+server = context.socket(zmq.REP)
+port = server.bind_to_random_port("tcp://127.0.0.1")
+
+def serve():
+    for _ in range(200):
+        server.send(server.recv())
+
+def ask(number):
+    client = context.socket(zmq.REQ)
+    client.connect(f"tcp://127.0.0.1:{port}")
+    for _ in range(50):
+        client.send(b"x" * number)
+        assert client.recv() == b"x" * number
+
+gevent.joinall([gevent.spawn(serve), *(gevent.spawn(ask, number) for number in range(4))], raise_error=True)
+"""
+
+ASYNCIO = """
+import asyncio, zmq, zmq.asyncio
+
+async def main():
+    context = zmq.asyncio.Context()
+    server, client = context.socket(zmq.REP), context.socket(zmq.REQ)
+    client.connect(f"tcp://127.0.0.1:{server.bind_to_random_port('tcp://127.0.0.1')}")
+    async def serve():
+        for _ in range(100):
+            await server.send_multipart(await server.recv_multipart())
+    task = asyncio.create_task(serve())
+    for number in range(100):
+        await client.send_multipart([b"a", b"b" * number])
+        assert await client.recv_multipart() == [b"a", b"b" * number]
+    await task
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        (ZERORPC, {("client", "DEALER"): 206, ("server", "ROUTER"): 206, ("receiver", "DEALER"): 206}),
+        (AIOZMQ, {("client", "DEALER"): 100, ("client", "ROUTER"): 100, ("receiver", "DEALER"): 100,
+                  ("receiver", "ROUTER"): 100}),
+        (GREENLETS, {("client", "REQ"): 200, ("server", "REP"): 200}),
+        (ASYNCIO, {("client", "REQ"): 100, ("server", "REP"): 100}),
+    ],
+    ids=["zerorpc", "aiozmq", "gevent", "asyncio"],
+)  # fmt: skip
+def test_each_message_of_zeromq_counts_once(tmp_path: Path, code: str, wanted: dict[tuple[str, str], int]) -> None:
+    done = run(tmp_path, code)
+    assert done.returncode == 0, done.stderr
+    assert counts(tmp_path) == {(f"program ({side})", name): count for (side, name), count in wanted.items()}
+
+
+JUPYTER = """
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel(kernel_name="python3")
+for _ in range(5):
+    reply = client.execute_interactive("import time; time.sleep(0.05)", timeout=60)
+    assert reply["content"]["status"] == "ok"
+client.stop_channels()
+manager.shutdown_kernel(now=False)
+"""
+
+
+def test_a_request_to_a_jupyter_kernel_is_split_into_its_parts(tmp_path: Path) -> None:
+    """Five channels are kept apart, and a message's ids join both sides of a request."""
+    done = run(tmp_path, JUPYTER)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(as_json(make_report(gather([tmp_path / "trace"]))))
+    methods = [(segment["segment"], method) for segment in report["segments"] for method in segment["methods"]]
+    (asked,) = (m for name, m in methods if name == "program (client)" and m["method"].endswith(" execute_request"))
+    assert asked["method"].startswith("DEALER tcp://127.0.0.1:")
+    assert (asked["calls_count"], asked["joined_count"]) == (5, 5)
+    assert asked["total_ns"] > asked["server_ns"] >= 5 * 50_000_000
+    assert asked["server_ns"] > 0.5 * asked["total_ns"]
+    assert any(name.startswith("ipykernel") and m["method"].startswith("XPUB") for name, m in methods)
+
+
+REDIS = """
+import asyncio, sys, redis, redis.asyncio
+client = redis.Redis(unix_socket_path=sys.argv[1])
+for number in range(20):
+    client.set("key", number)
+    assert client.get("key") == b"%d" % number
+with client.pipeline() as pipeline:
+    pipeline.incr("count").incr("count")
+    assert pipeline.execute() == [1, 2]
+try:
+    client.execute_command("NONSENSE")
+except redis.ResponseError:
+    pass
+
+async def more():
+    async with redis.asyncio.Redis(unix_socket_path=sys.argv[1]) as client:
+        for _ in range(5):
+            await client.ping()
+
+asyncio.run(more())
+"""
+
+
+@pytest.fixture
+def redis_socket(tmp_path: Path) -> Iterator[Path]:
+    """A server of Redis on a socket of its own."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("redis-server is not installed")
+    place = tmp_path / "redis.sock"
+    command = [program, "--port", "0", "--unixsocket", str(place), "--save", "", "--dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        for line in server.stdout:
+            if "eady to accept connections" in line:
+                break
+        yield place
+        server.kill()
+
+
+def test_commands_of_redis(tmp_path: Path, redis_socket: Path) -> None:
+    program = tmp_path / "client.py"
+    program.write_text(REDIS)
+    code = f"import runpy, sys\nsys.argv = ['client', {str(redis_socket)!r}]\nrunpy.run_path({str(program)!r})\n"
+    done = run(tmp_path, code)
+    assert done.returncode == 0, done.stderr
+    groups = gather([tmp_path / "trace"]).sums.groups
+    methods = {name: sums for group in groups for name, sums in group.methods.items()}
+    told = {name: (sums.calls_count, sums.failed_count) for name, sums in methods.items()}
+    assert told == {"redis SET": (20, 0), "redis GET": (20, 0), "redis PIPELINE": (1, 0), "redis NONSENSE": (1, 1),
+                    "redis PING": (5, 0)}  # fmt: skip
+    assert {group.segment.transport for group in groups} == {"UNIX"}
+
+
+GRPC = """
+import grpc
+from concurrent import futures
+
+def fail(request, context):
+    raise ValueError("no")
+
+handlers = {
+    "Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: request),
+    "Fail": grpc.unary_unary_rpc_method_handler(fail),
+    "Count": grpc.unary_stream_rpc_method_handler(lambda request, context: iter([b"1", b"2"])),
+}
+server = grpc.server(futures.ThreadPoolExecutor(2))
+server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Service", handlers),))
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    for _ in range(50):
+        assert channel.unary_unary("/Service/Echo")(b"x") == b"x"
+    for _ in range(3):
+        try:
+            channel.unary_unary("/Service/Fail")(b"x")
+        except grpc.RpcError:
+            pass
+    assert list(channel.unary_stream("/Service/Count")(b"")) == [b"1", b"2"]
+server.stop(0).wait()
+"""
+
+
+def test_calls_of_grpc(tmp_path: Path) -> None:
+    done = run(tmp_path, GRPC)
+    assert done.returncode == 0, done.stderr
+    told = {
+        (group.segment.role, name): (sums.calls_count, sums.failed_count)
+        for group in gather([tmp_path / "trace"]).sums.groups
+        for name, sums in group.methods.items()
+    }
+    assert told == {(1, "Service/Echo"): (50, 0), (1, "Service/Fail"): (3, 3), (1, "Service/Count"): (1, 0),
+                    (2, "Service/Echo"): (50, 0), (2, "Service/Fail"): (3, 3)}  # fmt: skip
+
+
+HTTP = """
+import asyncio, http.server, threading, httpx, requests
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(2 * len(body)))
+        self.end_headers()
+        self.wfile.write(2 * body)
+
+    def log_message(self, *_):
+        pass
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+url = f"http://127.0.0.1:{server.server_address[1]}/x?secret=1"
+for _ in range(5):
+    assert requests.post(url, data=b"12345").content == b"1234512345"
+    assert httpx.post(url, content=b"12345").content == b"1234512345"
+
+async def main():
+    async with httpx.AsyncClient() as client:
+        for _ in range(5):
+            await client.post(url, content=b"12345")
+
+asyncio.run(main())
+server.shutdown()
+"""
+
+
+def test_requests_over_http(tmp_path: Path) -> None:
+    done = run(tmp_path, HTTP)
+    assert done.returncode == 0, done.stderr
+    (group,) = gather([tmp_path / "trace"]).sums.groups
+    ((name, sums),) = group.methods.items()
+    assert (name.split(":")[0], "secret" in name) == ("POST 127.0.0.1", False)
+    assert (sums.calls_count, sums.sized_sent_bytes, sums.sized_recv_bytes) == (15, 75, 150)
+
+
+def test_a_green_socket_can_be_wrapped(tmp_path: Path) -> None:
+    code = GREENLETS.replace("port = server", 'from ipcbench import trace\ntrace.wrap(server, "served")\nport = server')
+    done = run(tmp_path, code.replace("client.connect(", 'trace.wrap(client, "asked")\n    client.connect('),
+               "--instrument", "redis")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert counts(tmp_path) == {("program (client)", "asked"): 200, ("program (server)", "served"): 200}
+
+
+def test_a_function_of_the_users_own_pairs_the_messages_of_a_dealer(tmp_path: Path) -> None:
+    zmq = pytest.importorskip("zmq")
+
+    def correlate(frames: Any) -> Ids:
+        kind, number = bytes(frames[-1]).split()
+        return Ids(own=number) if kind == b"ask" else Ids(answers=number) if kind == b"answer" else Ids()
+
+    trace.start(tmp_path / "trace")
+    with zmq.Context() as context, context.socket(zmq.DEALER) as asks, context.socket(zmq.ROUTER) as answers:
+        asks.connect(f"tcp://127.0.0.1:{answers.bind_to_random_port('tcp://127.0.0.1')}")
+        for socket, name in ((asks, "asks"), (answers, "answers")):
+            trace.wrap(socket, name, correlate=correlate)
+        for number in range(10):
+            asks.send(b"ask %d" % number)
+        asks.send(b"tell 1")
+        requests = [answers.recv_multipart() for _ in range(11)]
+        for identity, text in reversed(requests[:9]):  # the last request gets no reply
+            answers.send_multipart([identity, text.replace(b"ask", b"answer")])
+        for _ in range(9):
+            asks.recv()
+    trace.stop()
+    found = {
+        (name, *group.stages): sums.calls_count
+        for group in gather([tmp_path / "trace"]).sums.groups
+        for name, sums in group.methods.items()
+    }
+    assert found == {("asks", "send", "wait"): 9, ("asks", "send"): 2, ("answers", "queue", "work", "reply"): 9,
+                     ("answers", "receive"): 2}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["/usr/bin/python3", "-u", "/a/app.py", "--secret"], "app"),
+        (["python3.11", "-m", "package.tool", "x"], "package.tool"),
+        (["python", "-c", "secret()"], "python"),
+        ("/bin/ls -l secret", "ls"),
+        ([b"/bin/ls", b"x"], "ls"),
+        ([], "?"),
+    ],
+)
+def test_a_process_is_named_without_its_arguments(command: Any, name: str) -> None:
+    assert name_of(command) == name
+
+
+def test_damaged_notes_of_processes_are_left_out(tmp_path: Path) -> None:
+    lines = [
+        '{"event": "began", "pid": 1, "ppid": 0}',
+        "{",
+        "7",
+        '{"event": "began", "pid": "x", "ppid": 1}',
+        '{"event": "started", "pid": 1, "ppid": 0, "name": "a\\u001b[31m"}',
+        '{"event": "started", "pid": 1',
+    ]
+    (tmp_path / "processes.jsonl").write_text("\n".join(lines))
+    notes = Notes()
+    read_processes(tmp_path, notes)
+    assert (notes.processes_count, dict(notes.unseen)) == (1, {"a�[31m": 1})
+
+
+def test_an_instrument_that_fails_is_said_and_the_import_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    name = "wave"  # a module that nothing else here imports
+    assert name not in sys.modules
+    before = list(sys.meta_path)
+    try:
+        begin_with_imports({name: "no.such:function"})
+        __import__(name)
+    finally:
+        sys.meta_path[:] = before
+    assert "wave is not recorded: ModuleNotFoundError" in caplog.text
+    with pytest.raises(ConfigError):
+        targets(["nothing"])
