@@ -17,7 +17,8 @@ VERSIONS: Mapping[str, int] = {
     "self-test": 2,
     "tables": 1,
     "trace diff": 1,
-    "trace report": 2,
+    "trace path": 1,
+    "trace report": 3,
 }
 """Kind → version, which rises when a field goes or changes its meaning; a new field leaves it."""
 

@@ -28,13 +28,13 @@ from ipcbench.spec import MODES, NAME_PREFIX, SweepSpec, Variant
 from ipcbench.stats import decisions
 from ipcbench.testing import conformance
 from ipcbench.trace.compare import diff
-from ipcbench.trace.format import HISTOGRAMS_SUFFIX
+from ipcbench.trace.format import ENDPOINT_MARK, HISTOGRAMS_SUFFIX
 from ipcbench.trace.record.histograms import HistogramsFile, MethodHistograms
-from ipcbench.trace.schema import RPC
+from ipcbench.trace.schema import EXCHANGE, RPC
 from tests.end_to_end.shell import ROOT
 from tests.schemas import FOLDER, Schema, fields, part_fields, schema_of
-from tests.trace.logs import V1, head, open_calls, row, rows, v1_row
-from tests.trace.made import UNIX_NS, both_sides
+from tests.trace.logs import V1, V3, head, open_calls, row, rows, tq_call, v1_row
+from tests.trace.made import UNIX_NS, Made, both_sides
 from tests.unit.builders import CELLS, CONTRARY, MACHINE, Cell, conditions, make_run
 
 REFERENCE = shlex.quote(str(ROOT / "results" / "reference"))
@@ -74,7 +74,12 @@ COMMANDS = {
         "trace report trace --format json",
         "trace report counted --format json",
         "trace report trace --lang zh --rules seed --format json",
-        "trace report v1.log claims.log tq.log --format json",
+        "trace report v1.log claims.log tq.log v3.log sockets --format json",
+    ],
+    "trace path": [
+        "trace report paths.log --trace-id shared --format json",
+        "trace report paths.log --trace-id timeless --format json",
+        "trace report trace --trace-id 0123456789abcdeffedcba9876543210 --format json",
     ],
     "trace diff": ["trace diff longer longer --format json", "trace diff trace v1.log --format json"],
     "replay": [
@@ -145,6 +150,15 @@ def made_traces(folder: Path) -> None:
     claims = log + "Total RPC Calls: 77\n" + row(9, "Odd", 1, 2, 6, 1, 3, 1024, 2048, 300) + rows(range(10, 12), "Odd")
     (folder / "claims.log").write_text(claims + "damaged\n", encoding="utf-8")
     (folder / "tq.log").write_text("".join(open_calls()), encoding="utf-8")
+    column = head(V3) + rows(range(1, 60), "M", 0.01, 0.01, 8.9, 0.01, 8.9, 0.2, 8.93, 0.1, 0.1)
+    (folder / "v3.log").write_text(column, encoding="utf-8")
+    shared = [line for func in ("load", "train") for line in tq_call(5.0, func=func, trace_id="shared")]
+    timeless = [line.rpartition(" | timestamp")[0] + "\n" for line in tq_call(9.0, trace_id="timeless")]
+    (folder / "paths.log").write_text("".join([*shared, *timeless]), encoding="utf-8")
+    sockets = Made(folder / "sockets", "client")
+    sockets.name(f"{ENDPOINT_MARK}REQ tcp://127.0.0.1:1: SNDHWM=1000")
+    sockets.call("REQ", [10**9, 2 * 10**9, 3 * 10**9], EXCHANGE)
+    sockets.segment.close()
 
 
 def counted_trace(folder: Path) -> None:

@@ -5,7 +5,9 @@ Each is made from a number; a failure names it.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
 import string
@@ -50,6 +52,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     make_run(tmp_path / "run", {key: cell for key, cell in CELLS.items() if key[1] == 10}, rounds=2)
     (tmp_path / "broken.toml").write_text("sizes = [", encoding="utf-8")
     (tmp_path / "empty").mkdir()
+
+    def execute(program: str, *_: object) -> None:  # in the place of this process
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+
+    monkeypatch.setattr(os, "execvpe", execute)
     yield tmp_path
     with suppress(ImportError):  # or the fonts of odd letters stay open
         from matplotlib.font_manager import _get_font

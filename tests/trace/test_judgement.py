@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipcbench import trace
+from ipcbench.cli import main
 from ipcbench.trace.compare.diff import diff
 from ipcbench.trace.compare.methods import read_methods
 from ipcbench.trace.exporters import EXPORTERS
@@ -194,6 +196,7 @@ def test_sections_have_titles_of_their_own(tmp_path: Path) -> None:
 
 SUMMING = """
 from ipcbench import trace
+from ipcbench.cli import main
 for _ in range(7):
     with trace.call("Matmul", peer="tcp://127.0.0.1:5555") as call:
         call.serialized(10); call.sent(); call.received(5)
@@ -208,3 +211,70 @@ def test_a_program_tells_its_summary_at_its_end(tmp_path: Path) -> None:
     assert "recorded 7 calls" in text
     assert "transport TCP" in text
     assert {"serialize", "send", "wait", "deserialize"} <= set(text.split())
+
+
+def test_a_stage_that_varies_with_the_size_alone_does_not_vary(tmp_path: Path) -> None:
+    """What a line over the size explains is no disturbance; what comes and goes is."""
+    chosen = random.Random(1)
+    for name, steady in (("steady", True), ("moody", False)):
+        made = Made(tmp_path / name, "client")
+        for number in range(200):
+            begin, size = 10**9 + number * 10**9, chosen.choice((1000, 10_000, 100_000, 5_000_000))
+            send = size if steady else chosen.choice((1000, 10_000, 100_000, 5_000_000))
+            stamps = [begin, begin + 1000, begin + 1000 + send, begin + 2000 + send, begin + 3000 + send]
+            made.call("Matmul", stamps, sent=size)
+        made.segment.close()
+    assert not found(of(tmp_path / "steady"), "R16")
+    report = of(tmp_path / "moody")
+    assert found(report, "R16") == [("R16", "client (client), Matmul")]
+    assert "The time of send varies" in as_text(report)
+    ((group),) = report.gathered.sums.groups
+    whole, left = group.methods["Matmul"].stage_variation(1)
+    assert left is not None
+    assert 0.95 * whole < left <= whole
+
+
+def test_a_datum_is_followed_through_functions_and_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("".join(
+        line
+        for n in range(6)
+        for place, func in enumerate(("load", "rollout", "train"))
+        for line in tq_call(100.0 + n + 0.3 * place, (0.01 * (n + 1), 0.1, 0.05), func, f"id-{n}", f"(W pid={place}) ")
+    ))  # fmt: skip
+    report = of(log)
+    assert [path.trace_id for path in report.gathered.flows.slowest()] == ["id-5", "id-4", "id-3", "id-2", "id-1"]
+    assert "Slowest paths" in as_text(report)
+    assert main(["trace", "report", str(log), "--trace-id", "ID-3", "--format", "json"]) == 0
+    calls = json.loads(capsys.readouterr().out)["calls"]
+    assert [(call["method"], call["process"]["host"]) for call in calls] == [
+        ("load", "W pid=0"), ("rollout", "W pid=1"), ("train", "W pid=2"),
+    ]  # fmt: skip
+    assert main(["trace", "report", str(log), "--trace-id", "nothing"]) == 2
+    assert "no call has the trace id 'nothing'" in capsys.readouterr().err
+
+    recorder = trace.start(tmp_path / "own", service="job")
+    for number in (7, 8):
+        for method in "abc":
+            with recorder.call(method, trace_id=number):
+                pass
+    trace.stop()
+    assert {path.calls_count for path in of(tmp_path / "own").gathered.flows.slowest()} == {3}
+    assert main(["trace", "report", str(tmp_path / "own"), "--trace-id", f"{7:032x}"]) == 0
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines() if " job " in line]
+
+
+def test_before_and_after_are_what_diff_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text(
+            head(V3) + rows(range(1, 60), "M", 0.01, 0.01, 8.9, 0.01, 8.9, 0.2, 8.93, 0.1, 0.1)
+        )
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    assert main(["trace", "diff", a, b]) == 0
+    told = capsys.readouterr().out
+    assert main(["trace", "report", "--before", a, "--after", b]) == 0
+    assert capsys.readouterr().out == told
+    assert main(["trace", "report", "--before", a]) == 2
+    assert main(["trace", "report"]) == 2

@@ -53,7 +53,7 @@ SCHEMA = {
 }
 """The part of pixi's own schema that this file uses, but stricter: an unknown key is an error."""
 
-CONDA_NAMES = {"lmdb": "python-lmdb", "matplotlib": "matplotlib-base", "msgpack": "msgpack-python"}
+CONDA_NAMES = {"lmdb": "python-lmdb", "matplotlib": "matplotlib-base", "msgpack": "msgpack-python", "redis": "redis-py"}
 """Packages whose name on conda-forge differs from PyPI."""
 
 

@@ -50,7 +50,7 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
     """
     sample = draw(find(paths))
     groups = chart_groups(sample, language)
-    several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
+    segments = report.gathered.sums.groups
     return render_page(
         _TEMPLATE.read_text(encoding="utf-8"),
         [verdict(report, sample, language)],
@@ -72,11 +72,11 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
         objections=[render.objection_text(objection, language) for objection in report.objections],
         segments=[
             PageGroup(
-                f"{group.segment.source}: {group.segment.name}" if several else group.segment.name,
+                title,
                 render.overall(group, language),
                 tuple(render.tables(group, language)),
             )
-            for group in report.gathered.sums.groups
+            for group, title in zip(segments, render.titles_of(segments, language), strict=True)
         ],
         command=shlex.join(["ipcbench", "trace", "report", *map(str, paths), "--html", "trace.html"]),
         word=lambda key: word(key, language),

@@ -71,6 +71,8 @@ class Batch:
         layouts: texts of buffers (ipcbench/trace/buffers.py), into which `layout` points; "" for unknown.
         layout: None if no call's buffers are known.
         offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
+        trace_ids: as a log has them, "" for none; empty if it has none at all.
+        traces: the ids that somebody gave, shape (n, 2), the high half first, 0 for none; None if there are none.
     """
 
     segment: Segment
@@ -94,6 +96,8 @@ class Batch:
     layouts: Sequence[str] = ()
     layout: Ints | None = None
     offset_error_ns: int = 0
+    trace_ids: Sequence[str] = ()
+    traces: Keys | None = None
 
     @property
     def is_sized(self) -> npt.NDArray[np.bool_]:

@@ -137,7 +137,9 @@ def rows_of(calls: Calls) -> Iterator[Row]:
     """Yield calls one by one."""
     batch = calls.batch
     count = len(batch.ids)
-    ids = [""] * count if calls.trace is None else [format_trace_id(*halves) for halves in calls.trace.tolist()]
+    ids: Sequence[str] = batch.trace_ids or [""] * count
+    if calls.trace is not None:
+        ids = [format_trace_id(*halves) for halves in calls.trace.tolist()]
     spans = [0] * count if calls.span is None else calls.span.tolist()
     columns = zip(
         batch.ids.tolist(), batch.method.tolist(), calls.peers, calls.errors, ids, spans, batch.begin_ns.tolist(),
@@ -201,6 +203,8 @@ def take(calls: Calls, chosen: npt.NDArray[np.int64]) -> Calls:
             columns[attribute.name] = column[chosen]
     batch = replace(calls.batch, **columns)
     places = chosen.tolist()
+    if batch.trace_ids:
+        batch = replace(batch, trace_ids=[batch.trace_ids[place] for place in places])
     return replace(
         calls,
         batch=batch,

@@ -168,6 +168,8 @@ def _more(records: npt.NDArray[Any], names: dict[int, str]) -> dict[str, Any]:
     more: dict[str, Any] = {}
     if records["span"].any():
         more["key"] = keys_of(records)
+    if records["trace"].any():
+        more["traces"] = records["trace"]
     if records["buffers"].any():
         used, layout = np.unique(records["buffers"], return_inverse=True)
         more["layouts"] = [names.get(number, "") for number in used.tolist()]

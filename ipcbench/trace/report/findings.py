@@ -185,6 +185,20 @@ def _r6_tail(group: GroupSums) -> Iterator[TraceFinding]:
         yield TraceFinding("R6", f"{group.segment.name}, {name}", values, gain)
 
 
+def _r16_stages(group: GroupSums) -> Iterator[TraceFinding]:
+    """R16: the time of a stage varies, and the size does not explain it."""
+    for name, sums in group.methods.items():
+        if not _at_stake(sums) or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns or len(sums.stages) < 2:
+            continue
+        for index, stage in enumerate(sums.stages):
+            whole, adjusted = sums.stage_variation(index)
+            left = whole if adjusted is None else adjusted
+            if left >= 1 and sums.squared_count >= LEAST_CALLS and sums.stage(stage) >= 0.10 * sums.total_ns:
+                values = {"stage": stage, "variation": whole, "adjusted": adjusted,
+                          "what": "sized" if adjusted is not None else "unsized", "threshold": 1}  # fmt: skip
+                yield TraceFinding("R16", f"{group.segment.name}, {name}", values)
+
+
 def _cause(sums: MethodSums, median_ns: float) -> str:
     """Return what a long tail is related to: `size`, `warm-up` or `unknown`."""
     if len(sums.pairs) >= 20:
@@ -276,7 +290,7 @@ def _r14_wide_types(group: GroupSums) -> Iterator[TraceFinding]:
 _RULES: tuple[Callable[[GroupSums], Iterator[TraceFinding]], ...] = (
     _by_method(_r1_serialize), _by_method(_r2_r3_wait), _r4_loopback, _r5_chatty, _r6_tail, _r7_queueing,
     _r8_bandwidth, _by_method(_r9_pipeline), _by_method(_r10_unaccounted),
-    _r12_failed, _r13_straggler, _r14_wide_types,
+    _r12_failed, _r13_straggler, _r14_wide_types, _r16_stages,
 )  # fmt: skip
 
 

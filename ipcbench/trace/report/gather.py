@@ -15,6 +15,7 @@ from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_histograms, read_segment
 from ipcbench.trace.readers.processes import read_processes
+from ipcbench.trace.report.paths import PathSums
 from ipcbench.trace.report.sums import TrafficTotals
 from ipcbench.util.files import as_store_errors, regular
 
@@ -28,6 +29,7 @@ class Gathered:
     paths: tuple[Path, ...]
     sums: TrafficTotals
     notes: Notes
+    flows: PathSums
 
 
 def gather(paths: Sequence[Path]) -> Gathered:
@@ -36,7 +38,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     Raises:
         StoreError: a path does not exist or cannot be read, or none of them holds a call.
     """
-    sums, notes = TrafficTotals(), Notes()
+    sums, notes, flows = TrafficTotals(), Notes(), PathSums()
     texts: list[Path] = []
     named: list[Path] = []
     in_folders: list[Path] = []
@@ -51,23 +53,24 @@ def gather(paths: Sequence[Path]) -> Gathered:
                 (named if magic in {SEGMENT_MAGIC, HISTOGRAMS_MAGIC} else texts).append(path)
     servers = find_servers([path for path in (*named, *in_folders) if _is_segment(path)], notes)
     for path in named:
-        _read_own(path, servers, sums, notes)
+        _read_own(path, servers, sums, notes, flows)
     for path in in_folders:
         try:
-            _read_own(path, servers, sums, notes)
+            _read_own(path, servers, sums, notes, flows)
         except StoreError as error:
             notes.damaged(path.name, str(error).removeprefix(f"{path}: "))
     with _garbage_collector_off():
         for parts in grouped(texts):
             for batch in read_log(parts, notes):
                 sums.add(batch)
+                flows.add(batch)
     if not sums.groups:
         what = ", ".join(str(path) for path in paths)
         raise StoreError(
             f"{what}: no calls found ({notes.lines_count:,} lines, {notes.damaged_count:,} of them damaged); known are "
             f"folders with {SEGMENT_SUFFIX} files, zmq_performance.log and [TQ-…] lines"
         )
-    return Gathered(tuple(paths), sums, notes)
+    return Gathered(tuple(paths), sums, notes, flows)
 
 
 @contextmanager
@@ -96,10 +99,11 @@ def _is_segment(path: Path) -> bool:
         return file.read(8) == SEGMENT_MAGIC
 
 
-def _read_own(path: Path, servers: Servers, sums: TrafficTotals, notes: Notes) -> None:
+def _read_own(path: Path, servers: Servers, sums: TrafficTotals, notes: Notes, flows: PathSums) -> None:
     if path.suffix == HISTOGRAMS_SUFFIX or (path.suffix != SEGMENT_SUFFIX and not _is_segment(path)):
         for bulk in read_histograms(path, notes):
             sums.add_bulk(bulk)
     else:
         for batch in read_segment(path, notes):
             sums.add(servers.join(batch))
+            flows.add(batch)

@@ -181,6 +181,21 @@ def _extreme_table(title: str, group: GroupSums, calls: Sequence[Extreme], langu
     return Table(word(title, language), make_columns(heads, left=(0, 1), name=1), tuple(rows))
 
 
+def titles_of(groups: Sequence[GroupSums], language: Language) -> list[str]:
+    """Return a title of its own for each group: with its file if there are several, and with transport and stages where
+    several have one name.
+    """
+    sources = {group.segment.source for group in groups}
+    names = Counter((group.segment.source, group.segment.name) for group in groups)
+    titles = []
+    for group in groups:
+        segment, name = group.segment, localized(group.segment.name, language)
+        if names[segment.source, segment.name] > 1:
+            name += f": {', '.join(filter(None, (segment.transport, *group.stages)))}"
+        titles.append(printable(f"{segment.source}: {name}" if len(sources) > 1 else name))
+    return titles
+
+
 def tables(group: GroupSums, language: Language) -> Iterator[Table]:
     """Yield the tables of a group; none without rows."""
     for table in (
@@ -290,17 +305,17 @@ def _document(report: Report, language: Language, *, is_markdown: bool) -> str:
         return [title(2, word(key, language)), *(bullet + text for text in texts or [word("nothing", language)])]
 
     lines = [title(1, f"{word('title', language)}: {printable(', '.join(map(str, report.gathered.paths)))}").lstrip()]
-    several = len({group.segment.source for group in report.gathered.sums.groups}) > 1
-    titles = Counter((group.segment.source, group.segment.name) for group in report.gathered.sums.groups)
-    for group in report.gathered.sums.groups:
-        name = localized(group.segment.name, language)
-        if titles[group.segment.source, group.segment.name] > 1:
-            name += f": {', '.join([*([group.segment.transport] if group.segment.transport else []), *group.stages])}"
-        name = printable(f"{group.segment.source}: {name}" if several else name)
+    groups = report.gathered.sums.groups
+    for group, name in zip(groups, titles_of(groups, language), strict=True):
         lines += [title(2, name), overall(group, language, quote)]
         for table in tables(group, language):
             lines.append(title(3, table.title))
             lines += [markdown_table(table)] if is_markdown else aligned(table, indent="  ")
+    if paths := report.gathered.flows.slowest():
+        heads = (word("path", language), word("calls", language), f"{word('total', language)} ms")
+        rows = tuple((printable(path.trace_id), f"{path.calls_count:,}", format_ms(path.span_ns)) for path in paths)
+        table = Table(word("paths", language), make_columns(heads), rows)
+        lines += [title(2, table.title), *([markdown_table(table)] if is_markdown else aligned(table, indent="  "))]
     if report.gathered.notes.endpoints:
         lines += section("endpoints", [quote(text) for text in report.gathered.notes.endpoints])
     lines += section("findings", [sentence(finding, report.total_ns, language, quote) for finding in report.findings])
@@ -349,41 +364,49 @@ def _split_figures(split: Split) -> dict[str, Any]:
     }
 
 
+def _segment_values(group: GroupSums) -> dict[str, Any]:
+    """Return a group for JSON."""
+    return {
+        "source": group.segment.source,
+        "segment": group.segment.name,
+        "transport": group.segment.transport,
+        "calls_count": group.calls_count,
+        "timed_count": group.timed_count,
+        "total_ns": group.total_ns if group.timed_count else None,
+        "total_error_ns": _error_ns(group),
+        "moved_bytes": group.moved_bytes,
+        "throughput_mib_per_s": group.mib_per_s,
+        "stages": _stages(group),
+        "server_ns": group.server_ns,
+        "split": {
+            **_split_figures(group.split),
+            "transport_share_ratio": group.split.transport_ratio
+            if group.split.is_whole and group.split.answered_count
+            else None,
+            "offset_error_ns": group.split.offset_error_ns,
+        }
+        if group.split.joined_count
+        else None,
+        "methods": [{**_figures(name, sums), "stages": _stages(sums)} for name, sums in group.methods.items()],
+        "slowest": [asdict(call) for call in group.slowest],
+        "largest": [asdict(call) for call in group.largest],
+    }
+
+
 def as_json(report: Report, language: Language = "en") -> str:
     """Return the report as JSON: times in ns, sizes in bytes, shares as ratios; percentiles may be null."""
-    groups = [
-        {
-            "source": group.segment.source,
-            "segment": group.segment.name,
-            "transport": group.segment.transport,
-            "calls_count": group.calls_count,
-            "timed_count": group.timed_count,
-            "total_ns": group.total_ns if group.timed_count else None,
-            "total_error_ns": _error_ns(group),
-            "moved_bytes": group.moved_bytes,
-            "throughput_mib_per_s": group.mib_per_s,
-            "stages": _stages(group),
-            "server_ns": group.server_ns,
-            "split": {
-                **_split_figures(group.split),
-                "transport_share_ratio": group.split.transport_ratio
-                if group.split.is_whole and group.split.answered_count
-                else None,
-                "offset_error_ns": group.split.offset_error_ns,
-            }
-            if group.split.joined_count
-            else None,
-            "methods": [{**_figures(name, sums), "stages": _stages(sums)} for name, sums in group.methods.items()],
-            "slowest": [asdict(call) for call in group.slowest],
-            "largest": [asdict(call) for call in group.largest],
-        }
-        for group in report.gathered.sums.groups
-    ]
+    groups = [_segment_values(group) for group in report.gathered.sums.groups]
     found = [{**asdict(finding), "text": sentence(finding, report.total_ns, language)} for finding in report.findings]
     objections = [{**asdict(objection), "text": objection_text(objection, language)} for objection in report.objections]
     notes = report.gathered.notes
     lines = {"lines_count": notes.lines_count, "damaged_count": notes.damaged_count, "endpoints": [*notes.endpoints]}
-    whole = {"segments": groups, "findings": found, "audit": objections, **lines}
+    whole = {
+        "paths": [asdict(path) for path in report.gathered.flows.slowest()],
+        "segments": groups,
+        "findings": found,
+        "audit": objections,
+        **lines,
+    }
     return document("trace report", whole)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -188,6 +189,8 @@ class MethodSums:
         untimed_count: further calls that were counted but not timed.
         timed_ns: the time of the timed calls.
         square_ns2: sum of the squares of the times of calls with records.
+        spreads: of each stage, sums over the calls with records: ns, ns², and of the sized ones ns · bytes.
+        spread_bytes: of those sized calls, bytes and bytes².
         sized_count, sized_ns: timed calls whose bytes were noted, and their time.
         sized_sent_bytes, sized_recv_bytes: what those moved.
         first_ns: times of the first few calls.
@@ -205,6 +208,8 @@ class MethodSums:
     square_ns2: float = 0.0
     squared_count: int = 0
     squared_ns: float = 0.0
+    spreads: list[list[float]] = field(default_factory=list)
+    spread_bytes: list[float] = field(default_factory=lambda: [0.0, 0.0])
     sized_count: int = 0
     sized_ns: float = 0.0
     sized_sent_bytes: float = 0.0
@@ -289,6 +294,21 @@ class MethodSums:
     def stage(self, *names: str) -> float:
         """Return the time of the stages with these names, ns; absent stages count as 0."""
         return sum(ns for name, ns in zip(self.stages, self.stage_ns, strict=True) if name in names)
+
+    def stage_variation(self, stage: int) -> tuple[float, float | None]:
+        """Return a stage's standard deviation over its mean, and what is left of that when a line through time over
+        bytes has explained what it can; None if not all calls with records are sized, or all have one size.
+        """
+        count, (total, squares, products) = self.squared_count, self.spreads[stage]
+        if count < 2 or total <= 0:
+            return 0.0, None
+        variance = max(0.0, squares / count - (total / count) ** 2)
+        whole, (size, sizes) = math.sqrt(variance) / (total / count), self.spread_bytes
+        spread = sizes / count - (size / count) ** 2
+        if self.sized_count < self.timed_count or spread <= 1e-9 * (size / count) ** 2 or not variance:
+            return whole, None
+        shared = products / count - total / count * size / count
+        return whole, whole * math.sqrt(max(0.0, 1.0 - shared * shared / (spread * variance)))
 
 
 @dataclass(slots=True)
@@ -467,6 +487,10 @@ class TrafficTotals:
             group.odd_example = printable(f"{batch.methods[int(batch.method[first])]} {int(batch.ids[first])}")
 
 
+def _no_sums(stages: tuple[str, ...]) -> MethodSums:
+    return MethodSums(stages, [0.0] * len(stages), spreads=[[0.0, 0.0, 0.0] for _ in stages])
+
+
 def method_of(group: GroupSums, name: str) -> MethodSums:
     """Return the sums of a method; beyond 1,000 in all groups, the further methods of a group share one entry."""
     if name not in group.methods:
@@ -476,7 +500,7 @@ def method_of(group: GroupSums, name: str) -> MethodSums:
             name = OTHER
         else:
             group.room.methods_count -= 1
-        group.methods.setdefault(name, MethodSums(group.stages, [0.0] * len(group.stages)))
+        group.methods.setdefault(name, _no_sums(group.stages))
     return group.methods[name]
 
 
@@ -507,18 +531,11 @@ def _add_worker(group: GroupSums, sums: MethodSums, worker: str, count: int, tot
 
 def _add_methods(group: GroupSums, batch: Batch) -> None:
     """Add the calls to the sums of their methods."""
-    exact = batch.total_ns.astype(np.float64)
-
-    def summed(values: npt.NDArray[Any]) -> list[float]:
-        sums: list[float] = np.bincount(batch.method, values, len(batch.methods)).tolist()
-        return sums
-
-    counts = np.bincount(batch.method, minlength=len(batch.methods))
+    exact, counts = batch.total_ns.astype(np.float64), np.bincount(batch.method, minlength=len(batch.methods))
     ends = np.cumsum(counts).tolist()
     order = np.argsort(batch.method.astype(np.uint16), kind="stable")  # NumPy sorts two-byte integers fastest
-    total, squares, failed = summed(exact), summed(exact * exact), summed(batch.failed)
-    staged = [summed(column) for column in batch.stage_ns.T]
-    sizes = _sizes(batch, exact)
+    total, squares, failed = _summed(batch, exact), _summed(batch, exact * exact), _summed(batch, batch.failed)
+    sizes, spreads = _sizes(batch, exact), _spreads(batch)
     for number, name in enumerate(batch.methods):
         count = int(counts[number])
         if not count:
@@ -530,25 +547,45 @@ def _add_methods(group: GroupSums, batch: Batch) -> None:
         sums.square_ns2 += squares[number]
         sums.squared_count += count
         sums.squared_ns += total[number]
-        for index, column in enumerate(staged):
-            sums.staged_ns[index] += column[number]
-        sized_count, sized_ns, sent_bytes, recv_bytes = (column[number] for column in sizes)
-        sums.sized_count += int(sized_count)
-        sums.sized_ns += sized_ns
-        sums.sized_sent_bytes += sent_bytes
-        sums.sized_recv_bytes += recv_bytes
+        for index, columns in enumerate(spreads):
+            sums.staged_ns[index] += columns[0][number]
+            _add_to(sums.spreads[index], columns, number)
+        _add_to(sums.spread_bytes, sizes[4:], number)
+        sums.sized_count += int(sizes[0][number])
+        sums.sized_ns += sizes[1][number]
+        sums.sized_sent_bytes += sizes[2][number]
+        sums.sized_recv_bytes += sizes[3][number]
         sums.failed_count += int(failed[number])
         sums.split.add(batch, chosen)
         _add_worker(group, sums, batch.segment.worker, count, total[number])
         _keep_first(sums, batch, chosen)
 
 
+def _summed(batch: Batch, values: npt.NDArray[Any]) -> list[float]:
+    """Return the sum of the values by method."""
+    sums: list[float] = np.bincount(batch.method, values, len(batch.methods)).tolist()
+    return sums
+
+
+def _add_to(sums: list[float], columns: Sequence[list[float]], number: int) -> None:
+    sums[:] = [whole + column[number] for whole, column in zip(sums, columns, strict=True)]
+
+
 def _sizes(batch: Batch, exact: npt.NDArray[np.float64]) -> list[list[float]]:
-    """Return by method how many calls noted their bytes, their time, and what they sent and received."""
+    """Return by method how many calls noted their bytes, their time, what they sent and received, and sums of the bytes
+    of both ways and of their squares.
+    """
     sized = batch.is_sized
     sent, recv = np.maximum(batch.sent_bytes, 0), np.maximum(batch.recv_bytes, 0)
-    columns = (sized.astype(np.float64), exact * sized, sent, recv)
-    return [np.bincount(batch.method, column, len(batch.methods)).tolist() for column in columns]
+    moved = (sent + recv).astype(np.float64)
+    return [_summed(batch, column) for column in (sized, exact * sized, sent, recv, moved, moved * moved)]
+
+
+def _spreads(batch: Batch) -> list[list[list[float]]]:
+    """Return of each stage, by method, the sums of times, of their squares, and of their products with the bytes."""
+    moved = np.where(batch.is_sized, batch.sent_bytes + batch.recv_bytes, 0).astype(np.float64)
+    columns = batch.stage_ns.T.astype(np.float64)
+    return [[_summed(batch, part) for part in (column, column * column, column * moved)] for column in columns]
 
 
 def _keep_first(sums: MethodSums, batch: Batch, chosen: Ints) -> None:

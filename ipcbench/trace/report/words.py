@@ -17,6 +17,8 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "largest": ("Largest calls", "传输最大的调用"),
     "findings": ("Findings", "发现与建议"),
     "audit": ("Audit", "审计"),
+    "paths": ("Slowest paths: calls of one trace id, from the first begin to the last end", "最慢的路径：同一跟踪 id 的调用，自首个开始至末个结束"),
+    "path": ("trace id", "跟踪 id"),
     "endpoints": ("Sockets and their options", "套接字及其选项"),
     "nothing": ("nothing", "无"),
     "calls": ("calls", "调用数"),
@@ -139,6 +141,15 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
                        "{count} 个打印的吞吐与该行数据相差超过 2 %。"),
     "R15 restarted": ("Ids start again: {count} segments, reported separately (a warm-up, a restart or another client).",
                       "编号重新开始：共 {count} 段，分别统计（预热、重启或其他客户端）。"),
+    "R16 sized": (
+        "The time of {stage} varies: its standard deviation is {variation:.2f} × its mean, {adjusted:.2f} × beside what a "
+        "line over the size explains (threshold {threshold}).",
+        "{stage} 用时波动：标准差为均值的 {variation:.2f} 倍，按数据量校正后为 {adjusted:.2f} 倍（阈值 {threshold}）。",
+    ),
+    "R16 unsized": (
+        "The time of {stage} varies: its standard deviation is {variation:.2f} × its mean (threshold {threshold}).",
+        "{stage} 用时波动：标准差为均值的 {variation:.2f} 倍（阈值 {threshold}）。",
+    ),
     "S1": ("Serialization {share} > {threshold}: shared memory, a faster format, bfloat16.",
            "序列化 {share} > {threshold}：共享内存、更快的格式、bfloat16。"),
     "S2": ("Sending and receiving {share} > {threshold}: check that it is IPC and not TCP, larger buffers, batches.",

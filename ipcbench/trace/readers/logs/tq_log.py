@@ -62,8 +62,8 @@ bytes of a transfer, UNKNOWN if the log does not say, at the end of a put what i
 _Key: TypeAlias = tuple[str, int, int]
 """What has begun: its trace id, its stage, _WHOLE for the whole call, and when, in µs."""
 
-_Call: TypeAlias = tuple[int, int, tuple[int, int, int], int, int]
-"""When it began, how long it took, its parts get, compute and put, all in ns; bytes sent and received."""
+_Call: TypeAlias = tuple[int, int, tuple[int, int, int], int, int, str]
+"""When it began, how long it took, its parts get, compute and put, all in ns; bytes sent and received; its trace id."""
 
 
 def parse_event(worker: str, kind: str, fields: dict[str, str]) -> Event | None:
@@ -165,7 +165,7 @@ class CallPairing:
             if key not in self._transfers and len(self._transfers) >= _MOST_OPERATIONS:
                 key = ("", "(other operations)")
             begin_ns = UNKNOWN if at_ns is None else at_ns - duration_ns
-            self._transfers.setdefault(key, []).append((begin_ns, duration_ns, (0, 0, 0), sent_bytes, size_bytes))
+            self._transfers.setdefault(key, []).append((begin_ns, duration_ns, (0, 0, 0), sent_bytes, size_bytes, ""))
 
     def _function(self, worker: str, name: str) -> _Function:
         if (function := self._functions.get((worker, name))) is None:
@@ -279,7 +279,8 @@ class _Function:
         if total_ns > 0 and abs(sum(shares) - sum(durations) / total_ns) > _SHARES_SLACK:  # False if one is NaN
             self.notes.counts["ratios that do not agree with durations"] += 1
         get, compute, put = durations
-        self.done.append((UNKNOWN if begin_ns is None else begin_ns, total_ns, (get, compute, put), *_NO_BYTES))
+        at_ns = UNKNOWN if begin_ns is None else begin_ns
+        self.done.append((at_ns, total_ns, (get, compute, put), *_NO_BYTES, _given(trace_id)))
 
     def settle(self, count: int) -> None:
         """Take the oldest calls to have no end: one that computed and went no further put nothing, else it is
@@ -290,7 +291,10 @@ class _Function:
             if call.place == _COMPUTED and call.begin_ns is not None and call.last_ns is not None:
                 self.notes.counts["functions that put nothing"] += 1
                 get, compute, _ = call.durations_ns
-                self.done.append((call.begin_ns, call.last_ns - call.begin_ns, (get or 0, compute or 0, 0), *_NO_BYTES))
+                total_ns = call.last_ns - call.begin_ns
+                self.done.append(
+                    (call.begin_ns, total_ns, (get or 0, compute or 0, 0), *_NO_BYTES, _given(call.trace_id))
+                )
             elif call.is_begun:
                 self.notes.counts["functions without an end"] += 1
             else:
@@ -371,6 +375,11 @@ class _Function:
             del self.active[call.trace_id]
 
 
+def _given(trace_id: str) -> str:
+    """Return a trace id; empty for what stands for none."""
+    return "" if trace_id in {"N/A", "None"} else trace_id
+
+
 class TqLog:
     """The state of reading one log: its workers, and events that are not yet calls."""
 
@@ -420,11 +429,11 @@ class TqLog:
         for worker, method, is_function, calls in self._pairing.take(is_end):
             key = ("functions" if is_function else "transfers", worker)
             segment = self._segments.setdefault(key, Segment(self.source, key[0], worker=worker))
-            columns = (np.array(column, np.int64) for column in zip(*calls, strict=True))
-            begin_ns, total_ns, parts_ns, sent_bytes, recv_bytes = columns
+            *numbers, trace_ids = zip(*calls, strict=True)
+            begin_ns, total_ns, parts_ns, sent_bytes, recv_bytes = (np.array(column, np.int64) for column in numbers)
             stages, stage_ns = (PIPELINE.stages, parts_ns) if is_function else (("transfer",), total_ns[:, None])
             zeros = np.zeros(len(calls), np.int64)
             ids = np.arange(len(calls), dtype=np.int64) + self._calls_count + 1
             self._calls_count += len(calls)
             yield Batch(segment, stages, [method], ids, zeros, begin_ns, total_ns, stage_ns, sent_bytes, recv_bytes,
-                        zeros.astype(np.bool_))  # fmt: skip
+                        zeros.astype(np.bool_), trace_ids=trace_ids if is_function else ())  # fmt: skip
