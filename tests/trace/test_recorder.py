@@ -268,6 +268,18 @@ def test_max_bytes_ends_recording_and_not_counting(tmp_path: Path) -> None:
     assert calls_count(tmp_path) == 2000
 
 
+def test_a_full_folder_takes_no_more_than_it_may(tmp_path: Path) -> None:
+    """Histograms of further methods are shared, so that each call still counts; a thread has at least one."""
+    limit = 2**20
+    recorder = trace.start(tmp_path, sample=8, max_bytes=limit)
+    for number in range(8000):
+        rpc(recorder, f"method {number % 80}")
+    trace.stop()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= limit
+    assert calls_count(tmp_path) == 8000
+    assert "(other names)" in {bulk.method for bulk in histograms(tmp_path)}
+
+
 @pytest.mark.usefixtures("no_space")
 def test_a_full_disk_ends_recording_and_not_the_application(tmp_path: Path) -> None:
     recorder = trace.start(tmp_path)

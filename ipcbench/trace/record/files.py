@@ -20,7 +20,7 @@ from zlib import crc32
 
 from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_SUFFIX, SEGMENT_SUFFIX
 from ipcbench.trace.record.budget import Costs
-from ipcbench.trace.record.histograms import HistogramsFile, MethodHistograms, in_memory
+from ipcbench.trace.record.histograms import BLOCK_BYTES, HistogramsFile, MethodHistograms, in_memory
 from ipcbench.trace.record.segment import SegmentWriter, new_segment
 from ipcbench.trace.schema import Schema
 from ipcbench.util.clock import now_ns
@@ -28,6 +28,11 @@ from ipcbench.util.clock import now_ns
 _FIRST_SEGMENT_BYTES = 2**20
 _LARGEST_SEGMENT_BYTES = 2**24
 _ATTEMPTS = 100
+OTHER = "(other names)"
+"""Names beyond what is kept apart."""
+
+_HISTOGRAMS_ROOM_BYTES = 2**22
+"""What segments leave to histograms of a folder; of a small one, a quarter."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _Made = TypeVar("_Made")
@@ -41,13 +46,15 @@ class ThreadFiles:
     Attributes:
         numbers: for the names of its next files.
         histograms: the file that takes its histograms; None before the first.
+        others: those that all further methods share when the folder is full, by schema.
     """
 
-    __slots__ = ("histograms", "numbers")
+    __slots__ = ("histograms", "numbers", "others")
 
     def __init__(self) -> None:
         self.numbers = itertools.count()
         self.histograms: HistogramsFile | None = None
+        self.others: dict[str, MethodHistograms] = {}
 
 
 class Choice(NamedTuple):
@@ -111,7 +118,8 @@ class TraceFiles:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             taken = _size_bytes(self.folder)
-            size = min(size, (self.max_bytes - taken) // HEADER_BYTES * HEADER_BYTES)
+            room = self.max_bytes - taken - min(self.max_bytes // 4, _HISTOGRAMS_ROOM_BYTES)
+            size = min(size, room // HEADER_BYTES * HEADER_BYTES)
             if size < 2 * HEADER_BYTES:
                 self._report(f"the folder holds {taken:,} bytes; {self.max_bytes:,} are allowed")
                 return None
@@ -122,19 +130,27 @@ class TraceFiles:
             return None
 
     def new_histograms(self, thread: ThreadFiles, method: str, schema: Schema, peer: str) -> MethodHistograms:
-        """Make the histograms of a method, in memory if they cannot be in a file."""
-        facts = {**self._facts(), "method": method[:500], "schema": schema.text, "peer": peer[:500]}
-        facts["role"] = schema.role
+        """Make the histograms of a method, in memory if they cannot be in a file; in a full folder, all further methods
+        of a thread share some.
+        """
         try:
             if self.closed:
                 return in_memory()
             self.folder.mkdir(parents=True, exist_ok=True)
             if thread.histograms is None:
                 thread.histograms = self._named("h", HISTOGRAMS_SUFFIX, thread, HistogramsFile)
-            return MethodHistograms(thread.histograms.new_block(facts))
+            elif _size_bytes(self.folder) + BLOCK_BYTES > self.max_bytes:
+                method, peer = OTHER, ""
+                if (shared := thread.others.get(schema.text)) is not None:
+                    return shared
+            facts = {**self._facts(), "method": method[:500], "schema": schema.text, "peer": peer[:500]}
+            made = MethodHistograms(thread.histograms.new_block({**facts, "role": schema.role}))
+            if method == OTHER:
+                thread.others[schema.text] = made
         except (OSError, ValueError) as error:
             self._report(str(error))
             return in_memory()
+        return made
 
     def close_segment(self, segment: SegmentWriter) -> None:
         """Close a segment; a failure is reported."""

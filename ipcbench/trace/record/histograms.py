@@ -55,7 +55,9 @@ class MethodHistograms(HotHistograms):
     __slots__ = ()
 
     def close(self) -> None:
-        """Write the last sums, and unmap the block."""
+        """Write the last sums, and unmap the block; again, do nothing: several call sites may share it."""
+        if isinstance(self.buffer, mmap.mmap) and self.buffer.closed:
+            return
         self.put()
         self.release()
         if isinstance(self.buffer, mmap.mmap):

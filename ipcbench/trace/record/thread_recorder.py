@@ -15,7 +15,7 @@ from typing import Any
 
 from ipcbench.trace.format import CALL, ENDPOINT_MARK, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
 from ipcbench.trace.record.budget import Governor
-from ipcbench.trace.record.files import ThreadFiles, TraceFiles
+from ipcbench.trace.record.files import OTHER, ThreadFiles, TraceFiles
 from ipcbench.trace.record.histograms import MethodHistograms, in_memory
 from ipcbench.trace.record.hot import HotCall, HotCallSite
 from ipcbench.trace.record.segment import FULL, SegmentWriter
@@ -24,8 +24,6 @@ from ipcbench.util.clock import now_ns
 
 MAX_NAMES = 4096
 """How many names a thread keeps apart; later ones share one, so that names made of data cannot fill a disk."""
-
-OTHER = "(other names)"
 
 _MOST_ENDPOINTS = 256
 """How many endpoints a thread describes."""
