@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from ipcbench.trace.adapters.correlate import Ids
 from ipcbench.trace.adapters.wrap import instrument_zmq, wrap
 from ipcbench.trace.ids import TraceId
 from ipcbench.trace.record.call import Call, ServerCall
@@ -25,7 +26,7 @@ from ipcbench.trace.schema import FUNCTION, GENERATOR, PIPELINE, RPC, SERVER, Sc
 from ipcbench.util.clock import now_ns
 
 __all__ = [
-    "FUNCTION", "GENERATOR", "PIPELINE", "RPC", "SERVER", "Call", "Context", "Recorder", "Schema", "ServerCall",
+    "FUNCTION", "GENERATOR", "PIPELINE", "RPC", "SERVER", "Call", "Context", "Ids", "Recorder", "Schema", "ServerCall",
     "TraceId", "call", "extract", "inject", "instrument_zmq", "now_ns", "requests", "serve", "start", "stop", "traced",
     "wrap",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -48,7 +49,7 @@ _SHIFTS_US = (0, -1, 1, -2, 2)
 _SHARE_SLACK = 0.00006  # ratios are printed to 0.01 %
 _SHARES_SLACK, _LARGEST_SHARE, _LARGEST = 0.005, 1.001, 9e18
 
-_BATCH_CALLS, _MOST_OPEN, _MOST_OPEN_IN_ALL = 8192, 4096, 50_000
+_BATCH_CALLS, _MOST_OPEN, _MOST_OPEN_IN_ALL, _MOST_LOOKED_AT = 8192, 4096, 50_000, 512
 _MOST_WORKERS, _MOST_FUNCTIONS, _MOST_OPERATIONS, _MOST_SIZES = 10_000, 10_000, 1000, 1024
 _LONGEST_NAME, _LONGEST_TRACE_ID = 300, 100
 """Bounds on memory. Beyond `_MOST_OPEN` starts of one function, the older half is taken to have no ends."""
@@ -305,7 +306,7 @@ class _Function:
         another stage, whose end is then not in the log, only if there is no other.
         """
         within = None
-        for call in reversed(self.active.get(trace_id, {})):
+        for call in islice(reversed(self.active.get(trace_id, {})), _MOST_LOOKED_AT):
             if at_ns is not None and call.last_ns is not None and call.last_ns > at_ns + _SLACK_NS:
                 continue
             if call.place <= 2 * stage:
@@ -319,7 +320,8 @@ class _Function:
         if begin_ns is None:
             if stage == _WHOLE:
                 return None
-            return next((c for c in reversed(self.active.get(trace_id, {})) if c.place == 2 * stage + 1), None)
+            latest = islice(reversed(self.active.get(trace_id, {})), _MOST_LOOKED_AT)
+            return next((call for call in latest if call.place == 2 * stage + 1), None)
         at_us = begin_ns // 1000
         for shift_us in _SHIFTS_US:
             key = (trace_id, stage, at_us + shift_us)
@@ -331,9 +333,9 @@ class _Function:
 
     def _without_start(self, begin_ns: int | None, trace_id: str) -> _UnderWay | None:
         """Return the latest call that may have begun at a time, of those whose own start says no time."""
-        for call in reversed(self.active.get(trace_id, {})):
-            known_ns = call.begin_ns if begin_ns is None else call.first_ns
-            if begin_ns is None or (call.begin_ns is None and (known_ns is None or known_ns >= begin_ns - _SLACK_NS)):
+        for call in islice(reversed(self.active.get(trace_id, {})), _MOST_LOOKED_AT):
+            first_ns = call.first_ns
+            if begin_ns is None or (call.begin_ns is None and (first_ns is None or first_ns >= begin_ns - _SLACK_NS)):
                 return call
         return None
 
