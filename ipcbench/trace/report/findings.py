@@ -52,10 +52,14 @@ class TraceFinding:
 
 def findings(groups: list[GroupSums], notes: Notes, rules: str) -> list[TraceFinding]:
     """Return what the rules `default` or `seed` find, the largest gains first."""
-    by_group = _SEED_RULES if rules == "seed" else _RULES
-    found = [finding for group in groups for rule in by_group for finding in rule(group)]
-    if rules != "seed":
-        found += _notes_rules(groups, notes)
+    if rules == "seed":
+        found = [finding for group in groups for rule in _SEED_RULES for finding in rule(group)]
+    else:
+        least_ns = LEAST_STAKE_RATIO * sum(group.total_ns for group in groups)
+        large = [group for group in groups if group.total_ns >= least_ns]
+        found = [finding for group in large for rule in _RULES for finding in rule(group)]
+        found += [finding for group in groups for finding in _r12_failed(group)]
+        found += [*_r11_cost(large, notes), *_notes_rules(groups, notes)]
     return sorted(found, key=lambda finding: -(finding.gain_ns or 0.0))
 
 
@@ -290,12 +294,11 @@ def _r14_wide_types(group: GroupSums) -> Iterator[TraceFinding]:
 _RULES: tuple[Callable[[GroupSums], Iterator[TraceFinding]], ...] = (
     _by_method(_r1_serialize), _by_method(_r2_r3_wait), _r4_loopback, _r5_chatty, _r6_tail, _r7_queueing,
     _r8_bandwidth, _by_method(_r9_pipeline), _by_method(_r10_unaccounted),
-    _r12_failed, _r13_straggler, _r14_wide_types, _r16_stages,
+    _r13_straggler, _r14_wide_types, _r16_stages,
 )  # fmt: skip
 
 
 def _notes_rules(groups: list[GroupSums], notes: Notes) -> Iterator[TraceFinding]:
-    yield from _r11_cost(groups, notes)
     pipelines = sum(group.calls_count for group in groups if group.stages == PIPELINE.stages)
     open_count = notes.counts["functions without an end"]
     if open_count and open_count >= 0.01 * (pipelines + open_count):
