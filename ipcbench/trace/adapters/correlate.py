@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from ipcbench.errors import ConfigError
 from ipcbench.trace.record.call import NO_OP, NO_OP_SERVER_CALL, Call
 from ipcbench.trace.record.recorder import STATE
-from ipcbench.trace.record.serve import Arrival, serve
+from ipcbench.trace.record.serve import serve
 from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND
 from ipcbench.util.clock import now_ns
 
@@ -139,13 +139,13 @@ class Pairs:
     def received(self, asked_ns: int, recv_bytes: int) -> None:
         """Record a message that has arrived after it was asked for at `asked_ns`, as `sent` does."""
         received_ns, ids = now_ns(), self._ids(self.received_frames)
-        self._traffic.arrival = arrival = Arrival(None, 0, received_ns)
+        self._traffic.received_ns = received_ns
         if self._asks and ids.answers in self._open:
             asked = self._open.pop(ids.answers)
             asked.recv_bytes = recv_bytes
             asked.__exit__(None, None, None)
         elif not self._asks and ids.own is not None and ids.answers in {None, ids.own}:
-            served = serve(arrival, self._name(ids), self._traffic.peer)
+            served = serve(self._traffic.arrival, self._name(ids), self._traffic.peer)
             served.recv_bytes = recv_bytes
             ids.join(served)
             served.__enter__()

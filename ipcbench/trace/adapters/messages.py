@@ -30,20 +30,26 @@ class Traffic:
         method, peer: the names of its calls.
         kind: ONE_WAY, REQUESTS, REPLIES or OBJECTS.
         propagate: whether messages carry contexts.
-        arrival: of the latest message.
+        received_ns: when the latest message was there.
     """
 
-    __slots__ = ("_carried", "_open", "_serving", "arrival", "kind", "method", "peer", "propagate")
+    __slots__ = ("_carried", "_context", "_open", "_serving", "kind", "method", "peer", "propagate", "received_ns")
 
     def __init__(self, method: str, peer: str = "", kind: int = ONE_WAY, propagate: bool = False) -> None:
         self.method = method
         self.peer = peer
         self.kind = kind
         self.propagate = propagate
-        self.arrival = Arrival(None, 0, 0)
+        self.received_ns = 0
+        self._context: Context | None = None
         self._carried: Call | None = None
         self._open: Call | None = None
         self._serving: ServerCall = NO_OP_SERVER_CALL
+
+    @property
+    def arrival(self) -> Arrival:
+        """How the latest message arrived; when it was asked for says nothing, as that may be after a poll."""
+        return Arrival(self._context, 0, self.received_ns)
 
     def carry(self, call: Call) -> None:
         """Let the next message carry the context of `call`, recorded elsewhere; it then has no record of its own."""
@@ -96,15 +102,15 @@ class Traffic:
 
     def arrive(self, asked_ns: int, recv_bytes: int, context: Context | None) -> None:
         """Record a message that arrived, after it was asked for at `asked_ns`."""
-        received_ns = now_ns()
-        self.arrival = arrival = Arrival(context, 0, received_ns)  # after a poll, asked_ns says nothing
+        received_ns = self.received_ns = now_ns()
+        self._context = context
         if self.kind == REQUESTS:
             if self._open is not None:
                 self._open.recv_bytes = recv_bytes
                 self._open.__exit__(None, None, None)
                 self._open = None
         elif self.kind == REPLIES:
-            self._serving = serve(arrival, self.method, self.peer)
+            self._serving = serve(self.arrival, self.method, self.peer)
             self._serving.recv_bytes = recv_bytes
             self._serving.__enter__()
         else:

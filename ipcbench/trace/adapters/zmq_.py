@@ -20,10 +20,12 @@ from ipcbench.errors import ConfigError
 from ipcbench.trace.adapters.correlate import Correlate, Pairs, correlate_of
 from ipcbench.trace.adapters.instruments import replaced
 from ipcbench.trace.adapters.messages import ONE_WAY, REPLIES, REQUESTS, Traffic
-from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.call import NO_OP_SERVER_CALL, Call
 from ipcbench.trace.record.context import CONTEXT_BYTES, unpack_context
+from ipcbench.trace.record.hot import SOCKET_FUNCTIONS
 from ipcbench.trace.record.recorder import STATE
-from ipcbench.trace.record.serve import Receiving
+from ipcbench.trace.record.serve import Arrival, Receiving
+from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND, SERVER
 from ipcbench.util.clock import now_ns
 
 _SNDMORE = int(zmq.SNDMORE)
@@ -66,13 +68,16 @@ class SocketTraffic(Traffic):
     """The messages of a socket, frame by frame.
 
     Attributes:
+        is_ordinary: whether the next message may be one that the code in C records: of one frame, without a context,
+            and not paired by ids.
         sending: the call whose message is partly sent; None between two messages.
         is_partial: whether more frames of the message being received follow.
         pending: the next of them, if it had to be received early.
         pairs: which of its messages answer others; None if nothing can tell, or contexts tell.
     """
 
-    __slots__ = ("asked_ns", "begun_ns", "is_partial", "pairs", "pending", "recv_bytes", "sending", "sent_bytes")
+    __slots__ = ("asked_ns", "begun_ns", "is_ordinary", "is_partial", "pairs", "pending", "recv_bytes", "sending",
+                 "sent_bytes")  # fmt: skip
 
     def __init__(self, socket: zmq.Socket[Any], name: str, propagate: bool, correlate: Correlate | str | None) -> None:
         kind: Any = socket.get(zmq.TYPE)
@@ -83,8 +88,25 @@ class SocketTraffic(Traffic):
         self.pairs = None if find is None else Pairs(self, find, asks=kind != zmq.ROUTER)
         self.sending: Call | None = None
         self.pending: Any = None
-        self.is_partial = False
+        self.is_partial = self.is_ordinary = False
         self.asked_ns = self.begun_ns = self.recv_bytes = self.sent_bytes = 0
+
+    def settle(self) -> None:
+        """Set `is_ordinary` after whatever may change it."""
+        state = (self.propagate, self.pairs, self.is_partial, self.pending, self.sending, self._carried)
+        self.is_ordinary = bool(self.peer) and not any(state)
+
+    def carry(self, call: Call) -> None:
+        super().carry(call)
+        self.settle()
+
+    def failed(self, call: Call, error: BaseException) -> None:
+        """End a message whose sending failed, or take it back if it may be sent again."""
+        self.abandon(call) if isinstance(error, zmq.Again) else self.fail(call, error)
+
+    def received_frame(self, socket: Any, frame: Any, flags: int) -> None:
+        """Take a frame that has arrived."""
+        _count_frame(socket, self, len(frame), frame.more, flags)
 
     def close(self) -> None:
         """End requests that got no reply."""
@@ -153,9 +175,10 @@ def _send(self: Any, data: Any, flags: int = 0, copy: bool = True, track: bool =
             self._raw.send(self, traffic.context(call), flags)
         traffic.sent_bytes += _size_of(data)
     except BaseException as error:
-        (traffic.abandon(call) if isinstance(error, zmq.Again) else traffic.fail(call, error))
+        traffic.failed(call, error)
         traffic.sending = None
         traffic.sent_bytes = 0
+        traffic.settle()
         raise
     if more:
         traffic.sending = call
@@ -163,6 +186,7 @@ def _send(self: Any, data: Any, flags: int = 0, copy: bool = True, track: bool =
         traffic.end(call, traffic.sent_bytes)
         traffic.sending = None
         traffic.sent_bytes = 0
+    traffic.settle()
     return sent
 
 
@@ -241,8 +265,8 @@ def _count_frame(socket: Any, traffic: SocketTraffic, size: int, more: bool, fla
             traffic.arrive(traffic.asked_ns, traffic.recv_bytes, context)
         else:
             traffic.pairs.received(traffic.asked_ns, traffic.recv_bytes)
-        socket.__dict__["arrival"] = traffic.arrival
         traffic.recv_bytes = 0
+    traffic.settle()
 
 
 def _get(self: Any, option: int) -> Any:
@@ -257,10 +281,25 @@ def _close(self: Any, linger: int | None = None) -> None:
     self._raw.close(self, linger)
 
 
+def _arrival(self: Any) -> Arrival:
+    arrival: Arrival = (Receiving if self._traffic is None else self._traffic).arrival
+    return arrival
+
+
+if SOCKET_FUNCTIONS is not None:
+    SOCKET_FUNCTIONS.set_socket_functions(_send, _recv, STATE, SEND, EXCHANGE, RECEIVE, SERVER, NO_OP_SERVER_CALL)
 _METHODS: dict[str, Any] = {
-    "send": _send, "recv": _recv, "recv_into": _recv_into, "get": _get, "getsockopt": _get, "close": _close,
-    "carry": _carry, "_traffic": None, "_propagates": False,
-}  # fmt: skip
+    "send": _send if SOCKET_FUNCTIONS is None else SOCKET_FUNCTIONS.socket_send,
+    "recv": _recv if SOCKET_FUNCTIONS is None else SOCKET_FUNCTIONS.socket_recv,
+    "recv_into": _recv_into,
+    "get": _get,
+    "getsockopt": _get,
+    "close": _close,
+    "carry": _carry,
+    "arrival": property(_arrival),
+    "_traffic": None,
+    "_propagates": False,
+}
 """What a class that records has."""
 
 
@@ -271,11 +310,15 @@ class TracedSocket(Receiving):
     carry: Callable[[Call], Self]
 
 
+def _raw_members(raw: Raw) -> dict[str, Any]:
+    return {"_raw": raw, "_raw_send": staticmethod(raw.send), "_raw_recv": staticmethod(raw.recv)}
+
+
 @cache
 def _traced(kind: type[zmq.Socket[Any]]) -> type[zmq.Socket[Any]]:
     """Return a class of sockets that record and otherwise do as those of `kind` do."""
     raw = _PLAIN if kind is zmq.Socket else _raw_of(kind)
-    members = {**_METHODS, "_raw": raw, "__doc__": f"{kind.__name__}, recorded.", "_repr_cls": kind.__name__}
+    members = {**_METHODS, **_raw_members(raw), "__doc__": f"{kind.__name__}, recorded.", "_repr_cls": kind.__name__}
     return type(f"Traced{kind.__name__.lstrip('_')}", (TracedSocket, kind), members)
 
 
@@ -295,5 +338,5 @@ def wrap_socket(
 
 def instrument(propagate: bool = False) -> Callable[[], None]:
     """Let every socket record from now on, those that exist too; return a function that undoes it."""
-    members = {**_METHODS, "_raw": _PLAIN, "_propagates": propagate, "arrival": Receiving.arrival}
+    members = {**_METHODS, **_raw_members(_PLAIN), "_propagates": propagate}
     return replaced(zmq.Socket, members)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 PURE = "IPCBENCH_PURE"
 """Environment variable that, if not empty, selects Python."""
 
-CONTRACT = 4
+CONTRACT = 5
 """Increased whenever C and Python expect something else of each other; the same as in hot.h."""
 
 
@@ -36,4 +36,10 @@ else:
     HotCall, HotCallSite, HotHistograms = _built.HotCall, _built.HotCallSite, _built.HotHistograms
     HotNoOp, HotRecorder, Slots = _built.HotNoOp, _built.HotRecorder, _built.Slots
 
-__all__ = ["IS_C", "PURE", "HotCall", "HotCallSite", "HotHistograms", "HotNoOp", "HotRecorder", "Slots"]
+SOCKET_FUNCTIONS: Any = _built
+"""Has `socket_send` and `socket_recv` for ordinary messages of ZeroMQ sockets, and `set_socket_functions`; None where
+there is no C, and zmq_.py does it all."""
+
+__all__ = [
+    "IS_C", "PURE", "SOCKET_FUNCTIONS", "HotCall", "HotCallSite", "HotHistograms", "HotNoOp", "HotRecorder", "Slots",
+]  # fmt: skip

@@ -19,7 +19,7 @@
 #include <time.h>
 
 /* Increased whenever C and Python expect something else of each other; the same as in __init__.py. */
-enum { CONTRACT = 4 };
+enum { CONTRACT = 5 };
 
 enum { MAX_STAGES = 7, HEAD_BYTES = 16 }; /* as in format.py */
 
@@ -113,6 +113,9 @@ void histograms_count(HotHistograms *self, int64_t begin_ns, const int64_t *ends
 
 /* Begin a call: a new reference. */
 PyObject *call_site_begin(HotCallSite *self, PyObject *none);
+
+/* Add the functions of recorded sockets to the module; below 0 with an error. */
+int add_socket_functions(PyObject *module);
 
 #define AS_METHOD(function) ((PyCFunction)(void (*)(void))(function))
 

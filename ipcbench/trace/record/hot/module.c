@@ -61,7 +61,7 @@ PyMODINIT_FUNC PyInit__c(void) {
     if (PyModule_AddType(module, &slots_type) < 0 || PyModule_AddType(module, &histograms_type) < 0 ||
         PyModule_AddType(module, &call_site_type) < 0 || PyModule_AddType(module, &call_type) < 0 ||
         PyModule_AddType(module, &no_op_type) < 0 || PyModule_AddType(module, &recorder_type) < 0 ||
-        PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0)
+        add_socket_functions(module) < 0 || PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0)
         Py_CLEAR(module);
     return module;
 }
