@@ -1,6 +1,6 @@
 """How accurate are replays? Records the example over each transport, replays it over each, and runs it there for real.
 
-    python benchmarks/replay_accuracy.py [--calls 300] [--cycles 16] [--transports zmq,zmq-tcp,shm,pipe]
+    python benchmarks/replay_accuracy.py [--calls 300] [--clients 1] [--cycles 16] [--transports zmq,zmq-tcp,shm,pipe]
 
 In each cycle, in shuffled order, every transport carries the traced example for real; right after that, the trace is
 replayed once over all transports. Single cycles are not judged. The medians over all cycles are: predicted for each
@@ -36,26 +36,34 @@ WAYS = ("predicted", "recorded + difference of replays", "α + β·bytes table")
 """The prediction that counts: the replay; the prediction if the server's work is unknown; the table."""
 
 MEDIAN_LIMIT, WORST_LIMIT = 0.05, 0.15
+MEDIAN_LIMIT_SHARED = 0.1
+"""With several clients, which wait for one another; the worst pair and the ranking are then only shown."""
 
 Pairs = dict[tuple[str, str], list[float]]
 
 
-def rewired_s(transport: str, calls: int, folder: Path) -> float:
+def rewired_s(transport: str, calls: int, clients: int, folder: Path) -> float:
     """Run the example for real; return how long its calls took, in s."""
-    command = [sys.executable, str(SERVICE), "--transport", transport, "--calls", str(calls), "--trace", str(folder)]
+    command = [sys.executable, str(SERVICE), "--transport", transport, "--calls", str(calls)]
+    command += ["--clients", str(clients), "--trace", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return float(json.loads(done.stdout)["seconds"])
 
 
 def cycle(
-    index: int, transports: tuple[str, ...], calls: int, real: dict[str, list[float]], ways: dict[str, Pairs]
+    index: int,
+    transports: tuple[str, ...],
+    calls: int,
+    clients: int,
+    real: dict[str, list[float]],
+    ways: dict[str, Pairs],
 ) -> None:
     order = list(transports)
     random.Random(index).shuffle(order)
     with tempfile.TemporaryDirectory() as root:
         for source in order:
             folder = Path(root) / source
-            real[source].append(rewired_s(source, calls, folder))
+            real[source].append(rewired_s(source, calls, clients, folder))
             request = Request(transports, rounds=1, calls_count=calls, source=source, seed=index)
             outcome = conclude(replay(read_traffic(folder), request))
             itself_ns = next(backend.replayed_ns for backend in outcome.backends if backend.name == source)
@@ -102,6 +110,7 @@ def ranking_faults(transports: tuple[str, ...], real: dict[str, list[float]], pa
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--clients", type=int, default=1, help="that share the server")
     parser.add_argument("--cycles", type=int, default=16)
     parser.add_argument("--transports", default="zmq,zmq-tcp,shm,pipe")
     parser.add_argument("--json", default="", metavar="FILE", help="write the raw times to this file")
@@ -113,8 +122,9 @@ def main() -> int:
     }
     begin = time.monotonic()
     for index in range(max(2, options.cycles)):
-        cycle(index, transports, options.calls, real, ways)
-    print(f"{options.calls} calls, {len(real[transports[0]])} cycles, {time.monotonic() - begin:.0f} s; measured, s:")
+        cycle(index, transports, options.calls, options.clients, real, ways)
+    size = f"{options.clients} × {options.calls} calls, {len(real[transports[0]])} cycles"
+    print(f"{size}, {time.monotonic() - begin:.0f} s; measured, s:")
     for name, times in real.items():
         print(f"  {name:10s} median {median(times):.3f}  from {min(times):.3f} to {max(times):.3f}")
     errors, *_ = [table_of_errors(transports, real, pairs, way) for way, pairs in ways.items()]
@@ -124,8 +134,12 @@ def main() -> int:
         named = {way: {"→".join(pair): times for pair, times in pairs.items()} for way, pairs in ways.items()}
         raw = {"real": real, **named}
         Path(options.json).write_text(json.dumps(raw, indent=1), encoding="utf-8")
-    met = median(errors) <= MEDIAN_LIMIT and max(errors) <= WORST_LIMIT and not faults
-    print(f"median ≤ {MEDIAN_LIMIT:.0%}, worst ≤ {WORST_LIMIT:.0%}, ranking: {'met' if met else 'not met'}")
+    if options.clients > 1:
+        met = median(errors) <= MEDIAN_LIMIT_SHARED
+        print(f"median ≤ {MEDIAN_LIMIT_SHARED:.0%}: {'met' if met else 'not met'}")
+    else:
+        met = median(errors) <= MEDIAN_LIMIT and max(errors) <= WORST_LIMIT and not faults
+        print(f"median ≤ {MEDIAN_LIMIT:.0%}, worst ≤ {WORST_LIMIT:.0%}, ranking: {'met' if met else 'not met'}")
     return 0 if met else 1
 
 

@@ -1,9 +1,9 @@
-"""A tensor service: one client, one server, five methods of very different sizes, over a transport of your choice.
+"""A tensor service: a server, its clients, five methods of very different sizes, over a transport of your choice.
 
     python examples/tensor_service/service.py --transport zmq --calls 200 --trace trace/
 
 The transport is a Backend of ipcbench, so changing it means changing one word. `ipcbench.trace` records the calls on
-both sides.
+both sides. With `--clients 3`, three client processes share the server, which handles one request at a time.
 
 A message is a name in 16 bytes, the number of columns, the 40 bytes that join the two sides' records, and the array,
 float32. The client works on each answer before it calls again, as applications do.
@@ -15,11 +15,14 @@ import argparse
 import json
 import multiprocessing
 import os
+import queue
 import secrets
 import struct
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -28,7 +31,7 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 
 from ipcbench import ChannelSpec, get_backend, trace  # noqa: E402
-from ipcbench.errors import EndOfStream  # noqa: E402
+from ipcbench.errors import EndOfStream, IpcbenchError  # noqa: E402
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -100,21 +103,61 @@ class Service:
         return np.maximum(self._product, 0.0, out=self._product)
 
 
-def serve(transport: str, there: Any, back: Any, folder: str) -> None:
-    """Serve until the client has closed."""
+Request = tuple[int, memoryview, int, int]
+"""Whose it is, the message, when it was asked for, and when it was there."""
+
+
+def _receive(number: int, reader: Any) -> Iterator[Request]:
+    """Yield a client's requests until it has closed."""
+    while True:
+        asked_ns = trace.now_ns()
+        try:
+            request = reader.read(_LONGEST_S)
+        except EndOfStream:
+            return
+        yield number, request, asked_ns, trace.now_ns()
+
+
+def receive(readers: list[Any]) -> Iterator[Request]:
+    """Yield the requests of all clients, one at a time, as they arrive: a thread waits for each client."""
+    if len(readers) == 1:
+        yield from _receive(0, readers[0])
+        return
+    arrived: queue.SimpleQueue[tuple[Request, threading.Event] | None] = queue.SimpleQueue()
+
+    def wait(number: int) -> None:
+        handled = threading.Event()
+        for request in _receive(number, readers[number]):
+            arrived.put((request, handled))
+            handled.wait()  # the message is valid until the next one is read
+            handled.clear()
+        arrived.put(None)
+
+    for number in range(len(readers)):
+        threading.Thread(target=wait, args=(number,), daemon=True).start()
+    left = len(readers)
+    while left:
+        arrival = arrived.get()
+        if arrival is None:
+            left -= 1
+            continue
+        request, handled = arrival
+        yield request
+        handled.set()
+
+
+def serve(transport: str, channels: list[tuple[Any, Any]], folder: str) -> None:
+    """Serve until all clients have closed; each has a channel to the server and one back."""
     os.setsid()  # a separate session, as a server has: the system divides CPU time among sessions
     if folder:
         trace.start(folder, service="server")
     service, packer = Service(), Packer()
     backend = get_backend(transport)()
-    with backend.open_reader(there, 0) as requests, backend.open_writer(back) as replies:
-        while True:
-            asked_ns = trace.now_ns()
-            try:
-                request = requests.read(_LONGEST_S)
-            except EndOfStream:
-                break
-            received_ns = trace.now_ns()
+    with ExitStack() as stack:
+        readers = [stack.enter_context(backend.open_reader(there, 0)) for there, _ in channels]
+        writers = [stack.enter_context(backend.open_writer(back)) for _, back in channels]
+        for number, request, asked_ns, received_ns in receive(readers):
+            replies = writers[number]
             raw, _, context = _HEAD.unpack_from(request)
             name = raw.rstrip(b"\0").decode()
             with trace.serve(context, name, "", received_ns, asked_ns) as call:
@@ -175,48 +218,63 @@ class Client:
             return result
 
 
-def run(transport: str, calls: int, folder: str = "") -> float:
-    """Run client and server; return how long the calls took, in s, start-up not included."""
+def drive(transport: str, there: Any, back: Any, calls: int, folder: str, together: Any, seconds: Any) -> None:
+    """Be a client: warm up, wait for the other clients, call; put how long the calls took, in s."""
+    backend, arguments = get_backend(transport)(), inputs()
+    with backend.open_writer(there) as writer, backend.open_reader(back, 0) as reader:
+        client = Client(writer, reader)
+        for method in [*arguments] * 3:  # use everything once before timing starts
+            digest(client.call(method, arguments[method]))
+        together.wait(_LONGEST_S)
+        if folder:
+            trace.start(folder, service="client")
+        begin = time.perf_counter()
+        for method in plan(calls):
+            digest(client.call(method, arguments[method]))
+        seconds.put(time.perf_counter() - begin)
+        trace.stop()
+
+
+def run(transport: str, calls: int, folder: str = "", clients: int = 1) -> float:
+    """Run server and clients; return how long the calls of the slowest client took, in s, start-up not included."""
     backend, token = get_backend(transport)(), f"ipcb-{secrets.token_hex(4)}"
-    there, back = (
-        backend.create(ChannelSpec(name=f"{token}-{number}", max_message_bytes=LARGEST_BYTES, depth=2))
-        for number in (1, 2)
-    )
-    server = multiprocessing.get_context("spawn").Process(target=serve, args=(transport, there, back, folder))
-    server.start()
-    try:
-        with backend.open_writer(there) as writer, backend.open_reader(back, 0) as reader:
-            return _drive(Client(writer, reader), calls, folder)
-    finally:
-        server.join(_LONGEST_S)
-        backend.destroy(there)
-        backend.destroy(back)
-
-
-def _drive(client: Client, calls: int, folder: str) -> float:
-    arguments = inputs()
-    for method in [*arguments] * 3:  # use everything once before timing starts
-        digest(client.call(method, arguments[method]))
-    if folder:
-        trace.start(folder, service="client")
-    begin = time.perf_counter()
-    for method in plan(calls):
-        digest(client.call(method, arguments[method]))
-    seconds = time.perf_counter() - begin
-    trace.stop()
-    return seconds
+    processes = multiprocessing.get_context("spawn")
+    together, seconds = processes.Barrier(clients), processes.Queue()
+    with ExitStack() as stack:
+        addresses = []
+        for number in range(2 * clients):
+            channel = ChannelSpec(name=f"{token}-{number}", max_message_bytes=LARGEST_BYTES, depth=2)
+            addresses.append(backend.create(channel))
+            stack.callback(backend.destroy, addresses[-1])
+        channels = list(zip(addresses[::2], addresses[1::2], strict=True))
+        first, *others = [(transport, *ends, calls, folder, together, seconds) for ends in channels]
+        started = [processes.Process(target=serve, args=(transport, channels, folder))]
+        started += [processes.Process(target=drive, args=arguments) for arguments in others]
+        for process in started:
+            process.start()
+            stack.callback(process.join, _LONGEST_S)
+        drive(*first)
+        return max(seconds.get(timeout=_LONGEST_S) for _ in channels)
 
 
 def main() -> None:
     """Run as the command line says, and print the result as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--transport", default="zmq", help="a backend of ipcbench: zmq, zmq-tcp, shm, pipe")
-    parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--calls", type=int, default=400, help="of each client")
+    parser.add_argument("--clients", type=int, default=1, help="that share the server, each a process")
     parser.add_argument("--trace", default="", metavar="DIR", help="record the calls of both sides there")
     options = parser.parse_args()
-    seconds = run(options.transport, options.calls, options.trace)
-    result = {"transport": options.transport, "calls": options.calls, "seconds": round(seconds, 6)}
-    sys.stdout.write(json.dumps(result) + "\n")
+    try:
+        backend = get_backend(options.transport)
+        backend.probe()
+    except IpcbenchError as error:
+        parser.exit(2, f"{error}\n")
+    if backend.capabilities.launcher != "spawn":
+        parser.exit(2, f"{options.transport} cannot be used here: its endpoints do not open in plain processes\n")
+    seconds = run(options.transport, options.calls, options.trace, options.clients)
+    result = {"transport": options.transport, "clients": options.clients, "calls": options.calls}
+    sys.stdout.write(json.dumps({**result, "seconds": round(seconds, 6)}) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,22 +14,23 @@ from pathlib import Path
 import numpy as np
 
 from ipcbench.errors import StoreError
-from ipcbench.replay.traffic import ThreadCalls, Traffic
+from ipcbench.replay.traffic import COLUMNS, ThreadCalls, Traffic
 from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_MAGIC, SEGMENT_SUFFIX
 from ipcbench.trace.readers.batch import UNKNOWN, Batch, Ints, Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
-from ipcbench.trace.readers.own import read_histograms, read_segment
+from ipcbench.trace.readers.own import read_histograms, read_segment, thread_of
 from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
 from ipcbench.util.files import as_store_errors, regular
+from ipcbench.util.units import format_duration_ns
 
 _TRANSPORT_STAGES = frozenset({"send", "wait"})
 _WAITING_STAGE = "wait"
 _ROLES_OF_SERVERS = frozenset({SERVER_SIDE, RECEIVER})
 
 _LARGEST_BYTES = 2**30
-
-_COLUMNS = ("gap_ns", "before_ns", "after_ns", "server_ns", "total_ns", "sent_bytes", "recv_bytes")
+_MOST_SPREAD_RATIO = 0.1
+"""Of the recorded time: how far apart the clients of a server may begin without a remark."""
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ class _Reading:
     servers: Servers
     calls: dict[str, list[Batch]] = field(default_factory=dict)
     """By client: a thread of a process, or a log."""
+    places: dict[str, Ints] = field(default_factory=dict)
+    """By client: the place of each call's record in `servers`, UNKNOWN if it has none."""
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
     """By method: what its messages consist of."""
     unrecorded_count: int = 0
@@ -85,7 +88,7 @@ def _read_own(path: Path, state: _Reading) -> None:
                 state.unrecorded_count += int(bulk.counts.sum()) + bulk.untimed_count
         return
     for batch in read_segment(path, state.notes):
-        _take(path.stem.rpartition("-")[0], batch, state)
+        _take(thread_of(path), batch, state)
 
 
 def _take(client: str, batch: Batch, state: _Reading) -> None:
@@ -109,12 +112,13 @@ def _make(source: str, state: _Reading) -> Traffic:
     remarks = [f"{count:,} {what}" for what, count in state.counts.items() if count]
     gaps_known = not state.unrecorded_count and state.has_begins
     if state.unrecorded_count:
-        remarks.append(
-            f"{state.unrecorded_count:,} calls have no record, so they are not replayed; record with sample=1."
-        )
+        remarks.append(f"{state.unrecorded_count:,} calls have no record, so they are not replayed.")
     if not gaps_known:
         threads = [replace(thread, gap_ns=np.zeros_like(thread.gap_ns)) for thread in threads]
         remarks.append("The client's work between calls is unknown: calls follow one another at once, here as there.")
+    served_by = _served_by(state)
+    threads = [replace(thread, server=served_by.get(thread.name, "")) for thread in threads]
+    remarks += _spread(threads, state)
     return Traffic(
         source=source,
         methods=tuple(methods),
@@ -123,6 +127,7 @@ def _make(source: str, state: _Reading) -> Traffic:
         recorded_calls_count=sum(len(thread.method) for thread in threads),
         remarks=tuple(remarks),
         layouts={name: counter.most_common(1)[0][0] for name, counter in state.layouts.items()},
+        is_sampled=bool(state.unrecorded_count),
     )
 
 
@@ -137,7 +142,9 @@ def _thread_calls(client: str, batches: Sequence[Batch], methods: dict[str, int]
     )
     method = np.concatenate([_method_numbers(batch, methods) for batch in chosen])
     before, after = (np.concatenate(columns) for columns in zip(*map(_work, chosen), strict=True))
-    server = np.concatenate([_server(batch, state.servers) for batch in chosen])
+    server, server_most, places = (
+        np.concatenate(columns) for columns in zip(*[_server(batch, state.servers) for batch in chosen], strict=True)
+    )
     gap = np.zeros_like(total)
     order = np.arange(len(total))
     if (begin != UNKNOWN).all():
@@ -158,10 +165,9 @@ def _thread_calls(client: str, batches: Sequence[Batch], methods: dict[str, int]
     )
     state.counts["calls began before the one before them ended; they follow it at once."] += int((gap < 0).sum())
     state.counts["calls are the inside of other calls, and are not replayed again."] += inner
-    columns = (np.maximum(gap, 0), before, after, server, total, sent, recv)
-    return ThreadCalls(
-        client, method[good], **{name: column[good] for name, column in zip(_COLUMNS, columns, strict=True)}
-    )
+    state.places[client] = places[good]
+    columns = (method, np.maximum(gap, 0), before, after, server, server_most, total, sent, recv)
+    return ThreadCalls(client, **{name: column[good] for name, column in zip(COLUMNS, columns, strict=True)})
 
 
 def _method_numbers(batch: Batch, methods: dict[str, int]) -> Ints:
@@ -178,18 +184,53 @@ def _work(batch: Batch) -> tuple[Ints, Ints]:
     return before, after
 
 
-def _server(batch: Batch, servers: Servers) -> Ints:
-    """Return the server's work in each call, UNKNOWN where it is not recorded; at most the call's transport stages.
+def _server(batch: Batch, servers: Servers) -> tuple[Ints, Ints, Ints]:
+    """Return the server's work in each call, the most that it can have been, and the place of its record.
 
-    It is the whole work as the server saw it: a quick server may have begun before its client had finished sending.
+    The work is at most the call's transport stages. It is the whole work as the server saw it: a quick server may have
+    begun before its client had finished sending. What a log states is a part: a kernel's time, for example.
     """
-    server = np.full(len(batch.ids), UNKNOWN, dtype=np.int64)
-    if batch.server_ns is not None:
-        server = batch.server_ns.copy()
+    away = [index for index, name in enumerate(batch.stages) if name in _TRANSPORT_STAGES]
+    longest = np.maximum(batch.stage_ns[:, away].sum(axis=1), 0)
+    places = np.full(len(batch.ids), UNKNOWN, dtype=np.int64)
+    server = places if batch.server_ns is None else batch.server_ns
     if batch.key is not None and len(servers.keys):
         at = np.minimum(np.searchsorted(servers.keys, batch.key), len(servers.keys) - 1)
         known = (servers.keys[at] == batch.key) & (batch.key != 0) & servers.answers[at]
+        places = np.where(known, at, UNKNOWN)
         server = np.where(known, servers.stamps_ns[at, 2] - servers.stamps_ns[at, 1], server)
-    away = [index for index, name in enumerate(batch.stages) if name in _TRANSPORT_STAGES]
-    longest = np.maximum(batch.stage_ns[:, away].sum(axis=1), 0)
-    return np.where(server == UNKNOWN, UNKNOWN, np.minimum(server, longest))
+    server = np.where(server == UNKNOWN, UNKNOWN, np.minimum(server, longest))
+    return server, np.where(places == UNKNOWN, longest, server), places
+
+
+def _served_by(state: _Reading) -> dict[str, str]:
+    """Return the server of each client whose calls were all served by one thread, which worked on one at a time."""
+    servers, clients = state.servers, dict[int, list[str]]()
+    for client, places in state.places.items():
+        threads = np.unique(servers.thread[places[places != UNKNOWN]])
+        if len(threads) == 1:
+            clients.setdefault(int(threads[0]), []).append(client)
+    result: dict[str, str] = {}
+    for thread, names in clients.items():
+        places = np.concatenate([state.places[name] for name in names])
+        work = servers.stamps_ns[places[places != UNKNOWN], 1:]
+        begun, done = work[np.argsort(work[:, 0], kind="stable")].T
+        if (begun[1:] >= done[:-1]).all():
+            result |= dict.fromkeys(names, servers.threads[thread])
+    return result
+
+
+def _spread(threads: Sequence[ThreadCalls], state: _Reading) -> list[str]:
+    """Return a remark if clients of one server began far apart, since a replay begins all at once."""
+    begins: dict[str, list[int]] = {}
+    for thread in threads:
+        if thread.server:
+            places = state.places[thread.name]
+            begins.setdefault(thread.server, []).append(int(state.servers.stamps_ns[places[places != UNKNOWN][0], 0]))
+    spread_ns = max((max(times) - min(times) for times in begins.values()), default=0)
+    if spread_ns <= _MOST_SPREAD_RATIO * max(thread.recorded_ns for thread in threads):
+        return []
+    return [
+        f"The clients of one server began up to {format_duration_ns(spread_ns)} apart; here they begin at once, and "
+        "may wait for one another more than they did."
+    ]

@@ -14,7 +14,7 @@ from operator import add
 import numpy as np
 
 from ipcbench.replay.run import Measured, Replayed
-from ipcbench.replay.traffic import Traffic
+from ipcbench.replay.traffic import ThreadCalls, Traffic
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.decisions import Verdict, compare, rank_groups
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, ratio
@@ -62,7 +62,7 @@ class MethodOutcome:
     recv_bytes: float
     recorded_ns: float
     server_ns: float | None
-    """None if it is unknown."""
+    """None if it is unknown, or only a part of it is known."""
     replayed_ns: dict[str, float]
     layout: str = ""
     """What its messages usually consist of; empty if the trace does not say."""
@@ -115,7 +115,7 @@ def conclude(replayed: Replayed, seed: int = 1) -> ReplayOutcome:
         recorded_ns=traffic.recorded_ns,
         backends=tuple(sorted(backends, key=lambda backend: backend.predicted_ns.estimate)),
         methods=_methods(traffic, done),
-        remarks=(*traffic.remarks, *_remarks(replayed, anchor, bounded)),
+        remarks=(*traffic.remarks, *_remarks(replayed, anchor, bounded), *_next_steps(replayed)),
         left_out=replayed.skipped,
         failed=failures,
     )
@@ -136,11 +136,20 @@ def _ends(replayed: Replayed, measured: Measured, anchor: Measured | None) -> li
             max(traffic.recorded_ns + longest_ns - (base[index] if index < len(base) else usual), 1.0)
             for index, longest_ns in enumerate(_longest(measured))
         ]
-    omitted = [
-        0 if replayed.request.think else int(thread.server_ns[thread.server_ns != UNKNOWN].sum())
-        for thread in traffic.threads
-    ]
-    return [float(max(map(add, threads, omitted))) for threads in measured.threads_ns]
+    if replayed.request.think:
+        return [float(longest_ns) for longest_ns in _longest(measured)]
+    omitted = [_worked_ns(thread) for thread in traffic.threads]
+    busiest_ns = _busiest_ns(traffic)
+    return [float(max(*map(add, threads, omitted), busiest_ns)) for threads in measured.threads_ns]
+
+
+def _worked_ns(thread: ThreadCalls) -> int:
+    return int(np.maximum(thread.server_ns, 0).sum())
+
+
+def _busiest_ns(traffic: Traffic) -> int:
+    """Return how long the busiest server worked for all its clients together; no replay can be shorter."""
+    return max(sum(_worked_ns(traffic.threads[number]) for number in numbers) for numbers in traffic.services)
 
 
 def _ranks(ends: dict[str, list[float]], estimates: dict[str, Estimate | None]) -> dict[str, int]:
@@ -193,15 +202,12 @@ def _backend(
 
 def _table_ns(replayed: Replayed, name: str) -> float:
     table = replayed.table(name)
-    return max(table.thread_ns(thread) for thread in replayed.traffic.threads)
+    return max(_busiest_ns(replayed.traffic), *(table.thread_ns(thread) for thread in replayed.traffic.threads))
 
 
 def _waited_ns(traffic: Traffic) -> int:
-    """Return the longest that any server may have worked where it is unknown: all of the waiting and sending."""
-    return max(
-        int((thread.total_ns - thread.before_ns - thread.after_ns)[thread.server_ns == UNKNOWN].sum())
-        for thread in traffic.threads
-    )
+    """Return the longest that any server may have worked beyond what is known of it."""
+    return max(int((thread.server_most_ns - np.maximum(thread.server_ns, 0)).sum()) for thread in traffic.threads)
 
 
 def _remarks(replayed: Replayed, anchor: str, bounded: bool) -> list[str]:
@@ -211,17 +217,7 @@ def _remarks(replayed: Replayed, anchor: str, bounded: bool) -> list[str]:
             f"The first {traffic.calls_count:,} of {traffic.recorded_calls_count:,} calls are replayed, as the budget "
             "or --calls asks for."
         )
-    if not traffic.server_known:
-        unknown = sum(int(np.count_nonzero(thread.server_ns == UNKNOWN)) for thread in traffic.threads)
-        remarks.append(
-            f"The server's share of {unknown:,} calls is unknown: it is replayed as none"
-            + (", and the end-to-end time is only known to lie between two bounds." if bounded else ".")
-        )
-    if len(traffic.threads) > 1:
-        remarks.append(
-            f"{len(traffic.threads)} clients run at once, each with a server of its own: queueing at a shared server "
-            "is not replayed."
-        )
+    remarks += _of_servers(traffic, bounded=bounded, think=replayed.request.think)
     if anchor and traffic.server_known and replayed.request.think:
         off = float(np.median(_longest(replayed.measured[anchor]))) / traffic.recorded_ns - 1
         if abs(off) > _DOUBTFUL_RATIO:
@@ -234,16 +230,61 @@ def _remarks(replayed: Replayed, anchor: str, bounded: bool) -> list[str]:
     return remarks
 
 
+def _of_servers(traffic: Traffic, *, bounded: bool, think: bool) -> list[str]:
+    """Return what is unknown of the servers' work, and whether clients wait for one another."""
+    remarks = []
+    server, most = (
+        np.concatenate([getattr(thread, name) for thread in traffic.threads])
+        for name in ("server_ns", "server_most_ns")
+    )
+    none, part = np.count_nonzero(server == UNKNOWN), np.count_nonzero((server != UNKNOWN) & (server < most))
+    bounds = ", and the end-to-end time is only known to lie between two bounds." if bounded else "."
+    if none:
+        remarks.append(f"The server's share of {none:,} calls is unknown: it is replayed as none{bounds}")
+    if part:
+        remarks.append(
+            f"Of the server's share of {part:,} calls only a part is known, the log's column: the rest is replayed as "
+            f"none{bounds}"
+        )
+    sizes = [len(numbers) for numbers in traffic.services]
+    shared, alone = sum(size for size in sizes if size > 1), sizes.count(1)
+    if shared:
+        ending = "." if think else ", but without its work they hardly wait for one another."
+        remarks.append(
+            f"{shared} clients shared a server that handled one request at a time; so they do in the replay{ending}"
+        )
+    if alone and len(sizes) > 1:
+        remarks.append(
+            f"{alone} of {len(traffic.threads)} clients have a server each, as it is not known that one thread served "
+            "several: queueing at a shared server is not replayed for them."
+        )
+    return remarks
+
+
+def _next_steps(replayed: Replayed) -> list[str]:
+    """Return what would make the replay surer; the most useful first, two at most."""
+    traffic = replayed.traffic
+    steps = (
+        (
+            not traffic.server_known,
+            "record the server too (trace.serve, or `ipcbench trace run`): its work is then known.",
+        ),
+        (traffic.is_sampled, "record every call (sample=1, no budget): the time between calls is then known."),
+        (not replayed.request.source, "name the transport of the recording (--recorded-over): it calibrates the work."),
+    )
+    return [f"To be surer, {step}" for needed, step in steps if needed][:2]
+
+
 def _methods(traffic: Traffic, done: dict[str, Measured]) -> tuple[MethodOutcome, ...]:
-    columns = ("method", "sent_bytes", "recv_bytes", "total_ns", "server_ns")
-    method, sent, recv, total, server = (
+    columns = ("method", "sent_bytes", "recv_bytes", "total_ns", "server_ns", "server_most_ns")
+    method, sent, recv, total, server, most = (
         np.concatenate([getattr(thread, name) for thread in traffic.threads]) for name in columns
     )
     outcomes = []
     for index in np.unique(method).tolist():
         chosen = method == index
         count = int(np.count_nonzero(chosen))
-        known = bool((server[chosen] != UNKNOWN).all())
+        known = bool((server == most)[chosen].all())
         outcomes.append(
             MethodOutcome(
                 name=traffic.methods[index],

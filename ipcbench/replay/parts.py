@@ -1,4 +1,7 @@
-"""The two processes of a replayed client: one calls, one serves, both by the same list of calls.
+"""The processes of a replayed service: clients that call and a server, each by the same lists of calls.
+
+The server waits for each client in a thread of its own. The threads take turns at the work and the reply, in the order
+in which the requests arrive.
 
 The list holds each call's gap, work before and after, server's work, and both sizes. A message carries its call's
 number where it has room for it, so that a lost, repeated or mixed-up message ends the replay.
@@ -7,9 +10,14 @@ number where it has room for it, so that a lost, repeated or mixed-up message en
 from __future__ import annotations
 
 import gc
+from abc import ABC, abstractmethod
 from array import array
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from threading import Lock
+from typing import Any, Self, TypeAlias
 
 from ipcbench.backend import Address, Reader, Writer
 from ipcbench.errors import IntegrityError
@@ -17,9 +25,6 @@ from ipcbench.harness.worker import Worker
 from ipcbench.registry import get_backend
 from ipcbench.replay.work import BY_TIME, Work
 from ipcbench.util.clock import now_ns
-
-CLIENT: Final = 0
-SERVER: Final = 1
 
 COLUMNS = (
     "gap_ns", "before_ns", "after_ns", "server_ns", "sent_bytes", "recv_bytes",
@@ -33,24 +38,60 @@ _NUMBER = Struct("=q")
 Columns: TypeAlias = "dict[str, array[int]]"
 
 
-class Part:
+class Turns:
+    """Lets one thread at a time into its `with` block, in the order in which they ask."""
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._waiting: deque[Lock] = deque()
+        self._is_taken = False
+
+    def __enter__(self) -> Self:
+        with self._guard:
+            if not self._is_taken:
+                self._is_taken = True
+                return self
+            turn = Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        turn.acquire()  # until the one before hands over
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._is_taken = False
+
+
+class Part(ABC):
     """One side of a replayed client.
 
     Args:
         writer, reader: of the channel from this side, and of the one to it.
         columns: the list of calls, by name.
         stall_s: longest wait of a single read or write.
+        work: the process's memory to work in.
+        turns: at the work and the reply.
     """
 
-    def __init__(self, writer: Writer, reader: Reader, columns: Columns, stall_s: float) -> None:
+    def __init__(
+        self, writer: Writer, reader: Reader, columns: Columns, stall_s: float, work: Work, turns: Turns
+    ) -> None:
         self.write = writer.write
         self.read = reader.read
         self.columns = columns
         self.stall_s = stall_s
         self.count = len(columns["gap_ns"])
         sizes = [*columns["sent_bytes"], *columns["recv_bytes"]]
-        self.work = Work()
-        self._memory = memoryview(bytearray(b"\1") * max(_NUMBER.size, *sizes))
+        self.work = work
+        self.turns = turns
+        self._memory = memoryview(bytearray(b"\1") * max([_NUMBER.size, *sizes]))
+
+    @abstractmethod
+    def run(self) -> Columns:
+        """Carry out the list, and return columns of what was measured."""
 
     def every_column(self) -> tuple[array[int], ...]:
         """Return the columns in the order of `COLUMNS`."""
@@ -134,43 +175,64 @@ class ServerPart(Part):
         for index in range(self.count):
             sent, recv = sents[index], recvs[index]
             view = self.read(stall_s)
-            self.received(view, sent, index)
-            message = messages[recv]
-            walked[index] = self.consume(view, servers[index], server_ps[index], walks[index], sent + recv, message)
-            if recv >= _NUMBER.size:
-                _NUMBER.pack_into(message, 0, index)
-            self.write(message, stall_s)
-            done[index] = self.work.pieces_count
+            with self.turns:
+                self.received(view, sent, index)
+                message = messages[recv]
+                walked[index] = self.consume(view, servers[index], server_ps[index], walks[index], sent + recv, message)
+                done[index] = self.work.pieces_count
+                if recv >= _NUMBER.size:
+                    _NUMBER.pack_into(message, 0, index)
+                self.write(message, stall_s)
         return results
 
 
 def open_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
-    """Open this process's two endpoints, in the order that both sides of a group keep."""
+    """Open this process's endpoints, in the order that both sides of a channel keep; the last process is the server."""
     backend = get_backend(request["backend"])()
-    there, back = (Address.from_dict(request[name]) for name in ("there", "back"))
-    if worker.index == CLIENT:
+    channels = [[Address.from_dict(values) for values in pair] for pair in request["channels"]]
+    if worker.index < len(channels):
+        there, back = channels[worker.index]
         worker.hold(backend.open_writer(there))
         worker.hold(backend.open_reader(back, 0))
-    else:
+        return {}
+    for there, back in channels:
         worker.hold(backend.open_reader(there, 0))
         worker.hold(backend.open_writer(back))
     return {}
 
 
 def run_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
-    """Carry out a list of calls on the open endpoints; answers with columns of int64, as bytes."""
-    columns = {name: array("q") for name in COLUMNS}
-    for name, column in columns.items():
-        column.frombytes(request["columns"][name])
-    (writer,) = (endpoint for endpoint in worker.endpoints if isinstance(endpoint, Writer))
-    (reader,) = (endpoint for endpoint in worker.endpoints if isinstance(endpoint, Reader))
-    part = (ClientPart if worker.index == CLIENT else ServerPart)(writer, reader, columns, request["stall_s"])
+    """Carry out lists of calls on the open endpoints; answers with columns of int64, as bytes, for each list."""
+    writers = [endpoint for endpoint in worker.endpoints if isinstance(endpoint, Writer)]
+    readers = [endpoint for endpoint in worker.endpoints if isinstance(endpoint, Reader)]
+    lists = map(_unpacked, request["lists"])
+    kind, work, turns = ServerPart if request["serves"] else ClientPart, Work(), Turns()
+    parts = [kind(*ends, request["stall_s"], work, turns) for ends in zip(writers, readers, lists, strict=True)]
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        results = part.run()
+        results = run_all(parts)
     finally:
         gc.enable()
         gc.unfreeze()
-    return {"columns": {name: column.tobytes() for name, column in results.items()}}
+    return {"lists": [{name: column.tobytes() for name, column in result.items()} for result in results]}
+
+
+def _unpacked(packed: dict[str, bytes]) -> Columns:
+    columns = {name: array("q") for name in COLUMNS}
+    for name, column in columns.items():
+        column.frombytes(packed[name])
+    return columns
+
+
+def run_all(parts: Sequence[Part]) -> list[Columns]:
+    """Run every part, each in a thread if there are several; the first error is raised at once."""
+    if len(parts) == 1:
+        return [parts[0].run()]
+    pool = ThreadPoolExecutor(len(parts))
+    futures = [pool.submit(part.run) for part in parts]
+    for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+        future.result()
+    pool.shutdown()
+    return [future.result() for future in futures]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from ipcbench.processes.control_channel import HOST_VARIABLE, Switchboard
 from ipcbench.processes.run_dir import RunDir, require_room_for_sockets
 from ipcbench.registry import get_backend
 from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
-from ipcbench.replay.pair import DEPTH, Columns, Pair, back_to_back, by_pieces, columns_of, warm_up
+from ipcbench.replay.service import DEPTH, Columns, Service, back_to_back, by_pieces, columns_of, warm_up
 from ipcbench.replay.traffic import Traffic
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, require_range
 from ipcbench.trace.readers.batch import Ints
@@ -219,31 +220,30 @@ class _Replay:
         recorded_s = self._result.traffic.recorded_ns / 1e9
         stall_s = self._request.stall_s + recorded_s
         with ExitStack() as stack:
-            pairs: list[Pair] = []
-            for _ in self._lists:
-                pairs.append(Pair(name, run_dir, switchboard, largest, stall_s))
-                stack.callback(pairs[-1].drop)
-            for pair in pairs:
-                pair.open()
+            services: list[Service] = []
+            for numbers in self._result.traffic.services:
+                services.append(Service(name, numbers, run_dir, switchboard, largest, stall_s))
+                stack.callback(services[-1].drop)
+            for service in services:
+                service.open()
             limit_s = 3 * stall_s
-            _at_once(pairs, [warm_up(columns) for columns in self._lists], limit_s)
-            done = _at_once(pairs, self._lists, limit_s)
+            _at_once(services, [warm_up(columns) for columns in self._lists], limit_s)
+            done = _at_once(services, self._lists, limit_s)
             # Last, since a row of large messages leaves a TCP connection in another state than the calls do.
-            calibration = back_to_back(self._result.ladder_bytes)
-            trips = pairs[0].carry_out(calibration, limit_s)[0]["transport_ns"]
-            for pair in pairs:
-                pair.close()
+            calls = back_to_back(self._result.ladder_bytes), *[back_to_back(self._result.ladder_bytes[:0])] * len(done)
+            trips = _at_once(services[:1], calls, limit_s)[0][0]["transport_ns"]
+            for service in services:
+                service.close()
         return [client for client, _ in done], [server for _, server in done], trips
 
 
-def _at_once(pairs: Sequence[Pair], lists: Sequence[Columns], limit_s: float) -> list[tuple[Columns, Columns]]:
-    """Have all clients carry out their lists at the same time; return what each one and its server measured."""
-    if len(pairs) == 1:
-        return [pairs[0].carry_out(lists[0], limit_s)]
-    with ThreadPoolExecutor(len(pairs)) as pool:
+def _at_once(services: Sequence[Service], lists: Sequence[Columns], limit_s: float) -> list[tuple[Columns, Columns]]:
+    """Have the clients carry out their lists at the same time; return what each one and its server measured."""
+    with ThreadPoolExecutor(len(services)) as pool:
         try:
-            return list(pool.map(lambda pair, columns: pair.carry_out(columns, limit_s), pairs, lists))
+            done = dict(chain(*pool.map(lambda service: service.carry_out(lists, limit_s), services)))
         except BaseException:
-            for pair in pairs:
-                pair.kill()  # so that no thread waits for it any longer
+            for service in services:
+                service.kill()  # so that no thread waits for it any longer
             raise
+    return [done[number] for number in sorted(done)]

@@ -12,7 +12,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ipcbench.trace.readers.batch import UNKNOWN, Ints
+from ipcbench.trace.readers.batch import Ints
+
+COLUMNS = (
+    "method", "gap_ns", "before_ns", "after_ns", "server_ns", "server_most_ns", "total_ns", "sent_bytes", "recv_bytes",
+)  # fmt: skip
+"""Of a client's calls."""
 
 _ENOUGH_CALLS = 20
 
@@ -27,9 +32,11 @@ class ThreadCalls:
         gap_ns: work before the call; 0 before the first, and where it is unknown.
         before_ns: work inside the call before its request leaves: serialize.
         after_ns: work inside the call after its reply is here: deserialize, and what no stage accounts for.
-        server_ns: the server's work; UNKNOWN where it is not recorded.
+        server_ns: the server's work; UNKNOWN where it is not recorded. The least it was, if a log tells only a part.
+        server_most_ns: the most it can have been: `server_ns` where that is the whole, else all of `send` and `wait`.
         total_ns: the whole call as it was recorded.
         sent_bytes, recv_bytes: request and reply.
+        server: the process and thread that served all calls of all its clients, one at a time; empty if none is known.
     """
 
     name: str
@@ -38,9 +45,11 @@ class ThreadCalls:
     before_ns: Ints
     after_ns: Ints
     server_ns: Ints
+    server_most_ns: Ints
     total_ns: Ints
     sent_bytes: Ints
     recv_bytes: Ints
+    server: str = ""
 
     @property
     def recorded_ns(self) -> int:
@@ -49,8 +58,7 @@ class ThreadCalls:
 
     def first(self, count: int) -> ThreadCalls:
         """Return the first `count` calls."""
-        columns = ("method", "gap_ns", "before_ns", "after_ns", "server_ns", "total_ns", "sent_bytes", "recv_bytes")
-        return replace(self, **{name: getattr(self, name)[:count] for name in columns})
+        return replace(self, **{name: getattr(self, name)[:count] for name in COLUMNS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,7 @@ class Traffic:
         recorded_calls_count: calls in the trace that could be replayed; `threads` may hold fewer.
         remarks: what the reader of the result must know, one sentence each.
         layouts: by method, what its messages usually consist of, as text; only for methods where it is known.
+        is_sampled: whether the trace has no records of some calls.
     """
 
     source: str
@@ -74,6 +83,7 @@ class Traffic:
     recorded_calls_count: int
     remarks: tuple[str, ...] = ()
     layouts: Mapping[str, str] = field(default_factory=dict)
+    is_sampled: bool = False
 
     @property
     def calls_count(self) -> int:
@@ -87,8 +97,16 @@ class Traffic:
 
     @property
     def server_known(self) -> bool:
-        """Whether the server's work is known for every call."""
-        return all(bool((thread.server_ns != UNKNOWN).all()) for thread in self.threads)
+        """Whether the server's whole work is known for every call."""
+        return all(bool((thread.server_ns == thread.server_most_ns).all()) for thread in self.threads)
+
+    @property
+    def services(self) -> list[list[int]]:
+        """The clients of each server, by their numbers; a client without a known server has one of its own."""
+        services: dict[str | int, list[int]] = {}
+        for index, thread in enumerate(self.threads):
+            services.setdefault(thread.server or index, []).append(index)
+        return list(services.values())
 
     @property
     def largest_bytes(self) -> int:

@@ -65,6 +65,28 @@ def test_the_code_of_the_guide_is_the_examples() -> None:
             assert line.strip() in service
 
 
+def test_three_clients_of_the_example_share_its_server(guide: Shell) -> None:
+    service = ("examples/tensor_service/service.py", "--transport", "pipe", "--clients", "3", "--calls", "12")
+    recorded = guide.python(*service, "--trace", "shared")
+    assert recorded.returncode == 0, recorded.stderr
+    assert json.loads(recorded.stdout)["clients"] == 3
+    replayed = guide("replay", "shared", "--backends", "pipe", "--rounds", "1", "--format", "json")
+    assert replayed.returncode == 0, replayed.stderr
+    outcome = json.loads(replayed.stdout)
+    assert (outcome["calls_count"], outcome["server_known"], outcome["gaps_known"]) == (36, True, True)
+    assert any(remark.startswith("3 clients shared a server") for remark in outcome["remarks"])
+
+
+@pytest.mark.parametrize(("transport", "words"), [
+    ("mpi-p2p", "plain processes"), ("null", "plain processes"), ("nope", "unknown backend 'nope'"),
+])  # fmt: skip
+def test_the_example_refuses_what_it_cannot_use_in_one_line(guide: Shell, transport: str, words: str) -> None:
+    done = guide.python("examples/tensor_service/service.py", "--transport", transport)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_log_without_the_servers_share_gives_bounds(shell: Shell) -> None:
     log = shell.folder / "zmq_performance.log"
     log.write_text(head(V1) + "".join(v1_row(number) for number in range(1, 5)), encoding="utf-8")

@@ -61,6 +61,36 @@ def test_a_server_that_begins_while_its_client_still_sends_is_not_cut(tmp_path):
     assert read_traffic(tmp_path).threads[0].server_ns.tolist() == [500]
 
 
+def write_clients(folder: Path, *servers: list[tuple[int, int, int]]) -> Traffic:
+    """Write the calls of two clients; each server has worked for a client from then to then."""
+    clients = [Made(folder, "client", 100, tid) for tid in (100, 101)]
+    for tid, served in enumerate(servers):
+        server = Made(folder, "server", 200, tid)
+        for client, begun, done in served:
+            span = 1000 * client + 100 * tid + begun
+            clients[client].call("Do", [begun - 5, begun - 5, begun - 2, done + 9, done + 9], sent=1, recv=1, span=span)
+            server.call("Do", [begun - 1, begun, done, done], SERVER, span=span)
+        server.segment.close()
+    for client in clients:
+        client.segment.close()
+    return read_traffic(folder)
+
+
+@pytest.mark.parametrize(("servers", "services"), [
+    ([[(0, 10, 20), (1, 20, 30), (0, 40, 50), (1, 50, 60)]], [[0, 1]]),
+    ([[(0, 10, 20), (1, 15, 25)]], [[0], [1]]),
+    ([[(0, 10, 20)], [(1, 20, 30)]], [[0], [1]]),
+    ([[(0, 10, 20), (1, 20, 30)], [(0, 40, 50)]], [[0], [1]]),
+], ids=["one at a time", "works that overlap", "a thread for each client", "a client of two threads"])  # fmt: skip
+def test_clients_share_a_server_if_one_thread_served_one_at_a_time(tmp_path, servers, services):
+    assert write_clients(tmp_path, *servers).services == services
+
+
+def test_clients_of_a_server_that_did_not_begin_together_are_remarked(tmp_path):
+    remarks = write_clients(tmp_path, [(0, 10, 20), (1, 900, 910)]).remarks
+    assert any("began up to 890 ns apart" in remark for remark in remarks)
+
+
 def test_every_thread_is_a_client_and_failed_calls_are_left_out(tmp_path):
     recorder = trace.start(tmp_path)
 
@@ -100,9 +130,11 @@ def test_a_log_has_no_gaps_and_its_segments_follow_one_another(tmp_path):
     assert read_traffic(tmp_path).calls_count == len(thread.method) == 3
 
 
-def test_the_servers_column_of_a_log_is_its_work(tmp_path):
-    (thread,) = of_log(tmp_path, head(V3) + row(1, "M", 1, 1, 6, 1, 9, 4, 9, 10, 10)).threads
-    assert thread.server_ns.tolist() == [4_000_000]
+def test_the_servers_column_of_a_log_is_the_least_that_it_worked(tmp_path):
+    traffic = of_log(tmp_path, head(V3) + row(1, "M", 1, 1, 6, 1, 9, 4, 9, 10, 10))
+    (thread,) = traffic.threads
+    assert not traffic.server_known
+    assert (thread.server_ns.tolist(), thread.server_most_ns.tolist()) == ([4_000_000], [7_000_000])
 
 
 @pytest.mark.parametrize("text", ["", "nothing of the kind\n", head(V1)])

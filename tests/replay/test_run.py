@@ -15,6 +15,7 @@ from ipcbench.replay import render
 from ipcbench.replay.latency_table import ladder
 from ipcbench.replay.outcome import BackendOutcome, ReplayOutcome, conclude
 from ipcbench.replay.run import Measured, Replayed, Request, replay
+from ipcbench.replay.traffic import ThreadCalls
 from ipcbench.stats.estimates import Interval
 from tests.replay.made import thread, traffic
 
@@ -46,10 +47,29 @@ def test_two_clients_over_two_backends_leave_nothing_behind(tokens):
     assert done.table("shm").thread_ns(thread()) > thread().recorded_ns / 10
     outcome = conclude(done)
     assert {backend.name for backend in outcome.backends} == {"shm", "pipe"}
-    assert any("2 clients run at once" in remark for remark in outcome.remarks)
+    assert any("2 of 2 clients have a server each" in remark for remark in outcome.remarks)
     (source,) = (backend for backend in outcome.backends if backend.name == "shm")
     assert source.gain_ratio == Interval(0.0, 0.0, 0.0)
     assert [resource for token in tokens for resource in find(token)] == []
+
+
+def test_three_clients_of_one_server_wait_for_one_another():
+    def least_ns(clients: int) -> int:
+        threads = [thread(10, 5_000_000, str(number), server="s") for number in range(clients)]
+        measured = replay(traffic(*threads), Request(("pipe",), rounds=3)).measured["pipe"]
+        return min(max(ends) for ends in measured.threads_ns)
+
+    together = least_ns(3)
+    assert together > 0.95 * 3 * 10 * 5_000_000
+    assert together > 2 * least_ns(1)
+
+
+@pytest.mark.usefixtures("broken_on_path")
+@pytest.mark.parametrize("server", ["", "s"], ids=["own servers", "one server"])
+def test_a_message_of_another_call_is_the_error_with_several_clients(server):
+    threads = [thread(20, name=name, server=server) for name in "ab"]
+    done = replay(traffic(*threads), Request(("shm", "broken_replay:Mixing"), rounds=1))
+    assert "a message of another call" in done.measured["broken_replay:Mixing"].failure
 
 
 @pytest.mark.usefixtures("broken_on_path")
@@ -92,15 +112,17 @@ def test_what_cannot_be_replayed_is_refused_before_anything_is_started(tokens, m
     assert tokens == []
 
 
-def made_up(*, source: str = "", think: bool = True, server_ns: int = 50_000, rounds: int = 5) -> ReplayOutcome:
+def made_up(
+    *clients: ThreadCalls, source: str = "", think: bool = True, server_ns: int = 50_000, rounds: int = 5
+) -> ReplayOutcome:
     """Return the outcome of a replay in which zmq took 3 ms, shm and pipe 2 ms, and everything repeated well."""
-    plain = traffic(thread(server_ns=server_ns))
+    plain = traffic(*clients or [thread(server_ns=server_ns)])
     sizes = ladder(plain.largest_bytes)
 
     def measured(ms: float, trip_ns: int) -> Measured:
         wobble = [1.0, 1.002, 0.998, 1.001, 0.999][:rounds]
         return Measured(
-            threads_ns=[[int(ms * 1e6 * factor)] for factor in wobble],
+            threads_ns=[[int(ms * 1e6 * factor)] * len(plain.threads) for factor in wobble],
             method_ns=[np.array([6 * 100_000, 6 * 200_000])] * rounds,
             trips_ns=[np.full(len(sizes), trip_ns)] * rounds,
         )
@@ -164,6 +186,38 @@ def test_an_unknown_server_gives_bounds_and_says_so():
     assert any("unknown" in remark for remark in outcome.remarks)
     for words in ("at least", "at most", "unknown"):
         assert words in render.as_text(outcome)
+
+
+def test_a_part_of_the_servers_work_gives_bounds_too():
+    outcome = made_up(thread(server_most_ns=190_000))
+    _, shm, _ = backends_of(outcome)
+    assert shm.predicted_ns.estimate == pytest.approx(2e6)
+    assert shm.at_most_ns == pytest.approx(2e6 + 12 * 140_000, rel=1e-3)
+    assert any("only a part is known" in remark for remark in outcome.remarks)
+    assert [method.server_ns for method in outcome.methods] == [None, None]
+
+
+def test_a_shared_server_is_as_busy_as_its_clients_together_make_it():
+    shared = [thread(name=name, server="s") for name in "abc"]
+    _, shm, _ = backends_of(made_up(*shared, think=False))
+    assert shm.predicted_ns.estimate == pytest.approx(2e6 + 12 * 50_000, rel=1e-3)
+    outcome = made_up(*[thread(server_ns=100_000, name=name, server="s") for name in "abc"], think=False)
+    _, shm, _ = backends_of(outcome)
+    assert shm.predicted_ns.estimate == 3 * 12 * 100_000
+    assert shm.table_ns == 3 * 12 * 100_000
+    assert any("3 clients shared a server" in remark for remark in outcome.remarks)
+    assert not any("have a server each" in remark for remark in outcome.remarks)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"source": "zmq"}, []),
+    ({}, ["--recorded-over"]),
+    ({"server_ns": -1}, ["record the server too", "--recorded-over"]),
+])  # fmt: skip
+def test_what_would_make_a_replay_surer(changes, words):
+    steps = [remark for remark in made_up(**changes).remarks if remark.startswith("To be surer")]
+    assert len(steps) == len(words)
+    assert all(word in step for word, step in zip(words, steps, strict=True))
 
 
 def test_a_single_round_has_no_intervals_and_no_ranks():

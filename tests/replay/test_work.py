@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import queue
 from array import array
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ import pytest
 from ipcbench.backend import Reader, Writer
 from ipcbench.errors import IntegrityError
 from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
-from ipcbench.replay.pair import by_pieces, columns_of, warm_up
-from ipcbench.replay.parts import COLUMNS, ClientPart, ServerPart
+from ipcbench.replay.parts import COLUMNS, ClientPart, ServerPart, Turns, run_all
+from ipcbench.replay.service import by_pieces, columns_of, warm_up
 from ipcbench.replay.work import BY_TIME, PIECE_BYTES, Work
+from ipcbench.util.clock import now_ns
 from tests.replay.made import thread, traffic
 
 
@@ -35,14 +38,18 @@ class _End(Writer, Reader):
         """Nothing is held."""
 
 
+def plain_columns(columns):
+    return {name: array("q", columns[name].astype(np.int64).tobytes()) for name in COLUMNS}
+
+
 def carry_out(columns):
     """Run both sides in threads; return what they measured."""
-    plain = {name: array("q", columns[name].astype(np.int64).tobytes()) for name in COLUMNS}
+    plain = plain_columns(columns)
     there, back = _End(), _End()
-    server = ServerPart(back, there, plain, 5.0)
+    server = ServerPart(back, there, plain, 5.0, Work(), Turns())
     with ThreadPoolExecutor() as pool:
         served = pool.submit(server.run)
-        client = ClientPart(there, back, plain, 5.0).run()
+        client = ClientPart(there, back, plain, 5.0, Work(), Turns()).run()
     return [{name: np.array(column) for name, column in side.items()} for side in (client, served.result())]
 
 
@@ -75,10 +82,59 @@ def test_by_pieces_as_much_is_done_as_at_the_pace_of_the_pilot():
 
 def test_a_message_of_another_call_ends_the_replay():
     there = _End()
-    plain = {name: array("q", columns_of(thread(count=2))[name].tobytes()) for name in COLUMNS}
+    plain = plain_columns(columns_of(thread(count=2)))
     there.write(b"abcd")
     with pytest.raises(IntegrityError, match="call 0 got a message of another call"):
-        ServerPart(_End(), there, plain, 1.0).run()
+        ServerPart(_End(), there, plain, 1.0, Work(), Turns()).run()
+
+
+def test_turns_are_taken_in_the_order_of_asking():
+    turns, taken = Turns(), []
+
+    def take(number: int) -> None:
+        with turns:
+            taken.append(number)
+
+    with ThreadPoolExecutor(4) as pool, turns:
+        for number in range(4):
+            pool.submit(take, number)
+            while len(turns._waiting) <= number:
+                os.sched_yield()
+        assert taken == []
+    assert taken == [0, 1, 2, 3]
+    take(4)
+    assert taken[-1] == 4
+
+
+def test_a_server_of_several_clients_handles_one_request_at_a_time():
+    plain = plain_columns(columns_of(thread(count=6, server_ns=200_000)))
+    work, turns = Work(), Turns()
+    channels = [(_End(), _End()) for _ in range(3)]
+    servers = [ServerPart(back, there, plain, 5.0, work, turns) for there, back in channels]
+    begun, done = [], []
+    do = work.do
+
+    def watched(*request) -> int:
+        begun.append(now_ns())
+        done.append(do(*request))
+        return done[-1]
+
+    for server in servers:
+        server.work = Mock(wraps=work, do=watched, pieces_count=0)
+    with ThreadPoolExecutor(3) as pool:
+        clients = [pool.submit(ClientPart(*ends, plain, 5.0, Work(), Turns()).run) for ends in channels]
+        assert [len(served["server_pieces"]) for served in run_all(servers)] == [6, 6, 6]
+    assert [len(client.result()["total_ns"]) for client in clients] == [6, 6, 6]
+    assert len(begun) == 18
+    assert all(end <= begin for end, begin in zip(done, begun[1:], strict=False))
+
+
+def test_the_first_error_of_a_server_of_several_clients_ends_it():
+    plain = plain_columns(columns_of(thread(count=2)))
+    silent, wrong = _End(), _End()
+    wrong.write(b"abcd")
+    with pytest.raises(IntegrityError, match="another call"):
+        run_all([ServerPart(_End(), end, plain, 3.0, Work(), Turns()) for end in (silent, wrong)])
 
 
 def test_work_by_time_makes_up_for_what_took_too_long(monkeypatch):

@@ -35,6 +35,12 @@ def test_the_audit_says_what_does_not_agree(tmp_path: Path) -> None:
     assert "R15 1 printed throughputs differ" in as_text(made)
 
 
+def test_only_messages_of_no_bytes_have_size_0(tmp_path: Path) -> None:
+    record(tmp_path, 1, sent=2**22 + 64, recv=72)
+    text = as_text(make_report(gather([tmp_path])))
+    assert ["4,096.1", "0.070"] in [line.split()[-2:] for line in text.splitlines()]
+
+
 def rules_of(made: Report) -> set[str]:
     return {finding.rule for finding in made.findings}
 

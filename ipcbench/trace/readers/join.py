@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ipcbench.errors import StoreError
 from ipcbench.trace.format import CALL, HEADER_BYTES, MARKER, RECORD_BYTES, SEGMENT_MAGIC, unpack_header
 from ipcbench.trace.readers.batch import UNKNOWN, Batch, Ints, Keys, Notes
-from ipcbench.trace.readers.own import RECORD, keys_of, read_segment
+from ipcbench.trace.readers.own import RECORD, keys_of, read_segment, thread_of
 from ipcbench.trace.schema import CLIENT, RECEIVER, SERVER_SIDE
 from ipcbench.util.files import as_store_errors
 
@@ -43,6 +43,7 @@ class Servers:
         stamps_ns: shape (n, 3): arrived, begun, done. Of a receiver: asked, received, received.
         answers: shape (n,), False for a receiver.
         boot: shape (n,), into `boots`.
+        thread: shape (n,), into `threads`, the processes and threads that served.
         clocks: by client's and server's boot, for pairs of two clocks.
     """
 
@@ -51,6 +52,8 @@ class Servers:
     answers: npt.NDArray[np.bool_]
     boot: Ints
     boots: Sequence[str]
+    thread: Ints
+    threads: Sequence[str]
     clocks: dict[tuple[str, str], _Clock] = field(default_factory=dict)
 
     def join(self, batch: Batch) -> Batch:
@@ -117,20 +120,21 @@ def _waited(batch: Batch) -> tuple[Ints, Ints, bool]:
 
 def find_servers(paths: Sequence[Path], notes: Notes) -> Servers:
     """Read the server records of segments; damaged files are reported where they are read whole."""
-    boots: list[str] = []
-    parts: list[tuple[Keys, Ints, npt.NDArray[np.bool_], Ints]] = []
+    boots: dict[str, int] = {}
+    threads: dict[str, int] = {}
+    parts: list[tuple[Keys, Ints, npt.NDArray[np.bool_], Ints, Ints]] = []
     every: set[str] = set()
     for path in paths:
         try:
             for boot, records in _served(path, every):
-                if boot not in boots:
-                    boots.append(boot)
-                number = np.full(len(records), boots.index(boot), np.int64)
-                parts.append((keys_of(records), _stamps(records), records["role"] == SERVER_SIDE, number))
+                number = np.full(len(records), boots.setdefault(boot, len(boots)), np.int64)
+                server = np.full(len(records), threads.setdefault(thread_of(path), len(threads)), np.int64)
+                parts.append((keys_of(records), _stamps(records), records["role"] == SERVER_SIDE, number, server))
         except StoreError:
             continue
     if not parts:
-        return Servers(np.zeros(0, np.uint64), np.zeros((0, 3), np.int64), np.zeros(0, bool), np.zeros(0, np.int64), ())
+        none = np.zeros(0, np.int64)
+        return Servers(np.zeros(0, np.uint64), np.zeros((0, 3), np.int64), np.zeros(0, bool), none, (), none, ())
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(~columns[2], kind="stable")  # of a server and a receiver of one call, the server
     only, first = np.unique(columns[0][order], return_index=True)
@@ -138,7 +142,8 @@ def find_servers(paths: Sequence[Path], notes: Notes) -> Servers:
         np.count_nonzero(columns[2][order[first]])
     )
     at = order[first]
-    servers = Servers(only, columns[1][at], columns[2][at], columns[3][at], boots)
+    stamps, answers, number, server = (column[at] for column in columns[1:])
+    servers = Servers(only, stamps, answers, number, tuple(boots), server, tuple(threads))
     if len(every) > 1 and len(servers.keys):
         _set_clocks(servers, paths)
     return servers

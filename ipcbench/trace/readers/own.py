@@ -65,6 +65,11 @@ _NAME = np.dtype([
 Rows = npt.NDArray[Any]
 
 
+def thread_of(path: Path) -> str:
+    """Return the name of the process and thread that wrote a file: the file's own without its number."""
+    return path.stem.rpartition("-")[0] or path.stem
+
+
 def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
     """Yield the calls of a segment, at most 8,192 at a time; slots that were never finished are no calls.
 

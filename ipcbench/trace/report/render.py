@@ -20,7 +20,7 @@ from ipcbench.trace.report.gather import Gathered
 from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums, Split
 from ipcbench.trace.report.words import Language, word
-from ipcbench.util.units import format_bytes, format_duration_ns, format_ms, format_percent
+from ipcbench.util.units import format_bytes, format_duration_ns, format_ms, format_percent, format_significant
 
 _MIB = 2**20
 
@@ -63,6 +63,13 @@ def _quantile(sums: MethodSums, probability: float) -> float | None:
 def _scaled(value: float | None, unit: float, form: str) -> str:
     """Return a number in a unit; a dash for an unknown one."""
     return NOT_MEASURED if value is None else format(value / unit, form)
+
+
+def _kib(size_bytes: float | None) -> str:
+    """Return the size of a message in KiB; of a small one two digits, so that only no bytes are 0."""
+    if size_bytes is None or size_bytes >= 1024:
+        return _scaled(size_bytes, 1024, ",.1f")
+    return format_significant(size_bytes / 1024, 2)
 
 
 def _moved(sums: MethodSums) -> str:
@@ -175,7 +182,7 @@ def _extreme_table(title: str, group: GroupSums, calls: Sequence[Extreme], langu
              *(f"{name} ms" for name in group.stages), word("sent", language), word("recv", language))  # fmt: skip
     rows = (
         (str(call.call_id), call.method, format_ms(call.total_ns), *map(format_ms, call.stage_ns),
-         _scaled(call.sent_bytes, _MIB, ",.2f"), _scaled(call.recv_bytes, _MIB, ",.2f"))
+         _kib(call.sent_bytes), _kib(call.recv_bytes))
         for call in calls
     )  # fmt: skip
     return Table(word(title, language), make_columns(heads, left=(0, 1), name=1), tuple(rows))

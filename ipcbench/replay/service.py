@@ -1,7 +1,8 @@
-"""One replayed client over one backend: its two processes and channels, and the lists of calls they carry out."""
+"""One replayed server with its clients over one backend: processes, channels, and the lists of calls they carry out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,16 +23,16 @@ DEPTH = 2
 
 _OPEN_S = 30.0
 _WARM_KINDS, _WARM_TURNS = 20, 3
-_ROLES = ("client", "server")
 
 Columns = dict[str, Ints]
 
 
-class Pair:
-    """The two processes of one client.
+class Service:
+    """The processes of a server and its clients.
 
     Args:
         backend: the transport's registered name, or `module:Class`.
+        numbers: of its clients.
         run_dir: the run's folder and the prefix of its names.
         switchboard: where the processes connect to.
         largest_bytes: of the messages.
@@ -45,6 +46,7 @@ class Pair:
     def __init__(
         self,
         backend: str,
+        numbers: Sequence[int],
         run_dir: RunDir,
         switchboard: Switchboard,
         largest_bytes: int,
@@ -52,44 +54,58 @@ class Pair:
     ) -> None:
         self._name = backend
         self._backend = get_backend(backend)()
+        self._numbers = numbers
         self._run_dir = run_dir
         self._largest_bytes = largest_bytes
         self._stall_s = stall_s
         self._addresses: list[Address] = []
+        names = [f"client {number}" if len(numbers) > 1 else "client" for number in numbers]
         launcher = self._backend.capabilities.launcher
-        self._group = Group(launcher, 1, switchboard, roles=_ROLES).connect()
+        self._group = Group(launcher, len(numbers), switchboard, roles=(*names, "server")).connect()
 
     def open(self) -> None:
-        """Make the channels, and open their ends.
+        """Make two channels for each client, and open their ends.
 
         Raises:
             TransportError, TrialError: it cannot be done.
         """
-        for processes in ((0, 1), (1, 0)):
-            channel = ChannelSpec(
-                name=self._run_dir.channel_name(),
-                max_message_bytes=self._largest_bytes,
-                depth=DEPTH,
-                processes=processes,
-            )
-            self._addresses.append(self._backend.create(channel))
-        there, back = (address.as_dict() for address in self._addresses)
-        request = {"backend": self._name, "there": there, "back": back}
-        self._group.ask_all(_call("open_part", request), _OPEN_S)
+        server = len(self._numbers)
+        channels = [[self._channel((client, server)), self._channel((server, client))] for client in range(server)]
+        self._group.ask_all(_call("open_part", {"backend": self._name, "channels": channels}), _OPEN_S)
 
-    def carry_out(self, columns: Columns, limit_s: float) -> tuple[Columns, Columns]:
-        """Carry out a list of calls; return what the client and what the server measured.
+    def _channel(self, processes: tuple[int, int]) -> dict[str, Any]:
+        channel = ChannelSpec(
+            name=self._run_dir.channel_name(),
+            max_message_bytes=self._largest_bytes,
+            depth=DEPTH,
+            processes=processes,
+        )
+        self._addresses.append(self._backend.create(channel))
+        return self._addresses[-1].as_dict()
+
+    def carry_out(self, lists: Sequence[Columns], limit_s: float) -> list[tuple[int, tuple[Columns, Columns]]]:
+        """Carry out the clients' lists of calls, all at the same time.
+
+        Args:
+            lists: by the clients' numbers; there may be further ones.
+            limit_s: how long it may take.
+
+        Returns:
+            The number of each client, and what it and the server measured.
 
         Raises:
             WorkerCrashed, WorkerTimeout, TrialError: a process ended, hung, or reports an error.
         """
-        packed = {name: column.astype(np.int64).tobytes() for name, column in columns.items()}
-        answers = self._group.ask_all(_call("run_part", {"columns": packed, "stall_s": self._stall_s}), limit_s)
-        client, server = (
-            {name: np.frombuffer(data, dtype=np.int64) for name, data in answers[index]["columns"].items()}
-            for index in (0, 1)
-        )
-        return client, server
+        packed = [
+            {name: column.astype(np.int64).tobytes() for name, column in lists[number].items()}
+            for number in self._numbers
+        ]
+        requests = [*({"lists": [columns], "serves": False} for columns in packed), {"lists": packed, "serves": True}]
+        questions = [_call("run_part", {**request, "stall_s": self._stall_s}) for request in requests]
+        answers = self._group.ask(dict(enumerate(questions)), limit_s)
+        served = answers[len(packed)]["lists"]
+        both = [(_unpacked(answers[index]["lists"][0]), _unpacked(one)) for index, one in enumerate(served)]
+        return list(zip(self._numbers, both, strict=True))
 
     def close(self) -> None:
         """Close the ends and let the processes go; they are killed if they do not.
@@ -112,6 +128,10 @@ class Pair:
         self._group.kill()
         while self._addresses:
             self._backend.destroy(self._addresses.pop())
+
+
+def _unpacked(packed: dict[str, bytes]) -> Columns:
+    return {name: np.frombuffer(data, dtype=np.int64) for name, data in packed.items()}
 
 
 def _call(function: str, request: dict[str, Any]) -> dict[str, Any]:
