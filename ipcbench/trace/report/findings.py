@@ -197,6 +197,8 @@ def _r16_stages(group: GroupSums) -> Iterator[TraceFinding]:
         for index, stage in enumerate(sums.stages):
             whole, adjusted = sums.stage_variation(index)
             left = whole if adjusted is None else adjusted
+            if left >= 1 and _cause(sums, max(1.0, sums.histogram.quantile(0.5))) == "warm-up":
+                continue  # R6 says so
             if left >= 1 and sums.squared_count >= LEAST_CALLS and sums.stage(stage) >= 0.10 * sums.total_ns:
                 values = {"stage": stage, "variation": whole, "adjusted": adjusted,
                           "what": "sized" if adjusted is not None else "unsized", "threshold": 1}  # fmt: skip

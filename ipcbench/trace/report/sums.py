@@ -191,8 +191,9 @@ class MethodSums:
         square_ns2: sum of the squares of the times of calls with records.
         spreads: of each stage, sums over the calls with records: ns, ns², and of the sized ones ns · bytes.
         spread_bytes: of those sized calls, bytes and bytes².
-        sized_count, sized_ns: timed calls whose bytes were noted, and their time.
-        sized_sent_bytes, sized_recv_bytes: what those moved.
+        noted_count, noted_ns: calls with records whose bytes were noted, and their time.
+        bulk_count, bulk_ns: calls without records of which some noted their bytes, and their time.
+        sized_sent_bytes, sized_recv_bytes: what all those moved.
         first_ns: times of the first few calls.
         pairs: time and bytes of the first sized calls with records.
         workers: calls and ns by process.
@@ -210,8 +211,10 @@ class MethodSums:
     squared_ns: float = 0.0
     spreads: list[list[float]] = field(default_factory=list)
     spread_bytes: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    sized_count: int = 0
-    sized_ns: float = 0.0
+    noted_count: int = 0
+    noted_ns: float = 0.0
+    bulk_count: int = 0
+    bulk_ns: float = 0.0
     sized_sent_bytes: float = 0.0
     sized_recv_bytes: float = 0.0
     first_ns: list[int] = field(default_factory=list)
@@ -223,6 +226,20 @@ class MethodSums:
     def timed_count(self) -> int:
         """Calls whose time is known."""
         return self.histogram.total_count
+
+    @property
+    def sized_count(self) -> int:
+        """Timed calls whose bytes were noted; of those without records, as large a share as of those with."""
+        return self.noted_count + round(self.bulk_count * self._noted_ratio)
+
+    @property
+    def sized_ns(self) -> float:
+        """Their time."""
+        return self.noted_ns + self.bulk_ns * self._noted_ratio
+
+    @property
+    def _noted_ratio(self) -> float:
+        return self.noted_count / self.squared_count if self.noted_count else 1.0
 
     @property
     def calls_count(self) -> int:
@@ -461,8 +478,8 @@ class TrafficTotals:
         sums.failed_count += bulk.failed_count
         sums.timed_ns += bulk.total_ns * scale
         if bulk.is_sized:
-            sums.sized_count += count
-            sums.sized_ns += bulk.total_ns * scale
+            sums.bulk_count += count
+            sums.bulk_ns += bulk.total_ns * scale
             sums.sized_sent_bytes += bulk.sent_bytes * scale
             sums.sized_recv_bytes += bulk.recv_bytes * scale
         for index, ns in enumerate(bulk.stage_ns[: len(group.stages)].tolist()):
@@ -551,8 +568,8 @@ def _add_methods(group: GroupSums, batch: Batch) -> None:
             sums.staged_ns[index] += columns[0][number]
             _add_to(sums.spreads[index], columns, number)
         _add_to(sums.spread_bytes, sizes[4:], number)
-        sums.sized_count += int(sizes[0][number])
-        sums.sized_ns += sizes[1][number]
+        sums.noted_count += int(sizes[0][number])
+        sums.noted_ns += sizes[1][number]
         sums.sized_sent_bytes += sizes[2][number]
         sums.sized_recv_bytes += sizes[3][number]
         sums.failed_count += int(failed[number])

@@ -7,6 +7,7 @@ timestamp less its duration is its start's timestamp.
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 from collections import defaultdict, deque
@@ -45,6 +46,7 @@ _IGNORED = {"TQ_CLIENT_GET_START"}
 _NO_BYTES = (UNKNOWN, UNKNOWN)
 _NO_SHARES = (math.nan, math.nan, math.nan)
 _SLACK_NS = 2_000  # times are printed to a microsecond, each rounded by itself
+_DISORDER_NS, _MOST_LATE = 1_000_000, 256
 _SHIFTS_US = (0, -1, 1, -2, 2)
 _SHARE_SLACK = 0.00006  # ratios are printed to 0.01 %
 _SHARES_SLACK, _LARGEST_SHARE, _LARGEST = 0.005, 1.001, 9e18
@@ -142,9 +144,31 @@ class CallPairing:
     _functions: dict[tuple[str, str], _Function] = field(default_factory=dict)
     _transfers: dict[tuple[str, str], list[_Call]] = field(default_factory=dict)
     _sizes: dict[str, deque[int]] = field(default_factory=lambda: defaultdict(lambda: deque(maxlen=_MOST_SIZES)))
+    _late: dict[str, list[tuple[int, int, Event]]] = field(default_factory=dict)
+    _latest_ns: dict[str, int] = field(default_factory=dict)
+    _count: int = 0
 
     def add(self, event: Event) -> None:
-        """Take an event; it may complete a call."""
+        """Take an event, which may complete a call. A worker's events up to 1 ms out of order are put right."""
+        worker, at_ns = event[1], event[4]
+        late = self._late.setdefault(worker, [])
+        if at_ns is None or at_ns < self._latest_ns.get(worker, 0) - _DISORDER_NS:  # no clock, or another one
+            self._let_go(late, None)
+            self._latest_ns[worker] = at_ns or 0
+        if at_ns is None:
+            self._pair(event)
+            return
+        self._count += 1
+        heapq.heappush(late, (at_ns, self._count, event))
+        latest_ns = self._latest_ns[worker] = max(at_ns, self._latest_ns.get(worker, 0))
+        if late[0][0] < latest_ns - _DISORDER_NS or len(late) > _MOST_LATE:
+            self._let_go(late, latest_ns - _DISORDER_NS)
+
+    def _let_go(self, late: list[tuple[int, int, Event]], before_ns: int | None) -> None:
+        while late and (before_ns is None or late[0][0] < before_ns or len(late) > _MOST_LATE):
+            self._pair(heapq.heappop(late)[2])
+
+    def _pair(self, event: Event) -> None:
         stage, worker, name, trace_id, at_ns, duration_ns, shares, size_bytes = event
         if (number := _STAGE_STARTS.get(stage)) is not None:
             self._function(worker, name).start(number, at_ns, trace_id)
@@ -178,6 +202,8 @@ class CallPairing:
         """Yield worker, name, whether it is a function, and its complete calls, when they are many or all is read."""
         functions = self._functions.values()
         if is_end:
+            for late in self._late.values():
+                self._let_go(late, None)
             for function in functions:
                 function.settle(len(function.under_way))
         elif sum(len(function.under_way) for function in functions) > _MOST_OPEN_IN_ALL:
