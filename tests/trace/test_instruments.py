@@ -381,6 +381,38 @@ def test_requests_over_http(tmp_path: Path) -> None:
     assert (sums.calls_count, sums.sized_sent_bytes, sums.sized_recv_bytes) == (15, 75, 150)
 
 
+THREADS = """
+import threading, zmq
+context = zmq.Context()
+together = threading.Barrier(8)
+
+def work(number):
+    a, b = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    a.bind(f"inproc://{number}")
+    b.connect(f"inproc://{number}")
+    together.wait()
+    for _ in range(50):
+        a.send(b"x")
+        b.recv()
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_that_begin_together_lose_no_call(tmp_path: Path) -> None:
+    """The first call of a process starts its recorder; calls of other threads wait for that."""
+    for turn in range(3):
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        done = run(folder, THREADS)
+        assert done.returncode == 0, done.stderr
+        assert sum(counts(folder).values()) == 8 * 100
+
+
 def test_a_green_socket_can_be_wrapped(tmp_path: Path) -> None:
     code = GREENLETS.replace("port = server", 'from ipcbench import trace\ntrace.wrap(server, "served")\nport = server')
     done = run(tmp_path, code.replace("client.connect(", 'trace.wrap(client, "asked")\n    client.connect('),

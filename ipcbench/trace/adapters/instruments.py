@@ -80,13 +80,16 @@ def _begin(name: str, target: str) -> None:
 
 
 def replaced(kind: type | ModuleType, members: dict[str, Any]) -> Callable[[], None]:
-    """Set attributes of a class or a module; return a function that undoes it."""
+    """Set attributes of a class or a module; return a function that undoes it, once."""
     before = {name: kind.__dict__[name] for name in members if name in kind.__dict__}
     for name, member in members.items():
         setattr(kind, name, member)
 
+    left = [*members]
+
     def undo() -> None:
-        for name in members:
+        while left:
+            name = left.pop()
             if name in before:
                 setattr(kind, name, before[name])
             else:

@@ -185,27 +185,40 @@ DISABLED = _Disabled()
 class _State:
     """The recorder of this process, and the name of the process if nobody gives it one."""
 
-    __slots__ = ("recorder", "service")
+    __slots__ = ("is_resolving", "recorder", "service")
 
     def __init__(self) -> None:
         self.recorder: Recorder = _Unresolved()
         self.service = ""
+        self.is_resolving = False
 
 
 STATE = _State()
+_RESOLVING = threading.RLock()
 
 
 def resolve() -> Recorder:
-    """Return the recorder of this process, started now if the environment asks for it and nobody has started one."""
-    if isinstance(STATE.recorder, _Unresolved):
-        STATE.recorder = DISABLED
-        text = os.environ.get(VARIABLE, "")
-        if text:
-            try:
-                start_from(text)
-            except ConfigError as error:
-                _log.warning("%s is ignored: %s", VARIABLE, error)
-    return STATE.recorder
+    """Return the recorder of this process, started now if the environment asks for it and nobody has started one.
+
+    Threads that make their first calls together wait for the one that starts it.
+    """
+    with _RESOLVING:
+        if not isinstance(STATE.recorder, _Unresolved):
+            return STATE.recorder
+        if STATE.is_resolving:  # this is a signal handler's call
+            return DISABLED
+        STATE.is_resolving = True
+        try:
+            text = os.environ.get(VARIABLE, "")
+            recorder: Recorder = DISABLED
+            if text:
+                recorder = start_from(text)
+        except ConfigError as error:
+            _log.warning("%s is ignored: %s", VARIABLE, error)
+        finally:
+            STATE.is_resolving = False
+        STATE.recorder = recorder
+        return recorder
 
 
 def start_from(text: str) -> Recorder:
@@ -295,6 +308,8 @@ def stop() -> None:
 
 
 def _renew() -> None:
+    global _RESOLVING  # another thread may have held it, and does not exist here
+    _RESOLVING, STATE.is_resolving = threading.RLock(), False
     STATE.recorder.renew()
 
 
