@@ -27,7 +27,7 @@ from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.report.findings import TraceFinding
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import Report, as_csv, as_json, as_markdown, as_text, make_report
-from ipcbench.trace.report.sums import Split
+from ipcbench.trace.report.split import Split
 from ipcbench.trace.schema import SERVER
 from ipcbench.util.clock import now_ns
 from tests.trace import made

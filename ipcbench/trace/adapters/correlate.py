@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -47,6 +48,8 @@ class Ids(NamedTuple):
 
 
 _NO_IDS: Final = Ids()
+
+_log = logging.getLogger("ipcbench.trace")
 
 Correlate: TypeAlias = Callable[[Sequence[Any]], Ids | None]
 """Returns what the frames of a message, which are buffers, say of it; None if nothing."""
@@ -116,6 +119,7 @@ class Pairs:
         self.received_frames: list[Any] = []
         self._traffic, self._find, self._asks = traffic, find, asks
         self._open: OrderedDict[object, Call] = OrderedDict()
+        self._has_failed = False
 
     def sent(self, begun_ns: int, sent_bytes: int, error: BaseException | None = None) -> None:
         """Record a message that was sent from `begun_ns` until now: a request, a reply, or one that nobody answers."""
@@ -156,7 +160,10 @@ class Pairs:
     def _ids(self, frames: list[Any]) -> Ids:
         try:
             return self._find(frames) or _NO_IDS
-        except Exception:  # a user's function must not end the application
+        except Exception as error:  # a user's function must not end the application
+            if not self._has_failed:
+                self._has_failed = True
+                _log.warning("messages are not paired: correlate raised %s: %s", type(error).__name__, error)
             return _NO_IDS
         finally:
             frames.clear()

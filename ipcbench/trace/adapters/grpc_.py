@@ -27,7 +27,7 @@ def instrument() -> Callable[[], None]:
         "secure_channel": _channel(grpc.secure_channel),
         "server": _server(grpc.server),
     }
-    return replaced(grpc, members)
+    return replaced((grpc, members))
 
 
 class _Client(

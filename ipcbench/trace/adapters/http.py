@@ -20,21 +20,17 @@ def instrument_requests() -> Callable[[], None]:
     """Let every Session of requests record from now on; return a function that undoes it."""
     import requests
 
-    return replaced(requests.Session, {"send": _recorded(requests.Session.send)})
+    return replaced((requests.Session, {"send": _recorded(requests.Session.send)}))
 
 
 def instrument_httpx() -> Callable[[], None]:
     """Let every Client and AsyncClient of httpx record from now on; return a function that undoes it."""
     import httpx
 
-    undo = replaced(httpx.Client, {"send": _recorded(httpx.Client.send)})
-    undo_async = replaced(httpx.AsyncClient, {"send": _recorded_async(httpx.AsyncClient.send)})
-
-    def undo_both() -> None:
-        undo_async()
-        undo()
-
-    return undo_both
+    return replaced(
+        (httpx.Client, {"send": _recorded(httpx.Client.send)}),
+        (httpx.AsyncClient, {"send": _recorded_async(httpx.AsyncClient.send)}),
+    )
 
 
 def _call(request: Any) -> Call:

@@ -32,6 +32,8 @@ _BUILT_IN: Final = {
     "httpx": "ipcbench.trace.adapters.http:instrument_httpx",
 }
 
+_ABSENT: Final = object()
+
 _log = logging.getLogger("ipcbench.trace")
 
 
@@ -79,21 +81,20 @@ def _begin(name: str, target: str) -> None:
         _log.warning("%s is not recorded: %s: %s", name, type(error).__name__, error)
 
 
-def replaced(kind: type | ModuleType, members: dict[str, Any]) -> Callable[[], None]:
-    """Set attributes of a class or a module; return a function that undoes it, once."""
-    before = {name: kind.__dict__[name] for name in members if name in kind.__dict__}
-    for name, member in members.items():
-        setattr(kind, name, member)
-
-    left = [*members]
+def replaced(*changes: tuple[type | ModuleType, dict[str, Any]]) -> Callable[[], None]:
+    """Set attributes of classes or modules; return a function that undoes it, once."""
+    left = [(kind, name, kind.__dict__.get(name, _ABSENT)) for kind, members in changes for name in members]
+    for kind, members in changes:
+        for name, member in members.items():
+            setattr(kind, name, member)
 
     def undo() -> None:
         while left:
-            name = left.pop()
-            if name in before:
-                setattr(kind, name, before[name])
-            else:
+            kind, name, before = left.pop()
+            if before is _ABSENT:
                 delattr(kind, name)
+            else:
+                setattr(kind, name, before)
 
     return undo
 

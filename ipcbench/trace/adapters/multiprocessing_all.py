@@ -45,23 +45,17 @@ def instrument() -> Callable[[], None]:
             _traffic_of(self).arrive(asked_ns, data.tell(), None)
         return data
 
-    return replaced(kind, {"_send_bytes": send_bytes, "_recv_bytes": recv_bytes, "_traffic": None})
+    return replaced((kind, {"_send_bytes": send_bytes, "_recv_bytes": recv_bytes, "_traffic": None}))
 
 
 def instrument_queues() -> Callable[[], None]:
     """Give the connections in queues and pools the names of their queues; return a function that undoes it."""
     from multiprocessing.queues import Queue, SimpleQueue
 
-    undo = [
-        replaced(queue, {name: _naming(getattr(queue, name)) for name in ("__init__", "__setstate__")})
+    return replaced(*[
+        (queue, {name: _naming(getattr(queue, name)) for name in ("__init__", "__setstate__")})
         for queue in (Queue, SimpleQueue)
-    ]
-
-    def undo_all() -> None:
-        for each in undo:
-            each()
-
-    return undo_all
+    ])  # fmt: skip
 
 
 def _traffic_of(connection: Any) -> Traffic:

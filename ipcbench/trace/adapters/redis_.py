@@ -22,18 +22,12 @@ def instrument() -> Callable[[], None]:
     """Let every client record from now on; return a function that undoes it."""
     blocking: tuple[Any, ...] = (redis.Redis, redis.client.Pipeline)
     tasks: tuple[Any, ...] = (redis.asyncio.Redis, redis.asyncio.client.Pipeline)
-    undo = [
-        replaced(blocking[0], {"execute_command": _recorded(blocking[0].execute_command)}),
-        replaced(blocking[1], {"execute": _recorded(blocking[1].execute, "pipeline")}),
-        replaced(tasks[0], {"execute_command": _recorded_async(tasks[0].execute_command)}),
-        replaced(tasks[1], {"execute": _recorded_async(tasks[1].execute, "pipeline")}),
-    ]
-
-    def undo_all() -> None:
-        for each in undo:
-            each()
-
-    return undo_all
+    return replaced(
+        (blocking[0], {"execute_command": _recorded(blocking[0].execute_command)}),
+        (blocking[1], {"execute": _recorded(blocking[1].execute, "pipeline")}),
+        (tasks[0], {"execute_command": _recorded_async(tasks[0].execute_command)}),
+        (tasks[1], {"execute": _recorded_async(tasks[1].execute, "pipeline")}),
+    )
 
 
 def _call(client: Any, name: Any) -> Call:

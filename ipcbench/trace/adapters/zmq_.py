@@ -339,4 +339,4 @@ def wrap_socket(
 def instrument(propagate: bool = False) -> Callable[[], None]:
     """Let every socket record from now on, those that exist too; return a function that undoes it."""
     members = {**_METHODS, **_raw_members(_PLAIN), "_propagates": propagate}
-    return replaced(zmq.Socket, members)
+    return replaced((zmq.Socket, members))

@@ -83,4 +83,4 @@ def wrap_socket(
 def instrument() -> Callable[[], None]:
     """Let contexts make sockets that record and propagate; return a function that undoes it for sockets made later."""
     kind = type("TracedAsyncSocket", (TracedAsyncSocket,), {"__doc__": TracedAsyncSocket.__doc__, "propagates": True})
-    return replaced(zmq.asyncio.Context, {"_socket_class": kind})
+    return replaced((zmq.asyncio.Context, {"_socket_class": kind}))

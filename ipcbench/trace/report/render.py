@@ -18,7 +18,8 @@ from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.findings import TraceFinding, findings
 from ipcbench.trace.report.gather import Gathered
 from ipcbench.trace.report.phrases import localized
-from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums, Split
+from ipcbench.trace.report.split import Split
+from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
 from ipcbench.util.units import format_bytes, format_duration_ns, format_ms, format_percent, format_significant
 
