@@ -48,9 +48,12 @@ class Interval:
     @property
     def digits(self) -> int:
         """Return how many significant digits of it say something: 3, or 2 if its ends are more than a factor of two
-        apart, or 1 if more than ten.
+        apart, or 1 if more than ten and the estimate does not become one of its ends by that.
         """
-        return 3 - (self.high > 2 * self.low) - (self.high > 10 * self.low)
+        if self.high > 10 * self.low:
+            low, estimate, high = (f"{value:.0e}" for value in (self.low, self.estimate, self.high))
+            return 1 if estimate not in {low, high} else 2
+        return 3 - (self.high > 2 * self.low)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

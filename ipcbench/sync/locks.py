@@ -124,9 +124,22 @@ def remove_directory(name: str) -> None:
             try:
                 shutil.rmtree(path)
             except OSError as error:
+                if error.errno in {errno.EMFILE, errno.ENFILE}:
+                    _remove_with_one_descriptor(path)
+                    return
                 is_changing = error.errno in {errno.ENOENT, errno.ENOTEMPTY}  # a file came or went meanwhile
                 if not (is_changing and left):
                     raise
+
+
+def _remove_with_one_descriptor(path: Path) -> None:
+    """Remove a directory of files, where `shutil.rmtree` finds too few descriptors; an empty one needs none."""
+    with suppress(OSError):
+        path.rmdir()
+        return
+    for name in os.listdir(path):
+        (path / name).unlink()
+    path.rmdir()
 
 
 class EndpointLock:

@@ -107,6 +107,7 @@ def test_a_tie_is_broken_by_the_next_figure_and_says_so(tmp_path: Path) -> None:
         (202e3, 404e3, "340,000 [202,000–404,000]"),
         (202e3, 674e3, "340,000 [200,000–670,000]"),
         (27.8e3, 3.13e6, "300,000 [30,000–3,000,000]"),
+        (12.4e3, 346e3, "340,000 [12,000–350,000]"),  # not "300,000 [10,000–300,000]"
     ],
 )
 def test_a_wide_interval_takes_digits(low: float, high: float, text: str) -> None:

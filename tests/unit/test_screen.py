@@ -111,7 +111,10 @@ def test_who_has_too_few_rounds_is_marked_and_takes_the_star_from_others(tmp_pat
 
 def test_two_rounds_are_followed_by_the_command_for_more(tmp_path: Path) -> None:
     few = {("shm", 10): Cell(factors=(1.0, 1.0)), ("zmq", 10): Cell(factors=(1.0, 1.0))}
-    run = make_run(tmp_path / "run", few, rounds=2)
+    complete = make_run(tmp_path / "complete", few, rounds=2)
+    assert "enough to rank:       a new run of 3 or more --rounds" in lines_of(complete)
+    assert not any("--resume" in line for line in lines_of(complete))  # nothing is left to measure
+    run = replace(complete, info=replace(complete.info, status="out of budget"))
     assert f"more rounds:          ipcbench run --resume results/{run.info.run_id}" in lines_of(run)
     assert any("no verdict between" in line for line in lines_of(run))
 

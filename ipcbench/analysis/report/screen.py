@@ -211,7 +211,10 @@ def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle:
 
 def _next(run: Run, folder: str) -> Iterator[str]:
     """Yield the commands that tell more."""
-    if len(_rounds_begun(run)) < MIN_CLAIM_ROUNDS or run.info.status == "interrupted":
+    are_few = len(_rounds_begun(run)) < MIN_CLAIM_ROUNDS
+    if are_few and run.info.status == "complete":
+        yield f"enough to rank:       a new run of {MIN_CLAIM_ROUNDS} or more --rounds"
+    elif are_few or run.info.status == "interrupted":
         yield f"more rounds:          ipcbench run --resume {folder}"
     yield f"all figures, report:  ipcbench analyze {folder}"
     if run.info.variant_versions:

@@ -89,8 +89,12 @@ class SharedSegment(shared_memory.SharedMemory):
     def __init__(self, name: str, create_bytes: int = 0) -> None:
         """Attach, or create it with all memory reserved, so that touching a page later cannot fail."""
         self._is_attaching = not create_bytes
-        with _untracked():
-            super().__init__(name, create=bool(create_bytes), size=create_bytes)
+        try:
+            with _untracked():
+                super().__init__(name, create=bool(create_bytes), size=create_bytes)
+        except OSError:
+            self.close()  # the base class leaves the descriptor to the garbage collector
+            raise
         self._is_attaching = False
         if create_bytes:
             try:

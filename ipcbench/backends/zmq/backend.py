@@ -367,6 +367,7 @@ class ZmqIpc(Backend):
         try:
             return Address(self.name, channel, self._location(channel))
         except OSError as error:
+            self._give_up_ports(channel.name)
             remove_directory(channel.name)
             raise TransportError(f"no endpoint for channel {channel.name!r}: {error}") from error
 
@@ -391,8 +392,12 @@ class ZmqIpc(Backend):
 
     @whole
     def destroy(self, address: Address) -> None:
+        self._give_up_ports(address.channel.name)  # first: `remove_directory` needs descriptors
         remove_directory(address.channel.name)
-        for port in _ports.pop(address.channel.name, ()):
+
+    @staticmethod
+    def _give_up_ports(name: str) -> None:
+        for port in _ports.pop(name, ()):
             port.close()
 
 

@@ -137,7 +137,7 @@ class SocketPair:
         """Lock the endpoint and make the sockets; `bind` or `connect` opens them. They use the channel's keys, if any.
 
         Raises:
-            TransportError: there is no such channel, or the endpoint is open already.
+            TransportError: there is no such channel, the endpoint is open already, or the keys cannot be used.
         """
         self.channel = address.channel
         self.liveness = Liveness(address.channel, role)
@@ -163,7 +163,12 @@ class SocketPair:
             socket.set(zmq.RCVTIMEO, _TRY_MS)
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
         if (path := channel_directory(self.channel.name) / _KEYS_NAME).exists():
-            self._use_keys(path)
+            try:
+                self._use_keys(path)
+            except (OSError, ValueError, zmq.ZMQError) as error:
+                self._destroy()
+                remedy = "destroy the channel and create it anew"
+                raise TransportError(f"{none}: its keys in {path} cannot be used ({error}); {remedy}") from error
 
     def _use_keys(self, path: Path) -> None:
         """Encrypt with the keys that `make_keys` wrote, the writer as the server."""
