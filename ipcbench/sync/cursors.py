@@ -12,6 +12,7 @@ processes lie on different cache lines. The words:
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -48,7 +49,12 @@ def consumed_word(reader: int) -> int:
 
 
 def make_doorbells(directory: Path, readers: int) -> None:
-    """Make the doorbells of all endpoints in the channel's directory."""
+    """Make the doorbells of all endpoints in the channel's directory.
+
+    Raises:
+        OSError: one cannot be made, or there is no descriptor to remove them again, should the channel's creation fail.
+    """
+    os.close(os.open(directory, os.O_RDONLY | os.O_CLOEXEC))
     Doorbell.make(directory / "writer.bell")
     for index in range(readers):
         Doorbell.make(directory / f"reader-{index}.bell")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 
 import pytest
 import zmq
@@ -45,43 +43,6 @@ def test_damaged_keys_are_one_clear_error_and_nothing_stays_open(damaged: bytes)
         assert len(os.listdir("/proc/self/task")) <= threads
     finally:
         backend.destroy(address)
-
-
-_WITH_FEW_DESCRIPTORS = """
-import os, resource, sys
-from ipcbench import get_backend
-from ipcbench.errors import TransportError
-from ipcbench.spec import ChannelSpec
-from ipcbench.sync.locks import channel_directory
-
-name = sys.argv[1]
-backend = get_backend(name)()
-channel = ChannelSpec(f"ipcb-few-{os.getpid()}", readers=1)
-backend.destroy(backend.create(channel))  # whatever it imports is imported
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-held = []
-for free in range(1, 5):
-    try:
-        while True:
-            held.append(os.open(os.devnull, os.O_RDONLY))
-    except OSError:
-        pass
-    for _ in range(free):
-        os.close(held.pop())
-    try:
-        address = backend.create(channel)
-    except TransportError:
-        assert not os.path.lexists(channel_directory(channel.name)), free
-    else:
-        backend.destroy(address)
-"""
-
-
-@pytest.mark.parametrize("name", ["zmq", "zmq-tcp", "shm", "lmdb", "pipe"])
-def test_a_channel_that_too_few_descriptors_prevent_leaves_no_folder(name: str) -> None:
-    command = [sys.executable, "-c", _WITH_FEW_DESCRIPTORS, name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_stranger_neither_reads_over_tcp_nor_counts_as_a_reader() -> None:

@@ -211,7 +211,7 @@ def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle:
 
 def _next(run: Run, folder: str) -> Iterator[str]:
     """Yield the commands that tell more."""
-    are_few = len(_rounds_begun(run)) < MIN_CLAIM_ROUNDS
+    are_few = run.info.rounds_done < MIN_CLAIM_ROUNDS
     if are_few and run.info.status == "complete":
         yield f"enough to rank:       a new run of {MIN_CLAIM_ROUNDS} or more --rounds"
     elif are_few or run.info.status == "interrupted":

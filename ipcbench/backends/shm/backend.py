@@ -158,6 +158,13 @@ class Mapping:
             raise TransportError(f"there is no channel {channel.name!r}: {error}") from error
         self._segment.require_ours()
         buffer: memoryview = self._segment.buf  # type: ignore[assignment] # typeshed has None for a closed one
+        if (size_bytes := buffer.nbytes) < layout.total_bytes:
+            buffer.release()
+            self._segment.close()
+            raise TransportError(
+                f"the segment of channel {channel.name!r} has {size_bytes:,} bytes, and needs {layout.total_bytes:,}: "
+                "it was cut short; destroy the channel and create it anew"
+            )
         self.words = buffer[: layout.total_bytes].cast("Q")
         starts = range(layout.start_bytes, layout.total_bytes, layout.slot_bytes)
         self.slots = tuple(
