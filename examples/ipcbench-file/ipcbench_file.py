@@ -24,7 +24,7 @@ class End(CursorsEndpoint):
 
     @as_transport_errors("cannot open an endpoint of file")
     def __init__(self, kind, address, *index):
-        folder, self.count = channel_directory(address.channel.name), 0
+        folder, self.count = channel_directory(address), 0
         with (folder / "cursors").open("r+b") as file:
             words = memoryview(mmap(file.fileno(), 0)).cast("Q")
         self._cursors = kind(words, address.channel, folder, *index)
@@ -90,7 +90,7 @@ class File(Backend):
         folder = make_directory(channel.name)
         make_doorbells(folder, channel.readers)
         (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
-        return Address(self.name, channel, "")
+        return Address(self.name, channel, str(folder))
 
     def open_writer(self, address):
         return FileWriter(WriterCursors, address)
@@ -99,4 +99,4 @@ class File(Backend):
         return FileReader(ReaderCursors, address, index)
 
     def destroy(self, address):
-        remove_directory(address.channel.name)
+        remove_directory(channel_directory(address))

@@ -38,7 +38,7 @@ LINGER_S = 2.0  # how long `close` waits for readers; nng drops what it has not 
 
 class End(CursorsEndpoint):
     def __init__(self, kind, address, *index):
-        folder = channel_directory(address.channel.name)
+        folder = channel_directory(address)
         with as_transport_errors("cannot open an endpoint of nng"), (folder / "cursors").open("r+b") as file:
             words = memoryview(mmap(file.fileno(), 0)).cast("Q")
         self._cursors = kind(words, address.channel, folder, *index)
@@ -148,7 +148,7 @@ class Nng(Backend):
         folder = make_directory(channel.name)
         make_doorbells(folder, channel.readers)
         (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
-        return Address(self.name, channel, "")
+        return Address(self.name, channel, str(folder))
 
     def open_writer(self, address):
         return NngWriter(address)
@@ -157,4 +157,4 @@ class Nng(Backend):
         return NngReader(address, index)
 
     def destroy(self, address):
-        remove_directory(address.channel.name)
+        remove_directory(channel_directory(address))

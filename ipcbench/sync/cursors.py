@@ -91,7 +91,7 @@ class Cursors(ABC):
         self._flags = words.cast("B")
         self._state_word = state_word
         self._adapts = adapts
-        self._directory = directory
+        self.directory = directory
         self.channel = channel
         self._barrier, wakers_fence = sleeper_barrier()
         self.fence = make_fence()
@@ -163,7 +163,7 @@ class Cursors(ABC):
 
     def _lost(self, role: str, state_word: int) -> bool:
         """Return whether that peer opened and died without closing."""
-        return self.words[state_word] == OPEN and not is_held(self._directory, role) and self.words[state_word] == OPEN
+        return self.words[state_word] == OPEN and not is_held(self.directory, role) and self.words[state_word] == OPEN
 
 
 class CursorsEndpoint(Owned, Endpoint):

@@ -7,7 +7,7 @@ slot was not reused before the mark was visible, and it cannot be until the mark
 
 from __future__ import annotations
 
-from ipcbench.errors import EndOfStream
+from ipcbench.errors import EndOfStream, TransportError
 from ipcbench.sync.cursors import ReaderCursors, WriterCursors, consumed_word
 
 _ANNOUNCED = 2
@@ -50,11 +50,12 @@ class WriterHazardSlots:
 class ReaderHazardSlots:
     """A reader's part."""
 
-    __slots__ = ("_cursors", "_in_use_word", "_version", "_words")
+    __slots__ = ("_cursors", "_in_use_word", "_slots", "_version", "_words")
 
     def __init__(self, cursors: ReaderCursors, words: memoryview) -> None:
         self._cursors = cursors
         self._words = words
+        self._slots = range(cursors.channel.readers + 2)
         self._in_use_word = cursors.consumed_word + _IN_USE
         self._version = 0
 
@@ -77,5 +78,7 @@ class ReaderHazardSlots:
             self._cursors.fence()
             if words[_ANNOUNCED] == announced:
                 break
+        if slot not in self._slots:
+            raise TransportError(f"channel {self._cursors.channel.name!r} is damaged: there is no slot {slot}")
         self._version = announced >> 16
         return slot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 from collections.abc import Callable
@@ -17,6 +18,11 @@ from ipcbench.util.clock import deadline_ns, remaining_s
 
 _CLOSE_LOOK_S = 0.1
 """Interval at which the thread checks whether to stop."""
+
+
+def _may_pass(error: Exception) -> bool:
+    """Return whether another try may succeed: this process may not open a file now, but later perhaps."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in {errno.EMFILE, errno.ENFILE}
 
 
 class Source(Releasable, Protocol):
@@ -49,18 +55,21 @@ class _Inbox:
     def receive(self, source: Source, keep: Callable[[memoryview], memoryview | bytes]) -> None:
         """Read until the source fails or the reader is closed."""
         read = source.read
-        failure: Exception | None = None
-        while failure is None and not self.closing:
+        while not self.closing:
             try:
                 value = keep(read(_CLOSE_LOOK_S))
             except TransportTimeout:
+                self.failure = None
                 continue
             except Exception as error:  # passed on to the caller of `read`
-                failure = error
+                self.failure = error
+                if not _may_pass(error):
+                    break
+                self.tell()
+                self.ended.wait(_CLOSE_LOOK_S)  # which nobody sets yet
                 continue
-            self.latest = (value,)
+            self.latest, self.failure = (value,), None
             self.tell()
-        self.failure = failure
         self.tell()
         self.ended.set()
         if self.dropped:

@@ -5,9 +5,10 @@ An endpoint that closes leaves a note, `<role>.left`, beside its lock. A release
 
 from __future__ import annotations
 
+import stat
 from contextlib import suppress
 
-from ipcbench.spec import ChannelSpec
+from ipcbench.backend import Address
 from ipcbench.sync.locks import EndpointLock, as_transport_errors, channel_directory, is_held, lock_path
 from ipcbench.util.clock import now_ns
 
@@ -22,13 +23,13 @@ class Liveness:
 
     __slots__ = ("_checks", "_lock", "_next_check_ns", "directory", "role")
 
-    def __init__(self, channel: ChannelSpec, role: str) -> None:
+    def __init__(self, address: Address, role: str) -> None:
         """Lock the endpoint `role`.
 
         Raises:
             TransportError: there is no such channel, or the endpoint is open or was open before.
         """
-        self.directory = channel_directory(channel.name)
+        self.directory = channel_directory(address)
         self.role = role
         self._lock = EndpointLock(self.directory, role)
         self._checks: dict[str, int] = {}
@@ -53,8 +54,10 @@ class Liveness:
             TransportError: that cannot be found out.
         """
         what = f"cannot find out whether the {role} of channel {self.directory.name!r} has closed"
+        note = self.directory / f"{role}.left"
         with as_transport_errors(what), suppress(FileNotFoundError):
-            return (self.directory / f"{role}.left").read_text()
+            if stat.S_ISREG(note.lstat().st_mode):  # to look needs no descriptor, which may be short
+                return note.read_text(errors="replace")
         return None
 
     def abandon(self) -> None:

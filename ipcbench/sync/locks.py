@@ -17,11 +17,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ipcbench.backend import Address
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.sync.ownership import own
-from ipcbench.util.files import temporary_folder
+from ipcbench.util.files import advice_on, temporary_folder
+
+SEPARATOR = "\n"
+"""Separates the parts of an address' location; the channel's directory comes first."""
 
 _OTHERS = 0o077
 """Mode bits of everybody but the owner."""
@@ -41,7 +45,7 @@ def as_transport_errors(what: str) -> Iterator[None]:
     except OSError as error:
         if is_of_handler(error, _file_of_block(error)):
             raise
-        raise TransportError(f"{what}: {error.strerror or error}") from error
+        raise TransportError(f"{what}: {error.strerror or error}{advice_on(error)}") from error
 
 
 def _file_of_block(error: BaseException) -> str:
@@ -68,25 +72,43 @@ def reader_roles(channel: ChannelSpec) -> list[str]:
     return [f"reader-{index}" for index in range(channel.readers)]
 
 
-def channel_directory(name: str) -> Path:
-    """Return the path of the directory of channel `name`, in the temporary folder; it need not exist."""
-    return temporary_folder() / name
-
-
 def make_directory(name: str) -> Path:
-    """Make the channel's directory, for this user only.
+    """Make a channel's directory in the temporary folder, for this user only. Its path belongs into the address: the
+    processes of a channel may have different temporary folders.
 
     Raises:
         TransportError: the name is in use, or the folder cannot be made.
     """
-    path = channel_directory(name)
+    path = temporary_folder() / name
     try:
         path.mkdir(mode=0o700)
     except FileExistsError as error:
         raise TransportError(f"channel {name!r} exists already ({path}); destroy it or use another name") from error
     except OSError as error:
-        raise TransportError(f"cannot make {path}: {error.strerror}") from error
+        raise TransportError(f"cannot make {path}: {error.strerror}{advice_on(error)}") from error
     return path
+
+
+def channel_directory(address: Address) -> Path:
+    """Return the path of the channel's directory: the first line of its address' location. It need not exist.
+
+    Raises:
+        TransportError: that is no path of a directory for this channel.
+    """
+    path = Path(address.location.partition(SEPARATOR)[0])
+    if not path.is_absolute() or path.name != address.channel.name:
+        raise TransportError(
+            f"the address of channel {address.channel.name!r} names no folder of it, but {address.location!r}; pass "
+            "the address that `create` returned"
+        )
+    return path
+
+
+def no_channel(where: str, error: OSError) -> TransportError:
+    """Return what to raise where an OSError prevents the opening of a channel: it need not mean that there is none."""
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        return TransportError(f"there is no channel at {where}: {error.strerror}")
+    return TransportError(f"cannot open the channel at {where}: {error.strerror or error}{advice_on(error)}")
 
 
 def require_ours(resource: Path | int) -> None:
@@ -101,8 +123,10 @@ def require_ours(resource: Path | int) -> None:
     try:
         status = os.fstat(resource) if isinstance(resource, int) else resource.lstat()
     except OSError as error:
-        raise TransportError(f"there is no channel at {resource}: {error.strerror}") from error
-    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS or stat.S_ISLNK(status.st_mode):
+        raise no_channel(str(resource), error) from error
+    if stat.S_ISLNK(status.st_mode):
+        raise TransportError(f"{resource} is a link, and no folder of a channel; use another name")
+    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS:
         where = "a file of the channel" if isinstance(resource, int) else str(resource)
         raise TransportError(
             f"{where} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}, and must be of user "
@@ -110,19 +134,20 @@ def require_ours(resource: Path | int) -> None:
         )
 
 
-def remove_directory(name: str) -> None:
-    """Remove the channel's directory and everything in it, if it exists.
+def remove_directory(path: Path) -> None:
+    """Remove a channel's directory and everything in it, or what is in its place, if there is anything.
 
     Raises:
         TransportError: something of it is still there; it can be tried again.
     """
-    path = channel_directory(name)
     with as_transport_errors(f"cannot remove {path}"):
         for left in reversed(range(_REMOVALS)):
-            if not os.path.lexists(path):
+            try:
+                is_directory = stat.S_ISDIR(path.lstat().st_mode)
+            except FileNotFoundError:
                 return
             try:
-                shutil.rmtree(path)
+                shutil.rmtree(path) if is_directory else path.unlink()
             except OSError as error:
                 if error.errno in {errno.EMFILE, errno.ENFILE}:
                     _remove_with_one_descriptor(path)
@@ -157,7 +182,7 @@ class EndpointLock:
         try:
             self._fd = os.open(lock_path(directory, role), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise TransportError(f"there is no channel at {directory}: {error.strerror}") from error
+            raise no_channel(str(directory), error) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -174,7 +199,8 @@ class EndpointLock:
             os.write(self._fd, b"1")
         except OSError as error:
             self.abandon()
-            raise TransportError(f"cannot open the {role} of the channel in {directory}: {error.strerror}") from error
+            what = f"cannot open the {role} of the channel in {directory}: {error.strerror}{advice_on(error)}"
+            raise TransportError(what) from error
         own(self)
 
     def abandon(self) -> None:

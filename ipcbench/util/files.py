@@ -25,7 +25,11 @@ def as_store_errors(path: Path) -> Iterator[None]:
 
 
 def advice_on(error: OSError) -> str:
-    """Return what helps against a disk that is full or only for reading; empty for another error."""
+    """Return what helps where a disk is full or only for reading, or where no more files may be open; empty for other
+    errors.
+    """
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return "; raise the limit of open files (`ulimit -n`), or close some"
     if error.errno == errno.EROFS:
         return "; mount it so that it can be written, or name another folder (TMPDIR for channels)"
     return "; free blocks or inodes there (`df`, `df -i`)" if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""

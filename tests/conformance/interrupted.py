@@ -30,6 +30,7 @@ from typing import Any
 from ipcbench import Address, Backend, ChannelSpec, Reader, Writer, backends, get_backend
 from ipcbench.errors import EndOfStream, IpcbenchError, TransportError, TransportTimeout
 from ipcbench.testing.agents.client import until
+from ipcbench.util.files import temporary_folder
 
 PATIENCE_S = 20.0
 MESSAGES = 400
@@ -180,7 +181,7 @@ def life(backend: Backend, channel: ChannelSpec, interrupted_call: str, delay_s:
     if address is None:
         with suppress(TransportError):  # it may exist
             address = backend.create(channel)
-    address = address or Address(backend.name, channel, "")
+    address = address or Address(backend.name, channel, str(temporary_folder() / channel.name))
     outcome = "whole"
     try:
         reader = step("open_reader", lambda: backend.open_reader(address, 0))

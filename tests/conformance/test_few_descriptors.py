@@ -12,7 +12,7 @@ import os, resource, sys
 from ipcbench import get_backend
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.locks import channel_directory
+from ipcbench.util.files import temporary_folder
 
 name = sys.argv[1]
 backend = get_backend(name)()
@@ -31,7 +31,7 @@ for free in range(5):
     try:
         address = backend.create(channel)
     except TransportError:
-        assert not os.path.lexists(channel_directory(channel.name)), free
+        assert not os.path.lexists(temporary_folder() / channel.name), free
     else:
         os.close(held.pop())  # to remove a folder takes one
         backend.destroy(address)
@@ -42,4 +42,45 @@ for free in range(5):
 def test_a_channel_that_too_few_descriptors_prevent_leaves_no_folder(name: str) -> None:
     command = [sys.executable, "-c", _WITH_FEW_DESCRIPTORS, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+_MANY_WRITERS = """
+import os, resource, sys
+from ipcbench import get_backend
+from ipcbench.errors import TransportError
+from ipcbench.spec import ChannelSpec
+
+backend = get_backend(sys.argv[1])()
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+channels, writers = [], []
+try:
+    while True:
+        channels.append(backend.create(ChannelSpec(f"ipcb-many-{os.getpid()}-{len(channels)}", readers=4)))
+        writers.append(backend.open_writer(channels[-1]))
+except TransportError as error:
+    assert "ulimit -n" in str(error), error
+assert len(writers) > 1
+child = os.fork()  # the readers have descriptors of their own
+if not child:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    readers = [[backend.open_reader(address, index) for index in range(4)] for address in channels[: len(writers)]]
+    read = [bytes(reader.read(60.0)) for each in readers for reader in each]
+    os._exit(read != [b"all came"] * 4 * len(writers))
+for writer in writers:
+    writer.write(b"all came", 60.0)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+for writer in writers:
+    writer.close()
+for address in channels:
+    backend.destroy(address)
+"""
+
+
+@pytest.mark.parametrize("name", ["zmq", "zmq-tcp"])
+def test_writers_are_refused_before_the_connections_of_earlier_ones_lack_descriptors(name: str) -> None:
+    """libzmq aborts the process where it cannot accept a connection."""
+    command = [sys.executable, "-c", _MANY_WRITERS, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,7 @@ def test_damaged_keys_are_one_clear_error_and_nothing_stays_open(damaged: bytes)
     backend = get_backend("zmq-tcp")()
     address = backend.create(ChannelSpec("ipcb-damaged", readers=1))
     try:
-        (channel_directory(address.channel.name) / "keys").write_bytes(damaged)
+        (channel_directory(address) / "keys").write_bytes(damaged)
         descriptors, threads = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))
         for _ in range(3):
             with pytest.raises(TransportError, match=r"its keys in .* cannot be used .*create it anew"):
@@ -51,14 +51,14 @@ def test_a_stranger_neither_reads_over_tcp_nor_counts_as_a_reader() -> None:
     address = backend.create(ChannelSpec("ipcb-stranger", readers=1))
     context = zmq.Context()
     try:
-        keys = channel_directory(address.channel.name) / "keys"
+        keys = channel_directory(address) / "keys"
         assert stat.S_IMODE(keys.stat().st_mode) == 0o600
         assert keys.read_bytes().split()[1].decode() not in str(address)
         strangers = [context.socket(zmq.SUB) for _ in range(2)]
         wrong = strangers[1]
         wrong.curve_publickey, wrong.curve_secretkey = wrong.curve_serverkey, _ = zmq.curve_keypair()
         for stranger in strangers:
-            stranger.connect(address.location.splitlines()[0])
+            stranger.connect(address.location.splitlines()[1])
             stranger.subscribe(b"")
             stranger.subscribe(b"reader-0")
         with backend.open_writer(address) as writer:
@@ -79,7 +79,7 @@ def test_a_reader_takes_nothing_from_a_stranger_at_the_writers_port() -> None:
     context = zmq.Context()
     try:
         squatter = context.socket(zmq.XPUB)
-        squatter.bind(address.location.splitlines()[0])
+        squatter.bind(address.location.splitlines()[1])
         with backend.open_reader(address, 0) as reader:
             squatter.send(b"false")
             with pytest.raises(TransportTimeout):
@@ -100,7 +100,7 @@ def test_junk_on_the_channel_is_ignored() -> None:
             writer.write(b"first", 30.0)
             reader.read(30.0)
             stranger = context.socket(zmq.SUB)
-            stranger.connect(address.location.splitlines()[0])
+            stranger.connect(address.location.splitlines()[1])
             stranger.subscribe(b"\x82\xff")
             stranger.subscribe(b"m")
             number = 0

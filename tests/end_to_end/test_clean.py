@@ -7,7 +7,7 @@ import os
 import subprocess
 
 from ipcbench.processes.cleanup import find
-from ipcbench.sync.locks import channel_directory
+from ipcbench.util.files import temporary_folder
 from tests.end_to_end.shell import Shell
 
 DIE_WITH_AN_OPEN_CHANNEL = """
@@ -66,7 +66,7 @@ def test_what_a_killed_process_left_goes_and_what_lives_stays(shell: Shell) -> N
 
 def test_folders_that_are_too_deep_stay_and_are_named(shell: Shell) -> None:
     name = f"ipcb-deep-{os.getpid()}"
-    top = channel_directory(name)
+    top = temporary_folder() / name
     top.mkdir()
     inner = os.open(top, os.O_RDONLY)
     for _ in range(1500):

@@ -133,7 +133,7 @@ def test_dropped_endpoints_leave_nothing_open(backend, delivery):
 def test_a_channel_that_another_user_made_is_not_opened(name, squat):
     backend = get_backend(name)()
     address = backend.create(ChannelSpec(name=f"ipcb-test-{os.getpid()}-squat", readers=1, max_message_bytes=1000))
-    segment, folder = SHM_FOLDER / address.channel.name, channel_directory(address.channel.name)
+    segment, folder = SHM_FOLDER / address.channel.name, channel_directory(address)
     try:
         for path in filter(Path.exists, (segment, folder)):
             os.chown(path, 65534, -1) if squat == "owner" else path.chmod(0o777)

@@ -67,7 +67,7 @@ class _LmdbWriter(_LmdbEndpoint, Writer):
     _cursors: WriterCursors
 
     def __init__(self, channel: ChannelSpec, database: Database) -> None:
-        self._cursors = WriterCursors(database.words, channel, channel_directory(channel.name))
+        self._cursors = WriterCursors(database.words, channel, database.directory)
         self._database = database
         self._words = database.words
         self._layout = Layout(channel)
@@ -169,7 +169,7 @@ class _LmdbReader(_LmdbEndpoint, Reader):
     _cursors: ReaderCursors
 
     def __init__(self, channel: ChannelSpec, database: Database, index: int) -> None:
-        self._cursors = ReaderCursors(database.words, channel, channel_directory(channel.name), index)
+        self._cursors = ReaderCursors(database.words, channel, database.directory, index)
         self._database = database
         self._words = database.words
         self._keys = Layout(channel).keys()
@@ -283,23 +283,22 @@ class Lmdb(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.probe()
         self.require(channel)
-        make_files(channel, Layout(channel).map_bytes)
-        return Address(self.name, channel, "")
+        return Address(self.name, channel, str(make_files(channel, Layout(channel).map_bytes)))
 
     @whole
     def open_writer(self, address: Address) -> Writer:
         self.probe()
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
-        with Database.opened(address.channel, Layout(address.channel).map_bytes) as database:
+        with Database.opened(address, Layout(address.channel).map_bytes) as database:
             return kind(address.channel, database)
 
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
         self.probe()
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
-        with Database.opened(address.channel, Layout(address.channel).map_bytes) as database:
+        with Database.opened(address, Layout(address.channel).map_bytes) as database:
             return kind(address.channel, database, index)
 
     @whole
     def destroy(self, address: Address) -> None:
-        remove_directory(address.channel.name)
+        remove_directory(channel_directory(address))

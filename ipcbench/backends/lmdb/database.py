@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import mmap
 import os
@@ -12,14 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from ipcbench.backend import Message
+from ipcbench.backend import Address, Message
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, cursors_bytes, make_doorbells
 from ipcbench.sync.interrupts import is_of_handler, no_fork
-from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
+from ipcbench.sync.locks import channel_directory, make_directory, no_channel, remove_directory, require_ours
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
+from ipcbench.util.files import advice_on, status_of
 from ipcbench.util.units import format_bytes
 
 try:
@@ -106,9 +108,9 @@ class Layout:
         return tuple(number.to_bytes(4, "big") for number in range(self._key_count))
 
 
-def make_files(channel: ChannelSpec, map_bytes: int) -> None:
+def make_files(channel: ChannelSpec, map_bytes: int) -> Path:
     """Make the channel's directory and files, and reserve the database's disk space, so that touching a mapped page
-    later cannot fail.
+    later cannot fail; return the directory.
 
     Raises:
         TransportError: the name is in use, or there is not enough space.
@@ -120,13 +122,15 @@ def make_files(channel: ChannelSpec, map_bytes: int) -> None:
         _reserve(directory / _LOCKS_FILE, _LOCKS_BYTES)  # before LMDB maps it: where no page is free, a touch kills
         _open_database(directory, map_bytes).close()
         _reserve(directory / _DATABASE_FILE, map_bytes)
-    except (OSError, lmdb.Error) as error:
-        remove_directory(channel.name)
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise TransportError(
-            f"no LMDB database of {format_bytes(map_bytes)} in {directory.parent}: {reason}; free disk space, or use "
-            "smaller messages or a smaller depth"
-        ) from error
+    except (OSError, MemoryError, lmdb.Error) as error:
+        remove_directory(directory)
+        reason, remedy = str(error) or "out of memory", "free disk space, or use smaller messages or a smaller depth"
+        if isinstance(error, OSError):
+            reason = str(error.strerror)
+            remedy = remedy if error.errno in {errno.ENOSPC, errno.EDQUOT} else advice_on(error).lstrip("; ")
+        what = f"no LMDB database of {format_bytes(map_bytes)} in {directory.parent}: {reason}"
+        raise TransportError("; ".join(filter(None, (what, remedy)))) from error
+    return directory
 
 
 def _reserve(path: Path, size_bytes: int) -> None:
@@ -148,20 +152,19 @@ def _open_database(directory: Path, map_bytes: int) -> lmdb.Environment:
     )
 
 
-def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environment]:
+def _attach(directory: Path, map_bytes: int) -> tuple[_Key, lmdb.Environment]:
     """Return the channel's database, opened now or shared with other endpoints of this process."""
-    directory = channel_directory(channel.name)
     require_ours(directory)
     try:
-        status = (directory / _DATABASE_FILE).stat()
+        status = status_of(directory / _DATABASE_FILE)  # LMDB would wait for the other end of a pipe
     except OSError as error:
-        raise TransportError(f"there is no LMDB channel {channel.name!r}: {error.strerror}") from error
+        raise no_channel(str(directory), error) from error
     key = (os.getpid(), status.st_dev, status.st_ino)
     with no_fork():
         if any(other[1:] == key[1:] and other[0] != key[0] for other in _open):
             raise TransportError(
-                f"channel {channel.name!r} was open when this process was forked, which LMDB does not allow; open its "
-                "endpoints after the fork, or start processes with the spawn method"
+                f"channel {directory.name!r} was open when this process was forked, which LMDB does not allow; open "
+                "its endpoints after the fork, or start processes with the spawn method"
             )
         if key in _open:
             environment, users = _open[key]
@@ -170,7 +173,7 @@ def _attach(channel: ChannelSpec, map_bytes: int) -> tuple[_Key, lmdb.Environmen
                 environment, users = _open_database(directory, map_bytes), 0
                 environment.reader_check()  # drops the snapshots of killed processes
             except (OSError, lmdb.Error) as error:
-                raise TransportError(f"cannot open the database of channel {channel.name!r}: {error}") from error
+                raise TransportError(f"cannot open the database of channel {directory.name!r}: {error}") from error
         _open[key] = environment, users + 1
     return key, environment
 
@@ -208,33 +211,37 @@ class Database:
     """A channel's database and cursors, opened by one endpoint.
 
     Attributes:
+        directory: of the channel.
         words: the cursors.
     """
 
-    __slots__ = ("_begin", "_environment", "_is_detached", "_key", "_name", "words")
+    __slots__ = ("_begin", "_environment", "_is_detached", "_key", "directory", "words")
 
-    def __init__(self, channel: ChannelSpec, map_bytes: int) -> None:
+    def __init__(self, address: Address, map_bytes: int) -> None:
         """Open the files.
 
         Raises:
             TransportError: there is no such channel, or it cannot be opened here.
         """
-        self._name = channel.name
+        self.directory = channel_directory(address)
         self._is_detached = False
-        self._key, self._environment = _attach(channel, map_bytes)
+        self._key, self._environment = _attach(self.directory, map_bytes)
         self._begin: Callable[..., Any] = self._environment.begin
         try:
-            with (channel_directory(channel.name) / _CURSORS_FILE).open("r+b") as file:
-                self.words = memoryview(mmap.mmap(file.fileno(), cursors_bytes(channel.readers))).cast("Q")
-        except (OSError, ValueError) as error:
+            with (self.directory / _CURSORS_FILE).open("r+b") as file:
+                self.words = memoryview(mmap.mmap(file.fileno(), cursors_bytes(address.channel.readers))).cast("Q")
+        except OSError as error:
             _detach(self._key)
-            raise TransportError(f"there is no LMDB channel {channel.name!r}: {error}") from error
+            raise no_channel(str(self.directory), error) from error
+        except ValueError as error:
+            _detach(self._key)
+            raise TransportError(f"the cursors in {self.directory} were cut short: {error}") from error
 
     @classmethod
     @contextmanager
-    def opened(cls, channel: ChannelSpec, map_bytes: int) -> Iterator[Self]:
+    def opened(cls, address: Address, map_bytes: int) -> Iterator[Self]:
         """Give the block an open database to take over; close it if the block fails."""
-        database = cls(channel, map_bytes)
+        database = cls(address, map_bytes)
         try:
             yield database
         except BaseException:
@@ -302,7 +309,9 @@ class Database:
             "auto", MAX_READERS + 1, doorbell=None, arm=_do_nothing, disarm=_do_nothing, check_peers=check_peers
         )
         if not waiter.until(fits, deadline_ns(timeout_s)):
-            raise TransportTimeout(f"no room in channel {self._name!r} within {timeout_s} s: a reader is far behind")
+            raise TransportTimeout(
+                f"no room in channel {self.directory.name!r} within {timeout_s} s: a reader is far behind"
+            )
 
     def _forget_the_dead(self) -> None:
         """Drop the snapshots of killed processes."""
@@ -327,7 +336,7 @@ class Database:
         return get
 
     def _failed(self, error: Exception) -> TransportError:
-        return TransportError(f"the database of channel {self._name!r} refuses: {error}")
+        return TransportError(f"the database of channel {self.directory.name!r} refuses: {error}")
 
     @property
     def is_inherited(self) -> bool:

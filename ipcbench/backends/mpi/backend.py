@@ -33,7 +33,7 @@ from ipcbench.sync.cursors import (
     cursors_bytes,
     make_doorbells,
 )
-from ipcbench.sync.locks import channel_directory, make_directory, remove_directory, require_ours
+from ipcbench.sync.locks import channel_directory, make_directory, no_channel, remove_directory, require_ours
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
 from ipcbench.util.files import advice_on
@@ -92,12 +92,13 @@ def _unlink_segments() -> None:
 class _Words:
     """A channel's file of shared words, mapped."""
 
-    def __init__(self, channel: ChannelSpec) -> None:
-        size_bytes = _words_bytes(channel)
+    def __init__(self, address: Address) -> None:
+        self.directory, channel = channel_directory(address), address.channel
+        size_bytes, path = _words_bytes(channel), _words_path(self.directory)
         try:
-            fd = os.open(_words_path(channel.name), os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise TransportError(f"there is no channel {channel.name!r} on this host: {error.strerror}") from error
+            raise no_channel(f"{path} on this host", error) from error
         try:
             require_ours(fd)
             self._map = mmap.mmap(fd, size_bytes)
@@ -120,9 +121,9 @@ def _words_bytes(channel: ChannelSpec) -> int:
     return cursors_bytes(channel.readers) + 8 * RUN_WORDS * _run_slots(channel)
 
 
-def _words_path(name: str) -> Path:
+def _words_path(directory: Path) -> Path:
     """Return the file of the words: in /dev/shm, or in the channel's directory where there is no such folder."""
-    return _SHARED_MEMORY / name if _SHARED_MEMORY.is_dir() else channel_directory(name) / "words"
+    return _SHARED_MEMORY / directory.name if _SHARED_MEMORY.is_dir() else directory / "words"
 
 
 def _await_all(cursors: WriterCursors | ReaderCursors) -> None:
@@ -177,25 +178,25 @@ class _Mpi(Backend):
         directory = make_directory(channel.name)
         try:
             make_doorbells(directory, channel.readers)
-            fd = os.open(_words_path(channel.name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = os.open(_words_path(directory), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(fd, 0, _words_bytes(channel))
             except OSError:
-                _words_path(channel.name).unlink()
+                _words_path(directory).unlink()
                 raise
             finally:
                 os.close(fd)
         except OSError as error:
-            remove_directory(channel.name)
-            what = f"{error.filename or channel_directory(channel.name)}: {error.strerror}{advice_on(error)}"
+            remove_directory(directory)
+            what = f"{error.filename or directory}: {error.strerror}{advice_on(error)}"
             raise TransportError(f"cannot make channel {channel.name!r}: {what}") from error
-        return Address(self.name, channel, "")
+        return Address(self.name, channel, str(directory))
 
     def open_writer(self, address: Address) -> Writer:
         channel = address.channel
         with ExitStack() as undo:
-            words, mpi = self._begin(channel, 0, undo)
-            cursors = WriterCursors(words.words, channel, channel_directory(channel.name), adapts=False)
+            words, mpi = self._begin(address, 0, undo)
+            cursors = WriterCursors(words.words, channel, words.directory, adapts=False)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()
@@ -204,16 +205,16 @@ class _Mpi(Backend):
     def open_reader(self, address: Address, index: int) -> Reader:
         channel = address.channel
         with ExitStack() as undo:
-            words, mpi = self._begin(channel, index + 1, undo)
-            cursors = ReaderCursors(words.words, channel, channel_directory(channel.name), index, adapts=False)
+            words, mpi = self._begin(address, index + 1, undo)
+            cursors = ReaderCursors(words.words, channel, words.directory, index, adapts=False)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()
             return MpiReader(cursors, words.runs, link, words.close, index)
 
-    def _begin(self, channel: ChannelSpec, member: int, undo: ExitStack) -> tuple[_Words, Any]:
+    def _begin(self, address: Address, member: int, undo: ExitStack) -> tuple[_Words, Any]:
         """Map the words, start MPI, and check that this process is the one that the channel names."""
-        words = _Words(channel)
+        words, channel = _Words(address), address.channel
         undo.callback(words.close)
         if "mpi4py.MPI" not in sys.modules:
             _Mpi.owns_segments = True
@@ -238,8 +239,9 @@ class _Mpi(Backend):
             raise TransportError(f"MPI gave channel {cursors.channel.name!r} no communicator: {error}") from error
 
     def destroy(self, address: Address) -> None:
-        _words_path(address.channel.name).unlink(missing_ok=True)
-        remove_directory(address.channel.name)
+        directory = channel_directory(address)
+        _words_path(directory).unlink(missing_ok=True)
+        remove_directory(directory)
 
 
 class MpiNative(_Mpi):

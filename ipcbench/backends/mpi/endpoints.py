@@ -41,7 +41,7 @@ from ipcbench.sync.cursors import (
     cursors_bytes,
 )
 from ipcbench.sync.fences import sleeper_barrier
-from ipcbench.sync.locks import channel_directory, is_held
+from ipcbench.sync.locks import is_held
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
@@ -427,7 +427,7 @@ class MpiReader(_MpiEndpoint, Reader):
     def _check_elders(self) -> None:
         """Raise PeerLost if the writer, or a reader that should relay the next message, is gone."""
         self._cursors.check_peers()
-        words, directory = self._words, channel_directory(self._cursors.channel.name)
+        words, directory = self._words, self._cursors.directory
         for number, elder in enumerate(self._elders):
             died = words[elder + _STATE] == OPEN and not is_held(directory, f"reader-{number}")
             if (died or words[elder + _STATE] == CLOSED) and words[elder + _ENTERED] <= self._sequence:

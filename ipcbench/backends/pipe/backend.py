@@ -46,6 +46,7 @@ from ipcbench.sync.locks import (
 from ipcbench.sync.ownership import Owned
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
+from ipcbench.util.files import advice_on
 
 _SIZE = Struct("<Q")
 """The head of a message: its size."""
@@ -135,7 +136,7 @@ class _PipeWriter(_PipeEndpoint, Writer):
 
     def __init__(self, address: Address) -> None:
         self._channel = address.channel
-        self._liveness = Liveness(address.channel, "writer")
+        self._liveness = Liveness(address, "writer")
         try:
             self._doorbell = Doorbell(_doorbell_path(self._liveness.directory))
         except TransportError:
@@ -366,7 +367,7 @@ class _PipeReader(_PipeEndpoint, Reader):
     def __init__(self, address: Address, index: int) -> None:
         role = reader_role(address.channel, index)
         self._channel = address.channel
-        self._liveness = Liveness(address.channel, role)
+        self._liveness = Liveness(address, role)
         path = self._liveness.directory / role
         with contextlib.ExitStack() as undo:
             undo.callback(self._liveness.abandon)
@@ -558,15 +559,16 @@ class Pipe(Backend):
     @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
-        longest = str(channel_directory(channel.name) / reader_roles(channel)[-1])
-        if len(longest) > _PATH_BYTES:
-            raise TransportError(f"{longest} is too long for a socket path; set TMPDIR to a shorter folder")
         directory = make_directory(channel.name)
+        longest = str(directory / reader_roles(channel)[-1])
+        if len(longest) > _PATH_BYTES:
+            remove_directory(directory)
+            raise TransportError(f"{longest} is too long for a socket path; set TMPDIR to a shorter folder")
         try:
             Doorbell.make(_doorbell_path(directory))
         except OSError as error:
-            remove_directory(channel.name)
-            raise TransportError(f"cannot make a doorbell in {directory}: {error}") from error
+            remove_directory(directory)
+            raise TransportError(f"cannot make a doorbell in {directory}: {error}{advice_on(error)}") from error
         return Address(self.name, channel, str(directory))
 
     @whole
@@ -582,4 +584,4 @@ class Pipe(Backend):
 
     @whole
     def destroy(self, address: Address) -> None:
-        remove_directory(address.channel.name)
+        remove_directory(channel_directory(address))

@@ -13,6 +13,7 @@ from _posixshmem import shm_unlink  # type: ignore[import-not-found] # which typ
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker, shared_memory
+from pathlib import Path
 from typing import ClassVar
 
 from ipcbench.backend import (
@@ -42,9 +43,11 @@ from ipcbench.sync.locks import (
     as_transport_errors,
     channel_directory,
     make_directory,
+    no_channel,
     remove_directory,
     require_ours,
 )
+from ipcbench.util.files import advice_on
 from ipcbench.util.units import format_bytes
 
 RING_BYTES = 2**22
@@ -150,12 +153,15 @@ class Layout:
 class Mapping:
     """A channel's segment in this process: words, and slots as (payload, index of first word, of second)."""
 
-    def __init__(self, channel: ChannelSpec) -> None:
+    def __init__(self, address: Address) -> None:
+        self.directory, channel = channel_directory(address), address.channel
         layout = Layout(channel)
         try:
             self._segment = SharedSegment(channel.name)
-        except (OSError, ValueError) as error:  # ValueError: it is empty, since whoever made it was killed
+        except ValueError as error:  # it is empty, since whoever made it was killed
             raise TransportError(f"there is no channel {channel.name!r}: {error}") from error
+        except OSError as error:
+            raise no_channel(f"segment {channel.name}", error) from error
         self._segment.require_ours()
         buffer: memoryview = self._segment.buf  # type: ignore[assignment] # typeshed has None for a closed one
         if (size_bytes := buffer.nbytes) < layout.total_bytes:
@@ -197,7 +203,7 @@ class _ShmWriter(_ShmEndpoint, Writer):
     _cursors: WriterCursors
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
-        self._cursors = WriterCursors(mapping.words, channel, channel_directory(channel.name))
+        self._cursors = WriterCursors(mapping.words, channel, mapping.directory)
         self._map = mapping
         self._words = mapping.words
         self._slots = mapping.slots
@@ -214,7 +220,7 @@ class _ShmReader(_ShmEndpoint, Reader):
     _cursors: ReaderCursors
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
-        self._cursors = ReaderCursors(mapping.words, channel, channel_directory(channel.name), index)
+        self._cursors = ReaderCursors(mapping.words, channel, mapping.directory, index)
         self._map = mapping
         self._words = mapping.words
         self._slots = mapping.slots
@@ -342,6 +348,21 @@ class LatestReader(_ShmReader):
         return payload[: self._words[head + 1]]
 
 
+def _why_not(error: OSError, directory: Path, layout: Layout) -> str:
+    """Return why a channel cannot be made, and what helps."""
+    if isinstance(error, FileExistsError):
+        return f"a shared memory segment {directory.name!r} exists already; run `ipcbench clean`"
+    if Path(str(error.filename)).parent == directory:
+        return f"cannot make {error.filename}: {error.strerror}{advice_on(error)}"
+    what = f"no shared memory segment of {format_bytes(layout.total_bytes)}: {error.strerror}"
+    if error.errno in {errno.EROFS, errno.EACCES}:
+        return f"{what}; mount /dev/shm so that it can be written"
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return what + advice_on(error)
+    smaller = "smaller messages or a smaller depth" if layout.can_be_shorter else "smaller messages"
+    return f"{what}; use {smaller}, or free or enlarge /dev/shm (`docker run --shm-size`)"
+
+
 class Shm(Backend):
     """POSIX shared memory."""
 
@@ -374,26 +395,14 @@ class Shm(Backend):
             make_doorbells(directory, channel.readers)
             SharedSegment(channel.name, layout.total_bytes).close()
         except OSError as error:
-            remove_directory(channel.name)
-            if isinstance(error, FileExistsError):
-                raise TransportError(
-                    f"a shared memory segment {channel.name!r} exists already; run `ipcbench clean`"
-                ) from error
-            smaller = "smaller messages or a smaller depth" if layout.can_be_shorter else "smaller messages"
-            raise TransportError(
-                f"no shared memory segment of {format_bytes(layout.total_bytes)}: {error.strerror}; "
-                + (
-                    "mount /dev/shm so that it can be written"
-                    if error.errno in {errno.EROFS, errno.EACCES}
-                    else f"use {smaller}, or free or enlarge /dev/shm (`docker run --shm-size`)"
-                )
-            ) from error
-        return Address(self.name, channel, "")
+            remove_directory(directory)
+            raise TransportError(_why_not(error, directory, layout)) from error
+        return Address(self.name, channel, str(directory))
 
     @whole
     def open_writer(self, address: Address) -> Writer:
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
-        mapping = Mapping(address.channel)
+        mapping = Mapping(address)
         try:
             return kind(address.channel, mapping)
         except TransportError:
@@ -403,7 +412,7 @@ class Shm(Backend):
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
-        mapping = Mapping(address.channel)
+        mapping = Mapping(address)
         try:
             return kind(address.channel, mapping, index)
         except TransportError:
@@ -412,9 +421,9 @@ class Shm(Backend):
 
     @whole
     def destroy(self, address: Address) -> None:
-        name = address.channel.name
+        directory, name = channel_directory(address), address.channel.name
         try:
             with as_transport_errors(f"cannot remove the segment of channel {name!r}"), suppress(FileNotFoundError):
                 shm_unlink(f"/{name}")
         finally:
-            remove_directory(name)
+            remove_directory(directory)

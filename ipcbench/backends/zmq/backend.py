@@ -26,6 +26,7 @@ import socket as sockets
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ipcbench.backend import (
@@ -40,12 +41,19 @@ from ipcbench.backend import (
     bytes_of,
     unavailable,
 )
-from ipcbench.backends.zmq.sockets import SEPARATOR, TRY_S, SocketPair, absence, credit, make_keys
+from ipcbench.backends.zmq.sockets import TRY_S, SocketPair, absence, credit, make_keys
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
-from ipcbench.sync.locks import channel_directory, make_directory, reader_role, reader_roles, remove_directory
+from ipcbench.sync.locks import (
+    SEPARATOR,
+    channel_directory,
+    make_directory,
+    reader_role,
+    reader_roles,
+    remove_directory,
+)
 from ipcbench.sync.ownership import Owned
 from ipcbench.util.clock import deadline_ns, now_ns
 
@@ -85,7 +93,7 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
     def __init__(self, address: Address) -> None:
         self._pair = pair = SocketPair(address, "writer", zmq.XPUB, zmq.PULL)
         pair.socket.set(zmq.XPUB_NODROP, 1)
-        pair.bind(address.location)
+        pair.bind()
         self._limit_bytes = address.channel.max_message_bytes
         self._awaited = {role.encode() for role in reader_roles(address.channel)}
         self._read = dict.fromkeys(self._awaited, 0)
@@ -141,7 +149,10 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
             raise
 
     def _count_room(self) -> int:
-        granted = min(self._read.values(), default=self._granted) + self._window
+        slowest = min(self._read.values(), default=self._granted)
+        if slowest:  # all have sent a receipt, over the second of their connections
+            self._pair.all_came()
+        granted = slowest + self._window
         self._room, self._granted = granted - self._granted, granted
         return self._room
 
@@ -224,7 +235,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
     def __init__(self, address: Address, index: int) -> None:
         role = reader_role(address.channel, index)
         self._pair = pair = SocketPair(address, role, zmq.SUB, zmq.PUSH)
-        pair.connect(address.location)
+        pair.connect()
         pair.socket.subscribe(b"")
         pair.socket.subscribe(role)  # second: when it is reported to the writer, the first is in effect
         self._receipt = role.encode()
@@ -363,19 +374,20 @@ class ZmqIpc(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.probe()
         self.require(channel)
-        make_directory(channel.name)
+        directory = make_directory(channel.name)
         try:
-            return Address(self.name, channel, self._location(channel))
+            return Address(self.name, channel, SEPARATOR.join((str(directory), *self._endpoints(directory))))
         except OSError as error:
             self._give_up_ports(channel.name)
-            remove_directory(channel.name)
+            remove_directory(directory)
             raise TransportError(f"no endpoint for channel {channel.name!r}: {error}") from error
 
-    def _location(self, channel: ChannelSpec) -> str:
-        path = channel_directory(channel.name) / "messages"
+    def _endpoints(self, directory: Path) -> list[str]:
+        """Return where the sockets for messages and for receipts will be."""
+        path = directory / "messages"
         if len(str(path)) > zmq.IPC_PATH_MAX_LEN:
             raise OSError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
-        return f"ipc://{path}{SEPARATOR}ipc://{path.with_name('receipts')}"
+        return [f"ipc://{path}", f"ipc://{path.with_name('receipts')}"]
 
     @whole
     def open_writer(self, address: Address) -> Writer:
@@ -393,7 +405,7 @@ class ZmqIpc(Backend):
     @whole
     def destroy(self, address: Address) -> None:
         self._give_up_ports(address.channel.name)  # first: `remove_directory` needs descriptors
-        remove_directory(address.channel.name)
+        remove_directory(channel_directory(address))
 
     @staticmethod
     def _give_up_ports(name: str) -> None:
@@ -411,18 +423,19 @@ class ZmqTcpInsecure(ZmqIpc):
     summary: ClassVar[str] = "zmq-tcp without keys, to see what these cost: every user of this host can read along"
     capabilities: ClassVar[Capabilities] = replace(ZmqIpc.capabilities, private=False)
 
-    def _location(self, channel: ChannelSpec) -> str:
+    def _endpoints(self, directory: Path) -> list[str]:
         # Linux lets the writer bind the port again if both sockets set SO_REUSEADDR and this one never listens, and
         # does not assign it to sockets that ask for any free port. Elsewhere the reservation has to end here.
-        ports = _ports[channel.name] = [sockets.socket(), sockets.socket()]
+        ports = _ports[directory.name] = []
         try:
-            for port in ports:
+            for _ in range(2):
+                ports.append(port := sockets.socket())
                 port.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
                 port.bind(("127.0.0.1", 0))
-            return SEPARATOR.join(f"tcp://127.0.0.1:{port.getsockname()[1]}" for port in ports)
+            return [f"tcp://127.0.0.1:{port.getsockname()[1]}" for port in ports]
         finally:
             if sys.platform != "linux":
-                for port in _ports.pop(channel.name):
+                for port in _ports.pop(directory.name):
                     port.close()
 
 
@@ -433,6 +446,6 @@ class ZmqTcp(ZmqTcpInsecure):
     summary: ClassVar[str] = "ZeroMQ XPUB/SUB over loopback TCP, encrypted (CURVE), with credit: lossless broadcast"
     capabilities: ClassVar[Capabilities] = ZmqIpc.capabilities
 
-    def _location(self, channel: ChannelSpec) -> str:
-        make_keys(channel_directory(channel.name))
-        return super()._location(channel)
+    def _endpoints(self, directory: Path) -> list[str]:
+        make_keys(directory)
+        return super()._endpoints(directory)

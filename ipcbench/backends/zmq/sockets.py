@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ipcbench.backend import Address
-from ipcbench.errors import TransportError, TransportTimeout
+from ipcbench.errors import StoreError, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import Liveness
-from ipcbench.sync.locks import channel_directory
+from ipcbench.sync.locks import SEPARATOR
 from ipcbench.util.clock import now_ns
+from ipcbench.util.files import advice_on, read_limited
 
 try:
     import zmq
@@ -27,9 +28,6 @@ except ModuleNotFoundError as error:
 else:
     absence = None
 """Why the library is not there; the backend's `probe` says how to install it."""
-
-SEPARATOR = "\n"
-"""Separates the endpoint of messages from that of receipts in an address."""
 
 TRY_S, _TRY_MS = 0.1, 2
 """A call with this time-out or a longer one first waits `_TRY_MS` inside libzmq, which spares most messages an
@@ -59,7 +57,8 @@ UNSUBSCRIBED = b"\0"
 _CLOSE_S = 0.01
 """How long `close` itself waits for the last messages to leave before it leaves that to a thread."""
 
-_KEYS_NAME = "keys"
+_KEYS_NAME, _KEYS_BYTES = "keys", 81
+"""A file of two lines, which nobody makes longer."""
 
 _DESCRIPTORS_COUNT = 16
 """More than libzmq opens for a context, its two threads, two sockets and their listeners."""
@@ -67,6 +66,9 @@ _PER_READER_COUNT = 2
 """Connections that the writer accepts."""
 _THREADS_COUNT = 3
 """What libzmq starts for a context, and one that closes it."""
+
+_awaited: dict[Any, tuple[int, int]] = {}
+"""Context → its process, and how many connections its writer may have still to accept."""
 
 _in_use: dict[Any, Any] = {}
 """Context → its sockets, until they are closed; in a forked child, those of its parent for good. If the garbage
@@ -97,15 +99,20 @@ def credit(channel: ChannelSpec) -> tuple[int, int]:
 
 
 def _require_descriptors(count: int) -> None:
-    """Make sure that this process may open so many more files: where libzmq may not, it aborts the process. To open
-    them for a try would take them from the threads of other endpoints.
+    """Make sure that this process may open so many more files, beside what its writers have still to accept: where
+    libzmq may not, it aborts the process. To open them for a try would take them from the threads of other endpoints.
 
     Raises:
         OSError: it may not.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit != resource.RLIM_INFINITY and len(os.listdir("/proc/self/fd")) + count > limit:
-        raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)}; raise the limit (`ulimit -n`)")
+    try:
+        open_count = len(os.listdir("/dev/fd"))
+    except FileNotFoundError:  # a namespace without /proc does not tell
+        return
+    awaited_count = sum(awaited for pid, awaited in _awaited.values() if pid == os.getpid())
+    if limit != resource.RLIM_INFINITY and open_count + awaited_count + count > limit:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def _require_threads(count: int) -> None:
@@ -131,7 +138,7 @@ def _require_threads(count: int) -> None:
 class SocketPair:
     """An endpoint's two sockets, for messages and for receipts, with its liveness."""
 
-    __slots__ = ("_context", "_pid", "channel", "liveness", "receipts", "socket")
+    __slots__ = ("_context", "_endpoints", "_pid", "channel", "liveness", "receipts", "socket")
 
     def __init__(self, address: Address, role: str, kind: int, receipts_kind: int) -> None:
         """Lock the endpoint and make the sockets; `bind` or `connect` opens them. They use the channel's keys, if any.
@@ -140,7 +147,8 @@ class SocketPair:
             TransportError: there is no such channel, the endpoint is open already, or the keys cannot be used.
         """
         self.channel = address.channel
-        self.liveness = Liveness(address.channel, role)
+        self.liveness = Liveness(address, role)
+        self._endpoints = address.location.split(SEPARATOR)[1:]
         self._pid = os.getpid()
         none = f"no sockets for the {role} of channel {address.channel.name!r}"
         try:
@@ -149,7 +157,8 @@ class SocketPair:
             self._context = zmq.Context()
         except (OSError, zmq.ZMQError) as error:
             self.liveness.abandon()
-            raise TransportError(f"{none}: {error.strerror}") from error
+            advice = advice_on(error) if isinstance(error, OSError) else ""
+            raise TransportError(f"{none}: {error.strerror}{advice}") from error
         try:
             self.socket = self._context.socket(kind)
             self.receipts = self._context.socket(receipts_kind)
@@ -162,17 +171,19 @@ class SocketPair:
             socket.set(zmq.RCVHWM, 0)
             socket.set(zmq.RCVTIMEO, _TRY_MS)
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        if (path := channel_directory(self.channel.name) / _KEYS_NAME).exists():
+        if (path := self.liveness.directory / _KEYS_NAME).exists():
             try:
                 self._use_keys(path)
-            except (OSError, ValueError, zmq.ZMQError) as error:
+            except (OSError, StoreError, ValueError, zmq.ZMQError) as error:
                 self._destroy()
                 remedy = "destroy the channel and create it anew"
                 raise TransportError(f"{none}: its keys in {path} cannot be used ({error}); {remedy}") from error
 
     def _use_keys(self, path: Path) -> None:
         """Encrypt with the keys that `make_keys` wrote, the writer as the server."""
-        public, secret = path.read_bytes().split()
+        if not path.is_file():
+            raise OSError("it is no file")
+        public, _, secret = read_limited(path, _KEYS_BYTES).partition(b"\n")
         for socket in (self.socket, self.receipts):
             socket.curve_publickey, socket.curve_secretkey = public, secret
             if self.liveness.role == "writer":
@@ -180,25 +191,30 @@ class SocketPair:
             else:
                 socket.curve_serverkey = public
 
-    def bind(self, location: str) -> None:
-        """Bind both sockets, for peers to connect to.
+    def bind(self) -> None:
+        """Bind both sockets, for peers to connect to, until `all_came`.
 
         Raises:
             TransportError: an address cannot be used; the endpoint lock is released.
         """
-        self._attach(location, (self.socket.bind, self.receipts.bind))
+        _awaited[self._context] = self._pid, _PER_READER_COUNT * self.channel.readers
+        self._attach((self.socket.bind, self.receipts.bind))
 
-    def connect(self, location: str) -> None:
+    def all_came(self) -> None:
+        """Note that no connection is awaited any more."""
+        _awaited.pop(self._context, None)
+
+    def connect(self) -> None:
         """Connect both sockets; libzmq retries until the peer has bound. Raises as `bind`."""
-        self._attach(location, (self.socket.connect, self.receipts.connect))
+        self._attach((self.socket.connect, self.receipts.connect))
 
-    def _attach(self, location: str, attach: tuple[Callable[[str], Any], ...]) -> None:
+    def _attach(self, attach: tuple[Callable[[str], Any], ...]) -> None:
         try:
-            for attach_one, endpoint in zip(attach, location.split(SEPARATOR), strict=True):
+            for attach_one, endpoint in zip(attach, self._endpoints, strict=True):
                 attach_one(endpoint)
         except (zmq.ZMQError, ValueError) as error:  # ValueError: not two of them
             self._destroy()
-            raise TransportError(f"cannot use {location!r}: {error}") from error
+            raise TransportError(f"cannot use {self._endpoints}: {error}") from error
 
     def wait(self, socket: zmq.Socket[bytes], deadline: int | None, check: Callable[[], bool]) -> bool:
         """Wait for a message of a socket; return False if `check` ends the wait.
@@ -227,6 +243,7 @@ class SocketPair:
     def _destroy(self) -> None:
         """Undo what was done of an opening that failed."""
         self._context.destroy(0)
+        self.all_came()
         _in_use.pop(self._context, None)
         self.liveness.abandon()
 
@@ -270,5 +287,6 @@ class SocketPair:
 
     def _finish(self) -> None:
         self._context.term()
+        self.all_came()
         _in_use.pop(self._context, None)
         self.liveness.release()
