@@ -52,7 +52,7 @@ def closest(value: str, known: Iterable[str]) -> str | None:
 
     by_lower = {name.lower(): name for name in known}
     several = set(value) & {",", ";"}
-    like = [] if several else get_close_matches(value.lower(), by_lower, n=1)
+    like = [] if several else get_close_matches(value.lower(), by_lower, n=1, cutoff=0.65)
     return by_lower[like[0]] if like else None
 
 

@@ -58,25 +58,29 @@ def _lines() -> Show:
 
 
 def _line(progress: Progress) -> str:
-    """Return what is done, trial, figure."""
-    width = len(str(progress.total))
-    where = f"[{progress.done:{width}}/{progress.total}] round {progress.round_index + 1}/{progress.rounds}"
+    """Return what is done, how much longer it takes, trial, figure."""
+    where = f"round {progress.round_index + 1}/{progress.rounds}, trial {progress.done}, {_left(progress)}"
     return "  ".join(filter(None, (where, progress.label, progress.estimate)))
+
+
+def _left(progress: Progress) -> str:
+    minutes, seconds = divmod(round(progress.left_s), 60)
+    return f"{minutes}:{seconds:02} left"
 
 
 @contextmanager
 def _bar() -> Iterator[Show]:
     from rich.console import Console, Group
     from rich.live import Live
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
     from rich.text import Text
+
+    from ipcbench.analysis.report.so_far import so_far
 
     console = Console(stderr=True, highlight=False)
     bar = Bar(
         BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
         TextColumn("{task.description}", markup=False),
         console=console,
     )
@@ -87,22 +91,16 @@ def _bar() -> Iterator[Show]:
 
         def show(progress: Progress) -> None:
             nonlocal last_s
-            text = "  ".join(filter(None, (f"round {progress.round_index + 1}", progress.label, progress.estimate)))
-            bar.update(task, completed=progress.done, total=progress.total, description=text)
+            whole_s = progress.elapsed_s + progress.left_s
+            bar.update(task, completed=progress.elapsed_s, total=whole_s, description=_line(progress))
             if progress.warning:
                 console.print(f"warning: {progress.warning}", style="yellow", markup=False)
-            if progress.trials:
-                live.update(Group(Text("\n".join(_so_far(progress))), bar))
+            if progress.so_far is not None:
+                table = so_far(progress.so_far, progress.round_index + 1)
+                live.update(Group(Text("\n".join((table.title, *aligned(table, WIDTH), ""))), bar))
             now_s = time.monotonic()
-            if progress.trials or now_s - last_s >= _REDRAW_S:
+            if progress.so_far is not None or now_s - last_s >= _REDRAW_S:
                 last_s = now_s
                 live.refresh()
 
         yield show
-
-
-def _so_far(progress: Progress) -> list[str]:
-    from ipcbench.analysis.report.so_far import so_far
-
-    table = so_far(progress.trials, progress.round_index + 1)
-    return [table.title, *aligned(table, WIDTH), ""]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from ipcbench.cli import EXIT_FAILED, EXIT_INTERRUPTED
 from ipcbench.cli.options import a_path, backend_names, format_option, one_of, progress_options, some_of
 from ipcbench.cli.output import FORMATS, RESULTS_ROOT, command_line, show_run, stored_run, tell, warn_of_code
 from ipcbench.cli.progress import Show, progress_display
-from ipcbench.errors import ConfigError, IpcbenchError
+from ipcbench.errors import ConfigError
 from ipcbench.registry import names
 from ipcbench.sweeps.load import (
     DEFAULT_SWEEP,
@@ -123,10 +122,12 @@ def command(
         with progress_display(progress=progress, quiet=quiet) as show:
             _measure(spec, folder, show, goes_on=resume is not None, command=command_line(context.obj))
     except KeyboardInterrupt:
-        _say_what_is_kept(folder)
-        if form == "text" and folder.is_dir():
-            with suppress(IpcbenchError):  # nothing may have been measured yet
-                show_run(folder, form, full=full)
+        is_kept, is_screen = _say_what_is_kept(folder), form == "text" and not full
+        if is_kept:
+            show_run(folder, form, full=full)
+        if is_kept and not is_screen:  # which ends with these commands
+            tell(f"  show it:      ipcbench analyze {folder}")
+            tell(f"  continue it:  ipcbench run --resume {folder}")
         return EXIT_INTERRUPTED
     if not quiet and (full or form != "text"):
         tell(f"results in {folder}; for plots and an interactive report: ipcbench analyze {folder}")
@@ -202,14 +203,14 @@ def _stored_sweep(folder: Path, sample: str) -> SweepSpec:
     return replace(sweep, sample=sample) if sample else sweep
 
 
-def _say_what_is_kept(folder: Path) -> None:
+def _say_what_is_kept(folder: Path) -> bool:
+    """Say whether an interrupted run has a trial, and return it."""
     from ipcbench.results.store import TRIALS_FILE
 
     trials = folder / TRIALS_FILE
     if not (trials.is_file() and trials.stat().st_size):
         again = f"; ipcbench run --resume {folder} begins it again" if folder.is_dir() else ""
         tell(f"ipcbench: interrupted before the first trial{again}")
-        return
+        return False
     tell(f"ipcbench: interrupted; every finished trial is kept in {folder}")
-    tell(f"  show it:      ipcbench analyze {folder}")
-    tell(f"  continue it:  ipcbench run --resume {folder}")
+    return True

@@ -82,8 +82,8 @@ class Schedule:
 
     def foreseen(
         self, round_index: int, done: int, left_s: float, cost_s: Callable[[TrialSpec], float]
-    ) -> tuple[int, int]:
-        """Return how many rounds there will probably be, and how many trials.
+    ) -> tuple[int, float]:
+        """Return how many rounds there will probably be, and how many seconds they still take.
 
         Args:
             round_index: the present round.
@@ -92,16 +92,12 @@ class Schedule:
             cost_s: returns how much of it a trial takes.
         """
         rounds = round_index + 1
-        trials = sum(len(self._plan(index)) for index in range(rounds))
-        present_s = sum(map(cost_s, self._plan(round_index)))
-        left_s -= present_s * max(0, trials - done) / len(self._plan(round_index))
-        while rounds < self._sweep.rounds and left_s > 0:
-            plan = self._plan(rounds)
-            round_s = sum(map(cost_s, plan))
-            trials += round(min(1.0, left_s / round_s) * len(plan))
-            left_s -= round_s
+        before = sum(len(self._plan(index)) for index in range(round_index))
+        need_s = sum(map(cost_s, self._plan(round_index)[max(0, done - before) :]))
+        while rounds < self._sweep.rounds and need_s < left_s:
+            need_s += sum(map(cost_s, self._plan(rounds)))
             rounds += 1
-        return rounds, trials
+        return rounds, max(0.0, min(need_s, left_s))
 
     def _control_places(self) -> list[tuple[str, PreparedPayload, bool, int]]:
         """Return what is measured a second time in each round: the first spawned backend with the middle payload."""

@@ -62,19 +62,21 @@ class Progress:
     """Where a run stands, reported after every trial."""
 
     done: int
-    """Trials measured, of `total`."""
-    total: int
+    """Trials measured."""
     round_index: int
     rounds: int
+    """How many there will probably be."""
     label: str
     """The trial that has just ended."""
     estimate: str
     """Its main figure, or why it has none."""
     elapsed_s: float
+    left_s: float
+    """How much longer it will probably take."""
     warning: str = ""
     """What the user should know now: a skipped backend, a failed trial."""
-    trials: Sequence[TrialResult] = ()
-    """After the last trial of a round: all so far."""
+    so_far: Run | None = None
+    """After the last trial of a round: the run as it is stored."""
 
 
 Listener = Callable[[Progress], None]
@@ -275,7 +277,9 @@ class _Run:
             self._store()
         if whole and self.measured:
             last = self.measured[-1]
-            self._tell(round_index, _label(last.spec), _estimate(last), "", tuple(self.measured))
+            trials = tuple(trial for trial in self.measured if not trial.spec.twin)
+            so_far = Run(self.writer.path, self.writer.info, trials, controls=(), problems=())
+            self._tell(round_index, _label(last.spec), _estimate(last), "", so_far)
         for group in self.groups.values():
             group.end()
         self.groups.clear()
@@ -369,22 +373,21 @@ class _Run:
             self.groups[trial.backend, trial.twin] = group
         return group
 
-    def _tell(
-        self, round_index: int, label: str, estimate: str, warning: str, trials: tuple[TrialResult, ...] = ()
-    ) -> None:
-        left_s = self.sweep.budget_s - self._elapsed_s
-        rounds, total = self.schedule.foreseen(round_index, self.done, left_s, self._cost_s)
+    def _tell(self, round_index: int, label: str, estimate: str, warning: str, so_far: Run | None = None) -> None:
+        elapsed_s = self._elapsed_s
+        budget_left_s = self.sweep.budget_s - elapsed_s
+        rounds, left_s = self.schedule.foreseen(round_index, self.done, budget_left_s, self._cost_s)
         self.tell(
             Progress(
                 done=self.done,
-                total=max(total, self.done),
                 round_index=round_index,
                 rounds=rounds,
                 label=label,
                 estimate=estimate,
-                elapsed_s=self._elapsed_s,
+                elapsed_s=elapsed_s,
+                left_s=left_s,
                 warning=warning,
-                trials=trials,
+                so_far=so_far,
             )
         )
 

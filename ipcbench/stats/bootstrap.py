@@ -62,6 +62,14 @@ def time_blocks(positions: npt.ArrayLike, count: int) -> IntArray:
     return np.minimum((array - low) / (high - low) * count, count - 1).astype(np.int64)
 
 
+def pooled_quantile(rounds: Sequence[RoundSamples], probability: float) -> float | None:
+    """Return a quantile over rounds of equal weight; None where there are too few samples for it."""
+    values = np.concatenate([samples.values for samples in rounds])
+    if not has_quantile(values.size, probability):
+        return None
+    return weighted_quantile(values, np.concatenate([samples.weights() for samples in rounds]), probability)
+
+
 def quantile_estimates(
     rounds: Sequence[RoundSamples],
     probabilities: Sequence[float],

@@ -48,12 +48,14 @@ class Interval:
     @property
     def digits(self) -> int:
         """Return how many significant digits of it say something: 3, or 2 if its ends are more than a factor of two
-        apart, or 1 if more than ten and the estimate does not become one of its ends by that.
+        apart, or 1 if more than ten; but so many, up to 3, that the estimate does not become one of its ends.
         """
-        if self.high > 10 * self.low:
-            low, estimate, high = (f"{value:.0e}" for value in (self.low, self.estimate, self.high))
-            return 1 if estimate not in {low, high} else 2
-        return 3 - (self.high > 2 * self.low)
+        least = 1 if self.high > 10 * self.low else 2 if self.high > 2 * self.low else 3
+        for digits in range(least, 3):
+            low, estimate, high = (f"{value:.{digits - 1}e}" for value in (self.low, self.estimate, self.high))
+            if estimate not in {low, high}:
+                return digits
+        return 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -81,7 +81,9 @@ def parse_duration_s(text: str, field: str = "duration") -> float:
     match = _DURATION.fullmatch(text.strip())
     value = float(match["number"]) * _SECONDS[match["unit"]] if match else 0.0
     if value <= 0:
-        raise ConfigError(field, text, "a time above zero with ns, us, ms, s, min or h: 300ms, 60s, 2min")
+        raise ConfigError(
+            field, text, "a time above zero in ns, us, ms, s, min or h, or in seconds without a unit: 300ms, 60s, 2min"
+        )
     return value
 
 

@@ -53,7 +53,7 @@ def wait_for_moment(process: subprocess.Popen[str], source: random.Random) -> No
         line = process.stderr.readline()
         if not line:
             return
-        reports -= bool(re.match(r"\[ *\d+/\d+\] round", line))
+        reports -= bool(re.match(r"round \d+/\d+, trial", line))
     select.select((), (), (), source.uniform(0, LONGEST_S))
 
 

@@ -31,7 +31,7 @@ def test_every_cell_is_measured_once_a_round_and_every_reader_validates_every_me
             assert reader.integrity.received_count == reader.integrity.expected_count
             assert reader.messages_count == sent
             assert reader.integrity.hashed_count >= reader.warmup_count
-    assert (told[-1].done, told[-1].total) == (24, 24)
+    assert (told[-1].done, told[-1].left_s) == (24, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_control_is_a_cell_measured_twice_by_other_processes(tmp_path):
     single = next(trial for trial in run.trials if trial.spec == replace(control.spec, twin=False))
     assert {end.process_id for end in single.endpoints}.isdisjoint(end.process_id for end in control.endpoints)
     assert len(run.trials) == 6
-    assert told[-1].done == told[-1].total == 7
+    assert (told[-1].done, told[-1].left_s) == (7, 0.0)
 
 
 def test_rounds_go_on_until_precise_or_out_of_budget(tmp_path):
@@ -278,7 +278,7 @@ def test_progress_foresees_the_rounds_that_fit_into_the_budget(tmp_path):
     run, told = measure(tiny(rounds=200, budget_s=2.0), tmp_path)
     assert run.info.status == "out of budget"
     assert run.info.rounds_done <= told[-1].rounds < 200
-    assert all(progress.done <= progress.total for progress in told)
+    assert all(progress.left_s <= max(0.0, 2.0 - progress.elapsed_s) for progress in told)
 
 
 def test_the_first_of_several_rounds_is_a_short_look(tmp_path):

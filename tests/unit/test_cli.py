@@ -140,7 +140,7 @@ def test_a_broken_third_party_backend_hides_no_other(
     assert "no_such_module:Thing  broken" in capsys.readouterr().out
 
 
-PROGRESS = Progress(3, 40, 0, 3, "shm dict 10 paced", "p50 14.2 µs", 1.5, warning="zmq failed: [why]")
+PROGRESS = Progress(3, 0, 3, "shm dict 10 paced", "p50 14.2 µs", 1.5, 83.0, warning="zmq failed: [why]")
 
 
 def test_progress_in_a_pipe_is_a_line_every_few_seconds_and_each_warning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +150,7 @@ def test_progress_in_a_pipe_is_a_line_every_few_seconds_and_each_warning(capsys:
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.splitlines() == [
-        "[ 3/40] round 1/3  shm dict 10 paced  p50 14.2 µs",
+        "round 1/3, trial 3, 1:23 left  shm dict 10 paced  p50 14.2 µs",
         "warning: zmq failed: [why]",
         "warning: zmq failed: [why]",
     ]
@@ -178,7 +178,7 @@ def test_progress_on_a_terminal_is_a_bar_and_its_colour_can_be_forbidden(
     with progress_display() as show:
         show(PROGRESS)
     text = terminal.getvalue()
-    for words in ("3/40", "shm dict 10 paced  p50 14.2 µs", "warning: zmq failed: [why]"):
+    for words in ("round 1/3, trial 3, 1:23 left", "shm dict 10 paced  p50 14.2 µs", "warning: zmq failed: [why]"):
         assert words in text
     assert ("\x1b[33m" in text) == colour
 

@@ -17,9 +17,12 @@ from ipcbench.analysis.report.render import as_json, as_markdown, as_text
 from ipcbench.analysis.report.screen import screen
 from ipcbench.analysis.report.so_far import so_far
 from ipcbench.analysis.report.tables import tables
+from ipcbench.analysis.summary.summary import summarise
 from ipcbench.cli import main
 from ipcbench.cli.explain import glossary, meanings
+from ipcbench.render.table import number
 from ipcbench.render.text import escape
+from ipcbench.results.model import TrialResult
 from ipcbench.results.store import Run, load_run
 from tests.end_to_end.shell import ROOT
 from tests.unit.builders import Cell, make_run
@@ -68,7 +71,7 @@ def test_what_was_left_out_and_what_failed_is_said(tmp_path: Path) -> None:
 
 def test_the_title_counts_the_rounds_behind_the_figures(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell()}, rounds_done=2, status="out of budget")
-    assert "; 2 rounds + a part in " in lines_of(run)[0]
+    assert "; out of budget, 2 rounds + a part in " in lines_of(run)[0]
 
 
 def test_the_time_between_a_run_and_its_resumption_is_left_out(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_who_has_too_few_rounds_is_marked_and_takes_the_star_from_others(tmp_pat
 def test_two_rounds_are_followed_by_the_command_for_more(tmp_path: Path) -> None:
     few = {("shm", 10): Cell(factors=(1.0, 1.0)), ("zmq", 10): Cell(factors=(1.0, 1.0))}
     complete = make_run(tmp_path / "complete", few, rounds=2)
-    assert "enough to rank:       a new run of 3 or more --rounds" in lines_of(complete)
+    assert "enough to rank:       the same command with --rounds 3 or more" in lines_of(complete)
     assert not any("--resume" in line for line in lines_of(complete))  # nothing is left to measure
     run = replace(complete, info=replace(complete.info, status="out of budget", rounds_done=1))  # and a part
     assert f"more rounds:          ipcbench run --resume results/{run.info.run_id}" in lines_of(run)
@@ -121,10 +124,34 @@ def test_two_rounds_are_followed_by_the_command_for_more(tmp_path: Path) -> None
 
 def test_the_first_look_has_figures_and_no_ranks(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell(10_000.0), ("zmq", 10): Cell(20_000.0)})
-    table = so_far(run.trials, 1)
+    table = so_far(run, 1)
     assert table.title == "first look: 1 round, no ranks yet"
     assert [row[:2] for row in table.rows] == [("shm", "10.0"), ("zmq", "20.0")]
-    assert so_far(run.trials, 4).title == "so far: 4 rounds, no ranks yet"
+    assert so_far(run, 4).title == "so far: 4 rounds, no ranks yet"
+
+
+def test_the_figures_of_a_run_that_goes_on_are_those_of_its_end(reference: Run) -> None:
+    """Its readers and rounds differ, and its turns have unlike numbers of samples."""
+    settings = summarise(reference).settings
+    for backend, *shown in so_far(reference, 3).rows:
+        cells = [next(cell for cell in setting.cells if cell.backend == backend) for setting in settings]
+        latencies = [number(cell.latency_p50_ns and cell.latency_p50_ns.estimate, 1e3) for cell in cells]
+        assert shown == [*latencies, *(number(cell.throughput_per_s, 1e3) for cell in cells)]
+
+
+def test_the_size_of_the_last_command_is_one_that_can_be_answered(tmp_path: Path) -> None:
+    """The end of a budget may leave the middle size of all trials without a latency."""
+
+    def without_latency(trial: TrialResult) -> TrialResult:
+        return replace(trial, status="failed", reason="lost") if trial.spec.mode == "paced" else trial
+
+    cells = {
+        (name, size): Cell(change=without_latency) if size > 10 else Cell()
+        for name in ("shm", "zmq")
+        for size in (10, 1000, 4000)
+    }
+    (command,) = (line for line in lines_of(make_run(tmp_path / "run", cells)) if line.startswith("for your traffic"))
+    assert command.endswith("--size 521")
 
 
 def test_every_word_of_the_glossary_and_of_the_heads_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -381,6 +381,8 @@ def _candidate_line(answer: Recommendation, candidate: Candidate) -> str:
     tail = f" ({beware})" if beware else ""
     figure, ratio = figure_words(candidate.expected, answer.axis), _ratio_text(answer, candidate)
     rank = rank_text(candidate.rank, [other.rank for other in answer.candidates])
+    if candidate.rounds_count < MIN_CLAIM_ROUNDS:
+        rank = "?"
     return f"{rank} {candidate.backend}: {figure}{f', {ratio}' if ratio else ''}{tail}"
 
 

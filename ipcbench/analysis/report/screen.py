@@ -45,7 +45,7 @@ def screen(run: Run, tables: Tables, folder: str, width: int = WIDTH) -> list[St
     """
     lines = [line for family in families(tables.summary) for line in _family(run, tables, family, width)]
     lines += [(line, "") for text in _missing(run) for line in wrapped(text, width)]
-    end = [("", ""), *((line, "dim") for line in _next(run, folder))]
+    end = [("", ""), *((line, "dim") for line in _next(run, tables, folder))]
     room = _MOST_LINES - len(lines) - len(end) - 1
     known: list[Styled] = []
     for finding in tables.findings[:_MOST_FINDINGS]:
@@ -95,7 +95,8 @@ def _asked(run: Run, family: Sequence[SettingSummary]) -> str:
     rounds = f"{whole}{' + a part' * part}" if done else "a part of a round"
     took = format_duration_ns(1e9 * _took_s(run))
     variants = f", variants {joined([*run.info.variant_versions])} in turns" if run.info.variant_versions else ""
-    ended = "" if run.info.status in {"complete", "out of budget"} else f"{run.info.status}, "
+    is_usual = run.info.status == "complete" or (run.info.status == "out of budget" and done >= MIN_CLAIM_ROUNDS)
+    ended = "" if is_usual else f"{run.info.status}, "
     return f"{first.payload} of {sizes}, {family_words(first)}{variants}; {ended}{rounds} in {took}"
 
 
@@ -209,15 +210,15 @@ def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle:
     return whole if size != encoded and len(whole) <= width else legend
 
 
-def _next(run: Run, folder: str) -> Iterator[str]:
+def _next(run: Run, tables: Tables, folder: str) -> Iterator[str]:
     """Yield the commands that tell more."""
     are_few = run.info.rounds_done < MIN_CLAIM_ROUNDS
     if are_few and run.info.status == "complete":
-        yield f"enough to rank:       a new run of {MIN_CLAIM_ROUNDS} or more --rounds"
+        yield f"enough to rank:       the same command with --rounds {MIN_CLAIM_ROUNDS} or more"
     elif are_few or run.info.status == "interrupted":
         yield f"more rounds:          ipcbench run --resume {folder}"
     yield f"all figures, report:  ipcbench analyze {folder}"
     if run.info.variant_versions:
         yield f"what differs:         ipcbench compare {folder}"
-    elif sizes := sorted({trial.spec.payload_bytes for trial in run.trials}):
-        yield f"for your traffic:     ipcbench recommend {folder} --size {sizes[len(sizes) // 2]}"
+    elif asked := [answer.asked for answer in tables.answers if answer.asked]:
+        yield f"for your traffic:     ipcbench recommend {folder} {asked[len(asked) // 2]}"

@@ -249,7 +249,8 @@ def _legend(summary: Summary) -> tuple[str, ...]:
 def _payload_table(result: SettingSummary, figures: Sequence[_Figure] = _FIGURES) -> Table:
     common = _common_notes(result.cells)
     letters = footnote_letters(note for cell in result.cells for note in cell_remarks(cell) if note not in common)
-    ranks = [cell.rank for cell in result.cells]
+    can_tell = result.ranked_by is not None and bool(claimed_leaders(result, result.ranked_by))
+    ranks = [cell.rank if can_tell else None for cell in result.cells]
     shown = _shown(result.cells, figures)
     return Table(
         title=setting_title(result.setting),
@@ -262,12 +263,12 @@ def _payload_table(result: SettingSummary, figures: Sequence[_Figure] = _FIGURES
         ),
         rows=tuple(
             (
-                rank_text(cell.rank, ranks),
+                rank_text(rank, ranks),
                 cell.backend,
                 *(figure.text(cell) for figure in shown),
                 _note_marks(cell, letters),
             )
-            for cell in result.cells
+            for rank, cell in zip(ranks, result.cells, strict=True)
         ),
         best_rows=frozenset(index for index, rank in enumerate(ranks) if rank == 1),
         footnotes=tuple((letter, note) for note, letter in letters.items()),

@@ -20,6 +20,8 @@ class Answer:
     """What `recommend` answers, or the verdict of its table where that answers nothing."""
     detail: str = ""
     """Why it answers nothing."""
+    asked: str = ""
+    """The options with which `ipcbench recommend` names a transport for the setting; empty if it names none."""
 
 
 def setting_answer(run: Run, summary: Summary, result: SettingSummary) -> Answer:
@@ -30,6 +32,8 @@ def setting_answer(run: Run, summary: Summary, result: SettingSummary) -> Answer
     needs = ("latest-value",) if setting.delivery == "latest_value" else ()
     try:
         question = Question(setting.payload_bytes, setting.readers, needs=needs)
-        return Answer(recommend(run, question, summary=summary).sentence())
+        answer = recommend(run, question, summary=summary)
+        asked = " ".join((f"--size {setting.payload_bytes}", *(f"--needs {need}" for need in needs)))
+        return Answer(answer.sentence(), asked=asked if answer.backend is not None else "")
     except IpcbenchError as error:
         return Answer(verdict_words(result), f"No recommendation: {error}")

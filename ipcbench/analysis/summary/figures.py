@@ -14,7 +14,14 @@ from ipcbench.errors import StoreError
 from ipcbench.results.model import EndpointResult, TrialResult
 from ipcbench.results.store import Run
 from ipcbench.spec import UNCOUNTED_OF_TURN, Mode
-from ipcbench.stats.bootstrap import REPLICATES, RoundSamples, median_estimate, quantile_estimates, time_blocks
+from ipcbench.stats.bootstrap import (
+    REPLICATES,
+    RoundSamples,
+    median_estimate,
+    pooled_quantile,
+    quantile_estimates,
+    time_blocks,
+)
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, FloatArray, IntArray, Interval
 
 _SEED = 20_240_229
@@ -131,6 +138,18 @@ def cell_figures(run: Run, trials: Sequence[TrialResult]) -> CellFigures:
         reader_cpu_ns=_cpu_per_message_ns(readers),
         unreadable_count=unreadable + unreadable_tails + unreadable_trips,
     )
+
+
+def figure_of(run: Run, trials: Sequence[TrialResult], mode: Mode) -> float | None:
+    """Return the figure of one mode that `cell_figures` gives for the trials, without what is known of its error.
+
+    That is the p50 of the one-way latency (paced) or of the round trip (pingpong) in ns, or messages per second.
+    """
+    those = _of_mode(trials, mode)
+    if mode == "saturate":
+        return _median(trial.throughput_per_s for trial in those if trial.throughput_per_s)
+    rounds, _ = _rounds(run, those, _latency_columns if mode == "paced" else _round_trip_columns)
+    return pooled_quantile([samples for _, samples in rounds], 0.5) if rounds else None
 
 
 def _cell_generator(trial: TrialResult, purpose: str) -> np.random.Generator:
