@@ -115,6 +115,7 @@ def test_children_are_recorded_and_those_that_cannot_be_are_counted(tmp_path: Pa
     assert (done.returncode, done.stderr) == (0, "")
     found = counts(tmp_path)
     assert found[f"{Path(sys.executable).name} (client)", "PAIR inproc://x"] == 1
+    assert {segment.partition(" ")[0] for segment, method in found if "PAIR" not in method} == {"program"}
     passed = Counter({name: sum(found[key] for key in found if key[1] == name) for _, name in found})
     assert passed["Queue put"] == passed["Queue get"] == 2 * 30
     assert passed["Connection"] == 2 * 2 * 30
@@ -128,6 +129,24 @@ def test_only_the_chosen_methods_leave_a_trace(tmp_path: Path) -> None:
     code += "        with trace.call(name, peer='x'), trace.call(name): pass\n"
     assert run(tmp_path, code, "--only", "M*", "--exclude", "Mask").returncode == 0
     assert counts(tmp_path) == {("program (client)", "Matmul"): 10}
+
+
+FRAMES = """
+import zmq
+context = zmq.Context()
+a, b = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+a.bind("inproc://x")
+b.connect("inproc://x")
+for _ in range(20):
+    a.send(bytes(100_000), copy=False)
+    b.recv(copy=False)
+"""
+
+
+def test_what_pyzmq_sends_to_itself_is_not_recorded(tmp_path: Path) -> None:
+    assert run(tmp_path, FRAMES).returncode == 0
+    assert {method for _, method in counts(tmp_path)} == {"PAIR inproc://x"}
+    assert "pyzmq.gc" not in as_text(make_report(gather([tmp_path / "trace"])))
 
 
 ZERORPC = f"""

@@ -22,6 +22,7 @@ from ipcbench.trace.adapters.instruments import replaced
 from ipcbench.trace.adapters.messages import ONE_WAY, REPLIES, REQUESTS, Traffic
 from ipcbench.trace.record.call import NO_OP_SERVER_CALL, Call
 from ipcbench.trace.record.context import CONTEXT_BYTES, unpack_context
+from ipcbench.trace.record.files import PYZMQS_OWN
 from ipcbench.trace.record.hot import SOCKET_FUNCTIONS
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.record.serve import Arrival, Receiving
@@ -122,7 +123,8 @@ class SocketTraffic(Traffic):
         if not self.method:
             self.method = f"{zmq.SocketType(kind).name} {self.peer}".rstrip()
         options = " ".join(f"{name}={_option(socket, name, self.peer)}" for name in _OPTIONS)
-        STATE.recorder.describe(f"{self.method}: {options}")
+        if PYZMQS_OWN not in self.method:
+            STATE.recorder.describe(f"{self.method}: {options}")
 
 
 def _option(socket: zmq.Socket[Any], name: str, peer: str) -> str:

@@ -8,7 +8,8 @@ import sys
 from typing import Any
 
 VARIABLE = "IPCBENCH_TRACE_RUN"
-"""Environment variable of `ipcbench trace run`: JSON with `instruments`, `folder` and `package`."""
+"""Environment variable of `ipcbench trace run`: JSON with `instruments`, `folder` and `package`; a
+process adds its `name` for its children."""
 
 _STARTS = {"subprocess.Popen": 1, "os.posix_spawn": 1, "os.spawn": 2, "os.exec": 1}
 """Events of `sys.audit`, each with the place of the command line among its arguments."""
@@ -21,13 +22,16 @@ def begin() -> None:
     from ipcbench.trace.format import PROCESSES_FILE
 
     note = _Notes(os.path.join(plan["folder"], PROCESSES_FILE))
-    arguments = sys.orig_argv[1:]
-    note.add("began", name=name_of(sys.orig_argv), is_own="multiprocessing" in " ".join(arguments[:4]))
+    is_own = "multiprocessing" in " ".join(sys.orig_argv[1:5])  # its children go on with the program of their parent
+    name = plan.get("name", "") if is_own else ""
+    name = plan["name"] = name or name_of(sys.orig_argv)
+    os.environ[VARIABLE] = json.dumps(plan)
+    note.add("began", name=name, is_own=is_own)
     sys.addaudithook(note.hear)
     from ipcbench.trace.adapters.instruments import begin_with_imports
     from ipcbench.trace.record.recorder import STATE
 
-    STATE.service = name_of(sys.orig_argv)
+    STATE.service = name
     begin_with_imports(plan["instruments"])
 
 

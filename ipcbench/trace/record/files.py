@@ -57,6 +57,10 @@ class ThreadFiles:
         self.others: dict[str, MethodHistograms] = {}
 
 
+PYZMQS_OWN = " inproc://pyzmq.gc."
+"""In the methods of sockets by which pyzmq learns which frames it may free."""
+
+
 class Choice(NamedTuple):
     """Which methods are recorded.
 
@@ -70,6 +74,8 @@ class Choice(NamedTuple):
 
     def takes(self, method: str) -> bool:
         """Return whether calls of a method are recorded."""
+        if PYZMQS_OWN in method:
+            return False
         is_chosen = not self.only or any(fnmatchcase(method, pattern) for pattern in self.only)
         return is_chosen and not any(fnmatchcase(method, pattern) for pattern in self.exclude)
 
