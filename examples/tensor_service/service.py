@@ -262,7 +262,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--transport", default="zmq", help="a backend of ipcbench: zmq, zmq-tcp, shm, pipe")
     parser.add_argument("--calls", type=int, default=400, help="of each client")
-    parser.add_argument("--clients", type=int, default=1, help="that share the server, each a process")
+    parser.add_argument(
+        "--clients",
+        type=int,
+        choices=range(1, 65),
+        default=1,
+        metavar="N",
+        help="that share the server, each a process",
+    )
     parser.add_argument("--trace", default="", metavar="DIR", help="record the calls of both sides there")
     options = parser.parse_args()
     try:

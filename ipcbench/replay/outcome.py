@@ -243,20 +243,20 @@ def _of_servers(traffic: Traffic, *, bounded: bool, think: bool) -> list[str]:
         remarks.append(f"The server's share of {none:,} calls is unknown: it is replayed as none{bounds}")
     if part:
         remarks.append(
-            f"Of the server's share of {part:,} calls only a part is known, the log's column: the rest is replayed as "
-            f"none{bounds}"
+            f"Of the server's work in {part:,} calls only the part in the log's column is known: the rest is replayed "
+            f"as none{bounds}"
         )
-    sizes = [len(numbers) for numbers in traffic.services]
-    shared, alone = sum(size for size in sizes if size > 1), sizes.count(1)
+    shared = sum(len(numbers) for numbers in traffic.services if len(numbers) > 1)
+    alone = sum(not thread.server for thread in traffic.threads)
     if shared:
         ending = "." if think else ", but without its work they hardly wait for one another."
         remarks.append(
             f"{shared} clients shared a server that handled one request at a time; so they do in the replay{ending}"
         )
-    if alone and len(sizes) > 1:
+    if alone and len(traffic.threads) > 1:
         remarks.append(
-            f"{alone} of {len(traffic.threads)} clients have a server each, as it is not known that one thread served "
-            "several: queueing at a shared server is not replayed for them."
+            f"{alone} of {len(traffic.threads)} clients have a server each in the replay, as it is not known that one "
+            "thread served each of them, one call at a time: queueing is not replayed for them."
         )
     return remarks
 

@@ -36,7 +36,8 @@ class ThreadCalls:
         server_most_ns: the most it can have been: `server_ns` where that is the whole, else all of `send` and `wait`.
         total_ns: the whole call as it was recorded.
         sent_bytes, recv_bytes: request and reply.
-        server: the process and thread that served all calls of all its clients, one at a time; empty if none is known.
+        server: the process and thread that served all its calls, and any other client's, one at a time; empty if that
+            is not known.
     """
 
     name: str

@@ -193,7 +193,7 @@ def test_a_part_of_the_servers_work_gives_bounds_too():
     _, shm, _ = backends_of(outcome)
     assert shm.predicted_ns.estimate == pytest.approx(2e6)
     assert shm.at_most_ns == pytest.approx(2e6 + 12 * 140_000, rel=1e-3)
-    assert any("only a part is known" in remark for remark in outcome.remarks)
+    assert any("only the part in the log's column is known" in remark for remark in outcome.remarks)
     assert [method.server_ns for method in outcome.methods] == [None, None]
 
 
