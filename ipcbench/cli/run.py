@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -122,7 +123,7 @@ def command(
         with progress_display(progress=progress, quiet=quiet) as show:
             _measure(spec, folder, show, goes_on=resume is not None, command=command_line(context.obj))
     except KeyboardInterrupt:
-        is_kept, is_screen = _say_what_is_kept(folder), form == "text" and not full
+        is_kept, is_screen = _say_what_is_kept(folder), form == "text" and not full and sys.stdout.isatty()
         if is_kept:
             show_run(folder, form, full=full)
         if is_kept and not is_screen:  # which ends with these commands

@@ -19,7 +19,7 @@ def test_data_on_stdout_progress_on_stderr_and_a_new_folder(shell: Shell) -> Non
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert rows
     (run,) = (shell.folder / "results").iterdir()
-    assert "[1/3]" in done.stderr
+    assert "round 1/1, trial 1, " in done.stderr
     assert f"results in results/{run.name}" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     stored = load_run(run)
