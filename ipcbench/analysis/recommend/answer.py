@@ -215,8 +215,10 @@ class Recommendation:
             names = joined([str(self.backend), *self.tied_with])
             but = contrary_words(contrary, str(self.best))
             return f"no verdict between {names} on {what}: {joined(figures)}, but {but}."
-        take = f"Take {self.backend}: {self.tie_break}." if self.tie_break else take
         result = "no verdict between" if unknown and len(unknown) == len(others) else "a tie between"
+        if self.tie_break:
+            until = f"Until more rounds tell, take {self.backend}" if unknown else f"Take {self.backend}"
+            take = f"{until}: {self.tie_break}."
         return f"{result} {names}, {why}: {joined(figures)}. {take}"
 
     def _next_words(self, what: str) -> str:
