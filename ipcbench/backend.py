@@ -21,6 +21,7 @@ PLAIN_TYPES = frozenset({bytes, bytearray})
 """Messages of these types have one byte per item, so that `len` is their size; others go through `bytes_of`."""
 
 _REFERENCES = frozenset("O&Pz")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELD_NAME = re.compile(r":[^:]*:")
 
 
@@ -104,8 +105,9 @@ class Address:
         if not isinstance(self.channel, ChannelSpec):
             raise ConfigError("address.channel", self.channel, "a ChannelSpec")
         for field in ("backend", "location"):
-            if not isinstance(getattr(self, field), str):
-                raise ConfigError(f"address.{field}", getattr(self, field), "a text, as `create` returned it")
+            value = getattr(self, field)
+            if not isinstance(value, str) or "\0" in value or _SURROGATE.search(value):
+                raise ConfigError(f"address.{field}", value, "a text, as `create` returned it")
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, fit for msgpack or JSON."""

@@ -20,7 +20,7 @@ _SLOT_MASK = 0xFFFF
 
 
 class WriterHazardSlots:
-    """The writer's part; a writer that opens anew continues after the last announced version."""
+    """The writer's part."""
 
     __slots__ = ("_cursors", "_in_use_words", "_latest", "_slots", "_version", "_words")
 
@@ -29,7 +29,7 @@ class WriterHazardSlots:
         self._words = words
         self._slots = range(slots)
         self._in_use_words = [consumed_word(index) + _IN_USE for index in range(readers)]
-        self._version, self._latest = words[_ANNOUNCED] >> 16, words[_ANNOUNCED] & _SLOT_MASK
+        self._version = self._latest = 0
 
     def free(self) -> int:
         """Return a slot that no reader looks at; none will until it is announced."""

@@ -130,24 +130,34 @@ def require_ours(resource: Path | int) -> None:
         where = "a file of the channel" if isinstance(resource, int) else str(resource)
         raise TransportError(
             f"{where} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}, and must be of user "
-            f"{os.geteuid()} alone; use another name"
+            f"{os.geteuid()} alone; use another name for the channel"
         )
 
 
+def require_ours_if_any(resource: Path) -> None:
+    """Like `require_ours`, of a file outside the channel's directory that is about to be removed, and may be gone."""
+    if os.path.lexists(resource):
+        require_ours(resource)
+
+
 def remove_directory(path: Path) -> None:
-    """Remove a channel's directory and everything in it, or what is in its place, if there is anything.
+    """Remove a channel's directory and everything in it, if it exists.
 
     Raises:
-        TransportError: something of it is still there; it can be tried again.
+        TransportError: something of it is still there, and it can be tried again; or what is there is no directory that
+            `make_directory` has made.
     """
     with as_transport_errors(f"cannot remove {path}"):
         for left in reversed(range(_REMOVALS)):
             try:
                 is_directory = stat.S_ISDIR(path.lstat().st_mode)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return
+            if not is_directory:
+                raise TransportError(f"{path} is no folder of a channel; remove it yourself if nobody needs it")
+            require_ours(path)
             try:
-                shutil.rmtree(path) if is_directory else path.unlink()
+                shutil.rmtree(path)
             except OSError as error:
                 if error.errno in {errno.EMFILE, errno.ENFILE}:
                     _remove_with_one_descriptor(path)

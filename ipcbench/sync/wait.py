@@ -13,6 +13,7 @@ from ipcbench.errors import TransportError
 from ipcbench.spec import WaitStrategy
 from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.util.clock import now_ns
+from ipcbench.util.files import advice_on
 
 SLICE_NS = 100_000_000
 """Longest single sleep on a doorbell: the delay until a lost peer is noticed, and the most that a lost ring costs."""
@@ -68,7 +69,7 @@ class Doorbell:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise TransportError(f"no doorbell at {path}: {error.strerror}") from error
+            raise TransportError(f"no doorbell at {path}: {error.strerror}{advice_on(error)}") from error
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ipcbench.backend import Address, Backend
-from ipcbench.errors import TransportError
+from ipcbench.errors import ConfigError, TransportError
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.locks import channel_directory
@@ -51,22 +52,84 @@ def test_an_address_that_names_no_folder_of_the_channel_is_refused(name: str, lo
             backend.open_writer(address)
 
 
-@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "zmq"])
-@pytest.mark.parametrize("kind", ["file", "link"])
-def test_destroy_removes_what_has_taken_the_place_of_the_folder(name: str, kind: str, channel_name: str) -> None:
-    backend, address = made(name, channel_name)
-    folder = channel_directory(address)
-    kept = folder.rename(folder.with_name(f"{channel_name}-kept"))
-    folder.touch() if kind == "file" else folder.symlink_to(kept)
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_nothing_is_removed_that_is_no_folder_of_a_channel(
+    name: str, kind: str, channel_name: str, tmp_path: Path
+) -> None:
+    """An address may be made by hand, or something else may have taken the folder's place."""
+    foreign = tmp_path / channel_name
+    inside = tmp_path / "elsewhere"
+    inside.mkdir()
+    if kind == "folder":
+        foreign.mkdir(mode=0o755)
+        (foreign / "work").touch()
+    foreign.touch() if kind == "file" else None
+    foreign.symlink_to(inside) if kind == "link" else None
+    backend = get_backend(name)()
+    places = "".join(f"\ntcp://127.0.0.1:{port}" for port in (5555, 5556)) if name == "zmq-tcp" else ""
+    address = Address(name, ChannelSpec(channel_name, readers=1), f"{foreign}{places}")
+    for call in (backend.destroy, backend.open_writer)[: 1 if name == "mpi-buffer" else 2]:
+        with pytest.raises(TransportError, match=r"no folder of a channel|must be of user|there is no channel"):
+            call(address)
+    assert os.path.lexists(foreign)
+    assert kind != "folder" or (foreign / "work").exists()
+
+
+@pytest.mark.parametrize("name", ["shm", "mpi-buffer"])
+def test_a_foreign_segment_is_not_removed(name: str, channel_name: str, tmp_path: Path) -> None:
+    segment = SHARED_MEMORY / channel_name
+    segment.touch(mode=0o644)
     try:
-        with pytest.raises(TransportError):
-            backend.open_writer(address)
-        backend.destroy(address)
-        assert not os.path.lexists(folder)
-        assert kept.is_dir()
+        address = Address(name, ChannelSpec(channel_name, readers=1), str(tmp_path / channel_name))
+        with pytest.raises(TransportError, match="must be of user"):
+            get_backend(name)().destroy(address)
+        assert segment.exists()
     finally:
-        kept.rename(folder)
+        segment.unlink()
+
+
+@pytest.mark.parametrize("text", ["/tmp/a\0b", "/tmp/\ud800"])
+def test_a_location_that_is_no_text_of_a_path_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"address\.location"):
+        Address("pipe", ChannelSpec("a"), text)
+
+
+@pytest.mark.parametrize("places", ["", "\ntcp://*:5999\ntcp://127.0.0.1:5998", "\nipc:///a\nipc:///b", "\nx"])
+def test_only_ports_of_this_host_are_opened(places: str, channel_name: str) -> None:
+    backend, address = made("zmq-tcp", channel_name)
+    try:
+        with pytest.raises(TransportError, match="names no two ports of this host"):
+            backend.open_writer(replace(address, location=f"{channel_directory(address)}{places}"))
+    finally:
         backend.destroy(address)
+
+
+@pytest.mark.parametrize("kind", ["gone", "dangling link"])
+def test_without_keys_nothing_is_sent_in_the_clear(kind: str, channel_name: str) -> None:
+    backend, address = made("zmq-tcp", channel_name)
+    keys = channel_directory(address) / "keys"
+    keys.unlink()
+    if kind == "dangling link":
+        keys.symlink_to("nowhere")
+    try:
+        for opening in (backend.open_writer, lambda address: backend.open_reader(address, 0)):
+            with pytest.raises(TransportError, match=r"its keys in .* cannot be used .*create it anew"):
+                opening(address)
+    finally:
+        backend.destroy(address)
+
+
+def test_a_path_of_a_socket_is_measured_in_bytes(
+    channel_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("ü" * 45)
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    for name in ("pipe", "zmq"):
+        with pytest.raises(TransportError, match="too long for a socket path; set TMPDIR to a shorter folder"):
+            made(name, channel_name)
+        assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(("name", "file"), [("zmq-tcp", "keys"), ("lmdb", "data.mdb"), ("lmdb", "cursors")])

@@ -84,3 +84,37 @@ def test_writers_are_refused_before_the_connections_of_earlier_ones_lack_descrip
     command = [sys.executable, "-c", _MANY_WRITERS, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+_MANY_READERS = """
+import os, resource, sys
+from ipcbench import get_backend
+from ipcbench.spec import ChannelSpec
+
+backend = get_backend(sys.argv[1])()
+many = backend.create(ChannelSpec(f"ipcb-full-{os.getpid()}", readers=40))
+few = backend.create(ChannelSpec(f"ipcb-few-{os.getpid()}", readers=1))
+child = os.fork()
+if not child:
+    readers = [backend.open_reader(many, index) for index in range(40)]
+    for reader in readers:
+        reader.read(60.0)
+    sys.stdin.read()
+    os._exit(0)
+writer = backend.open_writer(many)
+writer.write(b"all came", 60.0)
+open_count = len(os.listdir("/proc/self/fd"))
+resource.setrlimit(resource.RLIMIT_NOFILE, (open_count + 40, open_count + 40))
+backend.open_reader(few, 0)  # a reader accepts nothing
+backend.open_writer(few)
+os.kill(child, 9)
+backend.destroy(many)
+backend.destroy(few)
+"""
+
+
+@pytest.mark.parametrize("name", ["zmq", "zmq-tcp"])
+def test_connections_that_were_accepted_are_not_awaited_any_more(name: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", _MANY_READERS, name]
+    done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

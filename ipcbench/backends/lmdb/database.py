@@ -228,6 +228,7 @@ class Database:
         self._key, self._environment = _attach(self.directory, map_bytes)
         self._begin: Callable[..., Any] = self._environment.begin
         try:
+            status_of(self.directory / _CURSORS_FILE)
             with (self.directory / _CURSORS_FILE).open("r+b") as file:
                 self.words = memoryview(mmap.mmap(file.fileno(), cursors_bytes(address.channel.readers))).cast("Q")
         except OSError as error:

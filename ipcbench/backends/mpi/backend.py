@@ -33,7 +33,14 @@ from ipcbench.sync.cursors import (
     cursors_bytes,
     make_doorbells,
 )
-from ipcbench.sync.locks import channel_directory, make_directory, no_channel, remove_directory, require_ours
+from ipcbench.sync.locks import (
+    channel_directory,
+    make_directory,
+    no_channel,
+    remove_directory,
+    require_ours,
+    require_ours_if_any,
+)
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
 from ipcbench.util.files import advice_on
@@ -240,6 +247,7 @@ class _Mpi(Backend):
 
     def destroy(self, address: Address) -> None:
         directory = channel_directory(address)
+        require_ours_if_any(_words_path(directory))
         _words_path(directory).unlink(missing_ok=True)
         remove_directory(directory)
 

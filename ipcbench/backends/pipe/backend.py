@@ -561,7 +561,7 @@ class Pipe(Backend):
         self.require(channel)
         directory = make_directory(channel.name)
         longest = str(directory / reader_roles(channel)[-1])
-        if len(longest) > _PATH_BYTES:
+        if len(os.fsencode(longest)) > _PATH_BYTES:
             remove_directory(directory)
             raise TransportError(f"{longest} is too long for a socket path; set TMPDIR to a shorter folder")
         try:

@@ -46,6 +46,7 @@ from ipcbench.sync.locks import (
     no_channel,
     remove_directory,
     require_ours,
+    require_ours_if_any,
 )
 from ipcbench.util.files import advice_on
 from ipcbench.util.units import format_bytes
@@ -57,6 +58,8 @@ worth more than holding many large messages."""
 _MIN_SLOTS = 2
 _HEAD_BYTES = 16
 _LINE_BYTES = 64
+
+_SEGMENTS = Path("/dev/shm")  # noqa: S108 - where Linux shows them; elsewhere they have no path
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """Words of a closed endpoint: nothing arrives there and no peer sleeps, so the fast path ends in the slow one."""
@@ -156,6 +159,7 @@ class Mapping:
     def __init__(self, address: Address) -> None:
         self.directory, channel = channel_directory(address), address.channel
         layout = Layout(channel)
+        require_ours(self.directory)
         try:
             self._segment = SharedSegment(channel.name)
         except ValueError as error:  # it is empty, since whoever made it was killed
@@ -422,6 +426,7 @@ class Shm(Backend):
     @whole
     def destroy(self, address: Address) -> None:
         directory, name = channel_directory(address), address.channel.name
+        require_ours_if_any(_SEGMENTS / name)
         try:
             with as_transport_errors(f"cannot remove the segment of channel {name!r}"), suppress(FileNotFoundError):
                 shm_unlink(f"/{name}")

@@ -21,6 +21,8 @@ buffer drops a value that is written while the reader looks; if that was the las
 
 from __future__ import annotations
 
+import os
+import re
 import select
 import socket as sockets
 import sys
@@ -41,7 +43,7 @@ from ipcbench.backend import (
     bytes_of,
     unavailable,
 )
-from ipcbench.backends.zmq.sockets import TRY_S, SocketPair, absence, credit, make_keys
+from ipcbench.backends.zmq.sockets import TRY_S, Places, SocketPair, absence, credit, keys_path, make_keys
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
@@ -62,11 +64,15 @@ if absence is None:
 
 _NOBLOCK = 1
 _SUBSCRIBED = b"\1"
+_GREETING = b"+"
+"""Begins what a reader sends before its receipts."""
 _FRAME_BYTES = 2**17
 """From this size on, a received message stays in libzmq's memory, which is cheaper than a copy."""
 
 _CLOSE_NS = 1_000_000_000
 """How long `close` waits for a thread that reads; such a thread looks whether it should leave ten times a second."""
+
+_PORTS = re.compile(r"\n(tcp://127\.0\.0\.1:\d{1,5})\n(tcp://127\.0\.0\.1:\d{1,5})\Z")
 
 _ports: dict[str, list[sockets.socket]] = {}
 """Channel → bound sockets that never listen: they reserve the channel's ports."""
@@ -90,12 +96,13 @@ class _ZmqEndpoint(Owned, Endpoint):
 class _ZmqWriter(_ZmqEndpoint, Writer):
     """The XPUB endpoint."""
 
-    def __init__(self, address: Address) -> None:
-        self._pair = pair = SocketPair(address, "writer", zmq.XPUB, zmq.PULL)
+    def __init__(self, address: Address, places: Places) -> None:
+        self._pair = pair = SocketPair(address, places, "writer", zmq.XPUB, zmq.PULL)
         pair.socket.set(zmq.XPUB_NODROP, 1)
         pair.bind()
         self._limit_bytes = address.channel.max_message_bytes
         self._awaited = {role.encode() for role in reader_roles(address.channel)}
+        self._silent = set(self._awaited)  # who has not said over the connection for receipts that it is there
         self._read = dict.fromkeys(self._awaited, 0)
         self._window, self._batch = credit(address.channel)
         self._begun = False
@@ -125,15 +132,19 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
             raise self._failure.with_traceback(None)
         pair = self._pair
         self._handle_reports()
-        while self._awaited:
-            if pair.wait(pair.socket, deadline, self._check_awaited):
-                self._handle_report(self._receive(pair.socket))
+        while self._awaited or self._silent:
+            socket = pair.socket if self._awaited else pair.receipts
+            handle = self._handle_report if self._awaited else self._handle_receipt
+            if pair.wait(socket, deadline, self._check_awaited):
+                handle(self._receive(socket))
+        if not self._begun:
+            pair.all_came()
+            self._begun = True
         while int(pair.receipts.get(zmq.EVENTS)) & zmq.POLLIN:
             self._handle_receipt(self._receive(pair.receipts))
         while not self._count_room():
             if pair.wait(pair.receipts, deadline, self._check_readers):
                 self._handle_receipt(self._receive(pair.receipts))
-        self._begun = True
 
     def _receive(self, socket: zmq.Socket[bytes]) -> bytes:
         """Return a message that is there."""
@@ -149,16 +160,15 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
             raise
 
     def _count_room(self) -> int:
-        slowest = min(self._read.values(), default=self._granted)
-        if slowest:  # all have sent a receipt, over the second of their connections
-            self._pair.all_came()
-        granted = slowest + self._window
+        granted = min(self._read.values(), default=self._granted) + self._window
         self._room, self._granted = granted - self._granted, granted
         return self._room
 
     def _handle_receipt(self, role: bytes) -> None:
         if role in self._read:
             self._read[role] += self._batch
+        else:
+            self._silent.discard(role.removeprefix(_GREETING))
 
     def _handle_reports(self) -> bool:
         """Handle all reports; return whether there were any."""
@@ -179,6 +189,7 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
             self._lose(role)
         else:
             del self._read[role]
+            self._silent.discard(role)
 
     def _check_readers(self) -> bool:
         """Look for readers that are gone; return whether there were reports. A dead reader's child may hold on to its
@@ -190,15 +201,17 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         return self._handle_reports()
 
     def _check_awaited(self) -> bool:
-        """Stop waiting for readers that have closed already; return whether no reader is awaited any more."""
+        """Stop waiting for readers that have closed already; return whether there were any."""
         liveness = self._pair.liveness
-        for role in sorted(self._awaited):
+        waiting = self._awaited | self._silent
+        for role in sorted(waiting):
             if liveness.note_of(role.decode()) is not None:
                 self._awaited.discard(role)
+                self._silent.discard(role)
                 self._read.pop(role, None)
             elif liveness.is_gone(role.decode()):
                 self._lose(role)
-        return not self._awaited
+        return waiting != self._awaited | self._silent
 
     def _lose(self, role: bytes) -> None:
         self._room = 0
@@ -232,13 +245,14 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
 class _ZmqReader(_ZmqEndpoint, Reader):
     """A SUB endpoint."""
 
-    def __init__(self, address: Address, index: int) -> None:
+    def __init__(self, address: Address, places: Places, index: int) -> None:
         role = reader_role(address.channel, index)
-        self._pair = pair = SocketPair(address, role, zmq.SUB, zmq.PUSH)
+        self._pair = pair = SocketPair(address, places, role, zmq.SUB, zmq.PUSH)
         pair.connect()
         pair.socket.subscribe(b"")
         pair.socket.subscribe(role)  # second: when it is reported to the writer, the first is in effect
         self._receipt = role.encode()
+        pair.receipts.send(_GREETING + self._receipt, zmq.NOBLOCK)
         self._until_receipt = self._batch = credit(address.channel)[1]
         self._recv: Callable[..., Any] = super(zmq.Socket, pair.socket).recv
         self._send: Callable[..., Any] = super(zmq.Socket, pair.receipts).send
@@ -376,28 +390,33 @@ class ZmqIpc(Backend):
         self.require(channel)
         directory = make_directory(channel.name)
         try:
-            return Address(self.name, channel, SEPARATOR.join((str(directory), *self._endpoints(directory))))
+            return Address(self.name, channel, SEPARATOR.join((str(directory), *self._reserve(directory))))
         except OSError as error:
             self._give_up_ports(channel.name)
             remove_directory(directory)
             raise TransportError(f"no endpoint for channel {channel.name!r}: {error}") from error
 
-    def _endpoints(self, directory: Path) -> list[str]:
-        """Return where the sockets for messages and for receipts will be."""
+    def _reserve(self, directory: Path) -> list[str]:
+        """Reserve what the sockets need; return what an address has to say of it."""
         path = directory / "messages"
-        if len(str(path)) > zmq.IPC_PATH_MAX_LEN:
+        if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
             raise OSError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
-        return [f"ipc://{path}", f"ipc://{path.with_name('receipts')}"]
+        return []
+
+    def _places(self, address: Address) -> Places:
+        """Return where the sockets for messages and for receipts are."""
+        directory = channel_directory(address)
+        return Places(f"ipc://{directory / 'messages'}", f"ipc://{directory / 'receipts'}")
 
     @whole
     def open_writer(self, address: Address) -> Writer:
         self.probe()
-        return _ZmqWriter(address)
+        return _ZmqWriter(address, self._places(address))
 
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
         self.probe()
-        reader = _ZmqReader(address, index)
+        reader = _ZmqReader(address, self._places(address), index)
         if address.channel.delivery == "every_message":
             return reader
         return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=True)
@@ -423,7 +442,7 @@ class ZmqTcpInsecure(ZmqIpc):
     summary: ClassVar[str] = "zmq-tcp without keys, to see what these cost: every user of this host can read along"
     capabilities: ClassVar[Capabilities] = replace(ZmqIpc.capabilities, private=False)
 
-    def _endpoints(self, directory: Path) -> list[str]:
+    def _reserve(self, directory: Path) -> list[str]:
         # Linux lets the writer bind the port again if both sockets set SO_REUSEADDR and this one never listens, and
         # does not assign it to sockets that ask for any free port. Elsewhere the reservation has to end here.
         ports = _ports[directory.name] = []
@@ -438,6 +457,15 @@ class ZmqTcpInsecure(ZmqIpc):
                 for port in _ports.pop(directory.name):
                     port.close()
 
+    def _places(self, address: Address) -> Places:
+        ports = _PORTS.search(address.location)
+        if ports is None:
+            raise TransportError(
+                f"the address of channel {address.channel.name!r} names no two ports of this host, but "
+                f"{address.location!r}; pass the address that `create` returned"
+            )
+        return Places(ports[1], ports[2])
+
 
 class ZmqTcp(ZmqTcpInsecure):
     """ZeroMQ over loopback TCP, encrypted: only who can read the channel's directory, its owner, can connect."""
@@ -446,6 +474,9 @@ class ZmqTcp(ZmqTcpInsecure):
     summary: ClassVar[str] = "ZeroMQ XPUB/SUB over loopback TCP, encrypted (CURVE), with credit: lossless broadcast"
     capabilities: ClassVar[Capabilities] = ZmqIpc.capabilities
 
-    def _endpoints(self, directory: Path) -> list[str]:
+    def _reserve(self, directory: Path) -> list[str]:
         make_keys(directory)
-        return super()._endpoints(directory)
+        return super()._reserve(directory)
+
+    def _places(self, address: Address) -> Places:
+        return super()._places(address)._replace(keys=keys_path(channel_directory(address)))

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import _thread
 import errno
+import mmap
 import os
 import resource
 import select
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipcbench.backend import Address
 from ipcbench.errors import StoreError, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import Liveness
-from ipcbench.sync.locks import SEPARATOR
 from ipcbench.util.clock import now_ns
 from ipcbench.util.files import advice_on, read_limited
 
@@ -66,6 +66,8 @@ _PER_READER_COUNT = 2
 """Connections that the writer accepts."""
 _THREADS_COUNT = 3
 """What libzmq starts for a context, and one that closes it."""
+_THREAD_BYTES = 96 * 2**20
+"""What a thread may take of the address space: a stack, and the heap of its own that the C library reserves."""
 
 _awaited: dict[Any, tuple[int, int]] = {}
 """Context → its process, and how many connections its writer may have still to accept."""
@@ -73,6 +75,19 @@ _awaited: dict[Any, tuple[int, int]] = {}
 _in_use: dict[Any, Any] = {}
 """Context → its sockets, until they are closed; in a forked child, those of its parent for good. If the garbage
 collector found them with an endpoint, it would wait in the context for sockets that nobody has closed yet."""
+
+
+class Places(NamedTuple):
+    """Where a channel's sockets are, and where their keys are."""
+
+    messages: str
+    receipts: str
+    keys: Path | None = None
+
+
+def keys_path(directory: Path) -> Path:
+    """Return the file of the keys of a channel that has some."""
+    return directory / _KEYS_NAME
 
 
 def make_keys(directory: Path) -> None:
@@ -85,7 +100,7 @@ def make_keys(directory: Path) -> None:
     """
     if not zmq.has("curve"):
         raise OSError("this libzmq was built without CURVE, and cannot encrypt")
-    descriptor = os.open(directory / _KEYS_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(keys_path(directory), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:
         file.write(b"\n".join(zmq.curve_keypair()))
 
@@ -131,6 +146,8 @@ def _require_threads(count: int) -> None:
         try:
             for _ in range(count):
                 _thread.start_new_thread(wait, ())
+            if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+                mmap.mmap(-1, count * _THREAD_BYTES).close()  # libzmq's may start before these have ended
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, f"{error}; raise the limit of processes (`ulimit -u`)") from error
 
@@ -138,21 +155,22 @@ def _require_threads(count: int) -> None:
 class SocketPair:
     """An endpoint's two sockets, for messages and for receipts, with its liveness."""
 
-    __slots__ = ("_context", "_endpoints", "_pid", "channel", "liveness", "receipts", "socket")
+    __slots__ = ("_context", "_pid", "_places", "channel", "liveness", "receipts", "socket")
 
-    def __init__(self, address: Address, role: str, kind: int, receipts_kind: int) -> None:
-        """Lock the endpoint and make the sockets; `bind` or `connect` opens them. They use the channel's keys, if any.
+    def __init__(self, address: Address, places: Places, role: str, kind: int, receipts_kind: int) -> None:
+        """Lock the endpoint and make the sockets; `bind` or `connect` opens them.
 
         Raises:
             TransportError: there is no such channel, the endpoint is open already, or the keys cannot be used.
         """
         self.channel = address.channel
         self.liveness = Liveness(address, role)
-        self._endpoints = address.location.split(SEPARATOR)[1:]
+        self._places = places
         self._pid = os.getpid()
         none = f"no sockets for the {role} of channel {address.channel.name!r}"
         try:
-            _require_descriptors(_DESCRIPTORS_COUNT + _PER_READER_COUNT * address.channel.readers)
+            to_accept = _PER_READER_COUNT * address.channel.readers if role == "writer" else 0
+            _require_descriptors(_DESCRIPTORS_COUNT + to_accept)
             _require_threads(_THREADS_COUNT)
             self._context = zmq.Context()
         except (OSError, zmq.ZMQError) as error:
@@ -171,13 +189,13 @@ class SocketPair:
             socket.set(zmq.RCVHWM, 0)
             socket.set(zmq.RCVTIMEO, _TRY_MS)
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        if (path := self.liveness.directory / _KEYS_NAME).exists():
+        if places.keys is not None:
             try:
-                self._use_keys(path)
+                self._use_keys(places.keys)
             except (OSError, StoreError, ValueError, zmq.ZMQError) as error:
                 self._destroy()
                 remedy = "destroy the channel and create it anew"
-                raise TransportError(f"{none}: its keys in {path} cannot be used ({error}); {remedy}") from error
+                raise TransportError(f"{none}: its keys in {places.keys} cannot be used ({error}); {remedy}") from error
 
     def _use_keys(self, path: Path) -> None:
         """Encrypt with the keys that `make_keys` wrote, the writer as the server."""
@@ -210,11 +228,12 @@ class SocketPair:
 
     def _attach(self, attach: tuple[Callable[[str], Any], ...]) -> None:
         try:
-            for attach_one, endpoint in zip(attach, self._endpoints, strict=True):
+            for attach_one, endpoint in zip(attach, self._places[:2], strict=True):
                 attach_one(endpoint)
-        except (zmq.ZMQError, ValueError) as error:  # ValueError: not two of them
+        except zmq.ZMQError as error:
             self._destroy()
-            raise TransportError(f"cannot use {self._endpoints}: {error}") from error
+            what = f"channel {self.channel.name!r} cannot use its sockets {' and '.join(self._places[:2])}"
+            raise TransportError(f"{what}: {error}; destroy it and create it anew") from error
 
     def wait(self, socket: zmq.Socket[bytes], deadline: int | None, check: Callable[[], bool]) -> bool:
         """Wait for a message of a socket; return False if `check` ends the wait.
