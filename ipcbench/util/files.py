@@ -25,9 +25,11 @@ def as_store_errors(path: Path) -> Iterator[None]:
 
 
 def advice_on(error: OSError) -> str:
-    """Return what helps where a disk is full or only for reading, or where no more files may be open; empty for other
+    """Return what helps where a disk is full or only for reading, or where files or memory are short; empty for other
     errors.
     """
+    if error.errno == errno.ENOMEM:
+        return "; free memory, or raise its limit (`ulimit -v`)"
     if error.errno in {errno.EMFILE, errno.ENFILE}:
         return "; raise the limit of open files (`ulimit -n`), or close some"
     if error.errno == errno.EROFS:

@@ -66,7 +66,7 @@ _PER_READER_COUNT = 2
 """Connections that the writer accepts."""
 _THREADS_COUNT = 3
 """What libzmq starts for a context, and one that closes it."""
-_THREAD_BYTES = 96 * 2**20
+_THREAD_BYTES = 64 * 2**20
 """What a thread may take of the address space: a stack, and the heap of its own that the C library reserves."""
 
 _awaited: dict[Any, tuple[int, int]] = {}
