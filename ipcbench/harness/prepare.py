@@ -15,6 +15,7 @@ from ipcbench.registry import get_backend
 from ipcbench.spec import MAX_PAYLOAD_BYTES, NAME_PREFIX, SAMPLE, ChannelSpec, SweepSpec
 from ipcbench.sweeps.load import load_sweep
 from ipcbench.util.clock import now_ns
+from ipcbench.util.reference import users_own
 from ipcbench.util.units import format_bytes
 from ipcbench.workload.codec import Codec, get_codec
 from ipcbench.workload.message import message_bytes
@@ -56,12 +57,9 @@ def prepare_payload(sweep: SweepSpec, size: int) -> PreparedPayload:
         encoded, encode_ns, decode_ns = _timed(codec, build(sweep.payload, size))
         return PreparedPayload(size, len(encoded), encode_ns, decode_ns)
     first, *others = _own_objects(sweep, size)
-    try:
+    with users_own("codec", sweep.codec, f"one that encodes and decodes {sweep.payload_label} of size {size}"):
         encoded, encode_ns, decode_ns = _timed(codec, first)
         contents = [memoryview(each).tobytes() for each in (encoded, *map(codec.encode, others))]
-    except Exception as error:
-        allowed = f"one that encodes and decodes {sweep.payload_label} of size {size} ({type(error).__name__}: {error})"
-        raise ConfigError("codec", sweep.codec, allowed) from error
     size_bytes = len(contents[0])
     if size_bytes > MAX_PAYLOAD_BYTES:
         most = format_bytes(MAX_PAYLOAD_BYTES)

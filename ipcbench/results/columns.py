@@ -23,6 +23,8 @@ _NAME = re.compile(r"[a-z0-9_.-]{1,100}")
 _SUFFIX = ".npy"
 _MAX_FILE_BYTES = 2**30
 _MAX_COLUMNS = 10_000
+_MAX_COLUMN_BYTES = 2**24
+"""Columns are thinned to some ten thousand values."""
 _LEVEL = 1
 """Of compression: level 6 takes three times as long, for files that are one percent smaller."""
 
@@ -69,7 +71,8 @@ def read_columns(path: Path, endings: tuple[str, ...] = ("",)) -> dict[str, npt.
 def _read_archive(archive: zipfile.ZipFile, endings: tuple[str, ...]) -> dict[str, npt.NDArray[np.int64]]:
     members = archive.infolist()
     total = sum(member.file_size for member in members)
-    if total > _MAX_FILE_BYTES or len(members) > _MAX_COLUMNS:
+    longest = max((member.file_size for member in members), default=0)
+    if total > _MAX_FILE_BYTES or len(members) > _MAX_COLUMNS or longest > _MAX_COLUMN_BYTES:
         raise ValueError(f"{len(members):,} columns of {total:,} bytes, more than samples can have")
     by_name = {member.filename.removesuffix(_SUFFIX): member for member in members}
     return {name: _column(archive.read(member)) for name, member in by_name.items() if name.endswith(endings)}

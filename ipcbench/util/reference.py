@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +21,17 @@ def is_reference(text: object) -> bool:
         return False
     module_name, _, attribute = text.partition(":")
     return _MODULE.fullmatch(module_name) is not None and attribute.isidentifier()
+
+
+@contextmanager
+def users_own(field: str, value: object, allowed: str) -> Iterator[None]:
+    """Turn whatever the block's code raises, which is the user's own, into a ConfigError; Ctrl-C goes on."""
+    try:
+        yield
+    except (KeyboardInterrupt, ConfigError):
+        raise
+    except BaseException as error:  # `sys.exit`, too: the program is ours
+        raise ConfigError(field, value, f"{allowed} ({type(error).__name__}: {error})") from error
 
 
 def load_reference(text: str, field: str) -> Any:
@@ -36,13 +49,13 @@ def load_reference(text: str, field: str) -> Any:
         raise ConfigError(field, text, "`module:name` with an absolute module")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that nothing there hides a package
-    try:
-        module = import_module(module_name)
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and module_name.startswith(error.name):
-            raise ConfigError(field, text, f"a module that can be imported ({module_name} is not found)") from error
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(field, text, f"a module that can be imported ({module_name} raises {reason})") from error
+    with users_own(field, text, "a module that can be imported"):
+        try:
+            module = import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name and module_name.startswith(error.name):
+                raise ConfigError(field, text, f"a module that can be imported ({module_name} is not found)") from error
+            raise
     try:
         return getattr(module, attribute)
     except AttributeError as error:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from ipcbench.errors import ConfigError
-from ipcbench.util.reference import load_reference
+from ipcbench.util.reference import load_reference, users_own
 
 _ALIGN = 64
 _COUNT = struct.Struct("=QQ")
@@ -171,9 +171,6 @@ def get_codec(name: str) -> Codec:
     own = load_reference(name, "codec")
     if not (isinstance(own, type) and all(callable(getattr(own, verb, None)) for verb in ("encode", "decode"))):
         raise ConfigError("codec", name, "a class with the methods `encode(object)` and `decode(view)`")
-    try:
+    with users_own("codec", name, "a class that needs no arguments"):
         codec: Codec = own()
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError("codec", name, f"a class that needs no arguments ({reason})") from error
     return codec

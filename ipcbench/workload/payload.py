@@ -12,7 +12,7 @@ from typing import Any
 
 from ipcbench.errors import ConfigError
 from ipcbench.util.files import status_of
-from ipcbench.util.reference import load_reference
+from ipcbench.util.reference import load_reference, users_own
 
 _SEED = 20_240_229
 _ROW_BYTES = 4096
@@ -74,11 +74,8 @@ def make(reference: str, size: int) -> Any:
         ConfigError: there is no such function, or it fails.
     """
     function = load_reference(reference, "payload")
-    try:
+    with users_own("payload", reference, f"a function that makes an object of size {size}"):
         return function(size)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError("payload", reference, f"a function that makes an object of size {size} ({reason})") from error
 
 
 def _load_npy(path: Path) -> Any:
@@ -125,11 +122,9 @@ def load_sample(path: Path) -> Any:
     Raises:
         ConfigError: it cannot be read, or is not what its name says.
     """
-    try:
-        status_of(path)
-        return _LOADERS.get(path.suffix.lower(), Path.read_bytes)(path)
-    except OSError as error:
-        raise ConfigError("sample", str(path), f"a file that can be read ({error.strerror or error})") from error
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError("sample", str(path), f"a file with what its name says ({reason})") from error
+    with users_own("sample", str(path), "a file with what its name says"):  # a pickle runs code
+        try:
+            status_of(path)
+            return _LOADERS.get(path.suffix.lower(), Path.read_bytes)(path)
+        except OSError as error:
+            raise ConfigError("sample", str(path), f"a file that can be read ({error.strerror or error})") from error

@@ -143,6 +143,11 @@ def counted(size):
     return {"call": len(calls), "rows": [1] * size}
 def broken(size):
     raise RuntimeError("no such size")
+def leaves(size):
+    raise SystemExit(0)
+class Odd(BaseException): pass
+def odd(size):
+    raise Odd("no")
 class Json:
     def encode(self, obj): return json.dumps(obj).encode()
     def decode(self, view): return json.loads(bytes(view))
@@ -165,6 +170,9 @@ def test_an_own_function_and_codec_give_two_contents_of_equal_length():
     ("payload", "codec", "said"),
     [
         ("own_things:broken", "pickle", "payload: 'own_things:broken' .*RuntimeError: no such size"),
+        ("own_things:leaves", "pickle", "payload: 'own_things:leaves' .*SystemExit: 0"),
+        ("own_things:odd", "pickle", "payload: 'own_things:odd' .*Odd: no"),
+        ("sys:exit", "pickle", "payload: 'sys:exit' .*SystemExit: 3"),
         ("own_things:missing", "pickle", "'missing' is not in own_things"),
         ("no_such_things:make", "pickle", "no_such_things is not found"),
         ("own_things:Json", "raw", "payload: 'own_things:Json'"),

@@ -355,8 +355,9 @@ def test_samples_that_lie_about_themselves_are_refused(path: Path, member: bytes
         load_run(path).samples(1)
 
 
-def test_samples_that_unpack_to_absurd_sizes_are_refused(path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("ipcbench.results.columns._MAX_FILE_BYTES", 1000)
+@pytest.mark.parametrize("limit", ["_MAX_FILE_BYTES", "_MAX_COLUMN_BYTES"])
+def test_samples_that_unpack_to_absurd_sizes_are_refused(path: Path, monkeypatch, limit: str) -> None:
+    monkeypatch.setattr(f"ipcbench.results.columns.{limit}", 1000)
     with zipfile.ZipFile(path / "samples" / "1.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("writer.sent_ns.npy", bytes(100_000))
     with pytest.raises(StoreError, match="more than samples can have"):
