@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +14,10 @@ import click
 from ipcbench.cli import EXIT_INTERRUPTED
 from ipcbench.cli.options import Choice, a_path, format_option, one_of, progress_options, some_of
 from ipcbench.cli.output import RESULTS_ROOT, command_line, stored_run, tell, warn_of_code
-from ipcbench.cli.progress import Show, progress_display
+from ipcbench.cli.progress import progress_display
 from ipcbench.errors import IpcbenchError
 from ipcbench.render.document import document
+from ipcbench.render.text import WIDTH
 from ipcbench.spec import CODEC_NAMES, PAYLOAD_KINDS
 
 if TYPE_CHECKING:
@@ -136,9 +138,7 @@ def command(
     able = require_candidates(question)
     is_interrupted = False
     if stored is None:
-        with progress_display(progress=progress, quiet=quiet) as show:
-            say = (lambda _: None) if quiet else tell
-            stored, is_interrupted = _measure(question, able, command_line(context.obj), show, say)
+        stored, is_interrupted = _measure(question, able, command_line(context.obj), progress=progress, quiet=quiet)
     for problem in stored.problems:
         tell(f"warning: {problem}")
     answer = recommend(stored, question)
@@ -150,7 +150,7 @@ def command(
 
 
 def _measure(
-    question: Question, backends: tuple[str, ...], command_line: tuple[str, ...], show: Show, say: Callable[[str], None]
+    question: Question, backends: tuple[str, ...], command_line: tuple[str, ...], *, progress: bool, quiet: bool
 ) -> tuple[Run, bool]:
     """Return a run for the question, and whether it was interrupted; what was measured till then is an answer too.
 
@@ -162,14 +162,18 @@ def _measure(
     from ipcbench.results.store import load_run, new_run_id
 
     sweep, folder = question_sweep(question, backends), RESULTS_ROOT / new_run_id()
+    say = (lambda _: None) if quiet else tell
     say(f"no RUN given: measuring {', '.join(sweep.backends)} for this question")
     try:
-        run_sweep(sweep, RESULTS_ROOT, results_dir=folder, command=command_line, on_progress=show)
+        with progress_display(progress=progress, quiet=quiet) as show:
+            run_sweep(sweep, RESULTS_ROOT, results_dir=folder, command=command_line, on_progress=show)
     except KeyboardInterrupt:
         with suppress(IpcbenchError):
             run = load_run(folder)
             if run.trials:
-                tell(f"ipcbench: interrupted; the finished trials are kept in {folder}; pass it as RUN to ask again")
+                tell(f"ipcbench: interrupted; the finished trials are kept in {folder}")
+                tell(f"  continue it:  ipcbench run --resume {folder}")
+                tell("  then ask again, with that folder as RUN")
                 return run, True
         raise
     say(f"results in {folder}; pass that folder as RUN to ask again without measuring")
@@ -179,4 +183,6 @@ def _measure(
 def _shown(answer: Recommendation, form: str) -> str:
     if form == "json":
         return document("recommendation", answer.as_dict())
-    return answer.markdown() if form == "markdown" else answer.text()
+    if form == "markdown":
+        return answer.markdown()
+    return answer.text(min(WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None)

@@ -331,12 +331,12 @@ class Trial:
         if self._oversubscribed:
             yield "oversubscribed"
         if conditions.steal_ratio > MAX_STEAL_RATIO:
-            yield f"noisy: {conditions.steal_ratio:.0%} steal"
+            yield f"noisy: {100 * conditions.steal_ratio:.0f} % steal"
         if conditions.throttled_s > 0:
             yield f"noisy: throttled {conditions.throttled_s * 1e3:.0f} ms"
         waiting = waiting_ratio(result)
         if waiting > MAX_WAIT_RATIO and has_neighbours(conditions.others_cpu_ratio):
-            yield f"noisy: {waiting:.0%} of the time waiting for a core{self._asked_words()}"
+            yield f"noisy: {100 * waiting:.0f} % of the time waiting for a core{self._asked_words()}"
         before, after = conditions.probe_before_ns, conditions.probe_after_ns
         if before and after and placement_differs((before, after)):
             yield f"noisy: placement probe {before:.0f} → {after:.0f} ns"

@@ -108,7 +108,10 @@ def _duration_s(value: object, where: str) -> float:
 
 
 def _ratio(value: object, where: str) -> float:
-    return parse_ratio(_scalar(value, where), where)
+    ratio = parse_ratio(_scalar(value, where), where)
+    if ratio > 1.0:
+        raise ConfigError(where, value, "at most 100 %, such as 2%")
+    return ratio
 
 
 def _switch(value: object, where: str) -> bool:

@@ -115,11 +115,30 @@ def test_who_has_too_few_rounds_is_marked_and_takes_the_star_from_others(tmp_pat
 def test_two_rounds_are_followed_by_the_command_for_more(tmp_path: Path) -> None:
     few = {("shm", 10): Cell(factors=(1.0, 1.0)), ("zmq", 10): Cell(factors=(1.0, 1.0))}
     complete = make_run(tmp_path / "complete", few, rounds=2)
-    assert "enough to rank:       the same command with --rounds 3 or more" in lines_of(complete)
+    assert "enough to rank:       the same command with --rounds 3" in lines_of(complete)
     assert not any("--resume" in line for line in lines_of(complete))  # nothing is left to measure
     run = replace(complete, info=replace(complete.info, status="out of budget", rounds_done=1))  # and a part
     assert f"more rounds:          ipcbench run --resume results/{run.info.run_id}" in lines_of(run)
     assert any("no verdict between" in line for line in lines_of(run))
+
+
+def test_the_command_for_more_rounds_has_the_budget_that_they_will_take(tmp_path: Path) -> None:
+    few = {("shm", 10): Cell(factors=(1.0, 1.0)), ("zmq", 10): Cell(factors=(1.0, 1.0))}
+    lines = lines_of(make_run(tmp_path / "run", few, rounds=2, budget_s=8.0))
+    (command,) = [line for line in lines if line.startswith("enough to rank")]
+    assert 11.25 / 8.0 * 8.0 < float(command.partition(" --budget ")[2].removesuffix("s")) < 20
+
+
+def test_a_column_of_too_few_rounds_beside_others_is_marked_as_such(tmp_path: Path) -> None:
+    """Nothing else would tell it from one whose cells are clearly slower."""
+    two = Cell(10_000.0, factors=(1.0, 1.01))
+    cells = {("shm", 10): Cell(10_000.0), ("zmq", 10): Cell(40_000.0), ("shm", 100): two, ("zmq", 100): two}
+    run = make_run(tmp_path / "run", cells)
+    rows = {line.split()[0]: line.split() for line in lines_of(run) if line[:3] in {"shm", "zmq"}}
+    assert rows["shm"].count("?") == rows["zmq"].count("?") == 2, "latency and throughput at 100"
+    assert any("? too few rounds to rank" in line for line in lines_of(run))
+    ranks = [[cell["rank"] for cell in setting["cells"]] for setting in json.loads(as_json(tables(run)))["settings"]]
+    assert ranks == [[1, 2], [None, None]]
 
 
 def test_the_first_look_has_figures_and_no_ranks(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def rows_of(text: str) -> list[list[str]]:
     for block in re.split(r"\n\s*\n", text):
         rows: dict[str, list[str]] = {}
         for line in block.splitlines():
-            if re.match(r"\s*(\d+=?|–)\s+\w", line):
+            if re.match(r"\s*(\d+=?|–|\?)\s+\w", line):
                 rank, backend, *rest = line.split()
                 rows.setdefault(backend, [rank, backend]).extend(rest)
         found += rows.values()

@@ -28,7 +28,7 @@ from ipcbench.errors import Unsupported
 from ipcbench.registry import get_backend
 from ipcbench.render.document import head
 from ipcbench.render.page import fragment_html
-from ipcbench.render.text import bullets, escape
+from ipcbench.render.text import bullets, escape, wrapped
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, WaitStrategy
 from ipcbench.stats.decisions import compare
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, UNSURE_DIGITS, Interval
@@ -90,6 +90,8 @@ class Candidate:
         values = asdict(self)
         if self.backend != best and self.rounds_count < MIN_CLAIM_ROUNDS:
             values["ratio"] |= _NO_ENDS
+        if self.rounds_count < MIN_CLAIM_ROUNDS:
+            values["rank"] = None
         for measure, names in _FIELDS.items():
             if self.expected.rounds_counts.get(measure, 0) < MIN_CLAIM_ROUNDS:
                 for name in names:
@@ -243,10 +245,18 @@ class Recommendation:
     def _repr_html_(self) -> str | None:
         return fragment_html(self.sentence(), (), _sections(self))
 
-    def text(self) -> str:
-        """Return the whole answer as plain text."""
-        parts = ["\n".join((title, *(f"  {line}" for line in lines))) for title, lines in _sections(self)]
-        return "\n\n".join([self.sentence(), *parts]) + "\n"
+    def text(self, width: int | None = None) -> str:
+        """Return the whole answer as plain text, in lines of at most `width` columns; commands are not broken."""
+
+        def lines_of(text: str, indent: str = "") -> list[str]:
+            if width is None or text == self.next_command:
+                return [indent + text]
+            return wrapped(text, width, first=indent, indent=indent + "  " * bool(indent))
+
+        parts = [
+            [title, *(part for line in lines for part in lines_of(line, "  "))] for title, lines in _sections(self)
+        ]
+        return "\n\n".join(map("\n".join, [lines_of(self.sentence()), *parts])) + "\n"
 
     def markdown(self) -> str:
         """Return the whole answer as Markdown."""
@@ -336,7 +346,7 @@ def _sections(answer: Recommendation) -> Iterator[tuple[str, Sequence[str]]]:
         ("What would change the choice", list(answer.changes)),
         (f"How sure: {answer.sureness}", [_doubt_line(doubt) for doubt in answer.doubts]),
         ("Based on", list(_basis_lines(answer))),
-        ("To measure exactly this", [answer.next_command] if answer.next_command else []),
+        ("To measure it, as bytes of that size", [answer.next_command] if answer.next_command else []),
     )
     yield from ((printable(title), [printable(line) for line in lines]) for title, lines in sections if lines)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO, get_args
 from ipcbench.analysis.report.headline import headlines
 from ipcbench.analysis.report.tables import Tables
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary
+from ipcbench.analysis.summary.crossover import told_rank
 from ipcbench.analysis.summary.curves import estimate_of
 from ipcbench.analysis.summary.notes import printable
 from ipcbench.analysis.summary.waits import WaitShares
@@ -163,12 +164,12 @@ def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "status": cell.status,
         "reason": cell.reason,
         "ranked_by": result.ranked_by,
-        "rank": cell.rank,
+        "rank": told_rank(result, cell, result.ranked_by),
         **_ratio(cell),
         **_figures(cell),
         "throughput_mb_per_s": rate / 1e6 if rate is not None else None,
-        "round_trip_rank": cell.round_trip_rank,
-        "throughput_rank": cell.throughput_rank,
+        "round_trip_rank": told_rank(result, cell, "round trip"),
+        "throughput_rank": told_rank(result, cell, "throughput"),
         "read_p50_us": _us(cell.read_p50_ns),
         "write_p50_us": _us(cell.write_p50_ns),
         "decode_p50_us": _us(cell.decode_p50_ns),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ipcbench.analysis.findings import Finding
@@ -25,6 +26,8 @@ _MOST_SIZES = 4
 _MOST_METRICS = 2
 _LONGEST_PAUSE_S = 15.0
 """More than this between two trials is a resumption: groups start in a second or two."""
+_MOST_OF_BUDGET = 0.8
+"""What the rounds of another run may take, as they vary, of a budget that should suffice."""
 _HEADS: Mapping[Metric, str] = {"latency": "p50 µs", "round trip": "trip µs", "throughput": "k msg/s"}
 _MEANINGS: Mapping[Metric, str] = {
     "latency": "one-way",
@@ -100,6 +103,14 @@ def _asked(run: Run, family: Sequence[SettingSummary]) -> str:
     return f"{first.payload} of {sizes}, {family_words(first)}{variants}; {ended}{rounds} in {took}"
 
 
+def _budget_for(run: Run) -> str:
+    """Return the option that gives enough rounds the time that they will take; empty where the run's budget will do."""
+    budget_s, needed_s = run.info.sweep.get("budget_s"), _took_s(run) / run.info.rounds_done * MIN_CLAIM_ROUNDS
+    if isinstance(budget_s, int | float) and needed_s > _MOST_OF_BUDGET * budget_s:
+        return f" --budget {math.ceil(needed_s / _MOST_OF_BUDGET)}s"
+    return ""
+
+
 def _rounds_begun(run: Run) -> set[int]:
     return {trial.spec.round_index for trial in run.trials}
 
@@ -137,10 +148,10 @@ def _table(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle: 
         rows=tuple(
             (
                 name,
-                *(entry(result, name, metrics[0]) for result in shown),
+                *(entry(result, name, metrics[0], family) for result in shown),
                 bars.get(name, ""),
                 _waits(cells.get(name), metrics[0]),
-                *(entry(result, name, metric) for metric in metrics[1:] for result in shown),
+                *(entry(result, name, metric, family) for metric in metrics[1:] for result in shown),
             )
             for name in names
         ),
@@ -203,7 +214,9 @@ def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle:
         for metric in metrics
     ]
     short = (
-        ["? too few rounds to rank"] if any(unranked(result, metric) for result in family for metric in metrics) else []
+        ["? too few rounds to rank"]
+        if any(unranked(result, metric, family) for result in family for metric in metrics)
+        else []
     )
     legend = "; ".join([*words, *([_MARKS] if ranked else []), *short, f"bar, waits: {size}"])
     whole = f"{legend}, {encoded}"
@@ -214,7 +227,7 @@ def _next(run: Run, tables: Tables, folder: str) -> Iterator[str]:
     """Yield the commands that tell more."""
     are_few = run.info.rounds_done < MIN_CLAIM_ROUNDS
     if are_few and run.info.status == "complete":
-        yield f"enough to rank:       the same command with --rounds {MIN_CLAIM_ROUNDS} or more"
+        yield f"enough to rank:       the same command with --rounds {MIN_CLAIM_ROUNDS}{_budget_for(run)}"
     elif are_few or run.info.status == "interrupted":
         yield f"more rounds:          ipcbench run --resume {folder}"
     yield f"all figures, report:  ipcbench analyze {folder}"

@@ -23,6 +23,7 @@ from ipcbench.analysis.summary.crossover import (
     lead_changes,
     leaders,
     ranked_count,
+    told_rank,
     unranked,
 )
 from ipcbench.analysis.summary.curves import estimate_of, families
@@ -249,8 +250,7 @@ def _legend(summary: Summary) -> tuple[str, ...]:
 def _payload_table(result: SettingSummary, figures: Sequence[_Figure] = _FIGURES) -> Table:
     common = _common_notes(result.cells)
     letters = footnote_letters(note for cell in result.cells for note in cell_remarks(cell) if note not in common)
-    can_tell = result.ranked_by is not None and bool(claimed_leaders(result, result.ranked_by))
-    ranks = [cell.rank if can_tell else None for cell in result.cells]
+    ranks = [told_rank(result, cell, result.ranked_by) for cell in result.cells]
     shown = _shown(result.cells, figures)
     return Table(
         title=setting_title(result.setting),
@@ -263,7 +263,7 @@ def _payload_table(result: SettingSummary, figures: Sequence[_Figure] = _FIGURES
         ),
         rows=tuple(
             (
-                rank_text(rank, ranks),
+                UNRANKED_MARK if rank is None and cell.status == "ok" else rank_text(rank, ranks),
                 cell.backend,
                 *(figure.text(cell) for figure in shown),
                 _note_marks(cell, letters),
@@ -316,9 +316,9 @@ def _matrix(
     changes = tuple(change.sentence() for change in lead_changes(family, metric, prior))
     remarks = changes or (_no_crossover(family, metric),)
     marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
-    if any(unranked(result, metric) for result in settings):
+    if any(unranked(result, metric, family) for result in settings):
         marks += f"; {UNRANKED_MARK} too few rounds to rank"
-    rows = tuple((name, *(entry(result, name, metric) for result in settings)) for name in backends)
+    rows = tuple((name, *(entry(result, name, metric, family) for result in settings)) for name in backends)
     return Table(
         title=f"{_MATRIX_TITLES[metric]}: {first.payload}, {family_words(first)}",
         remarks=(*remarks, marks),
@@ -351,8 +351,8 @@ def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
     return "No clear crossover: from each size to the next, the first ranks overlap or a figure is missing."
 
 
-def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
-    """Return a backend's figure at a setting, with a mark if it has or shares the first rank.
+def entry(result: SettingSummary, backend: str, metric: Metric, family: Sequence[SettingSummary]) -> str:
+    """Return a backend's figure at a setting of a family, with a mark if it has or shares the first rank, or has none.
 
     While a backend without a rank may be as good as the first, nobody is marked: a lone "=" would say of whom?
     """
@@ -363,7 +363,7 @@ def entry(result: SettingSummary, backend: str, metric: Metric) -> str:
         return f"{cell.status}  "
     text = _figure(cell, metric)
     first = claimed_leaders(result, metric)
-    mark = UNRANKED_MARK if cell in unranked(result, metric) else " "
+    mark = UNRANKED_MARK if cell in unranked(result, metric, family) else " "
     if backend in first and not is_lead_unsure(result, metric):
         mark = BEST_MARK if len(first) == 1 else SHARED_MARK
     return f"{text} {mark}"

@@ -177,11 +177,13 @@ def claimed_leaders(ranking: SettingSummary, metric: Metric) -> frozenset[str]:
     return leaders(ranking, metric) if enough else frozenset()
 
 
-def unranked(ranking: SettingSummary, metric: Metric) -> list[CellSummary]:
-    """Return the cells that have a figure and, for want of rounds, no rank, although others have one."""
-    if not claimed_leaders(ranking, metric):
+def unranked(ranking: SettingSummary, metric: Metric, family: Sequence[SettingSummary] = ()) -> list[CellSummary]:
+    """Return the cells that have a figure and, for want of rounds, no rank, although others have one, there or in
+    another setting of the family.
+    """
+    if not any(claimed_leaders(each, metric) for each in (ranking, *family)):
         return []
-    return [cell for cell in ranking.cells if _rounds_count(cell, metric) and rank_of(ranking, cell, metric) is None]
+    return [cell for cell in ranking.cells if _rounds_count(cell, metric) and told_rank(ranking, cell, metric) is None]
 
 
 def is_lead_unsure(ranking: SettingSummary, metric: Metric) -> bool:
@@ -229,6 +231,11 @@ def rank_of(ranking: SettingSummary, cell: CellSummary, metric: Metric) -> int |
     if ranking.ranked_by == metric:
         return cell.rank
     return {"round trip": cell.round_trip_rank, "throughput": cell.throughput_rank}.get(metric)
+
+
+def told_rank(ranking: SettingSummary, cell: CellSummary, metric: Metric | None) -> int | None:
+    """Return the rank of a cell by a metric as it may be told: None if too few rounds claim nothing."""
+    return rank_of(ranking, cell, metric) if metric is not None and claimed_leaders(ranking, metric) else None
 
 
 def _common(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
