@@ -149,6 +149,15 @@ def test_what_pyzmq_sends_to_itself_is_not_recorded(tmp_path: Path) -> None:
     assert "pyzmq.gc" not in as_text(make_report(gather([tmp_path / "trace"])))
 
 
+def test_the_signatures_of_what_is_recorded_are_the_librarys(tmp_path: Path) -> None:
+    code = "import inspect, zmq\nfor name in ('send', 'recv'):\n"
+    code += "    print([*inspect.signature(getattr(zmq.Socket, name)).parameters])\n"
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    done = run(tmp_path, code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == plain.stdout
+
+
 ZERORPC = f"""
 import gevent, zerorpc
 {PORT}

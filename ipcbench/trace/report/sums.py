@@ -311,7 +311,7 @@ class TrafficTotals:
             batch = replace(batch, stages=(), stage_ns=batch.stage_ns[:, :0])
         self._check(group, batch)
         group.split.add(batch, slice(None))
-        if batch.server_ns is not None:
+        if batch.server_ns is not None and group.split.joined_count:
             group.server_ns = group.split.server_ns
         if batch.outside_ns is not None:
             group.outside_ns = (group.outside_ns or 0.0) + float(batch.outside_ns.sum(dtype=np.float64))

@@ -219,8 +219,10 @@ static PyObject *set_functions(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef send_definition = {"send", AS_METHOD(socket_send), METH_FASTCALL | METH_KEYWORDS,
+                                      "send(self, data, flags=0, copy=True, track=False, routing_id=None, group=None)\n--\n\n"
                                       "Send a frame, and record the message that it ends."};
 static PyMethodDef receive_definition = {"recv", AS_METHOD(socket_receive), METH_FASTCALL | METH_KEYWORDS,
+                                         "recv(self, flags=0, copy=True, track=False)\n--\n\n"
                                          "Receive a frame, and record the message that it ends."};
 static PyMethodDef set_definition = {"set_socket_functions", set_functions, METH_VARARGS, NULL};
 
