@@ -32,6 +32,10 @@ CALL = 1
 NAME = 2
 """Kind of a record that holds a piece of a name."""
 
+SAMPLED = 3
+"""Kind of a record that says for how many calls, which were only counted, the records of a call site since the last
+such record stand. The number is where a call has what it sent."""
+
 FAILED = 1
 """Flag: the call ended with an exception."""
 

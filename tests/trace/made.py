@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ipcbench import trace
-from ipcbench.trace.format import CALL, FAILED, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME, PACKERS
+from ipcbench.trace.format import CALL, FAILED, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME, PACKERS, SAMPLED
 from ipcbench.trace.record.segment import SegmentWriter, new_segment
 from ipcbench.trace.schema import RPC, SERVER, Schema
 
@@ -72,6 +72,12 @@ class Made:
         high, low = trace or (TRACE if span else (0, 0))
         offset = self.segment.take()
         PACKERS[ends](self.segment.buffer, offset, head, high, low, span, *stamps, sent, recv, offset ^ MARKER)
+
+    def sampled(self, method: str, count: int, schema: Schema = RPC) -> None:
+        """Write that the latest records of a method stand for so many calls that were only counted."""
+        head = PACK_HEAD(SAMPLED, 0, 1, schema.role, self.name(method), self.name(schema.text), 0, 0, 0)
+        offset = self.segment.take()
+        PACKERS[1](self.segment.buffer, offset, head, 0, 0, 0, 1, 1, count, 0, offset ^ MARKER)
 
 
 def both_sides(folder: Path, count: int = 20) -> None:

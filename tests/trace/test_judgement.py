@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ipcbench import trace
@@ -16,10 +19,14 @@ from ipcbench.cli import main
 from ipcbench.trace.compare.diff import diff
 from ipcbench.trace.compare.methods import read_methods
 from ipcbench.trace.exporters import EXPORTERS
+from ipcbench.trace.readers.batch import Bulk, Notes
 from ipcbench.trace.readers.everything import find
+from ipcbench.trace.readers.own import read_segment
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import Report, as_csv, as_json, as_text, make_report
-from ipcbench.trace.schema import PIPELINE, SEND
+from ipcbench.trace.report.sums import TrafficTotals
+from ipcbench.trace.report.weighted import WeightedSums
+from ipcbench.trace.schema import PIPELINE, RPC, SEND
 from tests.trace.logs import V3, head, rows, tq_call
 from tests.trace.made import Made
 
@@ -167,6 +174,48 @@ def test_calls_that_were_only_counted_are_in_the_totals(tmp_path: Path) -> None:
     assert method["total_ns"] == pytest.approx(method["mean_ns"] * 40_000)
     assert method["total_error_ns"] > 0
     assert "≈" in as_text(report)
+
+
+def test_records_stand_for_the_calls_of_their_own_time(tmp_path: Path) -> None:
+    """A budget takes a larger share of the calls in some phases than in others: here a fifth of the fast, less of the
+    slow ones, and two of other methods.
+    """
+    made, begin = Made(tmp_path, "client"), 10**9
+
+    def calls(method: str, count: int, took_ns: int) -> None:
+        nonlocal begin
+        for _ in range(count):
+            begin += MS
+            made.call(method, [begin, begin + 1, begin + 2, begin + took_ns - 1, begin + took_ns], sent=10)
+
+    calls("Matmul", 20, 100_000)
+    made.sampled("Matmul", 50)  # another method's record may come between
+    calls("Add", 1, 5 * MS)
+    made.sampled("Matmul", 30)  # and none of this one's: the next ones stand for them
+    calls("Matmul", 2, MS)
+    made.sampled("Matmul", 98)
+    calls("Matmul", 1, MS)
+    made.segment.close()
+    totals, no_bins = TrafficTotals(), np.zeros(4, np.int64)
+    (path,) = tmp_path.iterdir()
+    for batch in read_segment(path, Notes()):
+        totals.add(batch)
+    segment = totals.groups[0].segment
+    totals.add_bulk(Bulk(segment, RPC.stages, "Matmul", no_bins, 0, 178, 0, -1, -1, 0, 0, np.zeros(4, np.int64)))
+    sums = totals.groups[0].methods["Matmul"]
+    assert sums.calls_count == 23 + 178
+    assert sums.total_ns == pytest.approx(70 * 100_000 + (2 + 128 + 1) * MS)
+    assert sums.mean_ns == pytest.approx(sums.total_ns / sums.calls_count)
+    assert sum(sums.stage_ns) == pytest.approx(sums.total_ns)
+    assert sums.sent_bytes == pytest.approx(10 * sums.calls_count)
+    assert 0 < sums.total_error_ratio < 0.7, "there is one step, from the fast phase to the slow one"
+    assert totals.groups[0].methods["Add"].total_ns == 5 * MS
+
+
+def test_a_few_calls_that_stand_for_others_do_not_tell_how_far_off_they_are() -> None:
+    sums = WeightedSums(count=100.0, weighing_count=9, total_ns=1e6, variance_ns2=1.0)
+    assert sums.error_ns == math.inf
+    assert replace(sums, weighing_count=10).error_ns == pytest.approx(1.96)
 
 
 @pytest.mark.parametrize(("size", "comparable"), [(1000, True), (1200, True), (150_000, False)])

@@ -73,6 +73,7 @@ class Batch:
         offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
         trace_ids: as a log has them, "" for none; empty if it has none at all.
         traces: the ids that somebody gave, shape (n, 2), the high half first, 0 for none; None if there are none.
+        weights: for how many calls each stands that were only counted; None if for none.
     """
 
     segment: Segment
@@ -98,6 +99,7 @@ class Batch:
     offset_error_ns: int = 0
     trace_ids: Sequence[str] = ()
     traces: Keys | None = None
+    weights: npt.NDArray[np.float64] | None = None
 
     @property
     def is_sized(self) -> npt.NDArray[np.bool_]:

@@ -29,6 +29,7 @@ from ipcbench.trace.format import (
     NAME,
     NAME_BYTES,
     RECORD_BYTES,
+    SAMPLED,
     SEGMENT_MAGIC,
     SUM_CELLS,
     SUMS_COUNT,
@@ -47,6 +48,7 @@ _CHUNK_SLOTS = 4096
 _MOST_PENDING = 256
 _LARGEST = 2**62
 _MAX_BLOCK_BYTES = 2**20
+_MOST_UNTIMED = 2**40
 _LONGEST_NAME_BYTES = 4096
 _MOST_NAMES = 10_000
 """A recorder writes fewer and none longer; a damaged file may say anything."""
@@ -83,6 +85,7 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
         names: dict[int, str] = {0: ""}
         pieces: dict[int, bytes] = {}
         offset = HEADER_BYTES
+        pending: dict[int, float] = {}
         room = memoryview(bytearray(_CHUNK_RECORDS * RECORD_BYTES))  # reused: new pages cost more than reading
         while size := file.readinto(room):
             records = np.frombuffer(room, RECORD, size // RECORD_BYTES)
@@ -91,11 +94,12 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
             whole = records["marker"] == offsets ^ MARKER
             calls = whole & (kinds == CALL) & (records["ends"] >= 1) & (records["ends"] <= MAX_STAGES)
             ids = ((offsets - HEADER_BYTES) // RECORD_BYTES).astype(np.int64)
+            weights = _weights(records, calls, whole & (kinds == SAMPLED), pending)
             if not calls.all():
                 notes.counts["torn records"] += int(np.count_nonzero(~whole & (kinds != 0)))
                 _learn(records[whole & (kinds == NAME)], names, pieces)
                 records, ids = records[calls], ids[calls]
-            yield from _batches(path, facts, records, ids, names)
+            yield from _batches(path, facts, records, ids, names, None if weights is None else weights[calls])
             offset += size
         for text in names.values():
             if text.startswith(ENDPOINT_MARK):
@@ -127,6 +131,46 @@ def _learn(records: npt.NDArray[Any], names: dict[int, str], pieces: dict[int, b
             names[number] = pieces.pop(number)[:length].decode("utf-8", "replace")
 
 
+def _weights(
+    records: npt.NDArray[Any],
+    calls: npt.NDArray[np.bool_],
+    sampled: npt.NDArray[np.bool_],
+    pending: dict[int, float],
+) -> npt.NDArray[np.float64] | None:
+    """Return for how many calls that were only counted each record stands; None if for none.
+
+    The calls of an interval, which ends with a record of the kind SAMPLED, are shared out among the records of the same
+    call site in it; those of an interval without one, among the next ones.
+
+    Args:
+        records: in the order of the file.
+        calls: which of them are calls.
+        sampled: which of them end intervals.
+        pending: call site → calls that were not shared out yet; changed.
+    """
+    if not sampled.any():
+        return None
+    weights = np.zeros(len(records))
+    sites = (records["method"].astype(np.int64) << 34) | (records["schema"].astype(np.int64) << 18)
+    sites |= (records["peer"].astype(np.int64) << 2) | (records["role"] & 3)
+    chosen = calls & (records["flags"] & KEPT == 0)
+    for site in np.unique(sites[sampled]).tolist():
+        mine = np.flatnonzero((sites == site) & (chosen | sampled))
+        ends = sampled[mine]
+        interval: Ints = np.cumsum(ends) - ends
+        places = mine[~ends]
+        of_call: Ints = interval[~ends]
+        counts = np.bincount(of_call, minlength=int(ends.sum()) + 1)
+        shares, left = np.zeros(len(counts)), pending.pop(site, 0.0)
+        for number, untimed in enumerate(records["sent"][mine[ends]].tolist()):
+            left += untimed if untimed < _MOST_UNTIMED else 0
+            if counts[number]:
+                shares[number], left = left / counts[number], 0.0
+        pending[site] = left
+        weights[places] = shares[of_call]
+    return weights
+
+
 def segment_of(path: Path, facts: dict[str, Any], role: int, transport: str = "") -> Segment:
     """Return the segment that a file's calls belong to: those of one service in one role and over one transport,
     whichever process.
@@ -137,7 +181,12 @@ def segment_of(path: Path, facts: dict[str, Any], role: int, transport: str = ""
 
 
 def _batches(
-    path: Path, facts: dict[str, Any], records: npt.NDArray[Any], ids: Ints, names: dict[int, str]
+    path: Path,
+    facts: dict[str, Any],
+    records: npt.NDArray[Any],
+    ids: Ints,
+    names: dict[int, str],
+    weights: npt.NDArray[np.float64] | None,
 ) -> Iterator[Batch]:
     """Yield the records, those of one schema, role and transport together."""
     transports, numbers = _transports(records["peer"], names)
@@ -148,7 +197,10 @@ def _batches(
         schema, transport = kind // len(transports), transports[kind % len(transports)]
         batch = _batch(segment_of(path, facts, schema % 4, transport), _schema(names.get(schema // 4, "")),
                        records[chosen], ids[chosen], names)  # fmt: skip
-        yield replace(batch, boot=str(facts.get("boot", "")), **_more(records[chosen], names))
+        more = _more(records[chosen], names)
+        if weights is not None:
+            more["weights"] = weights[chosen]
+        yield replace(batch, boot=str(facts.get("boot", "")), **more)
 
 
 def _transports(peers: npt.NDArray[Any], names: dict[int, str]) -> tuple[list[str], Ints]:

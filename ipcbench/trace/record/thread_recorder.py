@@ -13,7 +13,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ipcbench.trace.format import CALL, ENDPOINT_MARK, MARKER, NAME, NAME_BYTES, PACK_HEAD, PACK_NAME
+from ipcbench.trace.format import (
+    CALL,
+    ENDPOINT_MARK,
+    MARKER,
+    NAME,
+    NAME_BYTES,
+    OWN_TRACE,
+    PACK_HEAD,
+    PACK_NAME,
+    PACKERS,
+    SAMPLED,
+)
 from ipcbench.trace.record.budget import Governor
 from ipcbench.trace.record.files import OTHER, ThreadFiles, TraceFiles
 from ipcbench.trace.record.histograms import MethodHistograms, in_memory
@@ -46,9 +57,10 @@ class CallSite(HotCallSite):
 
     Attributes:
         ids: of its names in the segment that its heads belong to.
+        unweighted_count: calls that were only counted, and for which no records are said to stand yet.
     """
 
-    __slots__ = ("ids", "method", "peer", "schema", "thread")
+    __slots__ = ("ids", "method", "peer", "schema", "thread", "unweighted_count")
 
     histograms: MethodHistograms | None
 
@@ -62,6 +74,7 @@ class CallSite(HotCallSite):
         self.kind = thread.call_kind(schema)
         self.segment = FULL
         self.ids = (0, 0, 0)
+        self.unweighted_count = 0
         self.heads = ()
         self.histograms = None
         self.always = thread.always
@@ -158,6 +171,7 @@ class ThreadRecorder:
         self.spans = itertools.count(first)
         for call_site in list(self.call_sites.values()):
             call_site.segment = FULL
+            call_site.unweighted_count = 0
             call_site.passed()
             call_site.histograms = None
 
@@ -184,7 +198,21 @@ class ThreadRecorder:
                     (call_site.histograms or self.make_histograms(call_site)).add_untimed(untimed_count)
                 except ValueError:  # another thread has just closed them
                     self.lost_count += untimed_count
+            call_site.unweighted_count += untimed_count
+            if call_site.unweighted_count and passed_count > untimed_count:  # some have records
+                self._weigh(call_site)
         return calls_count
+
+    def _weigh(self, call_site: CallSite) -> None:
+        """Say for how many calls the latest records of a call site stand."""
+        offset = self.take_slot(call_site)
+        if offset is None:
+            return
+        head, at_ns = PACK_HEAD(SAMPLED, 0, 1, call_site.schema.role, *call_site.ids, 0, 0), now_ns()
+        with suppress(ValueError):  # another thread has just closed the segment
+            PACKERS[1](self.segment.buffer, offset, head, *OWN_TRACE, 0, at_ns, at_ns, call_site.unweighted_count, 0,
+                       offset ^ MARKER)  # fmt: skip
+            call_site.unweighted_count = 0
 
     def call_site(self, method: str, schema: Schema, peer: str) -> CallSite:
         """Return the call site of a method, made if it is new; the next call finds it in `entries`."""

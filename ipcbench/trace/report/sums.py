@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ipcbench.stats.histogram import Histogram
 from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Segment, printable
 from ipcbench.trace.report.split import Split
+from ipcbench.trace.report.weighted import WeightedSums
 from ipcbench.util.bins import bin_bounds
 
 _FIRST_COUNT = 5
@@ -46,6 +47,7 @@ class MethodSums:
         stages: names; `staged_ns` has a sum for each, of timed calls.
         histogram: of all timed calls; negative times count as 0.
         untimed_count: further calls that were counted but not timed.
+        weighted: what is told of those by calls with records.
         timed_ns: the time of the timed calls.
         square_ns2: sum of the squares of the times of calls with records.
         spreads: of each stage, sums over the calls with records: ns, ns², and of the sized ones ns · bytes.
@@ -63,6 +65,7 @@ class MethodSums:
     staged_ns: list[float]
     histogram: Histogram = field(default_factory=Histogram)
     untimed_count: int = 0
+    weighted: WeightedSums = field(default_factory=WeightedSums)
     failed_count: int = 0
     timed_ns: float = 0.0
     square_ns2: float = 0.0
@@ -107,36 +110,39 @@ class MethodSums:
 
     @property
     def scale(self) -> float:
-        """All calls over the timed ones, which are a fair sample of all: what their sums are short by."""
-        return self.calls_count / self.timed_count if self.timed_count else 0.0
+        """All calls over those that were timed or for which timed ones stand: what their sums are short by."""
+        known = self.timed_count + self.weighted.count
+        return self.calls_count / known if known else 0.0
 
     @property
     def total_ns(self) -> float:
         """The time of all calls; where some were only counted, an estimate."""
-        return self.timed_ns * self.scale
+        return (self.timed_ns + self.weighted.total_ns) * self.scale
 
     @property
     def total_error_ratio(self) -> float:
-        """How far the estimate of the total may be off, as a ratio to it (95 %); 0 if all calls were timed."""
-        if not self.untimed_count or self.squared_count < 2:
-            return 0.0 if not self.untimed_count else math.inf
-        unseen = self.untimed_count / self.calls_count
-        return 1.96 * self.variation_ratio * math.sqrt(unseen / self.timed_count)
+        """How far the estimate of the total may be off, as a ratio to it (95 %): 0 if all calls were timed, infinite if
+        too few of them.
+        """
+        if not self.untimed_count:
+            return 0.0
+        return self.weighted.error_ns * self.scale / self.total_ns if self.total_ns > 0.0 else math.inf
 
     @property
     def stage_ns(self) -> list[float]:
         """The time of all calls in each stage, estimated as `total_ns` is."""
-        return [ns * self.scale for ns in self.staged_ns]
+        more = self.weighted.stage_ns or [0.0] * len(self.staged_ns)
+        return [(ns + weighted) * self.scale for ns, weighted in zip(self.staged_ns, more, strict=True)]
 
     @property
     def sent_bytes(self) -> float | None:
         """What all sized calls sent, estimated as `total_ns` is; None if there are none."""
-        return self.sized_sent_bytes * self.scale if self.sized_count else None
+        return (self.sized_sent_bytes + self.weighted.sent_bytes) * self.scale if self.sized_count else None
 
     @property
     def recv_bytes(self) -> float | None:
         """What all calls received, as `sent_bytes` does."""
-        return self.sized_recv_bytes * self.scale if self.sized_count else None
+        return (self.sized_recv_bytes + self.weighted.recv_bytes) * self.scale if self.sized_count else None
 
     @property
     def moved_bytes(self) -> float | None:
@@ -156,8 +162,8 @@ class MethodSums:
 
     @property
     def mean_ns(self) -> float:
-        """Of timed calls."""
-        return self.timed_ns / self.timed_count if self.timed_count else 0.0
+        """Of all calls, as `total_ns` is."""
+        return self.total_ns / self.calls_count if self.timed_count else 0.0
 
     @property
     def variation_ratio(self) -> float:
@@ -433,6 +439,8 @@ def _add_methods(group: GroupSums, batch: Batch) -> None:
         sums.sized_recv_bytes += sizes[3][number]
         sums.failed_count += int(failed[number])
         sums.split.add(batch, chosen)
+        if batch.weights is not None:
+            sums.weighted.add(batch, chosen, batch.weights[chosen])
         _add_worker(group, sums, batch.segment.worker, count, total[number])
         _keep_first(sums, batch, chosen)
 
