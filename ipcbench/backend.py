@@ -21,7 +21,6 @@ PLAIN_TYPES = frozenset({bytes, bytearray})
 """Messages of these types have one byte per item, so that `len` is their size; others go through `bytes_of`."""
 
 _REFERENCES = frozenset("O&Pz")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _FIELD_NAME = re.compile(r":[^:]*:")
 
 
@@ -106,7 +105,7 @@ class Address:
             raise ConfigError("address.channel", self.channel, "a ChannelSpec")
         for field in ("backend", "location"):
             value = getattr(self, field)
-            if not isinstance(value, str) or "\0" in value or _SURROGATE.search(value):
+            if not isinstance(value, str) or not value.replace("\n", "").isprintable():
                 raise ConfigError(f"address.{field}", value, "a text, as `create` returned it")
 
     def as_dict(self) -> dict[str, Any]:

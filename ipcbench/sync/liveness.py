@@ -15,7 +15,7 @@ from ipcbench.util.clock import now_ns
 CHECK_NS = 100_000_000
 """Interval between two checks of the peers; a death is noticed within two of these."""
 
-_CHECKS_TO_DEATH = 3
+_CHECKS_TO_DEATH = 2
 
 
 class Liveness:
@@ -80,13 +80,17 @@ class Liveness:
         """Return whether the endpoint was open and is not any more: it closed, died, or the channel was destroyed.
         Call it when `is_check_due`; whether it left a note is for the caller to find out.
 
-        The first check only sees that the lock file exists, since testing the lock could disturb a process that is just
-        taking it. Two further checks in a row must find it released, so that what a dead peer sent has time to arrive.
+        Two checks in a row must find that, so that what a dead peer sent has time to arrive.
         """
-        checks = self._checks.get(role, 0)
-        if checks:
-            checks = 1 if is_held(self.directory, role) else checks + 1
-        elif lock_path(self.directory, role).exists() or not self.directory.exists():
-            checks = 1
-        self._checks[role] = checks
+        is_released = self._was_open(role) and not is_held(self.directory, role)
+        self._checks[role] = checks = self._checks.get(role, 0) + 1 if is_released else 0
         return checks >= _CHECKS_TO_DEATH
+
+    def _was_open(self, role: str) -> bool:
+        """Return whether an endpoint was opened, or the channel destroyed. A refused opening leaves an empty file, and
+        may be tried again; while one is under way, nobody may test the lock.
+        """
+        try:
+            return lock_path(self.directory, role).stat().st_size > 0
+        except OSError:
+            return not self.directory.exists()

@@ -13,7 +13,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,6 +29,10 @@ SEPARATOR = "\n"
 
 _OTHERS = 0o077
 """Mode bits of everybody but the owner."""
+
+_DIRECTORY_MODE = 0o1700
+"""Of a channel's directory. The sticky bit, which has no effect where nobody else may enter, tells it from any other
+private folder, which must not be removed, from its first moment to its last."""
 
 LOCK_SUFFIX = ".endpoint"
 """Suffix of the files that are locked; the stem is the endpoint's role."""
@@ -81,7 +85,9 @@ def make_directory(name: str) -> Path:
     """
     path = temporary_folder() / name
     try:
-        path.mkdir(mode=0o700)
+        path.mkdir(mode=_DIRECTORY_MODE)
+        if stat.S_IMODE(path.lstat().st_mode) != _DIRECTORY_MODE:  # some systems, and some masks, leave bits out
+            path.chmod(_DIRECTORY_MODE)
     except FileExistsError as error:
         raise TransportError(f"channel {name!r} exists already ({path}); destroy it or use another name") from error
     except OSError as error:
@@ -134,10 +140,38 @@ def require_ours(resource: Path | int) -> None:
         )
 
 
-def require_ours_if_any(resource: Path) -> None:
-    """Like `require_ours`, of a file outside the channel's directory that is about to be removed, and may be gone."""
-    if os.path.lexists(resource):
-        require_ours(resource)
+def is_removable(path: Path) -> bool:
+    """Return whether a channel's directory is there, so that whatever carries its name may be removed.
+
+    Raises:
+        TransportError: something else is there, or that cannot be found out.
+    """
+    with as_transport_errors(f"cannot look at {path}"):
+        try:
+            status = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    if status.st_mode != stat.S_IFDIR | _DIRECTORY_MODE or status.st_uid != os.geteuid():
+        raise TransportError(f"{path} is no folder of a channel of this user; if nobody needs it, remove it yourself")
+    return True
+
+
+def remove_file_of(directory: Path, path: Path, remove: Callable[[], object]) -> None:
+    """Remove a file that a channel has outside its directory, if both exist.
+
+    Args:
+        directory: of the channel, which is removed later.
+        path: of the file, where such files have one.
+        remove: removes it; FileNotFoundError if somebody else has.
+
+    Raises:
+        TransportError: the file is still there; without the directory nobody knows whose it is.
+    """
+    with as_transport_errors(f"cannot remove {path}"), suppress(FileNotFoundError):
+        if is_removable(directory):
+            remove()
+        elif os.path.lexists(path):
+            raise TransportError(f"{directory} is gone, and {path} may be another program's: remove it yourself")
 
 
 def remove_directory(path: Path) -> None:
@@ -149,13 +183,8 @@ def remove_directory(path: Path) -> None:
     """
     with as_transport_errors(f"cannot remove {path}"):
         for left in reversed(range(_REMOVALS)):
-            try:
-                is_directory = stat.S_ISDIR(path.lstat().st_mode)
-            except (FileNotFoundError, NotADirectoryError):
+            if not is_removable(path):
                 return
-            if not is_directory:
-                raise TransportError(f"{path} is no folder of a channel; remove it yourself if nobody needs it")
-            require_ours(path)
             try:
                 shutil.rmtree(path)
             except OSError as error:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import mmap
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ipcbench.backend import Address, Backend
-from ipcbench.errors import ConfigError, TransportError
+from ipcbench.errors import ConfigError, TransportError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.locks import channel_directory
+from ipcbench.sync.locks import EndpointLock, channel_directory
 from ipcbench.testing.leaks import SHARED_MEMORY
 
 BACKENDS = ["shm", "lmdb", "pipe", "zmq", "zmq-tcp", "mpi-buffer"]
@@ -53,49 +54,85 @@ def test_an_address_that_names_no_folder_of_the_channel_is_refused(name: str, lo
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+@pytest.mark.parametrize("kind", ["open to others", "private", "file", "link"])
 def test_nothing_is_removed_that_is_no_folder_of_a_channel(
     name: str, kind: str, channel_name: str, tmp_path: Path
 ) -> None:
     """An address may be made by hand, or something else may have taken the folder's place."""
     foreign = tmp_path / channel_name
-    inside = tmp_path / "elsewhere"
-    inside.mkdir()
-    if kind == "folder":
-        foreign.mkdir(mode=0o755)
+    if kind == "file":
+        foreign.touch()
+    elif kind == "link":
+        foreign.symlink_to(tmp_path)
+    else:
+        foreign.mkdir(mode=0o700 if kind == "private" else 0o755)
         (foreign / "work").touch()
-    foreign.touch() if kind == "file" else None
-    foreign.symlink_to(inside) if kind == "link" else None
-    backend = get_backend(name)()
     places = "".join(f"\ntcp://127.0.0.1:{port}" for port in (5555, 5556)) if name == "zmq-tcp" else ""
     address = Address(name, ChannelSpec(channel_name, readers=1), f"{foreign}{places}")
-    for call in (backend.destroy, backend.open_writer)[: 1 if name == "mpi-buffer" else 2]:
-        with pytest.raises(TransportError, match=r"no folder of a channel|must be of user|there is no channel"):
-            call(address)
+    with pytest.raises(TransportError, match="is no folder of a channel of this user"):
+        get_backend(name)().destroy(address)
     assert os.path.lexists(foreign)
-    assert kind != "folder" or (foreign / "work").exists()
+    assert "open" not in kind or (foreign / "work").exists()
+    assert kind != "private" or (foreign / "work").exists()
 
 
 @pytest.mark.parametrize("name", ["shm", "mpi-buffer"])
-def test_a_foreign_segment_is_not_removed(name: str, channel_name: str, tmp_path: Path) -> None:
+def test_a_segment_without_its_channels_folder_is_not_removed(name: str, channel_name: str, tmp_path: Path) -> None:
     segment = SHARED_MEMORY / channel_name
-    segment.touch(mode=0o644)
+    segment.touch(mode=0o600)
     try:
         address = Address(name, ChannelSpec(channel_name, readers=1), str(tmp_path / channel_name))
-        with pytest.raises(TransportError, match="must be of user"):
+        with pytest.raises(TransportError, match="may be another program's: remove it yourself"):
             get_backend(name)().destroy(address)
         assert segment.exists()
     finally:
         segment.unlink()
 
 
-@pytest.mark.parametrize("text", ["/tmp/a\0b", "/tmp/\ud800"])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_channel_that_others_destroy_meanwhile_is_destroyed(name: str, channel_name: str) -> None:
+    for turn in range(20):
+        backend, address = made(name, f"{channel_name}-{turn}")
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: backend.destroy(address), range(4)))  # noqa: B023 # all end here
+        assert not os.path.lexists(channel_directory(address))
+
+
+@pytest.mark.parametrize("name", ["zmq", "zmq-tcp", "pipe"])
+def test_an_opening_that_was_refused_is_no_death(name: str, channel_name: str) -> None:
+    """It may be tried again, and the peer that waits for it goes on waiting."""
+    backend, address = made(name, channel_name)
+    lock = EndpointLock(channel_directory(address), "reader-0")
+    lock.abandon()
+    try:
+        with backend.open_writer(address) as writer:
+            with pytest.raises(TransportTimeout):
+                writer.write(b"early", 1.0)
+            with backend.open_reader(address, 0) as reader:
+                writer.write(b"whole", 30.0)
+                assert bytes(reader.read(30.0)) == b"whole"
+    finally:
+        backend.destroy(address)
+
+
+@pytest.mark.parametrize("text", ["/tmp/a\0b", "/tmp/\ud800", "/tmp/\x1b[2J", "/tmp/a\rb"])
 def test_a_location_that_is_no_text_of_a_path_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"address\.location"):
         Address("pipe", ChannelSpec("a"), text)
 
 
-@pytest.mark.parametrize("places", ["", "\ntcp://*:5999\ntcp://127.0.0.1:5998", "\nipc:///a\nipc:///b", "\nx"])
+@pytest.mark.parametrize(
+    "places",
+    [
+        "",
+        "\ntcp://*:5999\ntcp://127.0.0.1:5998",
+        "\nipc:///a\nipc:///b",
+        "\nx",
+        "\ntcp://127.0.0.1:0\ntcp://127.0.0.1:5998",
+        "\ntcp://127.0.0.1:5998\ntcp://127.0.0.1:5998",
+        "\ntcp://127.0.0.1:99999\ntcp://127.0.0.1:5998",
+    ],
+)
 def test_only_ports_of_this_host_are_opened(places: str, channel_name: str) -> None:
     backend, address = made("zmq-tcp", channel_name)
     try:

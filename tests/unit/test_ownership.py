@@ -142,7 +142,7 @@ def test_a_channel_that_another_user_made_is_not_opened(name, squat):
             with pytest.raises(TransportError, match=r"must be of user 0 alone"):
                 backend.open_reader(address, 0)
             os.chown(path, 0, -1)
-            path.chmod(0o600 if path == segment else 0o700)
+            path.chmod(0o600 if path == segment else 0o1700)
         for endpoint in (backend.open_writer(address), backend.open_reader(address, 0)):
             endpoint.close()
     finally:

@@ -38,8 +38,8 @@ from ipcbench.sync.locks import (
     make_directory,
     no_channel,
     remove_directory,
+    remove_file_of,
     require_ours,
-    require_ours_if_any,
 )
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
@@ -247,9 +247,11 @@ class _Mpi(Backend):
 
     def destroy(self, address: Address) -> None:
         directory = channel_directory(address)
-        require_ours_if_any(_words_path(directory))
-        _words_path(directory).unlink(missing_ok=True)
-        remove_directory(directory)
+        words = _words_path(directory)
+        try:
+            remove_file_of(directory, words, words.unlink)
+        finally:
+            remove_directory(directory)
 
 
 class MpiNative(_Mpi):

@@ -11,7 +11,7 @@ import os
 import sys
 from _posixshmem import shm_unlink  # type: ignore[import-not-found] # which typeshed does not know
 from collections.abc import Iterator, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 from typing import ClassVar
@@ -40,13 +40,12 @@ from ipcbench.sync.cursors import (
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.interrupts import is_of_handler, no_fork, whole
 from ipcbench.sync.locks import (
-    as_transport_errors,
     channel_directory,
     make_directory,
     no_channel,
     remove_directory,
+    remove_file_of,
     require_ours,
-    require_ours_if_any,
 )
 from ipcbench.util.files import advice_on
 from ipcbench.util.units import format_bytes
@@ -426,9 +425,7 @@ class Shm(Backend):
     @whole
     def destroy(self, address: Address) -> None:
         directory, name = channel_directory(address), address.channel.name
-        require_ours_if_any(_SEGMENTS / name)
         try:
-            with as_transport_errors(f"cannot remove the segment of channel {name!r}"), suppress(FileNotFoundError):
-                shm_unlink(f"/{name}")
+            remove_file_of(directory, _SEGMENTS / name, lambda: shm_unlink(f"/{name}"))
         finally:
             remove_directory(directory)

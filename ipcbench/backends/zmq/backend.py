@@ -72,7 +72,7 @@ _FRAME_BYTES = 2**17
 _CLOSE_NS = 1_000_000_000
 """How long `close` waits for a thread that reads; such a thread looks whether it should leave ten times a second."""
 
-_PORTS = re.compile(r"\n(tcp://127\.0\.0\.1:\d{1,5})\n(tcp://127\.0\.0\.1:\d{1,5})\Z")
+_PORTS = re.compile(r"[^\n]*\n(tcp://127\.0\.0\.1:([1-9][0-9]{0,4}))\n(tcp://127\.0\.0\.1:([1-9][0-9]{0,4}))")
 
 _ports: dict[str, list[sockets.socket]] = {}
 """Channel → bound sockets that never listen: they reserve the channel's ports."""
@@ -458,13 +458,13 @@ class ZmqTcpInsecure(ZmqIpc):
                     port.close()
 
     def _places(self, address: Address) -> Places:
-        ports = _PORTS.search(address.location)
-        if ports is None:
+        ports = _PORTS.fullmatch(address.location)
+        if ports is None or ports[2] == ports[4] or max(int(ports[2]), int(ports[4])) >= 2**16:
             raise TransportError(
                 f"the address of channel {address.channel.name!r} names no two ports of this host, but "
                 f"{address.location!r}; pass the address that `create` returned"
             )
-        return Places(ports[1], ports[2])
+        return Places(ports[1], ports[3])
 
 
 class ZmqTcp(ZmqTcpInsecure):
