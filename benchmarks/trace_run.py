@@ -113,7 +113,7 @@ def main() -> None:
     print(f"{'':10}{'plain µs':>10}{'recorded µs':>13}{'ratio':>8}   95 % interval   two plain runs")
     for name in arguments.program.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            program = Path(folder, f"{name}.py")
+            program = Path(folder, f"{name}_program.py")
             program.write_text(f"{TIMED}{PROGRAMS[name]}\nif times:\n    print(median(times))\n")
             p50_us(program, recorded=False)
             pairs = []
