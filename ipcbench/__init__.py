@@ -145,7 +145,7 @@ def recommend(
         rate: messages per second that it must sustain: 500, "2k/s"; None if the rate does not matter.
         needs: what a transport must offer: "lossless,no-deps" or an iterable of names; see `ipcbench recommend --help`.
         optimise: what decides: "latency", "throughput" or "cpu".
-        run: a run or its folder. Without it, the candidates are measured now, in a minute or two.
+        run: a run or its folder. Without it, the candidates are measured now, in two or three minutes.
         results: folder in which that run's folder is made.
         payload: what a message carries, a kind or "module:function"; its encoded size is what is asked for.
         sample: path of a file with the object to send, in place of size and payload.

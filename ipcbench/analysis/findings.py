@@ -17,14 +17,13 @@ from ipcbench.analysis.summary.notes import WRONG_WORDS, printable
 from ipcbench.analysis.summary.order import OrderChange, order_changes
 from ipcbench.analysis.summary.wording import joined, neighbours_words, plural, size_words
 from ipcbench.stats.decisions import LEAST_RATIO
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_duration_ns, format_significant
 
 _MIN_COPY_BYTES = 64 * 1024
 """For smaller payloads a call costs more than a copy."""
 _MIN_GROWTH_RATIO = 4.0
 """Two sizes closer than this say little about the cost of a byte."""
-_MIN_ROUNDS = 2
-"""One round may have been an unlucky one."""
 _NEARLY_ALL_RATIO = 0.95
 _IDLE_RATIO = 0.5
 """A reader that is offered less than this share of what it could take mostly waits."""
@@ -165,7 +164,7 @@ def _hits(
     """Yield the cells for which the rule is true."""
     for ranking in family:
         for cell in ranking.cells:
-            has_figures = cell.status == "ok" and cell.rounds_count >= _MIN_ROUNDS
+            has_figures = cell.status == "ok" and cell.rounds_count >= MIN_CLAIM_ROUNDS
             if has_figures or (cell.trials_count and not rule.of_figures):
                 context = CellContext(summary, family, ranking, cell)
                 seen = rule.observe(context)

@@ -50,9 +50,10 @@ class _Recommend(click.Command):
     help=f"""Say which transport to use for messages of a given size to a given number of readers.
 
     RUN is the folder of a run with the evidence. Without it, every backend that meets the needs is measured for exactly
-    this question, in a minute or two, and the new run is kept in {RESULTS_ROOT}/.
+    this question, in two or three minutes, and the new run is kept in {RESULTS_ROOT}/.
 
-    Exit codes: 0 a transport is named (also for a tie); 1 none is; 2 bad input, or no transport can do it.""",
+    Exit codes: 0 a transport is named (also for a tie); 1 none is, or there is no verdict; 2 bad input, or no transport
+    can do it.""",
 )
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=a_path("dir"))
 @click.option(
@@ -146,7 +147,7 @@ def command(
     sys.stdout.flush()  # report a closed pipe here, not after the exit
     if is_interrupted:
         return EXIT_INTERRUPTED
-    return 0 if answer.backend is not None else EXIT_NO_ANSWER
+    return 0 if answer.is_verdict else EXIT_NO_ANSWER
 
 
 def _measure(

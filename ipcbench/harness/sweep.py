@@ -275,7 +275,7 @@ class _Run:
                 self._measure(batch, run_dir, switchboard)
         finally:
             self._store()
-        if whole and self.measured:
+        if whole and batches and self.measured:
             last = self.measured[-1]
             trials = tuple(trial for trial in self.measured if not trial.spec.twin)
             so_far = Run(self.writer.path, self.writer.info, trials, controls=(), problems=())

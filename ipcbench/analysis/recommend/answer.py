@@ -148,6 +148,11 @@ class Recommendation:
     wait: WaitStrategy
 
     @property
+    def is_verdict(self) -> bool:
+        """Return whether it names a transport to take, on rounds enough and without contradiction."""
+        return self.backend is not None and self.outcome not in {"too few rounds", "contradictory"}
+
+    @property
     def expected(self) -> Expected | None:
         """Return what to expect of the chosen backend."""
         return self.candidates[0].expected if self.candidates else None

@@ -47,7 +47,7 @@ def doubts_of_choice(
     if any(candidate.contradicts for candidate in candidates):
         reasons.append(Doubt("round by round another backend is ahead of the one with the best figure", "low"))
     elif tied_count > 1 and (few := [each.backend for each in candidates if each.rank == 1 and _is_unsure(each)]):
-        reasons.append(Doubt(f"a tie for want of rounds in common: {joined(few)} may be better or worse", "low"))
+        reasons.append(Doubt(f"no verdict for want of rounds in common: {joined(few)} may be better or worse", "low"))
     elif tied_count > 1:
         reasons.append(Doubt("a tie: by the figure that decides, another backend may be as good", "moderate"))
     reasons += _tails(candidates) if tied_count > 1 and measure == "latency" else []

@@ -46,15 +46,22 @@ def screen(run: Run, tables: Tables, folder: str, width: int = WIDTH) -> list[St
         folder: of the run, as a command line would name it.
         width: the most columns that a line has, but for a single column of a table or a word that is wider.
     """
-    lines = [line for family in families(tables.summary) for line in _family(run, tables, family, width)]
-    lines += [(line, "") for text in _missing(run) for line in wrapped(text, width)]
+    lines = _answers(run, tables, width)
     end = [("", ""), *((line, "dim") for line in _next(run, tables, folder))]
-    room = _MOST_LINES - len(lines) - len(end) - 1
+    wide = lines if width >= WIDTH else _answers(run, tables, WIDTH)  # a narrow terminal shows as much
+    room = _MOST_LINES - len(wide) - len(end) - 1
     known: list[Styled] = []
     for finding in tables.findings[:_MOST_FINDINGS]:
-        found = _known(finding, width)
-        known += found if len(known) + len(found) <= room else []
+        if (count := len(_known(finding, WIDTH))) <= room:
+            known += _known(finding, width)
+            room -= count
     return [*lines, *([("", "")] if known else []), *known, *end]
+
+
+def _answers(run: Run, tables: Tables, width: int) -> list[Styled]:
+    """Return what was asked, the answers, the tables, and what is missing in them."""
+    lines = [line for family in families(tables.summary) for line in _family(run, tables, family, width)]
+    return lines + [(line, "") for text in _missing(run) for line in wrapped(text, width)]
 
 
 def _family(run: Run, tables: Tables, family: Sequence[SettingSummary], width: int) -> Iterator[Styled]:

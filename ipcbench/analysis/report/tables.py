@@ -315,7 +315,9 @@ def _matrix(
     first = settings[0].setting
     changes = tuple(change.sentence() for change in lead_changes(family, metric, prior))
     remarks = changes or (_no_crossover(family, metric),)
-    marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
+    marks = "no marks: too few rounds to rank"
+    if any(claimed_leaders(result, metric) for result in family):
+        marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
     if any(unranked(result, metric, family) for result in settings):
         marks += f"; {UNRANKED_MARK} too few rounds to rank"
     rows = tuple((name, *(entry(result, name, metric, family) for result in settings)) for name in backends)

@@ -148,7 +148,9 @@ def verdict_words(ranking: SettingSummary) -> str:
         names = joined([cell.backend for cell in best])
         wrong = [cell.backend for cell in best if cell.wrong_count]
         spoilt = f", although messages of {joined(wrong)} went wrong" if wrong else ""
-        text = f"No clear difference in {what} between {names}{spoilt}: {figures}{_more_rounds(best)}"
+        few = all((cell.compared_rounds_count or 0) < MIN_CLAIM_ROUNDS for cell in best[1:])
+        said = "No verdict on" if few else "No clear difference in"
+        text = f"{said} {what} between {names}{spoilt}: {figures}{_more_rounds(best)}"
     text += _following_words(ranking.ranked_by, ranked)
     if short and len(ranked) > 1:
         text += f"; not ranked, for want of rounds: {joined([cell.backend for cell in short])}"
