@@ -174,6 +174,7 @@ def _backend(
     traffic, measured = replayed.traffic, replayed.measured[name]
     recorded, middle, estimate = float(traffic.recorded_ns), float(np.median(ends[name])), estimates[name]
     bounded = not anchor and not traffic.server_known
+    is_least = not replayed.request.think and middle <= _busiest_ns(traffic)
     predicted = estimate.interval() if estimate else Interval(middle, middle, middle)
     base = estimates.get(against)
     if name == against:
@@ -194,7 +195,7 @@ def _backend(
         predicted_ns=predicted,
         at_most_ns=predicted.estimate + _waited_ns(traffic) if bounded else None,
         gain_ratio=Interval(1 - times.high, 1 - times.estimate, 1 - times.low),
-        verdict=None if bounded or len(ends[name]) < MIN_CLAIM_ROUNDS else compare(times),
+        verdict=None if bounded or is_least or len(ends[name]) < MIN_CLAIM_ROUNDS else compare(times),
         rank=rank,
         failure=measured.failure,
     )
@@ -249,7 +250,13 @@ def _of_servers(traffic: Traffic, *, bounded: bool, think: bool) -> list[str]:
     shared = sum(len(numbers) for numbers in traffic.services if len(numbers) > 1)
     alone = sum(not thread.server for thread in traffic.threads)
     if shared:
-        ending = "." if think else ", but without its work they hardly wait for one another."
+        ending = (
+            "."
+            if think
+            else (
+                ", but without its work they hardly wait for one another: a time that is its work alone is the least."
+            )
+        )
         remarks.append(
             f"{shared} clients shared a server that handled one request at a time; so they do in the replay{ending}"
         )
@@ -267,7 +274,7 @@ def _next_steps(replayed: Replayed) -> list[str]:
     steps = (
         (
             not traffic.server_known,
-            "record the server too (trace.serve, or `ipcbench trace run`): its work is then known.",
+            "record the server too, joined by ids (trace.serve, or wrap with propagate): its work is then known.",
         ),
         (traffic.is_sampled, "record every call (sample=1, no budget): the time between calls is then known."),
         (not replayed.request.source, "name the transport of the recording (--recorded-over): it calibrates the work."),

@@ -36,6 +36,6 @@ def test_it_runs_and_shows_tables_a_plot_the_choice_and_what_was_read(
     shown = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
     pages = " ".join("".join(data.get("text/html", "")) for data in shown)
     assert pages.count("<table") >= 3
-    assert "To measure exactly this" in pages
+    assert "To measure it, as bytes of that size" in pages
     assert any("image/png" in data for data in shown), "the plot is missing"
     assert "[b'hello', b'hello', b'hello']" in "".join(shown[-1]["text/plain"])

@@ -90,7 +90,7 @@ def echo(queue, connection):
         connection.send(queue.get())
 
 if __name__ == "__main__":
-    inside = "import zmq; c = zmq.Context(); a, b = c.socket(zmq.PAIR), c.socket(zmq.PAIR); a.bind('inproc://x');"
+    inside = "import multiprocessing, zmq; c = zmq.Context(); a, b = c.socket(zmq.PAIR), c.socket(zmq.PAIR); a.bind('inproc://x');"
     inside += "b.connect('inproc://x'); a.send(b'1'); b.recv()"
     for command in (["true"], [sys.executable, "-I", "-c", inside], [sys.executable, "-c", inside]):
         subprocess.run(command, check=True)

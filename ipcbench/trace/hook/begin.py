@@ -22,7 +22,8 @@ def begin() -> None:
     from ipcbench.trace.format import PROCESSES_FILE
 
     note = _Notes(os.path.join(plan["folder"], PROCESSES_FILE))
-    is_own = "multiprocessing" in " ".join(sys.orig_argv[1:5])  # its children go on with the program of their parent
+    # children of multiprocessing, and its helpers, go on with the program of their parent
+    is_own = any(word.startswith("from multiprocessing.") for word in sys.orig_argv[1:5])
     name = plan.get("name", "") if is_own else ""
     name = plan["name"] = name or name_of(sys.orig_argv)
     os.environ[VARIABLE] = json.dumps(plan)

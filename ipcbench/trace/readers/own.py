@@ -93,6 +93,12 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
             kinds = records["kind"]
             whole = records["marker"] == offsets ^ MARKER
             calls = whole & (kinds == CALL) & (records["ends"] >= 1) & (records["ends"] <= MAX_STAGES)
+            possible = _are_possible(records)
+            if not possible[calls].all():
+                notes.damaged(
+                    path.name, f"{np.count_nonzero(calls & ~possible):,} calls with impossible times or sizes"
+                )
+                calls &= possible
             ids = ((offsets - HEADER_BYTES) // RECORD_BYTES).astype(np.int64)
             weights = _weights(records, calls, whole & (kinds == SAMPLED), pending)
             if not calls.all():
@@ -131,6 +137,16 @@ def _learn(records: npt.NDArray[Any], names: dict[int, str], pieces: dict[int, b
             names[number] = pieces.pop(number)[:length].decode("utf-8", "replace")
 
 
+def _are_possible(records: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which records have times in order, and sizes that can be."""
+    stamps, numbers = records["stamps"], np.arange(1, MAX_STAGES + 1)
+    in_order = (np.diff(stamps, axis=1) >= 0) | (numbers > records["ends"][:, None])
+    in_range = (stamps >= 0) & (stamps < _LARGEST)
+    sizes = (records["sent"] < _LARGEST) & (records["recv"] < _LARGEST)
+    possible: npt.NDArray[np.bool_] = in_order.all(axis=1) & in_range.all(axis=1) & sizes
+    return possible
+
+
 def _weights(
     records: npt.NDArray[Any],
     calls: npt.NDArray[np.bool_],
@@ -140,7 +156,8 @@ def _weights(
     """Return for how many calls that were only counted each record stands; None if for none.
 
     The calls of an interval, which ends with a record of the kind SAMPLED, are shared out among the records of the same
-    call site in it; those of an interval without one, among the next ones.
+    call site in it; those of an interval without one, among the next ones. Half of what lies behind a record, and half
+    of what lies before it, is its share: calls may become longer and longer, or shorter.
 
     Args:
         records: in the order of the file.
@@ -167,7 +184,11 @@ def _weights(
             if counts[number]:
                 shares[number], left = left / counts[number], 0.0
         pending[site] = left
-        weights[places] = shares[of_call]
+        behind = shares[of_call]
+        before = np.concatenate([behind[:1] * 0.0, behind[:-1]])
+        weights[places] = (behind + before) / 2.0
+        if len(places):
+            weights[places[-1]] += behind[-1] / 2.0
     return weights
 
 
@@ -426,7 +447,11 @@ def read_histograms(path: Path, notes: Notes) -> Iterator[Bulk]:
         while block := file.read(block_bytes):
             try:
                 facts = unpack_header(block, HISTOGRAMS_MAGIC)[1]
-                yield _bulk(path, facts, np.frombuffer(block, "<u8", SUM_CELLS + BIN_COUNT, HEADER_BYTES))
+                cells = np.frombuffer(block, "<u8", SUM_CELLS + BIN_COUNT, HEADER_BYTES)
+                if (cells >= _LARGEST).any() or cells[SUM_CELLS:].astype(np.float64).sum() >= _LARGEST:
+                    notes.damaged(path.name, "a histogram with impossible numbers")
+                    continue
+                yield _bulk(path, facts, cells)
             except (ValueError, RecursionError):
                 notes.damaged(path.name, "a histogram file that was never finished")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ipcbench.trace.readers.batch import Notes, Segment
 from ipcbench.trace.report.sums import GroupSums, MethodSums
-from ipcbench.trace.schema import CLIENT, PIPELINE
+from ipcbench.trace.schema import CLIENT, PIPELINE, RECEIVER
 
 LEAST_CALLS: Final = 20
 LEAST_STAKE_RATIO: Final = 0.01
@@ -266,7 +266,9 @@ def _r12_failed(group: GroupSums) -> Iterator[TraceFinding]:
 
 
 def _r13_straggler(group: GroupSums) -> Iterator[TraceFinding]:
-    """R13: a process takes longer than the others for the same method."""
+    """R13: a process takes longer than the others for the same method; a receiver mostly waits."""
+    if group.segment.role == RECEIVER:
+        return
     for method, sums in group.methods.items():
         means = {name: (count, ns / count) for name, (count, ns) in sums.workers.items() if count >= LEAST_CALLS}
         if len(means) < 3 or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns:

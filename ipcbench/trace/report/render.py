@@ -227,7 +227,7 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
     if failed:
         parts.append(f"{word('failed', language)} {failed:,}")
     parts += [
-        f"{word('mean', language)} {format_ms(group.timed_ns / timed if timed else None)} ms",
+        f"{word('mean', language)} {format_ms(group.total_ns / group.calls_count if timed else None)} ms",
         f"{word('total', language)} {_total(group)} ms",
     ]
     if group.moved_bytes is not None:

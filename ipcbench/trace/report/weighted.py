@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ipcbench.stats.student import student_975
 from ipcbench.trace.readers.batch import Batch, Ints
 
 _LEAST_WEIGHING = 10
@@ -24,7 +25,7 @@ class WeightedSums:
         count: for how many calls others stand.
         weighing_count: how many stand for them.
         total_ns, stage_ns, sent_bytes, recv_bytes: estimates of their sums; bytes that nobody noted count as 0.
-        variance_ns2: of the estimate of their time.
+        variance_ns2, fourth_ns4: of the estimate of their time, and the sum of the squares of its parts.
     """
 
     count: float = 0.0
@@ -34,11 +35,17 @@ class WeightedSums:
     sent_bytes: float = 0.0
     recv_bytes: float = 0.0
     variance_ns2: float = 0.0
+    fourth_ns4: float = 0.0
 
     @property
     def error_ns(self) -> float:
-        """How far the estimate of their time may be off (95 %); infinite if too few stand for them."""
-        return 1.96 * math.sqrt(self.variance_ns2) if self.weighing_count >= _LEAST_WEIGHING else math.inf
+        """How far the estimate of their time may be off (95 %); infinite if too few stand for them. Where a few of them
+        make most of the variance, little is known of it, and it is larger.
+        """
+        if self.weighing_count < _LEAST_WEIGHING:
+            return math.inf
+        degrees = self.variance_ns2**2 / self.fourth_ns4 if self.fourth_ns4 else math.inf
+        return student_975(degrees) * math.sqrt(self.variance_ns2)
 
     def add(self, batch: Batch, chosen: Ints, weights: npt.NDArray[np.float64]) -> None:
         """Add what the chosen calls tell, with their weights. How much calls differ is taken from one to the next: what
@@ -56,4 +63,6 @@ class WeightedSums:
         if len(times) > 1:
             steps = np.diff(times) ** 2
             variances = (np.concatenate([steps[:1], steps]) + np.concatenate([steps, steps[-1:]])) / 4.0
-            self.variance_ns2 += float((weights * (weights + 1.0)) @ variances)
+            parts = weights * (weights + 1.0) * variances
+            self.variance_ns2 += float(parts.sum())
+            self.fourth_ns4 += float(parts @ parts)
