@@ -6,13 +6,12 @@ import errno
 import sys
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from contextlib import suppress
 from typing import Protocol
 
 from ipcbench.backend import Reader
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import WaitStrategy
-from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.ownership import Owned, Releasable
 from ipcbench.util.clock import deadline_ns, remaining_s
 
@@ -38,12 +37,14 @@ class Source(Releasable, Protocol):
 class _Inbox:
     """What the thread and the reader share. The thread knows no reader, so that one which is dropped can end it.
 
-    There is no lock: a signal handler may raise an exception in the reader at any moment, which would leave it held.
-    Whoever changes something puts a token into `news` afterwards, and the reader looks again when it has taken one.
+    Nothing is guarded by a lock: a signal handler may raise an exception in the reader at any moment, which would leave
+    it held. Whoever changes something releases `news` afterwards, and the reader looks again when it has acquired it. A
+    queue would do the same, but `SimpleQueue.get` waits forever if a signal comes just at the end of its time-out.
     """
 
     def __init__(self) -> None:
-        self.news: SimpleQueue[None] = SimpleQueue()
+        self.news = threading.Lock()
+        self.news.acquire()
         self.latest: tuple[memoryview | bytes] | None = None
         """Replaced by the thread, by another tuple for each value, and never by the reader."""
         self.failure: Exception | None = None
@@ -77,8 +78,8 @@ class _Inbox:
 
     def tell(self) -> None:
         """Have the reader look again."""
-        if self.news.empty():
-            self.news.put(None)
+        with suppress(RuntimeError):  # it is released already
+            self.news.release()
 
 
 class LatestValueReader(Owned, Reader):
@@ -133,11 +134,7 @@ class LatestValueReader(Owned, Reader):
             left_s = remaining_s(deadline)
             if left_s == 0.0:
                 raise TransportTimeout(f"no new value within {timeout_s} s")
-            try:
-                inbox.news.get(timeout=left_s)
-            except Empty as error:
-                if is_of_handler(error):
-                    raise
+            inbox.news.acquire(timeout=-1 if left_s is None else min(left_s, threading.TIMEOUT_MAX))
 
     def _close(self) -> None:
         self._inbox.closing = True
