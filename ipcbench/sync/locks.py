@@ -151,7 +151,8 @@ def is_removable(path: Path) -> bool:
             status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return False
-    if status.st_mode != stat.S_IFDIR | _DIRECTORY_MODE or status.st_uid != os.geteuid():
+    is_directory = stat.S_ISDIR(status.st_mode) and status.st_mode & 0o1777 == _DIRECTORY_MODE  # setgid is inherited
+    if not is_directory or status.st_uid != os.geteuid():
         raise TransportError(f"{path} is no folder of a channel of this user; if nobody needs it, remove it yourself")
     return True
 

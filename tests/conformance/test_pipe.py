@@ -65,3 +65,20 @@ def test_junk_on_the_socket_of_a_reader_is_no_message() -> None:
                     reader.read(timeout_s=30.0)
     finally:
         backend.destroy(address)
+
+
+def test_a_reader_listens_when_nothing_can_refuse_it_any_more(
+    channel_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer may connect at once, and would take what it writes to a refused reader for delivered."""
+    listened: list[int] = []
+    monkeypatch.setattr(socket.socket, "listen", lambda _, count: listened.append(count))
+    backend = get_backend("pipe")()
+    address = backend.create(ChannelSpec(channel_name, readers=1))
+    try:
+        (channel_directory(address) / "writer.bell").unlink()
+        with pytest.raises(TransportError, match="no doorbell"):
+            backend.open_reader(address, 0)
+        assert listened == []
+    finally:
+        backend.destroy(address)

@@ -372,14 +372,17 @@ class _PipeReader(_PipeEndpoint, Reader):
         with contextlib.ExitStack() as undo:
             undo.callback(self._liveness.abandon)
             try:
+                doorbell = Doorbell(_doorbell_path(self._liveness.directory))
+                undo.callback(doorbell.close)
                 self._socket = undo.enter_context(socket.socket(socket.AF_UNIX))
                 self._socket.bind(str(path))
                 undo.callback(path.unlink, missing_ok=True)
-                self._socket.listen(1)
-                _ring(self._liveness.directory)
+                self._socket.listen(1)  # last of what may fail: from now on the writer may connect, and write
             except (OSError, TransportError) as error:
                 raise TransportError(f"cannot listen at {path}: {error}") from error
             undo.pop_all()
+        doorbell.ring()
+        doorbell.close()
         self._listening, self._looking = True, self._socket
         self._buffer = bytearray(_CHUNK_BYTES)
         self._view = memoryview(self._buffer)
