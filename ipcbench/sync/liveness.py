@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 
 from ipcbench.backend import Address
-from ipcbench.sync.locks import EndpointLock, as_transport_errors, channel_directory, is_held, lock_path
+from ipcbench.sync.locks import EndpointLock, as_transport_errors, channel_directory, was_released
 from ipcbench.util.clock import now_ns
 
 CHECK_NS = 100_000_000
@@ -82,15 +82,5 @@ class Liveness:
 
         Two checks in a row must find that, so that what a dead peer sent has time to arrive.
         """
-        is_released = self._was_open(role) and not is_held(self.directory, role)
-        self._checks[role] = checks = self._checks.get(role, 0) + 1 if is_released else 0
+        self._checks[role] = checks = self._checks.get(role, 0) + 1 if was_released(self.directory, role) else 0
         return checks >= _CHECKS_TO_DEATH
-
-    def _was_open(self, role: str) -> bool:
-        """Return whether an endpoint was opened, or the channel destroyed. A refused opening leaves an empty file, and
-        may be tried again; while one is under way, nobody may test the lock.
-        """
-        try:
-            return lock_path(self.directory, role).stat().st_size > 0
-        except OSError:
-            return not self.directory.exists()

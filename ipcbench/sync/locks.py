@@ -274,6 +274,30 @@ def is_held(directory: Path, role: str) -> bool:
     return is_locked(lock_path(directory, role))
 
 
+def was_released(directory: Path, role: str) -> bool:
+    """Return whether an endpoint was open and is not any more, or the channel was destroyed. A refused opening leaves
+    an empty file, and may be tried again; while one is under way, nobody else may take the lock, even for a moment.
+    """
+    path = lock_path(directory, role)
+    try:
+        if not path.stat().st_size:
+            return False
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        if is_of_handler(error):
+            raise
+        return isinstance(error, FileNotFoundError) and not directory.exists()
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return os.fstat(fd).st_size > 0  # which nobody changes now
+    except OSError as error:
+        if is_of_handler(error):
+            raise
+        return False
+    finally:
+        os.close(fd)
+
+
 def is_locked(path: Path) -> bool:
     """Return whether a living process holds the lock on a file; a file that does not exist is not locked, and one that
     cannot be opened may be.
