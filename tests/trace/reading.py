@@ -10,11 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import zmq
+
 from ipcbench.trace.readers.batch import Batch, Bulk, Notes
 from ipcbench.trace.readers.join import find_servers
 from ipcbench.trace.readers.own import read_histograms, read_segment
 
 ROOT = Path(__file__).parents[2]
+
+
+class KeepingContext(zmq.Context[zmq.Socket[bytes]]):
+    """A context whose sockets live until it is destroyed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.__dict__["kept"] = []
+
+    def socket(self, *arguments: Any, **options: Any) -> zmq.Socket[bytes]:
+        made: zmq.Socket[bytes] = super().socket(*arguments, **options)
+        self.__dict__["kept"].append(made)
+        return made
 
 
 @dataclass(frozen=True, slots=True)

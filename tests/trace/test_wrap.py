@@ -23,22 +23,13 @@ from ipcbench.backend import Backend
 from ipcbench.errors import ConfigError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
-from ipcbench.trace.adapters import zmq_
-from ipcbench.trace.record.hot import IS_C
-from tests.trace.reading import ROOT, batches, records
+from tests.trace.reading import ROOT, KeepingContext, batches, records
 
 
 @pytest.fixture
 def zmq_context() -> Iterator[Any]:
     """A context that closes what it made."""
-    sockets: list[zmq.Socket[bytes]] = []
-
-    class Context(zmq.Context[zmq.Socket[bytes]]):
-        def socket(self, *arguments: Any, **options: Any) -> zmq.Socket[bytes]:
-            sockets.append(super().socket(*arguments, **options))
-            return sockets[-1]
-
-    with Context() as context:
+    with KeepingContext() as context:
         yield context
         context.destroy(linger=0)
 
@@ -433,42 +424,3 @@ def test_records_have_their_method(tmp_path: Path, zmq_context: Any) -> None:
     trace.wrap(push, "work items").send(b"x")
     trace.stop()
     assert [call.method for call in records(tmp_path)] == ["work items"]
-
-
-@pytest.mark.skipif(not IS_C, reason="there is no C here")
-@pytest.mark.parametrize("kinds", ["REQ REP", "PUSH PULL", "PAIR PAIR"])
-def test_ordinary_messages_in_c_are_recorded_as_those_in_python(
-    tmp_path: Path, zmq_context: Any, monkeypatch: pytest.MonkeyPatch, kinds: str
-) -> None:
-    """The same calls with the same sizes, stages and failures, whichever code records them."""
-    first, second = (getattr(zmq, kind) for kind in kinds.split())
-    told = []
-    for is_in_c in (True, False):
-        folder = tmp_path / str(is_in_c)
-        trace.start(folder)
-        a, b = zmq_context.socket(first), zmq_context.socket(second)
-        a.bind(f"inproc://{is_in_c}")
-        b.connect(f"inproc://{is_in_c}")
-        trace.wrap(a), trace.wrap(b)
-        if not is_in_c:
-            monkeypatch.setattr(type(a), "send", zmq_._send)
-            monkeypatch.setattr(type(a), "recv", zmq_._recv)
-        for number in range(20):
-            a.send(b"x" * number)
-            received = b.recv() if number % 2 else b.recv(copy=False).bytes
-            assert received == b"x" * number
-            if first == zmq.REQ:
-                b.send(received * 2)
-                a.recv()
-        with pytest.raises(zmq.Again):
-            b.recv(zmq.NOBLOCK)
-        a.close()
-        b.close()
-        with pytest.raises(zmq.ZMQError):
-            a.send(b"closed")
-        trace.stop()
-        calls = records(folder)
-        assert all(sum(call.stages.values()) == call.total_ns for call in calls)
-        told.append(sorted((tuple(call.stages), call.sent_bytes, call.recv_bytes, call.failed) for call in calls))
-    assert told[0] == told[1]
-    assert len(told[0]) >= 40

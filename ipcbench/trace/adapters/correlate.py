@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_OPEN: Final = 4096
 _JUPYTER: Final = b"<IDS|MSG>"
+_JUPYTER_FIELDS: Final = re.compile(rb'"(msg_id|msg_type)"\s*:\s*"([^"]*)"')
 _LONGEST_LABEL: Final = 60
 
 
@@ -62,11 +64,18 @@ def jupyter(frames: Sequence[Any]) -> Ids | None:
         return None
     at = parts.index(_JUPYTER)
     try:
-        header, parent = json.loads(parts[at + 2]), json.loads(parts[at + 3])
+        header, parent = _jupyter_fields(parts[at + 2]), _jupyter_fields(parts[at + 3])
         label = str(header.get("msg_type", ""))[:_LONGEST_LABEL]
         return Ids(header.get("msg_id"), parent.get("msg_id"), label, is_unique=True)
     except (IndexError, ValueError, AttributeError):
         return None
+
+
+def _jupyter_fields(header: bytes) -> Any:
+    """Return the fields of a header that tell messages apart; what is plainly written needs no parser."""
+    if header.count(b"{") == 1 and b"\\" not in header:
+        return {name.decode(): value.decode() for name, value in _JUPYTER_FIELDS.findall(header)}
+    return json.loads(header)
 
 
 def envelope(frames: Sequence[Any]) -> Ids | None:
@@ -87,6 +96,10 @@ _BY_TYPE: Final[dict[str, Correlate]] = {"DEALER": jupyter, "ROUTER": _any}
 _BY_NAME: Final[dict[str, Correlate]] = {"jupyter": jupyter, "envelope": envelope}
 
 
+_ANY_PROTOCOL, _JUPYTERS, _ENVELOPES = 1, 2, 4
+_PROTOCOLS: Final = ((jupyter, _JUPYTERS), (envelope, _ENVELOPES), (_any, _JUPYTERS | _ENVELOPES))
+
+
 def correlate_of(correlate: Correlate | str | None, kind: str) -> Correlate | None:
     """Return the function of a name; for `auto`, that which knows the protocols of a type of sockets, if there is one.
 
@@ -102,11 +115,13 @@ def correlate_of(correlate: Correlate | str | None, kind: str) -> Correlate | No
     return _BY_NAME[correlate]
 
 
+def protocols_of(correlate: Correlate) -> int:
+    """Return which messages the function may know, so that the code in C need not ask it for each (see hot.h)."""
+    return next((bits for known, bits in _PROTOCOLS if known is correlate), _ANY_PROTOCOL)
+
+
 class Pairs:
     """The requests of a socket that wait for their replies, and those that it has to answer.
-
-    Attributes:
-        frames, received_frames: of the message that is being sent, and of the one being received.
 
     Args:
         traffic: of the socket.
@@ -115,34 +130,36 @@ class Pairs:
     """
 
     def __init__(self, traffic: Traffic, find: Correlate, asks: bool) -> None:
-        self.frames: list[Any] = []
-        self.received_frames: list[Any] = []
         self._traffic, self._find, self._asks = traffic, find, asks
         self._open: OrderedDict[object, Call] = OrderedDict()
         self._has_failed = False
 
-    def sent(self, begun_ns: int, sent_bytes: int, error: BaseException | None = None) -> None:
-        """Record a message that was sent from `begun_ns` until now: a request, a reply, or one that nobody answers."""
-        sent_ns, ids = now_ns(), self._ids(self.frames)
+    def sent(self, frames: list[Any], begun_ns: int, sent_bytes: int, error: BaseException | None = None) -> None:
+        """Record a message that was sent from `begun_ns` until now: a request, a reply, or one that nobody answers.
+
+        Args:
+            frames: the message; emptied.
+        """
+        sent_ns, ids = now_ns(), self._ids(frames)
         if error is None and not self._asks and ids.answers in self._open:
             served = self._open.pop(ids.answers)
             if served is not NO_OP_SERVER_CALL:
                 served._stamp(begun_ns)
                 served.sent_bytes = sent_bytes
-                served._leave(sent_ns, None)
+                served._finish(served._begin_ns, sent_ns)
         elif error is None and self._asks and ids.own is not None and ids.answers is None:
             asked = STATE.recorder.call(self._name(ids), EXCHANGE, self._traffic.peer)
             if asked is not NO_OP:
                 asked._begin_ns = begun_ns
                 asked.mark(0, sent_bytes)
                 ids.join(asked)
-            self._keep(ids.own, asked)
+            self.keep(ids.own, asked)
         else:
             self._traffic.one_way(SEND, begun_ns, sent_ns, sent_bytes, error)
 
-    def received(self, asked_ns: int, recv_bytes: int) -> None:
+    def received(self, frames: list[Any], asked_ns: int, recv_bytes: int) -> None:
         """Record a message that has arrived after it was asked for at `asked_ns`, as `sent` does."""
-        received_ns, ids = now_ns(), self._ids(self.received_frames)
+        received_ns, ids = now_ns(), self._ids(frames)
         self._traffic.received_ns = received_ns
         if self._asks and ids.answers in self._open:
             asked = self._open.pop(ids.answers)
@@ -153,7 +170,7 @@ class Pairs:
             served.recv_bytes = recv_bytes
             ids.join(served)
             served.__enter__()
-            self._keep(ids.own, served)
+            self.keep(ids.own, served)
         else:
             self._traffic.one_way(RECEIVE, asked_ns, received_ns, recv_bytes)
 
@@ -171,7 +188,7 @@ class Pairs:
     def _name(self, ids: Ids) -> str:
         return f"{self._traffic.method} {ids.label}".rstrip()
 
-    def _keep(self, own: object, call: Call) -> None:
+    def keep(self, own: object, call: Call) -> None:
         """Keep a call until its reply; of more than 4,096, and of two with one id, the older gets none."""
         late = [self._open.pop(own)] if own in self._open else []
         self._open[own] = call
@@ -179,6 +196,10 @@ class Pairs:
             late.append(self._open.popitem(last=False)[1])
         for unanswered in late:
             self._unanswered(unanswered)
+
+    def take(self, own: object) -> Call | None:
+        """Return the call that waits for a reply to this id, and keep it no longer; None if there is none."""
+        return self._open.pop(own, None)
 
     def _unanswered(self, call: Call) -> None:
         """Record a call without a reply as what it was: a message that was sent, or one that was received."""

@@ -6,9 +6,10 @@ from typing import Final
 
 from ipcbench.trace.record.call import NO_OP, NO_OP_SERVER_CALL, Call, ServerCall
 from ipcbench.trace.record.context import NO_DECISION, Context
+from ipcbench.trace.record.hot import HOT_FUNCTIONS, HotTraffic
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.record.serve import Arrival, serve
-from ipcbench.trace.schema import EXCHANGE, QUEUE_GET, QUEUE_PUT, RECEIVE, RECEIVER, SEND, Schema
+from ipcbench.trace.schema import EXCHANGE, QUEUE_GET, QUEUE_PUT, RECEIVE, RECEIVER, SEND, SERVER, Schema
 from ipcbench.util.clock import now_ns
 
 ONE_WAY: Final = 0
@@ -23,28 +24,23 @@ and the objects of a queue, whose sizes nobody knows.
 _SENT: Final = {ONE_WAY: SEND, REQUESTS: EXCHANGE, OBJECTS: QUEUE_PUT}
 
 
-class Traffic:
-    """The messages of one socket.
+if HOT_FUNCTIONS is not None:
+    HOT_FUNCTIONS.set_traffic(STATE, SEND, EXCHANGE, RECEIVE, SERVER, NO_OP_SERVER_CALL)
 
-    Attributes:
-        method, peer: the names of its calls.
-        kind: ONE_WAY, REQUESTS, REPLIES or OBJECTS.
-        propagate: whether messages carry contexts.
-        received_ns: when the latest message was there.
-    """
 
-    __slots__ = ("_carried", "_context", "_open", "_serving", "kind", "method", "peer", "propagate", "received_ns")
+class Traffic(HotTraffic):
+    """The messages of a socket, queue or connection: what happens to each (see HotTraffic)."""
+
+    __slots__ = ()
+
+    _context: Context | None
+    _carried: Call | None
+    _open: Call | None
+    _serving: ServerCall
 
     def __init__(self, method: str, peer: str = "", kind: int = ONE_WAY, propagate: bool = False) -> None:
-        self.method = method
-        self.peer = peer
-        self.kind = kind
-        self.propagate = propagate
-        self.received_ns = 0
-        self._context: Context | None = None
-        self._carried: Call | None = None
-        self._open: Call | None = None
-        self._serving: ServerCall = NO_OP_SERVER_CALL
+        super().__init__(method, peer, kind, propagate)
+        self._serving = NO_OP_SERVER_CALL
 
     @property
     def arrival(self) -> Arrival:
@@ -135,8 +131,11 @@ class Traffic:
             call.recv_bytes = size_bytes
         else:
             call.sent_bytes = size_bytes
-        call._begin_ns = begin_ns
-        call._leave(end_ns, None if error is None else type(error))
+        if error is None:
+            call._finish(begin_ns, end_ns)
+        else:
+            call._begin_ns = begin_ns
+            call._leave(end_ns, type(error))
 
     def close(self) -> None:
         """End a request that got no reply: that is a failure."""

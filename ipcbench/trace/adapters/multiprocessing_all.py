@@ -14,6 +14,7 @@ from typing import Any
 
 from ipcbench.trace.adapters.instruments import replaced
 from ipcbench.trace.adapters.messages import Traffic
+from ipcbench.trace.record.hot import HOT_FUNCTIONS
 from ipcbench.trace.record.serve import Receiving
 from ipcbench.util.clock import now_ns
 
@@ -45,7 +46,11 @@ def instrument() -> Callable[[], None]:
             _traffic_of(self).arrive(asked_ns, data.tell(), None)
         return data
 
-    return replaced((kind, {"_send_bytes": send_bytes, "_recv_bytes": recv_bytes, "_traffic": None}))
+    methods = {"_send_bytes": send_bytes, "_recv_bytes": recv_bytes, "_traffic": None}
+    if HOT_FUNCTIONS is not None:
+        HOT_FUNCTIONS.set_connection_functions(send_bytes, recv_bytes, send, receive)
+        methods.update(HOT_FUNCTIONS.connection_methods)
+    return replaced((kind, methods))
 
 
 def instrument_queues() -> Callable[[], None]:
@@ -61,7 +66,14 @@ def instrument_queues() -> Callable[[], None]:
 def _traffic_of(connection: Any) -> Traffic:
     traffic: Traffic | None = connection._traffic
     if traffic is None:
-        traffic = connection._traffic = Traffic("Connection")
+        traffic = connection._traffic = _ordinary("Connection")
+    return traffic
+
+
+def _ordinary(name: str) -> Traffic:
+    """Return the traffic of a connection whose messages the code in C may record."""
+    traffic = Traffic(name)
+    traffic.is_ordinary = True
     return traffic
 
 
@@ -71,8 +83,8 @@ def _naming(method: Any) -> Any:
     @wraps(method)
     def naming(self: Any, *args: Any, **kwargs: Any) -> None:
         method(self, *args, **kwargs)
-        self._reader._traffic = Traffic(f"{type(self).__name__} get")
+        self._reader._traffic = _ordinary(f"{type(self).__name__} get")
         if self._writer is not None:
-            self._writer._traffic = Traffic(f"{type(self).__name__} put")
+            self._writer._traffic = _ordinary(f"{type(self).__name__} put")
 
     return naming

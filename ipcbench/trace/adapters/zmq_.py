@@ -17,16 +17,15 @@ import zmq
 import zmq.backend
 
 from ipcbench.errors import ConfigError
-from ipcbench.trace.adapters.correlate import Correlate, Pairs, correlate_of
+from ipcbench.trace.adapters.correlate import Correlate, Pairs, correlate_of, protocols_of
 from ipcbench.trace.adapters.instruments import replaced
 from ipcbench.trace.adapters.messages import ONE_WAY, REPLIES, REQUESTS, Traffic
-from ipcbench.trace.record.call import NO_OP_SERVER_CALL, Call
+from ipcbench.trace.record.call import Call
 from ipcbench.trace.record.context import CONTEXT_BYTES, unpack_context
 from ipcbench.trace.record.files import PYZMQS_OWN
-from ipcbench.trace.record.hot import SOCKET_FUNCTIONS
+from ipcbench.trace.record.hot import HOT_FUNCTIONS
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.record.serve import Arrival, Receiving
-from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND, SERVER
 from ipcbench.util.clock import now_ns
 
 _SNDMORE = int(zmq.SNDMORE)
@@ -46,12 +45,15 @@ class Raw(NamedTuple):
     """With a routing id or a group."""
     recv: Callable[..., Any]
     recv_into: Callable[..., Any]
+    send_multipart: Callable[..., Any]
+    recv_multipart: Callable[..., Any]
     get: Callable[..., Any]
     close: Callable[..., Any]
 
 
 def _raw_of(kind: type[zmq.Socket[Any]]) -> Raw:
-    return Raw(kind.send, kind.send, kind.recv, kind.recv_into, kind.get, kind.close)
+    multipart = kind.send_multipart, kind.recv_multipart
+    return Raw(kind.send, kind.send, kind.recv, kind.recv_into, *multipart, kind.get, kind.close)
 
 
 # A plain socket sends and receives by what zmq.Socket's own methods call in the end. A frame that is not copied knows
@@ -66,19 +68,9 @@ def _size_of(frame: Any) -> int:
 
 
 class SocketTraffic(Traffic):
-    """The messages of a socket, frame by frame.
+    """The messages of a socket, frame by frame."""
 
-    Attributes:
-        is_ordinary: whether the next message may be one that the code in C records: of one frame, without a context,
-            and not paired by ids.
-        sending: the call whose message is partly sent; None between two messages.
-        is_partial: whether more frames of the message being received follow.
-        pending: the next of them, if it had to be received early.
-        pairs: which of its messages answer others; None if nothing can tell, or contexts tell.
-    """
-
-    __slots__ = ("asked_ns", "begun_ns", "is_ordinary", "is_partial", "pairs", "pending", "recv_bytes", "sending",
-                 "sent_bytes")  # fmt: skip
+    __slots__ = ()
 
     def __init__(self, socket: zmq.Socket[Any], name: str, propagate: bool, correlate: Correlate | str | None) -> None:
         kind: Any = socket.get(zmq.TYPE)
@@ -86,28 +78,53 @@ class SocketTraffic(Traffic):
             raise ConfigError("propagate", propagate, "False for a socket whose messages have one frame")
         super().__init__(name, kind=_KINDS.get(kind, ONE_WAY), propagate=propagate)
         find = None if propagate else correlate_of(correlate, zmq.SocketType(kind).name)
-        self.pairs = None if find is None else Pairs(self, find, asks=kind != zmq.ROUTER)
-        self.sending: Call | None = None
-        self.pending: Any = None
-        self.is_partial = self.is_ordinary = False
-        self.asked_ns = self.begun_ns = self.recv_bytes = self.sent_bytes = 0
+        if find is not None:
+            self.pairs = Pairs(self, find, asks=kind != zmq.ROUTER)
+            self.protocols = protocols_of(find)
+            self.sent_frames, self.received_frames = [], []
 
     def settle(self) -> None:
         """Set `is_ordinary` after whatever may change it."""
-        state = (self.propagate, self.pairs, self.is_partial, self.pending, self.sending, self._carried)
-        self.is_ordinary = bool(self.peer) and not any(state)
+        self.is_ordinary = bool(self.peer) and not self.propagate and self._carried is None
 
     def carry(self, call: Call) -> None:
         super().carry(call)
         self.settle()
 
-    def failed(self, call: Call, error: BaseException) -> None:
-        """End a message whose sending failed, or take it back if it may be sent again."""
-        self.abandon(call) if isinstance(error, zmq.Again) else self.fail(call, error)
+    def start(self, socket: zmq.Socket[Any]) -> None:
+        """Begin a message, unless it is partly sent."""
+        if not self.peer:
+            self.look_up_peer(socket)
+        if self.pairs is None:
+            self.sending = self.sending or self.begin()
+        elif not self.sent_frames:
+            self.begun_ns = now_ns()
 
-    def received_frame(self, socket: Any, frame: Any, flags: int) -> None:
-        """Take a frame that has arrived."""
-        _count_frame(socket, self, len(frame), frame.more, flags)
+    def sent(self, frame: Any, more: bool) -> None:
+        """Count a frame that was sent, and end the message with its last one."""
+        self.sent_bytes += _size_of(frame)
+        if self.pairs is not None:
+            self.sent_frames.append(frame)
+        if not more:
+            size, self.sent_bytes = self.sent_bytes, 0
+            if self.pairs is not None:
+                self.pairs.sent(self.sent_frames, self.begun_ns, size)
+            else:
+                call, self.sending = self.sending, None
+                self.end(call, size)
+            self.settle()
+
+    def failed(self, error: BaseException) -> None:
+        """End a message whose sending failed; if it may be sent again, it is not a call."""
+        call, self.sending = self.sending, None
+        size, self.sent_bytes = self.sent_bytes, 0
+        if self.pairs is not None:
+            if not isinstance(error, zmq.Again):
+                self.pairs.sent(self.sent_frames, self.begun_ns, size, error)
+            self.sent_frames.clear()
+        elif call is not None:
+            self.abandon(call) if isinstance(error, zmq.Again) else self.fail(call, error)
+        self.settle()
 
     def close(self) -> None:
         """End requests that got no reply."""
@@ -157,61 +174,19 @@ def _carry(self: Any, call: Call) -> Any:
 
 def _send(self: Any, data: Any, flags: int = 0, copy: bool = True, track: bool = False, **kwargs: Any) -> Any:
     traffic = self._traffic or traffic_of(self)
-    if traffic.pairs is not None:
-        return _send_paired(self, traffic, data, int(flags), copy, track, **kwargs)
-    call = traffic.sending
-    if call is None:
-        if not traffic.peer:
-            traffic.look_up_peer(self)
-        call = traffic.begin()
     flags = int(flags)
-    more = flags & _SNDMORE
+    more = bool(flags & _SNDMORE)
     adds = traffic.propagate and not more and traffic.kind != REPLIES
-    data_flags = flags | _SNDMORE if adds else flags
+    send = self._raw.send_to if kwargs else self._raw.send
     try:
-        if kwargs:
-            sent = self._raw.send_to(self, data, data_flags, copy, track, **kwargs)
-        else:
-            sent = self._raw.send(self, data, data_flags, copy, track)
+        traffic.start(self)
+        sent = send(self, data, flags | _SNDMORE if adds else flags, copy, track, **kwargs)
         if adds:
-            self._raw.send(self, traffic.context(call), flags)
-        traffic.sent_bytes += _size_of(data)
+            self._raw.send(self, traffic.context(traffic.sending), flags)
     except BaseException as error:
-        traffic.failed(call, error)
-        traffic.sending = None
-        traffic.sent_bytes = 0
-        traffic.settle()
+        traffic.failed(error)
         raise
-    if more:
-        traffic.sending = call
-    else:
-        traffic.end(call, traffic.sent_bytes)
-        traffic.sending = None
-        traffic.sent_bytes = 0
-    traffic.settle()
-    return sent
-
-
-def _send_paired(self: Any, traffic: SocketTraffic, data: Any, flags: int, *rest: Any, **kwargs: Any) -> Any:
-    """Send a frame on a socket whose messages are told apart when they are whole."""
-    pairs: Any = traffic.pairs
-    if not pairs.frames:
-        if not traffic.peer:
-            traffic.look_up_peer(self)
-        traffic.begun_ns = now_ns()
-    try:
-        sent = self._raw.send_to(self, data, flags, *rest, **kwargs)
-    except BaseException as error:
-        if not isinstance(error, zmq.Again):
-            pairs.sent(traffic.begun_ns, traffic.sent_bytes, error)
-        pairs.frames.clear()
-        traffic.sent_bytes = 0
-        raise
-    pairs.frames.append(data)
-    traffic.sent_bytes += _size_of(data)
-    if not flags & _SNDMORE:
-        pairs.sent(traffic.begun_ns, traffic.sent_bytes)
-        traffic.sent_bytes = 0
+    traffic.sent(data, more)
     return sent
 
 
@@ -225,7 +200,7 @@ def _recv(self: Any, flags: int = 0, copy: bool = True, track: bool = False) -> 
     else:
         traffic.pending = None
     if traffic.pairs is not None:
-        traffic.pairs.received_frames.append(frame)
+        traffic.received_frames.append(frame)
     _count_frame(self, traffic, len(frame), frame.more, flags)
     return frame.bytes if copy else frame
 
@@ -242,7 +217,7 @@ def _recv_into(self: Any, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) ->
         traffic.asked_ns = now_ns()
     size: int = self._raw.recv_into(self, buffer, nbytes=nbytes, flags=flags)
     if traffic.pairs is not None:
-        traffic.pairs.received_frames.append(memoryview(buffer).cast("B")[:size])
+        traffic.received_frames.append(memoryview(buffer).cast("B")[:size])
     _count_frame(self, traffic, size, bool(self._raw.get(self, zmq.RCVMORE)), flags)
     return size
 
@@ -266,15 +241,9 @@ def _count_frame(socket: Any, traffic: SocketTraffic, size: int, more: bool, fla
         if traffic.pairs is None:
             traffic.arrive(traffic.asked_ns, traffic.recv_bytes, context)
         else:
-            traffic.pairs.received(traffic.asked_ns, traffic.recv_bytes)
+            traffic.pairs.received(traffic.received_frames, traffic.asked_ns, traffic.recv_bytes)
         traffic.recv_bytes = 0
     traffic.settle()
-
-
-def _get(self: Any, option: int) -> Any:
-    if option == _RCVMORE and self._traffic is not None and self._traffic.propagate:
-        return int(self._traffic.is_partial)
-    return self._raw.get(self, option)
 
 
 def _close(self: Any, linger: int | None = None) -> None:
@@ -288,21 +257,20 @@ def _arrival(self: Any) -> Arrival:
     return arrival
 
 
-if SOCKET_FUNCTIONS is not None:
-    SOCKET_FUNCTIONS.set_socket_functions(_send, _recv, STATE, SEND, EXCHANGE, RECEIVE, SERVER, NO_OP_SERVER_CALL)
+# What a class that records has.
 _METHODS: dict[str, Any] = {
-    "send": _send if SOCKET_FUNCTIONS is None else SOCKET_FUNCTIONS.socket_send,
-    "recv": _recv if SOCKET_FUNCTIONS is None else SOCKET_FUNCTIONS.socket_recv,
+    "send": _send,
+    "recv": _recv,
     "recv_into": _recv_into,
-    "get": _get,
-    "getsockopt": _get,
     "close": _close,
     "carry": _carry,
     "arrival": property(_arrival),
     "_traffic": None,
     "_propagates": False,
 }
-"""What a class that records has."""
+if HOT_FUNCTIONS is not None:
+    HOT_FUNCTIONS.set_socket_functions(_send, _recv)
+    _METHODS.update(HOT_FUNCTIONS.socket_methods)
 
 
 class TracedSocket(Receiving):
@@ -321,7 +289,25 @@ def _traced(kind: type[zmq.Socket[Any]]) -> type[zmq.Socket[Any]]:
     """Return a class of sockets that record and otherwise do as those of `kind` do."""
     raw = _PLAIN if kind is zmq.Socket else _raw_of(kind)
     members = {**_METHODS, **_raw_members(raw), "__doc__": f"{kind.__name__}, recorded.", "_repr_cls": kind.__name__}
+    for name in ("send_multipart", "recv_multipart"):
+        if getattr(raw, name) is not getattr(_PLAIN, name):
+            members.pop(name, None)  # the kind's own sends and receives the frames one by one
     return type(f"Traced{kind.__name__.lstrip('_')}", (TracedSocket, kind), members)
+
+
+@cache
+def _propagating(kind: type[zmq.Socket[Any]]) -> type[zmq.Socket[Any]]:
+    """Return a class of sockets that record, and that do not show the frame of a context."""
+    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, **_getters(kind.get)})
+
+
+def _getters(raw_get: Callable[..., Any]) -> dict[str, Any]:
+    def get(self: Any, option: int) -> Any:
+        if option == _RCVMORE and self._traffic is not None and self._traffic.propagate:
+            return int(self._traffic.is_partial)
+        return raw_get(self, option)
+
+    return {"get": get, "getsockopt": get}
 
 
 def wrap_socket(
@@ -329,10 +315,13 @@ def wrap_socket(
 ) -> zmq.Socket[Any]:
     """Record a socket's messages, and return it."""
     if not isinstance(socket, TracedSocket):
+        kind: Any = type(socket)
         traffic = SocketTraffic(socket, name, propagate, correlate)
         if not hasattr(zmq.Socket, "_traffic"):  # an instrumented class records already
-            kind: Any = type(socket)
             socket.__class__ = _traced(kind)
+        if propagate:
+            kind = type(socket)
+            socket.__class__ = _propagating(kind)
         recorded: Any = socket
         recorded._traffic = traffic
     return socket
@@ -341,4 +330,4 @@ def wrap_socket(
 def instrument(propagate: bool = False) -> Callable[[], None]:
     """Let every socket record from now on, those that exist too; return a function that undoes it."""
     members = {**_METHODS, **_raw_members(_PLAIN), "_propagates": propagate}
-    return replaced((zmq.Socket, members))
+    return replaced((zmq.Socket, {**members, **_getters(_PLAIN.get)} if propagate else members))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 PURE = "IPCBENCH_PURE"
 """Environment variable that, if not empty, selects Python."""
 
-CONTRACT = 5
+CONTRACT = 6
 """Increased whenever C and Python expect something else of each other; the same as in hot.h."""
 
 
@@ -31,15 +31,24 @@ IS_C = _built is not None
 """Whether the C module is in use."""
 
 if TYPE_CHECKING or _built is None:
-    from ipcbench.trace.record.hot.python import HotCall, HotCallSite, HotHistograms, HotNoOp, HotRecorder, Slots
+    from ipcbench.trace.record.hot.python import (
+        HotCall,
+        HotCallSite,
+        HotHistograms,
+        HotNoOp,
+        HotRecorder,
+        HotTraffic,
+        Slots,
+    )
 else:
     HotCall, HotCallSite, HotHistograms = _built.HotCall, _built.HotCallSite, _built.HotHistograms
-    HotNoOp, HotRecorder, Slots = _built.HotNoOp, _built.HotRecorder, _built.Slots
+    HotNoOp, HotRecorder, HotTraffic, Slots = _built.HotNoOp, _built.HotRecorder, _built.HotTraffic, _built.Slots
 
-SOCKET_FUNCTIONS: Any = _built
-"""Has `socket_send` and `socket_recv` for ordinary messages of ZeroMQ sockets, and `set_socket_functions`; None where
-there is no C, and zmq_.py does it all."""
+HOT_FUNCTIONS: Any = _built
+"""Has `socket_methods` and `connection_methods`, which record ordinary messages, and what prepares them, `set_traffic`,
+`set_socket_functions` and `set_connection_functions`; None where there is no C, and the adapters do it all."""
 
 __all__ = [
-    "IS_C", "PURE", "SOCKET_FUNCTIONS", "HotCall", "HotCallSite", "HotHistograms", "HotNoOp", "HotRecorder", "Slots",
+    "HOT_FUNCTIONS", "IS_C", "PURE", "HotCall", "HotCallSite", "HotHistograms", "HotNoOp", "HotRecorder", "HotTraffic",
+    "Slots",
 ]  # fmt: skip

@@ -66,9 +66,8 @@ static void call_end(HotCall *self) {
     }
 }
 
-/* Find the arguments of a mark by position or by name. */
-static bool arguments(PyObject *const *args, Py_ssize_t count, PyObject *named, const char *const *names, int limit,
-                      PyObject **values) {
+bool find_arguments(PyObject *const *args, Py_ssize_t count, PyObject *named, const char *const *names, int limit,
+                    PyObject **values) {
     Py_ssize_t named_count = named == NULL ? 0 : PyTuple_GET_SIZE(named);
     for (Py_ssize_t i = 0; i < count && i < limit; i++) values[i] = args[i];
     bool right = count <= limit;
@@ -78,6 +77,13 @@ static bool arguments(PyObject *const *args, Py_ssize_t count, PyObject *named, 
         right = place < limit && place >= count;
         if (right) values[place] = args[count + i];
     }
+    return right;
+}
+
+/* Find the arguments of a mark. */
+static bool arguments(PyObject *const *args, Py_ssize_t count, PyObject *named, const char *const *names, int limit,
+                      PyObject **values) {
+    bool right = find_arguments(args, count, named, names, limit, values);
     if (!right) PyErr_SetString(PyExc_TypeError, "a mark takes recv_bytes and sent_bytes at most");
     return right;
 }
@@ -195,11 +201,10 @@ static bool call_write(HotCall *self, uint64_t sent_bytes, uint64_t recv_bytes) 
     return true;
 }
 
-static PyObject *call_exit(HotCall *self, PyObject *const *args, Py_ssize_t count) {
-    int64_t end_ns = now_ns(), total_ns = end_ns - self->begin_ns;
+PyObject *call_end_at(HotCall *self, int64_t end_ns, PyObject *kind) {
+    int64_t total_ns = end_ns - self->begin_ns;
     HotCallSite *call_site = self->call_site;
     uint64_t sent_bytes, recv_bytes;
-    PyObject *kind = count > 0 ? args[0] : Py_None;
     if (self->begin_ns == 0) Py_RETURN_NONE;
     if (kind == Py_None && !self->noted && call_site != NULL && self->marks <= call_site->last_stage &&
         self->marks < MAX_STAGES && to_uint64(self->sent_bytes, &sent_bytes) && to_uint64(self->recv_bytes, &recv_bytes) &&
@@ -222,6 +227,19 @@ static PyObject *call_exit(HotCall *self, PyObject *const *args, Py_ssize_t coun
         }
     }
     return PyObject_CallMethod((PyObject *)self, "_leave", "LO", (long long)end_ns, kind);
+}
+
+static PyObject *call_exit(HotCall *self, PyObject *const *args, Py_ssize_t count) {
+    return call_end_at(self, now_ns(), count > 0 ? args[0] : Py_None);
+}
+
+/* _finish(begin_ns, end_ns): end a call that lasted from one time to another, without an error. */
+static PyObject *call_finish(HotCall *self, PyObject *const *args, Py_ssize_t count) {
+    int64_t begin_ns = count == 2 ? PyLong_AsLongLong(args[0]) : 0, end_ns = count == 2 ? PyLong_AsLongLong(args[1]) : 0;
+    if (count != 2 && !PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "it takes two times");
+    if (PyErr_Occurred()) return NULL;
+    self->begin_ns = begin_ns;
+    return call_end_at(self, end_ns, Py_None);
 }
 
 static int call_traverse(HotCall *self, visitproc visit, void *arg) {
@@ -262,6 +280,7 @@ static PyMethodDef call_methods[] = {
     {"_stamps", (PyCFunction)call_stamps, METH_NOARGS, "Return the ends of the stages so far."},
     {"_cut", (PyCFunction)call_cut, METH_O, "Forget all stamps after the first `count`."},
     {"_end", (PyCFunction)call_end_now, METH_NOARGS, "Reset the call and make it free for reuse."},
+    {"_finish", AS_METHOD(call_finish), METH_FASTCALL, "End a call that lasted from one time to another, without an error."},
     {"__enter__", (PyCFunction)call_enter, METH_NOARGS, NULL},
     {"__exit__", AS_METHOD(call_exit), METH_FASTCALL, NULL},
     {NULL},

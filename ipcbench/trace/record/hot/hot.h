@@ -19,7 +19,7 @@
 #include <time.h>
 
 /* Increased whenever C and Python expect something else of each other; the same as in __init__.py. */
-enum { CONTRACT = 5 };
+enum { CONTRACT = 6 };
 
 enum { MAX_STAGES = 7, HEAD_BYTES = 16 }; /* as in format.py */
 
@@ -92,7 +92,25 @@ typedef struct {
     bool is_per_thread;       /* whether `local` is Python's own; gevent's is per greenlet */
 } HotRecorder;
 
-extern PyTypeObject slots_type, histograms_type, call_site_type, call_type, no_op_type, recorder_type;
+typedef struct {
+    PyObject_HEAD
+    union {
+        struct {
+            PyObject *method, *peer, *open, *serving, *carried, *context, *sending, *pairs, *sent_frames, *received_frames,
+                *pending, *latest_recorder, *latest_schema, *latest_call_site;
+        };
+        PyObject *objects[14]; /* the same, each NULL or an object */
+    };
+    uint64_t latest_thread; /* of the latest call, as its recorder, schema and call site: most calls are like the one before */
+    int64_t asked_ns, begun_ns, received_ns, sent_bytes, recv_bytes;
+    int kind, protocols;
+    char propagate, is_ordinary, is_partial;
+} HotTraffic;
+
+enum { ONE_WAY, REQUESTS, REPLIES };      /* kinds, as in messages.py */
+enum { ANY = 1, JUPYTER = 2, ENVELOPE = 4 }; /* protocols, as in correlate.py */
+
+extern PyTypeObject slots_type, histograms_type, call_site_type, call_type, no_op_type, recorder_type, traffic_type;
 
 extern PyObject *zero;
 
@@ -114,8 +132,43 @@ void histograms_count(HotHistograms *self, int64_t begin_ns, const int64_t *ends
 /* Begin a call: a new reference. */
 PyObject *call_site_begin(HotCallSite *self, PyObject *none);
 
-/* Add the functions of recorded sockets to the module; below 0 with an error. */
+/* Return the call site of a method, a schema and a peer in this thread, a new reference; NULL without an error if there is
+   none yet, or if the next call may be in another thread's place without a sign of it, as greenlets' are. */
+PyObject *recorder_call_site(HotRecorder *self, PyObject *const *args);
+
+/* End a call at a time, with the class of its error or None: a new reference, or NULL with an error. */
+PyObject *call_end_at(HotCall *self, int64_t end_ns, PyObject *kind);
+
+/* Find arguments by position or by name; those that were not given stay as they are. False if there is another one. */
+bool find_arguments(PyObject *const *args, Py_ssize_t count, PyObject *named, const char *const *names, int limit,
+                    PyObject **values);
+
+/* Return what records the messages of a socket or connection, if its next one is ordinary: a new reference; else NULL. */
+HotTraffic *ordinary_traffic(PyObject *target);
+
+/* As begin, end and arrive in messages.py; NULL or false with an error. */
+PyObject *traffic_begin(HotTraffic *self);
+bool traffic_end(HotTraffic *self, PyObject *call, int64_t sent_bytes);
+bool traffic_arrive(HotTraffic *self, int64_t asked_ns, int64_t recv_bytes);
+
+/* Record a message that was sent from a time until now, and that nobody answers; false with an error. */
+bool traffic_sent(HotTraffic *self, int64_t begin_ns, int64_t sent_bytes);
+
+/* Begin a call at its server with a request that has just arrived: a new reference. */
+PyObject *traffic_request(HotTraffic *self, int64_t recv_bytes);
+
+/* End a call at its server with a reply that was sent from a time until now; false with an error. */
+bool traffic_reply(HotTraffic *self, PyObject *call, int64_t begin_ns, int64_t sent_bytes);
+
+/* Let Python end a call, or the message that is partly sent, with the error that is set; it stays set. */
+void traffic_failed(HotTraffic *self, PyObject *call);
+
+/* Add functions to the module: those that a class gets as its methods, in a dict of this name, and one that prepares them.
+   Below 0 with an error. */
+int add_methods(PyObject *module, const char *name, PyMethodDef *methods, PyMethodDef *prepare);
+int add_traffic_functions(PyObject *module);
 int add_socket_functions(PyObject *module);
+int add_connection_functions(PyObject *module);
 
 #define AS_METHOD(function) ((PyCFunction)(void (*)(void))(function))
 

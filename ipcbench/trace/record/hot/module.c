@@ -42,6 +42,23 @@ static bool is_same_clock(void) {
     return false;
 }
 
+int add_methods(PyObject *module, const char *name, PyMethodDef *methods, PyMethodDef *prepare) {
+    PyObject *all = PyDict_New();
+    for (; all != NULL && methods != NULL && methods->ml_name != NULL; methods++) {
+        PyObject *function = PyCFunction_New(methods, NULL);
+        PyObject *method = function == NULL ? NULL : PyInstanceMethod_New(function);
+        if (method == NULL || PyDict_SetItemString(all, methods->ml_name, method) < 0) Py_CLEAR(all);
+        Py_XDECREF(function);
+        Py_XDECREF(method);
+    }
+    int added = all == NULL ? -1 : name == NULL ? 0 : PyModule_AddObjectRef(module, name, all);
+    Py_XDECREF(all);
+    PyObject *function = added < 0 ? NULL : PyCFunction_New(prepare, NULL);
+    added = function == NULL ? -1 : PyModule_AddObjectRef(module, prepare->ml_name, function);
+    Py_XDECREF(function);
+    return added;
+}
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "ipcbench.trace.record.hot._c",
@@ -61,7 +78,9 @@ PyMODINIT_FUNC PyInit__c(void) {
     if (PyModule_AddType(module, &slots_type) < 0 || PyModule_AddType(module, &histograms_type) < 0 ||
         PyModule_AddType(module, &call_site_type) < 0 || PyModule_AddType(module, &call_type) < 0 ||
         PyModule_AddType(module, &no_op_type) < 0 || PyModule_AddType(module, &recorder_type) < 0 ||
-        add_socket_functions(module) < 0 || PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0)
+        PyModule_AddType(module, &traffic_type) < 0 || add_traffic_functions(module) < 0 ||
+        add_socket_functions(module) < 0 || add_connection_functions(module) < 0 ||
+        PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0)
         Py_CLEAR(module);
     return module;
 }

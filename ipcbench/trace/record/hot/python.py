@@ -200,6 +200,11 @@ class HotCall:
             self._call_site._free.append(self)
         self._begin_ns = self.sent_bytes = self.recv_bytes = self._span = 0
 
+    def _finish(self, begin_ns: int, end_ns: int) -> None:
+        """End a call that lasted from one time to another, without an error."""
+        self._begin_ns = begin_ns
+        self._leave(end_ns, None)
+
     def __enter__(self) -> Any:
         self._begin_ns = now_ns()
         return self
@@ -374,3 +379,47 @@ class HotRecorder(Generic[_Call]):
     def _slow_call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> _Call:
         """Begin a call whose call site does not exist yet, or one that is not ordinary."""
         raise NotImplementedError
+
+
+class HotTraffic:
+    """The messages of a socket, queue or connection.
+
+    Attributes:
+        method, peer: the names of its calls.
+        kind: what its messages are, as in messages.py.
+        propagate: whether messages carry contexts.
+        received_ns: when the latest message was there.
+        is_ordinary: whether the code in C may record the next message: without a context, at a known peer.
+        sending: the call whose message is partly sent; None between two messages.
+        is_partial: whether more frames of the message being received follow.
+        pending: the next of them, if it had to be received early.
+        pairs: which messages answer others; None if nothing can tell, or contexts tell.
+        protocols: by which of those of correlate.py they do.
+        sent_frames, received_frames: of the message that is being sent, and of the one being received; lists if there
+            are `pairs`.
+        asked_ns, begun_ns: when the message being received was asked for, and when the one being sent began, if there
+            are `pairs`.
+        sent_bytes, recv_bytes: of the frames so far.
+    """
+
+    __slots__ = ("_carried", "_context", "_open", "_serving", "asked_ns", "begun_ns", "is_ordinary", "is_partial",
+                 "kind", "method", "pairs", "peer", "pending", "propagate", "protocols", "received_frames",
+                 "received_ns", "recv_bytes", "sending", "sent_bytes", "sent_frames")  # fmt: skip
+
+    def __init__(self, method: str, peer: str, kind: int, propagate: bool) -> None:
+        self.method = method
+        self.peer = peer
+        self.kind = kind
+        self.protocols = 0
+        self.propagate = propagate
+        self.is_ordinary = self.is_partial = False
+        self.asked_ns = self.begun_ns = self.received_ns = self.sent_bytes = self.recv_bytes = 0
+        self.sending: Any = None
+        self.pending: Any = None
+        self.pairs: Any = None
+        self.sent_frames: Any = None
+        self.received_frames: Any = None
+        self._carried: Any = None
+        self._context: Any = None
+        self._open: Any = None
+        self._serving: Any = None

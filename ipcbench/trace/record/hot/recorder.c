@@ -56,6 +56,12 @@ static PyObject *recorder_entry(HotRecorder *self, PyObject *const *args, Py_ssi
     return entry;
 }
 
+PyObject *recorder_call_site(HotRecorder *self, PyObject *const *args) {
+    PyObject *entry = self->is_per_thread ? recorder_entry(self, args, 3) : NULL;
+    if (entry != NULL && !PyObject_TypeCheck(entry, &call_site_type)) Py_CLEAR(entry);
+    return entry;
+}
+
 /* call(method, schema, peer, trace_id): see python.py. */
 static PyObject *recorder_call(HotRecorder *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
     if (named == NULL && 1 <= count && (count < 4 || (count == 4 && args[3] == Py_None))) {

@@ -1,215 +1,278 @@
-/* Sending and receiving an ordinary message on a recorded ZeroMQ socket: one frame, without a context. See
+/* Sending and receiving on a recorded ZeroMQ socket: messages of any number of frames, without a context. See
    ipcbench/trace/adapters/zmq_.py, whose functions do the same for every other message. */
 
 #include "hot.h"
 
-enum { ONE_WAY, REQUESTS, REPLIES, SNDMORE = 2 }; /* as in messages.py, and as in zmq.h */
+enum { SNDMORE = 2 }; /* as in zmq.h */
 
-/* What zmq_.py gives: its own functions, the state of the process's recorder, and the schemas of its calls. */
-static PyObject *slow_send, *slow_receive, *state, *send_schema, *exchange_schema, *receive_schema, *server_schema,
-    *no_op_server;
+/* What zmq_.py gives: its own functions. */
+static PyObject *slow_send, *slow_receive;
 
 static struct { const char *text; PyObject *name; } names[] = {
-    {"_traffic"}, {"_raw_send"}, {"_raw_recv"}, {"is_ordinary"}, {"kind"}, {"method"}, {"peer"}, {"_open"}, {"_serving"},
-    {"recorder"}, {"call"}, {"__exit__"}, {"close"}, {"failed"}, {"more"}, {"bytes"}, {"asked_ns"}, {"received_ns"},
-    {"received_frame"},
+    {"_raw"}, {"_raw_send"}, {"_raw_recv"}, {"send"}, {"recv"}, {"send_multipart"}, {"recv_multipart"},
+    {"more"}, {"bytes"},
 };
-enum { TRAFFIC, RAW_SEND, RAW_RECV, IS_ORDINARY, KIND, METHOD, PEER, OPEN, SERVING, RECORDER, CALL, EXIT, CLOSE, FAILED,
-       MORE, BYTES, ASKED_NS, RECEIVED_NS, RECEIVED_FRAME };
+enum { RAW, RAW_SEND, RAW_RECV, SEND, RECV, SEND_MULTIPART, RECV_MULTIPART, MORE, BYTES };
 
 static PyObject *get(PyObject *object, int name) { return PyObject_GetAttr(object, names[name].name); }
 
-/* Return whether an attribute is true; an error counts as false. */
-static bool is_set(PyObject *object, int name) {
-    PyObject *value = get(object, name);
-    bool is_true = value == Py_True;
-    Py_XDECREF(value);
-    PyErr_Clear();
-    return is_true;
-}
 
-/* Begin a call of this socket: a new reference. */
-static PyObject *begin(PyObject *traffic, PyObject *schema, int64_t begin_ns) {
-    PyObject *recorder = get(state, RECORDER), *method = get(traffic, METHOD), *peer = get(traffic, PEER), *call = NULL;
-    if (recorder != NULL && method != NULL && peer != NULL) {
-        PyObject *args[] = {recorder, method, schema, peer};
-        call = PyObject_VectorcallMethod(names[CALL].name, args, 4, NULL);
+
+static inline bool is_paired(HotTraffic *traffic) { return traffic->pairs != NULL && traffic->pairs != Py_None; }
+
+/* Return the size of a frame in bytes; 0 if it is none, and sending it fails. */
+static Py_ssize_t size_of(PyObject *data) {
+    Py_buffer view;
+    if (PyBytes_CheckExact(data)) return PyBytes_GET_SIZE(data);
+    if (PyObject_GetBuffer(data, &view, PyBUF_FULL_RO) < 0) {
+        PyErr_Clear();
+        return 0;
     }
-    if (call != NULL && PyObject_TypeCheck(call, &call_type) && !PyObject_TypeCheck(call, &no_op_type))
-        ((HotCall *)call)->begin_ns = begin_ns;
-    Py_XDECREF(recorder);
-    Py_XDECREF(method);
-    Py_XDECREF(peer);
-    return call;
+    Py_ssize_t size = view.len;
+    PyBuffer_Release(&view);
+    return size;
 }
 
-static bool is_timed(PyObject *call) {
-    return PyObject_TypeCheck(call, &call_type) && !PyObject_TypeCheck(call, &no_op_type);
+/* Return by which protocol a message may have ids, ANY if correlate.py must tell; 0 if it has none. */
+static int protocol_of(HotTraffic *traffic, PyObject *frames) {
+    static const char delimiter[] = "<IDS|MSG>";
+    Py_ssize_t count = PyList_GET_SIZE(frames);
+    if (traffic->protocols & ANY) return ANY;
+    for (Py_ssize_t i = 0; traffic->protocols & JUPYTER && i < count && i < 8; i++) {
+        PyObject *frame = PyList_GET_ITEM(frames, i);
+        if (size_of(frame) != sizeof delimiter - 1) continue;
+        if (!PyBytes_CheckExact(frame) || memcmp(PyBytes_AS_STRING(frame), delimiter, sizeof delimiter - 1) == 0) return ANY;
+    }
+    return traffic->protocols & ENVELOPE && count > 2 && size_of(PyList_GET_ITEM(frames, 1)) == 0 ? ENVELOPE : 0;
 }
 
-static void stamp(PyObject *call, int64_t at_ns) {
-    HotCall *timed = (HotCall *)call;
-    if (timed->marks <= MAX_STAGES) timed->ends_ns[timed->marks++] = at_ns;
+static bool forget(PyObject *frames) { return PyList_SetSlice(frames, 0, PyList_GET_SIZE(frames), NULL) == 0; }
+
+/* Return the identity in an envelope, a new reference, and forget the frames. */
+static PyObject *take_identity(PyObject *frames) {
+    PyObject *identity = PyBytes_FromObject(PyList_GET_ITEM(frames, 0));
+    if (!forget(frames)) Py_CLEAR(identity);
+    return identity;
 }
 
-static void set_bytes(PyObject **place, Py_ssize_t count) {
-    PyObject *value = PyLong_FromSsize_t(count);
-    if (value != NULL) Py_XSETREF(*place, value);
-    PyErr_Clear();
-}
-
-/* End a call as its `__exit__` does without an error. */
-static bool end(PyObject *call) {
-    PyObject *args[] = {call, Py_None, Py_None, Py_None};
-    PyObject *done = PyObject_VectorcallMethod(names[EXIT].name, args, 4, NULL);
+/* Let correlate.py record a whole message of a paired socket. */
+static bool pair(HotTraffic *traffic, const char *method, PyObject *frames, int64_t at_ns, int64_t count) {
+    PyObject *done = PyObject_CallMethod(traffic->pairs, method, "OLL", frames, (long long)at_ns, (long long)count);
     Py_XDECREF(done);
     return done != NULL;
 }
 
-/* Note that a message was sent, as Traffic.end does. */
-static bool sent(PyObject *traffic, long kind, PyObject *call, Py_ssize_t count) {
-    if (is_timed(call)) {
-        if (kind == REQUESTS) stamp(call, now_ns());
-        set_bytes(&((HotCall *)call)->sent_bytes, count);
+/* Record a whole message of a paired socket that was sent: what does not answer an envelope goes to nobody known. */
+static bool pair_sent(HotTraffic *traffic, int64_t count) {
+    int protocol = protocol_of(traffic, traffic->sent_frames);
+    if (protocol == ANY) return pair(traffic, "sent", traffic->sent_frames, traffic->begun_ns, count);
+    PyObject *identity = protocol == ENVELOPE ? take_identity(traffic->sent_frames) : NULL;
+    if (identity == NULL && (PyErr_Occurred() || !forget(traffic->sent_frames))) return false;
+    PyObject *call = identity == NULL ? Py_NewRef(Py_None) : PyObject_CallMethod(traffic->pairs, "take", "O", identity);
+    Py_XDECREF(identity);
+    if (call == NULL) return false;
+    bool done = call == Py_None ? traffic_sent(traffic, traffic->begun_ns, count)
+                                : traffic_reply(traffic, call, traffic->begun_ns, count);
+    Py_DECREF(call);
+    return done;
+}
+
+/* Record a whole message of a paired socket that has arrived: an envelope is a request. */
+static bool pair_received(HotTraffic *traffic, int64_t count) {
+    int protocol = protocol_of(traffic, traffic->received_frames);
+    if (protocol == ANY) return pair(traffic, "received", traffic->received_frames, traffic->asked_ns, count);
+    if (protocol == 0) return forget(traffic->received_frames) && traffic_arrive(traffic, traffic->asked_ns, count);
+    PyObject *identity = take_identity(traffic->received_frames), *call = NULL, *kept = NULL;
+    if (identity != NULL) call = traffic_request(traffic, count);
+    if (call != NULL) kept = PyObject_CallMethod(traffic->pairs, "keep", "OO", identity, call);
+    Py_XDECREF(identity);
+    Py_XDECREF(call);
+    Py_XDECREF(kept);
+    return kept != NULL;
+}
+
+/* Record a message whose last frame was sent. */
+static bool sent(HotTraffic *traffic) {
+    int64_t count = traffic->sent_bytes;
+    traffic->sent_bytes = 0;
+    if (is_paired(traffic)) return pair_sent(traffic, count);
+    PyObject *call = traffic->sending;
+    traffic->sending = NULL;
+    bool done = traffic_end(traffic, call, count);
+    Py_DECREF(call);
+    return done;
+}
+
+/* Send a frame by the socket's own method: given are the socket, the data, the flags, and whether to copy and to track. */
+static PyObject *send_frame(HotTraffic *traffic, PyObject *raw, PyObject *const *given, bool more) {
+    if (is_paired(traffic)) {
+        if (PyList_GET_SIZE(traffic->sent_frames) == 0) traffic->begun_ns = now_ns();
+    } else if (traffic->sending == NULL || traffic->sending == Py_None) {
+        PyObject *call = traffic_begin(traffic);
+        if (call == NULL) return NULL;
+        Py_XSETREF(traffic->sending, call);
     }
-    if (kind != REQUESTS) {
-        bool done = end(call);
-        return done && (kind != REPLIES || PyObject_SetAttr(traffic, names[SERVING].name, no_op_server) == 0);
+    Py_ssize_t size = size_of(given[1]);
+    PyObject *result = PyObject_Vectorcall(raw, given, 5, NULL);
+    if (result == NULL) {
+        traffic_failed(traffic, NULL);
+        return NULL;
     }
-    PyObject *before = get(traffic, OPEN);
-    if (before != NULL && before != Py_None) Py_XDECREF(PyObject_CallMethodNoArgs(traffic, names[CLOSE].name));
-    Py_XDECREF(before);
-    return !PyErr_Occurred() && PyObject_SetAttr(traffic, names[OPEN].name, call) == 0;
-}
-
-/* Return the call of a message that is about to be sent, as Traffic.begin does. */
-static PyObject *sending(PyObject *traffic, long kind) {
-    if (kind != REPLIES) return begin(traffic, kind == REQUESTS ? exchange_schema : send_schema, now_ns());
-    PyObject *call = get(traffic, SERVING);
-    if (call != NULL && is_timed(call)) stamp(call, now_ns());
-    return call;
-}
-
-static long kind_of(PyObject *traffic) {
-    PyObject *kind = get(traffic, KIND);
-    long value = kind == NULL ? -1 : PyLong_AsLong(kind);
-    Py_XDECREF(kind);
-    PyErr_Clear();
-    return value;
-}
-
-/* Return the traffic of a socket whose next message may be ordinary, a new reference; else NULL. */
-static PyObject *ordinary(PyObject *socket) {
-    PyObject *traffic = get(socket, TRAFFIC);
-    if (traffic != NULL && traffic != Py_None && is_set(traffic, IS_ORDINARY)) return traffic;
-    Py_XDECREF(traffic);
-    PyErr_Clear();
-    return NULL;
+    traffic->sent_bytes += size;
+    if ((is_paired(traffic) && PyList_Append(traffic->sent_frames, given[1]) < 0) || (!more && !sent(traffic)))
+        Py_CLEAR(result);
+    return result;
 }
 
 /* send(socket, data, flags=0, copy=True, track=False, **kwargs) */
 static PyObject *socket_send(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *named) {
-    bool is_plain = named == NULL && count >= 2 && count <= 5 && PyBytes_CheckExact(args[1]) &&
-                    (count == 2 || (PyLong_Check(args[2]) && (PyLong_AsLong(args[2]) & SNDMORE) == 0));
+    static const char *const known[] = {"self", "data", "flags", "copy", "track"};
+    PyObject *given[] = {NULL, NULL, zero, Py_True, Py_False};
+    bool is_plain = find_arguments(args, count, named, known, 5, given) && given[0] != NULL && given[1] != NULL &&
+                    PyLong_Check(given[2]) && PyObject_CheckBuffer(given[1]);
+    long flags = is_plain ? PyLong_AsLong(given[2]) : -1;
+    HotTraffic *traffic = flags >= 0 ? ordinary_traffic(given[0]) : NULL;
     PyErr_Clear();
-    PyObject *traffic = is_plain ? ordinary(args[0]) : NULL;
-    long kind = traffic == NULL ? -1 : kind_of(traffic);
-    PyObject *call = kind < 0 || kind > REPLIES ? NULL : sending(traffic, kind);
-    if (call == NULL) {
-        PyErr_Clear();
-        Py_XDECREF(traffic);
-        return PyObject_Vectorcall(slow_send, args, (size_t)count, named);
-    }
-    PyObject *raw = get(args[0], RAW_SEND), *result = NULL;
-    PyObject *given[] = {args[0], args[1], count > 2 ? args[2] : zero, count > 3 ? args[3] : Py_True,
-                         count > 4 ? args[4] : Py_False};
-    if (raw != NULL) result = PyObject_Vectorcall(raw, given, 5, NULL);
-    if (result == NULL) {
-        PyObject *kind_of_error, *error, *trace;
-        PyErr_Fetch(&kind_of_error, &error, &trace);
-        PyErr_NormalizeException(&kind_of_error, &error, &trace);
-        PyObject *told = PyObject_CallMethodObjArgs(traffic, names[FAILED].name, call, error, NULL);
-        if (told == NULL) PyErr_Clear();
-        Py_XDECREF(told);
-        PyErr_Restore(kind_of_error, error, trace);
-    } else if (!sent(traffic, kind, call, PyBytes_GET_SIZE(args[1]))) {
-        PyErr_Clear();
-    }
+    if (traffic == NULL) return PyObject_Vectorcall(slow_send, args, (size_t)count, named);
+    PyObject *raw = get(given[0], RAW_SEND), *result = raw == NULL ? NULL : send_frame(traffic, raw, given, flags & SNDMORE);
     Py_XDECREF(raw);
-    Py_DECREF(call);
     Py_DECREF(traffic);
     return result;
 }
 
-static void set_time(PyObject *traffic, int name, int64_t at_ns) {
-    PyObject *value = PyLong_FromLongLong(at_ns);
-    if (value == NULL || PyObject_SetAttr(traffic, names[name].name, value) < 0) PyErr_Clear();
-    Py_XDECREF(value);
+/* Return whether a socket sends or receives frames by the function that is here, and not by one of a subclass. */
+static bool has_own(PyObject *socket, int name, PyCFunction function) {
+    PyObject *found = get((PyObject *)Py_TYPE(socket), name);
+    bool is_own = found != NULL && PyCFunction_Check(found) && PyCFunction_GET_FUNCTION(found) == function;
+    Py_XDECREF(found);
+    PyErr_Clear();
+    return is_own;
 }
 
-/* Record a whole message that has arrived, as Traffic.arrive does. */
-static void arrived(PyObject *traffic, long kind, Py_ssize_t count, int64_t asked_ns) {
-    int64_t received_ns = now_ns();
-    set_time(traffic, RECEIVED_NS, received_ns);
-    if (kind == REQUESTS) {
-        PyObject *call = get(traffic, OPEN);
-        if (call != NULL && call != Py_None && PyObject_SetAttr(traffic, names[OPEN].name, Py_None) == 0) {
-            if (is_timed(call)) set_bytes(&((HotCall *)call)->recv_bytes, count);
-            end(call);
-        }
-        Py_XDECREF(call);
-    } else {
-        PyObject *call = begin(traffic, kind == REPLIES ? server_schema : receive_schema,
-                               kind == REPLIES ? received_ns : asked_ns);
-        if (call != NULL && is_timed(call)) set_bytes(&((HotCall *)call)->recv_bytes, count);
-        if (call != NULL && kind == REPLIES) {
-            if (is_timed(call)) stamp(call, now_ns());
-            PyObject_SetAttr(traffic, names[SERVING].name, is_timed(call) ? call : no_op_server);
-        } else if (call != NULL) {
-            end(call);
-        }
-        Py_XDECREF(call);
+/* Let the class of the socket do what it does without recording: it goes frame by frame. */
+static PyObject *frame_by_frame(int name, PyObject *const *args, Py_ssize_t count, PyObject *named) {
+    if (count < 1) return PyErr_Format(PyExc_TypeError, "%s is called without a socket", names[name].text);
+    PyObject *raw = get(args[0], RAW), *function = raw == NULL ? NULL : get(raw, name);
+    PyObject *result = function == NULL ? NULL : PyObject_Vectorcall(function, args, (size_t)count, named);
+    Py_XDECREF(raw);
+    Py_XDECREF(function);
+    return result;
+}
+
+/* Return the frames of a message, a new reference; NULL if they are not all buffers, which the slow way tells. */
+static PyObject *frames_of(PyObject *message) {
+    if (!PyList_CheckExact(message) && !PyTuple_CheckExact(message)) return NULL;
+    PyObject *frames = PySequence_Tuple(message);
+    Py_ssize_t count = frames == NULL ? 0 : PyTuple_GET_SIZE(frames), buffers = 0;
+    while (buffers < count && PyObject_CheckBuffer(PyTuple_GET_ITEM(frames, buffers))) buffers++;
+    if (count == 0 || buffers < count) Py_CLEAR(frames);
+    return frames;
+}
+
+/* send_multipart(socket, msg_parts, flags=0, copy=True, track=False, **kwargs) */
+static PyObject *socket_send_multipart(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *named) {
+    static const char *const known[] = {"self", "msg_parts", "flags", "copy", "track"};
+    PyObject *given[] = {NULL, NULL, zero, Py_True, Py_False}, *frames = NULL, *more = NULL, *raw = NULL, *result = NULL;
+    bool is_plain = find_arguments(args, count, named, known, 5, given) && given[0] != NULL && given[1] != NULL &&
+                    PyLong_Check(given[2]) && has_own(given[0], SEND, AS_METHOD(socket_send));
+    long flags = is_plain ? PyLong_AsLong(given[2]) : -1;
+    HotTraffic *traffic = flags >= 0 ? ordinary_traffic(given[0]) : NULL;
+    if (traffic == NULL || (frames = frames_of(given[1])) == NULL) {
+        PyErr_Clear();
+        Py_XDECREF(traffic);
+        return frame_by_frame(SEND_MULTIPART, args, count, named);
     }
+    more = PyLong_FromLong(flags | SNDMORE);
+    raw = more == NULL ? NULL : get(given[0], RAW_SEND);
+    PyObject *last_flags = given[2];
+    for (Py_ssize_t i = 0, last = PyTuple_GET_SIZE(frames) - 1; raw != NULL && i <= last; i++) {
+        given[1] = PyTuple_GET_ITEM(frames, i);
+        given[2] = i < last ? more : last_flags;
+        Py_XSETREF(result, send_frame(traffic, raw, given, i < last || flags & SNDMORE));
+        if (result == NULL) break;
+    }
+    Py_XDECREF(raw);
+    Py_XDECREF(more);
+    Py_DECREF(frames);
+    Py_DECREF(traffic);
+    return result;
+}
+
+/* Count a frame that has arrived, and record the message that it ends. */
+static bool received(HotTraffic *traffic, PyObject *frame, Py_ssize_t size, bool more) {
+    traffic->recv_bytes += size;
+    traffic->is_partial = more;
+    if (is_paired(traffic) && PyList_Append(traffic->received_frames, frame) < 0) return false;
+    if (more) return true;
+    int64_t count = traffic->recv_bytes;
+    traffic->recv_bytes = 0;
+    if (is_paired(traffic)) return pair_received(traffic, count);
+    return traffic_arrive(traffic, traffic->asked_ns, count);
+}
+
+/* Receive a frame by the socket's own method. One that is not copied knows whether more follow; asking the socket takes
+   longer than receiving. Given are the socket, the flags, and whether to copy and to track. */
+static PyObject *receive_frame(HotTraffic *traffic, PyObject *raw, PyObject *const *given, bool copy) {
+    PyObject *wanted[] = {given[0], given[1], Py_False, given[3]}, *result = NULL;
+    if (!traffic->is_partial) traffic->asked_ns = now_ns();
+    PyObject *frame = PyObject_Vectorcall(raw, wanted, 4, NULL);
+    if (frame == NULL) return NULL;
+    PyObject *more = get(frame, MORE);
+    int follows = more == NULL ? -1 : PyObject_IsTrue(more);
+    Py_ssize_t size = follows < 0 ? -1 : PyObject_Size(frame);
+    if (size >= 0) result = copy ? get(frame, BYTES) : Py_NewRef(frame);
+    if (result != NULL && !received(traffic, result, size, follows)) Py_CLEAR(result);
+    Py_XDECREF(more);
+    Py_DECREF(frame);
+    return result;
+}
+
+static const char *const receive_known[] = {"self", "flags", "copy", "track"};
+
+/* Return the traffic of a socket whose next message is ordinary, as `ordinary_traffic` does, and find the arguments. */
+static HotTraffic *receiving(PyObject *const *args, Py_ssize_t count, PyObject *named, PyObject **given, int *copy) {
+    bool is_plain = find_arguments(args, count, named, receive_known, 4, given) && given[0] != NULL;
+    *copy = is_plain ? PyObject_IsTrue(given[2]) : -1;
+    HotTraffic *traffic = *copy >= 0 ? ordinary_traffic(given[0]) : NULL;
     PyErr_Clear();
+    return traffic;
 }
 
 /* recv(socket, flags=0, copy=True, track=False) */
 static PyObject *socket_receive(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *named) {
-    bool is_plain = named == NULL && count >= 1 && count <= 4 && (count < 3 || PyBool_Check(args[2]));
-    PyObject *traffic = is_plain ? ordinary(args[0]) : NULL;
-    long kind = traffic == NULL ? -1 : kind_of(traffic);
-    if (kind < 0 || kind > REPLIES) {
-        Py_XDECREF(traffic);
-        return PyObject_Vectorcall(slow_receive, args, (size_t)count, named);
-    }
-    int64_t asked_ns = now_ns();
-    PyObject *raw = get(args[0], RAW_RECV), *flags = count > 1 ? args[1] : zero, *frame = NULL, *result = NULL;
-    PyObject *given[] = {args[0], flags, Py_False, count > 3 ? args[3] : Py_False};
-    if (raw != NULL) frame = PyObject_Vectorcall(raw, given, 4, NULL);
+    PyObject *given[] = {NULL, zero, Py_True, Py_False};
+    int copy;
+    HotTraffic *traffic = receiving(args, count, named, given, &copy);
+    if (traffic == NULL) return PyObject_Vectorcall(slow_receive, args, (size_t)count, named);
+    PyObject *raw = get(given[0], RAW_RECV), *result = raw == NULL ? NULL : receive_frame(traffic, raw, given, copy);
     Py_XDECREF(raw);
-    if (frame != NULL) {
-        PyObject *more = get(frame, MORE);
-        Py_ssize_t size = more == NULL ? -1 : PyObject_Size(frame);
-        if (size >= 0 && more == Py_False) {
-            arrived(traffic, kind, size, asked_ns);
-        } else if (size >= 0) {
-            set_time(traffic, ASKED_NS, asked_ns);
-            PyObject *told = PyObject_CallMethodObjArgs(traffic, names[RECEIVED_FRAME].name, args[0], frame, flags, NULL);
-            if (told == NULL) size = -1;
-            Py_XDECREF(told);
-        }
-        if (size >= 0) result = count > 2 && args[2] == Py_False ? Py_NewRef(frame) : get(frame, BYTES);
-        Py_XDECREF(more);
-        Py_DECREF(frame);
-    }
     Py_DECREF(traffic);
     return result;
 }
 
-/* set_socket_functions(send, receive, state, send_schema, exchange_schema, receive_schema, server_schema, no_op) */
+/* recv_multipart(socket, flags=0, copy=True, track=False) */
+static PyObject *socket_receive_multipart(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *named) {
+    PyObject *given[] = {NULL, zero, Py_True, Py_False};
+    int copy;
+    HotTraffic *traffic = receiving(args, count, named, given, &copy);
+    if (traffic == NULL || !has_own(given[0], RECV, AS_METHOD(socket_receive))) {
+        Py_XDECREF(traffic);
+        return frame_by_frame(RECV_MULTIPART, args, count, named);
+    }
+    PyObject *raw = get(given[0], RAW_RECV), *frames = raw == NULL ? NULL : PyList_New(0);
+    do {
+        PyObject *frame = frames == NULL ? NULL : receive_frame(traffic, raw, given, copy);
+        if (frame == NULL || PyList_Append(frames, frame) < 0) Py_CLEAR(frames);
+        Py_XDECREF(frame);
+    } while (frames != NULL && traffic->is_partial);
+    Py_XDECREF(raw);
+    Py_DECREF(traffic);
+    return frames;
+}
+
+/* set_socket_functions(send, recv) */
 static PyObject *set_functions(PyObject *module, PyObject *args) {
-    PyObject **places[] = {&slow_send, &slow_receive, &state, &send_schema, &exchange_schema, &receive_schema,
-                           &server_schema, &no_op_server};
+    PyObject **places[] = {&slow_send, &slow_receive};
     const int wanted = sizeof places / sizeof *places;
     if (PyTuple_GET_SIZE(args) != wanted) return PyErr_Format(PyExc_TypeError, "it takes %d arguments", wanted);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -218,29 +281,21 @@ static PyObject *set_functions(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyMethodDef send_definition = {"send", AS_METHOD(socket_send), METH_FASTCALL | METH_KEYWORDS,
-                                      "send(self, data, flags=0, copy=True, track=False, routing_id=None, group=None)\n--\n\n"
-                                      "Send a frame, and record the message that it ends."};
-static PyMethodDef receive_definition = {"recv", AS_METHOD(socket_receive), METH_FASTCALL | METH_KEYWORDS,
-                                         "recv(self, flags=0, copy=True, track=False)\n--\n\n"
-                                         "Receive a frame, and record the message that it ends."};
+#define FUNCTION(name, function, signature, text) \
+    {name, AS_METHOD(function), METH_FASTCALL | METH_KEYWORDS, name signature "\n--\n\n" text}
+
+static PyMethodDef methods[] = {
+    FUNCTION("send", socket_send, "(self, data, flags=0, copy=True, track=False, routing_id=None, group=None)",
+             "Send a frame, and record the message that it ends."),
+    FUNCTION("recv", socket_receive, "(self, flags=0, copy=True, track=False)",
+             "Receive a frame, and record the message that it ends."),
+    FUNCTION("send_multipart", socket_send_multipart, "(self, msg_parts, flags=0, copy=True, track=False)",
+             "Send a message, and record it."),
+    FUNCTION("recv_multipart", socket_receive_multipart, "(self, flags=0, copy=True, track=False)",
+             "Receive a message, and record it."),
+    {NULL},
+};
+
 static PyMethodDef set_definition = {"set_socket_functions", set_functions, METH_VARARGS, NULL};
 
-/* Add the functions to the module, those of sockets so that a class has them as methods. */
-int add_socket_functions(PyObject *module) {
-    struct { const char *name; PyMethodDef *definition; bool is_method; } all[] = {
-        {"socket_send", &send_definition, true}, {"socket_recv", &receive_definition, true},
-        {"set_socket_functions", &set_definition, false},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        PyObject *function = PyCFunction_New(all[i].definition, NULL);
-        PyObject *added = function != NULL && all[i].is_method ? PyInstanceMethod_New(function) : Py_XNewRef(function);
-        Py_XDECREF(function);
-        if (added == NULL || PyModule_AddObjectRef(module, all[i].name, added) < 0) {
-            Py_XDECREF(added);
-            return -1;
-        }
-        Py_DECREF(added);
-    }
-    return 0;
-}
+int add_socket_functions(PyObject *module) { return add_methods(module, "socket_methods", methods, &set_definition); }
