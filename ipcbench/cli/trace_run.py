@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def run(
 ) -> None:  # fmt: skip
     """Become the program."""
     from ipcbench.trace.adapters.instruments import targets
+    from ipcbench.trace.hook.begin import note_run
     from ipcbench.trace.hook.launch import environment_of
     from ipcbench.trace.record.recorder import checked
 
@@ -56,6 +58,8 @@ def run(
         raise ConfigError("--out", out, "a path without a comma")
     checked(given)
     environment = environment_of(folder, {**given, **({"summary": ""} if summary else {})}, targets(names), os.environ)
+    if shutil.which(command[0]) is not None:
+        note_run(str(folder.absolute()), command)
     sys.stdout.flush()
     sys.stderr.flush()
     try:

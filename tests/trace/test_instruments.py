@@ -511,6 +511,23 @@ def test_damaged_notes_of_processes_are_left_out(tmp_path: Path) -> None:
     assert (notes.processes_count, dict(notes.unseen)) == (1, {"a�[31m": 1})
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["sh", "-c", "true"], "0 Python processes used none of the libraries that are recorded; not seen: sh × 1"),
+        ([sys.executable, "-S", "-c", "pass"], "0 Python processes used none"),
+        ([sys.executable, "-c", "pass"], "1 Python processes used none of the libraries that are recorded\n"),
+    ],
+)
+def test_a_program_that_could_not_be_seen_is_named(tmp_path: Path, command: list[str], told: str) -> None:
+    ipcbench = [sys.executable, "-m", "ipcbench", "trace"]
+    subprocess.run([*ipcbench, "run", "--out", str(tmp_path / "trace"), "--", *command], check=True, timeout=60)
+    report = [*ipcbench, "report", str(tmp_path / "trace")]
+    done = subprocess.run(report, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
 def test_an_instrument_that_fails_is_said_and_the_import_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     name = "wave"  # a module that nothing else here imports
     assert name not in sys.modules

@@ -15,13 +15,20 @@ _STARTS = {"subprocess.Popen": 1, "os.posix_spawn": 1, "os.spawn": 2, "os.exec":
 """Events of `sys.audit`, each with the place of the command line among its arguments."""
 
 
+def note_run(folder: str, command: Any) -> None:
+    """Note that this process becomes a program: it was seen if it then begins."""
+    from ipcbench.trace.format import PROCESSES_FILE
+
+    ProcessNotes(os.path.join(folder, PROCESSES_FILE)).add("run", name=name_of(command))
+
+
 def begin() -> None:
     """Let the libraries record that this process imports from now on, and note what programs it starts."""
     plan = json.loads(os.environ[VARIABLE])
     _find_package(plan["package"])
     from ipcbench.trace.format import PROCESSES_FILE
 
-    note = _Notes(os.path.join(plan["folder"], PROCESSES_FILE))
+    note = ProcessNotes(os.path.join(plan["folder"], PROCESSES_FILE))
     # children of multiprocessing, and its helpers, go on with the program of their parent
     is_own = any(word.startswith("from multiprocessing.") for word in sys.orig_argv[1:5])
     name = plan.get("name", "") if is_own else ""
@@ -64,7 +71,7 @@ def name_of(command: Any) -> str:
     return program[:60]
 
 
-class _Notes:
+class ProcessNotes:
     """Writes lines to the file of processes; several processes append to it."""
 
     def __init__(self, path: str) -> None:

@@ -163,7 +163,7 @@ class Notes:
         claims: summaries.
         facts: headers of the package's own files.
         processes_count: Python processes of a program that was recorded unmodified.
-        unseen: programs that these started and that were not recorded, by name.
+        unseen: programs that were started and not recorded, by name.
         endpoints: descriptions of sockets, in order of appearance.
     """
 
@@ -177,6 +177,11 @@ class Notes:
     processes_count: int = 0
     unseen: Counter[str] = field(default_factory=Counter)
     endpoints: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def unseen_names(self) -> str:
+        """The most frequent of `unseen`, with their counts."""
+        return ", ".join(f"{name} × {count}" for name, count in self.unseen.most_common(5))
 
     def damaged(self, place: str, what: str) -> None:
         """Count a damaged line, and keep the first few."""

@@ -23,10 +23,15 @@ def read_processes(folder: Path, notes: Notes) -> None:
     events = [event for event in map(_parsed, lines) if event is not None]
     began = [event for event in events if event["event"] == "began"]
     pids = {event["pid"] for event in began}
+    programs = {event["pid"] for event in events if event["event"] == "run"} or {event["pid"] for event in began[:1]}
     waiting = Counter(
-        event["ppid"] if event["ppid"] in pids else None for event in began[1:] if not event.get("is_own")
+        event["ppid"] if event["ppid"] in pids else None
+        for event in began
+        if not event.get("is_own") and event["pid"] not in programs
     )
     for event in events:
+        if event["event"] == "run" and event["pid"] not in pids:
+            notes.unseen[printable(str(event.get("name", "?")))] += 1
         if event["event"] != "started":
             continue
         # A child's parent is who started it, or a shell between, of which nothing else is known.
@@ -45,4 +50,4 @@ def _parsed(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     known = isinstance(event, dict) and isinstance(event.get("pid"), int) and isinstance(event.get("ppid"), int)
-    return event if known and event.get("event") in {"began", "started"} else None
+    return event if known and event.get("event") in {"run", "began", "started"} else None

@@ -9,7 +9,6 @@ from ipcbench.trace.readers.batch import Claim, Notes
 from ipcbench.trace.report.sums import GroupSums
 
 _TOLERANCE = 0.01
-_MOST_NAMES = 5
 _STEP_MS = 0.0011
 """Averages are printed to a microsecond."""
 
@@ -52,8 +51,9 @@ def audit(groups: list[GroupSums], notes: Notes) -> list[Objection]:
     for claim in notes.claims:
         objections += _claim(claim, groups)
     if notes.unseen:
-        names = ", ".join(f"{name} × {count}" for name, count in notes.unseen.most_common(_MOST_NAMES))
-        objections.append(Objection("unseen", names, notes.unseen.total(), notes.processes_count, grave=False))
+        objections.append(
+            Objection("unseen", notes.unseen_names, notes.unseen.total(), notes.processes_count, grave=False)
+        )
     if notes.damaged_count:
         objections.append(Objection("damaged", "; ".join(notes.examples), notes.damaged_count))
     objections += [Objection("count", what, count, grave=False) for what, count in sorted(notes.counts.items())

@@ -66,6 +66,12 @@ def gather(paths: Sequence[Path]) -> Gathered:
                 flows.add(batch)
     if not sums.groups:
         what = ", ".join(str(path) for path in paths)
+        if notes.processes_count or notes.unseen:
+            unseen = f"; not seen: {notes.unseen_names}" if notes.unseen else ""
+            raise StoreError(
+                f"{what}: no calls found; {notes.processes_count} Python processes used none of the libraries that are "
+                f"recorded{unseen}"
+            )
         raise StoreError(
             f"{what}: no calls found ({notes.lines_count:,} lines, {notes.damaged_count:,} of them damaged); known are "
             f"folders with {SEGMENT_SUFFIX} files, zmq_performance.log and [TQ-…] lines"
