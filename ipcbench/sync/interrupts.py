@@ -23,6 +23,9 @@ _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _LOOK_S = 1.0
 """Between two looks whether the thread still lives that one waits for."""
 
+_BEGIN_S = 5.0
+"""How long to wait for a thread to begin: without memory it may never."""
+
 unforked = threading.Condition()
 """Held by a thread while it opens something that belongs to an endpoint, and by one that forks."""
 
@@ -194,25 +197,55 @@ def whole(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result
     return call
 
 
-def in_background(work: Callable[[], None], name: str, wait_s: float) -> None:
-    """Do `work` in a thread, which the process waits for when it ends; return when it is done, or after `wait_s`. While
-    the interpreter ends, no thread can start, and the work is done here.
+def start_thread(work: Callable[[], object]) -> None:
+    """Do `work` in a thread, which the process does not wait for when it ends; return as soon as it runs.
+
+    `threading.Thread.start` waits for ever for a thread that dies before its first step, as one may without memory.
+
+    Raises:
+        RuntimeError: there can be no thread.
     """
-    if sys.is_finalizing():
+    runs = threading.Lock()
+    runs.acquire()
+
+    def do(_: _Thread) -> None:
+        runs.release()
         work()
-        return
-    done = threading.Event()
+
+    held = _Thread()
+    thread = ref(held)
+    _thread.start_new_thread(do, (held,))
+    del held
+    while not runs.acquire(timeout=_LOOK_S):
+        if thread() is None and not runs.acquire(blocking=False):
+            raise RuntimeError("a new thread finds no memory")
+
+
+def in_background(work: Callable[[], None], name: str, wait_s: float) -> None:
+    """Do `work` in a thread, which the process waits for when it ends; return when it is done, or after `wait_s`. Where
+    no thread can start, as while the interpreter ends, the work is done here.
+    """
+    claim, begun, done = threading.Lock(), threading.Event(), threading.Event()
 
     def do() -> None:
-        try:
-            work()
-        finally:
-            done.set()
+        if claim.acquire(blocking=False):
+            begun.set()
+            try:
+                work()
+            finally:
+                done.set()
 
-    try:
-        threading.Thread(target=do, name=name, daemon=False).start()
-    except RuntimeError:  # there can be none
-        work()
+    def start() -> None:
+        try:
+            threading.Thread(target=do, name=name, daemon=False).start()
+        except RuntimeError:  # there can be none
+            begun.set()
+
+    if not sys.is_finalizing():
+        with suppress(RuntimeError):
+            start_thread(start)
+            begun.wait(_BEGIN_S)
+    do()
     done.wait(wait_s)
 
 

@@ -7,11 +7,13 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from ipcbench.backend import Reader
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import WaitStrategy
+from ipcbench.sync.interrupts import start_thread
 from ipcbench.sync.ownership import Owned, Releasable
 from ipcbench.util.clock import deadline_ns, remaining_s
 
@@ -43,6 +45,9 @@ class _Inbox:
     """
 
     def __init__(self) -> None:
+        self.source: Source | None = None
+        self.opened = threading.Event()
+        """Set when the source is open, or could not be opened."""
         self.news = threading.Lock()
         self.news.acquire()
         self.latest: tuple[memoryview | bytes] | None = None
@@ -53,8 +58,12 @@ class _Inbox:
         self.ended = threading.Event()
         """Set when the source is no longer read."""
 
-    def receive(self, source: Source, keep: Callable[[memoryview], memoryview | bytes]) -> None:
-        """Read until the source fails or the reader is closed."""
+    def receive(self, keep: Callable[[memoryview], memoryview | bytes]) -> None:
+        """Read, as soon as there is a source, until it fails or the reader is closed."""
+        self.opened.wait()
+        source = self.source
+        if source is None:
+            return
         read = source.read
         while not self.closing:
             try:
@@ -88,28 +97,29 @@ class LatestValueReader(Owned, Reader):
     The last message before the end of the stream, or before the writer's death, is always returned.
     """
 
-    def __init__(self, source: Source, name: str, *, views_last: bool) -> None:
+    def __init__(self, open_source: Callable[[], Source], name: str, *, views_last: bool) -> None:
         """Start reading.
 
         Args:
-            source: the reader of every message; it is closed together with this one.
-            name: name of the thread.
-            views_last: whether a view from `source` stays valid after its next read; if not, it is copied.
+            open_source: opens the reader of every message, when nothing else can refuse this one any more: to its
+                peers, a source that is closed again has been there. It is closed together with this reader.
+            name: of this reader, for the user.
+            views_last: whether a view from the source stays valid after its next read; if not, it is copied.
 
         Raises:
-            TransportError: there can be no thread.
+            TransportError: there can be no thread, or the source cannot be opened.
         """
-        self._source = source
         self._inbox = inbox = _Inbox()
         self._taken: tuple[memoryview | bytes] | None = None
-        arguments = source, memoryview if views_last else bytes
-        thread = threading.Thread(target=inbox.receive, args=arguments, name=name, daemon=True)
         try:
-            thread.start()
+            start_thread(partial(inbox.receive, memoryview if views_last else bytes))
         except RuntimeError as error:
-            source.close()
-            raise TransportError(f"cannot open {name}: {error}; raise the limit of processes") from error
-        self.opened()
+            raise TransportError(f"cannot open {name}: {error}; raise the limit of processes or of memory") from error
+        try:
+            self._source = inbox.source = open_source()
+            self.opened()
+        finally:
+            inbox.opened.set()
 
     @property
     def waits(self) -> WaitStrategy:

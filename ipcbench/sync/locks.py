@@ -13,6 +13,7 @@ import fcntl
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.sync.ownership import own
+from ipcbench.util.clock import now_ns
 from ipcbench.util.files import advice_on, temporary_folder
 
 SEPARATOR = "\n"
@@ -36,6 +38,9 @@ private folder, which must not be removed, from its first moment to its last."""
 
 LOCK_SUFFIX = ".endpoint"
 """Suffix of the files that are locked; the stem is the endpoint's role."""
+
+_LOCK_NS, _LOCK_LOOK_S = 1_000_000_000, 0.01
+"""How long a directory's lock is waited for, and the interval between two tries."""
 
 _REMOVALS = 5
 """How often a directory is removed in which others still change files."""
@@ -110,6 +115,11 @@ def channel_directory(address: Address) -> Path:
     return path
 
 
+def destroyed_meanwhile(directory: Path) -> TransportError:
+    """Return what to raise where a channel's directory is gone before its files are made."""
+    return TransportError(f"channel {directory.name!r} was destroyed while it was made; make another")
+
+
 def no_channel(where: str, error: OSError) -> TransportError:
     """Return what to raise where an OSError prevents the opening of a channel: it need not mean that there is none."""
     if error.errno in {errno.ENOENT, errno.ENOTDIR}:
@@ -157,22 +167,63 @@ def is_removable(path: Path) -> bool:
     return True
 
 
-def remove_file_of(directory: Path, path: Path, remove: Callable[[], object]) -> None:
-    """Remove a file that a channel has outside its directory, if both exist.
+@contextmanager
+def directory_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock of a channel's directory while the channel's files outside it are made or removed, so that `create`
+    and `destroy` do not come between each other's steps; yields whether the directory is there. Without a free
+    descriptor there is no lock, and it is not waited for longer than a second: a stopped process may hold it.
+    """
+    fd, is_there, last_ns = -1, True, now_ns() + _LOCK_NS
+    try:
+        try:
+            while not (fd >= 0 and os.path.samestat(os.fstat(fd), path.lstat())):  # another took its name meanwhile
+                if fd >= 0:
+                    os.close(fd)
+                    fd = -1
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                while now_ns() < last_ns and not _try_lock(fd):
+                    threading.Event().wait(_LOCK_LOOK_S)
+        except OSError as error:
+            if is_of_handler(error):
+                raise
+            is_there = not isinstance(error, FileNotFoundError)
+        yield is_there
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def remove_with_file(directory: Path, path: Path, remove: Callable[[], object]) -> None:
+    """Remove a channel's directory, and a file that the channel has outside it, if both exist. Hold `directory_lock`
+    where such a file is made.
 
     Args:
-        directory: of the channel, which is removed later.
+        directory: of the channel.
         path: of the file, where such files have one.
         remove: removes it; FileNotFoundError if somebody else has.
 
     Raises:
-        TransportError: the file is still there; without the directory nobody knows whose it is.
+        TransportError: something is still there; without the directory nobody knows whose the file is.
     """
-    with as_transport_errors(f"cannot remove {path}"), suppress(FileNotFoundError):
-        if is_removable(directory):
-            remove()
-        elif os.path.lexists(path):
-            raise TransportError(f"{directory} is gone, and {path} may be another program's: remove it yourself")
+    with as_transport_errors(f"cannot remove {path}"), directory_lock(directory) as is_there:
+        if not is_there:
+            if os.path.lexists(path) and not os.path.lexists(directory):  # in this order: the directory is made first
+                raise TransportError(f"{directory} is gone, and {path} may be another program's: remove it yourself")
+            return
+        try:
+            with suppress(FileNotFoundError):
+                if is_removable(directory):
+                    remove()
+        finally:
+            remove_directory(directory)
 
 
 def remove_directory(path: Path) -> None:

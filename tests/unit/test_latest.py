@@ -20,7 +20,7 @@ class Silent:
 
 signal.signal(signal.SIGALRM, lambda *_: None)
 signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.00013)  # some come just when a time-out ends
-reader = LatestValueReader(Silent(), "silent", views_last=True)
+reader = LatestValueReader(Silent, "silent", views_last=True)
 for _ in range(2000):
     try:
         reader.read(0.001)

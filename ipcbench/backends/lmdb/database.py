@@ -18,7 +18,14 @@ from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, cursors_bytes, make_doorbells
 from ipcbench.sync.interrupts import is_of_handler, no_fork
-from ipcbench.sync.locks import channel_directory, make_directory, no_channel, remove_directory, require_ours
+from ipcbench.sync.locks import (
+    channel_directory,
+    destroyed_meanwhile,
+    make_directory,
+    no_channel,
+    remove_directory,
+    require_ours,
+)
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
 from ipcbench.util.files import advice_on, status_of
@@ -123,6 +130,8 @@ def make_files(channel: ChannelSpec, map_bytes: int) -> Path:
         _open_database(directory, map_bytes).close()
         _reserve(directory / _DATABASE_FILE, map_bytes)
     except (OSError, MemoryError, lmdb.Error) as error:
+        if not directory.exists():
+            raise destroyed_meanwhile(directory) from error
         remove_directory(directory)
         reason, remedy = str(error) or "out of memory", "free disk space, or use smaller messages or a smaller depth"
         if isinstance(error, OSError):
@@ -144,6 +153,7 @@ def _open_database(directory: Path, map_bytes: int) -> lmdb.Environment:
     return lmdb.Environment(
         str(directory),
         map_size=map_bytes,
+        create=False,  # the directory: a channel that is destroyed meanwhile stays destroyed
         mode=0o600,
         writemap=True,
         sync=False,

@@ -35,10 +35,12 @@ from ipcbench.sync.cursors import (
 )
 from ipcbench.sync.locks import (
     channel_directory,
+    destroyed_meanwhile,
+    directory_lock,
     make_directory,
     no_channel,
     remove_directory,
-    remove_file_of,
+    remove_with_file,
     require_ours,
 )
 from ipcbench.sync.wait import Waiter
@@ -94,6 +96,17 @@ def _unlink_segments() -> None:
     with suppress(OSError):  # no /proc: no such segments
         for path in set(_MPICH_SEGMENT.findall(Path("/proc/self/maps").read_text(errors="replace"))):
             Path(path).unlink(missing_ok=True)
+
+
+def _make_words(path: Path, size_bytes: int) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size_bytes)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(fd)
 
 
 class _Words:
@@ -184,15 +197,11 @@ class _Mpi(Backend):
         self.require(channel)
         directory = make_directory(channel.name)
         try:
-            make_doorbells(directory, channel.readers)
-            fd = os.open(_words_path(directory), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(fd, 0, _words_bytes(channel))
-            except OSError:
-                _words_path(directory).unlink()
-                raise
-            finally:
-                os.close(fd)
+            with directory_lock(directory) as is_there:
+                if not is_there:
+                    raise destroyed_meanwhile(directory)
+                make_doorbells(directory, channel.readers)
+                _make_words(_words_path(directory), _words_bytes(channel))
         except OSError as error:
             remove_directory(directory)
             what = f"{error.filename or directory}: {error.strerror}{advice_on(error)}"
@@ -248,10 +257,7 @@ class _Mpi(Backend):
     def destroy(self, address: Address) -> None:
         directory = channel_directory(address)
         words = _words_path(directory)
-        try:
-            remove_file_of(directory, words, words.unlink)
-        finally:
-            remove_directory(directory)
+        remove_with_file(directory, words, words.unlink)
 
 
 class MpiNative(_Mpi):

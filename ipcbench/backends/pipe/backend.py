@@ -17,6 +17,7 @@ import os
 import select
 import socket
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import ClassVar
@@ -580,9 +581,9 @@ class Pipe(Backend):
 
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
-        reader = _PipeReader(address, index)
+        reader = partial(_PipeReader, address, index)
         if address.channel.delivery == "every_message":
-            return reader
+            return reader()
         return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=False)
 
     @whole

@@ -41,10 +41,12 @@ from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.interrupts import is_of_handler, no_fork, whole
 from ipcbench.sync.locks import (
     channel_directory,
+    destroyed_meanwhile,
+    directory_lock,
     make_directory,
     no_channel,
     remove_directory,
-    remove_file_of,
+    remove_with_file,
     require_ours,
 )
 from ipcbench.util.files import advice_on
@@ -395,8 +397,11 @@ class Shm(Backend):
         directory = make_directory(channel.name)
         layout = Layout(channel)
         try:
-            make_doorbells(directory, channel.readers)
-            SharedSegment(channel.name, layout.total_bytes).close()
+            with directory_lock(directory) as is_there:
+                if not is_there:
+                    raise destroyed_meanwhile(directory)
+                make_doorbells(directory, channel.readers)
+                SharedSegment(channel.name, layout.total_bytes).close()
         except OSError as error:
             remove_directory(directory)
             raise TransportError(_why_not(error, directory, layout)) from error
@@ -425,7 +430,4 @@ class Shm(Backend):
     @whole
     def destroy(self, address: Address) -> None:
         directory, name = channel_directory(address), address.channel.name
-        try:
-            remove_file_of(directory, _SEGMENTS / name, lambda: shm_unlink(f"/{name}"))
-        finally:
-            remove_directory(directory)
+        remove_with_file(directory, _SEGMENTS / name, lambda: shm_unlink(f"/{name}"))

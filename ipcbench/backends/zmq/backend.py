@@ -28,6 +28,7 @@ import socket as sockets
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -416,9 +417,9 @@ class ZmqIpc(Backend):
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
         self.probe()
-        reader = _ZmqReader(address, self._places(address), index)
+        reader = partial(_ZmqReader, address, self._places(address), index)
         if address.channel.delivery == "every_message":
-            return reader
+            return reader()
         return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=True)
 
     @whole
