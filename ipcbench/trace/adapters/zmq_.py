@@ -9,7 +9,7 @@ call; so sockets of gevent, which wait outside libzmq, record as others do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -172,6 +172,7 @@ def _carry(self: Any, call: Call) -> Any:
     return self
 
 
+@wraps(zmq.Socket.send)
 def _send(self: Any, data: Any, flags: int = 0, copy: bool = True, track: bool = False, **kwargs: Any) -> Any:
     traffic = self._traffic or traffic_of(self)
     flags = int(flags)
@@ -190,6 +191,7 @@ def _send(self: Any, data: Any, flags: int = 0, copy: bool = True, track: bool =
     return sent
 
 
+@wraps(zmq.Socket.recv)
 def _recv(self: Any, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
     traffic = self._traffic or traffic_of(self)
     if not traffic.is_partial:
@@ -205,6 +207,7 @@ def _recv(self: Any, flags: int = 0, copy: bool = True, track: bool = False) -> 
     return frame.bytes if copy else frame
 
 
+@wraps(zmq.Socket.recv_into)
 def _recv_into(self: Any, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) -> int:
     traffic = self._traffic or traffic_of(self)
     if traffic.pending is not None:

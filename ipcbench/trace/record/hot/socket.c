@@ -289,7 +289,7 @@ static PyMethodDef methods[] = {
              "Send a frame, and record the message that it ends."),
     FUNCTION("recv", socket_receive, "(self, flags=0, copy=True, track=False)",
              "Receive a frame, and record the message that it ends."),
-    FUNCTION("send_multipart", socket_send_multipart, "(self, msg_parts, flags=0, copy=True, track=False)",
+    FUNCTION("send_multipart", socket_send_multipart, "(self, msg_parts, flags=0, copy=True, track=False, **kwargs)",
              "Send a message, and record it."),
     FUNCTION("recv_multipart", socket_receive_multipart, "(self, flags=0, copy=True, track=False)",
              "Receive a message, and record it."),
