@@ -103,6 +103,21 @@ def test_failures_noise_and_what_was_left_out_are_told_with_reasons(run: Run) ->
         assert count in text
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("complete", "All planned trials were made, and none failed."),
+        ("interrupted", "No trial failed. Not all planned trials were made: interrupted in round 3, 2 rounds done."),
+        ("out of budget", "No trial failed. Not all planned trials were made: 2 rounds done; the budget of 100 s left"),
+    ],
+)
+def test_without_failures_it_is_said_whether_all_trials_were_made(tmp_path: Path, status: str, words: str) -> None:
+    cells = {("shm", 10): Cell(), ("zmq", 10): Cell(30_000.0)}
+    text = Page(html_of(make_run(tmp_path / "run", cells, status=status, rounds_done=2))).text
+    assert words in text
+    assert ("All planned trials were made" in text) == (status == "complete")
+
+
 def test_the_figures_of_the_tables_are_in_the_page(run: Run) -> None:
     text = Page(html_of(run)).text
     for table in tables(run).payload_tables:

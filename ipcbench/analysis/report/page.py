@@ -126,6 +126,7 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
         noise=_noise(summary),
         noise_notes=noise_notes(summary),
         failures=failures(summary),
+        unfinished="" if summary.info.status == "complete" else ended_words(summary.info),
         problems=[one_line(problem) for problem in summary.problems],
         command=reproduce(summary),
         sweep=json.dumps(summary.info.sweep, indent=2, ensure_ascii=False, default=str),
