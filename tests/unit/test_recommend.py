@@ -82,7 +82,8 @@ def test_a_tie_is_called_a_tie(tmp_path: Path) -> None:
 def test_after_one_round_it_says_that_one_is_too_few(tmp_path: Path) -> None:
     once = {name: replace(cell, factors=(1.0,)) for name, cell in TWO.items()}
     reply = answer(tmp_path, once, rounds=1)
-    assert "no verdict between a and b, 1 round is too few to tell (it takes at least 3): " in reply.sentence()
+    words = "no verdict between a and b on one-way latency p50, 1 round is too few to tell (it takes at least 3): a "
+    assert words in reply.sentence()
     assert (reply.outcome, reply.as_dict()["outcome"]) == ("too few rounds", "too few rounds")
     cpu = answer(tmp_path / "cpu", once, replace(OF_SIZE, optimise="cpu"), rounds=1)
     words = "a and b: CPU time takes 2 rounds, and 3 to be compared; there is 1"
@@ -364,8 +365,8 @@ def test_few_rounds_in_common_claim_nothing(tmp_path: Path) -> None:
     cells = {"a": Cell(10_000.0, factors=(0.0, 1.0, 1.01, 0.99)), "b": Cell(30_000.0, factors=(1.0, 1.01, 0.99, 0.0))}
     reply = answer(tmp_path, cells, rounds=4)
     assert (
-        "no verdict between a and b, 2 rounds in common with a are too few to tell (it takes at least 3)"
-        in reply.sentence()
+        "no verdict between a and b on one-way latency p50, 2 rounds in common with a are too few to tell (it takes at "
+        "least 3)" in reply.sentence()
     )
     assert re.search(r"\? b: 30\.\d µs \[[^\]]*\] \(", reply.text())
 

@@ -210,23 +210,22 @@ class Recommendation:
             candidate for candidate in self.candidates if candidate.backend in tied and candidate.backend != self.best
         ]
         unknown = [candidate for candidate in others if candidate.rounds_count < MIN_CLAIM_ROUNDS]
-        why = f"no clear difference in {what}"
+        result, why = f"a tie between {names}", f"no clear difference in {what}"
         if unknown:
             own = min(candidate.expected.rounds_counts[self.axis] for candidate in unknown)
             fewest = min(candidate.rounds_count for candidate in unknown)
             too_few = too_few_words(fewest, str(self.best) if own >= MIN_CLAIM_ROUNDS else "")
-            unsure = f"{why}; of {joined([candidate.backend for candidate in unknown])}, {too_few}"
-            why = too_few if len(unknown) == len(others) else unsure
+            why = f"{why}; of {joined([candidate.backend for candidate in unknown])}, {too_few}"
+            if len(unknown) == len(others):
+                result, why = f"no verdict between {names} on {what}", too_few
         take = "Take whichever suits you." if not unknown else "Measure more rounds before you choose."
         if contrary := [candidate.backend for candidate in others if candidate.contradicts]:
-            names = joined([str(self.backend), *self.tied_with])
             but = contrary_words(contrary, str(self.best))
             return f"no verdict between {names} on {what}: {joined(figures)}, but {but}."
-        result = "no verdict between" if unknown and len(unknown) == len(others) else "a tie between"
         if self.tie_break:
             until = f"Until more rounds tell, take {self.backend}" if unknown else f"Take {self.backend}"
             take = f"{until}: {self.tie_break}."
-        return f"{result} {names}, {why}: {joined(figures)}. {take}"
+        return f"{result}, {why}: {joined(figures)}. {take}"
 
     def _next_words(self, what: str) -> str:
         following = next((candidate for candidate in self.candidates if candidate.rank > 1), None)
