@@ -40,6 +40,8 @@ def command(run: str | None, form: str, out: str | None) -> None:
         tell(f"warning: {problem}")
     for line in exported.left_out:
         tell(f"left out: {line}")
+    for line in exported.fewer_rounds:
+        tell(f"fewer rounds: {line}")
 
 
 def _write(text: str, target: Path | None) -> None:

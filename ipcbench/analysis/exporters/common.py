@@ -38,6 +38,8 @@ class Export:
     text: str
     left_out: tuple[str, ...]
     """What is missing and why, one line each."""
+    fewer_rounds: tuple[str, ...] = ()
+    """Which series have fewer rounds than others, where the tool minds; one line each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ pyperf also needs equally many values on both sides, so benchmarks with fewer ro
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -68,7 +69,6 @@ def as_pyperf(run: Run) -> Export:
             name = series_name(Setting.of(trial), trial.spec.backend, rate_of(trial), metric)
             runs.setdefault((name, metric), []).append({"metadata": _run_metadata(trial), "values": [seconds]})
     selection.require(runs, "figure for pyperf")
-    _note_fewer_rounds(selection, runs)
     document = {
         "version": FORMAT_VERSION,
         "metadata": _common_metadata(run.info),
@@ -77,7 +77,8 @@ def as_pyperf(run: Run) -> Export:
             for (name, metric), rounds in sorted(runs.items())
         ],
     }
-    return selection.export(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    export = selection.export(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return replace(export, fewer_rounds=tuple(_fewer_rounds(runs)))
 
 
 def _values(selection: Selection, trial: TrialResult) -> dict[str, float]:
@@ -101,15 +102,13 @@ def _values(selection: Selection, trial: TrialResult) -> dict[str, float]:
     return {f"{what}-{name}": value / 1e9 for name, value in figures.items() if value is not None and value > 0.0}
 
 
-def _note_fewer_rounds(selection: Selection, runs: Mapping[tuple[str, str], Sequence[object]]) -> None:
+def _fewer_rounds(runs: Mapping[tuple[str, str], Sequence[object]]) -> Iterator[str]:
     most: dict[str, int] = {}
     for (_, metric), rounds in runs.items():
         most[metric] = max(most.get(metric, 0), len(rounds))
-    selection.left_out.extend(
-        f"{name}: {most[metric] - len(rounds)} of {most[metric]} rounds are missing; pyperf only compares equal numbers"
-        for (name, metric), rounds in sorted(runs.items())
-        if len(rounds) < most[metric]
-    )
+    for (name, metric), rounds in sorted(runs.items()):
+        if missing := most[metric] - len(rounds):
+            yield f"{name}: {missing} of {most[metric]} rounds are missing; pyperf only compares equal numbers"
 
 
 def _common_metadata(info: RunInfo) -> dict[str, Any]:
