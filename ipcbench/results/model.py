@@ -268,3 +268,9 @@ class RunInfo:
     def planned_backends(self) -> tuple[str, ...]:
         """Return the names by which trials of the sweep have its backends."""
         return recorded_names(map(str, self.sweep.get("backends", ())), tuple(self.variant_versions))
+
+    @property
+    def planned_rounds(self) -> int:
+        """Return the rounds of the sweep; 0 if they are not known."""
+        rounds = self.sweep.get("rounds")
+        return rounds if isinstance(rounds, int) else 0

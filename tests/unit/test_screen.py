@@ -117,9 +117,25 @@ def test_two_rounds_are_followed_by_the_command_for_more(tmp_path: Path) -> None
     complete = make_run(tmp_path / "complete", few, rounds=2)
     assert "enough to rank:       the same command with --rounds 3" in lines_of(complete)
     assert not any("--resume" in line for line in lines_of(complete))  # nothing is left to measure
-    run = replace(complete, info=replace(complete.info, status="out of budget", rounds_done=1))  # and a part
+    planned = {**complete.info.sweep, "rounds": 20}
+    run = replace(complete, info=replace(complete.info, status="out of budget", rounds_done=1, sweep=planned))
     assert f"more rounds:          ipcbench run --resume results/{run.info.run_id}" in lines_of(run)
     assert any("no verdict between" in line for line in lines_of(run))
+
+
+def test_what_cannot_be_resumed_to_three_rounds_is_begun_anew(tmp_path: Path) -> None:
+    cells = {("shm", 10): Cell(factors=(1.0,)), ("zmq", 10): Cell(factors=(1.0,))}
+    run = make_run(tmp_path / "run", cells, rounds=1, status="out of budget", rounds_done=0)
+    command = "enough to rank:       the same command with --rounds 3"
+    assert f"{command} and a larger --budget" in lines_of(run)
+    named = replace(run.info, status="complete", rounds_done=1, command=("ipcbench", "run", "--out", "here"))
+    assert f"{command} and another --out" in lines_of(replace(run, info=named))
+    assert not any("--resume" in line for line in lines_of(run))
+
+
+def test_one_backend_alone_is_not_to_be_ranked(tmp_path: Path) -> None:
+    lines = lines_of(make_run(tmp_path / "run", {("shm", 10): Cell(factors=(1.0,))}, rounds=1))
+    assert not any("rank" in line or "--resume" in line for line in lines)
 
 
 def test_the_command_for_more_rounds_has_the_budget_that_they_will_take(tmp_path: Path) -> None:

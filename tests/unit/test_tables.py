@@ -132,6 +132,10 @@ def test_a_run_that_used_up_its_budget_says_how_much_that_was(tmp_path: Path) ->
     found = tables_of(tmp_path, SHM, status="out of budget")
     words = "20 rounds done; the budget of 100 s left no time for more, seed 1"
     assert f"run: 20260102T030405Z-0a1b2c, {words}" in as_text(found)
+    for planned, again in ((20, "; --resume goes on with as much again"), (2, "")):
+        few = tables_of(tmp_path / str(planned), SHM, status="out of budget", rounds=planned, rounds_done=1)
+        words = f"1 round done; the budget of 100 s left no time for more{again}, seed 1"
+        assert words in " ".join(as_text(few).split())
 
 
 @pytest.mark.parametrize(

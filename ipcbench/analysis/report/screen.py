@@ -112,6 +112,8 @@ def _asked(run: Run, family: Sequence[SettingSummary]) -> str:
 
 def _budget_for(run: Run) -> str:
     """Return the option that gives enough rounds the time that they will take; empty where the run's budget will do."""
+    if not run.info.rounds_done:
+        return " and a larger --budget"  # nobody knows how long a round takes
     budget_s, needed_s = run.info.sweep.get("budget_s"), _took_s(run) / run.info.rounds_done * MIN_CLAIM_ROUNDS
     if isinstance(budget_s, int | float) and needed_s > _MOST_OF_BUDGET * budget_s:
         return f" --budget {math.ceil(needed_s / _MOST_OF_BUDGET)}s"
@@ -230,12 +232,20 @@ def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle:
     return whole if size != encoded and len(whole) <= width else legend
 
 
+def _is_comparison(tables: Tables) -> bool:
+    """Return whether two backends were measured at the same setting."""
+    return any(sum(cell.status == "ok" for cell in result.cells) > 1 for result in tables.summary.settings)
+
+
 def _next(run: Run, tables: Tables, folder: str) -> Iterator[str]:
     """Yield the commands that tell more."""
-    are_few = run.info.rounds_done < MIN_CLAIM_ROUNDS
-    if are_few and run.info.status == "complete":
-        yield f"enough to rank:       the same command with --rounds {MIN_CLAIM_ROUNDS}{_budget_for(run)}"
-    elif are_few or run.info.status == "interrupted":
+    status, are_few = run.info.status, run.info.rounds_done < MIN_CLAIM_ROUNDS
+    ends_with_few = status == "complete" or (status == "out of budget" and run.info.planned_rounds < MIN_CLAIM_ROUNDS)
+    if are_few and ends_with_few and _is_comparison(tables):
+        has_out = any(word.partition("=")[0] == "--out" for word in run.info.command)  # and the folder is not empty now
+        other = " and another --out" * has_out
+        yield f"enough to rank:       the same command with --rounds {MIN_CLAIM_ROUNDS}{_budget_for(run)}{other}"
+    elif status == "interrupted" or (are_few and status != "complete"):
         yield f"more rounds:          ipcbench run --resume {folder}"
     yield f"all figures, report:  ipcbench analyze {folder}"
     if run.info.variant_versions:

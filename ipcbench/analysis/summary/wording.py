@@ -258,9 +258,10 @@ def ended_words(info: RunInfo) -> str:
     budget, ratio = info.sweep.get("budget_s"), info.sweep.get("precision_ratio")
     precision = f"{100 * ratio:g} %" if isinstance(ratio, int | float) and ratio else ""
     if info.status == "out of budget" and isinstance(budget, int | float):
-        raised = "; --budget raises it" if info.rounds_done < MIN_CLAIM_ROUNDS else ""
+        may_rank = info.rounds_done < MIN_CLAIM_ROUNDS <= info.planned_rounds
+        again = "; --resume goes on with as much again" if may_rank else ""
         missed = f"; not every median is known to within {precision}" if precision else ""
-        return f"{done}; the budget of {format_duration_ns(1e9 * budget)} left no time for more{raised}{missed}"
+        return f"{done}; the budget of {format_duration_ns(1e9 * budget)} left no time for more{again}{missed}"
     reached = f"; every median is known to within {precision}" if precision and info.status == "complete" else ""
     where = f" in round {info.rounds_done + 1}" if info.status == "interrupted" else ""
     return f"{info.status}{where}, {done}{reached}"
