@@ -12,6 +12,8 @@ from ipcbench.cli.options import backend_names, one_of
 from ipcbench.errors import ConfigError, closest, did_you_mean
 
 _ROW = re.compile(r"\| \*\*(?P<words>[^|]+?)\*\* \| (?P<meaning>.+) \|")
+_WORD = re.compile(r"`[^`]+`|[^`/]+(?:/(?! )[^`/]+)*")
+"""Words stand between slashes with spaces; between backticks, such a slash is part of the word."""
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _WIDTH = 100
 
@@ -30,7 +32,7 @@ def meanings() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for row in _ROW.finditer(glossary()):
         meaning = _LINK.sub(r"\1", row["meaning"]).replace("**", "").replace("`", "")
-        words = [word.strip("` ") for word in row["words"].split(" / ")]
+        words = [word for each in _WORD.findall(row["words"]) if (word := each.strip("` "))]
         found |= dict.fromkeys(words, f"{' / '.join(words)}: {meaning}")
     for text in LEGEND.values():
         found |= dict.fromkeys(text.partition(": ")[0].split(", "), text)

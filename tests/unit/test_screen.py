@@ -191,7 +191,9 @@ def test_the_size_of_the_last_command_is_one_that_can_be_answered(tmp_path: Path
 
 def test_every_word_of_the_glossary_and_of_the_heads_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert glossary() == (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), "python -m tests.docs_blocks"
-    for word in ("waits", "Waits", "× best", "oversubscribed", "round trip", "=", "*", "n/a", "rank", "block", "shm"):
+    heads = ("waits", "Waits", "× best", "oversubscribed", "round trip", "=", "*", "n/a", "rank", "block", "shm")
+    said = ("* best", "k messages/s", "enough to rank", "a part", "CPU time", "ahead", "Beware", "B / A", "flat out")
+    for word in (*heads, *said):
         assert main(["explain", *word.split()]) == 0
         assert ": " in capsys.readouterr().out
     assert main(["explain"]) == 0
