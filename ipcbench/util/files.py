@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,6 +68,8 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with as_store_errors(path):
+        if not path.parent.exists():
+            raise StoreError(f"{path}: there is no folder {path.parent}; make it, or choose another one")
         try:
             temporary.unlink(missing_ok=True)  # it may be a link that leads out of the folder
             with temporary.open("xb") as file:
@@ -75,8 +77,11 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
+        except BaseException as error:
+            if isinstance(error, OSError) and error.filename == str(temporary):
+                error.filename = str(path)  # the name that was given
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.util.files import temporary_folder
+from ipcbench.errors import StoreError
+from ipcbench.util.files import temporary_folder, write_atomically
 
 _CHANNEL = """
 import tempfile
@@ -39,3 +40,13 @@ def test_a_channel_writes_no_file_to_try_the_temporary_folder() -> None:
     """
     done = subprocess.run([sys.executable, "-c", _CHANNEL], capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"
+
+
+def test_a_refused_file_is_called_by_the_name_that_was_given(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "absent" / "x.json", tmp_path / "file" / "x.json", tmp_path):
+        with pytest.raises(StoreError) as caught:
+            write_atomically(path, lambda file: file.write(b"text"))
+        assert str(caught.value).startswith(f"{path}: ")
+        assert ".tmp" not in str(caught.value)
+    assert [each.name for each in tmp_path.parent.iterdir() if each.name.endswith(".tmp")] == []
