@@ -27,6 +27,8 @@ from typing import Any
 
 _MOST_CHARACTERS = 200
 """Of a value in a text."""
+_LEAST_LIKENESS = 0.65
+"""Of a wrong value and the name that was probably meant."""
 
 
 class IpcbenchError(Exception):
@@ -47,13 +49,16 @@ def _shortened(value: object) -> str:
 
 
 def closest(value: str, known: Iterable[str]) -> str | None:
-    """Return the name that was probably meant; None if none is like it, or if the value is several names."""
-    from difflib import get_close_matches  # slow to load, and only errors need it
+    """Return the name that was probably meant, of equally like ones the first; None if none is like it, or if the value
+    is several names.
+    """
+    from difflib import SequenceMatcher  # slow to load, and only errors need it
 
-    by_lower = {name.lower(): name for name in known}
-    several = set(value) & {",", ";"}
-    like = [] if several else get_close_matches(value.lower(), by_lower, n=1, cutoff=0.65)
-    return by_lower[like[0]] if like else None
+    if set(value) & {",", ";"}:
+        return None
+    likeness = {name: SequenceMatcher(None, name.lower(), value.lower()).ratio() for name in known}
+    name = max(likeness, key=likeness.__getitem__, default="")
+    return name if likeness.get(name, 0.0) >= _LEAST_LIKENESS else None
 
 
 def did_you_mean(name: str | None) -> str:

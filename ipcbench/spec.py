@@ -346,7 +346,7 @@ class SweepSpec:
         if "pingpong" in self.modes and self.delivery != "every_message":
             raise ConfigError("modes", "pingpong", "paced or saturate for delivery latest_value")
         if self.rate_per_s is not None:
-            require_range("rate", self.rate_per_s, 0.1, 1e6)
+            require_range("rate", self.rate_per_s, 0.1, 10**6)
         require_range("rounds", self.rounds, 1, 10_000)
         if not 1 <= self.budget_s <= _LONGEST_BUDGET_S:
             raise ConfigError("budget", f"{self.budget_s:g} s", "1 s to 7 days")

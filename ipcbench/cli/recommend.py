@@ -134,7 +134,7 @@ def command(
         raise click.UsageError("Missing option '--size', the size of one payload, such as 4KiB", context)
     warn_of_code(sample or "")
     stored = None if run is None else stored_run(Path(run))
-    size_bytes = encoded_bytes(size, payload, sample, codec)
+    size_bytes = encoded_bytes(size, payload, sample, codec, prefix="--")
     question = ask(size_bytes, readers, rate, needs, optimise, stored, prefix="--")
     able = require_candidates(question)
     is_interrupted = False

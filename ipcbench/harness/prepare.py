@@ -92,7 +92,11 @@ def _timed(codec: Codec, obj: Any) -> tuple[bytes, float, float]:
 
 
 def encoded_bytes(
-    size: int | str | None, payload: str = "bytes", sample: str | None = None, codec: str | None = None
+    size: int | str | None,
+    payload: str = "bytes",
+    sample: str | None = None,
+    codec: str | None = None,
+    prefix: str = "",
 ) -> int:
     """Return the size of one encoded payload, given as the command line has it.
 
@@ -101,6 +105,7 @@ def encoded_bytes(
         payload: a kind, or `module:function`.
         sample: path of a file with the object, in place of a kind.
         codec: None takes `raw` for bytes, otherwise `pickle`.
+        prefix: put before the names of values in errors: `--` for options.
 
     Raises:
         ConfigError: a value is not allowed, or none or more than one size is given.
@@ -110,18 +115,19 @@ def encoded_bytes(
     options: dict[str, object] = {"codec": codec or ("raw" if sample is None and payload == "bytes" else "pickle")}
     options |= {"sample": sample} if sample is not None else {"payload": payload}
     if sample is not None and payload != "bytes":
-        raise ConfigError("--payload", payload, "nothing beside --sample")
+        raise ConfigError(f"{prefix}payload", payload, f"nothing beside {prefix}sample")
     if (size is None) == (sample is None):
-        raise ConfigError("--size", size, "nothing beside --sample" if sample else "a size such as 64, 4KiB or 1MiB")
+        allowed = f"nothing beside {prefix}sample" if sample else "a size such as 64, 4KiB or 1MiB"
+        raise ConfigError(f"{prefix}size", size, allowed)
     if size is not None:
         options["sizes"] = str(size)
     try:
         sweep = load_sweep(options=options)
     except ConfigError as error:
-        field = "--size" if error.field == "--sizes" else error.field
-        raise ConfigError(field, error.value, error.allowed) from error
+        field = error.field.removeprefix("--")
+        raise ConfigError(f"{prefix}{'size' if field == 'sizes' else field}", error.value, error.allowed) from error
     if len(sweep.sizes) > 1:
-        raise ConfigError("--size", size, "one size")
+        raise ConfigError(f"{prefix}size", size, "one size")
     return sweep.sizes[0] if sweep.codec == "raw" else prepare_payload(sweep, sweep.sizes[0]).payload_bytes
 
 

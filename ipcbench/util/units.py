@@ -27,7 +27,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.
 _SECONDS |= dict.fromkeys(("m", "min", "mins"), 60.0)
 _MOST_UNITS = 10_000
 _RATIO = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<sign>%?)")
-_RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:e\d{1,2})?)(?P<kilo>k?)(?:/s)?")
+_RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:e\d{1,2})?)(?P<unit>[kM]?)(?:/s)?")
 
 
 def parse_bytes(text: str, field: str = "size") -> int:
@@ -88,13 +88,13 @@ def parse_duration_s(text: str, field: str = "duration") -> float:
 
 
 def parse_rate_per_s(text: str, field: str = "rate") -> float:
-    """Return the messages per second in `500`, `500/s` or `2k/s`.
+    """Return the messages per second in `500`, `500/s`, `2k/s` or `1M/s`.
 
     Raises:
         ConfigError: not a rate, or zero.
     """
     match = _RATE.fullmatch(text.strip())
-    value = float(match["number"]) * (1000.0 if match["kilo"] else 1.0) if match else 0.0
+    value = float(match["number"]) * _COUNT_FACTORS[match["unit"].lower()] if match else 0.0
     if value <= 0:
         raise ConfigError(field, text, "messages per second, above zero, such as 500, 500/s or 2k/s")
     return value

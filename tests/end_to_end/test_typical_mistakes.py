@@ -87,6 +87,8 @@ MISTAKES = {
     "recommend run --size 64k --rate 5/min": ["--rate", "'5/min'", "500/s"],
     "compare run run --gate 5%%": ["--gate", "'5%%'", "such as 5% or 5"],
     "compare run run --gate 0": ["--gate", "'0'", "such as 5%"],
+    "recommend run --size 64 --rate 1e9": ["--rate: '1e9'", "allowed: 0.1 to 1,000,000"],
+    "compare run run --metrics latency": ["'latency'", "did you mean 'latency-p50'?"],
     "compare run run --metrics p99": ["--metrics", "'p99'", "latency-p99"],
     "replay trace --rounds two": ["--rounds", "'two'", "integer"],
     "replay trace --budget 2d": ["--budget", "'2d'", "2min"],
@@ -107,6 +109,8 @@ MISTAKES = {
     "analyze run/run.json": ["run/run.json: not a folder of results", "name run"],
     "analyze nowhere": ["nowhere: not a folder of results", "no such folder", "`ipcbench run` makes one"],
     "analyze trace": ["trace: a trace", REPORT],
+    "export run --to osu --out new/run.txt": ["new/run.txt: there is no folder new; make it"],
+    "trace export trace --to csv --out new/t.csv": ["new/t.csv: there is no folder new"],
     "analyze run --out notes.txt": ["--out", "'notes.txt'", "the path of a folder"],
     "compare run trace": ["trace: a trace", REPORT],
     "compare run": ["a run with variants", "a second run, B"],
@@ -127,7 +131,7 @@ MISTAKES = {
 
 REMEDY = re.compile(
     "did you mean '|allowed: |known: |known are |Choose from|requires an argument|"
-    "see `ipcbench |`ipcbench run` makes|reads it|reads a log|; name |; choose |such as "
+    "see `ipcbench |`ipcbench run` makes|reads it|reads a log|; name |; choose |; make it, or choose |such as "
 )
 """What a line has at least one of."""
 

@@ -113,6 +113,12 @@ def test_html_of_a_run_with_hostile_names_is_text(folder: Path) -> None:
     assert "<script" not in html
 
 
+def test_errors_of_the_library_name_no_options() -> None:
+    for values, name in (({"size": "x"}, "size"), ({"size": 1, "codec": "zip"}, "codec"), ({}, "size")):
+        with pytest.raises(ConfigError, match=rf"^{name}: "):
+            ipcbench.recommend(**values)
+
+
 def test_without_jinja2_a_notebook_shows_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert ipcbench.load(folder)._repr_html_() is None

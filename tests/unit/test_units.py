@@ -84,7 +84,7 @@ def test_what_is_no_share_is_refused(text: str) -> None:
         parse_ratio(text)
 
 
-@pytest.mark.parametrize(("text", "rate"), [("500", 500.0), ("500/s", 500.0), ("2k/s", 2000.0), ("0.5", 0.5)])
+@pytest.mark.parametrize(("text", "rate"), [("500", 500.0), ("500/s", 500.0), ("2k/s", 2000.0), ("1M/s", 1e6)])
 def test_rates_are_read(text: str, rate: float) -> None:
     assert parse_rate_per_s(text) == rate
 

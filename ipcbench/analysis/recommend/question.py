@@ -47,7 +47,7 @@ class Question:
         require_range("size", self.payload_bytes, 0, MAX_PAYLOAD_BYTES)
         require_range("readers", self.readers, 1, 1024)
         if self.rate_per_s is not None:
-            require_range("rate", self.rate_per_s, 0.1, 1e6)
+            require_range("rate", self.rate_per_s, 0.1, 10**6)
         for need in self.needs:
             require_choice("needs", need, tuple(NEEDS))
         if {"lossless", "latest-value"} <= set(self.needs):
@@ -100,7 +100,8 @@ def ask(
     try:
         return Question(size_bytes, readers, per_second, parse_needs(needs), optimise)
     except ConfigError as error:
-        raise ConfigError(f"{prefix}{error.field}", error.value, error.allowed) from error
+        value = rate if error.field == "rate" else error.value  # as it was given
+        raise ConfigError(f"{prefix}{error.field}", value, error.allowed) from error
 
 
 def parse_needs(text: str | Iterable[str]) -> tuple[str, ...]:
