@@ -49,6 +49,8 @@ def top(folder: str, once: bool, interval: str) -> None:
     watch = _watch(folder)
     interval_s = parse_duration_s(interval, "--interval")
     if once or not sys.stdout.isatty():
+        if not watch.folder.exists():
+            raise StoreError(f"{folder}: there is no such folder; on a terminal, `ipcbench trace top` waits for it")
         _print_once(Meter(watch, 2 * interval_s), watch, interval_s)
         return
     with _until_interrupted() as stop:

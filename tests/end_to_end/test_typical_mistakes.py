@@ -121,6 +121,7 @@ MISTAKES = {
     "trace check run --fail-if *.errors>0": ["run: a folder of results", ANALYZE],
     "trace export run --to csv": ["run: a folder of results", ANALYZE],
     "trace top run --once": ["run: a folder of results", ANALYZE],
+    "trace top nowhere --once": ["nowhere: there is no such folder", "`ipcbench trace top` waits for it"],
     "trace tail run": ["run: a folder of results", ANALYZE],
     "trace tail notes.txt --follow": ["notes.txt: a file", "`ipcbench trace report notes.txt`"],
     "trace serve-metrics run": ["run: a folder of results", ANALYZE],
@@ -131,7 +132,8 @@ MISTAKES = {
 
 REMEDY = re.compile(
     "did you mean '|allowed: |known: |known are |Choose from|requires an argument|"
-    "see `ipcbench |`ipcbench run` makes|reads it|reads a log|; name |; choose |; make it, or choose |such as "
+    "see `ipcbench |`ipcbench run` makes|reads it|reads a log|waits for it|; name |; choose |"
+    "; make it, or choose |such as "
 )
 """What a line has at least one of."""
 
@@ -185,5 +187,5 @@ def test_a_finished_run_that_is_resumed_says_that_nothing_is_left(shell: Shell, 
     before = (shell.folder / "run" / "trials.jsonl").read_bytes()
     done = shell("run", "--resume", "run")
     assert done.returncode == 0, done.stderr
-    assert "run is complete: nothing is left to measure; for more rounds begin a new run" in done.stderr
+    assert "run is complete; for more rounds begin a new run" in done.stderr
     assert (shell.folder / "run" / "trials.jsonl").read_bytes() == before
