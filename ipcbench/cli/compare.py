@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ipcbench.cli.options import Choice, a_path, format_option
-from ipcbench.cli.output import stored_run, tell
+from ipcbench.cli.output import stored_run, tell, text_width
 from ipcbench.errors import ConfigError
 from ipcbench.util.units import parse_ratio
 
@@ -85,8 +85,10 @@ def command(
         tell(f"warning: {problem}")
     if form == "json":
         text = compare_render.as_json(comparison)
+    elif form == "markdown":
+        text = compare_render.as_markdown(comparison, gates=gates)
     else:
-        text = {"text": compare_render.as_text, "markdown": compare_render.as_markdown}[form](comparison, gates=gates)
+        text = compare_render.as_text(comparison, gates=gates, width=text_width())
     sys.stdout.write(text)
     sys.stdout.flush()  # report a closed pipe here, not after the exit
     undecided = {"ok": 0, "fail": EXIT_REGRESSED, None: EXIT_INCONCLUSIVE}[inconclusive]

@@ -13,11 +13,11 @@ from typing import Any
 import click
 
 from ipcbench.cli.options import format_option
+from ipcbench.cli.output import text_width
 from ipcbench.render.document import document
 
 _BUSY_NS = 1_000_000_000
 _CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-_WIDTH = 100
 
 
 @click.command("doctor")
@@ -198,5 +198,5 @@ def _on_off(flag: bool | None) -> str | None:
 
 
 def _wrapped(*lines: str, indent: int = 3) -> list[str]:
-    wrapper = textwrap.TextWrapper(_WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(text_width(), subsequent_indent=" " * indent, break_on_hyphens=False)
     return [part for line in lines for part in wrapper.wrap(line)]

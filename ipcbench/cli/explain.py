@@ -9,13 +9,13 @@ from importlib.resources import files
 import click
 
 from ipcbench.cli.options import backend_names, one_of
+from ipcbench.cli.output import text_width
 from ipcbench.errors import ConfigError, closest, did_you_mean
 
 _ROW = re.compile(r"\| \*\*(?P<words>[^|]+?)\*\* \| (?P<meaning>.+) \|")
 _WORD = re.compile(r"`[^`]+`|[^`/]+(?:/(?! )[^`/]+)*")
 """Words stand between slashes with spaces; between backticks, such a slash is part of the word."""
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
-_WIDTH = 100
 
 
 def glossary() -> str:
@@ -51,7 +51,7 @@ def command(word: tuple[str, ...]) -> None:
 
     known = meanings()
     if not word:
-        click.echo("\n".join(wrapped(", ".join(sorted(known, key=str.lower)), _WIDTH, indent="")))
+        click.echo("\n".join(wrapped(", ".join(sorted(known, key=str.lower)), text_width(), indent="")))
         return
     asked = " ".join(word)
     by_lower = {name.lower(): name for name in known}
@@ -62,4 +62,4 @@ def command(word: tuple[str, ...]) -> None:
     if name is None:
         meant = did_you_mean(closest(asked, known))
         raise ConfigError("WORD", asked, f"a word that `ipcbench explain` lists{meant}")
-    click.echo("\n".join(wrapped(known[name], _WIDTH)))
+    click.echo("\n".join(wrapped(known[name], text_width())))

@@ -160,13 +160,18 @@ def print_tables(all_tables: Sequence[Tables], form: str) -> None:
     sys.stdout.flush()  # so that a closed pipe is an error here, not after the exit
 
 
+def text_width() -> int:
+    """Return how many columns text on stdout may take: those of a narrow terminal, else as many as it is made for."""
+    from ipcbench.render.text import WIDTH
+
+    return min(WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
+
+
 def _print_screen(run: Run, tables: Tables, folder: Path) -> None:
     from ipcbench.analysis.report.render import show_lines
     from ipcbench.analysis.report.screen import screen
-    from ipcbench.render.text import WIDTH
 
-    width = min(WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
-    show_lines(screen(run, tables, str(folder), width), sys.stdout)
+    show_lines(screen(run, tables, str(folder), text_width()), sys.stdout)
     sys.stdout.flush()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,11 +12,10 @@ import click
 
 from ipcbench.cli import EXIT_INTERRUPTED
 from ipcbench.cli.options import Choice, a_path, format_option, one_of, progress_options, some_of
-from ipcbench.cli.output import RESULTS_ROOT, command_line, stored_run, tell, warn_of_code
+from ipcbench.cli.output import RESULTS_ROOT, command_line, stored_run, tell, text_width, warn_of_code
 from ipcbench.cli.progress import progress_display
 from ipcbench.errors import IpcbenchError
 from ipcbench.render.document import document
-from ipcbench.render.text import WIDTH
 from ipcbench.spec import CODEC_NAMES, PAYLOAD_KINDS
 
 if TYPE_CHECKING:
@@ -186,4 +184,4 @@ def _shown(answer: Recommendation, form: str) -> str:
         return document("recommendation", answer.as_dict())
     if form == "markdown":
         return answer.markdown()
-    return answer.text(min(WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None)
+    return answer.text(text_width() if sys.stdout.isatty() else None)

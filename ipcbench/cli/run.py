@@ -200,7 +200,7 @@ def _stored_sweep(folder: Path, sample: str) -> SweepSpec:
     run = stored_run(folder)
     sweep = stored_sweep(run)
     if run.info.status == "complete":
-        tell(f"{folder} is complete: nothing is left to measure; for more rounds begin a new run")
+        tell(f"{folder} is complete; for more rounds begin a new run")
     return replace(sweep, sample=sample) if sample else sweep
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from ipcbench.cli.run import command as run_command
 from ipcbench.harness.sweep import Progress
 from ipcbench.spec import SweepSpec
 from ipcbench.sweeps.load import KEYS, builtin_sweeps
+from tests.end_to_end.shell import ROOT
 from tests.unit.builders import Terminal
 
 
@@ -181,6 +183,17 @@ def test_progress_on_a_terminal_is_a_bar_and_its_colour_can_be_forbidden(
     for words in ("round 1/3, trial 3, 1:23 left", "shm dict 10 paced  p50 14.2 µs", "warning: zmq failed: [why]"):
         assert words in text
     assert ("\x1b[33m" in text) == colour
+
+
+def test_prose_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    reference = str(ROOT / "results" / "reference")
+    for command in (["explain", "one-way"], ["explain"], ["doctor"], ["compare", reference, reference]):
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        assert main(command) == 0
+        lines = [line for line in sys.stdout.getvalue().splitlines() if not re.search(r"\S {2,}\S", line)]  # no rows
+        assert len(lines) > 3
+        assert max(map(len, lines)) <= 60
 
 
 def test_help_after_list_in_one_process(capsys: pytest.CaptureFixture[str]) -> None:
