@@ -297,6 +297,10 @@ def far_and_near(trial: TrialResult) -> TrialResult:
     return replace(trial, conditions=conditions(80.0 if trial.spec.round_index else 240.0))
 
 
+def waiting(trial: TrialResult) -> TrialResult:
+    return replace(trial, notes=(f"noisy: {trial.trial_id} % of the time waiting for a core",))
+
+
 def stamped(trial: TrialResult) -> TrialResult:
     stamps = (f"0.{trial.trial_id} page faults per message", "noisy: steal")
     return replace(trial, notes=stamps if trial.trial_id else ())
@@ -309,9 +313,10 @@ def stamped(trial: TrialResult) -> TrialResult:
         (UNSTEADY, {}, ("unsteady in 3 of 6 trials",)),
         (Cell(change=stamped), {},
          ("noisy in 5 of 6 trials: steal", "page faults per message in 5 of 6 trials: 0.1, 0.2, 0.3, …")),
+        (Cell(change=waiting), {}, ("noisy: 0, 1, 2 % of the time waiting for a core, …",)),
         (SPARSE, {"delivery": "latest_value"}, ("readers saw 25.0 % of the values; the others were overwritten",)),
     ],
-    ids=["all", "some", "of one kind", "overwritten"],
+    ids=["all", "some", "of one kind", "alike", "overwritten"],
 )  # fmt: skip
 def test_stamps_stand_beside_the_figures(tmp_path: Path, cell: Cell, changes: dict, notes: tuple[str, ...]) -> None:
     assert shm(tmp_path, cell, **changes).notes == notes
