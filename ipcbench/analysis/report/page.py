@@ -171,8 +171,9 @@ def _facts(summary: Summary) -> Mapping[str, Mapping[str, str]]:
             "reading the clock": format_duration_ns(floor.clock_ns),
             "clock step": format_duration_ns(floor.clock_resolution_ns),
             **{
-                f"memory copy of {size} B": f"{format_significant(rate / 1e6)} MB/s"
+                f"memory copy of {int(size):,} B": f"{format_significant(rate / 1e6)} MB/s"
                 for size, rate in floor.memcpy_bytes_per_s.items()
+                if size.isdecimal()
             },
         }
     return facts
