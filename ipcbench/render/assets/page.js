@@ -67,9 +67,9 @@
   }
   document.querySelectorAll("table.sortable").forEach(sortable);
 
-  // A table that is wider than its place says so.
+  // A table that is wider than its place says so, unless only the margin of its last column, of 12 px, lies outside.
   const watcher = new ResizeObserver((entries) => {
-    for (const { target } of entries) target.nextElementSibling.hidden = target.scrollWidth <= target.clientWidth + 1;
+    for (const { target } of entries) target.nextElementSibling.hidden = target.scrollWidth <= target.clientWidth + 12;
   });
   for (const region of document.querySelectorAll(".scroll")) {
     if (region.nextElementSibling && region.nextElementSibling.classList.contains("hint")) watcher.observe(region);
