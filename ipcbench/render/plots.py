@@ -91,10 +91,9 @@ def _figure(group: ChartGroup, charts: tuple[Chart, ...], source: str) -> Figure
     figure.text(left, 1 - 0.38 / height, title, fontsize=15, fontweight="bold", color=INK)
     for index, line in enumerate(subtitle):
         figure.text(left, 1 - (0.62 + 0.2 * index) / height, line, fontsize=9.5, color=MUTED)
-    grid = figure.add_gridspec(
-        rows,
-        columns,
-        left=0.72 / width,
+    axes_left = 0.72 / width
+    figure.subplots_adjust(
+        left=axes_left,
         right=1 - (1.25 / width),
         top=1 - (head_height + (0.1 if alone else 0.36)) / height,
         bottom=(foot_height + 0.5) / height,
@@ -102,8 +101,9 @@ def _figure(group: ChartGroup, charts: tuple[Chart, ...], source: str) -> Figure
         hspace=0.42,
     )
     for index, chart in enumerate(charts):
-        axes = figure.add_subplot(grid[index // columns, index % columns])
-        draw_panel(axes, chart, titled=not alone)
+        draw_panel(figure.add_subplot(rows, columns, index + 1), chart, titled=not alone)
+    if (cut_inches := -figure.get_tightbbox().x0) > 0:  # of the title of an axis with long numbers
+        figure.subplots_adjust(left=axes_left + cut_inches / width)
     for index, line in enumerate(foot):
         figure.text(left, (0.02 + 0.17 * (len(foot) - index)) / height, line, fontsize=7.8, color=MUTED)
     return figure

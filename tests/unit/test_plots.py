@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from ipcbench.render.plots import plot_files
 from ipcbench.results.store import Run
 from tests.unit.builders import Cell, make_run
 
-pytest.importorskip("matplotlib")
+imread = pytest.importorskip("matplotlib.image").imread
 
 HOSTILE = "<script>alert(1)</script> $\\frac{1}{0}$ & 日本 {x}"
 
@@ -49,3 +50,9 @@ def test_the_same_run_gives_the_same_bytes(run: Run) -> None:
 def test_many_settings_are_several_figures(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", size): Cell() for size in (1, 10, 100, 1000, 10_000)})
     assert {"stability-1.png", "stability-2.png", "latency.png"} <= set(files_of(run))
+
+
+def test_the_title_of_an_axis_of_long_numbers_is_whole(tmp_path: Path) -> None:
+    slow = make_run(tmp_path / "run", {("shm", size): Cell(2e8) for size in (10, 100)})
+    image = imread(BytesIO(files_of(slow)["percentiles.png"]))
+    assert (image[:, 0] == 1.0).all(), "nothing is drawn at the left edge"
