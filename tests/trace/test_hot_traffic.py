@@ -38,7 +38,7 @@ def recorded(is_in_c: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """Record every socket, in C or in Python; yields a context."""
     with monkeypatch.context() as patch:
         if not is_in_c:
-            patch.setattr(zmq_, "_METHODS", {**zmq_._METHODS, "send": zmq_._send, "recv": zmq_._recv})
+            patch.setattr(zmq_, "_HOT_METHODS", {})
         trace.start(folder)
         undo = zmq_.instrument()
         context: Any = KeepingContext()

@@ -225,7 +225,7 @@ def test_the_encoded_size_of_what_is_asked_for(own):
     (own / "notes.txt").write_bytes(b"12345")
     assert encoded_bytes(None, sample="notes.txt", codec="raw") == 5
     for wrong in ((None,), ("10,20",), (10, "bytes", "notes.txt")):
-        with pytest.raises(ConfigError, match="^size"):
+        with pytest.raises(ConfigError, match=r"^size"):
             encoded_bytes(*wrong)
-    with pytest.raises(ConfigError, match="^payload"):
+    with pytest.raises(ConfigError, match=r"^payload"):
         encoded_bytes(None, "dict", "notes.txt")

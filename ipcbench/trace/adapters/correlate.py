@@ -16,6 +16,7 @@ from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.record.serve import serve
 from ipcbench.trace.schema import EXCHANGE, RECEIVE, SEND
 from ipcbench.util.clock import now_ns
+from ipcbench.util.signals import raised_by_handler
 
 if TYPE_CHECKING:
     from ipcbench.trace.adapters.messages import Traffic
@@ -44,7 +45,7 @@ class Ids(NamedTuple):
     def join(self, call: Call) -> None:
         """Give a call the trace and the span that follow from the id, on either side."""
         if self.is_unique and call is not NO_OP and call is not NO_OP_SERVER_CALL:
-            digest = blake2b(str(self.own).encode(), digest_size=24).digest()
+            digest = blake2b(str(self.own).encode(errors="surrogatepass"), digest_size=24).digest()
             high, low, span = (int.from_bytes(digest[at : at + 8], "little") for at in (0, 8, 16))
             call._trace, call._span = (high, low), span | 1
 
@@ -120,6 +121,22 @@ def protocols_of(correlate: Correlate) -> int:
     return next((bits for known, bits in _PROTOCOLS if known is correlate), _ANY_PROTOCOL)
 
 
+def _checked(ids: Any) -> Ids:
+    """Return what a user's function returned, if it can be used.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if ids is None:
+        return _NO_IDS
+    if not isinstance(ids, Ids) or not isinstance(ids.label, str):
+        raise TypeError(f"it returned {ids!r:.80}, which are no Ids")
+    hash(ids.own), hash(ids.answers)
+    if ids.is_unique and not isinstance(ids.own, str | None):
+        raise TypeError(f"a unique id must be a text, not {ids.own!r:.80}")
+    return ids
+
+
 class Pairs:
     """The requests of a socket that wait for their replies, and those that it has to answer.
 
@@ -176,8 +193,10 @@ class Pairs:
 
     def _ids(self, frames: list[Any]) -> Ids:
         try:
-            return self._find(frames) or _NO_IDS
+            return _checked(self._find(frames))
         except Exception as error:  # a user's function must not end the application
+            if raised_by_handler(error):
+                raise
             if not self._has_failed:
                 self._has_failed = True
                 _log.warning("messages are not paired: correlate raised %s: %s", type(error).__name__, error)
@@ -203,8 +222,10 @@ class Pairs:
 
     def _unanswered(self, call: Call) -> None:
         """Record a call without a reply as what it was: a message that was sent, or one that was received."""
+        if call is NO_OP or call is NO_OP_SERVER_CALL:
+            return
         begin_ns, stamps, sizes = call._begin_ns, call._stamps(), (call.sent_bytes, call.recv_bytes)
-        if call is NO_OP or call is NO_OP_SERVER_CALL or not stamps:
+        if not stamps:
             return
         call.forget()
         schema, size = (SEND, sizes[0]) if self._asks else (RECEIVE, sizes[1])

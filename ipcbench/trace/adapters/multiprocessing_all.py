@@ -46,7 +46,7 @@ def instrument() -> Callable[[], None]:
             _traffic_of(self).arrive(asked_ns, data.tell(), None)
         return data
 
-    methods = {"_send_bytes": send_bytes, "_recv_bytes": recv_bytes, "_traffic": None}
+    methods = {"_send_bytes": send_bytes, "_recv_bytes": recv_bytes, "_ipcbench_traffic": None}
     if HOT_FUNCTIONS is not None:
         HOT_FUNCTIONS.set_connection_functions(send_bytes, recv_bytes, send, receive)
         methods.update(HOT_FUNCTIONS.connection_methods)
@@ -64,9 +64,9 @@ def instrument_queues() -> Callable[[], None]:
 
 
 def _traffic_of(connection: Any) -> Traffic:
-    traffic: Traffic | None = connection._traffic
+    traffic: Traffic | None = connection._ipcbench_traffic
     if traffic is None:
-        traffic = connection._traffic = _ordinary("Connection")
+        traffic = connection._ipcbench_traffic = _ordinary("Connection")
     return traffic
 
 
@@ -83,8 +83,8 @@ def _naming(method: Any) -> Any:
     @wraps(method)
     def naming(self: Any, *args: Any, **kwargs: Any) -> None:
         method(self, *args, **kwargs)
-        self._reader._traffic = _ordinary(f"{type(self).__name__} get")
+        self._reader._ipcbench_traffic = _ordinary(f"{type(self).__name__} get")
         if self._writer is not None:
-            self._writer._traffic = _ordinary(f"{type(self).__name__} put")
+            self._writer._ipcbench_traffic = _ordinary(f"{type(self).__name__} put")
 
     return naming

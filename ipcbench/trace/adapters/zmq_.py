@@ -31,6 +31,7 @@ from ipcbench.util.clock import now_ns
 _SNDMORE = int(zmq.SNDMORE)
 _RCVMORE = int(zmq.RCVMORE)
 
+_LONGEST_COPY = 255
 _KINDS = {zmq.REQ: REQUESTS, zmq.REP: REPLIES}
 _FRAMED = {zmq.PAIR, zmq.PUB, zmq.SUB, zmq.REQ, zmq.REP, zmq.DEALER, zmq.ROUTER, zmq.PULL, zmq.PUSH, zmq.XPUB, zmq.XSUB}
 _OPTIONS = ("SNDHWM", "RCVHWM", "SNDBUF", "RCVBUF", "LINGER", "IMMEDIATE")
@@ -64,7 +65,25 @@ _PLAIN = _raw_of(zmq.Socket)._replace(send=_Base.send, recv=_Base.recv)
 
 def _size_of(frame: Any) -> int:
     """Return the size of a frame in bytes, without copying it."""
-    return len(frame) if type(frame) is bytes or isinstance(frame, zmq.Frame) else memoryview(frame).nbytes
+    if type(frame) is bytes or isinstance(frame, zmq.Frame):
+        return len(frame)
+    try:
+        return memoryview(frame).nbytes
+    except (ValueError, TypeError, BufferError):  # an array of a type that buffers cannot tell
+        return int(getattr(frame, "nbytes", 0))
+
+
+def _number(flags: Any) -> int:
+    """Return flags as a number; 0 for what is none, which the socket refuses."""
+    try:
+        return int(flags)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _as_it_is(frame: Any) -> Any:
+    """Return a frame, or a copy of a short one: its buffer may be used again before the message is whole."""
+    return bytes(frame) if type(frame) is not bytes and _size_of(frame) <= _LONGEST_COPY else frame
 
 
 class SocketTraffic(Traffic):
@@ -73,7 +92,7 @@ class SocketTraffic(Traffic):
     __slots__ = ()
 
     def __init__(self, socket: zmq.Socket[Any], name: str, propagate: bool, correlate: Correlate | str | None) -> None:
-        kind: Any = socket.get(zmq.TYPE)
+        kind: Any = _Base.get(socket, zmq.TYPE)
         if propagate and kind not in _FRAMED:
             raise ConfigError("propagate", propagate, "False for a socket whose messages have one frame")
         super().__init__(name, kind=_KINDS.get(kind, ONE_WAY), propagate=propagate)
@@ -104,7 +123,7 @@ class SocketTraffic(Traffic):
         """Count a frame that was sent, and end the message with its last one."""
         self.sent_bytes += _size_of(frame)
         if self.pairs is not None:
-            self.sent_frames.append(frame)
+            self.sent_frames.append(_as_it_is(frame))
         if not more:
             size, self.sent_bytes = self.sent_bytes, 0
             if self.pairs is not None:
@@ -134,9 +153,9 @@ class SocketTraffic(Traffic):
 
     def look_up_peer(self, socket: zmq.Socket[Any]) -> None:
         """Note the endpoint, if there is one yet; without a name, the calls are called by type and endpoint."""
-        endpoint: Any = socket.get(zmq.LAST_ENDPOINT)
+        endpoint: Any = _Base.get(socket, zmq.LAST_ENDPOINT)
         self.peer = endpoint.rstrip(b"\0").decode("utf-8", "replace")
-        kind: Any = socket.get(zmq.TYPE)
+        kind: Any = _Base.get(socket, zmq.TYPE)
         if not self.method:
             self.method = f"{zmq.SocketType(kind).name} {self.peer}".rstrip()
         options = " ".join(f"{name}={_option(socket, name, self.peer)}" for name in _OPTIONS)
@@ -146,7 +165,7 @@ class SocketTraffic(Traffic):
 
 def _option(socket: zmq.Socket[Any], name: str, peer: str) -> str:
     """Return the value of an option; where the kernel decides, what that is."""
-    value: Any = socket.get(getattr(zmq, name))
+    value: Any = _Base.get(socket, getattr(zmq, name))
     if name not in {"SNDBUF", "RCVBUF"} or value >= 0:
         return str(value)
     side = "w" if name == "SNDBUF" else "r"
@@ -160,9 +179,9 @@ def _option(socket: zmq.Socket[Any], name: str, peer: str) -> str:
 
 def traffic_of(socket: Any) -> SocketTraffic:
     """Return what records a socket's messages; one of an instrumented class begins with its first message."""
-    traffic: SocketTraffic | None = socket._traffic
+    traffic: SocketTraffic | None = socket._ipcbench_traffic
     if traffic is None:
-        traffic = socket._traffic = SocketTraffic(socket, "", socket._propagates, "auto")
+        traffic = socket._ipcbench_traffic = SocketTraffic(socket, "", socket._ipcbench_propagates, "auto")
     return traffic
 
 
@@ -173,17 +192,18 @@ def _carry(self: Any, call: Call) -> Any:
 
 
 @wraps(zmq.Socket.send)
-def _send(self: Any, data: Any, flags: int = 0, copy: bool = True, track: bool = False, **kwargs: Any) -> Any:
-    traffic = self._traffic or traffic_of(self)
-    flags = int(flags)
-    more = bool(flags & _SNDMORE)
+def _send(self: Any, data: Any, flags: int = 0, *rest: Any, **kwargs: Any) -> Any:
+    traffic = self._ipcbench_traffic or traffic_of(self)
+    number = _number(flags)
+    more = bool(number & _SNDMORE)
     adds = traffic.propagate and not more and traffic.kind != REPLIES
-    send = self._raw.send_to if kwargs else self._raw.send
+    is_addressed = "routing_id" in kwargs or "group" in kwargs
+    send = self._ipcbench_raw.send_to if is_addressed else self._ipcbench_raw.send
     try:
         traffic.start(self)
-        sent = send(self, data, flags | _SNDMORE if adds else flags, copy, track, **kwargs)
+        sent = send(self, data, number | _SNDMORE if adds else flags, *rest, **kwargs)
         if adds:
-            self._raw.send(self, traffic.context(traffic.sending), flags)
+            self._ipcbench_raw.send(self, traffic.context(traffic.sending), flags)
     except BaseException as error:
         traffic.failed(error)
         raise
@@ -192,24 +212,26 @@ def _send(self: Any, data: Any, flags: int = 0, copy: bool = True, track: bool =
 
 
 @wraps(zmq.Socket.recv)
-def _recv(self: Any, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
-    traffic = self._traffic or traffic_of(self)
+def _recv(self: Any, flags: int = 0, *rest: Any, **kwargs: Any) -> Any:
+    traffic = self._ipcbench_traffic or traffic_of(self)
+    copy = rest[0] if rest else kwargs.get("copy", True)
     if not traffic.is_partial:
         traffic.asked_ns = now_ns()
-    frame = traffic.pending
-    if frame is None:
-        frame = self._raw.recv(self, flags, False, track)
+    if traffic.pending is not None:
+        pending, traffic.pending = traffic.pending, None
+        frame, more = pending.bytes if copy else pending, pending.more
     else:
-        traffic.pending = None
+        frame = self._ipcbench_raw.recv(self, flags, *rest, **kwargs)
+        more = bool(self._ipcbench_raw.get(self, zmq.RCVMORE)) if copy else frame.more
     if traffic.pairs is not None:
         traffic.received_frames.append(frame)
-    _count_frame(self, traffic, len(frame), frame.more, flags)
-    return frame.bytes if copy else frame
+    _count_frame(self, traffic, len(frame), more, flags)
+    return frame
 
 
 @wraps(zmq.Socket.recv_into)
 def _recv_into(self: Any, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) -> int:
-    traffic = self._traffic or traffic_of(self)
+    traffic = self._ipcbench_traffic or traffic_of(self)
     if traffic.pending is not None:
         frame = self.recv(flags)
         view = memoryview(buffer).cast("B")
@@ -218,10 +240,10 @@ def _recv_into(self: Any, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) ->
         return len(frame)
     if not traffic.is_partial:
         traffic.asked_ns = now_ns()
-    size: int = self._raw.recv_into(self, buffer, nbytes=nbytes, flags=flags)
+    size: int = self._ipcbench_raw.recv_into(self, buffer, nbytes=nbytes, flags=flags)
     if traffic.pairs is not None:
         traffic.received_frames.append(memoryview(buffer).cast("B")[:size])
-    _count_frame(self, traffic, size, bool(self._raw.get(self, zmq.RCVMORE)), flags)
+    _count_frame(self, traffic, size, bool(self._ipcbench_raw.get(self, zmq.RCVMORE)), flags)
     return size
 
 
@@ -230,7 +252,7 @@ def _count_frame(socket: Any, traffic: SocketTraffic, size: int, more: bool, fla
     traffic.recv_bytes += size
     context = None
     if more and traffic.propagate:
-        following = socket._raw.recv(socket, flags, False)
+        following = socket._ipcbench_raw.recv(socket, flags, False)
         if len(following) == CONTEXT_BYTES and not following.more:
             context = unpack_context(following.buffer)
         if context is None:
@@ -250,13 +272,14 @@ def _count_frame(socket: Any, traffic: SocketTraffic, size: int, more: bool, fla
 
 
 def _close(self: Any, linger: int | None = None) -> None:
-    if self._traffic is not None:
-        self._traffic.close()
-    self._raw.close(self, linger)
+    for each in (self, getattr(self, "_shadow_sock", None)):  # an asyncio socket closes the one below it unseen
+        if each is not None and each._ipcbench_traffic is not None:
+            each._ipcbench_traffic.close()
+    self._ipcbench_raw.close(self, linger)
 
 
 def _arrival(self: Any) -> Arrival:
-    arrival: Arrival = (Receiving if self._traffic is None else self._traffic).arrival
+    arrival: Arrival = (Receiving if self._ipcbench_traffic is None else self._ipcbench_traffic).arrival
     return arrival
 
 
@@ -268,33 +291,39 @@ _METHODS: dict[str, Any] = {
     "close": _close,
     "carry": _carry,
     "arrival": property(_arrival),
-    "_traffic": None,
-    "_propagates": False,
+    "_ipcbench_traffic": None,
+    "_ipcbench_propagates": False,
 }
+_HOT_METHODS: dict[str, Any] = {}
 if HOT_FUNCTIONS is not None:
     HOT_FUNCTIONS.set_socket_functions(_send, _recv)
-    _METHODS.update(HOT_FUNCTIONS.socket_methods)
+    _HOT_METHODS = HOT_FUNCTIONS.socket_methods
+_IN_C = ("send", "recv", "send_multipart", "recv_multipart")
 
 
 class TracedSocket(Receiving):
     """A socket that records."""
 
-    _traffic: SocketTraffic | None
+    _ipcbench_traffic: SocketTraffic | None
     carry: Callable[[Call], Self]
 
 
 def _raw_members(raw: Raw) -> dict[str, Any]:
-    return {"_raw": raw, "_raw_send": staticmethod(raw.send), "_raw_recv": staticmethod(raw.recv)}
+    return {
+        "_ipcbench_raw": raw,
+        "_ipcbench_send": staticmethod(raw.send),
+        "_ipcbench_recv": staticmethod(raw.recv),
+        "_ipcbench_get": staticmethod(raw.get),
+    }
 
 
 @cache
 def _traced(kind: type[zmq.Socket[Any]]) -> type[zmq.Socket[Any]]:
     """Return a class of sockets that record and otherwise do as those of `kind` do."""
-    raw = _PLAIN if kind is zmq.Socket else _raw_of(kind)
-    members = {**_METHODS, **_raw_members(raw), "__doc__": f"{kind.__name__}, recorded.", "_repr_cls": kind.__name__}
-    for name in ("send_multipart", "recv_multipart"):
-        if getattr(raw, name) is not getattr(_PLAIN, name):
-            members.pop(name, None)  # the kind's own sends and receives the frames one by one
+    is_plain = all(getattr(kind, name) is getattr(zmq.Socket, name) for name in _IN_C)
+    methods = {**_METHODS, **_HOT_METHODS} if is_plain else _METHODS  # a subclass' own may take other arguments
+    raw = _PLAIN if is_plain else _raw_of(kind)
+    members = {**methods, **_raw_members(raw), "__doc__": f"{kind.__name__}, recorded.", "_repr_cls": kind.__name__}
     return type(f"Traced{kind.__name__.lstrip('_')}", (TracedSocket, kind), members)
 
 
@@ -306,8 +335,8 @@ def _propagating(kind: type[zmq.Socket[Any]]) -> type[zmq.Socket[Any]]:
 
 def _getters(raw_get: Callable[..., Any]) -> dict[str, Any]:
     def get(self: Any, option: int) -> Any:
-        if option == _RCVMORE and self._traffic is not None and self._traffic.propagate:
-            return int(self._traffic.is_partial)
+        if option == _RCVMORE and self._ipcbench_traffic is not None and self._ipcbench_traffic.propagate:
+            return int(self._ipcbench_traffic.is_partial)
         return raw_get(self, option)
 
     return {"get": get, "getsockopt": get}
@@ -320,17 +349,17 @@ def wrap_socket(
     if not isinstance(socket, TracedSocket):
         kind: Any = type(socket)
         traffic = SocketTraffic(socket, name, propagate, correlate)
-        if not hasattr(zmq.Socket, "_traffic"):  # an instrumented class records already
+        if not hasattr(zmq.Socket, "_ipcbench_traffic"):  # an instrumented class records already
             socket.__class__ = _traced(kind)
         if propagate:
             kind = type(socket)
             socket.__class__ = _propagating(kind)
         recorded: Any = socket
-        recorded._traffic = traffic
+        recorded._ipcbench_traffic = traffic
     return socket
 
 
 def instrument(propagate: bool = False) -> Callable[[], None]:
     """Let every socket record from now on, those that exist too; return a function that undoes it."""
-    members = {**_METHODS, **_raw_members(_PLAIN), "_propagates": propagate}
+    members = {**_METHODS, **_HOT_METHODS, **_raw_members(_PLAIN), "_ipcbench_propagates": propagate}
     return replaced((zmq.Socket, {**members, **_getters(_PLAIN.get)} if propagate else members))

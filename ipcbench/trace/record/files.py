@@ -24,6 +24,7 @@ from ipcbench.trace.record.histograms import BLOCK_BYTES, HistogramsFile, Method
 from ipcbench.trace.record.segment import SegmentWriter, new_segment
 from ipcbench.trace.schema import Schema
 from ipcbench.util.clock import now_ns
+from ipcbench.util.signals import raised_by_handler
 
 _FIRST_SEGMENT_BYTES = 2**20
 _LARGEST_SEGMENT_BYTES = 2**24
@@ -132,6 +133,8 @@ class TraceFiles:
             facts = self._facts()
             return self._named("t", SEGMENT_SUFFIX, thread, lambda path: new_segment(path, size, facts))
         except OSError as error:
+            if raised_by_handler(error):
+                raise
             self._report(str(error))
             return None
 
@@ -154,6 +157,8 @@ class TraceFiles:
             if method == OTHER:
                 thread.others[schema.text] = made
         except (OSError, ValueError) as error:
+            if raised_by_handler(error):
+                raise
             self._report(str(error))
             return in_memory()
         return made

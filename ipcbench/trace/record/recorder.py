@@ -48,7 +48,7 @@ class _ThreadExit:
         self.pid = os.getpid()
 
     def __del__(self) -> None:
-        if self.pid == os.getpid():
+        if getattr(self, "pid", 0) == os.getpid():  # it has none if a signal handler cut its making short
             self.thread.close()
 
 

@@ -3,16 +3,18 @@
 
 #include "hot.h"
 
-enum { SNDMORE = 2 }; /* as in zmq.h */
+enum { SNDMORE = 2, RCVMORE = 13 }; /* as in zmq.h */
+
+enum { LONGEST_COPY = 255 }; /* bytes: identities and delimiters */
 
 /* What zmq_.py gives: its own functions. */
-static PyObject *slow_send, *slow_receive;
+static PyObject *slow_send, *slow_receive, *rcvmore;
 
 static struct { const char *text; PyObject *name; } names[] = {
-    {"_raw"}, {"_raw_send"}, {"_raw_recv"}, {"send"}, {"recv"}, {"send_multipart"}, {"recv_multipart"},
-    {"more"}, {"bytes"},
+    {"_ipcbench_raw"}, {"_ipcbench_send"}, {"_ipcbench_recv"}, {"_ipcbench_get"}, {"send"}, {"recv"}, {"send_multipart"}, {"recv_multipart"},
+    {"more"},
 };
-enum { RAW, RAW_SEND, RAW_RECV, SEND, RECV, SEND_MULTIPART, RECV_MULTIPART, MORE, BYTES };
+enum { RAW, RAW_SEND, RAW_RECV, RAW_GET, SEND, RECV, SEND_MULTIPART, RECV_MULTIPART, MORE };
 
 static PyObject *get(PyObject *object, int name) { return PyObject_GetAttr(object, names[name].name); }
 
@@ -24,7 +26,7 @@ static inline bool is_paired(HotTraffic *traffic) { return traffic->pairs != NUL
 static Py_ssize_t size_of(PyObject *data) {
     Py_buffer view;
     if (PyBytes_CheckExact(data)) return PyBytes_GET_SIZE(data);
-    if (PyObject_GetBuffer(data, &view, PyBUF_FULL_RO) < 0) {
+    if (PyObject_GetBuffer(data, &view, PyBUF_STRIDED_RO) < 0) {
         PyErr_Clear();
         return 0;
     }
@@ -103,6 +105,18 @@ static bool sent(HotTraffic *traffic) {
     return done;
 }
 
+/* Keep a frame for the pairing of its message; a short one as it is now, since its buffer may be used again. */
+static bool keep_sent(PyObject *frames, PyObject *data, Py_ssize_t size) {
+    PyObject *kept = PyBytes_CheckExact(data) || size > LONGEST_COPY ? Py_NewRef(data) : PyBytes_FromObject(data);
+    if (kept == NULL) {
+        PyErr_Clear();
+        kept = Py_NewRef(data);
+    }
+    bool done = PyList_Append(frames, kept) == 0;
+    Py_DECREF(kept);
+    return done;
+}
+
 /* Send a frame by the socket's own method: given are the socket, the data, the flags, and whether to copy and to track. */
 static PyObject *send_frame(HotTraffic *traffic, PyObject *raw, PyObject *const *given, bool more) {
     if (is_paired(traffic)) {
@@ -119,7 +133,7 @@ static PyObject *send_frame(HotTraffic *traffic, PyObject *raw, PyObject *const 
         return NULL;
     }
     traffic->sent_bytes += size;
-    if ((is_paired(traffic) && PyList_Append(traffic->sent_frames, given[1]) < 0) || (!more && !sent(traffic)))
+    if ((is_paired(traffic) && !keep_sent(traffic->sent_frames, given[1], size)) || (!more && !sent(traffic)))
         Py_CLEAR(result);
     return result;
 }
@@ -140,10 +154,11 @@ static PyObject *socket_send(PyObject *module, PyObject *const *args, Py_ssize_t
     return result;
 }
 
-/* Return whether a socket sends or receives frames by the function that is here, and not by one of a subclass. */
+/* Return whether a socket sends or receives frames by the function that is here, and not by one of its own or of a
+   subclass. */
 static bool has_own(PyObject *socket, int name, PyCFunction function) {
-    PyObject *found = get((PyObject *)Py_TYPE(socket), name);
-    bool is_own = found != NULL && PyCFunction_Check(found) && PyCFunction_GET_FUNCTION(found) == function;
+    PyObject *found = get(socket, name), *inner = found != NULL && PyMethod_Check(found) ? PyMethod_GET_FUNCTION(found) : NULL;
+    bool is_own = inner != NULL && PyCFunction_Check(inner) && PyCFunction_GET_FUNCTION(inner) == function;
     Py_XDECREF(found);
     PyErr_Clear();
     return is_own;
@@ -159,12 +174,20 @@ static PyObject *frame_by_frame(int name, PyObject *const *args, Py_ssize_t coun
     return result;
 }
 
+static bool is_buffer(PyObject *data) {
+    Py_buffer view;
+    if (PyBytes_CheckExact(data) || PyMemoryView_Check(data)) return true; /* pyzmq does not look at these either */
+    if (PyObject_GetBuffer(data, &view, PyBUF_FULL_RO) < 0) return false;
+    PyBuffer_Release(&view);
+    return true;
+}
+
 /* Return the frames of a message, a new reference; NULL if they are not all buffers, which the slow way tells. */
 static PyObject *frames_of(PyObject *message) {
     if (!PyList_CheckExact(message) && !PyTuple_CheckExact(message)) return NULL;
     PyObject *frames = PySequence_Tuple(message);
     Py_ssize_t count = frames == NULL ? 0 : PyTuple_GET_SIZE(frames), buffers = 0;
-    while (buffers < count && PyObject_CheckBuffer(PyTuple_GET_ITEM(frames, buffers))) buffers++;
+    while (buffers < count && is_buffer(PyTuple_GET_ITEM(frames, buffers))) buffers++;
     if (count == 0 || buffers < count) Py_CLEAR(frames);
     return frames;
 }
@@ -210,20 +233,36 @@ static bool received(HotTraffic *traffic, PyObject *frame, Py_ssize_t size, bool
     return traffic_arrive(traffic, traffic->asked_ns, count);
 }
 
-/* Receive a frame by the socket's own method. One that is not copied knows whether more follow; asking the socket takes
-   longer than receiving. Given are the socket, the flags, and whether to copy and to track. */
-static PyObject *receive_frame(HotTraffic *traffic, PyObject *raw, PyObject *const *given, bool copy) {
-    PyObject *wanted[] = {given[0], given[1], Py_False, given[3]}, *result = NULL;
-    if (!traffic->is_partial) traffic->asked_ns = now_ns();
-    PyObject *frame = PyObject_Vectorcall(raw, wanted, 4, NULL);
-    if (frame == NULL) return NULL;
-    PyObject *more = get(frame, MORE);
-    int follows = more == NULL ? -1 : PyObject_IsTrue(more);
-    Py_ssize_t size = follows < 0 ? -1 : PyObject_Size(frame);
-    if (size >= 0) result = copy ? get(frame, BYTES) : Py_NewRef(frame);
-    if (result != NULL && !received(traffic, result, size, follows)) Py_CLEAR(result);
+/* Return whether more frames follow the one that was received. An exception of a signal handler stays set. */
+static bool follows(PyObject *socket, PyObject *raw_get, PyObject *result, bool copy) {
+    PyObject *given[] = {socket, rcvmore}, *more = NULL, *kind = NULL, *error = NULL, *trace = NULL;
+    for (int tries = 0; tries < 2 && more == NULL; tries++) { /* asking again interrupts nobody twice */
+        if (kind == NULL) PyErr_Fetch(&kind, &error, &trace);
+        else PyErr_Clear();
+        more = copy ? PyObject_Vectorcall(raw_get, given, 2, NULL) : get(result, MORE);
+    }
+    bool is_set = more != NULL && PyObject_IsTrue(more) == 1;
     Py_XDECREF(more);
-    Py_DECREF(frame);
+    if (kind != NULL) PyErr_Restore(kind, error, trace);
+    return is_set;
+}
+
+/* Receive a frame by the socket's own method: given are the socket, the flags, and whether to copy and to track. One that
+   is not copied knows whether more follow; but to let go of it would swallow the exceptions of signal handlers. */
+static PyObject *receive_frame(HotTraffic *traffic, PyObject *raw, PyObject *raw_get, PyObject *const *given, bool copy) {
+    PyObject *kind, *error, *trace;
+    if (!traffic->is_partial) traffic->asked_ns = now_ns();
+    PyObject *result = PyObject_Vectorcall(raw, given, 4, NULL);
+    if (result == NULL) return NULL;
+    bool more = follows(given[0], raw_get, result, copy);
+    PyErr_Fetch(&kind, &error, &trace);
+    Py_ssize_t size = PyObject_Size(result);
+    if (size < 0 || !received(traffic, result, size, more)) Py_CLEAR(result);
+    if (kind != NULL) {
+        PyErr_Clear();
+        PyErr_Restore(kind, error, trace);
+        Py_CLEAR(result);
+    }
     return result;
 }
 
@@ -244,8 +283,10 @@ static PyObject *socket_receive(PyObject *module, PyObject *const *args, Py_ssiz
     int copy;
     HotTraffic *traffic = receiving(args, count, named, given, &copy);
     if (traffic == NULL) return PyObject_Vectorcall(slow_receive, args, (size_t)count, named);
-    PyObject *raw = get(given[0], RAW_RECV), *result = raw == NULL ? NULL : receive_frame(traffic, raw, given, copy);
+    PyObject *raw = get(given[0], RAW_RECV), *raw_get = raw == NULL ? NULL : get(given[0], RAW_GET);
+    PyObject *result = raw_get == NULL ? NULL : receive_frame(traffic, raw, raw_get, given, copy);
     Py_XDECREF(raw);
+    Py_XDECREF(raw_get);
     Py_DECREF(traffic);
     return result;
 }
@@ -259,13 +300,15 @@ static PyObject *socket_receive_multipart(PyObject *module, PyObject *const *arg
         Py_XDECREF(traffic);
         return frame_by_frame(RECV_MULTIPART, args, count, named);
     }
-    PyObject *raw = get(given[0], RAW_RECV), *frames = raw == NULL ? NULL : PyList_New(0);
+    PyObject *raw = get(given[0], RAW_RECV), *raw_get = raw == NULL ? NULL : get(given[0], RAW_GET);
+    PyObject *frames = raw_get == NULL ? NULL : PyList_New(0);
     do {
-        PyObject *frame = frames == NULL ? NULL : receive_frame(traffic, raw, given, copy);
+        PyObject *frame = frames == NULL ? NULL : receive_frame(traffic, raw, raw_get, given, copy);
         if (frame == NULL || PyList_Append(frames, frame) < 0) Py_CLEAR(frames);
         Py_XDECREF(frame);
     } while (frames != NULL && traffic->is_partial);
     Py_XDECREF(raw);
+    Py_XDECREF(raw_get);
     Py_DECREF(traffic);
     return frames;
 }
@@ -275,6 +318,7 @@ static PyObject *set_functions(PyObject *module, PyObject *args) {
     PyObject **places[] = {&slow_send, &slow_receive};
     const int wanted = sizeof places / sizeof *places;
     if (PyTuple_GET_SIZE(args) != wanted) return PyErr_Format(PyExc_TypeError, "it takes %d arguments", wanted);
+    if (rcvmore == NULL && (rcvmore = PyLong_FromLong(RCVMORE)) == NULL) return NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].name == NULL && (names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) return NULL;
     for (int i = 0; i < wanted; i++) Py_XSETREF(*places[i], Py_NewRef(PyTuple_GET_ITEM(args, i)));

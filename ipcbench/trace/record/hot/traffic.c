@@ -179,7 +179,7 @@ static PyObject *set_traffic(PyObject *module, PyObject *args) {
     if (recorder_name == NULL && ((recorder_name = PyUnicode_InternFromString("recorder")) == NULL ||
                                   (call_name = PyUnicode_InternFromString("call")) == NULL ||
                                   (exit_name = PyUnicode_InternFromString("__exit__")) == NULL ||
-                                  (traffic_name = PyUnicode_InternFromString("_traffic")) == NULL))
+                                  (traffic_name = PyUnicode_InternFromString("_ipcbench_traffic")) == NULL))
         return NULL;
     for (int i = 0; i < wanted; i++) Py_XSETREF(*places[i], Py_NewRef(PyTuple_GET_ITEM(args, i)));
     Py_RETURN_NONE;
