@@ -212,6 +212,8 @@ def start_thread(work: Callable[[], object]) -> None:
         runs.release()
         work()
 
+    if sys.is_finalizing():
+        raise RuntimeError("no thread runs while the interpreter ends")
     held = _Thread()
     thread = ref(held)
     _thread.start_new_thread(do, (held,))
@@ -223,7 +225,7 @@ def start_thread(work: Callable[[], object]) -> None:
 
 def in_background(work: Callable[[], None], name: str, wait_s: float) -> None:
     """Do `work` in a thread, which the process waits for when it ends; return when it is done, or after `wait_s`. Where
-    no thread can start, as while the interpreter ends, the work is done here.
+    no thread can start, or the process does not wait any more, as in exit handlers, the work is done here.
     """
     claim, begun, done = threading.Lock(), threading.Event(), threading.Event()
 
@@ -241,7 +243,7 @@ def in_background(work: Callable[[], None], name: str, wait_s: float) -> None:
         except RuntimeError:  # there can be none
             begun.set()
 
-    if not sys.is_finalizing():
+    if threading.main_thread().is_alive():
         with suppress(RuntimeError):
             start_thread(start)
             begun.wait(_BEGIN_S)

@@ -15,7 +15,7 @@ import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ipcbench.backend import Address
@@ -41,6 +41,9 @@ LOCK_SUFFIX = ".endpoint"
 
 _LOCK_NS, _LOCK_LOOK_S = 1_000_000_000, 0.01
 """How long a directory's lock is waited for, and the interval between two tries."""
+
+_MARK = "made"
+"""In a channel's directory: whoever has made it has made the directory."""
 
 _REMOVALS = 5
 """How often a directory is removed in which others still change files."""
@@ -100,6 +103,50 @@ def make_directory(name: str) -> Path:
     return path
 
 
+@contextmanager
+def new_directory(name: str) -> Iterator[tuple[Path, ExitStack]]:
+    """Make a channel's directory, hold its lock while the block makes what belongs to the channel, and remove it again
+    if the block fails; yields its path, and a stack of what else is then to be undone. Another process may destroy the
+    channel meanwhile, and even make one of the same name, which is left alone.
+
+    Raises:
+        TransportError: the name is in use, the folder cannot be made, or the channel is destroyed meanwhile.
+    """
+    path = make_directory(name)
+    destroyed = TransportError(f"channel {name!r} was destroyed while it was made; make another")
+    with ExitStack() as undo, directory_lock(path):  # whose descriptor the removal may need
+        try:
+            made = path.lstat()
+            os.symlink(".", path / _MARK)  # which takes no descriptor, and fails in another process's directory
+        except (FileNotFoundError, FileExistsError) as error:
+            raise destroyed from error
+        except OSError as error:
+            _remove(path)
+            raise TransportError(f"cannot make {path}: {error.strerror}{advice_on(error)}") from error
+        undo.callback(_remove_made, path, made)
+        try:
+            yield path, undo
+        except TransportError as error:
+            if _is_still(path, made):
+                raise
+            raise destroyed from error
+        if not _is_still(path, made):
+            raise destroyed
+        undo.pop_all()
+
+
+def _is_still(path: Path, made: os.stat_result) -> bool:
+    with suppress(OSError):
+        return os.path.samestat(path.lstat(), made)
+    return False
+
+
+def _remove_made(path: Path, made: os.stat_result) -> None:
+    if _is_still(path, made):
+        (path / _MARK).unlink(missing_ok=True)  # an empty one can be removed without a descriptor
+        _remove(path)
+
+
 def channel_directory(address: Address) -> Path:
     """Return the path of the channel's directory: the first line of its address' location. It need not exist.
 
@@ -113,11 +160,6 @@ def channel_directory(address: Address) -> Path:
             "the address that `create` returned"
         )
     return path
-
-
-def destroyed_meanwhile(directory: Path) -> TransportError:
-    """Return what to raise where a channel's directory is gone before its files are made."""
-    return TransportError(f"channel {directory.name!r} was destroyed while it was made; make another")
 
 
 def no_channel(where: str, error: OSError) -> TransportError:
@@ -181,12 +223,16 @@ def directory_lock(path: Path) -> Iterator[bool]:
                     os.close(fd)
                     fd = -1
                 fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                os.close(os.dup(fd))  # raises if it is the last one
                 while now_ns() < last_ns and not _try_lock(fd):
                     threading.Event().wait(_LOCK_LOOK_S)
         except OSError as error:
             if is_of_handler(error):
                 raise
             is_there = not isinstance(error, FileNotFoundError)
+            if error.errno == errno.EMFILE and fd >= 0:
+                os.close(fd)
+                fd = -1
         yield is_there
     finally:
         if fd >= 0:
@@ -202,8 +248,8 @@ def _try_lock(fd: int) -> bool:
 
 
 def remove_with_file(directory: Path, path: Path, remove: Callable[[], object]) -> None:
-    """Remove a channel's directory, and a file that the channel has outside it, if both exist. Hold `directory_lock`
-    where such a file is made.
+    """Remove a channel's directory, and a file that the channel has outside it, if both exist. Make such a file within
+    `new_directory`.
 
     Args:
         directory: of the channel.
@@ -223,7 +269,7 @@ def remove_with_file(directory: Path, path: Path, remove: Callable[[], object]) 
                 if is_removable(directory):
                     remove()
         finally:
-            remove_directory(directory)
+            _remove(directory)
 
 
 def remove_directory(path: Path) -> None:
@@ -233,6 +279,11 @@ def remove_directory(path: Path) -> None:
         TransportError: something of it is still there, and it can be tried again; or what is there is no directory that
             `make_directory` has made.
     """
+    with directory_lock(path):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
     with as_transport_errors(f"cannot remove {path}"):
         for left in reversed(range(_REMOVALS)):
             if not is_removable(path):
@@ -243,7 +294,7 @@ def remove_directory(path: Path) -> None:
                 if error.errno in {errno.EMFILE, errno.ENFILE}:
                     _remove_with_one_descriptor(path)
                     return
-                is_changing = error.errno in {errno.ENOENT, errno.ENOTEMPTY}  # a file came or went meanwhile
+                is_changing = error.errno in {errno.ENOENT, errno.ENOTEMPTY, None}  # a file came or went meanwhile
                 if not (is_changing and left):
                     raise
 

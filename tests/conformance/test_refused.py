@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ipcbench import get_backend
-from ipcbench.errors import TransportError
+from ipcbench.backend import Address
+from ipcbench.errors import EndOfStream, TransportError
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync import locks
+from ipcbench.sync.locks import channel_directory
 
 _WITHOUT_MEMORY = """
 import os, resource, sys
@@ -79,3 +83,76 @@ def test_a_channel_that_is_destroyed_while_it_is_made_leaves_nothing(name: str) 
     assert not os.path.lexists(address.location.partition("\n")[0])
     assert not os.path.lexists(f"/dev/shm/{channel.name}")
     backend.destroy(backend.create(channel))
+
+
+_CLOSES_LATE = """
+import atexit, json, sys
+from ipcbench import get_backend
+from ipcbench.backend import Address
+
+address = Address.from_dict(json.loads(sys.argv[1]))
+writer = get_backend(address.backend)().open_writer(address)
+for _ in range(3):
+    writer.write(bytes(300_000), 30.0)
+
+class Late:
+    def __del__(self):
+        writer.close()
+
+if sys.argv[2] == "exit handler":
+    atexit.register(writer.close)
+else:
+    sys.modules["late"] = Late()
+print("written", flush=True)
+"""
+
+
+@pytest.mark.parametrize("moment", ["exit handler", "teardown"])
+@pytest.mark.parametrize("name", ["pipe", "zmq"])
+def test_a_writer_that_closes_while_its_process_ends_sends_everything(name: str, moment: str) -> None:
+    backend: Any = get_backend(name)()
+    channel = ChannelSpec(f"ipcb-late-{os.getpid()}", readers=1, max_message_bytes=300_000, depth=16)
+    address = backend.create(channel)
+    try:
+        with backend.open_reader(address, 0) as reader:
+            command = [sys.executable, "-c", _CLOSES_LATE, json.dumps(address.as_dict()), moment]
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+                assert other.stdout is not None
+                other.stdout.readline()  # from here on it may end
+                for _ in range(3):  # more than any pipe of the system holds
+                    assert reader.read(timeout_s=60.0) == bytes(300_000)
+                with pytest.raises(EndOfStream):
+                    reader.read(timeout_s=60.0)
+                other.stdout.read()
+            assert other.returncode == 0
+    finally:
+        backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "zmq", "mpi"])
+def test_a_channel_whose_name_another_process_takes_meanwhile_is_left_to_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is refused removes only what it has made: here between the making of its folder and all that follows."""
+    backend: Any = get_backend(name)()
+    channel = ChannelSpec(f"ipcb-taken-{os.getpid()}", max_message_bytes=100)
+    make_directory = locks.make_directory
+    others: list[Address] = []
+
+    def interrupted(wanted: str) -> Path:
+        path = make_directory(wanted)
+        if not others:
+            others.append(Address(name, channel, str(path)))
+            backend.destroy(others[0])
+            others[:] = [backend.create(channel)]
+        return path
+
+    monkeypatch.setattr(locks, "make_directory", interrupted)
+    with pytest.raises(TransportError):
+        backend.create(channel)
+    try:
+        assert channel_directory(others[0]).is_dir()
+        assert name not in {"shm", "lmdb"} or backend.open_writer(others[0]).close() is None
+    finally:
+        backend.destroy(others[0])
+    assert not os.path.lexists(f"/dev/shm/{channel.name}")

@@ -20,10 +20,8 @@ from ipcbench.sync.cursors import MAX_READERS, cursors_bytes, make_doorbells
 from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.sync.locks import (
     channel_directory,
-    destroyed_meanwhile,
-    make_directory,
+    new_directory,
     no_channel,
-    remove_directory,
     require_ours,
 )
 from ipcbench.sync.wait import Waiter
@@ -122,23 +120,23 @@ def make_files(channel: ChannelSpec, map_bytes: int) -> Path:
     Raises:
         TransportError: the name is in use, or there is not enough space.
     """
-    directory = make_directory(channel.name)
-    try:
-        make_doorbells(directory, channel.readers)
-        (directory / _CURSORS_FILE).write_bytes(bytes(cursors_bytes(channel.readers)))
-        _reserve(directory / _LOCKS_FILE, _LOCKS_BYTES)  # before LMDB maps it: where no page is free, a touch kills
-        _open_database(directory, map_bytes).close()
-        _reserve(directory / _DATABASE_FILE, map_bytes)
-    except (OSError, MemoryError, lmdb.Error) as error:
-        if not directory.exists():
-            raise destroyed_meanwhile(directory) from error
-        remove_directory(directory)
-        reason, remedy = str(error) or "out of memory", "free disk space, or use smaller messages or a smaller depth"
-        if isinstance(error, OSError):
-            reason = str(error.strerror)
-            remedy = remedy if error.errno in {errno.ENOSPC, errno.EDQUOT} else advice_on(error).lstrip("; ")
-        what = f"no LMDB database of {format_bytes(map_bytes)} in {directory.parent}: {reason}"
-        raise TransportError("; ".join(filter(None, (what, remedy)))) from error
+    with new_directory(channel.name) as (directory, _):
+        try:
+            make_doorbells(directory, channel.readers)
+            (directory / _CURSORS_FILE).write_bytes(bytes(cursors_bytes(channel.readers)))
+            _reserve(directory / _LOCKS_FILE, _LOCKS_BYTES)  # before LMDB maps it: where no page is free, a touch kills
+            _open_database(directory, map_bytes).close()
+            _reserve(directory / _DATABASE_FILE, map_bytes)
+        except (OSError, MemoryError, lmdb.Error) as error:
+            reason, remedy = (
+                str(error) or "out of memory",
+                "free disk space, or use smaller messages or a smaller depth",
+            )
+            if isinstance(error, OSError):
+                reason = str(error.strerror)
+                remedy = remedy if error.errno in {errno.ENOSPC, errno.EDQUOT} else advice_on(error).lstrip("; ")
+            what = f"no LMDB database of {format_bytes(map_bytes)} in {directory.parent}: {reason}"
+            raise TransportError("; ".join(filter(None, (what, remedy)))) from error
     return directory
 
 

@@ -35,11 +35,8 @@ from ipcbench.sync.cursors import (
 )
 from ipcbench.sync.locks import (
     channel_directory,
-    destroyed_meanwhile,
-    directory_lock,
-    make_directory,
+    new_directory,
     no_channel,
-    remove_directory,
     remove_with_file,
     require_ours,
 )
@@ -98,15 +95,23 @@ def _unlink_segments() -> None:
             Path(path).unlink(missing_ok=True)
 
 
-def _make_words(path: Path, size_bytes: int) -> None:
+def _make_words(path: Path, size_bytes: int) -> os.stat_result:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, size_bytes)
+        return os.fstat(fd)
     except OSError:
         path.unlink()
         raise
     finally:
         os.close(fd)
+
+
+def _unlink_words(path: Path, made: os.stat_result) -> None:
+    """Remove a file if it is still the one that was made."""
+    with suppress(FileNotFoundError):
+        if os.path.samestat(path.lstat(), made):
+            path.unlink()
 
 
 class _Words:
@@ -195,17 +200,14 @@ class _Mpi(Backend):
 
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
-        directory = make_directory(channel.name)
-        try:
-            with directory_lock(directory) as is_there:
-                if not is_there:
-                    raise destroyed_meanwhile(directory)
+        with new_directory(channel.name) as (directory, undo):
+            try:
                 make_doorbells(directory, channel.readers)
-                _make_words(_words_path(directory), _words_bytes(channel))
-        except OSError as error:
-            remove_directory(directory)
-            what = f"{error.filename or directory}: {error.strerror}{advice_on(error)}"
-            raise TransportError(f"cannot make channel {channel.name!r}: {what}") from error
+                made = _make_words(_words_path(directory), _words_bytes(channel))
+            except OSError as error:
+                what = f"{error.filename or directory}: {error.strerror}{advice_on(error)}"
+                raise TransportError(f"cannot make channel {channel.name!r}: {what}") from error
+            undo.callback(_unlink_words, _words_path(directory), made)
         return Address(self.name, channel, str(directory))
 
     def open_writer(self, address: Address) -> Writer:

@@ -39,7 +39,7 @@ from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import (
     as_transport_errors,
     channel_directory,
-    make_directory,
+    new_directory,
     reader_role,
     reader_roles,
     remove_directory,
@@ -146,7 +146,7 @@ class _PipeWriter(_PipeEndpoint, Writer):
         self._awaited = reader_roles(address.channel)
         self._sockets: list[socket.socket] = []
         self._connections: list[Connection] = []
-        self._pump = Pump(f"{address.channel.name} pump")
+        self._pump = Pump()
         self._limit_bytes = address.channel.max_message_bytes
         self._window, self._batch = _credit(address.channel)
         self._room = self._granted = 0
@@ -563,16 +563,14 @@ class Pipe(Backend):
     @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
-        directory = make_directory(channel.name)
-        longest = str(directory / reader_roles(channel)[-1])
-        if len(os.fsencode(longest)) > _PATH_BYTES:
-            remove_directory(directory)
-            raise TransportError(f"{longest} is too long for a socket path; set TMPDIR to a shorter folder")
-        try:
-            Doorbell.make(_doorbell_path(directory))
-        except OSError as error:
-            remove_directory(directory)
-            raise TransportError(f"cannot make a doorbell in {directory}: {error}{advice_on(error)}") from error
+        with new_directory(channel.name) as (directory, _):
+            longest = str(directory / reader_roles(channel)[-1])
+            if len(os.fsencode(longest)) > _PATH_BYTES:
+                raise TransportError(f"{longest} is too long for a socket path; set TMPDIR to a shorter folder")
+            try:
+                Doorbell.make(_doorbell_path(directory))
+            except OSError as error:
+                raise TransportError(f"cannot make a doorbell in {directory}: {error}{advice_on(error)}") from error
         return Address(self.name, channel, str(directory))
 
     @whole

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import select
 import socket
+import sys
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
 
-from ipcbench.sync.interrupts import is_of_handler
+from ipcbench.sync.interrupts import is_of_handler, start_thread
+from ipcbench.util.clock import deadline_ns, now_ns
 
 _MOST_PIECES = 64
 _POLL_MS = 50
@@ -57,8 +59,7 @@ class Connection:
 class Pump:
     """Sends backlogs from a thread that lives as long as there are any."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connections: list[Connection] = []
         self._idle = threading.Event()
@@ -82,7 +83,8 @@ class Pump:
             if not (connection.held or start):
                 return False
             if self._idle.is_set():
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()  # and wait for the lock
+                if not sys.is_finalizing():  # then `join` sends
+                    start_thread(self._run)  # and it waits for the lock
                 self._idle.clear()
             connection.backlog.append(memoryview(b"".join(pieces)))
             if not connection.held:
@@ -99,10 +101,15 @@ class Pump:
 
     def join(self, timeout_s: float) -> bool:
         """Wait until everything is sent; return whether it is."""
-        return self._idle.wait(timeout_s)
+        if not sys.is_finalizing():
+            return self._idle.wait(timeout_s)
+        if not self._idle.is_set() and self._lock.acquire(blocking=False):  # else the thread stopped in the middle
+            self._lock.release()
+            self._run(deadline_ns(timeout_s))
+        return self._idle.is_set()
 
-    def _run(self) -> None:
-        while True:
+    def _run(self, deadline: int | None = None) -> None:
+        while deadline is None or now_ns() < deadline:
             poller = select.poll()
             with self._lock:
                 self._connections = [connection for connection in self._connections if not self._is_done(connection)]

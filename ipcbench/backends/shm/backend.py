@@ -11,7 +11,7 @@ import os
 import sys
 from _posixshmem import shm_unlink  # type: ignore[import-not-found] # which typeshed does not know
 from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 from typing import ClassVar
@@ -41,11 +41,8 @@ from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.interrupts import is_of_handler, no_fork, whole
 from ipcbench.sync.locks import (
     channel_directory,
-    destroyed_meanwhile,
-    directory_lock,
-    make_directory,
+    new_directory,
     no_channel,
-    remove_directory,
     remove_with_file,
     require_ours,
 )
@@ -110,6 +107,17 @@ class SharedSegment(shared_memory.SharedMemory):
                 self.close()
                 self.unlink()
                 raise
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._fd
+
+    def unlink_made(self, made: os.stat_result) -> None:
+        """Remove the name if it is still that of the segment that was made, where that can be found out."""
+        path = _SEGMENTS / self.name
+        if not _SEGMENTS.is_dir() or (os.path.lexists(path) and os.path.samestat(path.lstat(), made)):
+            with suppress(FileNotFoundError):
+                self.unlink()
 
     def require_ours(self) -> None:
         """Close it and raise TransportError if it is not this user's alone."""
@@ -394,17 +402,15 @@ class Shm(Backend):
     @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
-        directory = make_directory(channel.name)
         layout = Layout(channel)
-        try:
-            with directory_lock(directory) as is_there:
-                if not is_there:
-                    raise destroyed_meanwhile(directory)
+        with new_directory(channel.name) as (directory, undo):
+            try:
                 make_doorbells(directory, channel.readers)
-                SharedSegment(channel.name, layout.total_bytes).close()
-        except OSError as error:
-            remove_directory(directory)
-            raise TransportError(_why_not(error, directory, layout)) from error
+                segment = SharedSegment(channel.name, layout.total_bytes)
+            except OSError as error:
+                raise TransportError(_why_not(error, directory, layout)) from error
+            undo.callback(segment.unlink_made, os.fstat(segment.fileno()))
+            segment.close()
         return Address(self.name, channel, str(directory))
 
     @whole

@@ -52,7 +52,7 @@ from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import (
     SEPARATOR,
     channel_directory,
-    make_directory,
+    new_directory,
     reader_role,
     reader_roles,
     remove_directory,
@@ -389,13 +389,13 @@ class ZmqIpc(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.probe()
         self.require(channel)
-        directory = make_directory(channel.name)
-        try:
-            return Address(self.name, channel, SEPARATOR.join((str(directory), *self._reserve(directory))))
-        except OSError as error:
-            self._give_up_ports(channel.name)
-            remove_directory(directory)
-            raise TransportError(f"no endpoint for channel {channel.name!r}: {error}") from error
+        with new_directory(channel.name) as (directory, undo):
+            undo.callback(self._give_up_ports, channel.name)
+            try:
+                reserved = self._reserve(directory)
+            except OSError as error:
+                raise TransportError(f"no endpoint for channel {channel.name!r}: {error}") from error
+        return Address(self.name, channel, SEPARATOR.join((str(directory), *reserved)))
 
     def _reserve(self, directory: Path) -> list[str]:
         """Reserve what the sockets need; return what an address has to say of it."""
