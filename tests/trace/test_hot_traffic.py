@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
+import mmap
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,10 +15,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import zmq
+import zmq.asyncio
 
 from ipcbench import trace
+from ipcbench.trace import Ids
 from ipcbench.trace.adapters import multiprocessing_all, zmq_
 from ipcbench.trace.record.hot import IS_C
 from tests.trace.reading import KeepingContext, records
@@ -264,3 +270,100 @@ def test_nothing_is_leaked(tmp_path: Path) -> None:
         context.destroy(linger=0)
         undo()
         undo_connections()
+
+
+@pytest.mark.parametrize("is_in_c", [True, False])
+def test_what_pyzmq_does_with_odd_frames_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_c: bool) -> None:
+    with recorded(is_in_c, tmp_path, monkeypatch) as context:
+        a, b = connected(context, zmq.DEALER, zmq.DEALER)
+        a.send(b"first")
+        closed = mmap.mmap(-1, 10)
+        closed.close()
+        with pytest.raises(TypeError):
+            a.send_multipart([b"head", closed])  # nothing of it is sent
+        days = np.array(["2026-01-01"], "datetime64[D]")  # a type that buffers cannot tell
+        a.send(days)
+        head = bytearray(b"head")
+        with memoryview(head) as view:
+            a.send(view, zmq.SNDMORE)
+        a.send(b"tail")
+        messages = [b.recv_multipart() for _ in range(3)]
+    assert messages == [[b"first"], [days.tobytes()], [b"head", b"tail"]]
+    assert [sent for _, stages, sent, *_ in told(tmp_path) if "send" in stages] == [5, 8, 8]
+
+
+@pytest.mark.parametrize("is_in_c", [True, False])
+def test_functions_of_ones_own_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_c: bool) -> None:
+    class Narrow(zmq.Socket[bytes]):
+        _traffic = _raw = "the program's own"
+
+        def send(self, data: Any, flags: int = 0, **named: Any) -> Any:
+            sent.append(data)
+            return super().send(data, flags, **named)
+
+    sent: list[Any] = []
+    with recorded(is_in_c, tmp_path, monkeypatch) as context:
+        push, pull = Narrow(context, zmq.PUSH), context.socket(zmq.PULL)
+        pull.bind("inproc://own")
+        push.connect("inproc://own")
+        push.send_multipart([b"a", b"b"])
+        assert pull.recv_multipart() == [b"a", b"b"]
+        assert sent == [b"a", b"b"]
+        monkeypatch.setattr(pull, "recv", lambda *_, **__: b"fake", raising=False)
+        push.send(b"real")
+        assert pull.recv_multipart() == [b"fake"]
+        push.close()
+    assert len(told(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("is_in_c", [True, False])
+def test_what_a_handler_raises_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_c: bool) -> None:
+    """A function that looks at ids is interrupted, and one that returns nonsense disturbs nobody."""
+
+    class Deadline(Exception):
+        pass
+
+    def handler(*_: object) -> None:
+        raise Deadline
+
+    def correlate(frames: Any) -> Any:
+        if bytes(frames[-1]) == b"late":
+            signal.raise_signal(signal.SIGALRM)
+        return [None, "a text", 7, Ids([]), Ids(b"x", is_unique=True), ("x", "y")][len(bytes(frames[-1])) % 6]
+
+    before = signal.signal(signal.SIGALRM, handler)
+    with recorded(is_in_c, tmp_path, monkeypatch) as context:
+        a, b = connected(context, zmq.DEALER, zmq.DEALER)
+        trace.wrap(a, correlate=correlate)
+        try:
+            with pytest.raises(Deadline):
+                a.send(b"late")
+            for size in range(12):
+                a.send(b"x" * size)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert [b.recv() for _ in range(13)] == [b"late", *(b"x" * size for size in range(12))]
+        a.close()
+    assert sum("send" in stages for _, stages, *_ in told(tmp_path)) == 12
+
+
+def test_messages_of_an_asyncio_socket_that_get_no_reply(tmp_path: Path) -> None:
+    async def use() -> None:
+        context = zmq.asyncio.Context()
+        dealer, router = context.socket(zmq.DEALER), context.socket(zmq.ROUTER)
+        router.bind("inproc://unanswered")
+        dealer.connect("inproc://unanswered")
+        for number in range(10):
+            await dealer.send_multipart(jupyter(number, None))
+            await router.recv_multipart()
+        dealer.close()
+        router.close()
+        context.term()
+
+    trace.start(tmp_path)
+    undo = zmq_.instrument()
+    try:
+        asyncio.run(use())
+    finally:
+        undo()
+    assert [stages for _, stages, *_ in told(tmp_path)] == [("send",)] * 10 + [("receive",)] * 10

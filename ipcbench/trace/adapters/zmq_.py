@@ -83,7 +83,12 @@ def _number(flags: Any) -> int:
 
 def _as_it_is(frame: Any) -> Any:
     """Return a frame, or a copy of a short one: its buffer may be used again before the message is whole."""
-    return bytes(frame) if type(frame) is not bytes and _size_of(frame) <= _LONGEST_COPY else frame
+    if type(frame) is bytes or _size_of(frame) > _LONGEST_COPY:
+        return frame
+    try:
+        return bytes(frame)
+    except (ValueError, TypeError, BufferError):
+        return frame
 
 
 class SocketTraffic(Traffic):

@@ -231,7 +231,8 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
         f"{word('total', language)} {_total(group)} ms",
     ]
     if group.moved_bytes is not None:
-        parts.append(f"{word('moved', language)} {group.moved_bytes / _MIB:,.1f}")
+        about = "≈ " if any(_moved(sums).startswith("≈") for sums in group.methods.values()) else ""
+        parts.append(f"{word('moved', language)} {about}{group.moved_bytes / _MIB:,.1f}")
     if group.mib_per_s is not None:
         parts.append(f"{group.mib_per_s:,.2f} MiB/s")
     if group.segment.transport:
