@@ -13,6 +13,7 @@ from string import Template
 import click
 
 from ipcbench.errors import ConfigError
+from ipcbench.util.shell import shell_command
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _INSTALLER = "pip" if find_spec("pip") else "uv pip"
@@ -74,6 +75,6 @@ def command(name: str, sockets: bool, out: Path | None) -> None:
         (folder / file).write_text(text, encoding="utf-8")
     click.echo(
         f"{folder}: {', '.join(texts)}\n\n"
-        f"check it:    cd {folder} && ipcbench check {_class_of(texts)} --quick\n"
-        f"register it: {_INSTALLER} install -e {folder}, then ipcbench run --backends {name},shm"
+        f"check it:    {shell_command('cd', folder)} && ipcbench check {_class_of(texts)} --quick\n"
+        f"register it: {_INSTALLER} {shell_command('install', '-e', folder)}, then ipcbench run --backends {name},shm"
     )

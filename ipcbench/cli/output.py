@@ -14,6 +14,7 @@ import click
 
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.util.files import without_folders
+from ipcbench.util.shell import shell_command
 
 if TYPE_CHECKING:
     from ipcbench.analysis.report.tables import Tables
@@ -90,7 +91,8 @@ def stored_run(folder: Path) -> Run:
     from ipcbench.trace.format import SEGMENT_SUFFIX
 
     if folder.is_dir() and any(folder.glob(f"*{SEGMENT_SUFFIX}")):
-        raise StoreError(f"{folder}: a trace, not a folder of results; `ipcbench trace report {folder}` reads it")
+        report = shell_command("ipcbench", "trace", "report", folder)
+        raise StoreError(f"{folder}: a trace, not a folder of results; `{report}` reads it")
     return load_run(folder)
 
 
@@ -104,7 +106,8 @@ def trace_paths(*paths: str) -> list[Path]:
 
     for path in map(Path, paths):
         if (path / INFO_FILE).is_file():
-            raise StoreError(f"{path}: a folder of results, not a trace; `ipcbench analyze {path}` reads it")
+            analyze = shell_command("ipcbench", "analyze", path)
+            raise StoreError(f"{path}: a folder of results, not a trace; `{analyze}` reads it")
     return [*map(Path, paths)]
 
 

@@ -17,6 +17,7 @@ from ipcbench.cli.progress import progress_display
 from ipcbench.errors import IpcbenchError
 from ipcbench.render.document import document
 from ipcbench.spec import CODEC_NAMES, PAYLOAD_KINDS
+from ipcbench.util.shell import shell_command
 
 if TYPE_CHECKING:
     from ipcbench.analysis.recommend.answer import Recommendation
@@ -171,7 +172,7 @@ def _measure(
             run = load_run(folder)
             if run.trials:
                 tell(f"ipcbench: interrupted; the finished trials are kept in {folder}")
-                tell(f"  continue it:  ipcbench run --resume {folder}")
+                tell(f"  continue it:  {shell_command('ipcbench', 'run', '--resume', folder)}")
                 tell("  then ask again, with that folder as RUN")
                 return run, True
         raise

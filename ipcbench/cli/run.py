@@ -26,6 +26,7 @@ from ipcbench.sweeps.load import (
     load_sweep,
     sweep_texts,
 )
+from ipcbench.util.shell import shell_command
 
 if TYPE_CHECKING:
     from ipcbench.spec import SweepSpec
@@ -127,11 +128,12 @@ def command(
         if is_kept:
             show_run(folder, form, full=full)
         if is_kept and not is_screen:  # which ends with these commands
-            tell(f"  show it:      ipcbench analyze {folder}")
-            tell(f"  continue it:  ipcbench run --resume {folder}")
+            tell(f"  show it:      {shell_command('ipcbench', 'analyze', folder)}")
+            tell(f"  continue it:  {shell_command('ipcbench', 'run', '--resume', folder)}")
         return EXIT_INTERRUPTED
     if not quiet and (full or form != "text"):
-        tell(f"results in {folder}; for plots and an interactive report: ipcbench analyze {folder}")
+        analyze = shell_command("ipcbench", "analyze", folder)
+        tell(f"results in {folder}; for plots and an interactive report: {analyze}")
     return 0 if show_run(folder, form, full=full) else EXIT_FAILED
 
 
@@ -151,7 +153,8 @@ def _sweep_name(words: tuple[str, ...], given: Mapping[str, Any]) -> str:
         chosen = ",".join((*filter(None, given.get("backends", "").split(",")), *parts))
         raise ConfigError("SWEEP", text, f"one sweep; backends are chosen by --backends {chosen}")
     if (Path(text) / INFO_FILE).is_file():
-        raise ConfigError("SWEEP", text, f"one sweep; this is a run, which `ipcbench analyze {text}` shows")
+        analyze = shell_command("ipcbench", "analyze", text)
+        raise ConfigError("SWEEP", text, f"one sweep; this is a run, which `{analyze}` shows")
     if len(words) > 1 or (given and words[0] in _UNITS):
         raise ConfigError("SWEEP", text, "one sweep; the value of an option has no spaces: --budget 5min")
     return text
@@ -210,7 +213,8 @@ def _say_what_is_kept(folder: Path) -> bool:
 
     trials = folder / TRIALS_FILE
     if not (trials.is_file() and trials.stat().st_size):
-        again = f"; ipcbench run --resume {folder} begins it again" if folder.is_dir() else ""
+        resume = shell_command("ipcbench", "run", "--resume", folder)
+        again = f"; {resume} begins it again" if folder.is_dir() else ""
         tell(f"ipcbench: interrupted before the first trial{again}")
         return False
     tell(f"ipcbench: interrupted; every finished trial is kept in {folder}")

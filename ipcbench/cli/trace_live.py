@@ -16,6 +16,7 @@ import click
 from ipcbench.cli.options import Choice, a_path
 from ipcbench.cli.output import tell, trace_paths
 from ipcbench.errors import StoreError
+from ipcbench.util.shell import shell_command
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -102,7 +103,8 @@ def _watch(name: str) -> Watch:
 
     (folder,) = trace_paths(name)
     if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder}: a file, not the folder of a trace; `ipcbench trace report {folder}` reads a log")
+        report = shell_command("ipcbench", "trace", "report", folder)
+        raise StoreError(f"{folder}: a file, not the folder of a trace; `{report}` reads a log")
     return Watch(folder)
 
 

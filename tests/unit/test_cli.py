@@ -22,7 +22,7 @@ from ipcbench.harness.sweep import Progress
 from ipcbench.spec import SweepSpec
 from ipcbench.sweeps.load import KEYS, builtin_sweeps
 from tests.end_to_end.shell import ROOT
-from tests.unit.builders import Terminal
+from tests.unit.builders import CELLS, Terminal, make_run
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +114,24 @@ def test_too_few_processes_are_one_line(
     monkeypatch.setattr(registry, "names", fail)
     assert main(["list"]) == 1
     assert "no further process or thread may be started; raise the limit (`ulimit -u`)" in capsys.readouterr().err
+
+
+def test_commands_to_copy_quote_the_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "b run"
+
+    def measure(*_: object, **__: object) -> None:
+        make_run(folder, CELLS)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ipcbench.cli.run._measure", measure)
+    assert main(["run", "--out", str(folder)]) == 130
+    said = capsys.readouterr().err
+    assert f"show it:      ipcbench analyze '{folder}'" in said
+    assert f"continue it:  ipcbench run --resume '{folder}'" in said
+    assert main(["run", str(folder)]) == main(["trace", "report", str(folder)]) == 2
+    assert capsys.readouterr().err.count(f"`ipcbench analyze '{folder}'`") == 2
 
 
 def test_nobody_needs_to_read_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,13 @@ def test_two_rounds_are_followed_by_the_command_for_more(tmp_path: Path) -> None
     assert any("no verdict between" in line for line in lines_of(run))
 
 
+def test_the_commands_quote_the_folder(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell()}, status="interrupted")
+    lines = [line for line, _ in screen(run, tables(run), "/tmp/b run")]
+    commands = ("run --resume '/tmp/b run'", "analyze '/tmp/b run'", "recommend '/tmp/b run' --size 521")
+    assert [line.partition(":")[2].strip() for line in lines[-3:]] == [f"ipcbench {command}" for command in commands]
+
+
 def test_what_cannot_be_resumed_to_three_rounds_is_begun_anew(tmp_path: Path) -> None:
     cells = {("shm", 10): Cell(factors=(1.0,)), ("zmq", 10): Cell(factors=(1.0,))}
     run = make_run(tmp_path / "run", cells, rounds=1, status="out of budget", rounds_done=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from ipcbench.render.charts import ChartGroup
 from ipcbench.render.page import Badge, Headline, render_page
 from ipcbench.render.table import Table, make_columns
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
+from ipcbench.util.shell import shell_command
 from ipcbench.util.units import format_duration_ns, format_significant
 
 _TEMPLATE = files("ipcbench.analysis.report") / "assets" / "report.html.j2"
@@ -137,7 +137,7 @@ def reproduce(summary: Summary) -> str:
     """Return the command that reproduces the run; for a run that a program made, the Python code."""
     info = summary.info
     if info.command:
-        return shlex.join(info.command)
+        return shell_command(*info.command)
     sweep = json.dumps(json.dumps(info.sweep, ensure_ascii=True, default=str))
     return f"import json\nfrom ipcbench import SweepSpec, run\n\nrun(SweepSpec.from_dict(json.loads({sweep})))"
 

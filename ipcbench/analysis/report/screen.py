@@ -17,6 +17,7 @@ from ipcbench.render.table import NOT_MEASURED, Column, Table
 from ipcbench.render.text import WIDTH, Styled, aligned_styled, wrapped
 from ipcbench.results.store import Run
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
+from ipcbench.util.shell import shell_command
 from ipcbench.util.units import format_duration_ns
 
 _BAR_CELLS = 8
@@ -43,7 +44,7 @@ def screen(run: Run, tables: Tables, folder: str, width: int = WIDTH) -> list[St
     Args:
         run: the run.
         tables: its tables.
-        folder: of the run, as a command line would name it.
+        folder: of the run.
         width: the most columns that a line has, but for a single column of a table or a word that is wider.
     """
     lines = _answers(run, tables, width)
@@ -246,9 +247,9 @@ def _next(run: Run, tables: Tables, folder: str) -> Iterator[str]:
         other = " and another --out" * has_out
         yield f"enough to rank:       the same command with --rounds {MIN_CLAIM_ROUNDS}{_budget_for(run)}{other}"
     elif status == "interrupted" or (are_few and status != "complete"):
-        yield f"more rounds:          ipcbench run --resume {folder}"
-    yield f"all figures, report:  ipcbench analyze {folder}"
+        yield f"more rounds:          {shell_command('ipcbench', 'run', '--resume', folder)}"
+    yield f"all figures, report:  {shell_command('ipcbench', 'analyze', folder)}"
     if run.info.variant_versions:
-        yield f"what differs:         ipcbench compare {folder}"
+        yield f"what differs:         {shell_command('ipcbench', 'compare', folder)}"
     elif asked := [answer.asked for answer in tables.answers if answer.asked]:
-        yield f"for your traffic:     ipcbench recommend {folder} {asked[len(asked) // 2]}"
+        yield f"for your traffic:     {shell_command('ipcbench', 'recommend', folder)} {asked[len(asked) // 2]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -20,6 +19,7 @@ from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.render import Report
 from ipcbench.trace.report.words import Language
 from ipcbench.trace.report.words import word as report_word
+from ipcbench.util.shell import shell_command
 from ipcbench.util.units import format_duration_ns, format_percent
 
 _TEMPLATE = files("ipcbench.trace.page") / "assets" / "trace.html.j2"
@@ -78,7 +78,7 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
             )
             for group, title in zip(segments, render.titles_of(segments, language), strict=True)
         ],
-        command=shlex.join(["ipcbench", "trace", "report", *map(str, paths), "--html", "trace.html"]),
+        command=shell_command("ipcbench", "trace", "report", *paths, "--html", "trace.html"),
         word=lambda key: word(key, language),
         said=lambda key: report_word(key, language),
     )

@@ -13,6 +13,7 @@ from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_SUFFIX
 from ipcbench.trace.report import render
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.sums import GroupSums
+from ipcbench.util.shell import shell_command
 from ipcbench.util.units import format_ms, format_percent
 
 
@@ -30,7 +31,7 @@ def summary(folder: Path, pid: int) -> str:
     for group in groups:
         lines += _of_group(group)
     if len(own) > len(of_process):
-        lines.append(f"other processes recorded there, too: `ipcbench trace report {folder}`")
+        lines.append(f"other processes recorded there, too: `{shell_command('ipcbench', 'trace', 'report', folder)}`")
     return "\n".join(lines)
 
 
