@@ -17,6 +17,7 @@ from ipcbench.analysis.compare.compare import Change, Comparison, compare_runs
 from ipcbench.analysis.compare.render import as_json, as_markdown, as_text
 from ipcbench.analysis.compare.rules import gate_result, holm, judge
 from ipcbench.analysis.compare.run_cells import METRICS, ComparedMetric
+from ipcbench.analysis.report.tables import tables
 from ipcbench.errors import ConfigError
 from ipcbench.machine.identity import machine_differences
 from ipcbench.results.model import Integrity, TrialResult
@@ -24,6 +25,7 @@ from ipcbench.results.store import Run, load_run
 from ipcbench.stats.decisions import p_value
 from ipcbench.stats.estimates import Estimate, Interval, ratio
 from ipcbench.stats.student import student_p_value
+from tests.end_to_end.shell import ROOT
 from tests.unit.builders import MACHINE, Cell, conditions, make_run, parts, quantiles
 
 FIVE = (1.0, 1.01, 0.99, 1.005, 0.995)
@@ -97,6 +99,30 @@ def test_every_metric_of_every_mode(tmp_path: Path) -> None:
     assert {change.metric for change in comparison.changes} == set(METRICS)
     assert change(comparison, "round-trip-p50").verdict == "slower"
     assert change(comparison, "latency-p50").verdict == "no clear difference"
+
+
+def test_the_ends_of_a_p99_are_those_of_the_tables() -> None:
+    run = load_run(ROOT / "results" / "reference")
+    text = as_text(compare_runs(run, run, metrics=("latency-p99",)))
+    pairs = re.findall(r"one-way p99 +(≥ \S+|\S+–\S+) µs +(≥ \S+|\S+–\S+) µs", text)
+    found = [
+        row[column]
+        for table in tables(run).payload_tables
+        for column, head in enumerate(table.columns)
+        for row in table.rows
+        if head.head == ("one-way", "p99 µs") and re.search("[≥–].*\\d", row[column])
+    ]
+    assert sorted(pairs) == sorted(zip(found, found, strict=True))
+
+
+def test_a_p99_of_which_only_the_median_is_known_is_not_available(tmp_path: Path) -> None:
+    found = pair(tmp_path, metrics=("latency-p99",))
+    (entry,) = found.changes
+    median_ns = entry.medians[0].estimate
+    for low_ns, shown in ((299_300.0, "≥ 290 µs"), (median_ns, "n/a")):
+        p99 = Interval(low_ns, low_ns, 100 * low_ns)
+        text = as_text(replace(found, changes=(replace(entry, a=p99, b=p99),)))
+        assert f"one-way p99  {shown}  {shown}  " in text
 
 
 def test_p99_needs_a_thousand_samples(tmp_path: Path) -> None:

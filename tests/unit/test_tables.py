@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_text, show
-from ipcbench.analysis.report.tables import Tables, _p99, tables, wide_tables
-from ipcbench.analysis.summary.wording import _needs_words
+from ipcbench.analysis.report.tables import Tables, tables, wide_tables
+from ipcbench.analysis.summary.wording import _needs_words, p99_words
 from ipcbench.results.model import Integrity, TrialResult
 from ipcbench.results.store import load_run
 from ipcbench.spec import MODES
@@ -586,7 +586,7 @@ def test_rounds_enough_are_not_told_as_their_least_number(tmp_path: Path) -> Non
 )
 def test_the_lower_end_of_a_p99_is_above_the_median_and_cut(p50_us: float, low_us: float, shown: str) -> None:
     p50, p99 = (Interval(us * 1e3, us * 1e3, us * high) for us, high in ((p50_us, 1e3), (low_us, 1e5)))
-    assert _p99(p50, p99) == shown
+    assert p99_words(p50, p99) == shown
 
 
 def test_a_tie_with_a_backend_that_lost_messages_names_it(tmp_path: Path) -> None:

@@ -39,6 +39,10 @@ from ipcbench.stats.student import LEVEL
 
 MAX_GATE_RATIO = 10.0
 MIN_GATE_RATIO = 1e-4
+_P50_BESIDE: Mapping[ComparedMetric, ComparedMetric] = {
+    "latency-p99": "latency-p50",
+    "round-trip-p99": "round-trip-p50",
+}
 
 _Relate = Callable[[ComparedMetric, RunCell, RunCell], tuple[Interval, float | None] | str]
 """Returns the ratio of the second to the first figure, and the p-value of "both are equal"."""
@@ -68,6 +72,8 @@ class Change:
     """How many more trials of the cell failed in B than in A; a gate is not passed with any."""
     across_machines: bool = False
     """The runs come from different machines: the verdict covers machine and change together."""
+    medians: tuple[Interval | None, Interval | None] = (None, None)
+    """Of a p99: the p50 beside it in A and in B, below which nothing of it is."""
 
     def at_gate(self, gate_ratio: float) -> GateResult | None:
         """Return the result of a gate; None for a figure that A has not measured."""
@@ -152,6 +158,8 @@ class Comparison:
             {**asdict(change), "unit": change.unit, "smallest_gate_ratio": change.smallest_gate_ratio}
             for change in self.changes
         ]
+        for change in changes:
+            del change["medians"]  # their own changes have them
         gate = {"outcome": self.outcome, "smallest_gate_ratio": self.smallest_gate_ratio}
         return {**asdict(self), "changes": changes, **gate}
 
@@ -343,16 +351,12 @@ def _matched(key: CellKey, metrics: Sequence[ComparedMetric], a: RunCell, b: Run
                 continue
             times, p = related
             more_failed = max(b.failed_count - a.failed_count, b.wrong_count - a.wrong_count)
-            intervals = in_a.interval(), in_b.interval()
             changes.append(
-                Change(
-                    key,
-                    metric,
-                    *intervals,
-                    times,
-                    p,
-                    "no clear difference",
-                    notes=notes,
+                replace(
+                    _incomparable(key, metric, a, b, "", notes),
+                    ratio=times,
+                    p_value=p,
+                    verdict="no clear difference",
                     new_failures_count=more_failed,
                 )
             )
@@ -387,9 +391,15 @@ def _unlike(a: RunCell, b: RunCell) -> str:
 def _incomparable(
     key: CellKey, metric: ComparedMetric, a: RunCell | None, b: RunCell | None, reason: str, notes: tuple[str, ...] = ()
 ) -> Change:
-    estimates = (cell.estimates.get(metric) if cell is not None else None for cell in (a, b))
-    in_a, in_b = (estimate.interval() if estimate is not None else None for estimate in estimates)
-    return Change(key, metric, in_a, in_b, reason=reason, notes=notes)
+    in_a, in_b = (_interval(cell, metric) for cell in (a, b))
+    beside = _P50_BESIDE.get(metric)
+    medians = (_interval(a, beside), _interval(b, beside)) if beside else (None, None)
+    return Change(key, metric, in_a, in_b, reason=reason, notes=notes, medians=medians)
+
+
+def _interval(cell: RunCell | None, metric: ComparedMetric) -> Interval | None:
+    estimate = cell.estimates.get(metric) if cell is not None else None
+    return estimate.interval() if estimate is not None else None
 
 
 def _of_unrelated_runs(metric: ComparedMetric, a: RunCell, b: RunCell) -> tuple[Interval, float | None]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from ipcbench.analysis.compare.compare import MAX_GATE_RATIO, MIN_GATE_RATIO, Change, Comparison
 from ipcbench.analysis.compare.rules import Verdict
 from ipcbench.analysis.compare.run_cells import CellKey, ComparedMetric
-from ipcbench.analysis.summary.cells import KNOWN_TAIL_RATIO, RESOLVED_RATIO
+from ipcbench.analysis.summary.cells import RESOLVED_RATIO
 from ipcbench.analysis.summary.notes import one_line
-from ipcbench.analysis.summary.wording import joined, neighbours_words, plural, ratio_words, size_text
+from ipcbench.analysis.summary.wording import joined, neighbours_words, p99_words, plural, ratio_words, size_text
 from ipcbench.render.document import document
 from ipcbench.render.page import fragment_html
 from ipcbench.render.table import NOT_MEASURED, Table, footnote_letters, make_columns
@@ -232,8 +232,10 @@ def _row(
         shortened(one_line(change.cell.backend)),
         *(_FIELD_WORDS[field](change.cell) for field in varying),
         _METRIC_WORDS[change.metric],
-        _figure(change.a, change.metric),
-        _figure(change.b, change.metric),
+        *(
+            _figure(figure, change.metric, p50)
+            for figure, p50 in zip((change.a, change.b), change.medians, strict=True)
+        ),
         "" if change.ratio is None else ratio_words(change.ratio, None if change.p_value is not None else 0),
         verdict,
         *((change.gate or "",) if gated else ()),
@@ -253,13 +255,12 @@ def _decides(change: Change) -> str:
     return f"≤ {_percent(failed)}" + (f", ≥ {_percent(passed)}" if passes else "")
 
 
-def _figure(interval: Interval | None, metric: ComparedMetric) -> str:
+def _figure(interval: Interval | None, metric: ComparedMetric, p50: Interval | None) -> str:
+    if metric.endswith("p99") and (interval is None or interval.high > RESOLVED_RATIO * interval.low):
+        words = p99_words(p50, interval)
+        return f"{words} µs" if words[-1].isdigit() else words
     if interval is None:
         return NOT_MEASURED
     if metric == "throughput":
         return f"{format_significant(interval.estimate / 1e3)} k/s"
-    if metric.endswith("p99") and interval.high > KNOWN_TAIL_RATIO * interval.low:
-        return f"≥ {format_duration_ns(interval.low, 2)}"
-    if metric.endswith("p99") and interval.high > RESOLVED_RATIO * interval.low:
-        return f"{format_duration_ns(interval.low, 2)}–{format_duration_ns(interval.high, 2)}"
     return format_duration_ns(interval.estimate)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipcbench.analysis.findings import Finding, explain
 from ipcbench.analysis.report.verdict import Answer, setting_answer
 from ipcbench.analysis.summary.cells import (
-    KNOWN_TAIL_RATIO,
     RESOLVED_RATIO,
     CellSummary,
     Metric,
@@ -36,6 +34,7 @@ from ipcbench.analysis.summary.wording import (
     header,
     interval_words,
     joined,
+    p99_words,
     rank_text,
     ratio_words,
     setting_title,
@@ -46,9 +45,7 @@ from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters,
 from ipcbench.results.store import Run
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, UNSURE_DIGITS, Interval
 from ipcbench.stats.prior import VariancePrior
-from ipcbench.util.units import format_significant
 
-_TOO_FEW = "n/a"
 BEST_MARK = "*"
 SHARED_MARK = "="
 UNRANKED_MARK = "?"
@@ -143,32 +140,10 @@ def _us(value_ns: float | None) -> str:
     return number(value_ns, 1e3)
 
 
-def _p50(interval: Interval | None) -> str:
-    return NOT_MEASURED if interval is None else number(interval.estimate, 1e3, digits=interval.digits)
-
-
-def _p99(p50: Interval | None, p99: Interval | None) -> str:
-    if p50 is not None and p99 is None:
-        return _TOO_FEW
-    if p99 is not None and p99.high > KNOWN_TAIL_RATIO * p99.low:
-        known = p50 is None or p99.low > p50.estimate
-        return f"≥ {_lower_end(p50, p99)}" if known else _TOO_FEW
-    if p99 is not None and p99.high > RESOLVED_RATIO * p99.low:
-        return f"{_lower_end(p50, p99)}–{format_significant(p99.high / 1e3, 2)}"
-    return _p50(p99)
-
-
-def _lower_end(p50: Interval | None, p99: Interval) -> str:
-    """Return the lower end of a p99 cut to two digits, or the median beside it if that is more."""
-    step = 10.0 ** (math.floor(math.log10(p99.low / 1e3)) - 1) if p99.low > 0.0 else 1.0
-    short = format_significant(step * math.floor(p99.low / 1e3 / step + 1e-9), 2)
-    return _p50(p50) if p50 is not None and float(short.replace(",", "")) < p50.estimate / 1e3 else short
-
-
 def _p99_whole(p50: Interval | None, p99: Interval | None) -> str:
-    """Return what `_p99` does, with the interval also of a p99 that is given as one figure."""
+    """Return what `p99_words` does, with the interval also of a p99 that is given as one figure."""
     if p99 is None or p99.high > RESOLVED_RATIO * p99.low:
-        return _p99(p50, p99)
+        return p99_words(p50, p99)
     return interval_words(scaled(p99, 1e-3))
 
 
@@ -203,13 +178,13 @@ def _ratio(cell: CellSummary) -> str:
 
 _FIGURES = (
     _Figure(Column(("one-way", "p50 µs")), lambda cell: _median(cell, "latency"), "one-way"),
-    _Figure(Column(("one-way", "p99 µs")), lambda cell: _p99(cell.latency_p50_ns, cell.latency_p99_ns), "one-way"),
+    _Figure(Column(("one-way", "p99 µs")), lambda cell: p99_words(cell.latency_p50_ns, cell.latency_p99_ns), "one-way"),
     _Figure(Column(("one-way", "waits")), lambda cell: _waits(cell.latency_waits), "waits"),
     _Figure(Column(("× best", "[95 %]")), _ratio, "ratio"),
     _Figure(Column(("×", "floor")), lambda cell: number(cell.latency_floor_ratio), "floor"),
     _Figure(Column(("trip", "p50 µs")), lambda cell: _median(cell, "round trip"), "round trip"),
     _Figure(
-        Column(("trip", "p99 µs")), lambda cell: _p99(cell.round_trip_p50_ns, cell.round_trip_p99_ns), "round trip"
+        Column(("trip", "p99 µs")), lambda cell: p99_words(cell.round_trip_p50_ns, cell.round_trip_p99_ns), "round trip"
     ),
     _Figure(Column(("trip", "waits")), lambda cell: _waits(cell.round_trip_waits), "waits"),
     _Figure(Column(("read", "p50 µs")), lambda cell: _us(cell.read_p50_ns), "read"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ipcbench.analysis.summary.cells import (
+    KNOWN_TAIL_RATIO,
     METRIC_WORDS,
+    RESOLVED_RATIO,
     CellSummary,
     Control,
     Metric,
@@ -16,13 +19,14 @@ from ipcbench.analysis.summary.cells import (
     cells_of,
 )
 from ipcbench.analysis.summary.notes import WRONG_WORDS, others_cpu_ratio, stamped_count
-from ipcbench.render.table import NOT_MEASURED
+from ipcbench.render.table import NOT_MEASURED, number
 from ipcbench.results.model import RunInfo
 from ipcbench.spec import COUNTED_PAYLOADS, is_sized_in_bytes
 from ipcbench.stats.decisions import compare
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
+NOT_KNOWN = "n/a"
 _MIN_BOUND, _MAX_BOUND = 0.01, 99.0
 _SURPRISING_RATIO = 1.5
 """A tie of times that seem to differ more than this is explained."""
@@ -103,6 +107,34 @@ def interval_words(interval: Interval, unit: str = "") -> str:
         format_significant(value, interval.digits) for value in (interval.estimate, interval.low, interval.high)
     )
     return f"{estimate}{unit} [{low}–{high}]"
+
+
+def _p50_words(interval: Interval | None) -> str:
+    return NOT_MEASURED if interval is None else number(interval.estimate, 1e3, digits=interval.digits)
+
+
+def p99_words(p50: Interval | None, p99: Interval | None) -> str:
+    """Return a p99 in µs: one figure, both ends of its interval, or the lower one; `NOT_KNOWN` if that is the median.
+
+    Args:
+        p50: the median of the same samples; None if there is none.
+        p99: in ns, as p50 is; None if there are too few samples or rounds.
+    """
+    if p50 is not None and p99 is None:
+        return NOT_KNOWN
+    if p99 is not None and p99.high > KNOWN_TAIL_RATIO * p99.low:
+        known = p50 is None or p99.low > p50.estimate
+        return f"≥ {_lower_end(p50, p99)}" if known else NOT_KNOWN
+    if p99 is not None and p99.high > RESOLVED_RATIO * p99.low:
+        return f"{_lower_end(p50, p99)}–{format_significant(p99.high / 1e3, 2)}"
+    return _p50_words(p99)
+
+
+def _lower_end(p50: Interval | None, p99: Interval) -> str:
+    """Return the lower end of a p99 cut to two digits, or the median beside it if that is more."""
+    step = 10.0 ** (math.floor(math.log10(p99.low / 1e3)) - 1) if p99.low > 0.0 else 1.0
+    short = format_significant(step * math.floor(p99.low / 1e3 / step + 1e-9), 2)
+    return _p50_words(p50) if p50 is not None and float(short.replace(",", "")) < p50.estimate / 1e3 else short
 
 
 def ratio_words(ratio: Interval, rounds_count: int | None = None) -> str:
