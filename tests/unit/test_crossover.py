@@ -238,3 +238,12 @@ def test_every_interrupted_run_can_be_analyzed(tmp_path: Path) -> None:
         for trials in (run.trials[:count], run.trials[count:]):
             measured = len({trial.spec.size for trial in trials})
             assert len(tables(replace(run, trials=trials)).matrices) == (measured > 1)
+
+
+@pytest.mark.parametrize(("sizes", "others"), [((100,), ""), ((100, 1000), "; elsewhere, from each size to the next")])
+def test_a_size_of_too_few_rounds_is_named_where_no_crossover_is_clear(tmp_path: Path, sizes, others: str) -> None:
+    cells = {(name, size): Cell(factors=(1.0, 1.01, 0.99)) for name in "ab" for size in sizes}
+    cells |= {(name, 10): Cell(factors=(1.0, 1.01)) for name in "ab"}
+    (latency, _) = tables(make_run(tmp_path / "run", cells)).matrices
+    begin = "No clear crossover: fewer than 3 rounds at 10 entries, too few to tell which is ahead there"
+    assert latency.remarks[0].startswith(f"{begin}{others}")

@@ -325,7 +325,13 @@ def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
         short = dict.fromkeys(cell.backend for result in family for cell in unranked(result, metric))
         among = f" among the others, since {joined([*short])} has too few rounds at a size" if short else ""
         return f"No crossover{among}: {names} {verb} the first rank at every size, alone or shared."
-    return "No clear crossover: from each size to the next, the first ranks overlap or a figure is missing."
+    too_few = [result for result in family if unranked(result, metric, family) and not claimed_leaders(result, metric)]
+    reason = "from each size to the next, the first ranks overlap or a figure is missing"
+    if too_few:
+        sizes = joined([size_words(result.setting) for result in too_few])
+        others = f"; elsewhere, {reason}" if len(family) - len(too_few) > 1 else ""
+        reason = f"fewer than {MIN_CLAIM_ROUNDS} rounds at {sizes}, too few to tell which is ahead there{others}"
+    return f"No clear crossover: {reason}."
 
 
 def entry(result: SettingSummary, backend: str, metric: Metric, family: Sequence[SettingSummary]) -> str:
