@@ -145,6 +145,18 @@ def test_one_backend_alone_is_not_to_be_ranked(tmp_path: Path) -> None:
     assert not any("rank" in line or "--resume" in line for line in lines)
 
 
+def test_one_backend_alone_has_no_mark_and_no_rank(tmp_path: Path) -> None:
+    cells = {("shm", 10): Cell(), ("shm", 100): Cell(), ("zmq", 10): Cell(factors=(0.0, 0.0, 0.0))}
+    run = make_run(tmp_path / "run", cells, skipped={"mpi": "no mpiexec"})
+    lines = lines_of(run)
+    assert not any("*" in line or "=" in line or "?" in line for line in lines), lines
+    made = tables(run)
+    assert [table.rows[0][0] for table in made.payload_tables] == ["–", "–"]
+    words = ("A single backend at each size: there is nothing to compare it with.", "no marks: nothing to rank")
+    assert {matrix.remarks for matrix in made.matrices} == {words}
+    assert {cell["rank"] for setting in json.loads(as_json(made))["settings"] for cell in setting["cells"]} == {None}
+
+
 def test_the_command_for_more_rounds_has_the_budget_that_they_will_take(tmp_path: Path) -> None:
     few = {("shm", 10): Cell(factors=(1.0, 1.0)), ("zmq", 10): Cell(factors=(1.0, 1.0))}
     lines = lines_of(make_run(tmp_path / "run", few, rounds=2, budget_s=8.0))

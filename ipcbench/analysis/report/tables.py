@@ -13,10 +13,10 @@ from ipcbench.analysis.summary.cells import (
     Metric,
     SettingSummary,
     Summary,
-    cells_of,
 )
 from ipcbench.analysis.summary.crossover import (
     claimed_leaders,
+    is_comparison,
     is_lead_unsure,
     lead_changes,
     leaders,
@@ -226,6 +226,7 @@ def _payload_table(result: SettingSummary, figures: Sequence[_Figure] = _FIGURES
     common = _common_notes(result.cells)
     letters = footnote_letters(note for cell in result.cells for note in cell_remarks(cell) if note not in common)
     ranks = [told_rank(result, cell, result.ranked_by) for cell in result.cells]
+    is_alone = result.ranked_by is not None and not is_comparison(result, result.ranked_by)
     shown = _shown(result.cells, figures)
     return Table(
         title=setting_title(result.setting),
@@ -238,7 +239,7 @@ def _payload_table(result: SettingSummary, figures: Sequence[_Figure] = _FIGURES
         ),
         rows=tuple(
             (
-                UNRANKED_MARK if rank is None and cell.status == "ok" else rank_text(rank, ranks),
+                UNRANKED_MARK if rank is None and cell.status == "ok" and not is_alone else rank_text(rank, ranks),
                 cell.backend,
                 *(figure.text(cell) for figure in shown),
                 _note_marks(cell, letters),
@@ -290,7 +291,8 @@ def _matrix(
     first = settings[0].setting
     changes = tuple(change.sentence() for change in lead_changes(family, metric, prior))
     remarks = changes or (_no_crossover(family, metric),)
-    marks = "no marks: too few rounds to rank"
+    is_compared = any(is_comparison(result, metric) for result in family)
+    marks = f"no marks: {'too few rounds' if is_compared else 'nothing'} to rank"
     if any(claimed_leaders(result, metric) for result in family):
         marks = f"{BEST_MARK} best; {SHARED_MARK} shares the first rank: no clear difference from the best"
     if any(unranked(result, metric, family) for result in settings):
@@ -314,8 +316,8 @@ def _matrix(
 
 
 def _no_crossover(family: Sequence[SettingSummary], metric: Metric) -> str:
-    if len({cell.backend for cell in cells_of(family)}) == 1:
-        return "A single backend: there is nothing to compare it with."
+    if not any(is_comparison(result, metric) for result in family):
+        return "A single backend at each size: there is nothing to compare it with."
     if not any(claimed_leaders(result, metric) for result in family):
         return f"Fewer than {MIN_CLAIM_ROUNDS} rounds: too few to tell which is ahead at which size."
     always = frozenset.intersection(*(claimed_leaders(result, metric) for result in family))

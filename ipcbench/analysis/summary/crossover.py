@@ -171,17 +171,23 @@ def leaders(ranking: SettingSummary, metric: Metric) -> frozenset[str]:
     return frozenset(cell.backend for cell in ranking.cells if rank_of(ranking, cell, metric) == 1)
 
 
+def is_comparison(ranking: SettingSummary, metric: Metric) -> bool:
+    """Return whether two backends have a figure by a metric."""
+    return sum(_rounds_count(cell, metric) > 0 for cell in ranking.cells) > 1
+
+
 def claimed_leaders(ranking: SettingSummary, metric: Metric) -> frozenset[str]:
-    """Return `leaders`; none after too few rounds to claim it."""
+    """Return `leaders`; none after too few rounds to claim it, or of a single backend, which leads nobody."""
     enough = any(_rounds_count(cell, metric) >= MIN_CLAIM_ROUNDS for cell in ranking.cells)
-    return leaders(ranking, metric) if enough else frozenset()
+    return leaders(ranking, metric) if enough and is_comparison(ranking, metric) else frozenset()
 
 
 def unranked(ranking: SettingSummary, metric: Metric, family: Sequence[SettingSummary] = ()) -> list[CellSummary]:
     """Return the cells that have a figure and, for want of rounds, no rank, although others have one, there or in
     another setting of the family.
     """
-    if not any(claimed_leaders(each, metric) for each in (ranking, *family)):
+    is_ranked = any(claimed_leaders(each, metric) for each in (ranking, *family))
+    if not is_ranked or not is_comparison(ranking, metric):
         return []
     return [cell for cell in ranking.cells if _rounds_count(cell, metric) and told_rank(ranking, cell, metric) is None]
 
@@ -234,7 +240,7 @@ def rank_of(ranking: SettingSummary, cell: CellSummary, metric: Metric) -> int |
 
 
 def told_rank(ranking: SettingSummary, cell: CellSummary, metric: Metric | None) -> int | None:
-    """Return the rank of a cell by a metric as it may be told: None if too few rounds claim nothing."""
+    """Return the rank of a cell by a metric as it may be told, see `claimed_leaders`."""
     return rank_of(ranking, cell, metric) if metric is not None and claimed_leaders(ranking, metric) else None
 
 
