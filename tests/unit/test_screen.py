@@ -208,6 +208,14 @@ def test_the_size_of_the_last_command_is_one_that_can_be_answered(tmp_path: Path
     assert command.endswith("--size 521")
 
 
+def test_bars_and_waits_that_are_not_shown_are_not_explained(tmp_path: Path) -> None:
+    """A run that ends early may have none of the middle size."""
+    cells = {("shm", 10): Cell(), ("zmq", 10): Cell(), ("shm", 100): Cell(factors=(0.0,)), ("shm", 1000): Cell()}
+    lines = lines_of(make_run(tmp_path / "run", cells))
+    assert any(line.startswith("p50: one-way; ") for line in lines)
+    assert not any("waits" in line or "█" in line for line in lines), lines
+
+
 def test_every_word_of_the_glossary_and_of_the_heads_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert glossary() == (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), "python -m tests.docs_blocks"
     heads = ("waits", "Waits", "× best", "oversubscribed", "round trip", "=", "*", "n/a", "rank", "block", "shm")

@@ -160,7 +160,7 @@ def _table(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle: 
                 name,
                 *(entry(result, name, metrics[0], family) for result in shown),
                 bars.get(name, ""),
-                _waits(cells.get(name), metrics[0]),
+                _waits(cells.get(name), metrics[0]) if bars else "",
                 *(entry(result, name, metric, family) for metric in metrics[1:] for result in shown),
             )
             for name in names
@@ -228,7 +228,10 @@ def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle:
         if any(unranked(result, metric, family) for result in family for metric in metrics)
         else []
     )
-    legend = "; ".join([*words, *([_MARKS] if ranked else []), *short, f"bar, waits: {size}"])
+    legend = "; ".join([*words, *([_MARKS] if ranked else []), *short])
+    if not any(_time_ns(cell, metrics[0]) for cell in middle.cells):
+        return legend  # there are no bars
+    legend += f"; bar, waits: {size}"
     whole = f"{legend}, {encoded}"
     return whole if size != encoded and len(whole) <= width else legend
 
