@@ -220,9 +220,11 @@ def test_every_word_of_the_glossary_and_of_the_heads_is_explained(capsys: pytest
     assert glossary() == (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), "python -m tests.docs_blocks"
     heads = ("waits", "Waits", "× best", "oversubscribed", "round trip", "=", "*", "n/a", "rank", "block", "shm")
     said = ("* best", "k messages/s", "enough to rank", "a part", "CPU time", "ahead", "Beware", "B / A", "flat out")
-    for word in (*heads, *said):
+    verdicts = ("inconclusive", "regressed", "only one left", "No recommendation", "Expected", "Excluded", "tested")
+    for word in (*heads, *said, *verdicts, "contradictory", "pin"):
         assert main(["explain", *word.split()]) == 0
         assert ": " in capsys.readouterr().out
+    assert "none, in JSON" in meanings()["sureness"]
     assert main(["explain"]) == 0
     assert set(meanings()) <= {word.strip() for word in " ".join(capsys.readouterr().out.split()).split(", ")}
     assert main(["explain", "noisi"]) == 2
