@@ -330,6 +330,6 @@ def _check_time(record: RunInfo | TrialResult) -> None:
 
 
 def _describe(error: Exception) -> str:
-    """Return a parser's error in one line."""
+    """Return a parser's error in one line, and what to do."""
     text = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
-    return " ".join(text.split())
+    return f"{' '.join(text.split())}; restore the file, or measure anew"

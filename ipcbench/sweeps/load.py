@@ -75,8 +75,12 @@ def _scalar(value: object, where: str) -> str:
 
 def _list(value: object, where: str) -> tuple[str, ...]:
     """Return the parts of `a,b,c`, of a TOML array, or of a single value."""
-    parts = value if isinstance(value, list | tuple) else _scalar(value, where).split(",")
-    return tuple(_scalar(part, where) for part in parts)
+    if isinstance(value, list | tuple):
+        return tuple(_scalar(part, where) for part in value)
+    parts = tuple(part.strip() for part in _scalar(value, where).split(","))
+    if len(parts) > 1 and "" in parts:
+        raise ConfigError(where, value, "values joined by single commas, without one at either end")
+    return parts
 
 
 def _names(value: object, where: str) -> tuple[str, ...]:
@@ -382,10 +386,11 @@ def _reason(error: Exception) -> str:
 
 def _sizes(value: object, where: str, payload: str) -> tuple[int, ...]:
     """Return the sizes: bytes, or counts of entries for a dict and for records, or arguments of a function."""
+    parts = _list(value, where)
     if is_sized_in_bytes(payload):
-        return tuple(parse_bytes(part, where) for part in _list(value, where))
+        return tuple(parse_bytes(part, where) for part in parts)
     try:
-        return tuple(parse_count(part, where) for part in _list(value, where))
+        return tuple(parse_count(part, where) for part in parts)
     except ConfigError as error:
         kinds = " or ".join(_BYTE_PAYLOADS)
         raise ConfigError(where, error.value, f"{error.allowed}; sizes in bytes need --payload {kinds}") from error

@@ -142,13 +142,18 @@ def path_inside(folder: Path, name: str) -> Path:
 
 
 def regular(path: Path) -> Path:
-    """Return `path` if it is a regular file or a link to one, which can be read to its end.
+    """Return the path of a log if it is a regular file or a link to one, which can be read to its end.
 
     Raises:
         StoreError: it is something else, such as a pipe or a device, or there is no such file.
     """
     with as_store_errors(path):
-        if not stat.S_ISREG(path.stat().st_mode):
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError as error:
+            text = f"{path}: {error.strerror}; `ipcbench trace run` makes the folder of a trace"
+            raise StoreError(text) from error
+        if not stat.S_ISREG(mode):
             raise StoreError(f"{path}: is neither a file nor a folder")
     return path
 

@@ -71,6 +71,8 @@ MISTAKES = {
     "run --payload mine:missing": ["'mine:missing'", "a name that exists"],
     "run --sample missing.json": ["--sample", "'missing.json'", "a file that can be read", "No such file"],
     "run --sample broken.json": ["'broken.json'", "a file with what its name says"],
+    "run --backends shm,": ["--backends: 'shm,'", "without one at either end"],
+    "run --sizes 64,": ["--sizes: '64,'", "without one at either end"],
     "run --readers 0": ["--readers", "0", "allowed: 1 to 1,024"],
     "run --readers two": ["--readers", "'two'", "a whole number"],
     "run --mode ping-pong": ["--mode", "did you mean 'pingpong'?"],
@@ -125,6 +127,10 @@ MISTAKES = {
     "trace tail run": ["run: a folder of results", ANALYZE],
     "trace tail notes.txt --follow": ["notes.txt: a file", "`ipcbench trace report notes.txt`"],
     "trace serve-metrics run": ["run: a folder of results", ANALYZE],
+    "trace report nowhere": ["nowhere: No such file", "`ipcbench trace run` makes"],
+    "replay nowhere": ["nowhere: No such file", "`ipcbench trace run` makes"],
+    "analyze cut": ["cut/run.json: malformed: ", "restore the file"],
+    "analyze edited": ["edited/trials.jsonl: line 1 is malformed: ", "restore the file"],
     "replay run": ["run: a folder of results", ANALYZE],
     "trace report notes.txt": ["notes.txt: no calls found", "known are", "zmq_performance.log"],
 }
@@ -132,8 +138,8 @@ MISTAKES = {
 
 REMEDY = re.compile(
     "did you mean '|allowed: |known: |known are |Choose from|requires an argument|"
-    "see `ipcbench |`ipcbench run` makes|reads it|reads a log|waits for it|; name |; choose |"
-    "; make it, or choose |such as "
+    "see `ipcbench |`ipcbench (?:trace )?run` makes|reads it|reads a log|waits for it|; name |; choose |"
+    "; make it, or choose |restore the file, or |joined by single commas|such as "
 )
 """What a line has at least one of."""
 
@@ -144,6 +150,9 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("newcomer")
     make_run(folder / "run", {("shm", 10): Cell()})
     make_run(folder / RUN, {("shm", 10): Cell()})
+    for name, file, text in (("cut", "run.json", "{"), ("edited", "trials.jsonl", "{}\n")):
+        make_run(folder / name, {("shm", 10): Cell()})
+        (folder / name / file).write_text(text, encoding="utf-8")
     both_sides(folder / "trace", 5)
     (folder / "mine.py").write_text("class NotABackend: ...\n", encoding="utf-8")
     (folder / "broken.json").write_text("{not json", encoding="utf-8")
