@@ -6,8 +6,8 @@ import _thread
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, partial, wraps
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -26,18 +26,14 @@ _LOOK_S = 1.0
 _BEGIN_S = 5.0
 """How long to wait for a thread to begin: without memory it may never."""
 
-unforked = threading.Condition()
-"""Held by a thread while it opens something that belongs to an endpoint, and by one that forks."""
+unforked = threading.RLock()
+"""Held by a thread while it opens something that belongs to an endpoint, and by one that forks. A lock in C, as no
+exception of a handler comes between its acquisition and the block of a `with`; in Python's code it may."""
 
 
-@contextmanager
-def no_fork() -> Iterator[None]:
-    """Hold `unforked`; but not while the interpreter ends, when whoever holds it may have stopped for ever."""
-    if sys.is_finalizing():
-        yield
-    else:
-        with unforked:
-            yield
+def no_fork() -> AbstractContextManager[object]:
+    """Return `unforked`; but nothing while the interpreter ends, when whoever holds it may have stopped for ever."""
+    return nullcontext() if sys.is_finalizing() else unforked
 
 
 def is_of_handler(error: BaseException, own: str = "") -> bool:
@@ -253,7 +249,4 @@ def in_background(work: Callable[[], None], name: str, wait_s: float) -> None:
 
 def _is_opening() -> bool:
     """Return whether this thread holds `unforked`."""
-    with suppress(RuntimeError):
-        unforked.notify()  # raises if it does not
-        return True
-    return False
+    return unforked._is_owned()  # type: ignore[attr-defined, no-any-return] # as threading.Condition asks it

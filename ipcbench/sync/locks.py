@@ -121,7 +121,7 @@ def new_directory(name: str) -> Iterator[tuple[Path, ExitStack]]:
         except (FileNotFoundError, FileExistsError) as error:
             raise destroyed from error
         except OSError as error:
-            _remove(path)
+            _remove(path, made)
             raise TransportError(f"cannot make {path}: {error.strerror}{advice_on(error)}") from error
         undo.callback(_remove_made, path, made)
         try:
@@ -144,7 +144,7 @@ def _is_still(path: Path, made: os.stat_result) -> bool:
 def _remove_made(path: Path, made: os.stat_result) -> None:
     if _is_still(path, made):
         (path / _MARK).unlink(missing_ok=True)  # an empty one can be removed without a descriptor
-        _remove(path)
+        _remove(path, made)
 
 
 def channel_directory(address: Address) -> Path:
@@ -210,15 +210,17 @@ def is_removable(path: Path) -> bool:
 
 
 @contextmanager
-def directory_lock(path: Path) -> Iterator[bool]:
+def directory_lock(path: Path) -> Iterator[os.stat_result | None]:
     """Hold the lock of a channel's directory while the channel's files outside it are made or removed, so that `create`
-    and `destroy` do not come between each other's steps; yields whether the directory is there. Without a free
-    descriptor there is no lock, and it is not waited for longer than a second: a stopped process may hold it.
+    and `destroy` do not come between each other's steps; yields the directory's status, None if it is not there.
+    Without a free descriptor there is no lock, and it is not waited for longer than a second: a stopped process may
+    hold it. So look again whether it is still that directory, before anything is removed.
     """
-    fd, is_there, last_ns = -1, True, now_ns() + _LOCK_NS
+    fd, status, last_ns = -1, None, now_ns() + _LOCK_NS
     try:
         try:
-            while not (fd >= 0 and os.path.samestat(os.fstat(fd), path.lstat())):  # another took its name meanwhile
+            status = path.lstat()
+            while not (fd >= 0 and os.path.samestat(os.fstat(fd), status)):  # another took its name meanwhile
                 if fd >= 0:
                     os.close(fd)
                     fd = -1
@@ -226,14 +228,15 @@ def directory_lock(path: Path) -> Iterator[bool]:
                 os.close(os.dup(fd))  # raises if it is the last one
                 while now_ns() < last_ns and not _try_lock(fd):
                     threading.Event().wait(_LOCK_LOOK_S)
+                status = path.lstat()
         except OSError as error:
             if is_of_handler(error):
                 raise
-            is_there = not isinstance(error, FileNotFoundError)
+            status = None if isinstance(error, FileNotFoundError) else status
             if error.errno == errno.EMFILE and fd >= 0:
                 os.close(fd)
                 fd = -1
-        yield is_there
+        yield status
     finally:
         if fd >= 0:
             os.close(fd)
@@ -259,17 +262,17 @@ def remove_with_file(directory: Path, path: Path, remove: Callable[[], object]) 
     Raises:
         TransportError: something is still there; without the directory nobody knows whose the file is.
     """
-    with as_transport_errors(f"cannot remove {path}"), directory_lock(directory) as is_there:
-        if not is_there:
+    with as_transport_errors(f"cannot remove {path}"), directory_lock(directory) as found:
+        if found is None:
             if os.path.lexists(path) and not os.path.lexists(directory):  # in this order: the directory is made first
                 raise TransportError(f"{directory} is gone, and {path} may be another program's: remove it yourself")
             return
         try:
             with suppress(FileNotFoundError):
-                if is_removable(directory):
+                if is_removable(directory) and _is_still(directory, found):
                     remove()
         finally:
-            _remove(directory)
+            _remove(directory, found)
 
 
 def remove_directory(path: Path) -> None:
@@ -279,14 +282,16 @@ def remove_directory(path: Path) -> None:
         TransportError: something of it is still there, and it can be tried again; or what is there is no directory that
             `make_directory` has made.
     """
-    with directory_lock(path):
-        _remove(path)
+    with directory_lock(path) as found:
+        if found is not None:
+            _remove(path, found)
 
 
-def _remove(path: Path) -> None:
+def _remove(path: Path, found: os.stat_result) -> None:
+    """Remove a directory unless it is another one by now."""
     with as_transport_errors(f"cannot remove {path}"):
         for left in reversed(range(_REMOVALS)):
-            if not is_removable(path):
+            if not is_removable(path) or not _is_still(path, found):
                 return
             try:
                 shutil.rmtree(path)

@@ -247,7 +247,7 @@ class SocketPair:
             TransportTimeout: no message came before `deadline`.
         """
         poller = select.poll()
-        poller.register(socket.FD, select.POLLIN)  # readable when the socket's state has changed
+        poller.register(int(socket.get(zmq.FD)), select.POLLIN)  # readable when the socket's state has changed
         while True:
             if int(socket.get(zmq.EVENTS)) & zmq.POLLIN:
                 return True
