@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 
 def raised_by_handler(error: BaseException) -> bool:
     """Return whether a signal handler that is set now raised an exception, or called what raised it."""
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    handlers: list[Any] = [signal.getsignal(number) for number in signal.valid_signals()]
+    handlers += [getattr(handler, "func", None) for handler in handlers]  # of functools.partial
+    handlers += [vars(type(handler)).get("__call__") for handler in handlers]
     codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
     trace = error.__traceback__
     while trace is not None:

@@ -367,3 +367,89 @@ def test_messages_of_an_asyncio_socket_that_get_no_reply(tmp_path: Path) -> None
     finally:
         undo()
     assert [stages for _, stages, *_ in told(tmp_path)] == [("send",)] * 10 + [("receive",)] * 10
+
+
+@pytest.mark.parametrize("propagate", [False, True])
+def test_a_wrapped_socket_of_a_class_of_ones_own_does_as_before(tmp_path: Path, propagate: bool) -> None:
+    class Narrow(zmq.Socket[bytes]):
+        def send(self, data: Any, *, flags: int = 0) -> Any:  # type: ignore[override]
+            said.append("send")
+            return super().send(data, flags)
+
+        def recv(self, flags: int = 0) -> Any:  # type: ignore[override]
+            said.append("recv")
+            return super().recv(flags)
+
+        def recv_into(self, buffer: Any) -> int:  # type: ignore[override]
+            said.append("recv_into")
+            return super().recv_into(buffer)
+
+        def close(self) -> None:  # type: ignore[override]
+            said.append("close")
+            super().close()
+
+    said: list[str] = []
+    trace.start(tmp_path)
+    context: Any = KeepingContext()
+    push, pull = Narrow(context, zmq.PUSH), Narrow(context, zmq.PULL)
+    pull.bind("inproc://narrow")
+    push.connect("inproc://narrow")
+    for socket in (push, pull):
+        trace.wrap(socket, propagate=propagate)
+    push.send(b"message")
+    assert pull.recv() == b"message"
+    push.send(b"more")
+    assert pull.recv_into(bytearray(10)) == 4
+    push.close()
+    pull.close()
+    context.term()
+    assert said == ["send", "recv", "send", "recv_into", "close", "close"]
+    assert len(told(tmp_path)) == 4
+
+
+def test_an_asyncio_socket_of_a_class_of_ones_own_keeps_it(tmp_path: Path) -> None:
+    class Own(zmq.asyncio.Socket):
+        def hello(self) -> str:
+            return "hello"
+
+    async def use() -> None:
+        context = zmq.asyncio.Context()
+        socket = trace.wrap(Own(context, zmq.PUSH))
+        assert isinstance(socket, Own)
+        assert socket.hello() == "hello"
+        socket.close()
+        context.term()
+
+    trace.start(tmp_path)
+    asyncio.run(use())
+    trace.stop()
+
+
+@pytest.mark.parametrize("is_in_c", [True, False])
+def test_what_a_handler_cuts_off_is_no_part_of_the_next_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_c: bool
+) -> None:
+    """A frame that was taken and did not come back is lost, as it is without a record."""
+
+    class Cut(Exception):
+        pass
+
+    raw = zmq_._PLAIN.recv
+    cuts = iter([False, False, True, False, False, False])
+
+    def receive(*given: Any, **named: Any) -> Any:
+        frame = raw(*given, **named)
+        if next(cuts):
+            raise Cut
+        return frame
+
+    with recorded(is_in_c, tmp_path, monkeypatch) as context:
+        a, b = connected(context, zmq.PUSH, zmq.PULL)
+        for _ in range(2):
+            a.send_multipart([b"x", b"yy", b"zzz"])
+        b._ipcbench_recv = receive
+        b.__dict__["_ipcbench_raw"] = zmq_._PLAIN._replace(recv=receive)
+        with pytest.raises(Cut):
+            b.recv_multipart()
+        assert b.recv_multipart() == [b"x", b"yy", b"zzz"]
+    assert [recv for _, stages, _, recv, _ in told(tmp_path) if "receive" in stages] == [6]

@@ -60,16 +60,27 @@ Correlate: TypeAlias = Callable[[Sequence[Any]], Ids | None]
 
 def jupyter(frames: Sequence[Any]) -> Ids | None:
     """Return the ids of a message of Jupyter: its own, and that of its parent."""
-    parts = [bytes(frame) for frame in frames[:8]]
+    parts = [frame if type(frame) is bytes else _bytes_of(frame) for frame in frames[:8]]
     if _JUPYTER not in parts:
         return None
     at = parts.index(_JUPYTER)
     try:
         header, parent = _jupyter_fields(parts[at + 2]), _jupyter_fields(parts[at + 3])
         label = str(header.get("msg_type", ""))[:_LONGEST_LABEL]
-        return Ids(header.get("msg_id"), parent.get("msg_id"), label, is_unique=True)
+        own, answers = (
+            each if isinstance(each, str) else None for each in (header.get("msg_id"), parent.get("msg_id"))
+        )
+        return Ids(own, answers, label, is_unique=True)
     except (IndexError, ValueError, AttributeError):
         return None
+
+
+def _bytes_of(frame: Any) -> bytes:
+    """Return a frame's bytes; none if they are gone, or cannot be had."""
+    try:
+        return bytes(frame)
+    except (ValueError, TypeError, BufferError):
+        return b""
 
 
 def _jupyter_fields(header: bytes) -> Any:
@@ -85,7 +96,7 @@ def envelope(frames: Sequence[Any]) -> Ids | None:
     """
     if len(frames) < 3 or len(frames[1]):
         return None
-    identity = bytes(frames[0])
+    identity = _bytes_of(frames[0])
     return Ids(identity, identity)
 
 
@@ -150,6 +161,7 @@ class Pairs:
         self._traffic, self._find, self._asks = traffic, find, asks
         self._open: OrderedDict[object, Call] = OrderedDict()
         self._has_failed = False
+        self._is_own = protocols_of(find) != _ANY_PROTOCOL
 
     def sent(self, frames: list[Any], begun_ns: int, sent_bytes: int, error: BaseException | None = None) -> None:
         """Record a message that was sent from `begun_ns` until now: a request, a reply, or one that nobody answers.
@@ -193,8 +205,12 @@ class Pairs:
 
     def _ids(self, frames: list[Any]) -> Ids:
         try:
+            if self._is_own:
+                return self._find(frames) or _NO_IDS
             return _checked(self._find(frames))
         except Exception as error:  # a user's function must not end the application
+            if self._is_own:  # which catches what it can raise: this is from a signal handler
+                raise
             if raised_by_handler(error):
                 raise
             if not self._has_failed:

@@ -8,7 +8,8 @@ call; so sockets of gevent, which wait outside libzmq, record as others do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -197,18 +198,22 @@ def _carry(self: Any, call: Call) -> Any:
 
 
 @wraps(zmq.Socket.send)
-def _send(self: Any, data: Any, flags: int = 0, *rest: Any, **kwargs: Any) -> Any:
+def _send(self: Any, data: Any, *rest: Any, **kwargs: Any) -> Any:
     traffic = self._ipcbench_traffic or traffic_of(self)
-    number = _number(flags)
-    more = bool(number & _SNDMORE)
+    flags = rest[0] if rest else kwargs.get("flags", 0)
+    more = bool(_number(flags) & _SNDMORE)
     adds = traffic.propagate and not more and traffic.kind != REPLIES
+    if adds and rest:
+        rest = (_number(flags) | _SNDMORE, *rest[1:])
+    elif adds:
+        kwargs = {**kwargs, "flags": _number(flags) | _SNDMORE}
     is_addressed = "routing_id" in kwargs or "group" in kwargs
     send = self._ipcbench_raw.send_to if is_addressed else self._ipcbench_raw.send
     try:
         traffic.start(self)
-        sent = send(self, data, number | _SNDMORE if adds else flags, *rest, **kwargs)
+        sent = send(self, data, *rest, **kwargs)
         if adds:
-            self._ipcbench_raw.send(self, traffic.context(traffic.sending), flags)
+            _PLAIN.send(self, traffic.context(traffic.sending), flags)
     except BaseException as error:
         traffic.failed(error)
         raise
@@ -217,39 +222,58 @@ def _send(self: Any, data: Any, flags: int = 0, *rest: Any, **kwargs: Any) -> An
 
 
 @wraps(zmq.Socket.recv)
-def _recv(self: Any, flags: int = 0, *rest: Any, **kwargs: Any) -> Any:
+def _recv(self: Any, *rest: Any, **kwargs: Any) -> Any:
     traffic = self._ipcbench_traffic or traffic_of(self)
-    copy = rest[0] if rest else kwargs.get("copy", True)
-    if not traffic.is_partial:
-        traffic.asked_ns = now_ns()
-    if traffic.pending is not None:
-        pending, traffic.pending = traffic.pending, None
-        frame, more = pending.bytes if copy else pending, pending.more
-    else:
-        frame = self._ipcbench_raw.recv(self, flags, *rest, **kwargs)
-        more = bool(self._ipcbench_raw.get(self, zmq.RCVMORE)) if copy else frame.more
-    if traffic.pairs is not None:
-        traffic.received_frames.append(frame)
-    _count_frame(self, traffic, len(frame), more, flags)
+    flags = rest[0] if rest else kwargs.get("flags", 0)
+    copy = rest[1] if len(rest) > 1 else kwargs.get("copy", True)
+    with _receiving(self, traffic):
+        if traffic.pending is not None:
+            pending, traffic.pending = traffic.pending, None
+            frame, more = pending.bytes if copy else pending, pending.more
+        else:
+            frame = self._ipcbench_raw.recv(self, *rest, **kwargs)
+            more = bool(_Base.get(self, zmq.RCVMORE)) if copy else frame.more
+        if traffic.pairs is not None:
+            traffic.received_frames.append(frame)
+        _count_frame(self, traffic, len(frame), more, flags)
+    if not copy:
+        frame.more = traffic.is_partial  # a context is no frame of the program's
     return frame
 
 
 @wraps(zmq.Socket.recv_into)
-def _recv_into(self: Any, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) -> int:
+def _recv_into(self: Any, buffer: Any, /, **kwargs: Any) -> int:
     traffic = self._ipcbench_traffic or traffic_of(self)
+    flags = kwargs.get("flags", 0)
     if traffic.pending is not None:
         frame = self.recv(flags)
         view = memoryview(buffer).cast("B")
-        room = min(nbytes or len(view), len(view), len(frame))
+        room = min(kwargs.get("nbytes", 0) or len(view), len(view), len(frame))
         view[:room] = frame[:room]
         return len(frame)
+    with _receiving(self, traffic):
+        size: int = self._ipcbench_raw.recv_into(self, buffer, **kwargs)
+        if traffic.pairs is not None:
+            traffic.received_frames.append(memoryview(buffer).cast("B")[:size])
+        _count_frame(self, traffic, size, bool(_Base.get(self, zmq.RCVMORE)), flags)
+    return size
+
+
+@contextmanager
+def _receiving(socket: Any, traffic: SocketTraffic) -> Iterator[None]:
+    """Begin with a message unless it is partly received; a frame whose receiving a handler interrupts is lost."""
     if not traffic.is_partial:
         traffic.asked_ns = now_ns()
-    size: int = self._ipcbench_raw.recv_into(self, buffer, nbytes=nbytes, flags=flags)
-    if traffic.pairs is not None:
-        traffic.received_frames.append(memoryview(buffer).cast("B")[:size])
-    _count_frame(self, traffic, size, bool(self._ipcbench_raw.get(self, zmq.RCVMORE)), flags)
-    return size
+        traffic.recv_bytes = 0
+        if traffic.pairs is not None:
+            traffic.received_frames.clear()
+    try:
+        yield
+    except zmq.Again:
+        raise
+    except BaseException:
+        traffic.is_partial = traffic.is_partial and not socket.closed and bool(_Base.get(socket, zmq.RCVMORE))
+        raise
 
 
 def _count_frame(socket: Any, traffic: SocketTraffic, size: int, more: bool, flags: int) -> None:
@@ -257,7 +281,7 @@ def _count_frame(socket: Any, traffic: SocketTraffic, size: int, more: bool, fla
     traffic.recv_bytes += size
     context = None
     if more and traffic.propagate:
-        following = socket._ipcbench_raw.recv(socket, flags, False)
+        following = _PLAIN.recv(socket, flags, False)
         if len(following) == CONTEXT_BYTES and not following.more:
             context = unpack_context(following.buffer)
         if context is None:
@@ -276,11 +300,12 @@ def _count_frame(socket: Any, traffic: SocketTraffic, size: int, more: bool, fla
     traffic.settle()
 
 
-def _close(self: Any, linger: int | None = None) -> None:
+@wraps(zmq.Socket.close)
+def _close(self: Any, *rest: Any, **kwargs: Any) -> None:
     for each in (self, getattr(self, "_shadow_sock", None)):  # an asyncio socket closes the one below it unseen
         if each is not None and each._ipcbench_traffic is not None:
             each._ipcbench_traffic.close()
-    self._ipcbench_raw.close(self, linger)
+    self._ipcbench_raw.close(self, *rest, **kwargs)
 
 
 def _arrival(self: Any) -> Arrival:
@@ -303,7 +328,7 @@ _HOT_METHODS: dict[str, Any] = {}
 if HOT_FUNCTIONS is not None:
     HOT_FUNCTIONS.set_socket_functions(_send, _recv)
     _HOT_METHODS = HOT_FUNCTIONS.socket_methods
-_IN_C = ("send", "recv", "send_multipart", "recv_multipart")
+_REPLACED = ("send", "recv", "send_multipart", "recv_multipart", "recv_into", "close", "get")
 
 
 class TracedSocket(Receiving):
@@ -325,7 +350,7 @@ def _raw_members(raw: Raw) -> dict[str, Any]:
 @cache
 def _traced(kind: type[zmq.Socket[Any]]) -> type[zmq.Socket[Any]]:
     """Return a class of sockets that record and otherwise do as those of `kind` do."""
-    is_plain = all(getattr(kind, name) is getattr(zmq.Socket, name) for name in _IN_C)
+    is_plain = all(getattr(kind, name) is getattr(zmq.Socket, name) for name in _REPLACED)
     methods = {**_METHODS, **_HOT_METHODS} if is_plain else _METHODS  # a subclass' own may take other arguments
     raw = _PLAIN if is_plain else _raw_of(kind)
     members = {**methods, **_raw_members(raw), "__doc__": f"{kind.__name__}, recorded.", "_repr_cls": kind.__name__}

@@ -7,6 +7,7 @@ plain socket records, so a future that waits or is cancelled is not a call.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Self
 
 import zmq
@@ -69,6 +70,16 @@ class TracedAsyncSocket(zmq.asyncio.Socket, Receiving):
         super().close(linger)
 
 
+@cache
+def _traced(kind: type[zmq.asyncio.Socket]) -> type[TracedAsyncSocket]:
+    """Return a class of sockets that record and otherwise do as those of `kind` do."""
+    return (
+        TracedAsyncSocket
+        if kind is zmq.asyncio.Socket
+        else type(f"Traced{kind.__name__}", (TracedAsyncSocket, kind), {})
+    )
+
+
 def wrap_socket(
     socket: zmq.asyncio.Socket, name: str = "", propagate: bool = False, correlate: Correlate | str | None = "auto"
 ) -> zmq.asyncio.Socket:
@@ -76,7 +87,8 @@ def wrap_socket(
     if not isinstance(socket, TracedAsyncSocket):
         under: Any = socket._shadow_sock
         zmq_.wrap_socket(under, name, propagate, correlate)
-        socket.__class__ = TracedAsyncSocket
+        kind: Any = type(socket)
+        socket.__class__ = _traced(kind)
     return socket
 
 

@@ -247,13 +247,23 @@ static bool follows(PyObject *socket, PyObject *raw_get, PyObject *result, bool 
     return is_set;
 }
 
+/* Begin with a message; what is left of one whose receiving was interrupted is no part of it. */
+static bool receive_anew(HotTraffic *traffic) {
+    traffic->asked_ns = now_ns();
+    traffic->recv_bytes = 0;
+    return !is_paired(traffic) || PyList_GET_SIZE(traffic->received_frames) == 0 || forget(traffic->received_frames);
+}
+
 /* Receive a frame by the socket's own method: given are the socket, the flags, and whether to copy and to track. One that
    is not copied knows whether more follow; but to let go of it would swallow the exceptions of signal handlers. */
 static PyObject *receive_frame(HotTraffic *traffic, PyObject *raw, PyObject *raw_get, PyObject *const *given, bool copy) {
     PyObject *kind, *error, *trace;
-    if (!traffic->is_partial) traffic->asked_ns = now_ns();
+    if (!traffic->is_partial && !receive_anew(traffic)) return NULL;
     PyObject *result = PyObject_Vectorcall(raw, given, 4, NULL);
-    if (result == NULL) return NULL;
+    if (result == NULL) { /* a handler of a signal may have raised after the frame was taken: it is lost */
+        traffic->is_partial = traffic->is_partial && follows(given[0], raw_get, NULL, true);
+        return NULL;
+    }
     bool more = follows(given[0], raw_get, result, copy);
     PyErr_Fetch(&kind, &error, &trace);
     Py_ssize_t size = PyObject_Size(result);
