@@ -35,10 +35,14 @@ def begin() -> None:
     name = plan["name"] = name or name_of(sys.orig_argv)
     os.environ[VARIABLE] = json.dumps(plan)
     note.add("began", name=name, is_own=is_own)
-    sys.addaudithook(note.hear)
     from ipcbench.trace.adapters.instruments import begin_with_imports
+    from ipcbench.trace.record.hot import HOT_FUNCTIONS
     from ipcbench.trace.record.recorder import STATE
 
+    if HOT_FUNCTIONS is None:
+        sys.addaudithook(note.hear)
+    else:
+        HOT_FUNCTIONS.add_audit_hook(frozenset(_STARTS) | {"os.system"}, note.hear)
     STATE.service = name
     begin_with_imports(plan["instruments"])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 PURE = "IPCBENCH_PURE"
 """Environment variable that, if not empty, selects Python."""
 
-CONTRACT = 6
+CONTRACT = 7
 """Increased whenever C and Python expect something else of each other; the same as in hot.h."""
 
 
@@ -45,8 +45,8 @@ else:
     HotNoOp, HotRecorder, HotTraffic, Slots = _built.HotNoOp, _built.HotRecorder, _built.HotTraffic, _built.Slots
 
 HOT_FUNCTIONS: Any = _built
-"""Has `socket_methods` and `connection_methods`, which record ordinary messages, and what prepares them, `set_traffic`,
-`set_socket_functions` and `set_connection_functions`; None where there is no C, and the adapters do it all."""
+"""Has `socket_methods` and `connection_methods`, which record ordinary messages; `set_traffic`, `set_socket_functions` and
+`set_connection_functions`, which prepare them; and `add_audit_hook`. None where there is no C; then Python does it."""
 
 __all__ = [
     "HOT_FUNCTIONS", "IS_C", "PURE", "HotCall", "HotCallSite", "HotHistograms", "HotNoOp", "HotRecorder", "HotTraffic",

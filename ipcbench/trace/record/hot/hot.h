@@ -19,7 +19,7 @@
 #include <time.h>
 
 /* Increased whenever C and Python expect something else of each other; the same as in __init__.py. */
-enum { CONTRACT = 6 };
+enum { CONTRACT = 7 };
 
 enum { MAX_STAGES = 7, HEAD_BYTES = 16 }; /* as in format.py */
 
@@ -169,6 +169,7 @@ int add_methods(PyObject *module, const char *name, PyMethodDef *methods, PyMeth
 int add_traffic_functions(PyObject *module);
 int add_socket_functions(PyObject *module);
 int add_connection_functions(PyObject *module);
+int add_audit_functions(PyObject *module);
 
 #define AS_METHOD(function) ((PyCFunction)(void (*)(void))(function))
 

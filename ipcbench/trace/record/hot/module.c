@@ -79,7 +79,8 @@ PyMODINIT_FUNC PyInit__c(void) {
         PyModule_AddType(module, &call_site_type) < 0 || PyModule_AddType(module, &call_type) < 0 ||
         PyModule_AddType(module, &no_op_type) < 0 || PyModule_AddType(module, &recorder_type) < 0 ||
         PyModule_AddType(module, &traffic_type) < 0 || add_traffic_functions(module) < 0 ||
-        add_socket_functions(module) < 0 || add_connection_functions(module) < 0 ||
+        add_socket_functions(module) < 0 || add_connection_functions(module) < 0 || add_audit_functions(module) < 0 ||
+       
         PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0)
         Py_CLEAR(module);
     return module;
