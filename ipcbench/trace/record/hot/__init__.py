@@ -45,8 +45,9 @@ else:
     HotNoOp, HotRecorder, HotTraffic, Slots = _built.HotNoOp, _built.HotRecorder, _built.HotTraffic, _built.Slots
 
 HOT_FUNCTIONS: Any = _built
-"""Has `socket_methods` and `connection_methods`, which record ordinary messages; `set_traffic`, `set_socket_functions` and
-`set_connection_functions`, which prepare them; and `add_audit_hook`. None where there is no C; then Python does it."""
+"""Has `socket_methods` and `connection_methods`, which record ordinary messages; `set_traffic`, `set_socket_functions`
+and `set_connection_functions`, which prepare them; and `add_audit_hook`. None where there is no C; then Python does it.
+"""
 
 __all__ = [
     "HOT_FUNCTIONS", "IS_C", "PURE", "HotCall", "HotCallSite", "HotHistograms", "HotNoOp", "HotRecorder", "HotTraffic",
