@@ -21,20 +21,22 @@ from ipcbench.sync.cursors import (
     cursors_bytes,
     make_doorbells,
 )
+from ipcbench.sync.directory import (
+    as_transport_errors,
+    channel_directory,
+    make_directory,
+    remove_directory,
+    require_ours,
+)
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.interrupts import in_background, uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.locks import (
     EndpointLock,
-    as_transport_errors,
-    channel_directory,
     is_held,
-    make_directory,
     reader_role,
     reader_roles,
-    remove_directory,
-    require_ours,
 )
 from ipcbench.sync.ownership import Owned, own
 from ipcbench.sync.wait import Doorbell, Waiter

@@ -23,7 +23,12 @@ from ipcbench.errors import EndpointClosed, PeerLost, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.sync.interrupts import is_of_handler
-from ipcbench.sync.locks import EndpointLock, is_held, reader_role, reader_roles
+from ipcbench.sync.locks import (
+    EndpointLock,
+    is_held,
+    reader_role,
+    reader_roles,
+)
 from ipcbench.sync.ownership import Owned, own
 from ipcbench.sync.wait import Doorbell, Waiter, yield_ns_for
 from ipcbench.util.clock import deadline_ns

@@ -9,7 +9,8 @@ import stat
 from contextlib import suppress
 
 from ipcbench.backend import Address
-from ipcbench.sync.locks import EndpointLock, as_transport_errors, channel_directory, was_released
+from ipcbench.sync.directory import as_transport_errors, channel_directory
+from ipcbench.sync.locks import EndpointLock, was_released
 from ipcbench.util.clock import now_ns
 
 CHECK_NS = 100_000_000

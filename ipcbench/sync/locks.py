@@ -1,4 +1,4 @@
-"""A channel's directory and its endpoint locks: which endpoints are open, and whether their processes still live.
+"""Endpoint locks: which endpoints of a channel are open, and whether their processes still live.
 
 An endpoint lock is a file lock. The kernel releases it however the process dies, so it is never stale: there are no
 process IDs that may be reused, and no heartbeat. A byte in the file says that the endpoint was open once. It then opens
@@ -7,65 +7,20 @@ no more (law C20): whoever took the place of a dead endpoint would lose messages
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
 import os
-import shutil
-import stat
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from ipcbench.backend import Address
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.directory import no_channel, require_ours
 from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.sync.ownership import own
-from ipcbench.util.clock import now_ns
-from ipcbench.util.files import advice_on, temporary_folder
-
-SEPARATOR = "\n"
-"""Separates the parts of an address' location; the channel's directory comes first."""
-
-_OTHERS = 0o077
-"""Mode bits of everybody but the owner."""
-
-_DIRECTORY_MODE = 0o1700
-"""Of a channel's directory. The sticky bit, which has no effect where nobody else may enter, tells it from any other
-private folder, which must not be removed, from its first moment to its last."""
+from ipcbench.util.files import advice_on
 
 LOCK_SUFFIX = ".endpoint"
 """Suffix of the files that are locked; the stem is the endpoint's role."""
-
-_LOCK_NS, _LOCK_LOOK_S = 1_000_000_000, 0.01
-"""How long a directory's lock is waited for, and the interval between two tries."""
-
-_MARK = "made"
-"""In a channel's directory: whoever has made it has made the directory."""
-
-_REMOVALS = 5
-"""How often a directory is removed in which others still change files."""
-
-
-@contextmanager
-def as_transport_errors(what: str) -> Iterator[None]:
-    """Turn an OSError of the block into a TransportError of one line: what could not be done, and the reason."""
-    try:
-        yield
-    except OSError as error:
-        if is_of_handler(error, _file_of_block(error)):
-            raise
-        raise TransportError(f"{what}: {error.strerror or error}{advice_on(error)}") from error
-
-
-def _file_of_block(error: BaseException) -> str:
-    """Return the file of the `with` block, or of the decorated function, that raised; it may be a plug-in's."""
-    trace = error.__traceback__ and error.__traceback__.tb_next  # after the frame of `as_transport_errors`
-    while trace is not None and trace.tb_frame.f_code.co_filename == contextlib.__file__:
-        trace = trace.tb_next
-    return trace.tb_frame.f_code.co_filename if trace is not None else ""
 
 
 def reader_role(channel: ChannelSpec, index: int) -> str:
@@ -82,236 +37,6 @@ def reader_role(channel: ChannelSpec, index: int) -> str:
 def reader_roles(channel: ChannelSpec) -> list[str]:
     """Return the roles of all readers, in order."""
     return [f"reader-{index}" for index in range(channel.readers)]
-
-
-def make_directory(name: str) -> Path:
-    """Make a channel's directory in the temporary folder, for this user only. Its path belongs into the address: the
-    processes of a channel may have different temporary folders.
-
-    Raises:
-        TransportError: the name is in use, or the folder cannot be made.
-    """
-    path = temporary_folder() / name
-    try:
-        path.mkdir(mode=_DIRECTORY_MODE)
-        if stat.S_IMODE(path.lstat().st_mode) != _DIRECTORY_MODE:  # some systems, and some masks, leave bits out
-            path.chmod(_DIRECTORY_MODE)
-    except FileExistsError as error:
-        raise TransportError(f"channel {name!r} exists already ({path}); destroy it or use another name") from error
-    except OSError as error:
-        raise TransportError(f"cannot make {path}: {error.strerror}{advice_on(error)}") from error
-    return path
-
-
-@contextmanager
-def new_directory(name: str) -> Iterator[tuple[Path, ExitStack]]:
-    """Make a channel's directory, hold its lock while the block makes what belongs to the channel, and remove it again
-    if the block fails; yields its path, and a stack of what else is then to be undone. Another process may destroy the
-    channel meanwhile, and even make one of the same name, which is left alone.
-
-    Raises:
-        TransportError: the name is in use, the folder cannot be made, or the channel is destroyed meanwhile.
-    """
-    path = make_directory(name)
-    destroyed = TransportError(f"channel {name!r} was destroyed while it was made; make another")
-    with ExitStack() as undo, directory_lock(path):  # whose descriptor the removal may need
-        try:
-            made = path.lstat()
-            os.symlink(".", path / _MARK)  # which takes no descriptor, and fails in another process's directory
-        except (FileNotFoundError, FileExistsError) as error:
-            raise destroyed from error
-        except OSError as error:
-            _remove(path, made)
-            raise TransportError(f"cannot make {path}: {error.strerror}{advice_on(error)}") from error
-        undo.callback(_remove_made, path, made)
-        try:
-            yield path, undo
-        except TransportError as error:
-            if _is_still(path, made):
-                raise
-            raise destroyed from error
-        if not _is_still(path, made):
-            raise destroyed
-        undo.pop_all()
-
-
-def _is_still(path: Path, made: os.stat_result) -> bool:
-    with suppress(OSError):
-        return os.path.samestat(path.lstat(), made)
-    return False
-
-
-def _remove_made(path: Path, made: os.stat_result) -> None:
-    if _is_still(path, made):
-        (path / _MARK).unlink(missing_ok=True)  # an empty one can be removed without a descriptor
-        _remove(path, made)
-
-
-def channel_directory(address: Address) -> Path:
-    """Return the path of the channel's directory: the first line of its address' location. It need not exist.
-
-    Raises:
-        TransportError: that is no path of a directory for this channel.
-    """
-    path = Path(address.location.partition(SEPARATOR)[0])
-    if not path.is_absolute() or path.name != address.channel.name:
-        raise TransportError(
-            f"the address of channel {address.channel.name!r} names no folder of it, but {address.location!r}; pass "
-            "the address that `create` returned"
-        )
-    return path
-
-
-def no_channel(where: str, error: OSError) -> TransportError:
-    """Return what to raise where an OSError prevents the opening of a channel: it need not mean that there is none."""
-    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-        return TransportError(f"there is no channel at {where}: {error.strerror}")
-    return TransportError(f"cannot open the channel at {where}: {error.strerror or error}{advice_on(error)}")
-
-
-def require_ours(resource: Path | int) -> None:
-    """Refuse what another user made, or may write to: whoever takes a channel's name first must not get its messages.
-
-    Args:
-        resource: a channel's directory, or the descriptor of a file of it.
-
-    Raises:
-        TransportError: it is not this user's alone, or there is none.
-    """
-    try:
-        status = os.fstat(resource) if isinstance(resource, int) else resource.lstat()
-    except OSError as error:
-        raise no_channel(str(resource), error) from error
-    if stat.S_ISLNK(status.st_mode):
-        raise TransportError(f"{resource} is a link, and no folder of a channel; use another name")
-    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS:
-        where = "a file of the channel" if isinstance(resource, int) else str(resource)
-        raise TransportError(
-            f"{where} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}, and must be of user "
-            f"{os.geteuid()} alone; use another name for the channel"
-        )
-
-
-def is_removable(path: Path) -> bool:
-    """Return whether a channel's directory is there, so that whatever carries its name may be removed.
-
-    Raises:
-        TransportError: something else is there, or that cannot be found out.
-    """
-    with as_transport_errors(f"cannot look at {path}"):
-        try:
-            status = path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-    is_directory = stat.S_ISDIR(status.st_mode) and status.st_mode & 0o1777 == _DIRECTORY_MODE  # setgid is inherited
-    if not is_directory or status.st_uid != os.geteuid():
-        raise TransportError(f"{path} is no folder of a channel of this user; if nobody needs it, remove it yourself")
-    return True
-
-
-@contextmanager
-def directory_lock(path: Path) -> Iterator[os.stat_result | None]:
-    """Hold the lock of a channel's directory while the channel's files outside it are made or removed, so that `create`
-    and `destroy` do not come between each other's steps; yields the directory's status, None if it is not there.
-    Without a free descriptor there is no lock, and it is not waited for longer than a second: a stopped process may
-    hold it. So look again whether it is still that directory, before anything is removed.
-    """
-    fd, status, last_ns = -1, None, now_ns() + _LOCK_NS
-    try:
-        try:
-            status = path.lstat()
-            while not (fd >= 0 and os.path.samestat(os.fstat(fd), status)):  # another took its name meanwhile
-                if fd >= 0:
-                    os.close(fd)
-                    fd = -1
-                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                os.close(os.dup(fd))  # raises if it is the last one
-                while now_ns() < last_ns and not _try_lock(fd):
-                    threading.Event().wait(_LOCK_LOOK_S)
-                status = path.lstat()
-        except OSError as error:
-            if is_of_handler(error):
-                raise
-            status = None if isinstance(error, FileNotFoundError) else status
-            if error.errno == errno.EMFILE and fd >= 0:
-                os.close(fd)
-                fd = -1
-        yield status
-    finally:
-        if fd >= 0:
-            os.close(fd)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def remove_with_file(directory: Path, path: Path, remove: Callable[[], object]) -> None:
-    """Remove a channel's directory, and a file that the channel has outside it, if both exist. Make such a file within
-    `new_directory`.
-
-    Args:
-        directory: of the channel.
-        path: of the file, where such files have one.
-        remove: removes it; FileNotFoundError if somebody else has.
-
-    Raises:
-        TransportError: something is still there; without the directory nobody knows whose the file is.
-    """
-    with as_transport_errors(f"cannot remove {path}"), directory_lock(directory) as found:
-        if found is None:
-            if os.path.lexists(path) and not os.path.lexists(directory):  # in this order: the directory is made first
-                raise TransportError(f"{directory} is gone, and {path} may be another program's: remove it yourself")
-            return
-        try:
-            with suppress(FileNotFoundError):
-                if is_removable(directory) and _is_still(directory, found):
-                    remove()
-        finally:
-            _remove(directory, found)
-
-
-def remove_directory(path: Path) -> None:
-    """Remove a channel's directory and everything in it, if it exists.
-
-    Raises:
-        TransportError: something of it is still there, and it can be tried again; or what is there is no directory that
-            `make_directory` has made.
-    """
-    with directory_lock(path) as found:
-        if found is not None:
-            _remove(path, found)
-
-
-def _remove(path: Path, found: os.stat_result) -> None:
-    """Remove a directory unless it is another one by now."""
-    with as_transport_errors(f"cannot remove {path}"):
-        for left in reversed(range(_REMOVALS)):
-            if not is_removable(path) or not _is_still(path, found):
-                return
-            try:
-                shutil.rmtree(path)
-            except OSError as error:
-                if error.errno in {errno.EMFILE, errno.ENFILE}:
-                    _remove_with_one_descriptor(path)
-                    return
-                is_changing = error.errno in {errno.ENOENT, errno.ENOTEMPTY, None}  # a file came or went meanwhile
-                if not (is_changing and left):
-                    raise
-
-
-def _remove_with_one_descriptor(path: Path) -> None:
-    """Remove a directory of files, where `shutil.rmtree` finds too few descriptors; an empty one needs none."""
-    with suppress(OSError):
-        path.rmdir()
-        return
-    for name in os.listdir(path):
-        (path / name).unlink()
-    path.rmdir()
 
 
 class EndpointLock:

@@ -14,7 +14,8 @@ from ipcbench.backend import Address, Backend
 from ipcbench.errors import ConfigError, TransportError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.locks import EndpointLock, channel_directory
+from ipcbench.sync.directory import channel_directory
+from ipcbench.sync.locks import EndpointLock
 from ipcbench.testing.leaks import SHARED_MEMORY
 
 BACKENDS = ["shm", "lmdb", "pipe", "zmq", "zmq-tcp", "mpi-buffer"]

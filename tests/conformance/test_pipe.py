@@ -11,7 +11,7 @@ import pytest
 
 from ipcbench import ChannelSpec, get_backend
 from ipcbench.errors import MessageTooLarge, TransportError, TransportTimeout
-from ipcbench.sync.locks import channel_directory
+from ipcbench.sync.directory import channel_directory
 from ipcbench.testing import ConformanceSuite
 
 

@@ -16,8 +16,8 @@ from ipcbench import get_backend
 from ipcbench.backend import Address
 from ipcbench.errors import EndOfStream, TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync import locks
-from ipcbench.sync.locks import channel_directory
+from ipcbench.sync import directory
+from ipcbench.sync.directory import channel_directory
 
 _WITHOUT_MEMORY = """
 import os, resource, sys
@@ -136,7 +136,7 @@ def test_a_channel_whose_name_another_process_takes_meanwhile_is_left_to_it(
     """Whoever is refused removes only what it has made: here between the making of its folder and all that follows."""
     backend: Any = get_backend(name)()
     channel = ChannelSpec(f"ipcb-taken-{os.getpid()}", max_message_bytes=100)
-    make_directory = locks.make_directory
+    make_directory = directory.make_directory
     others: list[Address] = []
 
     def interrupted(wanted: str) -> Path:
@@ -147,7 +147,7 @@ def test_a_channel_whose_name_another_process_takes_meanwhile_is_left_to_it(
             others[:] = [backend.create(channel)]
         return path
 
-    monkeypatch.setattr(locks, "make_directory", interrupted)
+    monkeypatch.setattr(directory, "make_directory", interrupted)
     with pytest.raises(TransportError):
         backend.create(channel)
     try:

@@ -11,7 +11,7 @@ import zmq
 from ipcbench.errors import TransportError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.locks import channel_directory
+from ipcbench.sync.directory import channel_directory
 from ipcbench.testing import ConformanceSuite
 from ipcbench.testing.agents.client import until
 

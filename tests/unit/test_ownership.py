@@ -17,7 +17,7 @@ from ipcbench.errors import PeerLost, TransportError
 from ipcbench.processes.cleanup import SHM_FOLDER
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.locks import channel_directory
+from ipcbench.sync.directory import channel_directory
 from ipcbench.sync.ownership import Owned
 from ipcbench.testing.agents.client import until
 

@@ -35,9 +35,9 @@ from ipcbench.backends.lmdb.database import Database, Layout, absence, keep_for_
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, CursorsEndpoint, ReaderCursors, WriterCursors
+from ipcbench.sync.directory import channel_directory, remove_directory
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.interrupts import whole
-from ipcbench.sync.locks import channel_directory, remove_directory
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """Words of a closed reader: nothing arrives there and no peer sleeps, so `read` ends in `require_open`."""

@@ -17,13 +17,13 @@ from ipcbench.backend import Address, Message
 from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, cursors_bytes, make_doorbells
-from ipcbench.sync.interrupts import is_of_handler, no_fork
-from ipcbench.sync.locks import (
+from ipcbench.sync.directory import (
     channel_directory,
     new_directory,
     no_channel,
     require_ours,
 )
+from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
 from ipcbench.util.files import advice_on, status_of

@@ -33,7 +33,7 @@ from ipcbench.sync.cursors import (
     cursors_bytes,
     make_doorbells,
 )
-from ipcbench.sync.locks import (
+from ipcbench.sync.directory import (
     channel_directory,
     new_directory,
     no_channel,

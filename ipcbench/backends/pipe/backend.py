@@ -33,17 +33,16 @@ from ipcbench.errors import (
     TransportTimeout,
 )
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.sync.interrupts import in_background, is_of_handler, no_fork, uninterrupted, whole
-from ipcbench.sync.latest import LatestValueReader
-from ipcbench.sync.liveness import CHECK_NS, Liveness
-from ipcbench.sync.locks import (
+from ipcbench.sync.directory import (
     as_transport_errors,
     channel_directory,
     new_directory,
-    reader_role,
-    reader_roles,
     remove_directory,
 )
+from ipcbench.sync.interrupts import in_background, is_of_handler, no_fork, uninterrupted, whole
+from ipcbench.sync.latest import LatestValueReader
+from ipcbench.sync.liveness import CHECK_NS, Liveness
+from ipcbench.sync.locks import reader_role, reader_roles
 from ipcbench.sync.ownership import Owned
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s

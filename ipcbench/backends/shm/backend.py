@@ -37,15 +37,15 @@ from ipcbench.sync.cursors import (
     cursors_bytes,
     make_doorbells,
 )
-from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
-from ipcbench.sync.interrupts import is_of_handler, no_fork, whole
-from ipcbench.sync.locks import (
+from ipcbench.sync.directory import (
     channel_directory,
     new_directory,
     no_channel,
     remove_with_file,
     require_ours,
 )
+from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
+from ipcbench.sync.interrupts import is_of_handler, no_fork, whole
 from ipcbench.util.files import advice_on
 from ipcbench.util.units import format_bytes
 

@@ -47,16 +47,15 @@ from ipcbench.backend import (
 from ipcbench.backends.zmq.sockets import TRY_S, Places, SocketPair, absence, credit, keys_path, make_keys
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
-from ipcbench.sync.latest import LatestValueReader
-from ipcbench.sync.locks import (
+from ipcbench.sync.directory import (
     SEPARATOR,
     channel_directory,
     new_directory,
-    reader_role,
-    reader_roles,
     remove_directory,
 )
+from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
+from ipcbench.sync.latest import LatestValueReader
+from ipcbench.sync.locks import reader_role, reader_roles
 from ipcbench.sync.ownership import Owned
 from ipcbench.util.clock import deadline_ns, now_ns
 
