@@ -71,7 +71,7 @@ def jupyter(frames: Sequence[Any]) -> Ids | None:
             each if isinstance(each, str) else None for each in (header.get("msg_id"), parent.get("msg_id"))
         )
         return Ids(own, answers, label, is_unique=True)
-    except (IndexError, ValueError, AttributeError):
+    except (IndexError, ValueError, AttributeError, RecursionError):
         return None
 
 

@@ -231,12 +231,13 @@ def _recv(self: Any, *rest: Any, **kwargs: Any) -> Any:
             pending, traffic.pending = traffic.pending, None
             frame, more = pending.bytes if copy else pending, pending.more
         else:
-            frame = self._ipcbench_raw.recv(self, *rest, **kwargs)
-            more = bool(_Base.get(self, zmq.RCVMORE)) if copy else frame.more
+            frame = self._ipcbench_raw.recv(self, *rest, **kwargs)  # a class' own may return anything
+            more = frame.more if isinstance(frame, zmq.Frame) else bool(_Base.get(self, zmq.RCVMORE))
+        size = _size_of(frame)
         if traffic.pairs is not None:
-            traffic.received_frames.append(frame)
-        _count_frame(self, traffic, len(frame), more, flags)
-    if not copy:
+            traffic.received_frames.append(frame if size else b"")
+        _count_frame(self, traffic, size, more, flags)
+    if isinstance(frame, zmq.Frame):
         frame.more = traffic.is_partial  # a context is no frame of the program's
     return frame
 

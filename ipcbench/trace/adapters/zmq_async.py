@@ -44,15 +44,15 @@ class TracedAsyncSocket(zmq.asyncio.Socket, Receiving):
         self._under.carry(call)
         return self
 
-    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
+    def recv(self, *rest: Any, **named: Any) -> Any:
         if zmq_.traffic_of(self._under).pending is None:
-            return super().recv(flags, copy, track)
-        return self._done(self._under.recv(flags, copy, track))
+            return super().recv(*rest, **named)
+        return self._done(self._under.recv(*rest, **named))
 
-    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
+    def recv_multipart(self, *rest: Any, **named: Any) -> Any:
         if zmq_.traffic_of(self._under).pending is None:
-            return super().recv_multipart(flags, copy, track)
-        return self._done(self._under.recv_multipart(flags, copy, track))
+            return super().recv_multipart(*rest, **named)
+        return self._done(self._under.recv_multipart(*rest, **named))
 
     def _done(self, result: Any) -> Any:
         """Return a finished future, for a frame that is here already: polling the socket would not show it."""
@@ -65,9 +65,9 @@ class TracedAsyncSocket(zmq.asyncio.Socket, Receiving):
 
     getsockopt = get  # type: ignore[assignment]
 
-    def close(self, linger: int | None = None) -> None:
+    def close(self, *rest: Any, **named: Any) -> None:
         zmq_.traffic_of(self._under).close()
-        super().close(linger)
+        super().close(*rest, **named)
 
 
 @cache

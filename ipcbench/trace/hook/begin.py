@@ -85,20 +85,42 @@ class ProcessNotes:
         """Write a line; a folder that cannot be written has none."""
         line = json.dumps({"event": event, "pid": os.getpid(), "ppid": os.getppid(), **facts}) + "\n"
         try:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fd = self._open()
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                fd = self._open()
             try:
                 os.write(fd, line.encode())
             finally:
                 os.close(fd)
-        except OSError:
-            return
+        except OSError as error:
+            if _is_of_handler(error):
+                raise
 
-    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Note a program that this process starts."""
-        if event in _STARTS or event == "os.system":
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def hear(self, event: str, arguments: tuple[Any, ...], is_finalizing: Any = sys.is_finalizing) -> None:
+        """Note a program that this process starts. Whatever the program passes, and whatever its own hooks refuse, it
+        goes on; while the interpreter ends, modules that this needs may be gone.
+        """
+        if is_finalizing() or not (event in _STARTS or event == "os.system"):
+            return
+        try:
             try:
                 name = "sh" if event == "os.system" else name_of(arguments[_STARTS[event]])
-            except Exception:  # whatever the program passed, it goes on
+            except Exception as error:
+                if _is_of_handler(error):
+                    raise
                 name = "?"
-            self.add("started", name=name)
+            self.add("started", name=name, replaces=event == "os.exec")
+        except Exception as error:
+            if _is_of_handler(error):
+                raise
+
+
+def _is_of_handler(error: BaseException) -> bool:
+    from ipcbench.util.signals import raised_by_handler
+
+    return raised_by_handler(error)

@@ -24,23 +24,43 @@ def read_processes(folder: Path, notes: Notes) -> None:
     began = [event for event in events if event["event"] == "began"]
     pids = {event["pid"] for event in began}
     programs = {event["pid"] for event in events if event["event"] == "run"} or {event["pid"] for event in began[:1]}
-    waiting = Counter(
-        event["ppid"] if event["ppid"] in pids else None
-        for event in began
-        if not event.get("is_own") and event["pid"] not in programs
-    )
+    waiting, replaced = _paired(events, pids, programs)
     for event in events:
-        if event["event"] == "run" and event["pid"] not in pids:
-            notes.unseen[printable(str(event.get("name", "?")))] += 1
+        pid, name = event["pid"], printable(str(event.get("name", "?")))
+        if event["event"] == "run" and pid not in pids:
+            notes.unseen[name] += 1
         if event["event"] != "started":
             continue
         # A child's parent is who started it, or a shell between, of which nothing else is known.
-        parent = event["pid"] if waiting[event["pid"]] else None
-        if waiting[parent]:
+        parent = pid if waiting[pid] else None
+        if event.get("replaces") is True:
+            if replaced[pid]:
+                replaced[pid] -= 1
+                notes.unseen[name] += 1
+        elif waiting[parent]:
             waiting[parent] -= 1
         else:
-            notes.unseen[printable(str(event.get("name", "?")))] += 1
+            notes.unseen[name] += 1
     notes.processes_count += len(pids)
+
+
+def _paired(
+    events: list[dict[str, Any]], pids: set[int], programs: set[int]
+) -> tuple[Counter[int | None], Counter[int]]:
+    """Return how many began by the process that may have started each, None for one that is not known, and how many
+    processes were to become other programs and did not.
+    """
+    replaced: Counter[int] = Counter()  # processes that were to become another program
+    waiting: Counter[int | None] = Counter()
+    for event in events:
+        pid, is_begin = event["pid"], event["event"] == "began"
+        if event["event"] == "started" and event.get("replaces") is True:
+            replaced[pid] += 1
+        elif is_begin and replaced[pid]:
+            replaced[pid] -= 1
+        elif is_begin and not event.get("is_own") and pid not in programs:
+            waiting[event["ppid"] if event["ppid"] in pids else None] += 1
+    return waiting, replaced
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

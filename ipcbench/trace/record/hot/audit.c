@@ -1,17 +1,24 @@
-/* An audit hook that passes on few events: in Python, a hook would cost each of the others a call. */
+/* An audit hook that passes on few events: in Python, a hook would cost each of the others a call. Hooks are called in
+   all interpreters of the process; this one keeps to that which has added it, and its work is not traced, as Python does
+   with its own hooks. */
 
 #include "hot.h"
 
 typedef struct {
+    PyInterpreterState *interpreter;
     PyObject *names, *hear; /* never released: hooks cannot be removed */
 } Hook;
 
 static int audit(const char *event, PyObject *arguments, void *data) {
     Hook *hook = data;
-    if (event[0] != 's' && event[0] != 'o') return 0; /* `subprocess.…` and `os.…`, which is most of what is asked for */
+    if (event[0] != 's' && event[0] != 'o') return 0; /* `subprocess.…` and `os.…`, which is what is asked for */
+    if (PyInterpreterState_Get() != hook->interpreter) return 0;
+    PyThreadState *thread = PyThreadState_Get();
+    PyThreadState_EnterTracing(thread);
     PyObject *name = PyUnicode_FromString(event);
     int is_wanted = name == NULL ? -1 : PySet_Contains(hook->names, name);
     PyObject *heard = is_wanted > 0 ? PyObject_CallFunctionObjArgs(hook->hear, name, arguments, NULL) : NULL;
+    PyThreadState_LeaveTracing(thread);
     bool failed = is_wanted < 0 || (is_wanted > 0 && heard == NULL);
     Py_XDECREF(name);
     Py_XDECREF(heard);
@@ -21,10 +28,11 @@ static int audit(const char *event, PyObject *arguments, void *data) {
 /* add_audit_hook(names, hear): call `hear(event, arguments)` for events of these names, which begin with `s` or `o`. */
 static PyObject *add_audit_hook(PyObject *module, PyObject *args) {
     PyObject *names, *hear;
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) Py_RETURN_NONE; /* another one may end before the process */
     if (!PyArg_ParseTuple(args, "O!O", &PyFrozenSet_Type, &names, &hear)) return NULL;
     Hook *hook = PyMem_RawMalloc(sizeof *hook);
     if (hook == NULL) return PyErr_NoMemory();
-    *hook = (Hook){Py_NewRef(names), Py_NewRef(hear)};
+    *hook = (Hook){PyInterpreterState_Main(), Py_NewRef(names), Py_NewRef(hear)};
     if (PySys_AddAuditHook(audit, hook) < 0) return NULL;
     Py_RETURN_NONE;
 }
