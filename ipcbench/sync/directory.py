@@ -191,11 +191,12 @@ def directory_lock(path: Path) -> Iterator[os.stat_result | None]:
     Without a free descriptor there is no lock, and it is not waited for longer than a second: a stopped process may
     hold it. So look again whether it is still that directory, before anything is removed.
     """
-    fd, status, last_ns = -1, None, now_ns() + _LOCK_NS
+    fd, status, last_ns = -1, _status(path), now_ns() + _LOCK_NS
     try:
         try:
-            status = path.lstat()
-            while not (fd >= 0 and os.path.samestat(os.fstat(fd), status)):  # another took its name meanwhile
+            while status and not (
+                fd >= 0 and os.path.samestat(os.fstat(fd), status)
+            ):  # another took its name meanwhile
                 if fd >= 0:
                     os.close(fd)
                     fd = -1
@@ -203,7 +204,7 @@ def directory_lock(path: Path) -> Iterator[os.stat_result | None]:
                 os.close(os.dup(fd))  # raises if it is the last one
                 while now_ns() < last_ns and not _try_lock(fd):
                     threading.Event().wait(_LOCK_LOOK_S)
-                status = path.lstat()
+                status = _status(path)
         except OSError as error:
             if is_of_handler(error):
                 raise
@@ -215,6 +216,19 @@ def directory_lock(path: Path) -> Iterator[os.stat_result | None]:
     finally:
         if fd >= 0:
             os.close(fd)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """Return the status of a path; None if nothing is there.
+
+    Raises:
+        TransportError: that cannot be found out.
+    """
+    with as_transport_errors(f"cannot look at {path}"):
+        try:
+            return path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 def _try_lock(fd: int) -> bool:

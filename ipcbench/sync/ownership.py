@@ -37,14 +37,51 @@ def own(resource: Releasable) -> None:
     _owned.add(resource)
 
 
+def _before_fork() -> None:
+    """Wait for `unforked`, whatever signal handlers raise meanwhile: a fork would go on without it."""
+    is_held = False
+    while not is_held:
+        try:
+            # No exception comes between the step of an iterator in C and the assignment of a loop.
+            for is_held in map(unforked.acquire, (True,)):  # noqa: B007 # the outer loop uses it
+                pass
+        except BaseException as error:
+            _raised.append(error)
+
+
+def _tell() -> None:
+    while _raised:
+        raise _raised.pop()  # which Python can only print
+
+
 def _let_go_of_all() -> None:
-    unforked.release()
-    for resource in list(_owned):
-        resource.let_go()
+    """Let go of everything in a child, whatever signal handlers raise meanwhile: its parent's death would not show."""
+    _raised.clear()
+    if not unforked._is_owned():  # type: ignore[attr-defined] # as it is where this thread forks within an opening
+        unforked._at_fork_reinit()  # type: ignore[attr-defined] # if a thread of the parent holds it, for ever
+    left, failures_count = list(_owned), 0
+    while left:
+        try:
+            while left:
+                left[-1].let_go()
+                left.pop()
+        except BaseException as error:
+            failures_count += 1
+            if failures_count > _MOST_FAILURES:
+                left.pop()
+            _raised.append(error)
     _owned.clear()
 
 
-os.register_at_fork(before=unforked.acquire, after_in_parent=unforked.release, after_in_child=_let_go_of_all)
+_raised: list[BaseException] = []
+_MOST_FAILURES = 100
+"""After so many exceptions in a child, what cannot be let go is left as it is."""
+
+# What is in C cannot be interrupted; what is not is done again, in case an exception of a handler comes at its begin.
+os.register_at_fork(before=_before_fork, after_in_parent=unforked.release, after_in_child=unforked.release)
+os.register_at_fork(after_in_parent=_tell, after_in_child=_let_go_of_all)
+os.register_at_fork(after_in_child=_let_go_of_all)
+os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 class _Whole(ABCMeta):
@@ -109,5 +146,7 @@ class Owned(metaclass=_Whole):
 
     def __del__(self) -> None:
         if self._is_open and not self.closed and not sys.is_finalizing():
-            warnings.warn(f"{type(self).__name__} was dropped without `close`", ResourceWarning, 2, self)
-            self.let_go()
+            try:
+                uninterrupted(self.let_go)
+            finally:  # a warning may be an error
+                warnings.warn(f"{type(self).__name__} was dropped without `close`", ResourceWarning, 2, self)

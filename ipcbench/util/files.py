@@ -137,7 +137,7 @@ def path_inside(folder: Path, name: str) -> Path:
         if not real.is_relative_to(folder.resolve()):
             raise StoreError(f"{path}: is a link that leads out of the folder")
         if not real.is_file():
-            raise StoreError(f"{path}: there is no such file")
+            raise StoreError(f"{path}: there is no such file; restore it, or measure anew")
     return path
 
 

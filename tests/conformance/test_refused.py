@@ -156,3 +156,69 @@ def test_a_channel_whose_name_another_process_takes_meanwhile_is_left_to_it(
     finally:
         backend.destroy(others[0])
     assert not os.path.lexists(f"/dev/shm/{channel.name}")
+
+
+_DROPS = """
+import json, os, sys
+from ipcbench import get_backend
+from ipcbench.backend import Address
+
+address = Address.from_dict(json.loads(sys.argv[1]))
+before = len(os.listdir("/proc/self/fd"))
+get_backend(address.backend)().open_writer(address)  # and drop it
+assert len(os.listdir("/proc/self/fd")) <= before, os.listdir("/proc/self/fd")
+"""
+
+
+@pytest.mark.parametrize("name", ["shm", "pipe"])
+def test_a_dropped_endpoint_is_let_go_although_warnings_are_errors(name: str) -> None:
+    backend: Any = get_backend(name)()
+    address = backend.create(ChannelSpec(f"ipcb-dropped-{os.getpid()}", max_message_bytes=100))
+    try:
+        command = [sys.executable, "-W", "error", "-c", _DROPS, json.dumps(address.as_dict())]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "ResourceWarning" in done.stderr
+    finally:
+        backend.destroy(address)
+
+
+_FORKS = """
+import os, signal, sys, threading
+from ipcbench.sync.interrupts import no_fork
+from ipcbench.sync.ownership import own
+
+class Resource:
+    is_released = False
+    def let_go(self):
+        self.is_released = True
+
+def handler(*_):
+    held.set()
+    raise ValueError("a handler's")
+
+resource, held, taken = Resource(), threading.Event(), threading.Event()
+own(resource)
+
+def hold():
+    with no_fork():
+        taken.set()
+        held.wait()
+
+threading.Thread(target=hold).start()
+taken.wait()
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+pid = os.fork()  # waits, and is interrupted
+if pid == 0:
+    with no_fork():
+        os._exit(0 if resource.is_released else 7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+with no_fork():
+    print("done")
+"""
+
+
+def test_a_fork_that_a_handler_interrupts_lets_go_in_the_child_all_the_same() -> None:
+    done = subprocess.run([sys.executable, "-c", _FORKS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

@@ -193,6 +193,14 @@ def test_a_run_is_not_continued_under_other_conditions(tmp_path, change, differe
     assert json.loads((path / "run.json").read_text()) == info
 
 
+def test_a_run_goes_on_where_another_library_is_loaded_by_chance(tmp_path):
+    path = run_sweep(tiny(), tmp_path)
+    info = json.loads((path / "run.json").read_text())
+    info["versions"]["libzmq"] = "4.0"  # of a process that had looked at all backends
+    (path / "run.json").write_text(json.dumps(info))
+    run_sweep(tiny(), tmp_path, resume=path)
+
+
 def test_a_skipped_backend_is_stored_with_its_reason_and_nothing_else_is_left_out(tmp_path):
     run, told = measure(tiny(backends=("shm", "zmq"), wait="spin"), tmp_path)
     assert {trial.spec.backend for trial in run.trials} == {"shm"}
