@@ -48,8 +48,12 @@ def test_top_prints_one_table_into_a_pipe(shell: Shell) -> None:
     assert "▒" in row
 
 
-def test_top_waits_for_a_folder(shell: Shell) -> None:
+def test_top_needs_a_folder_unless_it_can_wait_for_one(shell: Shell) -> None:
     done = shell("trace", "top", "nowhere", "--once", "--interval", "10ms")
+    assert done.returncode == 2
+    assert "there is no such folder; on a terminal, `ipcbench trace top` waits for it" in done.stderr
+    (shell.folder / "empty").mkdir()
+    done = shell("trace", "top", "empty", "--once", "--interval", "10ms")
     assert done.returncode == 0
     assert "no calls yet" in done.stdout
 

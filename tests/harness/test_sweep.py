@@ -196,7 +196,8 @@ def test_a_run_is_not_continued_under_other_conditions(tmp_path, change, differe
 def test_a_run_goes_on_where_another_library_is_loaded_by_chance(tmp_path):
     path = run_sweep(tiny(), tmp_path)
     info = json.loads((path / "run.json").read_text())
-    info["versions"]["libzmq"] = "4.0"  # of a process that had looked at all backends
+    if info["versions"].pop("libzmq", None) is None:  # it is known of a process that has looked at all backends
+        info["versions"]["libzmq"] = "4.0"
     (path / "run.json").write_text(json.dumps(info))
     run_sweep(tiny(), tmp_path, resume=path)
 
