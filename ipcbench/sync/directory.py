@@ -29,7 +29,6 @@ _DIRECTORY_MODE = 0o1700
 """Of a channel's directory. The sticky bit, which has no effect where nobody else may enter, tells it from any other
 private folder, which must not be removed, from its first moment to its last."""
 
-
 _LOCK_NS, _LOCK_LOOK_S = 1_000_000_000, 0.01
 """How long a directory's lock is waited for, and the interval between two tries."""
 
@@ -89,9 +88,10 @@ def new_directory(name: str) -> Iterator[tuple[Path, ExitStack]]:
     """
     path = make_directory(name)
     destroyed = TransportError(f"channel {name!r} was destroyed while it was made; make another")
-    with ExitStack() as undo, directory_lock(path):  # whose descriptor the removal may need
+    with ExitStack() as undo, directory_lock(path) as made:  # whose descriptor the removal may need
+        if made is None:
+            raise destroyed
         try:
-            made = path.lstat()
             os.symlink(".", path / _MARK)  # which takes no descriptor, and fails in another process's directory
         except (FileNotFoundError, FileExistsError) as error:
             raise destroyed from error
@@ -102,22 +102,23 @@ def new_directory(name: str) -> Iterator[tuple[Path, ExitStack]]:
         try:
             yield path, undo
         except TransportError as error:
-            if _is_still(path, made):
+            if is_still(path, made):
                 raise
             raise destroyed from error
-        if not _is_still(path, made):
+        if not is_still(path, made):
             raise destroyed
         undo.pop_all()
 
 
-def _is_still(path: Path, made: os.stat_result) -> bool:
+def is_still(path: Path, made: os.stat_result) -> bool:
+    """Return whether a path leads to the file or directory that had this status."""
     with suppress(OSError):
         return os.path.samestat(path.lstat(), made)
     return False
 
 
 def _remove_made(path: Path, made: os.stat_result) -> None:
-    if _is_still(path, made):
+    if is_still(path, made):
         (path / _MARK).unlink(missing_ok=True)  # an empty one can be removed without a descriptor
         _remove(path, made)
 
@@ -194,9 +195,8 @@ def directory_lock(path: Path) -> Iterator[os.stat_result | None]:
     fd, status, last_ns = -1, _status(path), now_ns() + _LOCK_NS
     try:
         try:
-            while status and not (
-                fd >= 0 and os.path.samestat(os.fstat(fd), status)
-            ):  # another took its name meanwhile
+            # Another directory may have the name as soon as the lock of this one is held.
+            while status and not (fd >= 0 and os.path.samestat(os.fstat(fd), status)):
                 if fd >= 0:
                     os.close(fd)
                     fd = -1
@@ -258,7 +258,7 @@ def remove_with_file(directory: Path, path: Path, remove: Callable[[], object]) 
             return
         try:
             with suppress(FileNotFoundError):
-                if is_removable(directory) and _is_still(directory, found):
+                if is_removable(directory) and is_still(directory, found):
                     remove()
         finally:
             _remove(directory, found)
@@ -280,7 +280,7 @@ def _remove(path: Path, found: os.stat_result) -> None:
     """Remove a directory unless it is another one by now."""
     with as_transport_errors(f"cannot remove {path}"):
         for left in reversed(range(_REMOVALS)):
-            if not is_removable(path) or not _is_still(path, found):
+            if not is_removable(path) or not is_still(path, found):
                 return
             try:
                 shutil.rmtree(path)

@@ -128,10 +128,8 @@ def make_files(channel: ChannelSpec, map_bytes: int) -> Path:
             _open_database(directory, map_bytes).close()
             _reserve(directory / _DATABASE_FILE, map_bytes)
         except (OSError, MemoryError, lmdb.Error) as error:
-            reason, remedy = (
-                str(error) or "out of memory",
-                "free disk space, or use smaller messages or a smaller depth",
-            )
+            reason = str(error) or "out of memory"
+            remedy = "free disk space, or use smaller messages or a smaller depth"
             if isinstance(error, OSError):
                 reason = str(error.strerror)
                 remedy = remedy if error.errno in {errno.ENOSPC, errno.EDQUOT} else advice_on(error).lstrip("; ")

@@ -35,6 +35,7 @@ from ipcbench.sync.cursors import (
 )
 from ipcbench.sync.directory import (
     channel_directory,
+    is_still,
     new_directory,
     no_channel,
     remove_with_file,
@@ -108,10 +109,8 @@ def _make_words(path: Path, size_bytes: int) -> os.stat_result:
 
 
 def _unlink_words(path: Path, made: os.stat_result) -> None:
-    """Remove a file if it is still the one that was made."""
-    with suppress(FileNotFoundError):
-        if os.path.samestat(path.lstat(), made):
-            path.unlink()
+    if is_still(path, made):
+        path.unlink(missing_ok=True)
 
 
 class _Words:

@@ -39,6 +39,7 @@ from ipcbench.sync.cursors import (
 )
 from ipcbench.sync.directory import (
     channel_directory,
+    is_still,
     new_directory,
     no_channel,
     remove_with_file,
@@ -114,8 +115,7 @@ class SharedSegment(shared_memory.SharedMemory):
 
     def unlink_made(self, made: os.stat_result) -> None:
         """Remove the name if it is still that of the segment that was made, where that can be found out."""
-        path = _SEGMENTS / self.name
-        if not _SEGMENTS.is_dir() or (os.path.lexists(path) and os.path.samestat(path.lstat(), made)):
+        if not _SEGMENTS.is_dir() or is_still(_SEGMENTS / self.name, made):
             with suppress(FileNotFoundError):
                 self.unlink()
 
