@@ -1,0 +1,225 @@
+"""A reader: it listens until the writer connects, and receives into one buffer that it keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from pathlib import Path
+
+from ipcbench.backend import Address, Reader
+from ipcbench.backends.pipe.endpoint import (
+    END,
+    HEAD_BYTES,
+    SIZE,
+    PipeEndpoint,
+    credit,
+    doorbell_path,
+    wait_ready,
+    way_of_waiting,
+)
+from ipcbench.errors import (
+    EndOfStream,
+    EndpointClosed,
+    PeerLost,
+    TransportError,
+    TransportTimeout,
+)
+from ipcbench.sync.directory import (
+    as_transport_errors,
+)
+from ipcbench.sync.interrupts import is_of_handler, no_fork, uninterrupted
+from ipcbench.sync.liveness import CHECK_NS, Liveness
+from ipcbench.sync.locks import reader_role
+from ipcbench.sync.wait import Doorbell
+from ipcbench.util.clock import deadline_ns, now_ns
+
+_CHUNK_BYTES = 2**16
+"""How much a reader receives at once while messages are small."""
+_TRY_S = 0.01
+"""While messages are small, a read with this time-out or a longer one first waits so long inside the standard library's
+receive, which costs less than waiting and receiving apart, and keeps its time-out whatever signals come. The parts of a
+large message follow one another: to look first is cheaper."""
+
+
+def _ring(directory: Path) -> None:
+    doorbell = Doorbell(doorbell_path(directory))
+    doorbell.ring()
+    doorbell.close()
+
+
+class PipeReader(PipeEndpoint, Reader):
+    """Listens, and receives into one buffer that it keeps."""
+
+    def __init__(self, address: Address, index: int) -> None:
+        role = reader_role(address.channel, index)
+        self._channel = address.channel
+        self._liveness = Liveness(address, role)
+        path = self._liveness.directory / role
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._liveness.abandon)
+            try:
+                doorbell = Doorbell(doorbell_path(self._liveness.directory))
+                undo.callback(doorbell.close)
+                self._socket = undo.enter_context(socket.socket(socket.AF_UNIX))
+                self._socket.bind(str(path))
+                undo.callback(path.unlink, missing_ok=True)
+                self._socket.listen(1)  # last of what may fail: from now on the writer may connect, and write
+            except (OSError, TransportError) as error:
+                raise TransportError(f"cannot listen at {path}: {error}") from error
+            undo.pop_all()
+        doorbell.ring()
+        doorbell.close()
+        self._listening, self._looking = True, self._socket
+        self._buffer = bytearray(_CHUNK_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._ask_bytes = _CHUNK_BYTES
+        self._until_receipt = self._batch = credit(address.channel)[1]
+        self._sleeps = way_of_waiting(address.channel) == "block"
+        self.opened()
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        start = self._start + HEAD_BYTES
+        if start > self._end or (stop := start + SIZE.unpack_from(self._buffer, self._start)[0]) > self._end:
+            self._fill(timeout_s)
+            start = self._start + HEAD_BYTES
+            stop = start + SIZE.unpack_from(self._buffer, self._start)[0]
+        if self._until_receipt <= 1:
+            self._send_receipt()
+        self._until_receipt -= 1
+        self._start = stop  # last: whoever is interrupted before gets the message again
+        return self._view[start:stop]
+
+    def _send_receipt(self) -> None:
+        try:
+            for _ in map(self._socket.send, (b"\1",), (socket.MSG_DONTWAIT,)):  # counted once, see `_fill`
+                self._until_receipt += self._batch
+        except OSError as error:  # the writer may have closed
+            if is_of_handler(error):
+                raise
+            self._until_receipt += self._batch
+
+    def _fill(self, timeout_s: float | None) -> None:
+        """Receive until a whole message is in the buffer."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        deadline = deadline_ns(timeout_s)
+        if self._listening:
+            self._accept(deadline)
+        sleepy = self._sleeps and (timeout_s is None or timeout_s >= _TRY_S)
+        need = self._needed()
+        while self._end - self._start < need:
+            self._make_space(need)
+            stop = max(self._start + need, min(self._start + self._ask_bytes, len(self._buffer)))
+            waits = sleepy and need == HEAD_BYTES and self._ask_bytes == _CHUNK_BYTES
+            room = self._view[self._end : stop]
+            got = -1
+            try:
+                # A signal handler may raise an exception after any call, but not between the steps of a loop over an
+                # iterator in C and the first call of its body: so what was received is always counted.
+                for got in map((self._socket if waits else self._looking).recv_into, (room,)):
+                    self._end += got
+            except OSError as error:
+                if is_of_handler(error):
+                    raise
+                got = -1 if isinstance(error, TimeoutError | BlockingIOError) else 0
+            if got > 0:
+                need = self._needed()
+            elif got == 0:
+                self._stop(PeerLost(f"the writer of channel {self._channel.name!r} died without closing"))
+            elif not self._ready(deadline):
+                raise TransportTimeout(f"no message in channel {self._channel.name!r} within {timeout_s} s")
+        self._ask_bytes = max(_CHUNK_BYTES, need)  # the next message is probably as large: receive it at once, no more
+
+    def _ready(self, deadline: int | None) -> bool:
+        """Wait until there is something to receive; return False if there is not by `deadline` (ns)."""
+        if not self._sleeps:
+            return wait_ready([self._socket], select.POLLIN, deadline, self._channel.wait)
+        if deadline is None:
+            return bool(self._poll())
+        left_ns = deadline - now_ns()
+        return bool(self._poll(left_ns / 1e6 if left_ns > 0 else 0))
+
+    def _needed(self) -> int:
+        """Return the size of the next message with its head, or of the head if that is not complete yet."""
+        if self._end - self._start < HEAD_BYTES:
+            return HEAD_BYTES
+        size_bytes: int = SIZE.unpack_from(self._buffer, self._start)[0]
+        if size_bytes == END:
+            self._stop(EndOfStream(f"channel {self._channel.name!r} has ended"))
+        if size_bytes > self._channel.max_message_bytes:
+            self._stop(TransportError(f"another program writes to channel {self._channel.name!r}: this is no message"))
+        return HEAD_BYTES + size_bytes
+
+    def _make_space(self, need: int) -> None:
+        """Make sure that `need` bytes fit behind the start; views returned earlier become invalid."""
+        have = self._end - self._start
+        if self._start + need <= len(self._buffer) and have:
+            return
+        buffer, view = self._buffer, self._view
+        if need > len(buffer):
+            buffer = bytearray(max(need, 2 * len(buffer)))
+            view = memoryview(buffer)
+        view[:have] = self._view[self._start : self._end]
+        self._buffer, self._view, self._start, self._end = buffer, view, 0, have  # at once, whatever signals come
+
+    def _accept(self, deadline: int | None) -> None:
+        """Wait for the writer's connection."""
+        while True:
+            slice_end = now_ns() + CHECK_NS
+            if wait_ready([self._socket], select.POLLIN, slice_end if deadline is None else min(slice_end, deadline)):
+                break
+            if self._liveness.is_check_due():
+                self._check_writer()
+            if deadline is not None and now_ns() >= deadline:
+                raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
+        uninterrupted(self._take_connection)
+
+    def _take_connection(self) -> None:
+        with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"), no_fork():
+            if not self._listening:
+                return
+            listener = self._socket
+            looking = listener.dup()  # before there is a connection, whose end would be a death to the writer
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                looking.close()
+                raise
+            os.dup2(connection.fileno(), looking.fileno(), inheritable=False)
+            poller = select.poll()  # kept, since making one costs as much as the wait
+            poller.register(connection, select.POLLIN)
+            self._poll = poller.poll
+            connection.settimeout(_TRY_S)
+            looking.setblocking(False)
+            self._socket, self._looking, self._listening = connection, looking, False
+            listener.close()
+
+    def _check_writer(self) -> None:
+        if self._liveness.note_of("writer") == "unused":
+            self._stop(EndOfStream(f"channel {self._channel.name!r} was closed without a message"))
+        if self._liveness.is_gone("writer"):
+            self._stop(PeerLost(f"the writer of channel {self._channel.name!r} died without closing"))
+
+    def _stop(self, failure: TransportError) -> None:
+        self._failure = failure
+        self._start = self._end = 0
+        raise failure
+
+    def let_go(self) -> None:
+        self._is_released = True
+        self._failure = EndpointClosed(f"this reader of channel {self._channel.name!r} is closed")
+        self._start = self._end = 0
+        self._socket.close()
+        self._looking.close()
+        self._liveness.release()
+
+    def _close(self) -> None:
+        try:
+            self._liveness.leave_note()
+            with contextlib.suppress(TransportError):  # the channel was destroyed before
+                _ring(self._liveness.directory)
+        finally:
+            self.let_go()

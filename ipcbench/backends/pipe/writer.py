@@ -1,0 +1,272 @@
+"""The writer: it connects to every reader, and a thread of its own sends what they do not take at once."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from collections.abc import Sequence
+
+from ipcbench.backend import PLAIN_TYPES, Address, Message, Writer, bytes_of
+from ipcbench.backends.pipe.connection import Connection, Pump
+from ipcbench.backends.pipe.endpoint import (
+    END,
+    SIZE,
+    PipeEndpoint,
+    credit,
+    doorbell_path,
+    wait_ready,
+)
+from ipcbench.errors import (
+    EndpointClosed,
+    MessageTooLarge,
+    PeerLost,
+    TransportError,
+    TransportTimeout,
+)
+from ipcbench.sync.directory import (
+    as_transport_errors,
+)
+from ipcbench.sync.interrupts import in_background, is_of_handler, no_fork, uninterrupted
+from ipcbench.sync.liveness import CHECK_NS, Liveness
+from ipcbench.sync.locks import reader_roles
+from ipcbench.sync.wait import Doorbell
+from ipcbench.util.clock import deadline_ns, now_ns
+
+_JOIN_BYTES = 2**14
+"""Up to this size, a message is joined to its head, which is cheaper than sending two pieces."""
+_PATIENCE_NS = 100_000_000
+"""How long a write waits for readers that take nothing before it copies the rest of its message for the thread."""
+_LINGER_S, _CLOSE_S = 30.0, 0.1
+"""How long the thread of a closed writer continues to send to slow readers, and how long `close` waits for it."""
+_RECEIPTS_BYTES = 2**16
+
+
+class PipeWriter(PipeEndpoint, Writer):
+    """Connects to every reader."""
+
+    def __init__(self, address: Address) -> None:
+        self._channel = address.channel
+        self._liveness = Liveness(address, "writer")
+        try:
+            self._doorbell = Doorbell(doorbell_path(self._liveness.directory))
+        except TransportError:
+            self._liveness.abandon()
+            raise
+        self._awaited = reader_roles(address.channel)
+        self._sockets: list[socket.socket] = []
+        self._connections: list[Connection] = []
+        self._pump = Pump()
+        self._limit_bytes = address.channel.max_message_bytes
+        self._window, self._batch = credit(address.channel)
+        self._room = self._granted = 0
+        self._receipts = bytearray(_RECEIPTS_BYTES)
+        self._begun = self._is_broken = False
+        self.opened()
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
+        size_bytes = len(message)
+        if size_bytes > self._limit_bytes and self._failure is None:
+            raise MessageTooLarge(size_bytes, self._limit_bytes)
+        if not self._room:
+            self._make_room(deadline_ns(timeout_s))
+        try:
+            self._room -= 1
+            if size_bytes <= _JOIN_BYTES:
+                self._send_small(SIZE.pack(size_bytes) + message, timeout_s)
+            else:
+                pieces = memoryview(SIZE.pack(size_bytes)), memoryview(message)
+                self._send([(connection, [*pieces]) for connection in self._connections], deadline_ns(timeout_s))
+        except BaseException as error:
+            if not isinstance(error, TransportError) or is_of_handler(error):
+                self._break(error)
+            raise
+
+    def _break(self, error: BaseException) -> None:
+        """Write no more: after an exception of a signal handler, nobody knows what was sent, or who is connected."""
+        self._room = 0
+        self._failure = TransportError(
+            f"a write to channel {self._channel.name!r} was interrupted by {type(error).__name__}, maybe in the middle "
+            "of the message: close the writer, destroy the channel and make another"
+        )
+        self._is_broken = True
+
+    def _send_small(self, frame: bytes, timeout_s: float | None) -> None:
+        unsent, now = [], socket.MSG_DONTWAIT
+        for connection in self._connections:
+            try:
+                sent = 0 if connection.held else connection.socket.send(frame, now)
+            except OSError as error:  # full, or gone: `_send` finds out
+                if is_of_handler(error):
+                    raise
+                sent = 0
+            if sent != len(frame):
+                unsent.append((connection, [memoryview(frame)[sent:]]))
+        if unsent:
+            self._send(unsent, deadline_ns(timeout_s))
+
+    def _send(self, unsent: Sequence[tuple[Connection, list[memoryview]]], deadline: int | None) -> None:
+        """Send the pieces as long as the readers take them, and hand the rest to the thread.
+
+        Raises:
+            PeerLost: a reader died; the others get the message.
+        """
+        rest = [(connection, left) for connection, left in unsent if not self._hold(connection, left)]
+        dead: list[Connection] = []
+        while rest:
+            rest = [(connection, left) for connection, left in rest if not self._push(connection, left, dead)]
+            patience = now_ns() + _PATIENCE_NS
+            until = patience if deadline is None else min(patience, deadline)
+            sockets = [connection.socket for connection, _ in rest]
+            if rest and not wait_ready(sockets, select.POLLOUT, until, self._channel.wait):
+                break
+        for connection, left in rest:
+            self._hand_over(connection, left, start=True)
+        for connection in dead:
+            self._drop(connection)
+
+    def _hold(self, connection: Connection, pieces: list[memoryview]) -> bool:
+        """Hand the pieces to the thread if it still has something to send here; return whether it did."""
+        return connection.held and self._hand_over(connection, pieces, start=False)
+
+    def _hand_over(self, connection: Connection, pieces: list[memoryview], *, start: bool) -> bool:
+        try:
+            return uninterrupted(lambda: self._pump.add(connection, pieces, start=start))
+        except RuntimeError as error:
+            if is_of_handler(error):
+                raise
+            self._break(error)
+            raise TransportError(f"{error}, to send the rest of a message; raise the limit of processes") from error
+
+    @staticmethod
+    def _push(connection: Connection, pieces: list[memoryview], dead: list[Connection]) -> bool:
+        try:
+            return connection.push(pieces)
+        except OSError as error:
+            if is_of_handler(error):
+                raise
+            dead.append(connection)
+            return True
+
+    def _make_room(self, deadline: int | None) -> None:
+        """Wait until all readers are connected and none is too far behind; after a loss or `close`, raise its error."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        while self._awaited:
+            self._connect_readers(deadline)
+        self._begun = True
+        while not self._count_room():
+            sockets = [connection.socket for connection in self._connections]
+            if not wait_ready(sockets, select.POLLIN, deadline, self._channel.wait):
+                raise TransportTimeout(f"no room in channel {self._channel.name!r}: a reader is too far behind")
+
+    def _count_room(self) -> int:
+        for connection in list(self._connections):
+            got = 0
+            try:
+                for got in map(connection.socket.recv_into, (self._receipts,), (0,), (socket.MSG_DONTWAIT,)):
+                    connection.read += got * self._batch  # counted whatever signals come, see `PipeReader._fill`
+            except OSError as error:
+                if is_of_handler(error):
+                    raise
+                if isinstance(error, BlockingIOError):
+                    continue
+                got = 0
+            if not got:
+                self._drop(connection)
+        granted = min((connection.read for connection in self._connections), default=self._granted) + self._window
+        self._room, self._granted = granted - self._granted, granted
+        return self._room
+
+    def _drop(self, connection: Connection) -> None:
+        """Forget a reader that is gone.
+
+        Raises:
+            PeerLost: it did not close.
+        """
+        note = self._liveness.note_of(connection.role)
+        if connection in self._connections:
+            self._connections.remove(connection)
+        if note is None:
+            self._lose(connection.role)
+
+    def _lose(self, role: str) -> None:
+        self._room = 0
+        self._failure = PeerLost(f"{role} of channel {self._channel.name!r} died without closing")
+        raise self._failure
+
+    def _connect_readers(self, deadline: int | None) -> None:
+        """Connect to the readers that listen; if some do not yet, wait until one rings."""
+        uninterrupted(self._connect_listening)
+        if self._liveness.is_check_due():
+            self._check_awaited()
+        if self._awaited:
+            left_ns = CHECK_NS if deadline is None else min(CHECK_NS, deadline - now_ns())
+            if left_ns <= 0:
+                raise TransportTimeout(f"channel {self._channel.name!r} has no {self._awaited[0]} yet")
+            self._doorbell.sleep(left_ns)
+
+    def _connect_listening(self) -> None:
+        with no_fork():
+            for role in list(self._awaited):
+                if self._connect(role):
+                    self._awaited.remove(role)
+
+    def _connect(self, role: str) -> bool:
+        with as_transport_errors(f"cannot connect to the {role} of channel {self._channel.name!r}"):
+            endpoint = socket.socket(socket.AF_UNIX)
+        try:
+            endpoint.setblocking(False)  # where others have filled its queue of connections, connecting would wait
+            endpoint.connect(str(self._liveness.directory / role))
+            endpoint.setblocking(True)
+        except OSError:  # it does not listen yet, or no longer, or cannot take more connections now
+            endpoint.close()
+            return False
+        self._sockets.append(endpoint)
+        self._connections.append(Connection(role, endpoint))
+        return True
+
+    def _check_awaited(self) -> None:
+        self._awaited = [role for role in self._awaited if self._liveness.note_of(role) is None]
+        for role in self._awaited:
+            if self._liveness.is_gone(role):
+                self._lose(role)
+
+    def _refuse(self) -> None:
+        self._room = 0
+        self._failure = EndpointClosed(f"the writer of channel {self._channel.name!r} is closed")
+
+    def let_go(self) -> None:
+        self._is_released = True
+        self._refuse()
+        self._drop_all()
+
+    def _close(self) -> None:
+        self._refuse()
+        try:
+            if self._is_broken:  # the readers lose it
+                self._pump.cut(self._connections)
+            else:
+                with contextlib.suppress(PeerLost):
+                    self._send_small(SIZE.pack(END), 0.0)
+                self._liveness.leave_note("ended" if self._begun else "unused")
+        finally:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pump.join(0):
+            self._release()
+        else:
+            in_background(self._release, f"{self._channel.name} flush", _CLOSE_S)
+
+    def _release(self) -> None:
+        self._pump.join(_LINGER_S)
+        self._drop_all()
+
+    def _drop_all(self) -> None:
+        for endpoint in self._sockets:
+            endpoint.close()
+        self._doorbell.close()
+        self._liveness.release()
