@@ -55,9 +55,11 @@ def latest_run(root: Path) -> Path:
     Raises:
         StoreError: there is none.
     """
-    runs = [path for path in _runs_in(root) if _RUN_ID.fullmatch(path.name)]
+    stored = _runs_in(root)
+    runs = [path for path in stored if _RUN_ID.fullmatch(path.name)]
     if not runs:
-        raise StoreError(f"{root}: holds no run yet; `ipcbench run` makes one")
+        named = f", or name one: {stored[-1]}" if stored else ""
+        raise StoreError(f"{root}: holds no run yet; `ipcbench run` makes one{named}")
     return runs[-1]
 
 

@@ -25,9 +25,9 @@ from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.locks import (
     EndpointLock,
-    is_held,
     reader_role,
     reader_roles,
+    was_released,
 )
 from ipcbench.sync.ownership import Owned, own
 from ipcbench.sync.wait import Doorbell, Waiter, yield_ns_for
@@ -167,8 +167,9 @@ class Cursors(ABC):
         self.closed = True
 
     def _lost(self, role: str, state_word: int) -> bool:
-        """Return whether that peer opened and died without closing."""
-        return self.words[state_word] == OPEN and not is_held(self.directory, role) and self.words[state_word] == OPEN
+        """Return whether that peer died without closing; it may have died before it was marked open."""
+        words = self.words
+        return words[state_word] != CLOSED and was_released(self.directory, role) and words[state_word] != CLOSED
 
 
 class CursorsEndpoint(Owned, Endpoint):
@@ -320,7 +321,7 @@ class ReaderCursors(Cursors):
 
     def close(self) -> None:
         """Close; the writer no longer waits for this reader."""
+        self.words[self.consumed_word] = GONE  # first: whoever is killed in between has died, and holds nobody up
         self._mark_closed()
-        self.words[self.consumed_word] = GONE
         self._writer_bell.ring()
         self._held.close()

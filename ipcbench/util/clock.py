@@ -29,7 +29,7 @@ def deadline_ns(timeout_s: float | None) -> int | None:
     if timeout_s is None:
         return None
     try:
-        return None if timeout_s >= _FOREVER_S else now_ns() + int(timeout_s * 1e9)
+        return None if timeout_s >= _FOREVER_S else now_ns() + int(float(timeout_s) * 1e9)
     except OverflowError:  # only a negative one is that large
         return 0
     except (TypeError, ValueError) as error:  # ValueError: nan

@@ -6,8 +6,8 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from ipcbench.sync.interrupts import is_of_handler, start_thread
 from ipcbench.util.clock import deadline_ns, now_ns
@@ -77,9 +77,9 @@ class Pump:
             Whether the pieces were taken.
 
         Raises:
-            RuntimeError: there can be no thread.
+            RuntimeError: there can be no thread, or it has stopped in the middle of a frame as the interpreter ends.
         """
-        with self._lock:
+        with self._locked():
             if not (connection.held or start):
                 return False
             if self._idle.is_set():
@@ -94,10 +94,19 @@ class Pump:
 
     def cut(self, connections: Iterable[Connection]) -> None:
         """Have each connection end without an end of the stream, as soon as nothing is held for it."""
-        with self._lock:
+        with self._locked():
             for connection in connections:
                 connection.ends = True
                 self._end_if_done(connection)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=not sys.is_finalizing()):
+            raise RuntimeError("the thread has stopped")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def join(self, timeout_s: float) -> bool:
         """Wait until everything is sent; return whether it is."""
