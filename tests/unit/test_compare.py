@@ -123,6 +123,7 @@ def test_a_p99_of_which_only_the_median_is_known_is_not_available(tmp_path: Path
         p99 = Interval(low_ns, low_ns, 100 * low_ns)
         text = as_text(replace(found, changes=(replace(entry, a=p99, b=p99),)))
         assert f"one-way p99  {shown}  {shown}  " in text
+        assert (f"{shown}  {shown}  n/a" in text) is (shown == "n/a")  # no ratio of what is not known
 
 
 def test_p99_needs_a_thousand_samples(tmp_path: Path) -> None:

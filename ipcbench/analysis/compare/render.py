@@ -11,7 +11,15 @@ from ipcbench.analysis.compare.rules import Verdict
 from ipcbench.analysis.compare.run_cells import CellKey, ComparedMetric
 from ipcbench.analysis.summary.cells import RESOLVED_RATIO
 from ipcbench.analysis.summary.notes import one_line
-from ipcbench.analysis.summary.wording import joined, neighbours_words, p99_words, plural, ratio_words, size_text
+from ipcbench.analysis.summary.wording import (
+    NOT_KNOWN,
+    joined,
+    neighbours_words,
+    p99_words,
+    plural,
+    ratio_words,
+    size_text,
+)
 from ipcbench.render.document import document
 from ipcbench.render.page import fragment_html
 from ipcbench.render.table import NOT_MEASURED, Table, footnote_letters, make_columns
@@ -228,15 +236,16 @@ def _row(
     )  # the titles of the other sections say it
     if verdict and change.across_machines:
         verdict += " (other machine)"
+    figures = [
+        _figure(figure, change.metric, p50) for figure, p50 in zip((change.a, change.b), change.medians, strict=True)
+    ]
+    ratio = "" if change.ratio is None else ratio_words(change.ratio, None if change.p_value is not None else 0)
     return (
         shortened(one_line(change.cell.backend)),
         *(_FIELD_WORDS[field](change.cell) for field in varying),
         _METRIC_WORDS[change.metric],
-        *(
-            _figure(figure, change.metric, p50)
-            for figure, p50 in zip((change.a, change.b), change.medians, strict=True)
-        ),
-        "" if change.ratio is None else ratio_words(change.ratio, None if change.p_value is not None else 0),
+        *figures,
+        NOT_KNOWN if NOT_KNOWN in figures else ratio,
         verdict,
         *((change.gate or "",) if gated else ()),
         *((_decides(change),) if gates else ()),
