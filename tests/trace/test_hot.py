@@ -26,7 +26,6 @@ from ipcbench.trace.format import (
 )
 from ipcbench.trace.record import hot
 from ipcbench.trace.record.hot import python as in_python
-from ipcbench.trace.schema import RPC
 from tests.trace.reading import ROOT
 
 SLOTS_COUNT = 12  # more than calls: a slot that was not finished stays empty
@@ -237,22 +236,6 @@ def test_histograms_refuse_what_no_sum_can_hold_and_stay_whole(by: Any) -> None:
         made.histograms.add(1, [3, 2], 4, 2**63 - 1, 0, True)  # more than a sum holds; one stage is negative
     made.histograms.add_untimed(7)
     assert made.sums()[:3] == [7, 3, 3]
-
-
-def test_an_entry_is_looked_up_anew_where_locals_are_not_those_of_threads(by: Any) -> None:
-    """As with gevent, where each greenlet has entries of its own in one thread."""
-
-    class Local:
-        entries: dict[object, Any]
-
-    local = Local()
-    recorder = by.HotRecorder(local, RPC)
-    first, second = Made(by), Made(by)
-    for made in (first, second, first):
-        local.entries = {"x": made.site, ("x", id(made), "peer"): made.site}
-        assert recorder.call("x")._call_site is made.site
-        assert recorder.call("x", RPC)._call_site is made.site
-        assert recorder.call("x", made, "peer")._call_site is made.site
 
 
 def test_what_is_not_made_whole_does_not_end_the_process() -> None:

@@ -250,6 +250,31 @@ def test_each_message_of_zeromq_counts_once(tmp_path: Path, code: str, wanted: d
     assert counts(tmp_path) == {(f"program ({side})", name): count for (side, name), count in wanted.items()}
 
 
+PATCHED = """
+from gevent import monkey; monkey.patch_all()
+import gevent, zmq.green as zmq
+context = zmq.Context()
+one, other = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+one.bind("inproc://x")
+other.connect("inproc://x")
+
+def ask(number):
+    one.send(b"x")
+    other.recv()
+
+for number in range(250):
+    gevent.spawn(ask, number).join()
+"""
+
+
+def test_greenlets_of_a_patched_program_share_the_files_of_their_thread(tmp_path: Path) -> None:
+    """gevent gives each greenlet locals of its own; a server may have a greenlet for each request."""
+    done = run(tmp_path, PATCHED)
+    assert done.returncode == 0, done.stderr
+    assert set(counts(tmp_path).values()) == {250}
+    assert len(list((tmp_path / "trace").glob("*"))) < 5
+
+
 JUPYTER = """
 from jupyter_client.manager import start_new_kernel
 manager, client = start_new_kernel(kernel_name="python3")

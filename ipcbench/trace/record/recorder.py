@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import weakref
+from _thread import _local
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -63,7 +64,7 @@ class Recorder(HotRecorder[Call]):
     enabled = True
 
     def __init__(self, files: TraceFiles) -> None:
-        super().__init__(threading.local(), RPC)
+        super().__init__(_local(), RPC)  # gevent's own would give each greenlet its files
         self._files = files
         self._pid = os.getpid()
         self.tells_summary = False

@@ -89,7 +89,6 @@ typedef struct {
     PyObject *latest_entries; /* those of `latest_thread`, so that most calls need not look into `local` */
     uint64_t latest_thread;   /* the id of the thread of the latest call; ids are never reused */
     PyTypeObject *call_site_kind;  /* the class of the latest entry, to recognise the next one quickly */
-    bool is_per_thread;       /* whether `local` is Python's own; gevent's is per greenlet */
 } HotRecorder;
 
 typedef struct {
@@ -133,7 +132,7 @@ void histograms_count(HotHistograms *self, int64_t begin_ns, const int64_t *ends
 PyObject *call_site_begin(HotCallSite *self, PyObject *none);
 
 /* Return the call site of a method, a schema and a peer in this thread, a new reference; NULL without an error if there is
-   none yet, or if the next call may be in another thread's place without a sign of it, as greenlets' are. */
+   none yet. */
 PyObject *recorder_call_site(HotRecorder *self, PyObject *const *args);
 
 /* End a call at a time, with the class of its error or None: a new reference, or NULL with an error. */

@@ -8,7 +8,6 @@ static int recorder_init(HotRecorder *self, PyObject *args, PyObject *kwargs) {
     Py_XSETREF(self->local, Py_NewRef(local));
     Py_XSETREF(self->rpc, Py_NewRef(rpc));
     Py_CLEAR(self->latest_entries);
-    self->is_per_thread = strcmp(Py_TYPE(local)->tp_name, "_thread._local") == 0;
     return 0;
 }
 
@@ -23,12 +22,10 @@ static PyObject *recorder_entries(HotRecorder *self) {
         Py_XDECREF(entries);
         return NULL;
     }
-    if (self->is_per_thread) {
-        PyObject *before = self->latest_entries;
-        self->latest_entries = Py_NewRef(entries);
-        self->latest_thread = thread;
-        Py_XDECREF(before);
-    }
+    PyObject *before = self->latest_entries;
+    self->latest_entries = Py_NewRef(entries);
+    self->latest_thread = thread;
+    Py_XDECREF(before);
     return entries;
 }
 
@@ -57,7 +54,7 @@ static PyObject *recorder_entry(HotRecorder *self, PyObject *const *args, Py_ssi
 }
 
 PyObject *recorder_call_site(HotRecorder *self, PyObject *const *args) {
-    PyObject *entry = self->is_per_thread ? recorder_entry(self, args, 3) : NULL;
+    PyObject *entry = recorder_entry(self, args, 3);
     if (entry != NULL && !PyObject_TypeCheck(entry, &call_site_type)) Py_CLEAR(entry);
     return entry;
 }
