@@ -16,9 +16,8 @@ static struct { const char *text; PyObject *name; } names[] = {
 };
 enum { RAW, RAW_SEND, RAW_RECV, RAW_GET, SEND, RECV, SEND_MULTIPART, RECV_MULTIPART, MORE };
 
-static PyObject *get(PyObject *object, int name) { return PyObject_GetAttr(object, names[name].name); }
-
-
+/* Sockets have a `__getattr__` in Python for options, which need not be looked for. */
+static PyObject *get(PyObject *object, int name) { return PyObject_GenericGetAttr(object, names[name].name); }
 
 static inline bool is_paired(HotTraffic *traffic) { return traffic->pairs != NULL && traffic->pairs != Py_None; }
 

@@ -78,7 +78,7 @@ static bool end(PyObject *call, PyObject *schema) {
 }
 
 HotTraffic *ordinary_traffic(PyObject *target) {
-    PyObject *traffic = PyObject_GetAttr(target, traffic_name);
+    PyObject *traffic = PyObject_GenericGetAttr(target, traffic_name);
     if (traffic != NULL && PyObject_TypeCheck(traffic, &traffic_type) && ((HotTraffic *)traffic)->is_ordinary)
         return (HotTraffic *)traffic;
     Py_XDECREF(traffic);
