@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -309,6 +314,13 @@ for number in range(20):
     client.set("key", number)
     assert client.get("key") == b"%d" % number
 with client.pipeline() as pipeline:
+    for _ in range(3):
+        pipeline.watch("key")
+        assert pipeline.get("key") == b"19"
+        pipeline.multi()
+        pipeline.get("key")
+        assert pipeline.execute() == [b"19"]
+with client.pipeline() as pipeline:
     pipeline.incr("count").incr("count")
     assert pipeline.execute() == [1, 2]
 try:
@@ -320,26 +332,40 @@ async def more():
     async with redis.asyncio.Redis(unix_socket_path=sys.argv[1]) as client:
         for _ in range(5):
             await client.ping()
+        async with client.pipeline() as pipeline:
+            await pipeline.watch("key")
+            await pipeline.get("key")
+            pipeline.multi()
+            assert await pipeline.get("key").execute() == [b"19"]
 
 asyncio.run(more())
 """
 
 
-@pytest.fixture
-def redis_socket(tmp_path: Path) -> Iterator[Path]:
-    """A server of Redis on a socket of its own."""
+@contextmanager
+def redis_server(folder: Path, *options: str) -> Iterator[None]:
+    """Run a server of Redis."""
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("redis-server is not installed")
-    place = tmp_path / "redis.sock"
-    command = [program, "--port", "0", "--unixsocket", str(place), "--save", "", "--dir", str(tmp_path)]
+    command = [program, *options, "--save", "", "--dir", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         for line in server.stdout:
             if "eady to accept connections" in line:
                 break
+        try:
+            yield
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def redis_socket(tmp_path: Path) -> Iterator[Path]:
+    """A server of Redis on a socket of its own."""
+    place = tmp_path / "redis.sock"
+    with redis_server(tmp_path, "--port", "0", "--unixsocket", str(place)):
         yield place
-        server.kill()
 
 
 def test_commands_of_redis(tmp_path: Path, redis_socket: Path) -> None:
@@ -351,9 +377,56 @@ def test_commands_of_redis(tmp_path: Path, redis_socket: Path) -> None:
     groups = gather([tmp_path / "trace"]).sums.groups
     methods = {name: sums for group in groups for name, sums in group.methods.items()}
     told = {name: (sums.calls_count, sums.failed_count) for name, sums in methods.items()}
-    assert told == {"redis SET": (20, 0), "redis GET": (20, 0), "redis PIPELINE": (1, 0), "redis NONSENSE": (1, 1),
-                    "redis PING": (5, 0)}  # fmt: skip
+    assert told == {"redis SET": (20, 0), "redis GET": (24, 0), "redis PIPELINE": (5, 0), "redis NONSENSE": (1, 1),
+                    "redis WATCH": (4, 0), "redis PING": (5, 0)}  # fmt: skip
     assert {group.segment.transport for group in groups} == {"UNIX"}
+
+
+REDIS_CLUSTER = """
+import asyncio, sys, redis, redis.asyncio
+host, port = "127.0.0.1", int(sys.argv[1])
+node = redis.Redis(host=host, port=port)
+node.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+while node.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
+    pass
+client = redis.RedisCluster(host=host, port=port)
+for number in range(20):
+    client.set(f"key{number}", number)
+    assert client.get(f"key{number}") == b"%d" % number
+client.pipeline().incr("count").execute()
+
+async def more():
+    async with redis.asyncio.RedisCluster(host=host, port=port) as client:
+        await client.set("other", 1)
+        await client.pipeline().incr("count").execute()
+
+asyncio.run(more())
+"""
+
+
+def test_commands_of_a_cluster_of_redis(tmp_path: Path) -> None:
+    with socket.socket() as free, socket.socket() as bus:
+        free.bind(("127.0.0.1", 0))
+        bus.bind(("127.0.0.1", 0))
+        port, bus_port = (str(each.getsockname()[1]) for each in (free, bus))
+    with redis_server(tmp_path, "--port", port, "--cluster-enabled", "yes", "--cluster-port", bus_port):
+        done = run(tmp_path, REDIS_CLUSTER.replace("sys.argv[1]", port))
+    assert done.returncode == 0, done.stderr
+    methods = {name: sums for group in gather([tmp_path / "trace"]).sums.groups for name, sums in group.methods.items()}
+    told = {name: methods[name].calls_count for name in ("redis SET", "redis GET", "redis PIPELINE")}
+    assert told == {"redis SET": 21, "redis GET": 20, "redis PIPELINE": 2}
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "peer"),
+    [({}, "tcp://localhost:6379"), ({"host": "h", "port": 1}, "tcp://h:1"), ({"path": "/a"}, "unix:///a")],
+)
+def test_a_pool_of_redis_needs_no_address(kwargs: dict[str, Any], peer: str) -> None:
+    redis = pytest.importorskip("redis")
+    from ipcbench.trace.adapters.redis_ import _peer
+
+    kind = redis.UnixDomainSocketConnection if "path" in kwargs else redis.Connection
+    assert _peer(redis.Redis(connection_pool=redis.ConnectionPool(connection_class=kind, **kwargs))) == peer
 
 
 GRPC = """
@@ -363,16 +436,25 @@ from concurrent import futures
 def fail(request, context):
     raise ValueError("no")
 
+def refuse(request, context):
+    context.set_code(grpc.StatusCode.NOT_FOUND)
+    return b""
+
+class Passing(grpc.ServerInterceptor):
+    def intercept_service(self, continuation, details):
+        return continuation(details)
+
 handlers = {
+    "Refuse": grpc.unary_unary_rpc_method_handler(refuse),
     "Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: request),
     "Fail": grpc.unary_unary_rpc_method_handler(fail),
     "Count": grpc.unary_stream_rpc_method_handler(lambda request, context: iter([b"1", b"2"])),
 }
-server = grpc.server(futures.ThreadPoolExecutor(2))
+server = grpc.server(futures.ThreadPoolExecutor(2), None, [Passing()])
 server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Service", handlers),))
-port = server.add_insecure_port("127.0.0.1:0")
+server.add_insecure_port("unix:grpc.sock")
 server.start()
-with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+with grpc.insecure_channel("unix:grpc.sock") as channel:
     for _ in range(50):
         assert channel.unary_unary("/Service/Echo")(b"x") == b"x"
     for _ in range(3):
@@ -380,6 +462,10 @@ with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             channel.unary_unary("/Service/Fail")(b"x")
         except grpc.RpcError:
             pass
+    try:
+        channel.unary_unary("/Service/Refuse")(b"x")
+    except grpc.RpcError:
+        pass
     assert list(channel.unary_stream("/Service/Count")(b"")) == [b"1", b"2"]
 server.stop(0).wait()
 """
@@ -388,13 +474,32 @@ server.stop(0).wait()
 def test_calls_of_grpc(tmp_path: Path) -> None:
     done = run(tmp_path, GRPC)
     assert done.returncode == 0, done.stderr
+    groups = gather([tmp_path / "trace"]).sums.groups
     told = {
         (group.segment.role, name): (sums.calls_count, sums.failed_count)
-        for group in gather([tmp_path / "trace"]).sums.groups
+        for group in groups
         for name, sums in group.methods.items()
     }
     assert told == {(1, "Service/Echo"): (50, 0), (1, "Service/Fail"): (3, 3), (1, "Service/Count"): (1, 0),
+                    (1, "Service/Refuse"): (1, 1), (2, "Service/Refuse"): (1, 1),
                     (2, "Service/Echo"): (50, 0), (2, "Service/Fail"): (3, 3)}  # fmt: skip
+    assert {group.segment.transport for group in groups if group.segment.role == 1} == {"UNIX"}
+
+
+@pytest.mark.parametrize(
+    ("target", "peer"),
+    [
+        ("host:50051", "tcp://host:50051"),
+        ("dns:///host:50051", "tcp://host:50051"),
+        ("unix:///a/b", "unix:///a/b"),
+        ("[::1]:50051", "tcp://[::1]:50051"),
+    ],
+)
+def test_the_endpoint_of_a_target_of_grpc(target: str, peer: str) -> None:
+    pytest.importorskip("grpc")
+    from ipcbench.trace.adapters.grpc_ import _peer
+
+    assert _peer(target) == peer
 
 
 HTTP = """
@@ -435,6 +540,132 @@ def test_requests_over_http(tmp_path: Path) -> None:
     ((name, sums),) = group.methods.items()
     assert (name.split(":")[0], "secret" in name) == ("POST 127.0.0.1", False)
     assert (sums.calls_count, sums.sized_sent_bytes, sums.sized_recv_bytes) == (15, 75, 150)
+
+
+HTTP_BODIES = """
+import gzip, http.server, socketserver, sys, threading, httpx, requests
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, code, body, **heads):
+        self.send_response(code)
+        for name, value in {**heads, "Content-Length": str(len(body))}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        if self.path == "/old":
+            self.answer(302, b"old", Location="/new")
+        else:
+            self.answer(200, gzip.compress(bytes(100_000), mtime=0), Content_Encoding="gzip")
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200, b"")
+
+    def log_message(self, *_):
+        pass
+
+    def address_string(self):
+        return ""
+
+class UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+unix_server = UnixServer("http.sock", Handler)
+for each in (server, unix_server):
+    threading.Thread(target=each.serve_forever, daemon=True).start()
+url = f"http://127.0.0.1:{server.server_address[1]}"
+assert len(requests.get(url + "/old").content) == 100_000
+assert len(httpx.get(url + "/old", follow_redirects=True).content) == 100_000
+requests.post(url, data="\u4e2d" * 10)
+httpx.post(url, content="\u4e2d" * 10)
+with httpx.Client(transport=httpx.HTTPTransport(uds="http.sock")) as client:
+    client.post("http://unix/", content=b"x")
+"""
+
+
+def test_bytes_of_http_are_those_on_the_wire_and_redirects_count_once(tmp_path: Path) -> None:
+    done = run(tmp_path, HTTP_BODIES)
+    assert done.returncode == 0, done.stderr
+    told = {
+        (group.segment.transport, name.split()[0]): (sums.calls_count, sums.sized_sent_bytes, sums.sized_recv_bytes)
+        for group in gather([tmp_path / "trace"]).sums.groups
+        for name, sums in group.methods.items()
+    }
+    sizes = 2 * len(gzip.compress(bytes(100_000), mtime=0))
+    assert told == {("TCP", "GET"): (2, 0, sizes), ("TCP", "POST"): (2, 60, 0), ("UNIX", "POST"): (1, 1, 0)}
+
+
+LOOKED_FOR = """
+import importlib.util, sys
+assert importlib.util.find_spec("zmq")
+folders = [folder for folder in sys.path if folder.endswith("site-packages")]
+for folder in folders:
+    sys.path.remove(folder)
+try:
+    import zmq
+except ImportError:
+    sys.path += folders
+    import zmq
+else:
+    raise SystemExit("it was found")
+with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
+    one.bind("inproc://x")
+    other.connect("inproc://x")
+    one.send(b"x")
+    other.recv()
+"""
+
+
+def test_a_library_that_was_looked_for_before_it_was_imported_is_recorded(tmp_path: Path) -> None:
+    done = run(tmp_path, LOOKED_FOR)
+    assert done.returncode == 0, done.stderr
+    assert sum(counts(tmp_path).values()) == 2
+
+
+def test_modules_that_share_a_loader_begin_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of one zip file do."""
+    place = tmp_path / "modules.zip"
+    with ZipFile(place, "w") as modules:
+        modules.writestr("first_of_zip.py", "import second_of_zip\nbegun = []\n")
+        modules.writestr("second_of_zip.py", "")
+        modules.writestr("third_of_zip.py", "")
+        modules.writestr("begins_zip.py", "def begin():\n    import first_of_zip\n    first_of_zip.begun.append(1)\n")
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    begin_with_imports({"first_of_zip": "begins_zip:begin"})
+    assert import_module("first_of_zip").begun == [1]
+    import_module("third_of_zip")
+    assert import_module("first_of_zip").begun == [1]
+
+
+INTERPRETERS = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+import multiprocessing.connection
+one, other = multiprocessing.Pipe()
+for turn in range(3):
+    one.send(turn)
+    other.recv()
+    number = interpreters.create()
+    interpreters.run_string(number, "import multiprocessing as m, multiprocessing.connection\\na, b = m.Pipe()\\n"
+                                    "a.send(1); b.recv()")
+    one.send(turn)
+    other.recv()
+    interpreters.destroy(number)
+"""
+
+
+def test_interpreters_of_one_process_record_apart(tmp_path: Path) -> None:
+    done = run(tmp_path, INTERPRETERS)
+    assert done.returncode == 0, done.stderr
+    assert set(counts(tmp_path).values()) == {9}
 
 
 THREADS = """

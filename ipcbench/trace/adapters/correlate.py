@@ -160,6 +160,7 @@ class Pairs:
     def __init__(self, traffic: Traffic, find: Correlate, asks: bool) -> None:
         self._traffic, self._find, self._asks = traffic, find, asks
         self._open: OrderedDict[object, Call] = OrderedDict()
+        self._impatient: set[object] = set()
         self._has_failed = False
         self._is_own = protocols_of(find) != _ANY_PROTOCOL
 
@@ -199,7 +200,10 @@ class Pairs:
             served.recv_bytes = recv_bytes
             ids.join(served)
             served.__enter__()
-            self.keep(ids.own, served)
+            if ids.own is ids.answers:
+                self.keep_envelope(ids.own, served)
+            else:
+                self.keep(ids.own, served)
         else:
             self._traffic.one_way(RECEIVE, asked_ns, received_ns, recv_bytes)
 
@@ -231,6 +235,20 @@ class Pairs:
             late.append(self._open.popitem(last=False)[1])
         for unanswered in late:
             self._unanswered(unanswered)
+
+    def keep_envelope(self, identity: object, call: Call) -> None:
+        """Keep a call until its reply, unless its peer is no REQ: one that does not wait for a reply before its next
+        request may put an empty frame before each, too, and nothing tells which request a reply answers.
+        """
+        if identity in self._open and identity not in self._impatient:
+            if len(self._impatient) == _MOST_OPEN:
+                self._impatient.clear()
+            self._impatient.add(identity)
+            self._unanswered(self._open.pop(identity))
+        if identity in self._impatient:
+            self._unanswered(call)
+        else:
+            self.keep(identity, call)
 
     def take(self, own: object) -> Call | None:
         """Return the call that waits for a reply to this id, and keep it no longer; None if there is none."""

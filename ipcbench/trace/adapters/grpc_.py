@@ -19,6 +19,8 @@ GRPC = Schema("grpc", ("call",), CLIENT)
 GRPC_SERVER = Schema("grpc server", ("work",), SERVER_SIDE)
 """The work on a call with one request and one response."""
 
+_RESOLVERS = {"dns", "ipv4", "ipv6", "xds"}
+
 
 def instrument() -> Callable[[], None]:
     """Let every channel and server that is made from now on record; return a function that undoes it."""
@@ -54,6 +56,14 @@ class _Client(
     intercept_stream_unary = intercept_stream_stream = _intercept
 
 
+def _peer(target: str) -> str:
+    """Return the endpoint of a target such as `host:50051`, `dns:///host:50051` or `unix:/path`."""
+    scheme, _, path = target.partition(":")
+    if scheme in {"unix", "unix-abstract"}:
+        return f"unix://{path.removeprefix('//')}"
+    return f"tcp://{path.lstrip('/') if scheme in _RESOLVERS else target}"
+
+
 def _name(method: Any) -> str:
     text: str = method.decode() if isinstance(method, bytes) else str(method)
     return text.lstrip("/")
@@ -67,7 +77,7 @@ def _end(call: Call, done: Any) -> None:
 def _channel(make: Any) -> Any:
     @wraps(make)
     def made(target: str, *args: Any, **kwargs: Any) -> Any:
-        return grpc.intercept_channel(make(target, *args, **kwargs), _Client(f"tcp://{target}"))
+        return grpc.intercept_channel(make(target, *args, **kwargs), _Client(_peer(target)))
 
     return made
 
@@ -80,15 +90,18 @@ class _Server(grpc.ServerInterceptor):  # type: ignore[misc]
         work, name = handler.unary_unary, _name(details.method)
 
         def recorded(request: Any, context: Any) -> Any:
-            with STATE.recorder.call(name, GRPC_SERVER):
-                return work(request, context)
+            with STATE.recorder.call(name, GRPC_SERVER) as call:
+                response = work(request, context)
+                if context.code() not in {None, 0, grpc.StatusCode.OK}:
+                    call.__exit__(grpc.RpcError, None, None)
+                return response
 
         return grpc.unary_unary_rpc_method_handler(recorded, handler.request_deserializer, handler.response_serializer)
 
 
 def _server(make: Any) -> Any:
     @wraps(make)
-    def made(*args: Any, interceptors: Any = None, **kwargs: Any) -> Any:
-        return make(*args, interceptors=(_Server(), *(interceptors or ())), **kwargs)
+    def made(thread_pool: Any, handlers: Any = None, interceptors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return make(thread_pool, handlers, (_Server(), *(interceptors or ())), *args, **kwargs)
 
     return made

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -108,9 +109,10 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the next finder has, with a loader that calls the instrument."""
-        instrument = self._waiting.pop(fullname, None)
-        if instrument is None:
+        """Return the spec that the next finder has, with a loader that calls the instrument: a program may only ask
+        whether a module is there, may fail to import it at first, and may have one loader for several modules.
+        """
+        if fullname not in self._waiting:
             return None
         others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
@@ -120,7 +122,10 @@ class _Finder(MetaPathFinder):
 
         def execute_and_begin(module: ModuleType) -> None:
             execute(module)
-            _begin(fullname, instrument)
+            instrument = self._waiting.pop(fullname, None)
+            if instrument is not None:
+                _begin(fullname, instrument)
 
+        spec.loader = copy(spec.loader)
         spec.loader.exec_module = execute_and_begin  # type: ignore[method-assign]
         return spec

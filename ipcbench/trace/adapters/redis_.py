@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
 import redis
-import redis.asyncio
+import redis.asyncio.cluster
+import redis.cluster
 
 from ipcbench.trace.adapters.instruments import replaced
 from ipcbench.trace.record.call import Call
@@ -20,23 +21,37 @@ COMMAND = Schema("command", ("command",), CLIENT)
 
 def instrument() -> Callable[[], None]:
     """Let every client record from now on; return a function that undoes it."""
-    blocking: tuple[Any, ...] = (redis.Redis, redis.client.Pipeline)
-    tasks: tuple[Any, ...] = (redis.asyncio.Redis, redis.asyncio.client.Pipeline)
-    return replaced(
-        (blocking[0], {"execute_command": _recorded(blocking[0].execute_command)}),
-        (blocking[1], {"execute": _recorded(blocking[1].execute, "pipeline")}),
-        (tasks[0], {"execute_command": _recorded_async(tasks[0].execute_command)}),
-        (tasks[1], {"execute": _recorded_async(tasks[1].execute, "pipeline")}),
-    )
+    return replaced(*_changes(_recorded, redis), *_changes(_recorded_async, redis.asyncio))
+
+
+def _changes(recorded: Any, library: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    pipeline, cluster = library.client.Pipeline, library.cluster
+    for kind in (library.Redis, cluster.RedisCluster):
+        yield kind, {"execute_command": recorded(kind.execute_command)}
+    # after WATCH, a pipeline's commands are executed one by one until MULTI
+    immediate = recorded(pipeline.immediate_execute_command)
+    yield pipeline, {"execute": recorded(pipeline.execute, "pipeline"), "immediate_execute_command": immediate}
+    yield cluster.ClusterPipeline, {"execute": recorded(cluster.ClusterPipeline.execute, "pipeline")}
+
+
+def _peer(client: Any) -> str:
+    """Return the endpoint of a client's server; of a cluster, that of the node it asks first."""
+    nodes = getattr(getattr(client, "cluster_client", client), "nodes_manager", None)
+    if nodes is not None:
+        return f"tcp://{nodes.default_node.name}" if nodes.default_node else ""
+    pool = client.connection_pool
+    options = pool.connection_kwargs
+    if path := options.get("path"):
+        return f"unix://{path}"
+    if service := getattr(pool, "service_name", None):  # a sentinel knows where it is
+        return f"tcp://{service}"
+    return f"tcp://{options.get('host') or 'localhost'}:{options.get('port') or 6379}"
 
 
 def _call(client: Any, name: Any) -> Call:
     """Return the call of a command, by its name without keys: there are few."""
-    options = client.connection_pool.connection_kwargs
-    host, path = options.get("host"), options.get("path")
-    peer = f"unix://{path}" if path else f"tcp://{host}:{options.get('port')}"
     text = name.decode("ascii", "replace") if isinstance(name, bytes) else str(name)
-    return STATE.recorder.call(f"redis {(text.split() or ['?'])[0].upper()}", COMMAND, peer)
+    return STATE.recorder.call(f"redis {(text.split() or ['?'])[0].upper()}", COMMAND, _peer(client))
 
 
 def _recorded(execute: Any, name: str = "") -> Any:

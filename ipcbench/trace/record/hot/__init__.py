@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any
 PURE = "IPCBENCH_PURE"
 """Environment variable that, if not empty, selects Python."""
 
-CONTRACT = 7
+CONTRACT = 8
 """Increased whenever C and Python expect something else of each other; the same as in hot.h."""
 
 
 def _load_c() -> ModuleType | None:
-    """Return the C module; None if it was not built here, or was built for another version."""
+    """Return the C module; None if it was not built here, is of another version, or another interpreter's."""
     if os.environ.get(PURE):
         return None
     try:
         module = importlib.import_module("ipcbench.trace.record.hot._c")
     except ImportError:
         return None
-    return module if getattr(module, "CONTRACT", None) == CONTRACT else None
+    if getattr(module, "CONTRACT", None) != CONTRACT or not module.is_main_interpreter():
+        return None
+    return module
 
 
 _built = _load_c()

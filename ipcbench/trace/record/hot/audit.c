@@ -29,7 +29,6 @@ static int audit(const char *event, PyObject *arguments, void *data) {
 /* add_audit_hook(names, hear): call `hear(event, arguments)` for events of these names, which begin with `os.` or `subprocess.`. */
 static PyObject *add_audit_hook(PyObject *module, PyObject *args) {
     PyObject *names, *hear;
-    if (PyInterpreterState_Get() != PyInterpreterState_Main()) Py_RETURN_NONE; /* another one may end before the process */
     if (!PyArg_ParseTuple(args, "O!O", &PyFrozenSet_Type, &names, &hear)) return NULL;
     Hook *hook = PyMem_RawMalloc(sizeof *hook);
     if (hook == NULL) return PyErr_NoMemory();

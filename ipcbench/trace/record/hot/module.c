@@ -59,11 +59,19 @@ int add_methods(PyObject *module, const char *name, PyMethodDef *methods, PyMeth
     return added;
 }
 
+/* is_main_interpreter(): others find the module as it is, and must not use what belongs to the main one. */
+static PyObject *is_main_interpreter(PyObject *module, PyObject *none) {
+    return PyBool_FromLong(PyInterpreterState_Get() == PyInterpreterState_Main());
+}
+
+static PyMethodDef functions[] = {{"is_main_interpreter", is_main_interpreter, METH_NOARGS, NULL}, {NULL}};
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "ipcbench.trace.record.hot._c",
     .m_doc = "The hot path of a traced call, in C.",
     .m_size = -1,
+    .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__c(void) {
@@ -71,6 +79,10 @@ PyMODINIT_FUNC PyInit__c(void) {
     PyErr_SetString(PyExc_ImportError, "it needs the GIL, and little-endian numbers");
     return NULL;
 #endif
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "it works in the main interpreter only");
+        return NULL;
+    }
     if (!read_layout() || !is_same_clock()) return NULL;
     if ((zero = PyLong_FromLong(0)) == NULL) return NULL;
     PyObject *module = PyModule_Create(&definition);
@@ -80,7 +92,6 @@ PyMODINIT_FUNC PyInit__c(void) {
         PyModule_AddType(module, &no_op_type) < 0 || PyModule_AddType(module, &recorder_type) < 0 ||
         PyModule_AddType(module, &traffic_type) < 0 || add_traffic_functions(module) < 0 ||
         add_socket_functions(module) < 0 || add_connection_functions(module) < 0 || add_audit_functions(module) < 0 ||
-       
         PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0)
         Py_CLEAR(module);
     return module;

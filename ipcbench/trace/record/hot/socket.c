@@ -85,7 +85,7 @@ static bool pair_received(HotTraffic *traffic, int64_t count) {
     if (protocol == 0) return forget(traffic->received_frames) && traffic_arrive(traffic, traffic->asked_ns, count);
     PyObject *identity = take_identity(traffic->received_frames), *call = NULL, *kept = NULL;
     if (identity != NULL) call = traffic_request(traffic, count);
-    if (call != NULL) kept = PyObject_CallMethod(traffic->pairs, "keep", "OO", identity, call);
+    if (call != NULL) kept = PyObject_CallMethod(traffic->pairs, "keep_envelope", "OO", identity, call);
     Py_XDECREF(identity);
     Py_XDECREF(call);
     Py_XDECREF(kept);
