@@ -123,6 +123,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
             text = "out of memory; raise the limit (`ulimit -v`), or take smaller payloads"
         case OSError():
             text = _explained_refusal(error)
+        case RuntimeError() if isinstance(error.__cause__, KeyboardInterrupt):  # as Python wraps it in `__set_name__`
+            return _explained(error.__cause__)
         case RuntimeError() if str(error) == "can't start new thread":
             text = _NO_PROCESS
         case _:

@@ -7,6 +7,8 @@ slot was not reused before the mark was visible, and it cannot be until the mark
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ipcbench.errors import EndOfStream, TransportError
 from ipcbench.sync.cursors import ReaderCursors, WriterCursors, consumed_word
 
@@ -22,28 +24,30 @@ _SLOT_MASK = 0xFFFF
 class WriterHazardSlots:
     """The writer's part."""
 
-    __slots__ = ("_cursors", "_in_use_words", "_latest", "_slots", "_version", "_words")
+    __slots__ = ("_cursors", "_in_use_words", "_slots", "_words")
 
     def __init__(self, cursors: WriterCursors, words: memoryview, readers: int, slots: int) -> None:
         self._cursors = cursors
         self._words = words
         self._slots = range(slots)
         self._in_use_words = [consumed_word(index) + _IN_USE for index in range(readers)]
-        self._version = self._latest = 0
 
     def free(self) -> int:
         """Return a slot that no reader looks at; none will until it is announced."""
+        return next(self.all_free())
+
+    def all_free(self) -> Iterator[int]:
+        """Yield all such slots."""
         words = self._words
         self._cursors.fence()  # the last announcement is visible before the marks are read
         taken = {words[word] - 1 for word in self._in_use_words}
-        taken.add(self._latest)
-        return next(index for index in self._slots if index not in taken)
+        taken.add(words[_ANNOUNCED] & _SLOT_MASK)  # as readers see it, whatever a signal cut short
+        return (index for index in self._slots if index not in taken)
 
     def announce(self, slot: int) -> None:
         """Make `slot` the latest; a reader that sees the announcement sees what was written into the slot before."""
-        self._version += 1
-        self._latest = slot
-        self._cursors.store_published(_ANNOUNCED, self._version << 16 | slot)
+        version = (self._words[_ANNOUNCED] >> 16) + 1
+        self._cursors.store_published(_ANNOUNCED, version << 16 | slot)
         self._cursors.ring_sleepers()
 
 

@@ -104,6 +104,19 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert " ".join(str(error).split()) in line
 
 
+def test_an_interrupt_that_python_wraps_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it does, before Python 3.12, with what `__set_name__` raises."""
+
+    def fail() -> tuple[str, ...]:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(registry, "names", fail)
+    assert main(["list"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(errno.EAGAIN, "try again")])
 def test_too_few_processes_are_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

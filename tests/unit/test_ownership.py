@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
 
+from ipcbench.backends.shm.backend import _untracked
 from ipcbench.errors import PeerLost, TransportError
 from ipcbench.processes.cleanup import SHM_FOLDER
 from ipcbench.registry import get_backend
@@ -181,3 +183,13 @@ def _opens_later(backend, spare: int, stderr) -> int:
         for endpoint in endpoints.values():
             endpoint.close()
         backend.destroy(address)
+
+
+def test_segments_of_other_threads_stay_with_the_resource_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a channel is made, another thread may make a segment of its own."""
+    seen: list[tuple[str, str]] = []
+    monkeypatch.setattr(resource_tracker, "register", lambda name, rtype: seen.append((name, rtype)))
+    with _untracked("ipcb-ours"):
+        resource_tracker.register("/ipcb-ours", "shared_memory")
+        resource_tracker.register("/psm_theirs", "shared_memory")
+    assert seen == [("/psm_theirs", "shared_memory")]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ipcbench.errors import TransportError
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
 
@@ -77,3 +78,22 @@ def test_a_message_that_was_waited_for_is_not_kept(backend_name: str, garbage_of
     finally:
         tracemalloc.stop()
         backend.destroy(address)
+
+
+@pytest.mark.parametrize("place", ["_handle_receipt", "_handle_report"])
+def test_what_a_handler_keeps_from_being_counted_fails_the_writer(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect: the receipt is lost without a word, and the writer waits for it in vain at every later `write`."""
+    backend = get_backend("zmq")()
+    address = backend.create(ChannelSpec(f"ipcb-credit-{os.getpid()}", max_message_bytes=64))
+
+    def cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0):
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, place, cut)
+            with pytest.raises(KeyboardInterrupt):
+                writer.write(b"x", timeout_s=60.0)
+        with pytest.raises(TransportError, match="interrupted by KeyboardInterrupt"):
+            writer.write(b"x", timeout_s=60.0)
+    backend.destroy(address)

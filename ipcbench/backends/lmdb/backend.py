@@ -3,7 +3,7 @@
 every_message: message n is the value of key n modulo `depth`. A reader keeps a read transaction (a snapshot) until it
 has read everything in the snapshot and asks for more. LMDB overwrites no page that a snapshot shows, so a view stays
 unchanged while the writer continues. Large messages are deleted when all readers have finished with them, so that the
-pages in use fit in the cache.
+pages in use fit in the cache. Messages of bulk are in a database of their own (see `BULK_BYTES`).
 
 latest_value: `readers + 2` keys; the hazard slots tell which one is free and which is the latest. A lasting snapshot
 would keep every page that is freed while a slow reader looks at one value. A pinned key keeps only that value: LMDB
@@ -31,7 +31,8 @@ from ipcbench.backend import (
     bytes_of,
     unavailable,
 )
-from ipcbench.backends.lmdb.database import Database, Layout, absence, keep_for_ever, make_files
+from ipcbench.backends.lmdb.database import Database, Layout, make_files
+from ipcbench.backends.lmdb.store import Store, absence, keep_for_ever
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, CursorsEndpoint, ReaderCursors, WriterCursors
@@ -73,6 +74,8 @@ class _LmdbWriter(_LmdbEndpoint, Writer):
         self._layout = Layout(channel)
         self._keys = self._layout.keys()
         self._limit_bytes = channel.max_message_bytes
+        bulk_bytes = self._layout.bulk_bytes
+        self._bulk_bytes = channel.max_message_bytes if bulk_bytes is None else bulk_bytes
         self.opened()
 
 
@@ -81,7 +84,8 @@ class RingWriter(_LmdbWriter):
 
     def __init__(self, channel: ChannelSpec, database: Database) -> None:
         super().__init__(channel, database)
-        self._put = database.put
+        self._put = database.near.put
+        self._bulk: dict[bytes, int] = {}  # key → number of the bulk message that it holds or held
         self._count = len(self._keys)
         self._small_bytes, self._large_count = self._layout.small_bytes, self._layout.large_count
         self._fenced = self._cursors.fenced
@@ -100,8 +104,10 @@ class RingWriter(_LmdbWriter):
         if sequence >= self._room or size_bytes > self._small_bytes:
             stale = self._make_room(size_bytes, timeout_s)
         key = self._keys[sequence % self._count]
-        if not self._put(key, message, stale):
-            self._put_when_it_fits(key, message, timeout_s)
+        if size_bytes > self._bulk_bytes:
+            self._put_bulk(key, message, stale, timeout_s)
+        elif not self._put(key, message, stale):
+            self._put_when_it_fits(self._database.near, key, message, self._consumed_keys, timeout_s)
         self._sequence = sequence + 1
         words = self._words
         if self._fenced:
@@ -111,9 +117,33 @@ class RingWriter(_LmdbWriter):
         if words[self._sleep_word] or self._more_sleep_words:
             self._cursors.ring_sleepers()
 
-    def _put_when_it_fits(self, key: bytes, message: Message, timeout_s: float | None) -> None:
+    def _put_bulk(self, key: bytes, message: Message, stale: Sequence[bytes], timeout_s: float | None) -> None:
+        """Store a message of bulk; without a value in the other database, readers look for it there."""
+        near, bulk = self._database.near, self._database.bulk
+        stale_bulk = self._consumed_bulk()
+        self._bulk[key] = self._sequence
+        if not bulk.put(key, message, stale_bulk):
+            self._put_when_it_fits(bulk, key, message, self._consumed_bulk, timeout_s)
+        for each in stale_bulk:
+            if each != key:
+                del self._bulk[each]
+        if not near.delete((key, *stale)):
+            near.delete_when_it_fits(lambda: (key, *self._consumed_keys()), self._cursors.check_peers, timeout_s)
+
+    def _consumed_bulk(self) -> Sequence[bytes]:
+        consumed = self._cursors.slowest()
+        return [key for key, sequence in self._bulk.items() if sequence < consumed]
+
+    def _put_when_it_fits(
+        self,
+        store: Store,
+        key: bytes,
+        message: Message,
+        consumed_keys: Callable[[], Sequence[bytes]],
+        timeout_s: float | None,
+    ) -> None:
         try:
-            self._database.put_when_it_fits(key, message, self._consumed_keys, self._cursors.check_peers, timeout_s)
+            store.put_when_it_fits(key, message, consumed_keys, self._cursors.check_peers, timeout_s)
         except PeerLost:  # for good, also for smaller messages
             self._room, self._consumed = 0, _NOTHING
             raise
@@ -158,9 +188,16 @@ class LatestWriter(_LmdbWriter):
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
         slot = self._hazard_slots.free()
-        if not self._database.put(self._keys[slot], message):
-            self._database.put_when_it_fits(self._keys[slot], message, tuple, self._cursors.check_peers, timeout_s)
+        key, near = self._keys[slot], self._database.near
+        store = self._database.bulk if size_bytes > self._bulk_bytes else near
+        if not store.put(key, message):
+            store.put_when_it_fits(key, message, self._free_keys, self._cursors.check_peers, timeout_s)
+        if store is not near and not near.delete((key,)):  # without a value there, readers look for it in bulk
+            near.delete_when_it_fits(self._free_keys, self._cursors.check_peers, timeout_s)
         self._hazard_slots.announce(slot)
+
+    def _free_keys(self) -> Sequence[bytes]:
+        return [self._keys[slot] for slot in self._hazard_slots.all_free()]
 
 
 class _LmdbReader(_LmdbEndpoint, Reader):
@@ -173,7 +210,30 @@ class _LmdbReader(_LmdbEndpoint, Reader):
         self._database = database
         self._words = database.words
         self._keys = Layout(channel).keys()
+        self._get: Callable[[bytes], memoryview | None] = _no_snapshot
+        self._get_bulk: Callable[[bytes], memoryview | None] = _no_snapshot
         self.opened()
+
+    def _find(self, key: bytes) -> memoryview:
+        """Return the value of a key that the snapshot has not: one of bulk, with a new snapshot of its own.
+
+        Raises:
+            TransportError: there is none.
+        """
+        self._get_bulk = _no_snapshot  # drops the old one
+        self._get_bulk = self._database.bulk.snapshot()
+        view = self._get_bulk(key)
+        if view is None:
+            channel = self._cursors.channel.name
+            raise TransportError(f"the next message is not in the database of channel {channel!r}")
+        return view
+
+    def _drop(self) -> None:
+        if self._database.is_inherited:
+            keep_for_ever(self._get)
+            keep_for_ever(self._get_bulk)
+        self._get = self._get_bulk = _no_snapshot
+        super()._drop()
 
 
 class RingReader(_LmdbReader):
@@ -185,8 +245,7 @@ class RingReader(_LmdbReader):
         self._fenced = self._cursors.fenced
         self._consumed_word = self._cursors.consumed_word
         self._sequence = self._covered = 0
-        self._snapshot = database.snapshot
-        self._get: Callable[[bytes], memoryview | None] = _no_snapshot
+        self._snapshot = database.near.snapshot
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
@@ -208,7 +267,7 @@ class RingReader(_LmdbReader):
             self._covered = covered
         view = self._get(self._keys[sequence % self._count])
         if view is None:
-            raise TransportError(f"message {sequence} is not in the database of channel {self._cursors.channel.name!r}")
+            view = self._find(self._keys[sequence % self._count])
         self._sequence = sequence + 1
         self._view = view
         return view
@@ -226,9 +285,7 @@ class RingReader(_LmdbReader):
         return words[PUBLISHED]
 
     def _drop(self) -> None:
-        if self._database.is_inherited:
-            keep_for_ever(self._get)
-        self._get, self._covered = _no_snapshot, 0
+        self._covered = 0
         super()._drop()
         self._words, self._consumed_word = _NOWHERE, 0
 
@@ -239,15 +296,16 @@ class LatestReader(_LmdbReader):
     def __init__(self, channel: ChannelSpec, database: Database, index: int) -> None:
         super().__init__(channel, database, index)
         self._hazard_slots = ReaderHazardSlots(self._cursors, self._words)
-        self._copied_bytes = database.page_bytes
+        self._copied_bytes = database.near.page_bytes
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         self._cursors.require_open()
         slot = self._hazard_slots.take(timeout_s)
-        get = self._database.snapshot()
+        get = self._database.near.snapshot()
         view = get(self._keys[slot])
         if view is None:
-            raise TransportError(f"the latest value is not in the database of channel {self._cursors.channel.name!r}")
+            view = self._find(self._keys[slot])
+            self._get_bulk = _no_snapshot
         if len(view) <= self._copied_bytes:
             view = memoryview(bytes(view))
         self._view = view
@@ -283,20 +341,20 @@ class Lmdb(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.probe()
         self.require(channel)
-        return Address(self.name, channel, str(make_files(channel, Layout(channel).map_bytes)))
+        return Address(self.name, channel, str(make_files(channel)))
 
     @whole
     def open_writer(self, address: Address) -> Writer:
         self.probe()
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
-        with Database.opened(address, Layout(address.channel).map_bytes) as database:
+        with Database.opened(address) as database:
             return kind(address.channel, database)
 
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
         self.probe()
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
-        with Database.opened(address, Layout(address.channel).map_bytes) as database:
+        with Database.opened(address) as database:
             return kind(address.channel, database, index)
 
     @whole

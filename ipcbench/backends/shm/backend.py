@@ -10,11 +10,11 @@ import errno
 import os
 import sys
 from _posixshmem import shm_unlink  # type: ignore[import-not-found] # which typeshed does not know
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ipcbench.backend import (
     PLAIN_TYPES,
@@ -66,17 +66,18 @@ _NO_SLOTS = ((memoryview(b""), 8, 9),)
 
 
 @contextmanager
-def _untracked() -> Iterator[None]:
-    """Disable the resource tracker, which would start a process and unlink segments still in use. Python 3.13 has
-    `track=False` for this; as long as older ones are supported, the tracker's two functions are replaced.
+def _untracked(ours: str) -> Iterator[None]:
+    """Keep a segment from the resource tracker, which would start a process and unlink it while it is in use. Python
+    3.13 has `track=False` for this; as long as older ones are supported, the tracker's two functions are replaced,
+    which other threads may call meanwhile.
     """
 
-    def ignore(name: Sized, rtype: str) -> None:
-        del name, rtype
+    def unless_ours(act: Callable[[Any, str], None]) -> Any:
+        return lambda name, rtype: None if name.lstrip("/") == ours else act(name, rtype)
 
     with no_fork():  # a fork finds them as they were
         register, unregister = resource_tracker.register, resource_tracker.unregister
-        resource_tracker.register = resource_tracker.unregister = ignore
+        resource_tracker.register, resource_tracker.unregister = unless_ours(register), unless_ours(unregister)
         try:
             yield
         finally:
@@ -95,7 +96,7 @@ class SharedSegment(shared_memory.SharedMemory):
         """Attach, or create it with all memory reserved, so that touching a page later cannot fail."""
         self._is_attaching = not create_bytes
         try:
-            with _untracked():
+            with _untracked(name):
                 super().__init__(name, create=bool(create_bytes), size=create_bytes)
         except OSError:
             self.close()  # the base class leaves the descriptor to the garbage collector
@@ -141,7 +142,7 @@ class SharedSegment(shared_memory.SharedMemory):
         the name stays.
         """
         if not self._is_attaching:
-            with _untracked():
+            with _untracked(self.name):
                 super().unlink()
 
 

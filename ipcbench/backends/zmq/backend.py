@@ -136,22 +136,22 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
             socket = pair.socket if self._awaited else pair.receipts
             handle = self._handle_report if self._awaited else self._handle_receipt
             if pair.wait(socket, deadline, self._check_awaited):
-                handle(self._receive(socket))
+                self._take(socket, handle)
         if not self._begun:
             pair.all_came()
             self._begun = True
         while int(pair.receipts.get(zmq.EVENTS)) & zmq.POLLIN:
-            self._handle_receipt(self._receive(pair.receipts))
+            self._take(pair.receipts, self._handle_receipt)
         while not self._count_room():
             if pair.wait(pair.receipts, deadline, self._check_readers):
-                self._handle_receipt(self._receive(pair.receipts))
+                self._take(pair.receipts, self._handle_receipt)
 
-    def _receive(self, socket: zmq.Socket[bytes]) -> bytes:
-        """Return a message that is there."""
+    def _take(self, socket: zmq.Socket[bytes], handle: Callable[[bytes], None]) -> None:
+        """Receive a message that is there, and handle it."""
         try:
-            return socket.recv(zmq.NOBLOCK)
+            handle(socket.recv(zmq.NOBLOCK))
         except BaseException as error:
-            if isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq/"):
+            if error is self._failure or (isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq/")):
                 raise
             self._failure = TransportError(
                 f"a write to channel {self._pair.channel.name!r} was interrupted by {type(error).__name__}, and a "
@@ -174,7 +174,7 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         """Handle all reports; return whether there were any."""
         any_report = False
         while int(self._pair.socket.get(zmq.EVENTS)) & zmq.POLLIN:
-            self._handle_report(self._receive(self._pair.socket))
+            self._take(self._pair.socket, self._handle_report)
             any_report = True
         return any_report
 
