@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 
 from ipcbench.backend import Backend
 from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
@@ -51,6 +52,8 @@ def names() -> tuple[str, ...]:
 
 
 def _load(name: str, target: str) -> type[Backend]:
+    if target.startswith("ipcbench.backends."):  # whole, before threads import parts of it in different orders
+        import_module("ipcbench.sync")
     backend = load_reference(target, "backend")
     if not (isinstance(backend, type) and issubclass(backend, Backend)):
         raise ConfigError("backend", name, "a subclass of ipcbench.Backend")

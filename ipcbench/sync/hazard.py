@@ -54,17 +54,18 @@ class WriterHazardSlots:
 class ReaderHazardSlots:
     """A reader's part."""
 
-    __slots__ = ("_cursors", "_in_use_word", "_slots", "_version", "_words")
+    __slots__ = ("_cursors", "_in_use_word", "_slots", "_taken", "_version", "_words")
 
     def __init__(self, cursors: ReaderCursors, words: memoryview) -> None:
         self._cursors = cursors
         self._words = words
         self._slots = range(cursors.channel.readers + 2)
         self._in_use_word = cursors.consumed_word + _IN_USE
-        self._version = 0
+        self._version = self._taken = 0
 
     def take(self, timeout_s: float | None) -> int:
-        """Wait for a slot newer than the last one and return it; the writer leaves it alone until the next call.
+        """Wait for a slot newer than the last one and return it; the writer leaves it alone until the next call. Call
+        `done` when its value is the caller's; else the next call may return the same slot.
 
         Raises:
             TransportTimeout, EndOfStream, TransportError: as `Reader.read`.
@@ -84,5 +85,9 @@ class ReaderHazardSlots:
                 break
         if slot not in self._slots:
             raise TransportError(f"channel {self._cursors.channel.name!r} is damaged: there is no slot {slot}")
-        self._version = announced >> 16
+        self._taken = announced >> 16
         return slot
+
+    def done(self) -> None:
+        """Wait next time for a newer slot."""
+        self._version = self._taken

@@ -71,3 +71,41 @@ def test_a_reader_killed_while_it_closes_holds_nobody_up(name: str, moment: str)
     channel = ChannelSpec(f"ipcb-killed-{os.getpid()}", readers=1, max_message_bytes=8, depth=2)
     with suppress(PeerLost):  # it has closed or died, as its peer sees it; a time-out it is not
         killed(get_backend(name)(), channel, "reader", moment)
+
+
+@pytest.mark.parametrize("size", [1, 300_000])
+@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "zmq"])
+def test_a_writer_that_has_lost_a_reader_writes_no_more(name: str, size: int) -> None:
+    """A defect: what `PeerLost` refused is missing, and smaller messages go on to the readers that live."""
+    backend = get_backend(name)()
+    address = backend.create(ChannelSpec(f"ipcb-killed-{os.getpid()}", 2, max_message_bytes=300_000, depth=2))
+    command = [sys.executable, "-c", _READER, json.dumps(address.as_dict())]
+    with backend.open_writer(address) as writer, backend.open_reader(address, 1) as reader:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            writer.write(b"x", timeout_s=60.0)
+            reader.read(timeout_s=60.0)
+            other.communicate()
+        lost = False
+        for _ in range(1000):
+            try:
+                writer.write(bytes(size), timeout_s=60.0)
+            except PeerLost:
+                lost = True
+                break
+            reader.read(timeout_s=60.0)
+        assert lost
+        for small in (b"", b"y", bytes(300_000)):
+            with pytest.raises(PeerLost):
+                writer.write(small, timeout_s=60.0)
+    backend.destroy(address)
+
+
+_READER = """
+import json, os, signal, sys
+from ipcbench import get_backend
+from ipcbench.backend import Address
+address = Address.from_dict(json.loads(sys.argv[1]))
+reader = get_backend(address.backend)().open_reader(address, 0)
+reader.read(60.0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""

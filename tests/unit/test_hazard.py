@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ipcbench import get_backend
+from ipcbench.errors import TransportTimeout
 from ipcbench.spec import ChannelSpec
 
 
@@ -49,3 +50,25 @@ def test_an_interrupted_announcement_leaves_the_announced_slot_alone(
         assert view == (b"-%d" % number if is_stored else b"%d" % number)
         writer._slots[slot][0][:2] = b"no"
         assert view == (b"-%d" % number if is_stored else b"%d" % number)
+
+
+@pytest.mark.parametrize("size", [10, 10_000, 400_000])
+def test_a_value_whose_reading_was_interrupted_is_read_next_time(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect: it counts as read, and the last value written never arrives."""
+    backend = get_backend("lmdb")()
+    spec = ChannelSpec(f"ipcb-hazard-{os.getpid()}", max_message_bytes=400_000, delivery="latest_value")
+    address = backend.create(spec)
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+        writer.write(bytes(size))
+
+        def cut(store: object) -> None:
+            raise Cut
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(reader._database.near), "snapshot", cut)
+            with pytest.raises(Cut):
+                reader.read(timeout_s=0)
+        assert len(reader.read(timeout_s=0)) == size
+        with pytest.raises(TransportTimeout):
+            reader.read(timeout_s=0)
+    backend.destroy(address)

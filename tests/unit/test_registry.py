@@ -107,3 +107,30 @@ def test_looking_up_one_backend_loads_no_other_transport() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert shown.stdout == "[]\n"
+
+
+_TOGETHER = """
+import threading
+from ipcbench import get_backend
+together, failures = threading.Barrier(4), []
+
+def work(name):
+    together.wait()
+    try:
+        get_backend(name)
+    except Exception as error:
+        failures.append(error)
+
+threads = [threading.Thread(target=work, args=(name,)) for name in ("zmq", "pipe", "shm", "lmdb")]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not failures, failures
+"""
+
+
+def test_threads_can_ask_for_their_first_backends_together() -> None:
+    """A defect: they import parts of one package in different orders, and see modules that are not complete."""
+    for _ in range(5):
+        subprocess.run([sys.executable, "-c", _TOGETHER], check=True, timeout=60)

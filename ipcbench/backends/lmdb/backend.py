@@ -32,7 +32,7 @@ from ipcbench.backend import (
     unavailable,
 )
 from ipcbench.backends.lmdb.database import Database, Layout, make_files
-from ipcbench.backends.lmdb.store import Store, absence, keep_for_ever
+from ipcbench.backends.lmdb.store import TURN, Store, absence, keep_for_ever
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, CursorsEndpoint, ReaderCursors, WriterCursors
@@ -128,7 +128,7 @@ class RingWriter(_LmdbWriter):
             if each != key:
                 del self._bulk[each]
         if not near.delete((key, *stale)):
-            near.delete_when_it_fits(lambda: (key, *self._consumed_keys()), self._cursors.check_peers, timeout_s)
+            self._put_when_it_fits(near, TURN, b"", lambda: (key, *self._consumed_keys()), timeout_s)
 
     def _consumed_bulk(self) -> Sequence[bytes]:
         consumed = self._cursors.slowest()
@@ -144,9 +144,13 @@ class RingWriter(_LmdbWriter):
     ) -> None:
         try:
             store.put_when_it_fits(key, message, consumed_keys, self._cursors.check_peers, timeout_s)
-        except PeerLost:  # for good, also for smaller messages
-            self._room, self._consumed = 0, _NOTHING
+        except PeerLost:
+            self._refuse()
             raise
+
+    def _refuse(self) -> None:
+        """Let every later write, also of a smaller message, look at the peers first."""
+        self._room, self._consumed = 0, _NOTHING
 
     def _make_room(self, size_bytes: int, timeout_s: float | None) -> Sequence[bytes]:
         """Wait until the message may be stored beside those still needed; return the keys to delete for it."""
@@ -157,7 +161,11 @@ class RingWriter(_LmdbWriter):
             self._cursors.require_open()
             if size_bytes > self._limit_bytes:
                 raise MessageTooLarge(size_bytes, self._limit_bytes)
-            self._consumed = self._cursors.wait_until_consumed(first, timeout_s)
+            try:
+                self._consumed = self._cursors.wait_until_consumed(first, timeout_s)
+            except PeerLost:
+                self._refuse()
+                raise
             self._room = self._consumed + self._count
         if not is_large or first <= self._oldest:
             return ()
@@ -193,7 +201,7 @@ class LatestWriter(_LmdbWriter):
         if not store.put(key, message):
             store.put_when_it_fits(key, message, self._free_keys, self._cursors.check_peers, timeout_s)
         if store is not near and not near.delete((key,)):  # without a value there, readers look for it in bulk
-            near.delete_when_it_fits(self._free_keys, self._cursors.check_peers, timeout_s)
+            near.put_when_it_fits(TURN, b"", self._free_keys, self._cursors.check_peers, timeout_s)
         self._hazard_slots.announce(slot)
 
     def _free_keys(self) -> Sequence[bytes]:
@@ -301,14 +309,17 @@ class LatestReader(_LmdbReader):
     def read(self, timeout_s: float | None = None) -> memoryview:
         self._cursors.require_open()
         slot = self._hazard_slots.take(timeout_s)
-        get = self._database.near.snapshot()
-        view = get(self._keys[slot])
-        if view is None:
-            view = self._find(self._keys[slot])
-            self._get_bulk = _no_snapshot
-        if len(view) <= self._copied_bytes:
-            view = memoryview(bytes(view))
+        self._get = self._database.near.snapshot()
+        try:
+            view = self._get(self._keys[slot])
+            if view is None:
+                view = self._find(self._keys[slot])
+            if len(view) <= self._copied_bytes:
+                view = memoryview(bytes(view))
+        finally:
+            self._get = self._get_bulk = _no_snapshot
         self._view = view
+        self._hazard_slots.done()
         return view
 
 

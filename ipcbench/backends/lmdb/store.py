@@ -31,7 +31,7 @@ _READER_SLOTS = 4 * MAX_READERS  # with room for the slots of killed readers unt
 LOCKS_BYTES = 64 * (_READER_SLOTS + 2)
 """Size of the file of locks: a cache line for each slot, and two more."""
 
-_TURN = b"turn"
+TURN = b"turn"
 """A key without a value; writing it makes a transaction."""
 
 _Key = tuple[int, int, int]
@@ -242,7 +242,7 @@ class Store:
         def fits() -> bool:
             self._forget_the_dead()
             # LMDB reuses a page in the second transaction after the one that freed it, so make an extra transaction.
-            return self.put(_TURN, b"", consumed_keys()) and self.put(key, message)
+            return self.put(TURN, b"", consumed_keys()) and self.put(key, message)
 
         waiter = Waiter(
             "auto", MAX_READERS + 1, doorbell=None, arm=_do_nothing, disarm=_do_nothing, check_peers=check_peers
@@ -277,13 +277,7 @@ class Store:
 
     def delete(self, keys: Sequence[bytes]) -> bool:
         """Delete the values of keys, as `put` does."""
-        return self.put(_TURN, b"", keys)
-
-    def delete_when_it_fits(
-        self, consumed_keys: Callable[[], Sequence[bytes]], check_peers: Callable[[], None], timeout_s: float | None
-    ) -> None:
-        """Delete the values of keys, as `put_when_it_fits` does."""
-        self.put_when_it_fits(_TURN, b"", consumed_keys, check_peers, timeout_s)
+        return self.put(TURN, b"", keys)
 
     @property
     def is_inherited(self) -> bool:

@@ -359,7 +359,9 @@ class LatestReader(_ShmReader):
     def read(self, timeout_s: float | None = None) -> memoryview:
         self._cursors.require_open()
         payload, head, _ = self._slots[self._hazard_slots.take(timeout_s)]
-        return payload[: self._words[head + 1]]
+        view = payload[: self._words[head + 1]]
+        self._hazard_slots.done()
+        return view
 
 
 def _why_not(error: OSError, directory: Path, layout: Layout) -> str:

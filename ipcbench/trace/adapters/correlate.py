@@ -175,7 +175,7 @@ class Pairs:
             served = self._open.pop(ids.answers)
             if served is not NO_OP_SERVER_CALL:
                 served._stamp(begun_ns)
-                served.sent_bytes = sent_bytes
+                served.sent_bytes, served._sized = sent_bytes, True
                 served._finish(served._begin_ns, sent_ns)
         elif error is None and self._asks and ids.own is not None and ids.answers is None:
             asked = STATE.recorder.call(self._name(ids), EXCHANGE, self._traffic.peer)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from ipcbench.trace.adapters.instruments import replaced
 from ipcbench.trace.record.call import Call
 from ipcbench.trace.record.recorder import STATE
 from ipcbench.trace.schema import CLIENT, Schema
+
+_UNKNOWN: Final = object()
 
 HTTP = Schema("http", ("request",), CLIENT)
 """A request, with its redirects, until its response is there; with a streamed response, until its head is."""
@@ -21,7 +24,8 @@ def instrument_requests() -> Callable[[], None]:
     """Let every Session of requests record from now on; return a function that undoes it."""
     import requests
 
-    return replaced((requests.Session, {"send": _recorded_session(requests.Session.send)}))
+    kind = requests.Session
+    return replaced((kind, _recorded_session(kind.send, kind.resolve_redirects)))
 
 
 def instrument_httpx() -> Callable[[], None]:
@@ -36,46 +40,71 @@ def instrument_httpx() -> Callable[[], None]:
 
 def _call(request: Any, socket_path: Any) -> Call:
     place = urlsplit(str(request.url))
+    host = place.netloc.rpartition("@")[2]  # without a password
     is_unix = bool(socket_path) or place.scheme.endswith("+unix")
-    peer = f"unix://{socket_path or unquote(place.netloc)}" if is_unix else f"tcp://{place.netloc}"
-    return STATE.recorder.call(f"{request.method} {place.netloc}", HTTP, peer)
+    peer = f"unix://{socket_path or unquote(host)}" if is_unix else f"tcp://{host}"
+    return STATE.recorder.call(f"{request.method} {host}", HTTP, peer)
 
 
-def _note(call: Call, response: Any, sent: Any, arrived_bytes: int) -> None:
-    """Note the bytes of the bodies as they went over the wire, where all of both is known.
+def _note(call: Call, sizes: Sequence[tuple[int, int] | None]) -> None:
+    """Note the bytes of the bodies of all requests and responses, where they are known."""
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        call.sent_bytes, call.recv_bytes = map(sum, zip(*known, strict=True))
+        call._sized = True
+
+
+def _sizes(sent: Any, response: Any, arrived_bytes: int) -> tuple[int, int] | None:
+    """Return the bytes of a request's and of a response's body as they went over the wire; None if one is not known.
 
     Args:
-        sent: the body of the request.
+        sent: the body of the request; None if there is none.
         arrived_bytes: what came of the response's body before it was decoded; 0 if that was not counted.
     """
     received = getattr(response, "_content", None)
     if not isinstance(received, bytes) or not (sent is None or isinstance(sent, bytes | str)):
-        return
+        return None
     if not arrived_bytes and received:
         if response.headers.get("content-encoding"):
-            return
+            return None
         arrived_bytes = len(received)
-    call.sent_bytes, call.recv_bytes = len(sent.encode() if isinstance(sent, str) else sent or b""), arrived_bytes
+    return len(sent.encode() if isinstance(sent, str) else sent or b""), arrived_bytes
 
 
-def _recorded_session(send: Any) -> Any:
-    """Record a request with its redirects, for which `send` calls itself."""
+def _recorded_session(send: Any, resolve_redirects: Any) -> dict[str, Any]:
+    """Return methods of a Session that record a request with its redirects, for which `send` calls itself."""
     redirecting: ContextVar[object] = ContextVar("redirecting", default=None)
 
     @wraps(send)
     def recorded(self: Any, request: Any, **options: Any) -> Any:
-        if redirecting.get() is self and options.get("allow_redirects") is False:
-            return send(self, request, **options)
-        with _call(request, _socket_path(self, request)) as call:
+        is_redirected = redirecting.get() is self
+        outer = redirecting.set(None)
+        try:
+            if is_redirected:
+                return send(self, request, **options)
+            with _call(request, _socket_path(self, request)) as call:
+                response = send(self, request, **options)
+                with suppress(AttributeError, TypeError):  # an adapter may return anything
+                    answers = (*response.history, response)
+                    _note(call, [_sizes(each.request.body, each, _arrived_bytes(each)) for each in answers])
+                return response
+        finally:
+            redirecting.reset(outer)
+
+    @wraps(resolve_redirects)
+    def resolved(self: Any, *args: Any, **options: Any) -> Iterator[Any]:
+        responses = resolve_redirects(self, *args, **options)
+        while True:
             outer = redirecting.set(self)
             try:
-                response = send(self, request, **options)
+                response = next(responses, None)
             finally:
                 redirecting.reset(outer)
-            _note(call, response, request.body, _arrived_bytes(response))
-            return response
+            if response is None:
+                return
+            yield response
 
-    return recorded
+    return {"send": recorded, "resolve_redirects": resolved}
 
 
 def _socket_path(session: Any, request: Any) -> Any:
@@ -98,7 +127,7 @@ def _recorded_client(send: Any) -> Any:
     def recorded(self: Any, request: Any, **options: Any) -> Any:
         with _call(request, _uds(self, request)) as call:
             response = send(self, request, **options)
-            _note(call, response, getattr(request, "_content", None), response.num_bytes_downloaded)
+            _note(call, _sizes_of_all(response))
             return response
 
     return recorded
@@ -109,10 +138,25 @@ def _recorded_async(send: Any) -> Any:
     async def recorded(self: Any, request: Any, **options: Any) -> Any:
         with _call(request, _uds(self, request)) as call:
             response = await send(self, request, **options)
-            _note(call, response, getattr(request, "_content", None), response.num_bytes_downloaded)
+            _note(call, _sizes_of_all(response))
             return response
 
     return recorded
+
+
+def _sizes_of_all(response: Any) -> list[tuple[int, int] | None]:
+    answers = (*response.history, response)
+    return [_sizes(_body_of(each.request), each, each.num_bytes_downloaded) for each in answers]
+
+
+def _body_of(request: Any) -> Any:
+    """Return the body of a request of httpx, where it is in memory."""
+    from httpx import ByteStream
+
+    body = getattr(request, "_content", None)
+    if body is None and isinstance(request.stream, ByteStream):
+        body = b"".join(request.stream)
+    return _UNKNOWN if body is None else body
 
 
 def _uds(client: Any, request: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -118,7 +119,10 @@ class _Finder(MetaPathFinder):
         spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
         if spec is None or spec.loader is None or isinstance(spec.loader, type):
             return spec
-        execute = spec.loader.exec_module
+        try:
+            loader, execute = copy(spec.loader), spec.loader.exec_module
+        except Exception:  # of loaders that the import system takes, some cannot do either
+            return spec
 
         def execute_and_begin(module: ModuleType) -> None:
             execute(module)
@@ -126,6 +130,7 @@ class _Finder(MetaPathFinder):
             if instrument is not None:
                 _begin(fullname, instrument)
 
-        spec.loader = copy(spec.loader)
-        spec.loader.exec_module = execute_and_begin  # type: ignore[method-assign]
+        with suppress(AttributeError):
+            loader.exec_module = execute_and_begin  # type: ignore[method-assign]
+            spec.loader = loader
         return spec

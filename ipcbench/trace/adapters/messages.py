@@ -75,7 +75,7 @@ class Traffic(HotTraffic):
             self.close()
             self._open = call
         else:
-            call.sent_bytes = sent_bytes
+            call.sent_bytes, call._sized = sent_bytes, self.kind != OBJECTS
             call.__exit__(None, None, None)
             if self.kind == REPLIES:
                 self._serving = NO_OP_SERVER_CALL
@@ -107,7 +107,7 @@ class Traffic(HotTraffic):
                 self._open = None
         elif self.kind == REPLIES:
             self._serving = serve(self.arrival, self.method, self.peer)
-            self._serving.recv_bytes = recv_bytes
+            self._serving.recv_bytes, self._serving._sized = recv_bytes, True
             self._serving.__enter__()
         else:
             schema = QUEUE_GET if self.kind == OBJECTS else RECEIVE
@@ -127,6 +127,7 @@ class Traffic(HotTraffic):
         if call is NO_OP:
             return
         call.follow(context)
+        call._sized = self.kind != OBJECTS
         if schema.role == RECEIVER:
             call.recv_bytes = size_bytes
         else:

@@ -32,10 +32,15 @@ def _changes(recorded: Any, library: Any) -> Iterator[tuple[Any, dict[str, Any]]
     immediate = recorded(pipeline.immediate_execute_command)
     yield pipeline, {"execute": recorded(pipeline.execute, "pipeline"), "immediate_execute_command": immediate}
     yield cluster.ClusterPipeline, {"execute": recorded(cluster.ClusterPipeline.execute, "pipeline")}
+    transaction = getattr(cluster, "TransactionStrategy", None)  # since redis-py 6
+    immediate = getattr(transaction, "_immediate_execute_command", None)
+    if immediate is not None:
+        yield transaction, {"_immediate_execute_command": recorded(immediate)}
 
 
 def _peer(client: Any) -> str:
     """Return the endpoint of a client's server; of a cluster, that of the node it asks first."""
+    client = getattr(client, "_pipe", client)  # of a transaction
     nodes = getattr(getattr(client, "cluster_client", client), "nodes_manager", None)
     if nodes is not None:
         return f"tcp://{nodes.default_node.name}" if nodes.default_node else ""
@@ -54,9 +59,16 @@ def _call(client: Any, name: Any) -> Call:
     return STATE.recorder.call(f"redis {(text.split() or ['?'])[0].upper()}", COMMAND, _peer(client))
 
 
+def _is_empty(pipeline: Any) -> bool:
+    """Return whether executing a pipeline sends nothing."""
+    return not len(pipeline) and not getattr(pipeline, "watching", False)
+
+
 def _recorded(execute: Any, name: str = "") -> Any:
     @wraps(execute)
     def recorded(self: Any, *args: Any, **options: Any) -> Any:
+        if name and _is_empty(self):
+            return execute(self, *args, **options)
         with _call(self, name or (args[0] if args else "")):
             return execute(self, *args, **options)
 
@@ -66,6 +78,8 @@ def _recorded(execute: Any, name: str = "") -> Any:
 def _recorded_async(execute: Any, name: str = "") -> Any:
     @wraps(execute)
     async def recorded(self: Any, *args: Any, **options: Any) -> Any:
+        if name and _is_empty(self):
+            return await execute(self, *args, **options)
         with _call(self, name or (args[0] if args else "")):
             return await execute(self, *args, **options)
 

@@ -21,7 +21,7 @@ from ipcbench.errors import ConfigError
 from ipcbench.trace.adapters.correlate import Correlate, Pairs, correlate_of, protocols_of
 from ipcbench.trace.adapters.instruments import replaced
 from ipcbench.trace.adapters.messages import ONE_WAY, REPLIES, REQUESTS, Traffic
-from ipcbench.trace.record.call import Call
+from ipcbench.trace.record.call import NO_OP, Call
 from ipcbench.trace.record.context import CONTEXT_BYTES, unpack_context
 from ipcbench.trace.record.files import PYZMQS_OWN
 from ipcbench.trace.record.hot import HOT_FUNCTIONS
@@ -116,17 +116,23 @@ class SocketTraffic(Traffic):
         super().carry(call)
         self.settle()
 
-    def start(self, socket: zmq.Socket[Any]) -> None:
-        """Begin a message, unless it is partly sent."""
+    def start(self, socket: zmq.Socket[Any]) -> tuple[Call | None, int]:
+        """Begin a message, unless it is partly sent; return its call, and the bytes that were sent before. A signal
+        handler may send on the same socket meanwhile, so nothing of this message stays here until it is sent.
+        """
         if not self.peer:
             self.look_up_peer(socket)
-        if self.pairs is None:
-            self.sending = self.sending or self.begin()
-        elif not self.sent_frames:
-            self.begun_ns = now_ns()
+        if self.pairs is not None:
+            if not self.sent_frames:
+                self.begun_ns = now_ns()
+            return None, self.sent_bytes
+        call, self.sending = self.sending or self.begin(), None
+        size, self.sent_bytes = self.sent_bytes, 0
+        return call, size
 
-    def sent(self, frame: Any, more: bool) -> None:
+    def sent(self, frame: Any, more: bool, started: tuple[Call | None, int]) -> None:
         """Count a frame that was sent, and end the message with its last one."""
+        self.sending, self.sent_bytes = started
         self.sent_bytes += _size_of(frame)
         if self.pairs is not None:
             self.sent_frames.append(_as_it_is(frame))
@@ -209,15 +215,16 @@ def _send(self: Any, data: Any, *rest: Any, **kwargs: Any) -> Any:
         kwargs = {**kwargs, "flags": _number(flags) | _SNDMORE}
     is_addressed = "routing_id" in kwargs or "group" in kwargs
     send = self._ipcbench_raw.send_to if is_addressed else self._ipcbench_raw.send
+    started = traffic.start(self)
     try:
-        traffic.start(self)
         sent = send(self, data, *rest, **kwargs)
         if adds:
-            _PLAIN.send(self, traffic.context(traffic.sending), flags)
+            _PLAIN.send(self, traffic.context(started[0] or NO_OP), flags)
     except BaseException as error:
+        traffic.sending, traffic.sent_bytes = started
         traffic.failed(error)
         raise
-    traffic.sent(data, more)
+    traffic.sent(data, more, started)
     return sent
 
 
@@ -255,7 +262,7 @@ def _recv_into(self: Any, buffer: Any, /, **kwargs: Any) -> int:
     with _receiving(self, traffic):
         size: int = self._ipcbench_raw.recv_into(self, buffer, **kwargs)
         if traffic.pairs is not None:
-            traffic.received_frames.append(memoryview(buffer).cast("B")[:size])
+            traffic.received_frames.append(_as_it_is(memoryview(buffer).cast("B")[:size]))
         _count_frame(self, traffic, size, bool(_Base.get(self, zmq.RCVMORE)), flags)
     return size
 

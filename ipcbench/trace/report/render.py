@@ -225,7 +225,8 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
     if group.calls_count > timed:
         parts.append(f"{word('untimed', language)} {group.calls_count - timed:,}")
     if failed:
-        parts.append(f"{word('failed', language)} {failed:,}")
+        least = "≥ " if timed < group.calls_count else ""  # a call that is only counted may have failed, too
+        parts.append(f"{word('failed', language)} {least}{failed:,}")
     parts += [
         f"{word('mean', language)} {format_ms(group.total_ns / group.calls_count if timed else None)} ms",
         f"{word('total', language)} {_total(group)} ms",

@@ -92,16 +92,11 @@ static bool pair_received(HotTraffic *traffic, int64_t count) {
     return kept != NULL;
 }
 
-/* Record a message whose last frame was sent. */
-static bool sent(HotTraffic *traffic) {
+/* Record a message whose last frame was sent; the call is that of an unpaired socket. */
+static bool sent(HotTraffic *traffic, PyObject *call) {
     int64_t count = traffic->sent_bytes;
     traffic->sent_bytes = 0;
-    if (is_paired(traffic)) return pair_sent(traffic, count);
-    PyObject *call = traffic->sending;
-    traffic->sending = NULL;
-    bool done = traffic_end(traffic, call, count);
-    Py_DECREF(call);
-    return done;
+    return is_paired(traffic) ? pair_sent(traffic, count) : traffic_end(traffic, call, count);
 }
 
 /* Keep a frame for the pairing of its message; a short one as it is now, since its buffer may be used again. */
@@ -116,24 +111,35 @@ static bool keep_sent(PyObject *frames, PyObject *data, Py_ssize_t size) {
     return done;
 }
 
-/* Send a frame by the socket's own method: given are the socket, the data, the flags, and whether to copy and to track. */
+/* Send a frame by the socket's own method: given are the socket, the data, the flags, and whether to copy and to track. A
+   signal handler may send on the same socket meanwhile, so nothing of this message stays in the traffic. */
 static PyObject *send_frame(HotTraffic *traffic, PyObject *raw, PyObject *const *given, bool more) {
-    if (is_paired(traffic)) {
+    PyObject *call = NULL;
+    const bool paired = is_paired(traffic);
+    if (paired) {
         if (PyList_GET_SIZE(traffic->sent_frames) == 0) traffic->begun_ns = now_ns();
-    } else if (traffic->sending == NULL || traffic->sending == Py_None) {
-        PyObject *call = traffic_begin(traffic);
-        if (call == NULL) return NULL;
-        Py_XSETREF(traffic->sending, call);
+    } else {
+        call = traffic->sending;
+        traffic->sending = NULL;
+        if (call == Py_None) Py_CLEAR(call);
+        if (call == NULL && (call = traffic_begin(traffic)) == NULL) return NULL;
     }
-    Py_ssize_t size = size_of(given[1]);
+    const Py_ssize_t size = size_of(given[1]);
+    const int64_t before = traffic->sent_bytes;
+    if (!paired) traffic->sent_bytes = 0;
     PyObject *result = PyObject_Vectorcall(raw, given, 5, NULL);
+    if (!paired) traffic->sent_bytes = before;
     if (result == NULL) {
+        if (!paired) Py_XSETREF(traffic->sending, Py_NewRef(call));
         traffic_failed(traffic, NULL);
+        Py_XDECREF(call);
         return NULL;
     }
     traffic->sent_bytes += size;
-    if ((is_paired(traffic) && !keep_sent(traffic->sent_frames, given[1], size)) || (!more && !sent(traffic)))
-        Py_CLEAR(result);
+    if (paired && !keep_sent(traffic->sent_frames, given[1], size)) Py_CLEAR(result);
+    if (result != NULL && more && !paired) Py_XSETREF(traffic->sending, Py_NewRef(call));
+    if (result != NULL && !more && !sent(traffic, call)) Py_CLEAR(result);
+    Py_XDECREF(call);
     return result;
 }
 

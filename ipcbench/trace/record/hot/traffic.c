@@ -61,9 +61,10 @@ static inline void stamp(PyObject *call, int64_t at_ns) {
     if (timed->marks <= MAX_STAGES) timed->ends_ns[timed->marks++] = at_ns;
 }
 
-static bool set_bytes(PyObject **place, int64_t count) {
+static bool set_bytes(PyObject *call, PyObject **place, int64_t count) {
     PyObject *value = PyLong_FromLongLong(count);
     if (value != NULL) Py_XSETREF(*place, value);
+    ((HotCall *)call)->sized = 1; /* none at all are known to be none */
     return value != NULL;
 }
 
@@ -96,7 +97,7 @@ PyObject *traffic_begin(HotTraffic *self) {
 bool traffic_end(HotTraffic *self, PyObject *call, int64_t sent_bytes) {
     if (is_timed(call)) {
         if (self->kind == REQUESTS) stamp(call, now_ns());
-        if (!set_bytes(&((HotCall *)call)->sent_bytes, sent_bytes)) return false;
+        if (!set_bytes(call, &((HotCall *)call)->sent_bytes, sent_bytes)) return false;
     }
     if (self->kind != REQUESTS) {
         if (self->kind == REPLIES) Py_XSETREF(self->serving, Py_NewRef(no_op_server));
@@ -115,14 +116,14 @@ PyObject *traffic_request(HotTraffic *self, int64_t recv_bytes) {
     PyObject *call = begin(self, server_schema, self->received_ns = now_ns());
     if (call == NULL || !is_timed(call)) return call;
     stamp(call, now_ns());
-    if (!set_bytes(&((HotCall *)call)->recv_bytes, recv_bytes)) Py_CLEAR(call);
+    if (!set_bytes(call, &((HotCall *)call)->recv_bytes, recv_bytes)) Py_CLEAR(call);
     return call;
 }
 
 bool traffic_reply(HotTraffic *self, PyObject *call, int64_t begin_ns, int64_t sent_bytes) {
     if (!is_timed(call)) return true;
     stamp(call, begin_ns);
-    if (!set_bytes(&((HotCall *)call)->sent_bytes, sent_bytes)) return false;
+    if (!set_bytes(call, &((HotCall *)call)->sent_bytes, sent_bytes)) return false;
     PyObject *done = call_end_at((HotCall *)call, now_ns(), Py_None);
     Py_XDECREF(done);
     return done != NULL;
@@ -135,7 +136,7 @@ bool traffic_arrive(HotTraffic *self, int64_t asked_ns, int64_t recv_bytes) {
         PyObject *call = self->open;
         self->open = NULL;
         if (call == NULL || call == Py_None) return true;
-        done = (!is_timed(call) || set_bytes(&((HotCall *)call)->recv_bytes, recv_bytes)) && end(call, exchange_schema);
+        done = (!is_timed(call) || set_bytes(call, &((HotCall *)call)->recv_bytes, recv_bytes)) && end(call, exchange_schema);
         Py_DECREF(call);
         return done;
     }
@@ -147,7 +148,7 @@ bool traffic_arrive(HotTraffic *self, int64_t asked_ns, int64_t recv_bytes) {
         return true;
     }
     PyObject *call = begin(self, receive_schema, asked_ns);
-    done = call != NULL && (!is_timed(call) || set_bytes(&((HotCall *)call)->recv_bytes, recv_bytes)) &&
+    done = call != NULL && (!is_timed(call) || set_bytes(call, &((HotCall *)call)->recv_bytes, recv_bytes)) &&
            end(call, receive_schema);
     Py_XDECREF(call);
     return done;
@@ -155,7 +156,7 @@ bool traffic_arrive(HotTraffic *self, int64_t asked_ns, int64_t recv_bytes) {
 
 bool traffic_sent(HotTraffic *self, int64_t begin_ns, int64_t sent_bytes) {
     PyObject *call = begin(self, send_schema, begin_ns);
-    bool done = call != NULL && (!is_timed(call) || set_bytes(&((HotCall *)call)->sent_bytes, sent_bytes)) && end(call, send_schema);
+    bool done = call != NULL && (!is_timed(call) || set_bytes(call, &((HotCall *)call)->sent_bytes, sent_bytes)) && end(call, send_schema);
     Py_XDECREF(call);
     return done;
 }
