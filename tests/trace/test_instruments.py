@@ -565,7 +565,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self):
-        if self.path == "/old":
+        if self.path == "/token" and not self.headers["Token"]:
+            self.answer(401, b"no")
+        elif self.path == "/token":
+            self.answer(200, b"yes")
+        elif self.path == "/old":
             self.answer(302, b"old", Location="/new")
         else:
             self.answer(200, gzip.compress(bytes(100_000), mtime=0), Content_Encoding="gzip")
@@ -605,7 +609,16 @@ def look(response, **_):
     if response.request.method == "GET":
         session.head(url + "/new")
 
+def refresh(response, **options):
+    if response.status_code == 401:
+        assert response.content == b"no"
+        response.request.headers["Token"] = "1"
+        return refreshing.send(response.request, **options)
+
 session.hooks["response"] = look
+refreshing = requests.Session()
+refreshing.hooks["response"] = refresh
+assert refreshing.get(url + "/token").content == b"yes"
 session.get(url.replace("//", "//user:secret@") + "/new")
 httpx.put(url, content=iter([b"x" * 1000]))
 requests.post(url, data="\u4e2d" * 10)
@@ -626,7 +639,7 @@ def test_bytes_of_http_are_those_on_the_wire_and_redirects_count_once(tmp_path: 
     assert not any("secret" in name for group in gather([tmp_path / "trace"]).sums.groups for name in group.methods)
     page_bytes = len(gzip.compress(bytes(100_000), mtime=0))
     assert told == {
-        ("TCP", "GET"): (3, 0, 2 * (len(b"old") + page_bytes) + page_bytes),
+        ("TCP", "GET"): (5, 0, 2 * (len(b"old") + page_bytes) + page_bytes + len(b"no") + len(b"yes")),
         ("TCP", "HEAD"): (1, 0, 0),
         ("TCP", "PUT"): (1, 0, 0),  # of which none is known
         ("TCP", "POST"): (2, 60, 0),

@@ -24,8 +24,9 @@ def instrument_requests() -> Callable[[], None]:
     """Let every Session of requests record from now on; return a function that undoes it."""
     import requests
 
-    kind = requests.Session
-    return replaced((kind, _recorded_session(kind.send, kind.resolve_redirects)))
+    kind, adapter = requests.Session, requests.adapters.HTTPAdapter
+    members = _recorded_session(kind.send, kind.resolve_redirects, adapter.send)
+    return replaced(*zip((kind, adapter), members, strict=True))
 
 
 def instrument_httpx() -> Callable[[], None]:
@@ -49,7 +50,7 @@ def _call(request: Any, socket_path: Any) -> Call:
 def _note(call: Call, sizes: Sequence[tuple[int, int] | None]) -> None:
     """Note the bytes of the bodies of all requests and responses, where they are known."""
     known = [size for size in sizes if size is not None]
-    if len(known) == len(sizes):
+    if known and len(known) == len(sizes):
         call.sent_bytes, call.recv_bytes = map(sum, zip(*known, strict=True))
         call._sized = True
 
@@ -71,9 +72,12 @@ def _sizes(sent: Any, response: Any, arrived_bytes: int) -> tuple[int, int] | No
     return len(sent.encode() if isinstance(sent, str) else sent or b""), arrived_bytes
 
 
-def _recorded_session(send: Any, resolve_redirects: Any) -> dict[str, Any]:
-    """Return methods of a Session that record a request with its redirects, for which `send` calls itself."""
+def _recorded_session(send: Any, resolve_redirects: Any, exchange: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return methods of a Session, and of its adapters, that record a request with its redirects, for which `send`
+    calls itself, and with what an authentication repeats.
+    """
     redirecting: ContextVar[object] = ContextVar("redirecting", default=None)
+    answers: ContextVar[list[Any] | None] = ContextVar("answers", default=None)
 
     @wraps(send)
     def recorded(self: Any, request: Any, **options: Any) -> Any:
@@ -83,13 +87,25 @@ def _recorded_session(send: Any, resolve_redirects: Any) -> dict[str, Any]:
             if is_redirected:
                 return send(self, request, **options)
             with _call(request, _socket_path(self, request)) as call:
-                response = send(self, request, **options)
+                found: list[Any] = []
+                others = answers.set(found)
+                try:
+                    response = send(self, request, **options)
+                finally:
+                    answers.reset(others)
                 with suppress(AttributeError, TypeError):  # an adapter may return anything
-                    answers = (*response.history, response)
-                    _note(call, [_sizes(each.request.body, each, _arrived_bytes(each)) for each in answers])
+                    _note(call, [_exchanged(each) for each in found])
                 return response
         finally:
             redirecting.reset(outer)
+
+    @wraps(exchange)
+    def exchanged(self: Any, *args: Any, **options: Any) -> Any:
+        response = exchange(self, *args, **options)
+        found = answers.get()
+        if found is not None:
+            found.append(response)
+        return response
 
     @wraps(resolve_redirects)
     def resolved(self: Any, *args: Any, **options: Any) -> Iterator[Any]:
@@ -104,7 +120,7 @@ def _recorded_session(send: Any, resolve_redirects: Any) -> dict[str, Any]:
                 return
             yield response
 
-    return {"send": recorded, "resolve_redirects": resolved}
+    return {"send": recorded, "resolve_redirects": resolved}, {"send": exchanged}
 
 
 def _socket_path(session: Any, request: Any) -> Any:
@@ -115,11 +131,16 @@ def _socket_path(session: Any, request: Any) -> Any:
         return None
 
 
-def _arrived_bytes(response: Any) -> int:
+def _exchanged(response: Any) -> tuple[int, int] | None:
+    """Return the bytes of an exchange of requests; None if it was repeated, or if they are not known."""
+    retries = getattr(response.raw, "retries", None)
+    if retries is not None and retries.history:
+        return None
     try:
-        return int(response.raw.tell())
+        arrived_bytes = int(response.raw.tell())
     except (AttributeError, ValueError, OSError):  # an adapter may give any file
-        return 0
+        arrived_bytes = 0
+    return _sizes(response.request.body, response, arrived_bytes)
 
 
 def _recorded_client(send: Any) -> Any:

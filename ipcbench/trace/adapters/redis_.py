@@ -43,7 +43,8 @@ def _peer(client: Any) -> str:
     client = getattr(client, "_pipe", client)  # of a transaction
     nodes = getattr(getattr(client, "cluster_client", client), "nodes_manager", None)
     if nodes is not None:
-        return f"tcp://{nodes.default_node.name}" if nodes.default_node else ""
+        first = nodes.default_node or next(iter(nodes.startup_nodes.values()), None)
+        return f"tcp://{first.name}" if first else ""
     pool = client.connection_pool
     options = pool.connection_kwargs
     if path := options.get("path"):
