@@ -10,6 +10,7 @@ import pytest
 from ipcbench import get_backend
 from ipcbench.backend import Delivery
 from ipcbench.backends.lmdb.database import BULK_BYTES
+from ipcbench.errors import TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing import ConformanceSuite
 
@@ -78,3 +79,26 @@ def test_arrays_that_outlive_their_reader_keep_no_database_for_ever() -> None:
         del array, view
         fds.append(len(os.listdir("/proc/self/fd")))
     assert fds[6] <= fds[1]
+
+
+def test_interrupted_messages_of_bulk_take_no_room_from_a_reader_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect: the reader keeps a snapshot of bulk it is done with, so the pages of each attempt are lost."""
+    backend = get_backend("lmdb")()
+    address = backend.create(ChannelSpec(f"ipcb-lmdb-{os.getpid()}", max_message_bytes=2**20, depth=4))
+
+    def cut(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+        writer.write(bytes(2**20), timeout_s=60.0)
+        assert len(reader.read(timeout_s=60.0)) == 2**20
+        with pytest.raises(TransportTimeout):
+            reader.read(timeout_s=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(writer._database.near), "delete", cut)
+            for _ in range(20):
+                with pytest.raises(KeyboardInterrupt):
+                    writer.write(bytes(2**20), timeout_s=60.0)
+        writer.write(b"x" * 2**20, timeout_s=60.0)
+        assert bytes(reader.read(timeout_s=60.0)) == b"x" * 2**20
+    backend.destroy(address)

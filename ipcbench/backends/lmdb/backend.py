@@ -264,6 +264,7 @@ class RingReader(_LmdbReader):
             words[self._consumed_word] = sequence  # finished with the last view
         if words[WRITER_SLEEPS]:
             self._cursors.ring_writer()
+        self._get_bulk = _no_snapshot  # the last view is no longer valid, and must not keep pages of bulk
         if sequence >= self._covered:
             self._get = _no_snapshot  # drops the last reference to the old snapshot, which ends it
             covered = words[PUBLISHED]
