@@ -107,7 +107,8 @@ class Cursors(ABC):
             self._bell, *self._peers_bells = (
                 held.enter_context(closing(Doorbell(directory / f"{each}.bell"))) for each in (role, *peers)
             )
-            held.callback(EndpointLock(directory, role).release)
+            self._lock = EndpointLock(directory, role)
+            held.callback(self._lock.release)
             self._held = held.pop_all()
         words[state_word] = OPEN
         self.closed = False
@@ -167,9 +168,11 @@ class Cursors(ABC):
         self.closed = True
 
     def _lost(self, role: str, state_word: int) -> bool:
-        """Return whether that peer died without closing; it may have died before it was marked open."""
+        """Return whether that peer died without closing, perhaps before it was marked open, or the channel is gone."""
         words = self.words
-        return words[state_word] != CLOSED and was_released(self.directory, role) and words[state_word] != CLOSED
+        if words[state_word] == CLOSED or (self._lock.is_current() and not was_released(self.directory, role)):
+            return False
+        return words[state_word] != CLOSED
 
 
 class CursorsEndpoint(Owned, Endpoint):

@@ -42,6 +42,8 @@ class Liveness:
         Raises:
             TransportError: the note cannot be left, and the peers will take this endpoint for dead.
         """
+        if not self.is_current():
+            return  # to tell those of a later channel would end it
         what = f"the {self.role} of channel {self.directory.name!r} cannot tell its peers that it closes"
         with as_transport_errors(what), suppress(FileNotFoundError):  # the channel is destroyed already
             unfinished = self.directory / f"{self.role}.leaving"
@@ -54,12 +56,18 @@ class Liveness:
         Raises:
             TransportError: that cannot be found out.
         """
+        if not self.is_current():
+            return None
         what = f"cannot find out whether the {role} of channel {self.directory.name!r} has closed"
         note = self.directory / f"{role}.left"
         with as_transport_errors(what), suppress(FileNotFoundError):
             if stat.S_ISREG(note.lstat().st_mode):  # to look needs no descriptor, which may be short
                 return note.read_text(errors="replace")
         return None
+
+    def is_current(self) -> bool:
+        """Return whether the channel is still the one that this endpoint was opened in."""
+        return self._lock.is_current()
 
     def abandon(self) -> None:
         """Release the lock of an endpoint that could not be opened; it may be tried again."""
@@ -83,5 +91,6 @@ class Liveness:
 
         Two checks in a row must find that, so that what a dead peer sent has time to arrive.
         """
-        self._checks[role] = checks = self._checks.get(role, 0) + 1 if was_released(self.directory, role) else 0
+        is_released = not self.is_current() or was_released(self.directory, role)
+        self._checks[role] = checks = self._checks.get(role, 0) + 1 if is_released else 0
         return checks >= _CHECKS_TO_DEATH

@@ -42,7 +42,7 @@ def reader_roles(channel: ChannelSpec) -> list[str]:
 class EndpointLock:
     """The lock of one endpoint, held until `release` or the end of the process."""
 
-    __slots__ = ("__weakref__", "_fd")
+    __slots__ = ("__weakref__", "_fd", "_path")
 
     def __init__(self, directory: Path, role: str) -> None:
         """Lock the endpoint `role` (`writer`, `reader-0` …), for good.
@@ -51,8 +51,9 @@ class EndpointLock:
             TransportError: the endpoint is open or was open before, or there is no such channel.
         """
         require_ours(directory)
+        self._path = lock_path(directory, role)
         try:
-            self._fd = os.open(lock_path(directory, role), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise no_channel(str(directory), error) from error
         try:
@@ -74,6 +75,17 @@ class EndpointLock:
             what = f"cannot open the {role} of the channel in {directory}: {error.strerror}{advice_on(error)}"
             raise TransportError(what) from error
         own(self)
+
+    def is_current(self) -> bool:
+        """Return whether the channel is still the one that the endpoint was opened in: neither destroyed, nor made anew
+        under the same name. The number of a file that is open is no other file's.
+        """
+        try:
+            return self._fd >= 0 and os.path.samestat(os.fstat(self._fd), self._path.stat())
+        except OSError as error:
+            if is_of_handler(error):
+                raise
+            return not isinstance(error, FileNotFoundError | NotADirectoryError)
 
     def abandon(self) -> None:
         """Release the lock of an endpoint that could not be opened; it may be tried again."""

@@ -215,6 +215,8 @@ class PipeWriter(PipeEndpoint, Writer):
                     self._awaited.remove(role)
 
     def _connect(self, role: str) -> bool:
+        if not self._liveness.is_current():  # who listens there is a reader of a later channel
+            return False
         with as_transport_errors(f"cannot connect to the {role} of channel {self._channel.name!r}"):
             endpoint = socket.socket(socket.AF_UNIX)
         try:

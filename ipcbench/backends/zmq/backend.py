@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import select
 import socket as sockets
 import sys
@@ -72,6 +73,7 @@ _FRAME_BYTES = 2**17
 _CLOSE_NS = 1_000_000_000
 """How long `close` waits for a thread that reads; such a thread looks whether it should leave ten times a second."""
 
+_TOKEN = re.compile("[0-9a-f]{8}")
 _PORTS = re.compile(r"[^\n]*\n(tcp://127\.0\.0\.1:([1-9][0-9]{0,4}))\n(tcp://127\.0\.0\.1:([1-9][0-9]{0,4}))")
 
 _ports: dict[str, list[sockets.socket]] = {}
@@ -398,15 +400,21 @@ class ZmqIpc(Backend):
 
     def _reserve(self, directory: Path) -> list[str]:
         """Reserve what the sockets need; return what an address has to say of it."""
-        path = directory / "messages"
+        token = secrets.token_hex(4)  # libzmq would connect again, to a later channel's of the same name
+        path = directory / f"messages-{token}"
         if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
             raise OSError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
-        return []
+        return [token]
 
     def _places(self, address: Address) -> Places:
         """Return where the sockets for messages and for receipts are."""
-        directory = channel_directory(address)
-        return Places(f"ipc://{directory / 'messages'}", f"ipc://{directory / 'receipts'}")
+        directory, token = channel_directory(address), address.location.partition(SEPARATOR)[2]
+        if not _TOKEN.fullmatch(token):
+            raise TransportError(
+                f"the address of channel {address.channel.name!r} names no sockets, but {address.location!r}; pass the "
+                "address that `create` returned"
+            )
+        return Places(f"ipc://{directory}/messages-{token}", f"ipc://{directory}/receipts-{token}")
 
     @whole
     def open_writer(self, address: Address) -> Writer:

@@ -24,9 +24,12 @@ def instrument_requests() -> Callable[[], None]:
     """Let every Session of requests record from now on; return a function that undoes it."""
     import requests
 
-    kind, adapter = requests.Session, requests.adapters.HTTPAdapter
-    members = _recorded_session(kind.send, kind.resolve_redirects, adapter.send)
-    return replaced(*zip((kind, adapter), members, strict=True))
+    session, adapter = requests.Session, requests.adapters.HTTPAdapter
+    redirects = _noted_redirects(session.resolve_redirects)
+    return replaced(
+        (session, {"send": _recorded_session(session.send), "resolve_redirects": redirects}),
+        (adapter, {"send": _noted_exchange(adapter.send)}),
+    )
 
 
 def instrument_httpx() -> Callable[[], None]:
@@ -72,55 +75,64 @@ def _sizes(sent: Any, response: Any, arrived_bytes: int) -> tuple[int, int] | No
     return len(sent.encode() if isinstance(sent, str) else sent or b""), arrived_bytes
 
 
-def _recorded_session(send: Any, resolve_redirects: Any, exchange: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return methods of a Session, and of its adapters, that record a request with its redirects, for which `send`
-    calls itself, and with what an authentication repeats.
-    """
-    redirecting: ContextVar[object] = ContextVar("redirecting", default=None)
-    answers: ContextVar[list[Any] | None] = ContextVar("answers", default=None)
+_REDIRECTING: ContextVar[object] = ContextVar("redirecting", default=None)
+"""The Session that follows a redirect now: `send` then calls itself."""
 
+_ANSWERS: ContextVar[list[Any] | None] = ContextVar("answers", default=None)
+"""The responses to the request that is under way, to what redirects and authentication repeat, too."""
+
+
+def _recorded_session(send: Any) -> Any:
     @wraps(send)
     def recorded(self: Any, request: Any, **options: Any) -> Any:
-        is_redirected = redirecting.get() is self
-        outer = redirecting.set(None)
+        is_redirected = _REDIRECTING.get() is self
+        outer = _REDIRECTING.set(None)
         try:
             if is_redirected:
                 return send(self, request, **options)
             with _call(request, _socket_path(self, request)) as call:
-                found: list[Any] = []
-                others = answers.set(found)
+                answers: list[Any] = []
+                others = _ANSWERS.set(answers)
                 try:
                     response = send(self, request, **options)
                 finally:
-                    answers.reset(others)
+                    _ANSWERS.reset(others)
                 with suppress(AttributeError, TypeError):  # an adapter may return anything
-                    _note(call, [_exchanged(each) for each in found])
+                    _note(call, [_exchanged(each) for each in answers])
                 return response
         finally:
-            redirecting.reset(outer)
+            _REDIRECTING.reset(outer)
 
+    return recorded
+
+
+def _noted_exchange(exchange: Any) -> Any:
     @wraps(exchange)
-    def exchanged(self: Any, *args: Any, **options: Any) -> Any:
+    def noted(self: Any, *args: Any, **options: Any) -> Any:
         response = exchange(self, *args, **options)
-        found = answers.get()
-        if found is not None:
-            found.append(response)
+        answers = _ANSWERS.get()
+        if answers is not None:
+            answers.append(response)
         return response
 
+    return noted
+
+
+def _noted_redirects(resolve_redirects: Any) -> Any:
     @wraps(resolve_redirects)
-    def resolved(self: Any, *args: Any, **options: Any) -> Iterator[Any]:
+    def noted(self: Any, *args: Any, **options: Any) -> Iterator[Any]:
         responses = resolve_redirects(self, *args, **options)
         while True:
-            outer = redirecting.set(self)
+            outer = _REDIRECTING.set(self)
             try:
                 response = next(responses, None)
             finally:
-                redirecting.reset(outer)
+                _REDIRECTING.reset(outer)
             if response is None:
                 return
             yield response
 
-    return {"send": recorded, "resolve_redirects": resolved}, {"send": exchanged}
+    return noted
 
 
 def _socket_path(session: Any, request: Any) -> Any:

@@ -1,0 +1,80 @@
+"""A channel that is destroyed and made anew under its name: what is left of the old one has no part in it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from ipcbench import get_backend
+from ipcbench.errors import PeerLost, TransportError
+from ipcbench.spec import ChannelSpec
+
+BACKENDS = ["shm", "lmdb", "pipe", "zmq", "zmq-tcp"]
+CHANNEL = ChannelSpec(f"ipcb-anew-{os.getpid()}", max_message_bytes=64, depth=2)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_old_endpoints_that_close_leave_the_new_channel_alone(name: str) -> None:
+    """A defect: their notes tell the new endpoints that their peers have closed."""
+    backend = get_backend(name)()
+    address = backend.create(CHANNEL)
+    old_writer, old_reader = backend.open_writer(address), backend.open_reader(address, 0)
+    backend.destroy(address)
+    address = backend.create(CHANNEL)
+    with backend.open_writer(address) as writer:
+        old_writer.close()
+        old_reader.close()
+        with backend.open_reader(address, 0) as reader:
+            for number in range(5):
+                writer.write(b"%d" % number, timeout_s=60.0)
+                assert reader.read(timeout_s=60.0) == b"%d" % number
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", ["shm", "lmdb", "zmq", "zmq-tcp"])  # one of pipe is connected to its writer
+def test_an_old_reader_that_waits_gets_nothing_of_the_new_channel(name: str) -> None:
+    """A defect: it waits as long as the new writer lives, or reads on."""
+    backend = get_backend(name)()
+    address = backend.create(CHANNEL)
+    old_writer, old_reader = backend.open_writer(address), backend.open_reader(address, 0)
+    old_writer.write(b"old", timeout_s=60.0)
+    assert old_reader.read(timeout_s=60.0) == b"old"
+    ends: list[Any] = []
+
+    def wait() -> None:
+        try:
+            ends.append(bytes(old_reader.read(timeout_s=60.0)))
+        except TransportError as error:
+            ends.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    backend.destroy(address)
+    address = backend.create(CHANNEL)
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+        for number in range(5):
+            writer.write(b"%d" % number, timeout_s=60.0)
+            assert reader.read(timeout_s=60.0) == b"%d" % number
+        waiting.join()
+        assert isinstance(ends[0], PeerLost)
+        old_reader.close()
+        old_writer.close()
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", ["pipe", "zmq", "zmq-tcp"])
+def test_an_old_writer_that_waits_for_its_readers_does_not_find_the_new_ones(name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(CHANNEL)
+    with backend.open_writer(address) as old_writer:
+        backend.destroy(address)
+        address = backend.create(CHANNEL)
+        with backend.open_reader(address, 0) as reader, backend.open_writer(address) as writer:
+            with pytest.raises(PeerLost):
+                old_writer.write(b"old", timeout_s=60.0)
+            writer.write(b"new", timeout_s=60.0)
+            assert reader.read(timeout_s=60.0) == b"new"
+    backend.destroy(address)
