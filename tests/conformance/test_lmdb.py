@@ -10,7 +10,7 @@ import pytest
 from ipcbench import get_backend
 from ipcbench.backend import Delivery
 from ipcbench.backends.lmdb.database import BULK_BYTES
-from ipcbench.errors import TransportTimeout
+from ipcbench.errors import EndpointClosed, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing import ConformanceSuite
 
@@ -101,4 +101,18 @@ def test_interrupted_messages_of_bulk_take_no_room_from_a_reader_that_waits(monk
                     writer.write(bytes(2**20), timeout_s=60.0)
         writer.write(b"x" * 2**20, timeout_s=60.0)
         assert bytes(reader.read(timeout_s=60.0)) == b"x" * 2**20
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("size", [0, 100_000, BULK_BYTES + 1])
+@pytest.mark.parametrize("written", [0, 1])
+def test_nothing_is_written_after_close(size: int, written: int) -> None:
+    backend = get_backend("lmdb")()
+    address = backend.create(ChannelSpec(f"ipcb-lmdb-{os.getpid()}", max_message_bytes=2**20, depth=4))
+    with backend.open_writer(address) as writer:
+        for _ in range(written):
+            writer.write(bytes(size), timeout_s=60.0)
+        writer.close()
+        with pytest.raises(EndpointClosed):
+            writer.write(bytes(size), timeout_s=0)
     backend.destroy(address)

@@ -149,8 +149,12 @@ class RingWriter(_LmdbWriter):
             raise
 
     def _refuse(self) -> None:
-        """Let every later write, also of a smaller message, look at the peers first."""
+        """Let every later write, also of a smaller message, look first whether it may."""
         self._room, self._consumed = 0, _NOTHING
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._refuse()
 
     def _make_room(self, size_bytes: int, timeout_s: float | None) -> Sequence[bytes]:
         """Wait until the message may be stored beside those still needed; return the keys to delete for it."""
