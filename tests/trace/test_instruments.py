@@ -690,6 +690,42 @@ def test_modules_that_share_a_loader_begin_once(tmp_path: Path, monkeypatch: pyt
     assert import_module("first_of_zip").begun == [1]
 
 
+ODD_LOADERS = """
+import importlib.machinery, sys
+
+class Slotted:
+    __slots__ = ()
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        module.version = 1
+
+class Uncopied(Slotted):
+    __slots__ = ("__dict__",)
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("not this one")
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        kinds = {"requests": Slotted, "httpx": Uncopied}
+        return importlib.machinery.ModuleSpec(name, kinds[name]()) if name in kinds else None
+
+sys.path[:] = [folder for folder in sys.path if not folder.endswith("site-packages")]
+sys.meta_path.append(Finder())
+import httpx, requests
+print(httpx.version, requests.version)
+"""
+
+
+def test_a_library_whose_loader_cannot_be_replaced_is_imported_all_the_same(tmp_path: Path) -> None:
+    done = run(tmp_path, ODD_LOADERS)
+    assert (done.returncode, done.stdout) == (0, "1 1\n"), done.stderr
+    assert all(f"{name} is not recorded" in done.stderr for name in ("httpx", "requests"))
+
+
 INTERPRETERS = """
 try:
     import _interpreters as interpreters

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from copy import Error as CopyError
 from copy import copy
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -119,10 +119,6 @@ class _Finder(MetaPathFinder):
         spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
         if spec is None or spec.loader is None or isinstance(spec.loader, type):
             return spec
-        try:
-            loader, execute = copy(spec.loader), spec.loader.exec_module
-        except Exception:  # of loaders that the import system takes, some cannot do either
-            return spec
 
         def execute_and_begin(module: ModuleType) -> None:
             execute(module)
@@ -130,7 +126,11 @@ class _Finder(MetaPathFinder):
             if instrument is not None:
                 _begin(fullname, instrument)
 
-        with suppress(AttributeError):
+        try:
+            loader, execute = copy(spec.loader), spec.loader.exec_module
             loader.exec_module = execute_and_begin  # type: ignore[method-assign]
-            spec.loader = loader
+        except (AttributeError, TypeError, CopyError) as error:  # the import system takes loaders that can do neither
+            _log.warning("%s is not recorded: %s: %s", fullname, type(error).__name__, error)
+            return spec
+        spec.loader = loader
         return spec
