@@ -21,7 +21,8 @@ _BUILT_IN = {
     "mpi-pkl5": "ipcbench.backends.mpi.backend:MpiPkl5",
     "mpi-buffer": "ipcbench.backends.mpi.backend:MpiBuffer",
     "mpi-p2p": "ipcbench.backends.mpi.backend:MpiP2p",
-    "pipe": "ipcbench.backends.pipe.backend:Pipe",
+    "pipe": "ipcbench.backends.stream.backend:Pipe",
+    "tcp": "ipcbench.backends.stream.backend:Tcp",
     "null": "ipcbench.backends.null:Null",
 }
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from ipcbench.backend import Address, Reader
 from ipcbench.backends.null import Null
-from ipcbench.backends.pipe.backend import Pipe
 from ipcbench.backends.shm.backend import Shm
+from ipcbench.backends.stream.backend import Pipe
 from ipcbench.errors import BackendUnavailable
 from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper
 

@@ -41,7 +41,7 @@ def on_alarm():
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture(params=["shm", "lmdb", "pipe", "zmq"])
+@pytest.fixture(params=["shm", "lmdb", "pipe", "tcp", "zmq"])
 def backend(request) -> Backend:
     return get_backend(request.param)()
 
@@ -297,7 +297,7 @@ def test_a_fork_beside_the_opening_of_a_segment_leaves_the_child_free() -> None:
 
 
 @pytest.mark.parametrize("delivery", ["every_message", "latest_value"])
-@pytest.mark.parametrize("backend_name", ["shm", "lmdb", "pipe", "zmq"])
+@pytest.mark.parametrize("backend_name", ["shm", "lmdb", "pipe", "tcp", "zmq"])
 def test_the_last_collection_of_the_interpreter_may_close_an_endpoint(backend_name: str, delivery: str) -> None:
     program = f"""
 from ipcbench import ChannelSpec, get_backend
@@ -321,7 +321,7 @@ keeper = Keeper()
     assert done.stdout == "closed\n", done.stderr
 
 
-@pytest.mark.parametrize("backend_name", ["shm", "lmdb", "pipe", "zmq"])
+@pytest.mark.parametrize("backend_name", ["shm", "lmdb", "pipe", "tcp", "zmq"])
 def test_calls_that_only_look_learn_that_the_peer_was_killed(backend_name: str) -> None:
     backend = get_backend(backend_name)()
     address = backend.create(ChannelSpec(f"ipcb-{os.getpid()}-{uuid4().hex[:8]}", 1, 100, depth=4))

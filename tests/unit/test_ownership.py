@@ -58,7 +58,7 @@ def test_a_fork_waits_until_an_endpoint_is_open_and_its_child_lets_go_of_it():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.fixture(params=["shm", "lmdb", "pipe", "zmq"])
+@pytest.fixture(params=["shm", "lmdb", "pipe", "tcp", "zmq"])
 def backend(request):
     return get_backend(request.param)()
 
@@ -130,7 +130,7 @@ def test_dropped_endpoints_leave_nothing_open(backend, delivery):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "zmq"])
+@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "tcp", "zmq"])
 @pytest.mark.parametrize("squat", ["owner", "mode"])
 def test_a_channel_that_another_user_made_is_not_opened(name, squat):
     backend = get_backend(name)()
@@ -151,7 +151,7 @@ def test_a_channel_that_another_user_made_is_not_opened(name, squat):
         backend.destroy(address)
 
 
-@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "zmq", "zmq-tcp"])
+@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "tcp", "zmq", "zmq-tcp"])
 def test_too_few_descriptors_are_an_error_and_take_no_place(name):
     backend = get_backend(name)()
     backend.probe()

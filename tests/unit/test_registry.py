@@ -23,6 +23,7 @@ MISSION = {
     "mpi-buffer",
     "mpi-p2p",
     "pipe",
+    "tcp",
     "null",
 }
 

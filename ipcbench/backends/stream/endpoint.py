@@ -66,7 +66,7 @@ def wait_ready(
     return True
 
 
-class PipeEndpoint(Owned, Endpoint):
+class StreamEndpoint(Owned, Endpoint):
     """What both endpoints have in common."""
 
     _channel: ChannelSpec

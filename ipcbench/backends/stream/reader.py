@@ -9,16 +9,17 @@ import socket
 from pathlib import Path
 
 from ipcbench.backend import Address, Reader
-from ipcbench.backends.pipe.endpoint import (
+from ipcbench.backends.stream.endpoint import (
     END,
     HEAD_BYTES,
     SIZE,
-    PipeEndpoint,
+    StreamEndpoint,
     credit,
     doorbell_path,
     wait_ready,
     way_of_waiting,
 )
+from ipcbench.backends.stream.places import Places
 from ipcbench.errors import (
     EndOfStream,
     EndpointClosed,
@@ -26,9 +27,7 @@ from ipcbench.errors import (
     TransportError,
     TransportTimeout,
 )
-from ipcbench.sync.directory import (
-    as_transport_errors,
-)
+from ipcbench.sync.directory import as_transport_errors
 from ipcbench.sync.interrupts import is_of_handler, no_fork, uninterrupted
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import reader_role
@@ -49,23 +48,20 @@ def _ring(directory: Path) -> None:
     doorbell.close()
 
 
-class PipeReader(PipeEndpoint, Reader):
+class StreamReader(StreamEndpoint, Reader):
     """Listens, and receives into one buffer that it keeps."""
 
-    def __init__(self, address: Address, index: int) -> None:
+    def __init__(self, address: Address, places: Places, index: int) -> None:
         role = reader_role(address.channel, index)
-        self._channel = address.channel
+        self._channel, self._places = address.channel, places
         self._liveness = Liveness(address, role)
-        path = self._liveness.directory / role
+        self._place = path = self._liveness.directory / role
         with contextlib.ExitStack() as undo:
             undo.callback(self._liveness.abandon)
             try:
                 doorbell = Doorbell(doorbell_path(self._liveness.directory))
                 undo.callback(doorbell.close)
-                self._socket = undo.enter_context(socket.socket(socket.AF_UNIX))
-                self._socket.bind(str(path))
-                undo.callback(path.unlink, missing_ok=True)
-                self._socket.listen(1)  # last of what may fail: from now on the writer may connect, and write
+                self._socket = places.listen(path, undo)  # last: from now on the writer may connect, and write
             except (OSError, TransportError) as error:
                 raise TransportError(f"cannot listen at {path}: {error}") from error
             undo.pop_all()
@@ -167,15 +163,15 @@ class PipeReader(PipeEndpoint, Reader):
 
     def _accept(self, deadline: int | None) -> None:
         """Wait for the writer's connection."""
-        while True:
+        while self._listening:
             slice_end = now_ns() + CHECK_NS
             if wait_ready([self._socket], select.POLLIN, slice_end if deadline is None else min(slice_end, deadline)):
-                break
+                uninterrupted(self._take_connection)
+                continue
             if self._liveness.is_check_due():
                 self._check_writer()
             if deadline is not None and now_ns() >= deadline:
                 raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
-        uninterrupted(self._take_connection)
 
     def _take_connection(self) -> None:
         with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"), no_fork():
@@ -184,10 +180,13 @@ class PipeReader(PipeEndpoint, Reader):
             listener = self._socket
             looking = listener.dup()  # before there is a connection, whose end would be a death to the writer
             try:
-                connection, _ = listener.accept()
+                connection = self._places.accept(listener, self._place)
             except OSError:
                 looking.close()
                 raise
+            if connection is None:  # somebody else's
+                looking.close()
+                return
             os.dup2(connection.fileno(), looking.fileno(), inheritable=False)
             poller = select.poll()  # kept, since making one costs as much as the wait
             poller.register(connection, select.POLLIN)

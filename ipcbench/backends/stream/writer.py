@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import socket
 from collections.abc import Sequence
 
 from ipcbench.backend import PLAIN_TYPES, Address, Message, Writer, bytes_of
-from ipcbench.backends.pipe.connection import Connection, Pump
-from ipcbench.backends.pipe.endpoint import (
+from ipcbench.backends.stream.connection import Connection, Pump
+from ipcbench.backends.stream.endpoint import (
     END,
     SIZE,
-    PipeEndpoint,
+    StreamEndpoint,
     credit,
     doorbell_path,
     wait_ready,
 )
+from ipcbench.backends.stream.places import Places
 from ipcbench.errors import (
     EndpointClosed,
     MessageTooLarge,
@@ -24,14 +26,12 @@ from ipcbench.errors import (
     TransportError,
     TransportTimeout,
 )
-from ipcbench.sync.directory import (
-    as_transport_errors,
-)
 from ipcbench.sync.interrupts import in_background, is_of_handler, no_fork, uninterrupted
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import reader_roles
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns
+from ipcbench.util.files import advice_on
 
 _JOIN_BYTES = 2**14
 """Up to this size, a message is joined to its head, which is cheaper than sending two pieces."""
@@ -42,11 +42,11 @@ _LINGER_S, _CLOSE_S = 30.0, 0.1
 _RECEIPTS_BYTES = 2**16
 
 
-class PipeWriter(PipeEndpoint, Writer):
+class StreamWriter(StreamEndpoint, Writer):
     """Connects to every reader."""
 
-    def __init__(self, address: Address) -> None:
-        self._channel = address.channel
+    def __init__(self, address: Address, places: Places) -> None:
+        self._channel, self._places = address.channel, places
         self._liveness = Liveness(address, "writer")
         try:
             self._doorbell = Doorbell(doorbell_path(self._liveness.directory))
@@ -167,7 +167,7 @@ class PipeWriter(PipeEndpoint, Writer):
             got = 0
             try:
                 for got in map(connection.socket.recv_into, (self._receipts,), (0,), (socket.MSG_DONTWAIT,)):
-                    connection.read += got * self._batch  # counted whatever signals come, see `PipeReader._fill`
+                    connection.read += got * self._batch  # counted whatever signals come, see `StreamReader._fill`
             except OSError as error:
                 if is_of_handler(error):
                     raise
@@ -217,15 +217,13 @@ class PipeWriter(PipeEndpoint, Writer):
     def _connect(self, role: str) -> bool:
         if not self._liveness.is_current():  # who listens there is a reader of a later channel
             return False
-        with as_transport_errors(f"cannot connect to the {role} of channel {self._channel.name!r}"):
-            endpoint = socket.socket(socket.AF_UNIX)
         try:
-            endpoint.setblocking(False)  # where others have filled its queue of connections, connecting would wait
-            endpoint.connect(str(self._liveness.directory / role))
-            endpoint.setblocking(True)
-        except OSError:  # it does not listen yet, or no longer, or cannot take more connections now
-            endpoint.close()
-            return False
+            endpoint = self._places.connect(self._liveness.directory / role)
+        except OSError as error:  # it does not listen yet, or no longer, or cannot take more connections now
+            if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                return False
+            what = f"cannot connect to the {role} of channel {self._channel.name!r}"
+            raise TransportError(f"{what}: {error.strerror}{advice_on(error)}") from error
         self._sockets.append(endpoint)
         self._connections.append(Connection(role, endpoint))
         return True
@@ -258,13 +256,15 @@ class PipeWriter(PipeEndpoint, Writer):
             self._flush()
 
     def _flush(self) -> None:
-        if self._pump.join(0):
+        if self._places.ends_at_once and self._pump.join(0):
             self._release()
         else:
             in_background(self._release, f"{self._channel.name} flush", _CLOSE_S)
 
     def _release(self) -> None:
         self._pump.join(_LINGER_S)
+        for connection in self._connections:
+            self._places.end(connection.socket, _LINGER_S)
         self._drop_all()
 
     def _drop_all(self) -> None:

@@ -1,6 +1,6 @@
-"""The standard library's own transport: one Unix stream socket per reader, as used by `multiprocessing.Pipe`.
+"""The standard library's own transports: one stream socket per reader, Unix as in `multiprocessing.Pipe`, or TCP.
 
-Each reader listens in the channel's directory as soon as it opens, and the writer connects to all before its first
+Each reader listens as soon as it opens (see places.py), and the writer connects to all before its first
 message, so endpoints may open in any order and the kernel keeps what a reader has not asked for yet. A message is its
 size in eight bytes, then its bytes; a size that no message has ends the stream.
 
@@ -17,26 +17,20 @@ from functools import partial
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
-from ipcbench.backends.pipe.endpoint import doorbell_path
-from ipcbench.backends.pipe.reader import PipeReader
-from ipcbench.backends.pipe.writer import PipeWriter
+from ipcbench.backends.stream.endpoint import doorbell_path
+from ipcbench.backends.stream.places import Places, TcpPlaces, UnixPlaces
+from ipcbench.backends.stream.reader import StreamReader
+from ipcbench.backends.stream.writer import StreamWriter
 from ipcbench.errors import (
     TransportError,
 )
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import (
-    channel_directory,
-    new_directory,
-    remove_directory,
-)
+from ipcbench.sync.directory import channel_directory, new_directory, remove_directory
 from ipcbench.sync.interrupts import whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import reader_roles
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.files import advice_on
-
-_PATH_BYTES = 103
-"""Longest socket path that every system allows."""
 
 
 class Pipe(Backend):
@@ -57,16 +51,20 @@ class Pipe(Backend):
         detects_peer_exit=True,
     )
 
+    _places: ClassVar[Places] = UnixPlaces()
+    _longest_path_bytes: ClassVar[int] = 103
+    """Of a socket, which every system allows."""
+
     @classmethod
     def probe(cls) -> None:
-        """Do nothing: every supported system has Unix sockets."""
+        """Do nothing: every supported system has these sockets."""
 
     @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
         with new_directory(channel.name) as (directory, _):
             longest = str(directory / reader_roles(channel)[-1])
-            if len(os.fsencode(longest)) > _PATH_BYTES:
+            if len(os.fsencode(longest)) > self._longest_path_bytes:
                 raise TransportError(f"{longest} is too long for a socket path; set TMPDIR to a shorter folder")
             try:
                 Doorbell.make(doorbell_path(directory))
@@ -76,11 +74,11 @@ class Pipe(Backend):
 
     @whole
     def open_writer(self, address: Address) -> Writer:
-        return PipeWriter(address)
+        return StreamWriter(address, self._places)
 
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
-        reader = partial(PipeReader, address, index)
+        reader = partial(StreamReader, address, self._places, index)
         if address.channel.delivery == "every_message":
             return reader()
         return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=False)
@@ -88,3 +86,12 @@ class Pipe(Backend):
     @whole
     def destroy(self, address: Address) -> None:
         remove_directory(channel_directory(address))
+
+
+class Tcp(Pipe):
+    """Plain TCP over the loopback interface: `pipe`'s messages and credit, so what TCP itself costs can be told."""
+
+    name: ClassVar[str] = "tcp"
+    summary: ClassVar[str] = "one plain loopback TCP connection per reader, standard library only, TCP_NODELAY"
+    _places: ClassVar[Places] = TcpPlaces()
+    _longest_path_bytes: ClassVar[int] = 4096

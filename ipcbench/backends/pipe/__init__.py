@@ -1,1 +1,0 @@
-"""Transport over Unix sockets, standard library only."""

@@ -1,0 +1,1 @@
+"""Transports over stream sockets, Unix or TCP, with the standard library only."""
