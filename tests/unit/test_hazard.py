@@ -48,7 +48,7 @@ def test_an_interrupted_announcement_leaves_the_announced_slot_alone(
         slot = writer._hazard_slots.free()  # the next write fills it before it announces anything
         view = reader.read(timeout_s=60.0)
         assert view == (b"-%d" % number if is_stored else b"%d" % number)
-        writer._slots[slot][0][:2] = b"no"
+        writer._entries[slot][0][:2] = b"no"
         assert view == (b"-%d" % number if is_stored else b"%d" % number)
 
 

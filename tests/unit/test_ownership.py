@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.backends.shm.backend import _untracked
+from ipcbench.backends.shm.segment import _untracked
 from ipcbench.errors import PeerLost, TransportError
 from ipcbench.processes.cleanup import SHM_FOLDER
 from ipcbench.registry import get_backend

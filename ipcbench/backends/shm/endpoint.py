@@ -1,0 +1,60 @@
+"""What the endpoints of shared memory have in common."""
+
+from __future__ import annotations
+
+from ipcbench.backend import Reader, Writer
+from ipcbench.backends.shm.mapping import Mapping
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.cursors import CursorsEndpoint, ReaderCursors, WriterCursors
+
+_NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
+"""Words of a closed endpoint: nothing arrives there and no peer sleeps, so the fast path ends in the slow one."""
+_NO_ENTRIES = ((memoryview(b""), 8),)
+
+
+class _ShmEndpoint(CursorsEndpoint):
+    _map: Mapping
+    _entries: tuple[tuple[memoryview, int], ...]
+
+    def _drop(self) -> None:
+        self._words, self._entries, self._count = _NOWHERE, _NO_ENTRIES, 1
+        self._map.close()
+
+
+class ShmWriter(_ShmEndpoint, Writer):
+    """State of both writers; a subclass chooses the next entry."""
+
+    _cursors: WriterCursors
+
+    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
+        self._cursors = WriterCursors(mapping.words, channel, mapping.directory)
+        self._map = mapping
+        self._words = mapping.words
+        self._entries = mapping.entries
+        self._count = len(mapping.entries)
+        self._limit_bytes = channel.max_message_bytes
+        self._fenced = self._cursors.fenced
+        self._sequence = 0
+        self.opened()
+
+
+class ShmReader(_ShmEndpoint, Reader):
+    """State of both readers."""
+
+    _cursors: ReaderCursors
+
+    def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
+        self._cursors = ReaderCursors(mapping.words, channel, mapping.directory, index)
+        self._map = mapping
+        self._words = mapping.words
+        self._entries = mapping.entries
+        self._count = len(mapping.entries)
+        self._consumed_word = self._cursors.consumed_word
+        self._fenced = self._cursors.fenced
+        self._waiter = self._cursors.waiter
+        self._sequence = 0
+        self.opened()
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._consumed_word = 0

@@ -1,0 +1,47 @@
+"""The endpoints of a latest_value channel: the hazard slots tell which slot is free and which is the latest."""
+
+from __future__ import annotations
+
+from ipcbench.backend import PLAIN_TYPES, Message, bytes_of
+from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
+from ipcbench.backends.shm.mapping import Mapping
+from ipcbench.errors import MessageTooLarge
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
+
+
+class LatestWriter(ShmWriter):
+    """Writer of a latest_value channel; it never waits."""
+
+    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
+        super().__init__(channel, mapping)
+        self._hazard_slots = WriterHazardSlots(self._cursors, mapping.words, channel.readers, self._count)
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        del timeout_s  # there is always a free slot
+        self._cursors.require_open()
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
+        size_bytes = len(message)
+        if size_bytes > self._limit_bytes:
+            raise MessageTooLarge(size_bytes, self._limit_bytes)
+        slot = self._hazard_slots.free()
+        payload, head = self._entries[slot]
+        payload[:size_bytes] = message
+        self._words[head + 1] = size_bytes
+        self._hazard_slots.announce(slot)
+
+
+class LatestReader(ShmReader):
+    """Reader of a latest_value channel; its views are the slot's own memory, pinned."""
+
+    def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
+        super().__init__(channel, mapping, index)
+        self._hazard_slots = ReaderHazardSlots(self._cursors, mapping.words)
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        self._cursors.require_open()
+        payload, head = self._entries[self._hazard_slots.take(timeout_s)]
+        view = payload[: self._words[head + 1]]
+        self._hazard_slots.done()
+        return view

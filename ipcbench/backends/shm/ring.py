@@ -1,0 +1,145 @@
+"""The endpoints of an every_message channel. The writer fills an entry, then stores its first word; a reader that finds
+the expected number there may use the message until its next read, which marks it as finished.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ipcbench.backend import PLAIN_TYPES, Message, bytes_of
+from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
+from ipcbench.backends.shm.mapping import Mapping, in_lines
+from ipcbench.errors import EndOfStream, MessageTooLarge
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.cursors import WRITER_SLEEPS
+
+
+class RingWriter(ShmWriter):
+    """Writer of an every_message channel."""
+
+    _room = 0
+    """First sequence number that may not be written before the readers' progress is checked again."""
+
+    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
+        super().__init__(channel, mapping)
+        first, *self._more_sleep_words = self._cursors.sleep_words
+        self._sleep_word = first
+        self._inline_bytes = mapping.layout.inline_bytes
+        self._arena = mapping.arena
+        self._arena_bytes = mapping.layout.arena_bytes
+        self._placed: deque[tuple[int, int]] = deque()  # of messages in the arena: number, and where they end
+        self._next_place, self._end_of_room = 0, self._arena_bytes  # they only grow; places are these modulo its size
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
+        sequence = self._sequence
+        if sequence >= self._room:
+            self._make_room(timeout_s)
+        payload, head = self._entries[sequence % self._count]
+        words = self._words
+        size_bytes = len(message)
+        if size_bytes > self._inline_bytes:
+            place = self._place(size_bytes, timeout_s)
+            words[head + 2] = place
+            payload = self._arena[place:]
+        payload[:size_bytes] = message
+        words[head + 1] = size_bytes
+        if self._fenced:
+            self._cursors.fence()
+        self._sequence = words[head] = sequence + 1  # both, whatever signals come: a published entry is not written to
+        if self._fenced:
+            self._cursors.fence()
+        if words[self._sleep_word] or self._more_sleep_words:
+            self._cursors.ring_sleepers()
+
+    def _make_room(self, timeout_s: float | None) -> None:
+        self._cursors.require_open()
+        self._room = self._cursors.wait_until_consumed(self._sequence + 1 - self._count, timeout_s) + self._count
+
+    def _place(self, size_bytes: int, timeout_s: float | None) -> int:
+        """Return where in the arena the next message goes.
+
+        Raises:
+            MessageTooLarge, TransportTimeout, PeerLost: as `write`.
+        """
+        if size_bytes > self._limit_bytes:
+            raise MessageTooLarge(size_bytes, self._limit_bytes)
+        needed = in_lines(size_bytes)
+        placed = self._placed
+        while placed and placed[-1][0] == self._sequence:  # it was interrupted before the message was published
+            placed.pop()
+            self._next_place = placed[-1][1] if placed else self._next_place
+        begin = self._next_place
+        if begin % self._arena_bytes + needed > self._arena_bytes:
+            begin = self._beginning(begin)
+        if begin + needed > self._end_of_room:
+            begin = self._free_place(begin, needed, timeout_s)
+        self._next_place = begin + needed
+        placed.append((self._sequence, begin + needed))
+        return begin % self._arena_bytes
+
+    def _beginning(self, place: int) -> int:
+        return -(-place // self._arena_bytes) * self._arena_bytes
+
+    def _free_place(self, begin: int, needed: int, timeout_s: float | None) -> int:
+        """Wait until so many bytes are free at `begin`, or all are; return where they begin."""
+        self._cursors.require_open()
+        placed = self._placed
+        enough = (number for number, end in placed if begin + needed <= end + self._arena_bytes)
+        last = next(enough, placed[-1][0] if placed else self._sequence - 1)
+        consumed = self._cursors.wait_until_consumed(last + 1, timeout_s)
+        while placed and placed[0][0] < consumed:
+            self._end_of_room = placed.popleft()[1] + self._arena_bytes
+        if not placed:
+            begin = self._beginning(begin)
+            self._end_of_room = begin + self._arena_bytes
+        return begin
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._room = 0
+
+
+class RingReader(ShmReader):
+    """Reader of an every_message channel; its views are the segment's own memory."""
+
+    def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
+        self._inline_bytes = mapping.layout.inline_bytes
+        self._arena = mapping.arena
+        super().__init__(channel, mapping, index)
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        sequence = self._sequence
+        words = self._words
+        if self._fenced:
+            self._cursors.store_published(self._consumed_word, sequence)
+        else:
+            words[self._consumed_word] = sequence  # finished with the last view
+        if words[WRITER_SLEEPS]:
+            self._cursors.ring_writer()
+        payload, head = self._entries[sequence % self._count]
+        wanted = sequence + 1
+        if words[head] != wanted:
+            waiter = self._waiter
+            waiter.begun_count += 1
+            for _ in waiter.looks:
+                if words[head] == wanted:
+                    break
+            else:
+                self._await(words, head, wanted, timeout_s)
+        if self._fenced:
+            self._cursors.fence()
+        size_bytes = words[head + 1]
+        if size_bytes > self._inline_bytes:
+            place = words[head + 2]
+            view = self._arena[place : place + size_bytes]
+        else:
+            view = payload[:size_bytes]
+        self._sequence = wanted
+        return view
+
+    def _await(self, words: memoryview, head: int, wanted: int, timeout_s: float | None) -> None:
+        self._cursors.require_open()
+        if not self._cursors.wait_until(lambda: words[head] == wanted, timeout_s, counted=True):
+            raise EndOfStream(f"channel ended after {wanted - 1} messages")
