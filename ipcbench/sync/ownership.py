@@ -19,7 +19,8 @@ from weakref import WeakSet
 from ipcbench.errors import TransportError
 from ipcbench.sync.interrupts import no_fork, unforked, uninterrupted
 
-_CALLS = {"read", "write"}
+_CALLS = {"read": "read", "write": "write", "_await": "read", "_await_room": "write"}
+"""Methods that are under way during a call, and the call; one in C has no frame of its own."""
 
 
 class Releasable(Protocol):
@@ -121,7 +122,7 @@ class Owned(metaclass=_Whole):
         while (frame := frame and frame.f_back) is not None:
             if frame.f_code.co_name in _CALLS and frame.f_locals.get("self") is self:
                 raise TransportError(
-                    f"a signal handler cannot close an endpoint whose `{frame.f_code.co_name}` it interrupts: let it "
+                    f"a signal handler cannot close an endpoint whose `{_CALLS[frame.f_code.co_name]}` it interrupts: let it "
                     "raise an exception, or set a flag, and close after the call"
                 )
 

@@ -283,7 +283,7 @@ def test_the_tracer_in_python_passes_its_tests() -> None:
     if not hot.IS_C:
         pytest.skip("the Python counterpart is in use already")
     names = ["recorder", "sides", "wrap", "crash"]
-    environment = {**os.environ, hot.PURE: "1", "IPCBENCH_KILLS": "10"}
+    environment = {**os.environ, "IPCBENCH_PURE": "1", "IPCBENCH_KILLS": "10"}
     with TemporaryDirectory(prefix="ipcb-") as folder:  # a short name, because sockets are made below it
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--basetemp={folder}/t",

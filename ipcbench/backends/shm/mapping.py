@@ -9,6 +9,8 @@ arena behind them: in one piece, behind the one before it, or at the beginning i
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ipcbench.backend import Address
 from ipcbench.backends.shm.segment import SharedSegment
 from ipcbench.errors import TransportError
@@ -66,7 +68,8 @@ class Mapping:
     """A channel's segment in this process.
 
     Attributes:
-        words: all of it, as 8-byte words.
+        memory: all of it.
+        words: the same, as 8-byte words.
         entries: for each, its payload, and the index of the first word of its head.
         arena: empty if there is none.
     """
@@ -95,7 +98,8 @@ class Mapping:
                 f"the segment of channel {channel.name!r} has {size_bytes:,} bytes, and needs {layout.total_bytes:,}: "
                 "it was cut short; destroy the channel and create it anew"
             )
-        self.words = buffer[: layout.total_bytes].cast("Q")
+        self.memory = buffer[: layout.total_bytes]
+        self.words = self.memory.cast("Q")
         end = layout.total_bytes - layout.arena_bytes
         self.entries = tuple(
             (buffer[start + HEAD_BYTES : start + HEAD_BYTES + layout.inline_bytes], start // 8)
@@ -109,4 +113,6 @@ class Mapping:
             payload.release()
         self.arena.release()
         self.words.release()
+        with suppress(BufferError):  # a caller still has a view
+            self.memory.release()
         self._segment.close()

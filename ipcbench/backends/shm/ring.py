@@ -5,16 +5,18 @@ the expected number there may use the message until its next read, which marks i
 from __future__ import annotations
 
 from collections import deque
+from typing import Any, NoReturn
 
 from ipcbench.backend import PLAIN_TYPES, Message, bytes_of
 from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
 from ipcbench.backends.shm.mapping import Mapping, in_lines
+from ipcbench.backends.shm.native import NATIVE
 from ipcbench.errors import EndOfStream, MessageTooLarge
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import WRITER_SLEEPS
 
 
-class RingWriter(ShmWriter):
+class PureRingWriter(ShmWriter):
     """Writer of an every_message channel."""
 
     _room = 0
@@ -101,7 +103,7 @@ class RingWriter(ShmWriter):
         self._room = 0
 
 
-class RingReader(ShmReader):
+class PureRingReader(ShmReader):
     """Reader of an every_message channel; its views are the segment's own memory."""
 
     def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
@@ -143,3 +145,64 @@ class RingReader(ShmReader):
         self._cursors.require_open()
         if not self._cursors.wait_until(lambda: words[head] == wanted, timeout_s, counted=True):
             raise EndOfStream(f"channel ended after {wanted - 1} messages")
+
+
+if NATIVE is None:
+    RingWriter: Any = PureRingWriter
+    RingReader: Any = PureRingReader
+else:
+
+    class NativeRingWriter(NATIVE.RingWriter, ShmWriter):  # type: ignore[misc]
+        """The same with `write` in C, which calls these methods when it cannot go on by itself."""
+
+        def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
+            super().__init__(channel, mapping)
+            self._prepare(*_place_of(mapping), self._fenced, self._limit_bytes, channel.readers)
+
+        def _await_room(self, count: int, timeout_s: float | None) -> None:
+            self._cursors.require_open()
+            self._cursors.wait_until_consumed(count, timeout_s)
+
+        def _too_large(self, size_bytes: int) -> NoReturn:
+            raise MessageTooLarge(size_bytes, self._limit_bytes)
+
+        def _ring_sleepers(self) -> None:
+            self._cursors.ring_sleepers()
+
+        def _drop(self) -> None:
+            self._release()
+            super()._drop()
+
+    class NativeRingReader(NATIVE.RingReader, ShmReader):  # type: ignore[misc]
+        """The same with `read` in C, which calls these methods when it cannot go on by itself."""
+
+        def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
+            super().__init__(channel, mapping, index)
+            self._prepare(*_place_of(mapping), self._fenced, 8 * self._consumed_word)
+
+        def _may_look(self) -> bool:
+            """Count a wait, and return whether it should begin with polling."""
+            self._waiter.begun_count += 1
+            return bool(self._waiter.looks)
+
+        def _await(self, head: int, wanted: int, timeout_s: float | None) -> None:
+            words = self._words
+            self._cursors.require_open()
+            if not self._cursors.wait_until(lambda: bool(words[head] == wanted), timeout_s, counted=True):
+                raise EndOfStream(f"channel ended after {wanted - 1} messages")
+
+        def _ring_writer(self) -> None:
+            self._cursors.ring_writer()
+
+        def _drop(self) -> None:
+            self._release()
+            super()._drop()
+
+    def _place_of(mapping: Mapping) -> tuple[memoryview, int, int, int, int, int, int]:
+        """Return the segment's memory, and where in it everything is."""
+        layout = mapping.layout
+        arena_start = layout.total_bytes - layout.arena_bytes
+        return (mapping.memory, layout.count, layout.entry_bytes, layout.inline_bytes, layout.start_bytes, arena_start,
+                layout.arena_bytes)  # fmt: skip
+
+    RingWriter, RingReader = NativeRingWriter, NativeRingReader

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-PURE = "IPCBENCH_PURE"
-"""Environment variable that, if not empty, selects Python."""
+from ipcbench.util.native import load
 
 CONTRACT = 8
 """Increased whenever C and Python expect something else of each other; the same as in hot.h."""
 
 
-def _load_c() -> ModuleType | None:
-    """Return the C module; None if it was not built here, is of another version, or another interpreter's."""
-    if os.environ.get(PURE):
-        return None
-    try:
-        module = importlib.import_module("ipcbench.trace.record.hot._c")
-    except ImportError:
-        return None
-    if getattr(module, "CONTRACT", None) != CONTRACT or not module.is_main_interpreter():
-        return None
-    return module
-
-
-_built = _load_c()
+_built = load("ipcbench.trace.record.hot._c", CONTRACT)
 
 IS_C = _built is not None
 """Whether the C module is in use."""
@@ -52,6 +35,6 @@ and `set_connection_functions`, which prepare them; and `add_audit_hook`. None w
 """
 
 __all__ = [
-    "HOT_FUNCTIONS", "IS_C", "PURE", "HotCall", "HotCallSite", "HotHistograms", "HotNoOp", "HotRecorder", "HotTraffic",
+    "HOT_FUNCTIONS", "IS_C", "HotCall", "HotCallSite", "HotHistograms", "HotNoOp", "HotRecorder", "HotTraffic",
     "Slots",
 ]  # fmt: skip
