@@ -122,8 +122,8 @@ class Owned(metaclass=_Whole):
         while (frame := frame and frame.f_back) is not None:
             if frame.f_code.co_name in _CALLS and frame.f_locals.get("self") is self:
                 raise TransportError(
-                    f"a signal handler cannot close an endpoint whose `{_CALLS[frame.f_code.co_name]}` it interrupts: let it "
-                    "raise an exception, or set a flag, and close after the call"
+                    f"a signal handler cannot close an endpoint whose `{_CALLS[frame.f_code.co_name]}` it interrupts: "
+                    "let it raise an exception, or set a flag, and close after the call"
                 )
 
     def _close_once(self) -> None:

@@ -1,0 +1,167 @@
+"""The ring of shared memory: in C and in Python, in any combination, every message arrives as it was written."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ipcbench.backends.shm import ring
+from ipcbench.backends.shm.backend import Shm
+from ipcbench.backends.shm.mapping import RING_BYTES, Layout, Mapping
+from ipcbench.errors import EndpointClosed, MessageTooLarge, PayloadTypeError, TransportTimeout
+from ipcbench.spec import ChannelSpec
+
+KINDS = ["pure", "native"]
+SIZES = [0, 1, 100, 104, 105, 5_000, 300_000, 2_000_000]
+LIMIT_S = 60.0
+
+
+def kind_of(kind: str, role: str) -> Any:
+    if kind == "native" and ring.NATIVE is None:
+        pytest.skip("the ring was not built in C here")
+    return getattr(ring, f"{kind.capitalize()}Ring{role}")
+
+
+@contextmanager
+def opened(kinds: tuple[str, str], most_bytes: int, depth: int, readers: int = 1) -> Iterator[tuple[Any, list[Any]]]:
+    writer_kind, reader_kind = kind_of(kinds[0], "Writer"), kind_of(kinds[1], "Reader")
+    channel = ChannelSpec(f"ipcb-ring-{os.getpid()}", readers=readers, max_message_bytes=most_bytes, depth=depth)
+    backend = Shm()
+    address = backend.create(channel)
+    writer = writer_kind(channel, Mapping(address))
+    ends = [reader_kind(channel, Mapping(address), index) for index in range(readers)]
+    try:
+        yield writer, ends
+    finally:
+        for end in (writer, *ends):
+            end.close()
+        backend.destroy(address)
+
+
+@pytest.mark.parametrize("writer", KINDS)
+@pytest.mark.parametrize("reader", KINDS)
+def test_messages_of_any_size_arrive_in_order_and_views_stay(writer: str, reader: str) -> None:
+    random = Random(f"{writer} {reader}")
+    for most_bytes in SIZES:
+        depth, readers = random.choice([2, 3, 16, 64, 1000]), random.choice([1, 2, 3])
+        with opened((writer, reader), most_bytes, depth, readers) as (end, ends):
+            sent: list[bytes] = []
+            views: list[list[memoryview]] = [[] for _ in ends]
+            counts = [0] * readers
+            for _ in range(200):
+                message = random.randbytes(int(most_bytes * random.random() ** random.choice([1, 6])))
+                try:
+                    end.write(message, 0)
+                    sent.append(message)
+                except TransportTimeout:
+                    assert len(sent) > min(counts)
+                for index, each in enumerate(ends):
+                    while random.random() < 0.55 and counts[index] < len(sent):
+                        if views[index]:  # the writer has gone on
+                            assert views[index].pop() == sent[counts[index] - 1]
+                        views[index].append(each.read(0))
+                        assert views[index][0] == sent[counts[index]]
+                        counts[index] += 1
+            views.clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("most_bytes", "depth"), [(8, 5), (100_000, 64), (5_000_000, 64)])
+def test_as_many_messages_as_fit_are_held(kind: str, most_bytes: int, depth: int) -> None:
+    with opened((kind, kind), most_bytes, depth) as (writer, (reader,)):
+        layout = Layout(writer._cursors.channel)
+        most = layout.arena_bytes // most_bytes if layout.arena_bytes else depth
+        for _ in range(most):
+            writer.write(bytes(most_bytes), 0)
+        for _ in range(3 * most):
+            with pytest.raises(TransportTimeout, match="full"):
+                writer.write(bytes(most_bytes), 0)
+            reader.read(0)
+            with pytest.raises(TransportTimeout, match="full"):  # a view of it may still be in use
+                writer.write(bytes(most_bytes), 0)
+            reader._cursors.done_with(reader._cursors.words[reader._consumed_word] + 1)
+            writer.write(bytes(most_bytes), 0)
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+@pytest.mark.parametrize("most_bytes", [2**20, 2**22, 2**26, 2**30])
+def test_a_large_channel_takes_little_more_than_one_message(most_bytes: int, readers: int) -> None:
+    layout = Layout(ChannelSpec("ipcb-ring", readers=readers, max_message_bytes=most_bytes, depth=64))
+    assert layout.total_bytes <= most_bytes + 4 * RING_BYTES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("message", [
+    bytearray(b"12345678"), memoryview(b"12345678"), array("d", [1.0]), np.arange(2, dtype=np.int32), np.float64(1.0),
+    np.zeros(1, np.complex64), np.zeros(1, [("a", "i4"), ("b", "f4")]), np.arange(8, dtype=np.uint8)[::1],
+], ids=lambda value: type(value).__name__)  # fmt: skip
+def test_the_bytes_of_a_buffer_are_the_message(kind: str, message: Any) -> None:
+    with opened((kind, kind), 8, 2) as (writer, (reader,)):
+        writer.write(message)
+        assert reader.read(0) == memoryview(message).tobytes()
+        writer.write(message=message, timeout_s=0)
+        assert len(reader.read(timeout_s=0)) == 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "message",
+    ["text", 5, None, np.arange(8)[::2], np.array([object()])],
+    ids=["text", "number", "none", "strided", "objects"],
+)
+def test_what_is_no_buffer_is_refused(kind: str, message: Any) -> None:
+    with opened((kind, kind), 800, 2) as (writer, (reader,)):
+        with pytest.raises(PayloadTypeError):
+            writer.write(message)
+        writer.write(b"next")
+        assert reader.read(0) == b"next"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_calls_are_errors_and_change_nothing(kind: str) -> None:
+    with opened((kind, kind), 8, 2) as (writer, (reader,)):
+        for call in (
+            writer.write,
+            lambda: writer.write(b"", 0, 0),
+            lambda: writer.write(b"", other=1),
+            lambda: reader.read(0, 0),
+            lambda: reader.read(other=1),
+        ):
+            with pytest.raises(TypeError):
+                call()
+        with pytest.raises(MessageTooLarge):
+            writer.write(bytes(9))
+        writer.write(b"next")
+        assert reader.read(0) == b"next"
+        writer.close()
+        reader.close()
+        with pytest.raises(EndpointClosed):
+            writer.write(b"x")
+        with pytest.raises(EndpointClosed):
+            reader.read(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_view_that_was_released_is_not_returned_again(kind: str) -> None:
+    with opened((kind, kind), 8, 2) as (writer, (reader,)):
+        for number in range(10):
+            writer.write(b"%d" % number)
+            view = reader.read(LIMIT_S)
+            assert view == b"%d" % number
+            view.release()
+
+
+def test_an_endpoint_that_was_not_opened_is_an_error() -> None:
+    if ring.NATIVE is None:
+        pytest.skip("the ring was not built in C here")
+    with pytest.raises(RuntimeError):
+        ring.NATIVE.RingWriter().write(b"x")
+    with pytest.raises(RuntimeError):
+        ring.NATIVE.RingReader().read()
