@@ -11,7 +11,7 @@ from ipcbench.backend import PLAIN_TYPES, Message, bytes_of
 from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
 from ipcbench.backends.shm.mapping import Mapping, in_lines
 from ipcbench.backends.shm.native import NATIVE
-from ipcbench.errors import EndOfStream, MessageTooLarge
+from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import WRITER_SLEEPS
 
@@ -90,7 +90,11 @@ class PureRingWriter(ShmWriter):
         placed = self._placed
         enough = (number for number, end in placed if begin + needed <= end + self._arena_bytes)
         last = next(enough, placed[-1][0] if placed else self._sequence - 1)
-        consumed = self._cursors.wait_until_consumed(last + 1, timeout_s)
+        try:
+            consumed = self._cursors.wait_until_consumed(last + 1, timeout_s)
+        except PeerLost:
+            self._room = 0  # every later write, also of a smaller message, looks at the peers first
+            raise
         while placed and placed[0][0] < consumed:
             self._end_of_room = placed.popleft()[1] + self._arena_bytes
         if not placed:
@@ -160,8 +164,12 @@ else:
             self._prepare(*_place_of(mapping), self._fenced, self._limit_bytes, channel.readers)
 
         def _await_room(self, count: int, timeout_s: float | None) -> None:
-            self._cursors.require_open()
-            self._cursors.wait_until_consumed(count, timeout_s)
+            try:
+                self._cursors.require_open()
+                self._cursors.wait_until_consumed(count, timeout_s)
+            except PeerLost:
+                self._release()  # every later call comes here
+                raise
 
         def _too_large(self, size_bytes: int) -> NoReturn:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
