@@ -193,9 +193,9 @@ else:
             self._waiter.begun_count += 1
             return bool(self._waiter.looks)
 
-        def _await(self, head: int, wanted: int, timeout_s: float | None) -> None:
-            words = self._words
+        def _await(self, wanted: int, timeout_s: float | None) -> None:
             self._cursors.require_open()
+            words, (_, head) = self._words, self._entries[(wanted - 1) % self._count]
             if not self._cursors.wait_until(lambda: bool(words[head] == wanted), timeout_s, counted=True):
                 raise EndOfStream(f"channel ended after {wanted - 1} messages")
 

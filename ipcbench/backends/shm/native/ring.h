@@ -1,0 +1,150 @@
+/* The ring of an every_message channel, without Python: what mapping.py and ring.py say, in C. It waits for nobody; its callers
+   do. Each word has one writer, so aligned loads and stores suffice, ordered by acquire and release. */
+
+#ifndef IPCBENCH_SHM_RING_H
+#define IPCBENCH_SHM_RING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { HEAD_BYTES = 24, LINE_BYTES = 64 }; /* as in mapping.py */
+
+/* Offsets in bytes, as in ipcbench/sync/cursors.py. */
+enum { WRITER_SLEEPS = 8 * 8, READER_SLEEPS = 8 * 16, FIRST_READER = 8 * 24, READER_BYTES = 8 * 8 };
+
+typedef struct {
+    char *bytes;       /* of the segment */
+    uint64_t sequence; /* of the next message */
+    int64_t count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes;
+    bool fenced; /* whether whoever sleeps relies on a fence here */
+} Ring;
+
+typedef struct {
+    Ring ring;
+    uint64_t room;                    /* the first number that may not be written before the readers are looked at again */
+    uint64_t next_place, end_of_room; /* they only grow; places are these modulo the arena's size */
+    uint64_t *ends;                   /* by entry: where the arena was filled up to after its message */
+    int readers;
+} RingOut;
+
+typedef struct {
+    Ring ring;
+    int64_t consumed_offset;
+} RingIn;
+
+/* Where a message goes, or lies. */
+typedef struct {
+    int64_t entry, payload; /* offsets in bytes */
+    int64_t size_bytes;
+    uint64_t end; /* of the writer's: where the arena is filled up to after it */
+} Place;
+
+static inline uint64_t ring_load(const Ring *ring, int64_t offset) {
+    return __atomic_load_n((uint64_t *)(ring->bytes + offset), __ATOMIC_ACQUIRE);
+}
+
+static inline void ring_store(const Ring *ring, int64_t offset, uint64_t value) {
+    __atomic_store_n((uint64_t *)(ring->bytes + offset), value, __ATOMIC_RELEASE);
+}
+
+static inline void ring_fence(const Ring *ring) {
+    if (ring->fenced) __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static inline int64_t ring_entry(const Ring *ring) {
+    return ring->start_bytes + (int64_t)(ring->sequence % (uint64_t)ring->count) * ring->entry_bytes;
+}
+
+/* How many messages the slowest reader has finished with. */
+static inline uint64_t ring_slowest(const RingOut *self) {
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < self->readers; i++) {
+        uint64_t consumed = ring_load(&self->ring, FIRST_READER + (int64_t)i * READER_BYTES);
+        if (consumed < least) least = consumed;
+    }
+    return least;
+}
+
+/* Whether there is an entry for the next message; if not, that takes so many messages that all readers have finished with. */
+static inline bool ring_has_entry(RingOut *self, uint64_t *needed) {
+    const Ring *ring = &self->ring;
+    if (ring->sequence < self->room) return true;
+    self->room = ring_slowest(self) + (uint64_t)ring->count;
+    *needed = ring->sequence + 1 - (uint64_t)ring->count;
+    return ring->sequence < self->room;
+}
+
+/* Where the arena is free up to if all readers have finished with so many messages. */
+static inline uint64_t ring_end_of_room(const RingOut *self, uint64_t consumed) {
+    const uint64_t before = consumed == 0 ? 0 : self->ends[(consumed - 1) % (uint64_t)self->ring.count];
+    return before + (uint64_t)self->ring.arena_bytes;
+}
+
+/* Find a place for the next message, which has an entry; false if that takes so many messages that all readers have finished
+   with. Nothing is taken before it is published. */
+static inline bool ring_find_place(RingOut *self, int64_t size_bytes, Place *place, uint64_t *needed) {
+    const Ring *ring = &self->ring;
+    const uint64_t arena = (uint64_t)ring->arena_bytes;
+    *place = (Place){ring_entry(ring), ring_entry(ring) + HEAD_BYTES, size_bytes, self->next_place};
+    if (size_bytes <= ring->inline_bytes) return true;
+    const uint64_t bytes = ((uint64_t)size_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    uint64_t begin = self->next_place;
+    if (begin % arena + bytes > arena) begin = (begin + arena - 1) / arena * arena; /* a message is in one piece */
+    if (begin + bytes > self->end_of_room) {
+        const uint64_t consumed = ring_slowest(self);
+        if (consumed >= ring->sequence) { /* all of it is free: begin where the cache may still hold it */
+            begin = (begin + arena - 1) / arena * arena;
+            self->end_of_room = begin + arena;
+        } else {
+            self->end_of_room = ring_end_of_room(self, consumed);
+        }
+        if (begin + bytes > self->end_of_room) {
+            uint64_t enough = consumed + 1;
+            while (enough < ring->sequence && begin + bytes > ring_end_of_room(self, enough)) enough++;
+            *needed = enough;
+            return false;
+        }
+    }
+    place->payload = ring->arena_start + (int64_t)(begin % arena);
+    place->end = begin + bytes;
+    return true;
+}
+
+/* Publish the message at a place. */
+static inline void ring_publish(RingOut *self, const Place *place) {
+    Ring *ring = &self->ring;
+    ring_store(ring, place->entry + 8, (uint64_t)place->size_bytes);
+    ring_store(ring, place->entry + 16, (uint64_t)(place->payload - ring->arena_start));
+    self->ends[ring->sequence % (uint64_t)ring->count] = self->next_place = place->end;
+    ring_store(ring, place->entry, ++ring->sequence);
+    ring_fence(ring);
+}
+
+/* Whether a reader may sleep. */
+static inline bool ring_has_sleepers(const RingOut *self) {
+    for (int i = 0; i < self->readers; i += 8)
+        if (ring_load(&self->ring, READER_SLEEPS + i) != 0) return true;
+    return false;
+}
+
+/* Say that this reader has finished with its last message; whether the writer may sleep. */
+static inline bool ring_finish(const RingIn *self) {
+    ring_store(&self->ring, self->consumed_offset, self->ring.sequence);
+    ring_fence(&self->ring);
+    return ring_load(&self->ring, WRITER_SLEEPS) != 0;
+}
+
+static inline bool ring_has_message(const RingIn *self) {
+    return ring_load(&self->ring, ring_entry(&self->ring)) == self->ring.sequence + 1;
+}
+
+/* Return where the next message lies, which is there; `sequence` is the caller's to increase. */
+static inline Place ring_message(const RingIn *self) {
+    const Ring *ring = &self->ring;
+    const int64_t entry = ring_entry(ring), size_bytes = (int64_t)ring_load(ring, entry + 8);
+    const bool is_inline = size_bytes <= ring->inline_bytes;
+    return (Place){entry, is_inline ? entry + HEAD_BYTES : ring->arena_start + (int64_t)ring_load(ring, entry + 16), size_bytes, 0};
+}
+
+#endif
