@@ -7,6 +7,7 @@ import sysconfig
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,12 @@ def _facts() -> dict[str, Any]:
         "debug_build": bool(sysconfig.get_config_var("Py_DEBUG")),
         "missing_backends": _missing_backends(),
         "tracer_in_c": IS_C,
+        "ring_in_c": import_module("ipcbench.backends.shm.native").NATIVE is not None,
     }
+
+
+def _how_built(is_in_c: bool) -> str:
+    return "in C" if is_in_c else "in Python; a C compiler at installation makes it faster"
 
 
 def _busy_second() -> dict[str, float | None]:
@@ -161,7 +167,8 @@ def _machine_lines(facts: Mapping[str, Any], versions: Mapping[str, str]) -> Ite
             _with("{:.2f} cores stolen", facts["stolen_cores"]),
             f"longest pause in a busy second {facts['longest_pause_ns'] / 1e6:.2f} ms",
         ),
-        "tracer": ("in C" if facts["tracer_in_c"] else "in Python; a C compiler at installation makes it faster",),
+        "tracer": (_how_built(facts["tracer_in_c"]),),
+        "shm ring": (_how_built(facts["ring_in_c"]),),
         "versions": tuple(f"{name} {number}" for name, number in versions.items() if name != "commit"),
     }
     for name, values in parts.items():
