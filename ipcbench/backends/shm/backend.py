@@ -38,10 +38,10 @@ from ipcbench.sync.cursors import (
     make_doorbells,
 )
 from ipcbench.sync.directory import (
-    channel_directory,
     is_still,
     new_directory,
     no_channel,
+    open_directory,
     remove_with_file,
     require_ours,
 )
@@ -167,9 +167,8 @@ class Mapping:
     """A channel's segment in this process: words, and slots as (payload, index of first word, of second)."""
 
     def __init__(self, address: Address) -> None:
-        self.directory, channel = channel_directory(address), address.channel
-        layout = Layout(channel)
-        require_ours(self.directory)
+        open_directory(address)
+        layout = Layout(channel := address.channel)
         try:
             self._segment = SharedSegment(channel.name)
         except ValueError as error:  # it is empty, since whoever made it was killed
@@ -216,13 +215,13 @@ class _ShmWriter(_ShmEndpoint, Writer):
 
     _cursors: WriterCursors
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
-        self._cursors = WriterCursors(mapping.words, channel, mapping.directory)
+    def __init__(self, address: Address, mapping: Mapping) -> None:
+        self._cursors = WriterCursors(mapping.words, address)
         self._map = mapping
         self._words = mapping.words
         self._slots = mapping.slots
         self._count = len(mapping.slots)
-        self._limit_bytes = channel.max_message_bytes
+        self._limit_bytes = address.channel.max_message_bytes
         self._fenced = self._cursors.fenced
         self._sequence = 0
         self.opened()
@@ -233,8 +232,8 @@ class _ShmReader(_ShmEndpoint, Reader):
 
     _cursors: ReaderCursors
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
-        self._cursors = ReaderCursors(mapping.words, channel, mapping.directory, index)
+    def __init__(self, address: Address, mapping: Mapping, index: int) -> None:
+        self._cursors = ReaderCursors(mapping.words, address, index)
         self._map = mapping
         self._words = mapping.words
         self._slots = mapping.slots
@@ -256,8 +255,8 @@ class RingWriter(_ShmWriter):
     _room = 0
     """First sequence number that may not be written before the readers' progress is checked again."""
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
-        super().__init__(channel, mapping)
+    def __init__(self, address: Address, mapping: Mapping) -> None:
+        super().__init__(address, mapping)
         first, *self._more_sleep_words = self._cursors.sleep_words
         self._sleep_word = first
 
@@ -330,9 +329,11 @@ class RingReader(_ShmReader):
 class LatestWriter(_ShmWriter):
     """Writer of a latest_value channel; it never waits."""
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
-        super().__init__(channel, mapping)
-        self._hazard_slots = WriterHazardSlots(self._cursors, mapping.words, channel.readers, len(mapping.slots))
+    def __init__(self, address: Address, mapping: Mapping) -> None:
+        super().__init__(address, mapping)
+        self._hazard_slots = WriterHazardSlots(
+            self._cursors, mapping.words, address.channel.readers, len(mapping.slots)
+        )
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         del timeout_s  # there is always a free slot
@@ -352,8 +353,8 @@ class LatestWriter(_ShmWriter):
 class LatestReader(_ShmReader):
     """Reader of a latest_value channel; its views are the slot's own memory, pinned."""
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
-        super().__init__(channel, mapping, index)
+    def __init__(self, address: Address, mapping: Mapping, index: int) -> None:
+        super().__init__(address, mapping, index)
         self._hazard_slots = ReaderHazardSlots(self._cursors, mapping.words)
 
     def read(self, timeout_s: float | None = None) -> memoryview:
@@ -406,7 +407,7 @@ class Shm(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
         layout = Layout(channel)
-        with new_directory(channel.name) as (directory, undo):
+        with new_directory(channel.name) as (directory, location, undo):
             try:
                 make_doorbells(directory, channel.readers)
                 segment = SharedSegment(channel.name, layout.total_bytes)
@@ -414,14 +415,14 @@ class Shm(Backend):
                 raise TransportError(_why_not(error, directory, layout)) from error
             undo.callback(segment.unlink_made, os.fstat(segment.fileno()))
             segment.close()
-        return Address(self.name, channel, str(directory))
+        return Address(self.name, channel, location)
 
     @whole
     def open_writer(self, address: Address) -> Writer:
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
         mapping = Mapping(address)
         try:
-            return kind(address.channel, mapping)
+            return kind(address, mapping)
         except TransportError:
             mapping.close()
             raise
@@ -431,12 +432,12 @@ class Shm(Backend):
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
         mapping = Mapping(address)
         try:
-            return kind(address.channel, mapping, index)
+            return kind(address, mapping, index)
         except TransportError:
             mapping.close()
             raise
 
     @whole
     def destroy(self, address: Address) -> None:
-        directory, name = channel_directory(address), address.channel.name
-        remove_with_file(directory, _SEGMENTS / name, lambda: shm_unlink(f"/{name}"))
+        name = address.channel.name
+        remove_with_file(address, _SEGMENTS / name, lambda: shm_unlink(f"/{name}"))
