@@ -11,10 +11,11 @@ from ipcbench.sync import (
     ReaderCursors,
     WriterCursors,
     as_transport_errors,
-    channel_directory,
     cursors_bytes,
+    location_of,
     make_directory,
     make_doorbells,
+    open_directory,
     remove_directory,
 )
 
@@ -24,10 +25,10 @@ class End(CursorsEndpoint):
 
     @as_transport_errors("cannot open an endpoint of file")
     def __init__(self, kind, address, *index):
-        folder, self.count = channel_directory(address), 0
+        folder, self.count = open_directory(address), 0
         with (folder / "cursors").open("r+b") as file:
             words = memoryview(mmap(file.fileno(), 0)).cast("Q")
-        self._cursors = kind(words, address.channel, folder, *index)
+        self._cursors = kind(words, address, *index)
         self.files = [folder / f"{number}.message" for number in range(address.channel.depth)]
         self.opened()
 
@@ -90,7 +91,7 @@ class File(Backend):
         folder = make_directory(channel.name)
         make_doorbells(folder, channel.readers)
         (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
-        return Address(self.name, channel, str(folder))
+        return Address(self.name, channel, location_of(folder))
 
     def open_writer(self, address):
         return FileWriter(WriterCursors, address)
@@ -99,4 +100,4 @@ class File(Backend):
         return FileReader(ReaderCursors, address, index)
 
     def destroy(self, address):
-        remove_directory(channel_directory(address))
+        remove_directory(address)

@@ -12,10 +12,11 @@ from ipcbench.sync import (
     ReaderCursors,
     WriterCursors,
     as_transport_errors,
-    channel_directory,
     cursors_bytes,
+    location_of,
     make_directory,
     make_doorbells,
+    open_directory,
     reader_role,
     reader_roles,
     remove_directory,
@@ -38,10 +39,10 @@ LINGER_S = 2.0  # how long `close` waits for readers; nng drops what it has not 
 
 class End(CursorsEndpoint):
     def __init__(self, kind, address, *index):
-        folder = channel_directory(address)
+        folder = open_directory(address)
         with as_transport_errors("cannot open an endpoint of nng"), (folder / "cursors").open("r+b") as file:
             words = memoryview(mmap(file.fileno(), 0)).cast("Q")
-        self._cursors = kind(words, address.channel, folder, *index)
+        self._cursors = kind(words, address, *index)
         self.pid, self.count, self.depth = os.getpid(), 0, min(address.channel.depth, MOST_MESSAGES)
         roles = [reader_role(address.channel, *index)] if index else reader_roles(address.channel)
         self.urls = [f"ipc://{folder / role}" for role in roles]
@@ -148,7 +149,7 @@ class Nng(Backend):
         folder = make_directory(channel.name)
         make_doorbells(folder, channel.readers)
         (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
-        return Address(self.name, channel, str(folder))
+        return Address(self.name, channel, location_of(folder))
 
     def open_writer(self, address):
         return NngWriter(address)
@@ -157,4 +158,4 @@ class Nng(Backend):
         return NngReader(address, index)
 
     def destroy(self, address):
-        remove_directory(channel_directory(address))
+        remove_directory(address)

@@ -24,7 +24,9 @@ from ipcbench.sync.cursors import (
 from ipcbench.sync.directory import (
     as_transport_errors,
     channel_directory,
+    location_of,
     make_directory,
+    open_directory,
     remove_directory,
     require_ours,
 )
@@ -61,8 +63,10 @@ __all__ = [
     "cursors_bytes",
     "in_background",
     "is_held",
+    "location_of",
     "make_directory",
     "make_doorbells",
+    "open_directory",
     "own",
     "reader_role",
     "reader_roles",

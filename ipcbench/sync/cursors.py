@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from ipcbench.backend import Endpoint, Waits
+from ipcbench.backend import Address, Endpoint, Waits
 from ipcbench.errors import EndpointClosed, PeerLost, TransportTimeout
-from ipcbench.spec import ChannelSpec
+from ipcbench.sync.directory import channel_directory, open_directory
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.locks import (
@@ -82,8 +82,7 @@ class Cursors(ABC):
         peers: Sequence[str],
         state_word: int,
         words: memoryview,
-        channel: ChannelSpec,
-        directory: Path,
+        address: Address,
         *,
         adapts: bool,
     ) -> None:
@@ -96,8 +95,8 @@ class Cursors(ABC):
         self._flags = words.cast("B")
         self._state_word = state_word
         self._adapts = adapts
-        self.directory = directory
-        self.channel = channel
+        self.directory = directory = channel_directory(address)
+        self.channel = address.channel
         self._barrier, wakers_fence = sleeper_barrier()
         self.fence = make_fence()
         self.fenced = wakers_fence or not STRONG_ORDER
@@ -107,7 +106,7 @@ class Cursors(ABC):
             self._bell, *self._peers_bells = (
                 held.enter_context(closing(Doorbell(directory / f"{each}.bell"))) for each in (role, *peers)
             )
-            self._lock = EndpointLock(directory, role)
+            self._lock = EndpointLock(open_directory(address), role)
             held.callback(self._lock.release)
             self._held = held.pop_all()
         words[state_word] = OPEN
@@ -205,8 +204,9 @@ class CursorsEndpoint(Owned, Endpoint):
 class WriterCursors(Cursors):
     """The writer's access to the cursors."""
 
-    def __init__(self, words: memoryview, channel: ChannelSpec, directory: Path, *, adapts: bool = True) -> None:
-        super().__init__("writer", reader_roles(channel), WRITER_STATE, words, channel, directory, adapts=adapts)
+    def __init__(self, words: memoryview, address: Address, *, adapts: bool = True) -> None:
+        channel = address.channel
+        super().__init__("writer", reader_roles(channel), WRITER_STATE, words, address, adapts=adapts)
         self.waiter = self._waiter(8 * WRITER_SLEEPS)
         self._consumed = [consumed_word(index) for index in range(channel.readers)]
         self.sleep_words = tuple(range(READER_SLEEPS, READER_SLEEPS + (channel.readers + 7) // 8))
@@ -265,12 +265,10 @@ class WriterCursors(Cursors):
 class ReaderCursors(Cursors):
     """One reader's access to the cursors."""
 
-    def __init__(
-        self, words: memoryview, channel: ChannelSpec, directory: Path, index: int, *, adapts: bool = True
-    ) -> None:
-        role = reader_role(channel, index)
+    def __init__(self, words: memoryview, address: Address, index: int, *, adapts: bool = True) -> None:
+        role = reader_role(address.channel, index)
         self.consumed_word = consumed_word(index)
-        super().__init__(role, ("writer",), self.consumed_word + 1, words, channel, directory, adapts=adapts)
+        super().__init__(role, ("writer",), self.consumed_word + 1, words, address, adapts=adapts)
         (self._writer_bell,) = self._peers_bells
         self.waiter = self._waiter(8 * READER_SLEEPS + index)
 

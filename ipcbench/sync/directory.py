@@ -6,12 +6,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from string import hexdigits
 
 from ipcbench.backend import Address
 from ipcbench.errors import TransportError
@@ -20,7 +22,7 @@ from ipcbench.util.clock import now_ns
 from ipcbench.util.files import advice_on, temporary_folder
 
 SEPARATOR = "\n"
-"""Separates the parts of an address' location; the channel's directory comes first."""
+"""Separates the parts of an address' location: the channel's directory, its token, and what the backend adds."""
 
 _OTHERS = 0o077
 """Mode bits of everybody but the owner."""
@@ -33,7 +35,12 @@ _LOCK_NS, _LOCK_LOOK_S = 1_000_000_000, 0.01
 """How long a directory's lock is waited for, and the interval between two tries."""
 
 _MARK = "made"
-"""In a channel's directory: whoever has made it has made the directory."""
+"""In a channel's directory: whoever has made it has made the directory. It is a link, which takes no descriptor, and
+leads nowhere: its target is the channel's token. The token is in the address, too: the address of a channel that was
+destroyed must not lead to a channel made anew under its name.
+"""
+
+_TOKEN_BYTES = 4
 
 _REMOVALS = 5
 """How often a directory is removed in which others still change files."""
@@ -65,6 +72,17 @@ def make_directory(name: str) -> Path:
     Raises:
         TransportError: the name is in use, or the folder cannot be made.
     """
+    path = _make_unmarked(name)
+    try:
+        os.symlink(secrets.token_hex(_TOKEN_BYTES), path / _MARK)
+    except OSError as error:
+        with suppress(OSError):
+            path.rmdir()
+        raise TransportError(f"cannot make {path}: {error.strerror}{advice_on(error)}") from error
+    return path
+
+
+def _make_unmarked(name: str) -> Path:
     path = temporary_folder() / name
     try:
         path.mkdir(mode=_DIRECTORY_MODE)
@@ -78,21 +96,21 @@ def make_directory(name: str) -> Path:
 
 
 @contextmanager
-def new_directory(name: str) -> Iterator[tuple[Path, ExitStack]]:
+def new_directory(name: str) -> Iterator[tuple[Path, str, ExitStack]]:
     """Make a channel's directory, hold its lock while the block makes what belongs to the channel, and remove it again
-    if the block fails; yields its path, and a stack of what else is then to be undone. Another process may destroy the
-    channel meanwhile, and even make one of the same name, which is left alone.
+    if the block fails; yields its path, the location for the address, and a stack of what else is then to be undone.
+    Another process may destroy the channel meanwhile, and even make one of the same name, which is left alone.
 
     Raises:
         TransportError: the name is in use, the folder cannot be made, or the channel is destroyed meanwhile.
     """
-    path = make_directory(name)
+    path, token = _make_unmarked(name), secrets.token_hex(_TOKEN_BYTES)
     destroyed = TransportError(f"channel {name!r} was destroyed while it was made; make another")
     with ExitStack() as undo, directory_lock(path) as made:  # whose descriptor the removal may need
         if made is None:
             raise destroyed
         try:
-            os.symlink(".", path / _MARK)  # which takes no descriptor, and fails in another process's directory
+            os.symlink(token, path / _MARK)  # which fails in another process's directory
         except (FileNotFoundError, FileExistsError) as error:
             raise destroyed from error
         except OSError as error:
@@ -100,7 +118,7 @@ def new_directory(name: str) -> Iterator[tuple[Path, ExitStack]]:
             raise TransportError(f"cannot make {path}: {error.strerror}{advice_on(error)}") from error
         undo.callback(_remove_made, path, made)
         try:
-            yield path, undo
+            yield path, f"{path}{SEPARATOR}{token}", undo
         except TransportError as error:
             if is_still(path, made):
                 raise
@@ -123,6 +141,28 @@ def _remove_made(path: Path, made: os.stat_result) -> None:
         _remove(path, made)
 
 
+def location_of(directory: Path) -> str:
+    """Return the location for the address of a channel whose directory was made just now.
+
+    Raises:
+        TransportError: the channel is destroyed already.
+    """
+    token = _token_in(directory)
+    if token is None:
+        raise TransportError(f"channel {directory.name!r} was destroyed while it was made; make another")
+    return f"{directory}{SEPARATOR}{token}"
+
+
+def _token_in(directory: Path) -> str | None:
+    """Return the token of the channel in a directory; None if there is none."""
+    try:
+        return os.readlink(directory / _MARK)
+    except OSError as error:
+        if is_of_handler(error):
+            raise
+        return None
+
+
 def channel_directory(address: Address) -> Path:
     """Return the path of the channel's directory: the first line of its address' location. It need not exist.
 
@@ -136,6 +176,45 @@ def channel_directory(address: Address) -> Path:
             "the address that `create` returned"
         )
     return path
+
+
+def channel_token(address: Address) -> str:
+    """Return the token of the channel: the second line of its address' location.
+
+    Raises:
+        TransportError: that is no token.
+    """
+    token = address.location.partition(SEPARATOR)[2].partition(SEPARATOR)[0]
+    if len(token) != 2 * _TOKEN_BYTES or set(token) - set(hexdigits):
+        raise TransportError(
+            f"the address of channel {address.channel.name!r} has no token, but {address.location!r}; pass the address "
+            "that `create` returned"
+        )
+    return token
+
+
+def open_directory(address: Address) -> Path:
+    """Return the path of the channel's directory, for opening an endpoint in it.
+
+    Raises:
+        TransportError: there is no such channel, or another one by now, or it is not this user's.
+    """
+    path, token = channel_directory(address), channel_token(address)
+    require_ours(path)
+    found = _token_in(path)
+    if found is None:
+        raise TransportError(f"there is no channel at {path}, or only half of one; destroy it and make another")
+    if found != token:
+        raise TransportError(
+            f"this address is of a channel {address.channel.name!r} that was destroyed, and made anew by now; pass the "
+            "address that the new `create` returned"
+        )
+    return path
+
+
+def _is_of_another(address: Address, directory: Path) -> bool:
+    """Return whether a directory is another channel's by now. Half of a channel has no token and may be removed."""
+    return _token_in(directory) not in {None, channel_token(address)}
 
 
 def no_channel(where: str, error: OSError) -> TransportError:
@@ -239,22 +318,25 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
-def remove_with_file(directory: Path, path: Path, remove: Callable[[], object]) -> None:
+def remove_with_file(address: Address, path: Path, remove: Callable[[], object]) -> None:
     """Remove a channel's directory, and a file that the channel has outside it, if both exist. Make such a file within
     `new_directory`.
 
     Args:
-        directory: of the channel.
+        address: of the channel; where another one has its name by now, nothing is removed.
         path: of the file, where such files have one.
         remove: removes it; FileNotFoundError if somebody else has.
 
     Raises:
         TransportError: something is still there; without the directory nobody knows whose the file is.
     """
+    directory = channel_directory(address)
     with as_transport_errors(f"cannot remove {path}"), directory_lock(directory) as found:
         if found is None:
             if os.path.lexists(path) and not os.path.lexists(directory):  # in this order: the directory is made first
                 raise TransportError(f"{directory} is gone, and {path} may be another program's: remove it yourself")
+            return
+        if _is_of_another(address, directory):
             return
         try:
             with suppress(FileNotFoundError):
@@ -264,16 +346,17 @@ def remove_with_file(directory: Path, path: Path, remove: Callable[[], object]) 
             _remove(directory, found)
 
 
-def remove_directory(path: Path) -> None:
-    """Remove a channel's directory and everything in it, if it exists.
+def remove_directory(address: Address) -> None:
+    """Remove a channel's directory and everything in it, if it exists and is still that channel's.
 
     Raises:
         TransportError: something of it is still there, and it can be tried again; or what is there is no directory that
             `make_directory` has made.
     """
-    with directory_lock(path) as found:
-        if found is not None:
-            _remove(path, found)
+    directory = channel_directory(address)
+    with directory_lock(directory) as found:
+        if found is not None and not _is_of_another(address, directory):
+            _remove(directory, found)
 
 
 def _remove(path: Path, found: os.stat_result) -> None:

@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 
 from ipcbench.backend import Address
-from ipcbench.sync.directory import as_transport_errors, channel_directory
+from ipcbench.sync.directory import as_transport_errors, open_directory
 from ipcbench.sync.locks import EndpointLock, was_released
 from ipcbench.util.clock import now_ns
 
@@ -28,9 +28,9 @@ class Liveness:
         """Lock the endpoint `role`.
 
         Raises:
-            TransportError: there is no such channel, or the endpoint is open or was open before.
+            TransportError: there is no such channel (any more), or the endpoint is open or was open before.
         """
-        self.directory = channel_directory(address)
+        self.directory = open_directory(address)
         self.role = role
         self._lock = EndpointLock(self.directory, role)
         self._checks: dict[str, int] = {}

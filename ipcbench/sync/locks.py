@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import no_channel, require_ours
+from ipcbench.sync.directory import no_channel
 from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.sync.ownership import own
 from ipcbench.util.files import advice_on
@@ -50,7 +50,6 @@ class EndpointLock:
         Raises:
             TransportError: the endpoint is open or was open before, or there is no such channel.
         """
-        require_ours(directory)
         self._path = lock_path(directory, role)
         try:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

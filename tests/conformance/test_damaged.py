@@ -14,7 +14,7 @@ from ipcbench.backend import Address, Backend
 from ipcbench.errors import ConfigError, TransportError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import channel_directory
+from ipcbench.sync.directory import channel_directory, channel_token
 from ipcbench.sync.locks import EndpointLock
 from ipcbench.testing.leaks import SHARED_MEMORY
 
@@ -69,7 +69,7 @@ def test_nothing_is_removed_that_is_no_folder_of_a_channel(
         foreign.mkdir(mode=0o700 if kind == "private" else 0o755)
         (foreign / "work").touch()
     places = "".join(f"\ntcp://127.0.0.1:{port}" for port in (5555, 5556)) if name == "zmq-tcp" else ""
-    address = Address(name, ChannelSpec(channel_name, readers=1), f"{foreign}{places}")
+    address = Address(name, ChannelSpec(channel_name, readers=1), f"{foreign}\n01234567{places}")
     with pytest.raises(TransportError, match="is no folder of a channel of this user"):
         get_backend(name)().destroy(address)
     assert os.path.lexists(foreign)
@@ -138,7 +138,9 @@ def test_only_ports_of_this_host_are_opened(places: str, channel_name: str) -> N
     backend, address = made("zmq-tcp", channel_name)
     try:
         with pytest.raises(TransportError, match="names no two ports of this host"):
-            backend.open_writer(replace(address, location=f"{channel_directory(address)}{places}"))
+            backend.open_writer(
+                replace(address, location=f"{channel_directory(address)}\n{channel_token(address)}{places}")
+            )
     finally:
         backend.destroy(address)
 

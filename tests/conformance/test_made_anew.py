@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from ipcbench import get_backend
 from ipcbench.errors import PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync import channel_directory
 
-BACKENDS = ["shm", "lmdb", "pipe", "zmq", "zmq-tcp"]
+BACKENDS = ["shm", "lmdb", "pipe", "tcp", "zmq", "zmq-tcp"]
 CHANNEL = ChannelSpec(f"ipcb-anew-{os.getpid()}", max_message_bytes=64, depth=2)
 
 
@@ -65,7 +67,7 @@ def test_an_old_reader_that_waits_gets_nothing_of_the_new_channel(name: str) -> 
     backend.destroy(address)
 
 
-@pytest.mark.parametrize("name", ["pipe", "zmq", "zmq-tcp"])
+@pytest.mark.parametrize("name", ["pipe", "tcp", "zmq", "zmq-tcp"])
 def test_an_old_writer_that_waits_for_its_readers_does_not_find_the_new_ones(name: str) -> None:
     backend = get_backend(name)()
     address = backend.create(CHANNEL)
@@ -78,3 +80,38 @@ def test_an_old_writer_that_waits_for_its_readers_does_not_find_the_new_ones(nam
             writer.write(b"new", timeout_s=60.0)
             assert reader.read(timeout_s=60.0) == b"new"
     backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("changes", [{"max_message_bytes": 4096, "depth": 8}, {"delivery": "latest_value"}, {}])
+def test_an_address_of_the_old_channel_opens_and_destroys_nothing(name: str, changes: dict[str, Any]) -> None:
+    """A defect: a place is spent; where the channel is another one now, messages are torn or lost."""
+    backend = get_backend(name)()
+    old = backend.create(CHANNEL)
+    backend.destroy(old)
+    address = backend.create(replace(CHANNEL, **changes))
+    with backend.open_reader(address, 0) as reader:
+        for open_endpoint in (backend.open_writer, lambda old: backend.open_reader(old, 0)):
+            with pytest.raises(TransportError, match="made anew by now"):
+                open_endpoint(old)
+        backend.destroy(old)
+        with backend.open_writer(address) as writer:
+            writer.write(b"new", timeout_s=60.0)
+            assert reader.read(timeout_s=60.0) == b"new"
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("token", ["", "\n", "\nabc", "\nxxxxxxxx", "\n../12345"])
+def test_an_address_without_a_token_is_refused(name: str, token: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(CHANNEL)
+    broken = replace(address, location=f"{channel_directory(address)}{token}")
+    for act in (backend.open_writer, backend.destroy):
+        with pytest.raises(TransportError, match="pass the address that `create` returned"):
+            act(broken)
+    (channel_directory(address) / "made").unlink()
+    with pytest.raises(TransportError, match="only half of one"):
+        backend.open_writer(address)
+    backend.destroy(address)
+    assert not channel_directory(address).exists()

@@ -51,17 +51,21 @@ def test_a_reader_of_latest_values_refused_for_want_of_memory_may_be_opened_late
 
 
 _DESTROYS = """
-import json, sys
+import json, os, sys
 from contextlib import suppress
+from dataclasses import replace
 from ipcbench import get_backend
 from ipcbench.backend import Address
 from ipcbench.errors import TransportError
 
 address = Address.from_dict(json.loads(sys.argv[1]))
+folder, token, *others = address.location.splitlines()
 backend = get_backend(address.backend)()
 for _ in range(2000):
+    with suppress(OSError):
+        token = os.readlink(f"{folder}/made")  # of the channel that is there now
     with suppress(TransportError):
-        backend.destroy(address)
+        backend.destroy(replace(address, location="\\n".join((folder, token, *others))))
 """
 
 
@@ -74,7 +78,7 @@ def test_a_channel_that_is_destroyed_while_it_is_made_leaves_nothing(name: str) 
     with subprocess.Popen([sys.executable, "-c", _DESTROYS, json.dumps(address.as_dict())]) as other:
         while other.poll() is None:
             with suppress(TransportError):  # of `create` only: what it made can always be destroyed
-                backend.create(channel)
+                address = backend.create(channel)
                 made_count += 1
             backend.destroy(address)
     assert other.returncode == 0
@@ -136,18 +140,18 @@ def test_a_channel_whose_name_another_process_takes_meanwhile_is_left_to_it(
     """Whoever is refused removes only what it has made: here between the making of its folder and all that follows."""
     backend: Any = get_backend(name)()
     channel = ChannelSpec(f"ipcb-taken-{os.getpid()}", max_message_bytes=100)
-    make_directory = directory.make_directory
+    make_directory = directory._make_unmarked
     others: list[Address] = []
 
     def interrupted(wanted: str) -> Path:
         path = make_directory(wanted)
         if not others:
-            others.append(Address(name, channel, str(path)))
+            others.append(Address(name, channel, f"{path}\n01234567"))
             backend.destroy(others[0])
             others[:] = [backend.create(channel)]
         return path
 
-    monkeypatch.setattr(directory, "make_directory", interrupted)
+    monkeypatch.setattr(directory, "_make_unmarked", interrupted)
     with pytest.raises(TransportError):
         backend.create(channel)
     try:

@@ -59,7 +59,7 @@ def test_a_stranger_neither_reads_over_tcp_nor_counts_as_a_reader() -> None:
         wrong = strangers[1]
         wrong.curve_publickey, wrong.curve_secretkey = wrong.curve_serverkey, _ = zmq.curve_keypair()
         for stranger in strangers:
-            stranger.connect(address.location.splitlines()[1])
+            stranger.connect(address.location.splitlines()[2])
             stranger.subscribe(b"")
             stranger.subscribe(b"reader-0")
         with backend.open_writer(address) as writer:
@@ -80,7 +80,7 @@ def test_a_reader_takes_nothing_from_a_stranger_at_the_writers_port() -> None:
     context = zmq.Context()
     try:
         squatter = context.socket(zmq.XPUB)
-        squatter.bind(address.location.splitlines()[1])
+        squatter.bind(address.location.splitlines()[2])
         with backend.open_reader(address, 0) as reader:
             squatter.send(b"false")
             with pytest.raises(TransportTimeout):

@@ -36,7 +36,7 @@ from ipcbench.backends.lmdb.store import TURN, Store, absence, keep_for_ever
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, CursorsEndpoint, ReaderCursors, WriterCursors
-from ipcbench.sync.directory import channel_directory, remove_directory
+from ipcbench.sync.directory import remove_directory
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.interrupts import whole
 
@@ -67,8 +67,9 @@ class _LmdbWriter(_LmdbEndpoint, Writer):
 
     _cursors: WriterCursors
 
-    def __init__(self, channel: ChannelSpec, database: Database) -> None:
-        self._cursors = WriterCursors(database.words, channel, database.directory)
+    def __init__(self, address: Address, database: Database) -> None:
+        channel = address.channel
+        self._cursors = WriterCursors(database.words, address)
         self._database = database
         self._words = database.words
         self._layout = Layout(channel)
@@ -82,8 +83,8 @@ class _LmdbWriter(_LmdbEndpoint, Writer):
 class RingWriter(_LmdbWriter):
     """Writer of an every_message channel."""
 
-    def __init__(self, channel: ChannelSpec, database: Database) -> None:
-        super().__init__(channel, database)
+    def __init__(self, address: Address, database: Database) -> None:
+        super().__init__(address, database)
         self._put = database.near.put
         self._bulk: dict[bytes, int] = {}  # key → number of the bulk message that it holds or held
         self._count = len(self._keys)
@@ -188,9 +189,9 @@ class RingWriter(_LmdbWriter):
 class LatestWriter(_LmdbWriter):
     """Writer of a latest_value channel; it waits only if a reader stops while taking a value and the database fills."""
 
-    def __init__(self, channel: ChannelSpec, database: Database) -> None:
-        super().__init__(channel, database)
-        self._hazard_slots = WriterHazardSlots(self._cursors, self._words, channel.readers, len(self._keys))
+    def __init__(self, address: Address, database: Database) -> None:
+        super().__init__(address, database)
+        self._hazard_slots = WriterHazardSlots(self._cursors, self._words, address.channel.readers, len(self._keys))
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         self._cursors.require_open()
@@ -217,11 +218,11 @@ class _LmdbReader(_LmdbEndpoint, Reader):
 
     _cursors: ReaderCursors
 
-    def __init__(self, channel: ChannelSpec, database: Database, index: int) -> None:
-        self._cursors = ReaderCursors(database.words, channel, database.directory, index)
+    def __init__(self, address: Address, database: Database, index: int) -> None:
+        self._cursors = ReaderCursors(database.words, address, index)
         self._database = database
         self._words = database.words
-        self._keys = Layout(channel).keys()
+        self._keys = Layout(address.channel).keys()
         self._get: Callable[[bytes], memoryview | None] = _no_snapshot
         self._get_bulk: Callable[[bytes], memoryview | None] = _no_snapshot
         self.opened()
@@ -251,8 +252,8 @@ class _LmdbReader(_LmdbEndpoint, Reader):
 class RingReader(_LmdbReader):
     """Reader of an every_message channel; its views are the database's own pages, held by its snapshot."""
 
-    def __init__(self, channel: ChannelSpec, database: Database, index: int) -> None:
-        super().__init__(channel, database, index)
+    def __init__(self, address: Address, database: Database, index: int) -> None:
+        super().__init__(address, database, index)
         self._count = len(self._keys)
         self._fenced = self._cursors.fenced
         self._consumed_word = self._cursors.consumed_word
@@ -306,8 +307,8 @@ class RingReader(_LmdbReader):
 class LatestReader(_LmdbReader):
     """Reader of a latest_value channel; its views are the pages of a value whose key is pinned, or a small copy."""
 
-    def __init__(self, channel: ChannelSpec, database: Database, index: int) -> None:
-        super().__init__(channel, database, index)
+    def __init__(self, address: Address, database: Database, index: int) -> None:
+        super().__init__(address, database, index)
         self._hazard_slots = ReaderHazardSlots(self._cursors, self._words)
         self._copied_bytes = database.near.page_bytes
 
@@ -357,22 +358,22 @@ class Lmdb(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.probe()
         self.require(channel)
-        return Address(self.name, channel, str(make_files(channel)))
+        return Address(self.name, channel, make_files(channel))
 
     @whole
     def open_writer(self, address: Address) -> Writer:
         self.probe()
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
         with Database.opened(address) as database:
-            return kind(address.channel, database)
+            return kind(address, database)
 
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
         self.probe()
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
         with Database.opened(address) as database:
-            return kind(address.channel, database, index)
+            return kind(address, database, index)
 
     @whole
     def destroy(self, address: Address) -> None:
-        remove_directory(channel_directory(address))
+        remove_directory(address)

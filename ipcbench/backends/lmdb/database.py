@@ -16,7 +16,7 @@ from ipcbench.backends.lmdb.store import LOCKS_BYTES, Store, close_stores, locks
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import cursors_bytes, make_doorbells
-from ipcbench.sync.directory import channel_directory, new_directory, no_channel, require_ours
+from ipcbench.sync.directory import new_directory, no_channel, open_directory
 from ipcbench.util.files import advice_on, status_of
 from ipcbench.util.units import format_bytes
 
@@ -99,15 +99,15 @@ def _files(directory: Path, layout: Layout) -> Iterator[tuple[Path, int]]:
         yield directory / _BULK_FILE, layout.bulk_map_bytes
 
 
-def make_files(channel: ChannelSpec) -> Path:
+def make_files(channel: ChannelSpec) -> str:
     """Make the channel's directory and files, and reserve the databases' disk space, so that touching a mapped page
-    later cannot fail; return the directory.
+    later cannot fail; return the location for the address.
 
     Raises:
         TransportError: the name is in use, or there is not enough space.
     """
     layout = Layout(channel)
-    with new_directory(channel.name) as (directory, _):
+    with new_directory(channel.name) as (directory, location, _):
         try:
             make_doorbells(directory, channel.readers)
             (directory / _CURSORS_FILE).write_bytes(bytes(cursors_bytes(channel.readers)))
@@ -126,7 +126,7 @@ def make_files(channel: ChannelSpec) -> Path:
             size = format_bytes(layout.map_bytes + layout.bulk_map_bytes)
             what = f"no LMDB database of {size} in {directory.parent}: {reason}"
             raise TransportError("; ".join(filter(None, (what, remedy)))) from error
-    return directory
+    return location
 
 
 def _reserve(path: Path, size_bytes: int) -> None:
@@ -162,8 +162,7 @@ class Database:
         Raises:
             TransportError: there is no such channel, or it cannot be opened here.
         """
-        self.directory = channel_directory(address)
-        require_ours(self.directory)
+        self.directory = open_directory(address)
         stores: list[Store] = []
         try:
             for path, map_bytes in _files(self.directory, Layout(address.channel)):

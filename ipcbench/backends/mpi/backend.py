@@ -38,6 +38,7 @@ from ipcbench.sync.directory import (
     is_still,
     new_directory,
     no_channel,
+    open_directory,
     remove_with_file,
     require_ours,
 )
@@ -117,8 +118,8 @@ class _Words:
     """A channel's file of shared words, mapped."""
 
     def __init__(self, address: Address) -> None:
-        self.directory, channel = channel_directory(address), address.channel
-        size_bytes, path = _words_bytes(channel), _words_path(self.directory)
+        directory, channel = open_directory(address), address.channel
+        size_bytes, path = _words_bytes(channel), _words_path(directory)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -199,7 +200,7 @@ class _Mpi(Backend):
 
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
-        with new_directory(channel.name) as (directory, undo):
+        with new_directory(channel.name) as (directory, location, undo):
             try:
                 make_doorbells(directory, channel.readers)
                 made = _make_words(_words_path(directory), _words_bytes(channel))
@@ -207,23 +208,21 @@ class _Mpi(Backend):
                 what = f"{error.filename or directory}: {error.strerror}{advice_on(error)}"
                 raise TransportError(f"cannot make channel {channel.name!r}: {what}") from error
             undo.callback(_unlink_words, _words_path(directory), made)
-        return Address(self.name, channel, str(directory))
+        return Address(self.name, channel, location)
 
     def open_writer(self, address: Address) -> Writer:
-        channel = address.channel
         with ExitStack() as undo:
             words, mpi = self._begin(address, 0, undo)
-            cursors = WriterCursors(words.words, channel, words.directory, adapts=False)
+            cursors = WriterCursors(words.words, address, adapts=False)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()
             return MpiWriter(cursors, words.runs, link, words.close)
 
     def open_reader(self, address: Address, index: int) -> Reader:
-        channel = address.channel
         with ExitStack() as undo:
             words, mpi = self._begin(address, index + 1, undo)
-            cursors = ReaderCursors(words.words, channel, words.directory, index, adapts=False)
+            cursors = ReaderCursors(words.words, address, index, adapts=False)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()
@@ -256,9 +255,8 @@ class _Mpi(Backend):
             raise TransportError(f"MPI gave channel {cursors.channel.name!r} no communicator: {error}") from error
 
     def destroy(self, address: Address) -> None:
-        directory = channel_directory(address)
-        words = _words_path(directory)
-        remove_with_file(directory, words, words.unlink)
+        words = _words_path(channel_directory(address))
+        remove_with_file(address, words, words.unlink)
 
 
 class MpiNative(_Mpi):

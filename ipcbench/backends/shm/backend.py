@@ -18,7 +18,7 @@ from ipcbench.backends.shm.segment import SEGMENTS, SharedSegment
 from ipcbench.errors import BackendUnavailable, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, make_doorbells
-from ipcbench.sync.directory import channel_directory, new_directory, remove_with_file
+from ipcbench.sync.directory import new_directory, remove_with_file
 from ipcbench.sync.interrupts import whole
 from ipcbench.util.files import advice_on
 from ipcbench.util.units import format_bytes
@@ -66,7 +66,7 @@ class Shm(Backend):
     @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
-        with new_directory(channel.name) as (directory, undo):
+        with new_directory(channel.name) as (directory, location, undo):
             try:
                 make_doorbells(directory, channel.readers)
                 segment = SharedSegment(channel.name, Layout(channel).total_bytes)
@@ -74,14 +74,14 @@ class Shm(Backend):
                 raise TransportError(_why_not(error, directory, channel)) from error
             undo.callback(segment.unlink_made, os.fstat(segment.fileno()))
             segment.close()
-        return Address(self.name, channel, str(directory))
+        return Address(self.name, channel, location)
 
     @whole
     def open_writer(self, address: Address) -> Writer:
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
         mapping = Mapping(address)
         try:
-            return kind(address.channel, mapping)
+            return kind(address, mapping)
         except TransportError:
             mapping.close()
             raise
@@ -91,12 +91,12 @@ class Shm(Backend):
         kind = LatestReader if address.channel.delivery == "latest_value" else RingReader
         mapping = Mapping(address)
         try:
-            return kind(address.channel, mapping, index)
+            return kind(address, mapping, index)
         except TransportError:
             mapping.close()
             raise
 
     @whole
     def destroy(self, address: Address) -> None:
-        directory, name = channel_directory(address), address.channel.name
-        remove_with_file(directory, SEGMENTS / name, lambda: shm_unlink(f"/{name}"))
+        name = address.channel.name
+        remove_with_file(address, SEGMENTS / name, lambda: shm_unlink(f"/{name}"))

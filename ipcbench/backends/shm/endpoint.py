@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ipcbench.backend import Reader, Writer
+from ipcbench.backend import Address, Reader, Writer
 from ipcbench.backends.shm.mapping import Mapping
-from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import CursorsEndpoint, ReaderCursors, WriterCursors
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
@@ -26,13 +25,13 @@ class ShmWriter(_ShmEndpoint, Writer):
 
     _cursors: WriterCursors
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
-        self._cursors = WriterCursors(mapping.words, channel, mapping.directory)
+    def __init__(self, address: Address, mapping: Mapping) -> None:
+        self._cursors = WriterCursors(mapping.words, address)
         self._map = mapping
         self._words = mapping.words
         self._entries = mapping.entries
         self._count = len(mapping.entries)
-        self._limit_bytes = channel.max_message_bytes
+        self._limit_bytes = address.channel.max_message_bytes
         self._fenced = self._cursors.fenced
         self._sequence = 0
         self.opened()
@@ -43,8 +42,8 @@ class ShmReader(_ShmEndpoint, Reader):
 
     _cursors: ReaderCursors
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
-        self._cursors = ReaderCursors(mapping.words, channel, mapping.directory, index)
+    def __init__(self, address: Address, mapping: Mapping, index: int) -> None:
+        self._cursors = ReaderCursors(mapping.words, address, index)
         self._map = mapping
         self._words = mapping.words
         self._entries = mapping.entries

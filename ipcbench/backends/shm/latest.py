@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from ipcbench.backend import PLAIN_TYPES, Message, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Address, Message, bytes_of
 from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
 from ipcbench.backends.shm.mapping import Mapping
 from ipcbench.errors import MessageTooLarge
-from ipcbench.spec import ChannelSpec
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 
 
 class LatestWriter(ShmWriter):
     """Writer of a latest_value channel; it never waits."""
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
-        super().__init__(channel, mapping)
-        self._hazard_slots = WriterHazardSlots(self._cursors, mapping.words, channel.readers, self._count)
+    def __init__(self, address: Address, mapping: Mapping) -> None:
+        super().__init__(address, mapping)
+        self._hazard_slots = WriterHazardSlots(self._cursors, mapping.words, address.channel.readers, self._count)
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         del timeout_s  # there is always a free slot
@@ -35,8 +34,8 @@ class LatestWriter(ShmWriter):
 class LatestReader(ShmReader):
     """Reader of a latest_value channel; its views are the slot's own memory, pinned."""
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
-        super().__init__(channel, mapping, index)
+    def __init__(self, address: Address, mapping: Mapping, index: int) -> None:
+        super().__init__(address, mapping, index)
         self._hazard_slots = ReaderHazardSlots(self._cursors, mapping.words)
 
     def read(self, timeout_s: float | None = None) -> memoryview:

@@ -16,7 +16,7 @@ from ipcbench.backends.shm.segment import SharedSegment
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import cursors_bytes
-from ipcbench.sync.directory import channel_directory, no_channel, require_ours
+from ipcbench.sync.directory import no_channel, open_directory
 
 RING_BYTES = 2**22
 """Staying in the CPU cache is worth more than holding many large messages."""
@@ -80,9 +80,8 @@ class Mapping:
         Raises:
             TransportError: there is none, it is somebody else's, or too short.
         """
-        self.directory, channel = channel_directory(address), address.channel
-        self.layout = layout = Layout(channel)
-        require_ours(self.directory)
+        open_directory(address)
+        self.layout = layout = Layout(channel := address.channel)
         try:
             self._segment = SharedSegment(channel.name)
         except ValueError as error:  # it is empty, since whoever made it was killed

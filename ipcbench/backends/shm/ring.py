@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NoReturn
 
-from ipcbench.backend import PLAIN_TYPES, Message, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Address, Message, bytes_of
 from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
 from ipcbench.backends.shm.mapping import Mapping, in_lines
 from ipcbench.backends.shm.native import NATIVE
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost
-from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import WRITER_SLEEPS
 
 
@@ -22,8 +21,8 @@ class PureRingWriter(ShmWriter):
     _room = 0
     """First sequence number that may not be written before the readers' progress is checked again."""
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
-        super().__init__(channel, mapping)
+    def __init__(self, address: Address, mapping: Mapping) -> None:
+        super().__init__(address, mapping)
         first, *self._more_sleep_words = self._cursors.sleep_words
         self._sleep_word = first
         self._inline_bytes = mapping.layout.inline_bytes
@@ -110,10 +109,10 @@ class PureRingWriter(ShmWriter):
 class PureRingReader(ShmReader):
     """Reader of an every_message channel; its views are the segment's own memory."""
 
-    def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
+    def __init__(self, address: Address, mapping: Mapping, index: int) -> None:
         self._inline_bytes = mapping.layout.inline_bytes
         self._arena = mapping.arena
-        super().__init__(channel, mapping, index)
+        super().__init__(address, mapping, index)
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
@@ -159,9 +158,9 @@ else:
     class NativeRingWriter(NATIVE.RingWriter, ShmWriter):  # type: ignore[misc]
         """The same with `write` in C, which calls these methods when it cannot go on by itself."""
 
-        def __init__(self, channel: ChannelSpec, mapping: Mapping) -> None:
-            super().__init__(channel, mapping)
-            self._prepare(*_place_of(mapping), self._fenced, self._limit_bytes, channel.readers)
+        def __init__(self, address: Address, mapping: Mapping) -> None:
+            super().__init__(address, mapping)
+            self._prepare(*_place_of(mapping), self._fenced, self._limit_bytes, address.channel.readers)
 
         def _await_room(self, count: int, timeout_s: float | None) -> None:
             try:
@@ -184,8 +183,8 @@ else:
     class NativeRingReader(NATIVE.RingReader, ShmReader):  # type: ignore[misc]
         """The same with `read` in C, which calls these methods when it cannot go on by itself."""
 
-        def __init__(self, channel: ChannelSpec, mapping: Mapping, index: int) -> None:
-            super().__init__(channel, mapping, index)
+        def __init__(self, address: Address, mapping: Mapping, index: int) -> None:
+            super().__init__(address, mapping, index)
             self._prepare(*_place_of(mapping), self._fenced, 8 * self._consumed_word)
 
         def _may_look(self) -> bool:

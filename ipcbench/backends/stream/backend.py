@@ -25,7 +25,7 @@ from ipcbench.errors import (
     TransportError,
 )
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import channel_directory, new_directory, remove_directory
+from ipcbench.sync.directory import new_directory, remove_directory
 from ipcbench.sync.interrupts import whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import reader_roles
@@ -62,7 +62,7 @@ class Pipe(Backend):
     @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
-        with new_directory(channel.name) as (directory, _):
+        with new_directory(channel.name) as (directory, location, _):
             longest = str(directory / reader_roles(channel)[-1])
             if len(os.fsencode(longest)) > self._longest_path_bytes:
                 raise TransportError(f"{longest} is too long for a socket path; set TMPDIR to a shorter folder")
@@ -70,7 +70,7 @@ class Pipe(Backend):
                 Doorbell.make(doorbell_path(directory))
             except OSError as error:
                 raise TransportError(f"cannot make a doorbell in {directory}: {error}{advice_on(error)}") from error
-        return Address(self.name, channel, str(directory))
+        return Address(self.name, channel, location)
 
     @whole
     def open_writer(self, address: Address) -> Writer:
@@ -85,7 +85,7 @@ class Pipe(Backend):
 
     @whole
     def destroy(self, address: Address) -> None:
-        remove_directory(channel_directory(address))
+        remove_directory(address)
 
 
 class Tcp(Pipe):

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import select
 import socket as sockets
 import sys
@@ -51,6 +50,7 @@ from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.directory import (
     SEPARATOR,
     channel_directory,
+    channel_token,
     new_directory,
     remove_directory,
 )
@@ -73,8 +73,7 @@ _FRAME_BYTES = 2**17
 _CLOSE_NS = 1_000_000_000
 """How long `close` waits for a thread that reads; such a thread looks whether it should leave ten times a second."""
 
-_TOKEN = re.compile("[0-9a-f]{8}")
-_PORTS = re.compile(r"[^\n]*\n(tcp://127\.0\.0\.1:([1-9][0-9]{0,4}))\n(tcp://127\.0\.0\.1:([1-9][0-9]{0,4}))")
+_PORTS = re.compile(r"[^\n]*\n[^\n]*\n(tcp://127\.0\.0\.1:([1-9][0-9]{0,4}))\n(tcp://127\.0\.0\.1:([1-9][0-9]{0,4}))")
 
 _ports: dict[str, list[sockets.socket]] = {}
 """Channel → bound sockets that never listen: they reserve the channel's ports."""
@@ -390,30 +389,26 @@ class ZmqIpc(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.probe()
         self.require(channel)
-        with new_directory(channel.name) as (directory, undo):
-            undo.callback(self._give_up_ports, channel.name)
+        with new_directory(channel.name) as (directory, location, undo):
+            address = Address(self.name, channel, location)
+            undo.callback(self._give_up_ports, address)
             try:
-                reserved = self._reserve(directory)
+                reserved = self._reserve(address, directory)
             except OSError as error:
                 raise TransportError(f"no endpoint for channel {channel.name!r}: {error}") from error
-        return Address(self.name, channel, SEPARATOR.join((str(directory), *reserved)))
+        return replace(address, location=SEPARATOR.join((location, *reserved)))
 
-    def _reserve(self, directory: Path) -> list[str]:
-        """Reserve what the sockets need; return what an address has to say of it."""
-        token = secrets.token_hex(4)  # libzmq would connect again, to a later channel's of the same name
-        path = directory / f"messages-{token}"
+    def _reserve(self, address: Address, directory: Path) -> list[str]:
+        """Reserve what the sockets need; return what an address has to say of it besides its token."""
+        path = self._places(address).messages.removeprefix("ipc://")
         if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
             raise OSError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
-        return [token]
+        return []
 
     def _places(self, address: Address) -> Places:
         """Return where the sockets for messages and for receipts are."""
-        directory, token = channel_directory(address), address.location.partition(SEPARATOR)[2]
-        if not _TOKEN.fullmatch(token):
-            raise TransportError(
-                f"the address of channel {address.channel.name!r} names no sockets, but {address.location!r}; pass the "
-                "address that `create` returned"
-            )
+        directory, token = channel_directory(address), channel_token(address)
+        # With the token, since libzmq would connect again, to a later channel's of the same name.
         return Places(f"ipc://{directory}/messages-{token}", f"ipc://{directory}/receipts-{token}")
 
     @whole
@@ -431,12 +426,12 @@ class ZmqIpc(Backend):
 
     @whole
     def destroy(self, address: Address) -> None:
-        self._give_up_ports(address.channel.name)  # first: `remove_directory` needs descriptors
-        remove_directory(channel_directory(address))
+        self._give_up_ports(address)  # first: `remove_directory` needs descriptors
+        remove_directory(address)
 
     @staticmethod
-    def _give_up_ports(name: str) -> None:
-        for port in _ports.pop(name, ()):
+    def _give_up_ports(address: Address) -> None:
+        for port in _ports.pop(channel_token(address), ()):
             port.close()
 
 
@@ -450,10 +445,10 @@ class ZmqTcpInsecure(ZmqIpc):
     summary: ClassVar[str] = "zmq-tcp without keys, to see what these cost: every user of this host can read along"
     capabilities: ClassVar[Capabilities] = replace(ZmqIpc.capabilities, private=False)
 
-    def _reserve(self, directory: Path) -> list[str]:
+    def _reserve(self, address: Address, directory: Path) -> list[str]:
         # Linux lets the writer bind the port again if both sockets set SO_REUSEADDR and this one never listens, and
         # does not assign it to sockets that ask for any free port. Elsewhere the reservation has to end here.
-        ports = _ports[directory.name] = []
+        ports = _ports[channel_token(address)] = []
         try:
             for _ in range(2):
                 ports.append(port := sockets.socket())
@@ -462,7 +457,7 @@ class ZmqTcpInsecure(ZmqIpc):
             return [f"tcp://127.0.0.1:{port.getsockname()[1]}" for port in ports]
         finally:
             if sys.platform != "linux":
-                for port in _ports.pop(directory.name):
+                for port in _ports.pop(channel_token(address)):
                     port.close()
 
     def _places(self, address: Address) -> Places:
@@ -482,9 +477,9 @@ class ZmqTcp(ZmqTcpInsecure):
     summary: ClassVar[str] = "ZeroMQ XPUB/SUB over loopback TCP, encrypted (CURVE), with credit: lossless broadcast"
     capabilities: ClassVar[Capabilities] = ZmqIpc.capabilities
 
-    def _reserve(self, directory: Path) -> list[str]:
+    def _reserve(self, address: Address, directory: Path) -> list[str]:
         make_keys(directory)
-        return super()._reserve(directory)
+        return super()._reserve(address, directory)
 
     def _places(self, address: Address) -> Places:
         return super()._places(address)._replace(keys=keys_path(channel_directory(address)))
