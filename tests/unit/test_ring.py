@@ -35,8 +35,8 @@ def opened(kinds: tuple[str, str], most_bytes: int, depth: int, readers: int = 1
     channel = ChannelSpec(f"ipcb-ring-{os.getpid()}", readers=readers, max_message_bytes=most_bytes, depth=depth)
     backend = Shm()
     address = backend.create(channel)
-    writer = writer_kind(channel, Mapping(address))
-    ends = [reader_kind(channel, Mapping(address), index) for index in range(readers)]
+    writer = writer_kind(address, Mapping(address))
+    ends = [reader_kind(address, Mapping(address), index) for index in range(readers)]
     try:
         yield writer, ends
     finally:
