@@ -1,15 +1,25 @@
-"""The contract between transports and everything that uses them. docs/contract.md states its laws, C1 to C20."""
+"""The contract between transports and everything that uses them. docs/contract.md states its laws."""
 
 from __future__ import annotations
 
 import re
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self
 
-from ipcbench.errors import BackendUnavailable, ConfigError, PayloadTypeError, Unsupported
+from ipcbench.errors import (
+    BackendUnavailable,
+    ConfigError,
+    MessageTooLarge,
+    PayloadTypeError,
+    TransportError,
+    TransportTimeout,
+    Unsupported,
+)
 from ipcbench.spec import ChannelSpec, Delivery, WaitStrategy
 
 Launcher = Literal["spawn", "mpiexec", "inline"]
@@ -44,6 +54,27 @@ def bytes_of(message: Message) -> memoryview | bytes:
         return view.cast("B")
     except TypeError:  # structures and complex numbers, for which `cast` has no format
         return view.tobytes()
+
+
+def joined(parts: Iterable[Message]) -> bytes:
+    """Return the bytes of all parts, one behind the other.
+
+    Raises:
+        PayloadTypeError: a part is no contiguous buffer.
+    """
+    return b"".join([part if type(part) in PLAIN_TYPES else bytes_of(part) for part in parts])
+
+
+def require_size(size_bytes: int) -> None:
+    """Raise ConfigError unless `size_bytes` is a number of bytes."""
+    if isinstance(size_bytes, bool) or not hasattr(size_bytes, "__index__") or size_bytes < 0:
+        raise ConfigError("size_bytes", size_bytes, "a number of bytes, at least 0")
+
+
+def require_some(most: int) -> None:
+    """Raise ConfigError unless `most` is a number of messages."""
+    if isinstance(most, bool) or not hasattr(most, "__index__") or most < 1:
+        raise ConfigError("most", most, "a number of messages, at least 1")
 
 
 def _has_references(view: memoryview) -> bool:
@@ -83,6 +114,11 @@ class Capabilities:
     """True if a blocked call raises PeerLost after its peer was killed; otherwise it ends by its time-out."""
     private: bool = True
     """False if other users of the host can read the messages, or take part."""
+    writes_in_place: bool = False
+    """True if `reserve` returns the transport's own memory; False if `commit` copies."""
+    holds_one_of_max: bool = False
+    """True if a channel takes one message of maximum size before anybody reads: two peers may then both write, and read
+    afterwards."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values: sets become sorted lists."""
@@ -195,6 +231,96 @@ class Writer(Endpoint):
             EndpointClosed: after `close`.
         """
 
+    def write_parts(self, parts: Iterable[Message], timeout_s: float | None = None) -> None:
+        """Hand over one message that consists of the bytes of all parts, one behind the other.
+
+        Args:
+            parts: buffers, as `write` takes them.
+            timeout_s: as of `write`.
+
+        Raises:
+            as `write`.
+        """
+        self.write(joined(parts), timeout_s)
+
+    def write_many(self, messages: Sequence[Message], timeout_s: float | None = None) -> int:
+        """Hand over messages one after another, which costs less than as many calls of `write`; return how many.
+
+        Args:
+            messages: buffers, as `write` takes them.
+            timeout_s: how long to wait for room for each.
+
+        Raises:
+            as `write`, for the first message that could not be handed over; those before it have been, and how many
+            they are is returned instead if the reason is a time-out and there is at least one.
+        """
+        for count, message in enumerate(messages):
+            try:
+                self.write(message, timeout_s)
+            except TransportTimeout:
+                if count:
+                    return count
+                raise
+        return len(messages)
+
+    def reserve(self, size_bytes: int, timeout_s: float | None = None) -> memoryview:
+        """Return room for a message of up to `size_bytes`, to be filled and sent by `commit`.
+
+        If the capability `writes_in_place` says so, it is the transport's own memory, and `commit` copies nothing. What
+        is in it at first is undefined. Until `commit`, readers see nothing of it (law C23). A `write` or another
+        `reserve` in between may give it up (`commit` then raises TransportError), and `close` does.
+
+        Args:
+            size_bytes: at most `channel.max_message_bytes`, may be 0.
+            timeout_s: as of `write`.
+
+        Raises:
+            as `write`.
+        """
+        require_size(size_bytes)
+        if size_bytes > self._limit_bytes:
+            raise MessageTooLarge(size_bytes, self._limit_bytes)
+        self._reserved = memoryview(bytearray(size_bytes))
+        return self._reserved
+
+    def commit(self, size_bytes: int | None = None, timeout_s: float | None = None) -> None:
+        """Send what was reserved.
+
+        Args:
+            size_bytes: how many bytes of it, from its beginning; None sends all.
+            timeout_s: as of `write`; never needed if the backend `writes_in_place`.
+
+        Raises:
+            TransportError: nothing is reserved.
+            ConfigError: more than was reserved.
+            Others: as `write`; after a time-out it may be called again.
+        """
+        self.write(self._committed(size_bytes), timeout_s)
+        self._give_up_reserved()
+
+    _limit_bytes: int = sys.maxsize
+    """Size of the largest message; built-in writers set it."""
+    _reserved: memoryview | None = None
+
+    def _committed(self, size_bytes: int | None) -> memoryview:
+        """Return the part of what is reserved that is to be sent."""
+        reserved = self._reserved
+        if reserved is None:
+            raise TransportError("nothing is reserved: call `reserve` first, and no `write` in between")
+        if size_bytes is None:
+            return reserved
+        require_size(size_bytes)
+        if size_bytes > len(reserved):
+            raise ConfigError("size_bytes", size_bytes, f"0 to {len(reserved)}, as many as are reserved")
+        return reserved[:size_bytes]
+
+    def _give_up_reserved(self) -> None:
+        """Forget what is reserved; unless the caller has views of it, writing to it is an error from now on."""
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            with suppress(BufferError):
+                reserved.release()
+
 
 class Reader(Endpoint):
     """A receiving endpoint of a channel; there are `channel.readers`, numbered from 0."""
@@ -212,6 +338,39 @@ class Reader(Endpoint):
             PeerLost: the writer died (if `detects_peer_exit`).
             EndpointClosed: after `close`.
         """
+
+    def release(self) -> None:
+        """Say that the view of the last `read` is not needed any more: it gives up its room in the channel, as the next
+        `read` would. To call it again, or after `close`, does nothing (law C25).
+        """
+
+    def read_many(self, most: int, timeout_s: float | None = None) -> list[memoryview]:
+        """Return the next messages: at least one, and no more than `most`, as many as cost little to return together.
+
+        Their views are valid until the next `read`, `read_many`, `release` or `close`, and until then all of them take
+        room in the channel.
+
+        Args:
+            most: at least 1.
+            timeout_s: how long to wait for the first.
+
+        Raises:
+            as `read`.
+        """
+        require_some(most)
+        return [self.read(timeout_s)]
+
+    def fileno(self) -> int | None:
+        """Return a descriptor to wait on for messages, with `select`, `poll` or an event loop; None if there is none.
+
+        Read with `timeout_s=0` until TransportTimeout; the descriptor then becomes readable when there may be something
+        to read: a message, the end of the stream, or an error. It may be readable although there is nothing. The death
+        of the writer need not make it readable: whoever waits for long reads once a second.
+
+        Raises:
+            EndpointClosed: after `close`.
+        """
+        return None
 
     def read_object(self, codec: Decoder, timeout_s: float | None = None) -> Any:
         """Read the next message and decode it; with a zero-copy codec the object may share the view's memory."""

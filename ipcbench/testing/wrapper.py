@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from ipcbench.backend import Address, Backend, Message, Reader, Waits, Writer
@@ -22,6 +23,18 @@ class WriterWrapper(Writer):
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         self.inner.write(message, timeout_s)
 
+    def write_parts(self, parts: Iterable[Message], timeout_s: float | None = None) -> None:
+        self.inner.write_parts(parts, timeout_s)
+
+    def write_many(self, messages: Sequence[Message], timeout_s: float | None = None) -> int:
+        return self.inner.write_many(messages, timeout_s)
+
+    def reserve(self, size_bytes: int, timeout_s: float | None = None) -> memoryview:
+        return self.inner.reserve(size_bytes, timeout_s)
+
+    def commit(self, size_bytes: int | None = None, timeout_s: float | None = None) -> None:
+        self.inner.commit(size_bytes, timeout_s)
+
     def close(self) -> None:
         self.inner.close()
 
@@ -40,6 +53,15 @@ class ReaderWrapper(Reader):
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         return self.inner.read(timeout_s)
+
+    def read_many(self, most: int, timeout_s: float | None = None) -> list[memoryview]:
+        return self.inner.read_many(most, timeout_s)
+
+    def release(self) -> None:
+        self.inner.release()
+
+    def fileno(self) -> int | None:
+        return self.inner.fileno()
 
     def close(self) -> None:
         self.inner.close()

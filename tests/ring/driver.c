@@ -40,8 +40,8 @@ static void *read_all(void *argument) {
     RingIn in = {.ring = shape, .consumed_offset = (int64_t)(intptr_t)argument};
     for (uint64_t number = 0; number < (uint64_t)messages; number++) {
         ring_finish(&in);
-        while (!ring_has_message(&in)) sched_yield();
-        const Place place = ring_message(&in);
+        while (!ring_has_message(&in.ring)) sched_yield();
+        const Place place = ring_message(&in.ring);
         if (place.size_bytes != size_of(number)) fail(number, "wrong size");
         for (int64_t i = 0; i < place.size_bytes; i++)
             if ((unsigned char)in.ring.bytes[place.payload + i] != (unsigned char)(number + (uint64_t)i)) fail(number, "wrong byte");

@@ -7,17 +7,20 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NoReturn
 
-from ipcbench.backend import PLAIN_TYPES, Address, Message, bytes_of
-from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
+from ipcbench.backend import PLAIN_TYPES, Address, Message, bytes_of, require_some
+from ipcbench.backends.shm.endpoint import InPlaceWriter, ShmReader
 from ipcbench.backends.shm.mapping import Mapping, in_lines
 from ipcbench.backends.shm.native import NATIVE
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost
 from ipcbench.sync.cursors import WRITER_SLEEPS
 
 
-class PureRingWriter(ShmWriter):
+class PureRingWriter(InPlaceWriter):
     """Writer of an every_message channel."""
 
+    _reserved_number = -1
+    _found, _found_bytes = -1, 0
+    """For which message there is room, and for how many bytes."""
     _room = 0
     """First sequence number that may not be written before the readers' progress is checked again."""
 
@@ -34,17 +37,28 @@ class PureRingWriter(ShmWriter):
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
             message = bytes_of(message)
-        sequence = self._sequence
-        if sequence >= self._room:
-            self._make_room(timeout_s)
-        payload, head = self._entries[sequence % self._count]
-        words = self._words
         size_bytes = len(message)
+        self._find_room(size_bytes, timeout_s)[:size_bytes] = message
+        self._publish(size_bytes)
+
+    def _find_room(self, size_bytes: int, timeout_s: float | None) -> memoryview:
+        if self._sequence >= self._room:
+            self._make_room(timeout_s)
+        payload, head = self._entries[self._sequence % self._count]
         if size_bytes > self._inline_bytes:
             place = self._place(size_bytes, timeout_s)
-            words[head + 2] = place
+            self._words[head + 2] = place
             payload = self._arena[place:]
-        payload[:size_bytes] = message
+        self._found, self._found_bytes = self._sequence, size_bytes
+        return payload
+
+    def _publish(self, size_bytes: int) -> bool:
+        sequence, words = self._sequence, self._words
+        if sequence != self._found:
+            return False
+        payload, head = self._entries[sequence % self._count]
+        if size_bytes <= self._inline_bytes < self._found_bytes:
+            payload[:size_bytes] = self._arena[words[head + 2] :][:size_bytes]
         words[head + 1] = size_bytes
         if self._fenced:
             self._cursors.fence()
@@ -53,6 +67,7 @@ class PureRingWriter(ShmWriter):
             self._cursors.fence()
         if words[self._sleep_word] or self._more_sleep_words:
             self._cursors.ring_sleepers()
+        return True
 
     def _make_room(self, timeout_s: float | None) -> None:
         self._cursors.require_open()
@@ -114,6 +129,16 @@ class PureRingReader(ShmReader):
         self._arena = mapping.arena
         super().__init__(address, mapping, index)
 
+    def release(self) -> None:
+        if self.closed:
+            return
+        if self._fenced:
+            self._cursors.store_published(self._consumed_word, self._sequence)
+        else:
+            self._words[self._consumed_word] = self._sequence
+        if self._words[WRITER_SLEEPS]:
+            self._cursors.ring_writer()
+
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence
         words = self._words
@@ -133,16 +158,36 @@ class PureRingReader(ShmReader):
                     break
             else:
                 self._await(words, head, wanted, timeout_s)
-        if self._fenced:
-            self._cursors.fence()
-        size_bytes = words[head + 1]
-        if size_bytes > self._inline_bytes:
-            place = words[head + 2]
-            view = self._arena[place : place + size_bytes]
-        else:
-            view = payload[:size_bytes]
+        view = self._view(payload, head)
         self._sequence = wanted
         return view
+
+    def read_many(self, most: int, timeout_s: float | None = None) -> list[memoryview]:
+        require_some(most)
+        first = self._sequence
+        try:
+            views = [self.read(timeout_s)]
+            words, entries, count = self._words, self._entries, self._count
+            for sequence in range(first + 1, first + most):
+                payload, head = entries[sequence % count]
+                if words[head] != sequence + 1:
+                    break
+                views.append(self._view(payload, head))
+        except BaseException:
+            self._sequence = first  # the next call returns the same messages
+            raise
+        self._sequence = first + len(views)
+        return views
+
+    def _view(self, payload: memoryview, head: int) -> memoryview:
+        """Return the message of an entry."""
+        if self._fenced:
+            self._cursors.fence()
+        size_bytes: int = self._words[head + 1]
+        if size_bytes <= self._inline_bytes:
+            return payload[:size_bytes]
+        place: int = self._words[head + 2]
+        return self._arena[place : place + size_bytes]
 
     def _await(self, words: memoryview, head: int, wanted: int, timeout_s: float | None) -> None:
         self._cursors.require_open()
@@ -155,7 +200,7 @@ if NATIVE is None:
     RingReader: Any = PureRingReader
 else:
 
-    class NativeRingWriter(NATIVE.RingWriter, ShmWriter):  # type: ignore[misc]
+    class NativeRingWriter(NATIVE.RingWriter, InPlaceWriter):  # type: ignore[misc]
         """The same with `write` in C, which calls these methods when it cannot go on by itself."""
 
         def __init__(self, address: Address, mapping: Mapping) -> None:

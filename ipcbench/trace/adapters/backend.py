@@ -1,17 +1,19 @@
 """A Backend of ipcbench whose messages carry a context and are recorded.
 
-A backend takes a message as one buffer, so the 40 bytes and the payload are joined: this copies the payload once,
-unless it was written into what `reserve` returns. Reading copies nothing.
+The 40 bytes and the payload are written as two parts, which a backend that `writes_in_place` need not join first.
+Reading copies nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Self
 
-from ipcbench.backend import Address, Backend, Message, Reader, Writer
-from ipcbench.spec import ChannelSpec
+from ipcbench.backend import PLAIN_TYPES, Address, Backend, Message, Reader, Waits, Writer, bytes_of, require_size
+from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.trace.adapters.messages import Traffic
 from ipcbench.trace.record.call import Call
 from ipcbench.trace.record.context import CONTEXT_BYTES, unpack_context
@@ -25,35 +27,47 @@ class TracedWriter(Writer):
     def __init__(self, inner: Writer, traffic: Traffic) -> None:
         self._inner = inner
         self._traffic = traffic
-        self._buffer = memoryview(bytearray(4096))
-        self._reserved = self._buffer[:0]
 
     def carry(self, call: Call) -> Self:
         """Let the next message carry the context of `call`; it then has no record of its own."""
         self._traffic.carry(call)
         return self
 
-    def reserve(self, payload_bytes: int) -> memoryview:
-        """Return room for a payload of this size; `write` of this very view copies nothing."""
-        size = CONTEXT_BYTES + payload_bytes
-        if size > len(self._buffer):
-            self._buffer = memoryview(bytearray(size))
-        self._reserved = self._buffer[CONTEXT_BYTES:size]
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        self.write_parts((message,), timeout_s)
+
+    def write_parts(self, parts: Iterable[Message], timeout_s: float | None = None) -> None:
+        with self._recorded() as call:
+            pieces = [part if type(part) in PLAIN_TYPES else bytes_of(part) for part in parts]
+            self._inner.write_parts((self._traffic.context(call), *pieces), timeout_s)
+            self._payload_bytes = sum(map(len, pieces))
+
+    def reserve(self, size_bytes: int, timeout_s: float | None = None) -> memoryview:
+        require_size(size_bytes)
+        room = self._inner.reserve(CONTEXT_BYTES + size_bytes, timeout_s)
+        self._head, self._reserved = room[:CONTEXT_BYTES], room[CONTEXT_BYTES:]
         return self._reserved
 
-    def write(self, message: Message, timeout_s: float | None = None) -> None:
+    def commit(self, size_bytes: int | None = None, timeout_s: float | None = None) -> None:
+        with self._recorded() as call:
+            self._payload_bytes = len(self._committed(size_bytes))
+            self._head[:] = self._traffic.context(call)
+            self._inner.commit(CONTEXT_BYTES + self._payload_bytes, timeout_s)
+        self._give_up_reserved()
+
+    @contextmanager
+    def _recorded(self) -> Iterator[Call]:
         call = self._traffic.begin()
         try:
-            if message is not self._reserved:
-                view = memoryview(message).cast("B")
-                self.reserve(len(view))[:] = view
-            size = len(self._reserved)
-            self._buffer[:CONTEXT_BYTES] = self._traffic.context(call)
-            self._inner.write(self._buffer[: CONTEXT_BYTES + size], timeout_s)
+            yield call
         except BaseException as error:
             self._traffic.fail(call, error)
             raise
-        self._traffic.end(call, size)
+        self._traffic.end(call, self._payload_bytes)
+
+    @property
+    def waits(self) -> Waits | WaitStrategy | None:
+        return self._inner.waits
 
     def close(self) -> None:
         self._inner.close()
@@ -74,6 +88,16 @@ class TracedReader(Reader, Receiving):
         self._traffic.arrive(asked_ns, len(payload), context)
         self.arrival = self._traffic.arrival
         return payload
+
+    def release(self) -> None:
+        self._inner.release()
+
+    def fileno(self) -> int | None:
+        return self._inner.fileno()
+
+    @property
+    def waits(self) -> Waits | WaitStrategy | None:
+        return self._inner.waits
 
     def close(self) -> None:
         self._inner.close()

@@ -10,7 +10,7 @@
 
 #include "ring.h"
 
-enum { CONTRACT = 1 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
+enum { CONTRACT = 2 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
 
 enum { LARGE_BYTES = 1 << 18 }; /* copying this takes longer than to let go of the GIL and to take it again */
 
@@ -18,10 +18,10 @@ enum { MOST_VIEWS = 1024 };
 
 enum { SPIN_NS = 10000, SPINS_PER_CLOCK = 64 };
 
-static PyObject *bytes_of; /* ipcbench.backend.bytes_of */
+static PyObject *bytes_of, *require_some, *timed_out; /* of ipcbench.backend, and ipcbench.errors.TransportTimeout */
 
 /* Interned names: of what the subclasses have, and of an argument. */
-static PyObject *await_room_name, *too_large_name, *ring_sleepers_name, *ring_writer_name, *await_name, *may_look_name, *message_name;
+static PyObject *await_room_name, *too_large_name, *ring_sleepers_name, *ring_writer_name, *await_name, *may_look_name, *message_name, *messages_name, *most_name;
 
 typedef struct {
     PyObject_HEAD
@@ -34,6 +34,8 @@ typedef struct {
     Endpoint endpoint;
     RingOut out; /* its `bytes` are NULL before and after the endpoint's use */
     int64_t limit_bytes;
+    Place found;           /* by `_find_room` */
+    uint64_t found_number; /* of the message that it is for; none if that is not the next one */
 } RingWriter;
 
 typedef struct {
@@ -96,20 +98,39 @@ static bool waited(PyObject *done, const Ring *ring) {
 
 /* --------------------------------------------------------------------------------------------- the writer */
 
-/* Let Python wait until all readers have finished with so many messages; false with an error. */
-static bool await_room(RingWriter *self, uint64_t count, PyObject *timeout) {
-    return waited(call_with((PyObject *)self, await_room_name, count, timeout), &self->out.ring);
+/* Ring the readers that sleep; false with an error. */
+static bool wake(RingWriter *self) {
+    if (self->out.ring.bytes == NULL || !ring_has_sleepers(&self->out)) return true;
+    PyObject *args[] = {(PyObject *)self}, *done = PyObject_VectorcallMethod(ring_sleepers_name, args, 1, NULL);
+    Py_XDECREF(done);
+    return done != NULL;
 }
 
-static PyObject *write_bytes(RingWriter *self, const void *from, int64_t size_bytes, PyObject *timeout) {
+/* Let Python wait until all readers have finished with so many messages; false with an error. */
+static bool await_room(RingWriter *self, uint64_t count, PyObject *timeout) {
+    return wake(self) && waited(call_with((PyObject *)self, await_room_name, count, timeout), &self->out.ring);
+}
+
+/* Find a place for the next message, waiting for it if need be; false with an error. */
+static bool find_room(RingWriter *self, int64_t size_bytes, PyObject *timeout, Place *place) {
     RingOut *out = &self->out;
-    Place place;
     uint64_t needed = 0;
     while (out->ring.bytes == NULL || !ring_has_entry(out, &needed))
-        if (!await_room(self, needed, timeout)) return NULL; /* of a closed endpoint, it raises */
-    if (size_bytes > self->limit_bytes) return call_with((PyObject *)self, too_large_name, (uint64_t)size_bytes, NULL);
-    while (!ring_find_place(out, size_bytes, &place, &needed))
-        if (!await_room(self, needed, timeout)) return NULL;
+        if (!await_room(self, needed, timeout)) return false; /* of a closed endpoint, it raises */
+    if (size_bytes > self->limit_bytes) {
+        Py_XDECREF(call_with((PyObject *)self, too_large_name, (uint64_t)size_bytes, NULL));
+        return false;
+    }
+    while (!ring_find_place(out, size_bytes, place, &needed))
+        if (!await_room(self, needed, timeout)) return false;
+    return true;
+}
+
+/* Write a message without waking anybody; false with an error. */
+static bool put_bytes(RingWriter *self, const void *from, int64_t size_bytes, PyObject *timeout) {
+    RingOut *out = &self->out;
+    Place place;
+    if (!find_room(self, size_bytes, timeout, &place)) return false;
     if (size_bytes < LARGE_BYTES) {
         memcpy(out->ring.bytes + place.payload, from, (size_t)size_bytes);
     } else {
@@ -120,9 +141,7 @@ static PyObject *write_bytes(RingWriter *self, const void *from, int64_t size_by
         self->endpoint.in_use = false;
     }
     ring_publish(out, &place);
-    if (!ring_has_sleepers(out)) Py_RETURN_NONE;
-    PyObject *args[] = {(PyObject *)self};
-    return PyObject_VectorcallMethod(ring_sleepers_name, args, 1, NULL);
+    return true;
 }
 
 /* Whether a buffer is one of plain values, whose bytes are the message; `bytes_of` sees to others. */
@@ -132,27 +151,101 @@ static bool is_plain(const Py_buffer *view) {
     return format[0] != 0 && format[1] == 0 && strchr("bBhHiIlLqQnNefdc?", format[0]) != NULL && PyBuffer_IsContiguous(view, 'C');
 }
 
-/* write(message, timeout_s=None) */
-static PyObject *writer_write(RingWriter *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
-    PyObject *message = NULL, *timeout = Py_None, *plain, *done;
+/* Write any buffer, without waking anybody; false with an error. */
+static bool put(RingWriter *self, PyObject *message, PyObject *timeout) {
+    PyObject *plain;
     Py_buffer view;
-    if (self->out.ring.count == 0) return not_opened();
-    if (!find_arguments("write", message_name, args, count, named, &message, &timeout)) return NULL;
-    if (PyBytes_CheckExact(message)) return write_bytes(self, PyBytes_AS_STRING(message), PyBytes_GET_SIZE(message), timeout);
+    bool done;
+    if (PyBytes_CheckExact(message)) return put_bytes(self, PyBytes_AS_STRING(message), PyBytes_GET_SIZE(message), timeout);
     if (PyObject_GetBuffer(message, &view, PyBUF_FULL_RO) == 0) {
         if (is_plain(&view)) {
-            done = write_bytes(self, view.buf, view.len, timeout);
+            done = put_bytes(self, view.buf, view.len, timeout);
             PyBuffer_Release(&view);
             return done;
         }
         PyBuffer_Release(&view);
     }
     PyErr_Clear();
-    if ((plain = PyObject_CallOneArg(bytes_of, message)) == NULL) return NULL;
-    done = PyObject_GetBuffer(plain, &view, PyBUF_SIMPLE) < 0 ? NULL : write_bytes(self, view.buf, view.len, timeout);
-    if (done != NULL || view.obj != NULL) PyBuffer_Release(&view);
+    if ((plain = PyObject_CallOneArg(bytes_of, message)) == NULL) return false;
+    if ((done = PyObject_GetBuffer(plain, &view, PyBUF_SIMPLE) == 0)) {
+        done = put_bytes(self, view.buf, view.len, timeout);
+        PyBuffer_Release(&view);
+    }
     Py_DECREF(plain);
     return done;
+}
+
+/* write(message, timeout_s=None) */
+static PyObject *writer_write(RingWriter *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
+    PyObject *message = NULL, *timeout = Py_None;
+    if (self->out.ring.count == 0) return not_opened();
+    if (!find_arguments("write", message_name, args, count, named, &message, &timeout)) return NULL;
+    if (!put(self, message, timeout) || !wake(self)) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* write_many(messages, timeout_s=None); readers are woken after the last message, and before it waits for room */
+static PyObject *writer_write_many(RingWriter *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
+    PyObject *messages = NULL, *timeout = Py_None;
+    Py_ssize_t written = 0;
+    if (self->out.ring.count == 0) return not_opened();
+    if (!find_arguments("write_many", messages_name, args, count, named, &messages, &timeout)) return NULL;
+    if ((messages = PySequence_Fast(messages, "messages: a sequence of buffers")) == NULL) return NULL;
+    while (written < PySequence_Fast_GET_SIZE(messages)) { /* which the code of a buffer may change */
+        PyObject *message = Py_NewRef(PySequence_Fast_GET_ITEM(messages, written));
+        const bool done = put(self, message, timeout);
+        Py_DECREF(message);
+        if (!done) break;
+        written++;
+    }
+    Py_DECREF(messages);
+    if (PyErr_Occurred() != NULL) {
+        PyObject *kind, *error, *trace;
+        PyErr_Fetch(&kind, &error, &trace);
+        const bool woken = wake(self), is_late = written > 0 && PyErr_GivenExceptionMatches(kind, timed_out);
+        if (woken && !is_late) return PyErr_Restore(kind, error, trace), NULL;
+        Py_XDECREF(kind);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+        if (!woken) return NULL;
+    } else if (!wake(self)) {
+        return NULL;
+    }
+    return PyLong_FromSsize_t(written);
+}
+
+static PyObject *new_view(PyObject *memory, int64_t begin, int64_t size_bytes) {
+    PyObject *from = PyLong_FromLongLong(begin), *to = from == NULL ? NULL : PyLong_FromLongLong(begin + size_bytes);
+    PyObject *slice = to == NULL ? NULL : PySlice_New(from, to, NULL);
+    PyObject *view = slice == NULL ? NULL : PyObject_GetItem(memory, slice);
+    Py_XDECREF(from);
+    Py_XDECREF(to);
+    Py_XDECREF(slice);
+    return view;
+}
+
+/* _find_room(size_bytes, timeout_s) */
+static PyObject *writer_find_room(RingWriter *self, PyObject *args) {
+    long long size_bytes;
+    PyObject *timeout;
+    if (!PyArg_ParseTuple(args, "LO", &size_bytes, &timeout)) return NULL;
+    if (self->out.ring.count == 0) return not_opened();
+    if (!find_room(self, size_bytes, timeout, &self->found)) return NULL;
+    self->found_number = self->out.ring.sequence;
+    return new_view(self->endpoint.memory, self->found.payload, size_bytes);
+}
+
+/* _publish(size_bytes): at most as many as room was found for; whether it was still there. */
+static PyObject *writer_publish(RingWriter *self, PyObject *size) {
+    RingOut *out = &self->out;
+    const long long size_bytes = PyLong_AsLongLong(size);
+    if (size_bytes == -1 && PyErr_Occurred() != NULL) return NULL;
+    if (out->ring.bytes == NULL || self->found.size_bytes < size_bytes || self->found_number != out->ring.sequence)
+        Py_RETURN_FALSE;
+    ring_shrink(out, &self->found, size_bytes);
+    ring_publish(out, &self->found);
+    if (!wake(self)) return NULL;
+    Py_RETURN_TRUE;
 }
 
 /* _prepare(memory, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, limit_bytes, readers) */
@@ -165,6 +258,7 @@ static PyObject *writer_prepare(RingWriter *self, PyObject *args) {
                           &out.readers))
         return NULL;
     out.ring.fenced = fenced != 0;
+    self->found_number = UINT64_MAX;
     out.end_of_room = (uint64_t)out.ring.arena_bytes;
     if ((out.ends = PyMem_Calloc((size_t)out.ring.count, sizeof *out.ends)) == NULL) return PyErr_NoMemory();
     PyMem_Free(self->out.ends);
@@ -211,7 +305,7 @@ static bool spin(const RingIn *in) {
     const int64_t end_ns = now_ns() + SPIN_NS;
     do {
         for (int i = 0; i < SPINS_PER_CLOCK; i++) {
-            if (ring_has_message(in)) return true;
+            if (ring_has_message(&in->ring)) return true;
             pause_core();
         }
     } while (now_ns() < end_ns);
@@ -237,13 +331,24 @@ static inline bool is_usable(PyObject *view, int64_t size_bytes) {
     return PyMemoryView_GET_BUFFER(view)->len == size_bytes && !(((PyMemoryViewObject *)view)->flags & _Py_MEMORYVIEW_RELEASED);
 }
 
-static PyObject *new_view(PyObject *memory, int64_t begin, int64_t size_bytes) {
-    PyObject *from = PyLong_FromLongLong(begin), *to = from == NULL ? NULL : PyLong_FromLongLong(begin + size_bytes);
-    PyObject *slice = to == NULL ? NULL : PySlice_New(from, to, NULL);
-    PyObject *view = slice == NULL ? NULL : PyObject_GetItem(memory, slice);
-    Py_XDECREF(from);
-    Py_XDECREF(to);
-    Py_XDECREF(slice);
+/* Say that the last messages are finished with, and wake the writer if it waits for that; false with an error. */
+static bool finish(RingReader *self) {
+    if (self->in.ring.bytes == NULL || !ring_finish(&self->in)) return true;
+    PyObject *args[] = {(PyObject *)self}, *done = PyObject_VectorcallMethod(ring_writer_name, args, 1, NULL);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
+/* Return a view of the message `ahead` of the next one, which is there. */
+static PyObject *view_of_message(RingReader *self, uint64_t ahead) {
+    Ring ring = self->in.ring;
+    ring.sequence += ahead;
+    const Place place = ring_message(&ring);
+    const bool is_kept = self->views != NULL && place.payload == place.entry + HEAD_BYTES;
+    PyObject **kept = is_kept ? &self->views[ring.sequence % (uint64_t)ring.count] : NULL, *view;
+    if (kept != NULL && *kept != NULL && is_usable(*kept, place.size_bytes)) return Py_NewRef(*kept);
+    if ((view = new_view(self->endpoint.memory, place.payload, place.size_bytes)) == NULL) return NULL;
+    if (kept != NULL) Py_XSETREF(*kept, Py_NewRef(view));
     return view;
 }
 
@@ -253,23 +358,43 @@ static PyObject *reader_read(RingReader *self, PyObject *const *args, Py_ssize_t
     PyObject *timeout = Py_None, *view;
     if (in->ring.count == 0) return not_opened();
     if (!find_arguments("read", NULL, args, count, named, NULL, &timeout)) return NULL;
-    if (in->ring.bytes != NULL && ring_finish(in)) {
-        PyObject *itself[] = {(PyObject *)self}, *done = PyObject_VectorcallMethod(ring_writer_name, itself, 1, NULL);
-        if (done == NULL) return NULL;
-        Py_DECREF(done);
-    }
-    if ((in->ring.bytes == NULL || !ring_has_message(in)) && !await_message(self, timeout)) return NULL;
-    const Place place = ring_message(in);
-    const bool is_kept = self->views != NULL && place.payload == place.entry + HEAD_BYTES;
-    PyObject **kept = is_kept ? &self->views[in->ring.sequence % (uint64_t)in->ring.count] : NULL;
-    if (kept != NULL && *kept != NULL && is_usable(*kept, place.size_bytes)) {
-        view = Py_NewRef(*kept);
-    } else {
-        if ((view = new_view(self->endpoint.memory, place.payload, place.size_bytes)) == NULL) return NULL;
-        if (kept != NULL) Py_XSETREF(*kept, Py_NewRef(view));
-    }
-    in->ring.sequence++;
+    if (!finish(self)) return NULL;
+    if ((in->ring.bytes == NULL || !ring_has_message(&in->ring)) && !await_message(self, timeout)) return NULL;
+    if ((view = view_of_message(self, 0)) != NULL) in->ring.sequence++;
     return view;
+}
+
+/* read_many(most, timeout_s=None) */
+static PyObject *reader_read_many(RingReader *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
+    RingIn *in = &self->in;
+    PyObject *most = NULL, *timeout = Py_None, *checked, *view, *views;
+    if (in->ring.count == 0) return not_opened();
+    if (!find_arguments("read_many", most_name, args, count, named, &most, &timeout)) return NULL;
+    if ((checked = PyObject_CallOneArg(require_some, most)) == NULL) return NULL;
+    Py_DECREF(checked);
+    const Py_ssize_t limit = PyNumber_AsSsize_t(most, NULL); /* or the largest one */
+    if (limit == -1 && PyErr_Occurred() != NULL) return NULL;
+    if (!finish(self)) return NULL;
+    if ((in->ring.bytes == NULL || !ring_has_message(&in->ring)) && !await_message(self, timeout)) return NULL;
+    if ((views = PyList_New(0)) == NULL) return NULL;
+    Ring next = in->ring;
+    do {
+        if ((view = view_of_message(self, next.sequence - in->ring.sequence)) == NULL || PyList_Append(views, view) < 0) {
+            Py_XDECREF(view);
+            Py_DECREF(views);
+            return NULL; /* the next call returns the same messages */
+        }
+        Py_DECREF(view);
+        next.sequence++;
+    } while (PyList_GET_SIZE(views) < limit && ring_has_message(&next));
+    in->ring.sequence = next.sequence;
+    return views;
+}
+
+/* release() */
+static PyObject *reader_done(RingReader *self, PyObject *Py_UNUSED(none)) {
+    if (!finish(self)) return NULL;
+    Py_RETURN_NONE;
 }
 
 /* _prepare(memory, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, consumed_offset) */
@@ -330,6 +455,10 @@ static int reader_traverse(RingReader *self, visitproc visit, void *arg) {
 
 static PyMethodDef writer_methods[] = {
     {"write", AS_METHOD(writer_write), METH_FASTCALL | METH_KEYWORDS, "write($self, message, timeout_s=None)\n--\n\nSee Writer."},
+    {"write_many", AS_METHOD(writer_write_many), METH_FASTCALL | METH_KEYWORDS,
+     "write_many($self, messages, timeout_s=None)\n--\n\nSee Writer."},
+    {"_find_room", (PyCFunction)writer_find_room, METH_VARARGS, NULL},
+    {"_publish", (PyCFunction)writer_publish, METH_O, NULL},
     {"_prepare", (PyCFunction)writer_prepare, METH_VARARGS, NULL},
     {"_release", (PyCFunction)writer_release, METH_NOARGS, NULL},
     {NULL},
@@ -337,6 +466,9 @@ static PyMethodDef writer_methods[] = {
 
 static PyMethodDef reader_methods[] = {
     {"read", AS_METHOD(reader_read), METH_FASTCALL | METH_KEYWORDS, "read($self, timeout_s=None)\n--\n\nSee Reader."},
+    {"read_many", AS_METHOD(reader_read_many), METH_FASTCALL | METH_KEYWORDS,
+     "read_many($self, most, timeout_s=None)\n--\n\nSee Reader."},
+    {"release", (PyCFunction)reader_done, METH_NOARGS, "release($self)\n--\n\nSee Reader."},
     {"_prepare", (PyCFunction)reader_prepare, METH_VARARGS, NULL},
     {"_release", (PyCFunction)reader_release, METH_NOARGS, NULL},
     {NULL},
@@ -391,13 +523,18 @@ PyMODINIT_FUNC PyInit__c(void) {
     const struct { PyObject **place; const char *text; } names[] = {
         {&await_room_name, "_await_room"}, {&too_large_name, "_too_large"}, {&ring_sleepers_name, "_ring_sleepers"},
         {&ring_writer_name, "_ring_writer"}, {&await_name, "_await"}, {&may_look_name, "_may_look"}, {&message_name, "message"},
+        {&messages_name, "messages"}, {&most_name, "most"},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (*names[i].place == NULL && (*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL) return NULL;
     PyObject *backend = PyImport_ImportModule("ipcbench.backend");
     bytes_of = backend == NULL ? NULL : PyObject_GetAttrString(backend, "bytes_of");
+    require_some = bytes_of == NULL ? NULL : PyObject_GetAttrString(backend, "require_some");
     Py_XDECREF(backend);
-    if (bytes_of == NULL) return NULL;
+    PyObject *errors = PyImport_ImportModule("ipcbench.errors");
+    timed_out = errors == NULL ? NULL : PyObject_GetAttrString(errors, "TransportTimeout");
+    Py_XDECREF(errors);
+    if (require_some == NULL || timed_out == NULL) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL && (PyModule_AddType(module, &writer_type) < 0 || PyModule_AddType(module, &reader_type) < 0 ||
                            PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0))

@@ -111,6 +111,17 @@ static inline bool ring_find_place(RingOut *self, int64_t size_bytes, Place *pla
     return true;
 }
 
+/* Make the message at a place, which is not published yet, shorter; readers look for a short one in its entry. */
+static inline void ring_shrink(RingOut *self, Place *place, int64_t size_bytes) {
+    const Ring *ring = &self->ring;
+    if (size_bytes <= ring->inline_bytes && place->size_bytes > ring->inline_bytes) {
+        memcpy(ring->bytes + place->entry + HEAD_BYTES, ring->bytes + place->payload, (size_t)size_bytes);
+        place->payload = place->entry + HEAD_BYTES;
+        place->end = self->next_place;
+    }
+    place->size_bytes = size_bytes;
+}
+
 /* Publish the message at a place. */
 static inline void ring_publish(RingOut *self, const Place *place) {
     Ring *ring = &self->ring;
@@ -135,13 +146,12 @@ static inline bool ring_finish(const RingIn *self) {
     return ring_load(&self->ring, WRITER_SLEEPS) != 0;
 }
 
-static inline bool ring_has_message(const RingIn *self) {
-    return ring_load(&self->ring, ring_entry(&self->ring)) == self->ring.sequence + 1;
+static inline bool ring_has_message(const Ring *ring) {
+    return ring_load(ring, ring_entry(ring)) == ring->sequence + 1;
 }
 
 /* Return where the next message lies, which is there; `sequence` is the caller's to increase. */
-static inline Place ring_message(const RingIn *self) {
-    const Ring *ring = &self->ring;
+static inline Place ring_message(const Ring *ring) {
     const int64_t entry = ring_entry(ring), size_bytes = (int64_t)ring_load(ring, entry + 8);
     const bool is_inline = size_bytes <= ring->inline_bytes;
     return (Place){entry, is_inline ? entry + HEAD_BYTES : ring->arena_start + (int64_t)ring_load(ring, entry + 16), size_bytes, 0};
