@@ -24,9 +24,7 @@ from ipcbench.errors import (
     TransportError,
     TransportTimeout,
 )
-from ipcbench.sync.directory import (
-    as_transport_errors,
-)
+from ipcbench.sync.directory import as_transport_errors, channel_file
 from ipcbench.sync.interrupts import in_background, is_of_handler, no_fork, uninterrupted
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import reader_roles
@@ -46,7 +44,7 @@ class PipeWriter(PipeEndpoint, Writer):
     """Connects to every reader."""
 
     def __init__(self, address: Address) -> None:
-        self._channel = address.channel
+        self._address, self._channel = address, address.channel
         self._liveness = Liveness(address, "writer")
         try:
             self._doorbell = Doorbell(doorbell_path(self._liveness.directory))
@@ -221,7 +219,7 @@ class PipeWriter(PipeEndpoint, Writer):
             endpoint = socket.socket(socket.AF_UNIX)
         try:
             endpoint.setblocking(False)  # where others have filled its queue of connections, connecting would wait
-            endpoint.connect(str(self._liveness.directory / role))
+            endpoint.connect(str(channel_file(self._address, role)))
             endpoint.setblocking(True)
         except OSError:  # it does not listen yet, or no longer, or cannot take more connections now
             endpoint.close()
