@@ -315,7 +315,7 @@ def test_a_request_that_waits_for_the_server_was_queued(tmp_path: Path) -> None:
 def test_queueing_is_found(tmp_path: Path) -> None:
     trace.start(tmp_path, service="x")
     for number in range(40):
-        rpc("Compute", lambda request: serve_after(30_000 * number, request, 100_000))  # noqa: B023 # called at once
+        rpc("Compute", lambda request: serve_after(300_000 * number, request, 100_000))  # noqa: B023 # called at once
     trace.stop()
     report = make_report(gather([tmp_path]))
     finding = finding_of(report, "R7")
