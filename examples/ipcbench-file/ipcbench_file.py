@@ -11,10 +11,10 @@ from ipcbench.sync import (
     ReaderCursors,
     WriterCursors,
     as_transport_errors,
+    channel_file,
     cursors_bytes,
-    location_of,
-    make_directory,
     make_doorbells,
+    new_directory,
     open_directory,
     remove_directory,
 )
@@ -29,7 +29,7 @@ class End(CursorsEndpoint):
         with (folder / "cursors").open("r+b") as file:
             words = memoryview(mmap(file.fileno(), 0)).cast("Q")
         self._cursors = kind(words, address, *index)
-        self.files = [folder / f"{number}.message" for number in range(address.channel.depth)]
+        self.files = [channel_file(address, f"message-{number}") for number in range(address.channel.depth)]
         self.opened()
 
     def file(self):
@@ -88,10 +88,10 @@ class File(Backend):
     @as_transport_errors("no channel of file")
     def create(self, channel):
         self.require(channel)
-        folder = make_directory(channel.name)
-        make_doorbells(folder, channel.readers)
-        (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
-        return Address(self.name, channel, location_of(folder))
+        with new_directory(channel.name) as (folder, location, _):
+            make_doorbells(folder, channel.readers)
+            (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
+        return Address(self.name, channel, location)
 
     def open_writer(self, address):
         return FileWriter(WriterCursors, address)

@@ -12,10 +12,10 @@ from ipcbench.sync import (
     ReaderCursors,
     WriterCursors,
     as_transport_errors,
+    channel_file,
     cursors_bytes,
-    location_of,
-    make_directory,
     make_doorbells,
+    new_directory,
     open_directory,
     reader_role,
     reader_roles,
@@ -45,7 +45,7 @@ class End(CursorsEndpoint):
         self._cursors = kind(words, address, *index)
         self.pid, self.count, self.depth = os.getpid(), 0, min(address.channel.depth, MOST_MESSAGES)
         roles = [reader_role(address.channel, *index)] if index else reader_roles(address.channel)
-        self.urls = [f"ipc://{folder / role}" for role in roles]
+        self.urls = [f"ipc://{channel_file(address, role)}" for role in roles]
         self.pairs = [
             pynng.Pair0(
                 send_buffer_size=self.depth + 1,  # one more for the frame that ends the stream
@@ -146,10 +146,10 @@ class Nng(Backend):
     def create(self, channel):
         self.probe()
         self.require(channel)
-        folder = make_directory(channel.name)
-        make_doorbells(folder, channel.readers)
-        (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
-        return Address(self.name, channel, location_of(folder))
+        with new_directory(channel.name) as (folder, location, _):
+            make_doorbells(folder, channel.readers)
+            (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
+        return Address(self.name, channel, location)
 
     def open_writer(self, address):
         return NngWriter(address)

@@ -8,6 +8,7 @@ for sleepers afterwards, so no wake-up is lost.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,13 +20,17 @@ from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.locks import reader_role
 from ipcbench.util.clock import deadline_ns, remaining_s
 
+_numbers = itertools.count(1)
+
 
 class _Channel:
     """State that the endpoints of a channel share."""
 
-    __slots__ = ("all_queues", "changed", "ended", "latest", "queues", "sleepers", "spec", "taken")
+    __slots__ = ("all_queues", "changed", "ended", "latest", "number", "queues", "sleepers", "spec", "taken")
 
     def __init__(self, spec: ChannelSpec) -> None:
+        self.number = str(next(_numbers))
+        """Tells the channel from another one made anew under its name."""
         self.spec = spec
         self.all_queues: tuple[deque[bytes], ...] = tuple(deque() for _ in range(spec.readers))
         """Unread messages of reader 0, 1 …"""
@@ -237,14 +242,14 @@ class Null(Backend):
         with _channels_lock:
             if channel.name in _channels:
                 raise TransportError(f"channel {channel.name!r} exists already; destroy it or use another name")
-            _channels[channel.name] = _Channel(channel)
-        return Address(self.name, channel, "")
+            made = _channels[channel.name] = _Channel(channel)
+        return Address(self.name, channel, made.number)
 
     def _channel(self, address: Address) -> _Channel:
         with _channels_lock:
             channel = _channels.get(address.channel.name)
-        if channel is None:
-            raise TransportError(f"there is no channel {address.channel.name!r} in this process")
+        if channel is None or channel.number != address.location:
+            raise TransportError(f"there is no channel {address.channel.name!r} in this process, or only a later one")
         return channel
 
     def open_writer(self, address: Address) -> Writer:
@@ -258,4 +263,6 @@ class Null(Backend):
 
     def destroy(self, address: Address) -> None:
         with _channels_lock:
-            _channels.pop(address.channel.name, None)
+            channel = _channels.get(address.channel.name)
+            if channel is not None and channel.number == address.location:
+                del _channels[channel.spec.name]

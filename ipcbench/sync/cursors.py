@@ -20,11 +20,11 @@ from pathlib import Path
 
 from ipcbench.backend import Address, Endpoint, Waits
 from ipcbench.errors import EndpointClosed, PeerLost, TransportTimeout
-from ipcbench.sync.directory import channel_directory, open_directory
+from ipcbench.sync.directory import channel_directory
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
 from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.locks import (
-    EndpointLock,
+    lock_endpoint,
     reader_role,
     reader_roles,
     was_released,
@@ -106,7 +106,7 @@ class Cursors(ABC):
             self._bell, *self._peers_bells = (
                 held.enter_context(closing(Doorbell(directory / f"{each}.bell"))) for each in (role, *peers)
             )
-            self._lock = EndpointLock(open_directory(address), role)
+            self._lock = lock_endpoint(address, role)
             held.callback(self._lock.release)
             self._held = held.pop_all()
         words[state_word] = OPEN

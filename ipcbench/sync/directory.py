@@ -72,24 +72,16 @@ def make_directory(name: str) -> Path:
     Raises:
         TransportError: the name is in use, or the folder cannot be made.
     """
-    path = _make_unmarked(name)
-    try:
-        os.symlink(secrets.token_hex(_TOKEN_BYTES), path / _MARK)
-    except OSError as error:
-        with suppress(OSError):
-            path.rmdir()
-        raise TransportError(f"cannot make {path}: {error.strerror}{advice_on(error)}") from error
-    return path
-
-
-def _make_unmarked(name: str) -> Path:
     path = temporary_folder() / name
     try:
         path.mkdir(mode=_DIRECTORY_MODE)
         if stat.S_IMODE(path.lstat().st_mode) != _DIRECTORY_MODE:  # some systems, and some masks, leave bits out
             path.chmod(_DIRECTORY_MODE)
     except FileExistsError as error:
-        raise TransportError(f"channel {name!r} exists already ({path}); destroy it or use another name") from error
+        raise TransportError(
+            f"channel {name!r} exists already ({path}); destroy it, or use another name; `ipcbench clean` removes what "
+            "processes have left that are dead"
+        ) from error
     except OSError as error:
         raise TransportError(f"cannot make {path}: {error.strerror}{advice_on(error)}") from error
     return path
@@ -104,7 +96,7 @@ def new_directory(name: str) -> Iterator[tuple[Path, str, ExitStack]]:
     Raises:
         TransportError: the name is in use, the folder cannot be made, or the channel is destroyed meanwhile.
     """
-    path, token = _make_unmarked(name), secrets.token_hex(_TOKEN_BYTES)
+    path, token = make_directory(name), secrets.token_hex(_TOKEN_BYTES)
     destroyed = TransportError(f"channel {name!r} was destroyed while it was made; make another")
     with ExitStack() as undo, directory_lock(path) as made:  # whose descriptor the removal may need
         if made is None:
@@ -139,18 +131,6 @@ def _remove_made(path: Path, made: os.stat_result) -> None:
     if is_still(path, made):
         (path / _MARK).unlink(missing_ok=True)  # an empty one can be removed without a descriptor
         _remove(path, made)
-
-
-def location_of(directory: Path) -> str:
-    """Return the location for the address of a channel whose directory was made just now.
-
-    Raises:
-        TransportError: the channel is destroyed already.
-    """
-    token = _token_in(directory)
-    if token is None:
-        raise TransportError(f"channel {directory.name!r} was destroyed while it was made; make another")
-    return f"{directory}{SEPARATOR}{token}"
 
 
 def _token_in(directory: Path) -> str | None:
@@ -210,6 +190,16 @@ def open_directory(address: Address) -> Path:
             "address that the new `create` returned"
         )
     return path
+
+
+def channel_file(address: Address, name: str) -> Path:
+    """Return the path of a file in the channel's directory; a channel made anew under the same name has no such file.
+    So whatever finds its peers, or its messages, by paths cannot find those of a later channel.
+
+    Raises:
+        TransportError: the address is none that `create` returned.
+    """
+    return channel_directory(address) / f"{name}-{channel_token(address)}"
 
 
 def _is_of_another(address: Address, directory: Path) -> bool:
@@ -343,7 +333,7 @@ def remove_with_file(address: Address, path: Path, remove: Callable[[], object])
                 if is_removable(directory) and is_still(directory, found):
                     remove()
         finally:
-            _remove(directory, found)
+            _remove(directory, found, address)
 
 
 def remove_directory(address: Address) -> None:
@@ -355,15 +345,15 @@ def remove_directory(address: Address) -> None:
     """
     directory = channel_directory(address)
     with directory_lock(directory) as found:
-        if found is not None and not _is_of_another(address, directory):
-            _remove(directory, found)
+        if found is not None:
+            _remove(directory, found, address)
 
 
-def _remove(path: Path, found: os.stat_result) -> None:
-    """Remove a directory unless it is another one by now."""
+def _remove(path: Path, found: os.stat_result, address: Address | None = None) -> None:
+    """Remove a directory, unless it is another one by now, or of another channel than the address."""
     with as_transport_errors(f"cannot remove {path}"):
         for left in reversed(range(_REMOVALS)):
-            if not is_removable(path) or not is_still(path, found):
+            if not is_removable(path) or not is_still(path, found) or (address and _is_of_another(address, path)):
                 return
             try:
                 shutil.rmtree(path)

@@ -1,16 +1,17 @@
 """Liveness: which endpoints of a channel are open, which have closed, and which have died.
 
-An endpoint that closes leaves a note, `<role>.left`, beside its lock. A released lock without a note means a death.
+An endpoint that closes leaves a note, a file, beside its lock. A released lock without a note means a death.
 """
 
 from __future__ import annotations
 
 import stat
 from contextlib import suppress
+from pathlib import Path
 
 from ipcbench.backend import Address
-from ipcbench.sync.directory import as_transport_errors, open_directory
-from ipcbench.sync.locks import EndpointLock, was_released
+from ipcbench.sync.directory import as_transport_errors, channel_directory, channel_file
+from ipcbench.sync.locks import lock_endpoint, was_released
 from ipcbench.util.clock import now_ns
 
 CHECK_NS = 100_000_000
@@ -19,10 +20,15 @@ CHECK_NS = 100_000_000
 _CHECKS_TO_DEATH = 2
 
 
+def note_path(address: Address, role: str) -> Path:
+    """Return the file that an endpoint leaves when it closes."""
+    return channel_file(address, f"{role}.left")
+
+
 class Liveness:
     """One endpoint's lock, and its view of the other endpoints."""
 
-    __slots__ = ("_checks", "_lock", "_next_check_ns", "directory", "role")
+    __slots__ = ("_address", "_checks", "_lock", "_next_check_ns", "directory", "role")
 
     def __init__(self, address: Address, role: str) -> None:
         """Lock the endpoint `role`.
@@ -30,9 +36,10 @@ class Liveness:
         Raises:
             TransportError: there is no such channel (any more), or the endpoint is open or was open before.
         """
-        self.directory = open_directory(address)
+        self._lock = lock_endpoint(address, role)
+        self.directory = channel_directory(address)
+        self._address = address
         self.role = role
-        self._lock = EndpointLock(self.directory, role)
         self._checks: dict[str, int] = {}
         self._next_check_ns = 0
 
@@ -46,9 +53,9 @@ class Liveness:
             return  # to tell those of a later channel would end it
         what = f"the {self.role} of channel {self.directory.name!r} cannot tell its peers that it closes"
         with as_transport_errors(what), suppress(FileNotFoundError):  # the channel is destroyed already
-            unfinished = self.directory / f"{self.role}.leaving"
+            unfinished = channel_file(self._address, f"{self.role}.leaving")
             unfinished.write_text(text)
-            unfinished.rename(self.directory / f"{self.role}.left")
+            unfinished.rename(note_path(self._address, self.role))
 
     def note_of(self, role: str) -> str | None:
         """Return the text that the endpoint noted when it closed; None if it has not closed.
@@ -59,7 +66,7 @@ class Liveness:
         if not self.is_current():
             return None
         what = f"cannot find out whether the {role} of channel {self.directory.name!r} has closed"
-        note = self.directory / f"{role}.left"
+        note = note_path(self._address, role)
         with as_transport_errors(what), suppress(FileNotFoundError):
             if stat.S_ISREG(note.lstat().st_mode):  # to look needs no descriptor, which may be short
                 return note.read_text(errors="replace")

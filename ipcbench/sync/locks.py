@@ -12,9 +12,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from ipcbench.backend import Address
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import no_channel
+from ipcbench.sync.directory import no_channel, open_directory
 from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.sync.ownership import own
 from ipcbench.util.files import advice_on
@@ -37,6 +38,21 @@ def reader_role(channel: ChannelSpec, index: int) -> str:
 def reader_roles(channel: ChannelSpec) -> list[str]:
     """Return the roles of all readers, in order."""
     return [f"reader-{index}" for index in range(channel.readers)]
+
+
+def lock_endpoint(address: Address, role: str) -> EndpointLock:
+    """Lock an endpoint, for good.
+
+    Raises:
+        TransportError: there is no such channel (any more), or the endpoint is open or was open before.
+    """
+    lock = EndpointLock(open_directory(address), role)
+    try:
+        open_directory(address)  # in between, the channel may have been destroyed, and another made
+    except TransportError:
+        lock.abandon()
+        raise
+    return lock
 
 
 class EndpointLock:

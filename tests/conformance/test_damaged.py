@@ -15,6 +15,7 @@ from ipcbench.errors import ConfigError, TransportError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import channel_directory, channel_token
+from ipcbench.sync.liveness import note_path
 from ipcbench.sync.locks import EndpointLock
 from ipcbench.testing.leaks import SHARED_MEMORY
 
@@ -206,7 +207,7 @@ def test_a_note_that_is_no_text_ends_a_stream_as_any_other(delivery: str, channe
     try:
         with backend.open_reader(address, 0) as reader:
             backend.open_writer(address).close()
-            (channel_directory(address) / "writer.left").write_bytes(b"\xff\xfe")
+            note_path(address, "writer").write_bytes(b"\xff\xfe")
             with pytest.raises(TransportError, match=r"died without closing|closed without a message"):
                 reader.read(30.0)
     finally:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ipcbench import get_backend
+from ipcbench.backend import Address
 from ipcbench.errors import PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync import channel_directory
+from ipcbench.sync import channel_directory, liveness, locks
 
 BACKENDS = ["shm", "lmdb", "pipe", "tcp", "zmq", "zmq-tcp"]
+EXAMPLES = Path(__file__).parents[2] / "examples"
 CHANNEL = ChannelSpec(f"ipcb-anew-{os.getpid()}", max_message_bytes=64, depth=2)
 
 
@@ -82,7 +87,7 @@ def test_an_old_writer_that_waits_for_its_readers_does_not_find_the_new_ones(nam
     backend.destroy(address)
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", [*BACKENDS, "null"])
 @pytest.mark.parametrize("changes", [{"max_message_bytes": 4096, "depth": 8}, {"delivery": "latest_value"}, {}])
 def test_an_address_of_the_old_channel_opens_and_destroys_nothing(name: str, changes: dict[str, Any]) -> None:
     """A defect: a place is spent; where the channel is another one now, messages are torn or lost."""
@@ -92,7 +97,7 @@ def test_an_address_of_the_old_channel_opens_and_destroys_nothing(name: str, cha
     address = backend.create(replace(CHANNEL, **changes))
     with backend.open_reader(address, 0) as reader:
         for open_endpoint in (backend.open_writer, lambda old: backend.open_reader(old, 0)):
-            with pytest.raises(TransportError, match="made anew by now"):
+            with pytest.raises(TransportError, match=r"made anew by now|only a later one"):
                 open_endpoint(old)
         backend.destroy(old)
         with backend.open_writer(address) as writer:
@@ -115,3 +120,94 @@ def test_an_address_without_a_token_is_refused(name: str, token: str) -> None:
         backend.open_writer(address)
     backend.destroy(address)
     assert not channel_directory(address).exists()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("role", ["writer", "reader-0"])
+def test_a_channel_that_is_made_anew_while_an_endpoint_opens_is_left_alone(
+    name: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here between the lock and all that follows: a defect was that pipe listened in the new channel's folder."""
+    backend = get_backend(name)()
+    old = backend.create(CHANNEL)
+    made: list[Address] = []
+    lock = locks.EndpointLock.__init__
+
+    def made_anew(self: locks.EndpointLock, directory: Path, taken: str) -> None:
+        lock(self, directory, taken)
+        if not made:
+            backend.destroy(old)
+            made.append(backend.create(CHANNEL))
+
+    monkeypatch.setattr(locks.EndpointLock, "__init__", made_anew)
+    with pytest.raises(TransportError, match="made anew by now"):
+        backend.open_writer(old) if role == "writer" else backend.open_reader(old, 0)
+    (address,) = made
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+        writer.write(b"new", timeout_s=60.0)
+        assert reader.read(timeout_s=60.0) == b"new"
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", ["pipe", "tcp"])
+def test_no_socket_is_found_by_the_path_of_a_later_channel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made anew between the last look and `connect` or `bind`."""
+    backend = get_backend(name)()
+    old = backend.create(CHANNEL)
+    old_writer = backend.open_writer(old)
+    monkeypatch.setattr(liveness.Liveness, "is_current", lambda self: True)
+    backend.destroy(old)
+    address = backend.create(CHANNEL)
+    with backend.open_reader(address, 0) as reader, backend.open_writer(address) as writer:
+        with pytest.raises(TransportError):
+            old_writer.write(b"old", timeout_s=0.3)
+        writer.write(b"new", timeout_s=60.0)
+        old_writer.close()  # its note is not the new writer's
+        assert reader.read(timeout_s=60.0) == b"new"
+        writer.write(b"newer", timeout_s=60.0)
+        assert reader.read(timeout_s=60.0) == b"newer"
+    backend.destroy(address)
+
+
+_OLD_BESIDE_NEW = """
+import sys
+from contextlib import suppress
+from ipcbench import get_backend
+from ipcbench.errors import TransportError
+from ipcbench.spec import ChannelSpec
+
+backend, channel = get_backend(sys.argv[1])(), ChannelSpec(sys.argv[2], max_message_bytes=64, depth=2)
+old = backend.create(channel)
+old_writer = backend.open_writer(old)
+old_writer.write(b"old", timeout_s=60.0)
+backend.destroy(old)
+address = backend.create(channel)
+with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+    for number in range(4):
+        with suppress(TransportError):
+            old_writer.write(b"old", timeout_s=0.0)
+        writer.write(b"%d" % number, timeout_s=60.0)
+        assert reader.read(timeout_s=60.0) == b"%d" % number
+    with suppress(TransportError):
+        old_writer.close()
+    writer.write(b"last", timeout_s=60.0)
+    assert reader.read(timeout_s=60.0) == b"last"
+backend.destroy(address)
+"""
+
+
+@pytest.mark.parametrize("name", ["ipcbench_file:File", "ipcbench_nng:Nng"])
+def test_endpoints_of_the_examples_have_no_part_in_a_later_channel(name: str) -> None:
+    if name == "ipcbench_nng:Nng":
+        pytest.importorskip("pynng")
+    example = EXAMPLES / name.partition(":")[0].replace("_", "-")
+    command = [sys.executable, "-c", _OLD_BESIDE_NEW, name, CHANNEL.name]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(example)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -140,7 +140,7 @@ def test_a_channel_whose_name_another_process_takes_meanwhile_is_left_to_it(
     """Whoever is refused removes only what it has made: here between the making of its folder and all that follows."""
     backend: Any = get_backend(name)()
     channel = ChannelSpec(f"ipcb-taken-{os.getpid()}", max_message_bytes=100)
-    make_directory = directory._make_unmarked
+    make_directory = directory.make_directory
     others: list[Address] = []
 
     def interrupted(wanted: str) -> Path:
@@ -151,7 +151,7 @@ def test_a_channel_whose_name_another_process_takes_meanwhile_is_left_to_it(
             others[:] = [backend.create(channel)]
         return path
 
-    monkeypatch.setattr(directory, "_make_unmarked", interrupted)
+    monkeypatch.setattr(directory, "make_directory", interrupted)
     with pytest.raises(TransportError):
         backend.create(channel)
     try:

@@ -14,7 +14,7 @@ import pytest
 from ipcbench import ChannelSpec, get_backend
 from ipcbench.backend import Address
 from ipcbench.errors import EndOfStream, MessageTooLarge, TransportError, TransportTimeout
-from ipcbench.sync.directory import channel_directory
+from ipcbench.sync.directory import channel_directory, channel_file
 from ipcbench.testing import ConformanceSuite
 
 
@@ -46,7 +46,7 @@ def test_an_array_is_its_bytes(count: int) -> None:
 def test_a_reader_whose_queue_of_connections_is_full_does_not_hold_up_the_writer() -> None:
     backend = get_backend("pipe")()
     address = backend.create(ChannelSpec(f"ipcb-full-{uuid4().hex[:8]}", readers=1))
-    place = str(channel_directory(address) / "reader-0")
+    place = str(channel_file(address, "reader-0"))
     try:
         with backend.open_reader(address, 0), backend.open_writer(address) as writer, ExitStack() as strangers:
             with suppress(BlockingIOError):
@@ -65,7 +65,7 @@ def test_junk_on_the_socket_of_a_reader_is_no_message() -> None:
     address = backend.create(ChannelSpec(f"ipcb-junk-{uuid4().hex[:8]}", readers=1))
     try:
         with backend.open_reader(address, 0) as reader, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
-            stranger.connect(str(channel_directory(address) / "reader-0"))
+            stranger.connect(str(channel_file(address, "reader-0")))
             stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
             for _ in range(2):
                 with pytest.raises(TransportError, match="another program writes to channel"):
@@ -92,7 +92,7 @@ def test_a_reader_listens_when_nothing_can_refuse_it_any_more(
 
 
 def tcp_place(address: Address) -> tuple[str, int]:
-    host, port, _ = (channel_directory(address) / "reader-0").read_text().split()
+    host, port, _ = (channel_file(address, "reader-0")).read_text().split()
     return host, int(port)
 
 

@@ -21,10 +21,10 @@ from zipfile import ZipFile
 import pytest
 
 from ipcbench import trace
-from ipcbench.errors import ConfigError
+from ipcbench.errors import ConfigError, StoreError
 from ipcbench.trace.adapters.correlate import Ids
 from ipcbench.trace.adapters.instruments import begin_with_imports, targets
-from ipcbench.trace.hook.begin import name_of
+from ipcbench.trace.hook.begin import is_alone, name_of
 from ipcbench.trace.readers.batch import Notes
 from ipcbench.trace.readers.processes import read_processes
 from ipcbench.trace.report.gather import gather
@@ -620,6 +620,17 @@ refreshing = requests.Session()
 refreshing.hooks["response"] = refresh
 assert refreshing.get(url + "/token").content == b"yes"
 session.get(url.replace("//", "//user:secret@") + "/new")
+
+class Choosing(requests.Session):
+    chosen_count = 0
+
+    def get_adapter(self, url):
+        self.chosen_count += 1
+        return super().get_adapter(url)
+
+choosing = Choosing()
+choosing.head(url + "/new")
+assert choosing.chosen_count == 1
 httpx.put(url, content=iter([b"x" * 1000]))
 requests.post(url, data="\u4e2d" * 10)
 httpx.post(url, content="\u4e2d" * 10)
@@ -640,7 +651,7 @@ def test_bytes_of_http_are_those_on_the_wire_and_redirects_count_once(tmp_path: 
     page_bytes = len(gzip.compress(bytes(100_000), mtime=0))
     assert told == {
         ("TCP", "GET"): (5, 0, 2 * (len(b"old") + page_bytes) + page_bytes + len(b"no") + len(b"yes")),
-        ("TCP", "HEAD"): (1, 0, 0),
+        ("TCP", "HEAD"): (2, 0, 0),
         ("TCP", "PUT"): (1, 0, 0),  # of which none is known
         ("TCP", "POST"): (2, 60, 0),
         ("UNIX", "POST"): (1, 1, 0),
@@ -874,6 +885,86 @@ def test_a_process_is_named_without_its_arguments(command: Any, name: str) -> No
     assert name_of(command) == name
 
 
+@pytest.mark.parametrize(
+    ("command", "alone"),
+    [
+        (["/usr/bin/python3", "-I", "app.py"], True),
+        (["python3", "-uS", "-c", "pass"], True),
+        (["python3", "-X", "dev", "-E", "-m", "app"], False),  # what follows -X looks like a program
+        (["python3", "-Xdev", "-E", "-m", "app"], True),
+        (["python3", "-c", "-I"], False),
+        (["python3", "-mIS"], False),
+        (["python3", "app.py", "-I"], False),
+        (["python3", "--help", "-I"], True),
+        (["sh", "-S"], False),
+        (b"python3", False),
+        ([], False),
+    ],
+)
+def test_a_python_that_takes_no_notice_of_its_environment_is_known(command: Any, alone: bool) -> None:
+    assert is_alone(command) is alone
+
+
+def test_a_python_on_its_own_is_not_taken_for_one_below_a_shell(tmp_path: Path) -> None:
+    events = [
+        {"event": "began", "pid": 1, "ppid": 0},
+        {"event": "started", "pid": 1, "ppid": 0, "name": "python", "alone": True},
+        {"event": "started", "pid": 1, "ppid": 0, "name": "sh", "alone": False},
+        {"event": "began", "pid": 9, "ppid": 8},
+    ]
+    (tmp_path / "processes.jsonl").write_text("\n".join(map(json.dumps, events)))
+    notes = Notes()
+    read_processes(tmp_path, notes)
+    assert (notes.processes_count, dict(notes.unseen)) == (2, {"python": 1})
+
+
+def test_arguments_of_send_may_be_passed_by_their_places(tmp_path: Path) -> None:
+    code = """
+import zmq
+
+class Passing(zmq.Socket):
+    def send(self, data, flags=0, copy=True, track=False, routing_id=None, group=None):
+        return super().send(data, flags, copy, track, routing_id, group)
+
+context = zmq.Context()
+out, plain, back = Passing(context, zmq.PUSH), context.socket(zmq.PUSH), context.socket(zmq.PULL)
+back.bind("inproc://x")
+for each in (out, plain):
+    each.connect("inproc://x")
+out.send(b"a")
+plain.send(b"b", 0, True, False, None, None)
+print(sorted(back.recv() for _ in range(2)))
+"""
+    done = run(tmp_path, code)
+    assert (done.returncode, done.stdout) == (0, "[b'a', b'b']\n"), done.stderr
+    assert counts(tmp_path)["program (client)", "PUSH inproc://x"] == 2
+
+
+def test_no_finding_promises_more_than_the_traced_time(tmp_path: Path) -> None:
+    """Both ends have one name, and calls of a µs: tracing costs as much."""
+    code = """
+import zmq
+context = zmq.Context()
+a, b = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+a.bind("inproc://x")
+b.connect("inproc://x")
+for _ in range(200):
+    a.send(b"x")
+    b.recv()
+"""
+    assert run(tmp_path, code).returncode == 0
+    report = make_report(gather([tmp_path / "trace"]))
+    assert report.total_ns == sum(group.total_ns for group in report.gathered.sums.groups)
+    assert report.findings
+    assert all((finding.gain_ns or 0.0) <= report.total_ns for finding in report.findings)
+
+
+def test_a_folder_is_not_counted_twice(tmp_path: Path) -> None:
+    (tmp_path / "same").symlink_to(tmp_path)
+    with pytest.raises(StoreError, match="given twice"):
+        gather([tmp_path, tmp_path / "same"])
+
+
 def test_damaged_notes_of_processes_are_left_out(tmp_path: Path) -> None:
     lines = [
         '{"event": "began", "pid": 1, "ppid": 0}',
@@ -892,9 +983,13 @@ def test_damaged_notes_of_processes_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["sh", "-c", "true"], "0 Python processes used none of the libraries that are recorded; not seen: sh × 1"),
-        ([sys.executable, "-S", "-c", "pass"], "0 Python processes used none"),
-        ([sys.executable, "-c", "pass"], "1 Python processes used none of the libraries that are recorded\n"),
+        (
+            ["sh", "-c", "true"],
+            "0 Python processes were watched, and no call of theirs is one that is recorded and was chosen (`--only`, "
+            "`--exclude`); not seen: sh × 1",
+        ),
+        ([sys.executable, "-S", "-c", "pass"], "0 Python processes were watched"),
+        ([sys.executable, "-c", "pass"], "1 Python processes were watched"),
     ],
 )
 def test_a_program_that_could_not_be_seen_is_named(tmp_path: Path, command: list[str], told: str) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import random
 import re
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,19 @@ def test_tq_lines_are_read_back_with_the_same_figures(tmp_path: Path) -> None:
         for batch in batches
         for begin, stages in zip(batch.begin_ns.tolist(), batch.stage_ns.tolist(), strict=True)
     }
+
+
+def test_tq_lines_of_times_in_ns_are_whole_calls(tmp_path: Path) -> None:
+    made, chosen = Made(tmp_path / "t", "worker"), random.Random(7)
+    for number in range(500):
+        stages_ns = [chosen.randrange(1, 5_000) for _ in range(3)]
+        begin_ns = 10**9 + number * 10**6 + chosen.randrange(1_000)
+        made.call("f", list(accumulate(stages_ns, initial=begin_ns)), trace.PIPELINE)
+    made.segment.close()
+    printed(tmp_path / "t", TqLines(), tmp_path / "x.log")
+    batches, notes = parsed(tmp_path / "x.log")
+    assert sum(len(batch.begin_ns) for batch in batches) == 500
+    assert not {key: count for key, count in notes.counts.items() if count and key != "TQ lines"}
 
 
 def test_tq_lines_hold_bytes_as_transfers(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from ipcbench.errors import ConfigError
 from ipcbench.stats.histogram import bin_index
 from ipcbench.trace.format import BIN_COUNT, bin_of
 from ipcbench.trace.ids import parse_trace_id
+from ipcbench.trace.readers.batch import Notes
+from ipcbench.trace.readers.processes import read_processes
 from ipcbench.trace.record import histograms as histogram_files
 from ipcbench.trace.record.budget import Costs, Governor
 from ipcbench.trace.record.recorder import STATE, _Unresolved
@@ -287,6 +289,9 @@ def test_a_full_disk_ends_recording_and_not_the_application(tmp_path: Path) -> N
         rpc(recorder)
     assert "No space left" in recorder.problem
     assert list(tmp_path.glob("*.ipct")) == []
+    notes = Notes()
+    read_processes(tmp_path, notes)
+    assert notes.counts["processes that could not write all their calls"] == 1
 
 
 @pytest.mark.parametrize("folder", ["/proc/nothing/here", "/dev/null/x"])

@@ -25,7 +25,7 @@ from ipcbench.errors import (
     TransportError,
 )
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import new_directory, remove_directory
+from ipcbench.sync.directory import channel_file, new_directory, remove_directory
 from ipcbench.sync.interrupts import whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import reader_roles
@@ -63,7 +63,7 @@ class Pipe(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
         with new_directory(channel.name) as (directory, location, _):
-            longest = str(directory / reader_roles(channel)[-1])
+            longest = str(channel_file(Address(self.name, channel, location), reader_roles(channel)[-1]))
             if len(os.fsencode(longest)) > self._longest_path_bytes:
                 raise TransportError(f"{longest} is too long for a socket path; set TMPDIR to a shorter folder")
             try:

@@ -27,7 +27,7 @@ from ipcbench.errors import (
     TransportError,
     TransportTimeout,
 )
-from ipcbench.sync.directory import as_transport_errors
+from ipcbench.sync.directory import as_transport_errors, channel_file
 from ipcbench.sync.interrupts import is_of_handler, no_fork, uninterrupted
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import reader_role
@@ -55,7 +55,7 @@ class StreamReader(StreamEndpoint, Reader):
         role = reader_role(address.channel, index)
         self._channel, self._places = address.channel, places
         self._liveness = Liveness(address, role)
-        self._place = path = self._liveness.directory / role
+        self._place = path = channel_file(address, role)
         with contextlib.ExitStack() as undo:
             undo.callback(self._liveness.abandon)
             try:

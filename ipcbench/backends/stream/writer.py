@@ -26,6 +26,7 @@ from ipcbench.errors import (
     TransportError,
     TransportTimeout,
 )
+from ipcbench.sync.directory import channel_file
 from ipcbench.sync.interrupts import in_background, is_of_handler, no_fork, uninterrupted
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import reader_roles
@@ -46,7 +47,7 @@ class StreamWriter(StreamEndpoint, Writer):
     """Connects to every reader."""
 
     def __init__(self, address: Address, places: Places) -> None:
-        self._channel, self._places = address.channel, places
+        self._address, self._channel, self._places = address, address.channel, places
         self._liveness = Liveness(address, "writer")
         try:
             self._doorbell = Doorbell(doorbell_path(self._liveness.directory))
@@ -218,7 +219,7 @@ class StreamWriter(StreamEndpoint, Writer):
         if not self._liveness.is_current():  # who listens there is a reader of a later channel
             return False
         try:
-            endpoint = self._places.connect(self._liveness.directory / role)
+            endpoint = self._places.connect(channel_file(self._address, role))
         except OSError as error:  # it does not listen yet, or no longer, or cannot take more connections now
             if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
                 return False

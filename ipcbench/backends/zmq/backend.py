@@ -50,6 +50,7 @@ from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.directory import (
     SEPARATOR,
     channel_directory,
+    channel_file,
     channel_token,
     new_directory,
     remove_directory,
@@ -407,9 +408,8 @@ class ZmqIpc(Backend):
 
     def _places(self, address: Address) -> Places:
         """Return where the sockets for messages and for receipts are."""
-        directory, token = channel_directory(address), channel_token(address)
-        # With the token, since libzmq would connect again, to a later channel's of the same name.
-        return Places(f"ipc://{directory}/messages-{token}", f"ipc://{directory}/receipts-{token}")
+        messages, receipts = (f"ipc://{channel_file(address, name)}" for name in ("messages", "receipts"))
+        return Places(messages, receipts)
 
     @whole
     def open_writer(self, address: Address) -> Writer:

@@ -136,11 +136,12 @@ def _noted_redirects(resolve_redirects: Any) -> Any:
 
 
 def _socket_path(session: Any, request: Any) -> Any:
-    """Return the path of a Unix socket, as the adapters of Docker and others have it."""
-    try:
-        return getattr(session.get_adapter(request.url), "socket_path", None)
-    except ValueError:  # no adapter, as `send` will say
-        return None
+    """Return the path of a Unix socket, as the adapters of Docker and others have it. A session's own `get_adapter` is
+    for `send` to call, and may count.
+    """
+    url = request.url.lower()
+    adapters = (adapter for prefix, adapter in session.adapters.items() if url.startswith(prefix.lower()))
+    return getattr(next(adapters, None), "socket_path", None)
 
 
 def _exchanged(response: Any) -> tuple[int, int] | None:

@@ -203,6 +203,10 @@ def _carry(self: Any, call: Call) -> Any:
     return self
 
 
+_PLAIN_ARGUMENTS = 3
+"""Of `send`, after the data: flags, copy, track. Then come a routing id and a group, which only pyzmq's own takes."""
+
+
 @wraps(zmq.Socket.send)
 def _send(self: Any, data: Any, *rest: Any, **kwargs: Any) -> Any:
     traffic = self._ipcbench_traffic or traffic_of(self)
@@ -213,7 +217,7 @@ def _send(self: Any, data: Any, *rest: Any, **kwargs: Any) -> Any:
         rest = (_number(flags) | _SNDMORE, *rest[1:])
     elif adds:
         kwargs = {**kwargs, "flags": _number(flags) | _SNDMORE}
-    is_addressed = "routing_id" in kwargs or "group" in kwargs
+    is_addressed = len(rest) > _PLAIN_ARGUMENTS or "routing_id" in kwargs or "group" in kwargs
     send = self._ipcbench_raw.send_to if is_addressed else self._ipcbench_raw.send
     started = traffic.start(self)
     try:

@@ -61,7 +61,7 @@ def _find_package(folder: str) -> None:
 
 def name_of(command: Any) -> str:
     """Return a short name of a command line without its arguments: the script or module of Python, else the program."""
-    words = [os.fsdecode(word) for word in ([command] if isinstance(command, (str, bytes)) else command)]
+    words = _words(command)
     program = os.path.basename(words[0].split()[0]) if words and words[0].split() else "?"
     if not program.startswith("python"):
         return program[:60]
@@ -73,6 +73,26 @@ def name_of(command: Any) -> str:
         if not word.startswith("-"):
             return os.path.basename(word).removesuffix(".py")[:60]
     return program[:60]
+
+
+def is_alone(command: Any) -> bool:
+    """Return whether a command line starts a Python that takes no notice of its environment or of `sitecustomize`."""
+    program, *words = _words(command) or [""]
+    if not os.path.basename(program).startswith("python"):
+        return False
+    for word in words:
+        for letter in word[1:] if word.startswith("-") else "c":
+            if letter in "EIS":
+                return True
+            if letter in "cm":  # its program, and what comes after is the program's
+                return False
+            if letter in "-WX":
+                break
+    return False
+
+
+def _words(command: Any) -> list[str]:
+    return [os.fsdecode(word) for word in ([command] if isinstance(command, (str, bytes)) else command)]
 
 
 class ProcessNotes:
@@ -109,12 +129,13 @@ class ProcessNotes:
             return
         try:
             try:
-                name = "sh" if event == "os.system" else name_of(arguments[_STARTS[event]])
+                command = "sh" if event == "os.system" else arguments[_STARTS[event]]
+                name, alone = name_of(command), is_alone(command)
             except Exception as error:
                 if _is_of_handler(error):
                     raise
-                name = "?"
-            self.add("started", name=name, replaces=event == "os.exec")
+                name, alone = "?", False
+            self.add("started", name=name, replaces=event == "os.exec", alone=alone)
         except Exception as error:
             if _is_of_handler(error):
                 raise

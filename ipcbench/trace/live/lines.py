@@ -5,6 +5,7 @@ In the older formats, characters with a meaning are replaced in names.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Protocol
@@ -116,13 +117,16 @@ class TqLines:
         yield from ()
 
     def call(self, row: Row) -> Iterator[str]:
-        """Yield the lines; seconds to a microsecond, so that an end less its duration is its start exactly."""
+        """Yield the lines; seconds to a microsecond, so that an end less its duration is its start exactly, and no
+        stage ends after its function.
+        """
         if row.stages != PIPELINE.stages:
             self.left_out_count += 1
             return
         begin = row.begin_ns // 1000
-        total = max(0, round(row.total_ns / 1000))
-        parts = [max(0, round(ns / 1000)) for ns in row.stage_ns]
+        total = max(0, (row.begin_ns + row.total_ns) // 1000 - begin)
+        passed_ns = itertools.accumulate(row.stage_ns, initial=row.begin_ns)
+        parts = [max(0, end // 1000 - start // 1000) for start, end in itertools.pairwise(passed_ns)]
         start = f"[TQ-TRACE] trace_id={row.trace_id or 'N/A'} | func={plain(row.method)} | "
         yield f"{start}pid={row.process.pid} | stage=FUNCTION_START | timestamp={_seconds(begin)}"
         at = begin

@@ -25,15 +25,21 @@ def read_processes(folder: Path, notes: Notes) -> None:
     pids = {event["pid"] for event in began}
     programs = {event["pid"] for event in events if event["event"] == "run"} or {event["pid"] for event in began[:1]}
     waiting, replaced = _paired(events, pids, programs)
+    notes.counts["processes that could not write all their calls"] += len(
+        {event["pid"] for event in events if event["event"] == "lost"}
+    )
     for event in events:
-        pid, name = event["pid"], printable(str(event.get("name", "?")))
-        if event["event"] == "run" and pid not in pids:
-            notes.unseen[name] += 1
+        if event["event"] == "run" and event["pid"] not in pids:
+            notes.unseen[_name(event)] += 1
+    for event in events:
+        pid, name = event["pid"], _name(event)
         if event["event"] != "started":
             continue
         # A child's parent is who started it, or a shell between, of which nothing else is known.
         parent = pid if waiting[pid] else None
-        if event.get("replaces") is True:
+        if event.get("alone") is True:
+            notes.unseen[name] += 1
+        elif event.get("replaces") is True:
             if replaced[pid]:
                 replaced[pid] -= 1
                 notes.unseen[name] += 1
@@ -63,6 +69,10 @@ def _paired(
     return waiting, replaced
 
 
+def _name(event: dict[str, Any]) -> str:
+    return printable(str(event.get("name", "?")))
+
+
 def _parsed(line: str) -> dict[str, Any] | None:
     """Return the event of a line; None if it is damaged, as the last one of a killed process may be."""
     try:
@@ -70,4 +80,4 @@ def _parsed(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     known = isinstance(event, dict) and isinstance(event.get("pid"), int) and isinstance(event.get("ppid"), int)
-    return event if known and event.get("event") in {"run", "began", "started"} else None
+    return event if known and event.get("event") in {"run", "began", "started", "lost"} else None

@@ -6,6 +6,7 @@ If the folder cannot be written or is full, recording ends, the log says so once
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import re
@@ -13,12 +14,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
-from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_SUFFIX, SEGMENT_SUFFIX
+from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_SUFFIX, PROCESSES_FILE, SEGMENT_SUFFIX
 from ipcbench.trace.record.budget import Costs
 from ipcbench.trace.record.histograms import BLOCK_BYTES, HistogramsFile, MethodHistograms, in_memory
 from ipcbench.trace.record.segment import SegmentWriter, new_segment
@@ -160,6 +162,7 @@ class TraceFiles:
             if raised_by_handler(error):
                 raise
             self._report(str(error))
+            self._note_loss()
             return in_memory()
         return made
 
@@ -203,6 +206,11 @@ class TraceFiles:
         if not self.problem:
             self.problem = " ".join(problem.split())
             _log.warning("not all calls are recorded: %s", self.problem)
+
+    def _note_loss(self) -> None:
+        """Let whoever reads the folder know that calls are missing, if there is room for that."""
+        with suppress(OSError), (self.folder / PROCESSES_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"event": "lost", "pid": os.getpid(), "ppid": os.getppid()}) + "\n")
 
 
 def _size_bytes(folder: Path) -> int:

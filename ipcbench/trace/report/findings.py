@@ -328,10 +328,10 @@ def _r11_cost(groups: list[GroupSums], notes: Notes) -> Iterator[TraceFinding]:
         each = float(np.median(costs)) if costs else 0.0
         if group.stages == PIPELINE.stages and notes.counts["TQ lines"]:
             each = _TQ_LINE_NS * _TQ_LINES_PER_CALL
-        share = each * group.timed_count / group.timed_ns
+        share = min(1.0, each * group.timed_count / group.timed_ns)  # the cost was measured at another moment
         if share >= 0.01:
             yield TraceFinding("R11", group.segment.name, {"share": share, "each_ns": each, "threshold": 0.01},
-                          each * group.timed_count)  # fmt: skip
+                          share * group.timed_ns)  # fmt: skip
 
 
 def _has_costs(facts: dict[str, Any]) -> bool:

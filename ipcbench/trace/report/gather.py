@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
     Raises:
         StoreError: a path does not exist or cannot be read, or none of them holds a call.
     """
+    _require_different(paths)
     sums, notes, flows = TrafficTotals(), Notes(), PathSums()
     texts: list[Path] = []
     named: list[Path] = []
@@ -65,18 +67,32 @@ def gather(paths: Sequence[Path]) -> Gathered:
                 sums.add(batch)
                 flows.add(batch)
     if not sums.groups:
-        what = ", ".join(str(path) for path in paths)
-        if notes.processes_count or notes.unseen:
-            unseen = f"; not seen: {notes.unseen_names}" if notes.unseen else ""
-            raise StoreError(
-                f"{what}: no calls found; {notes.processes_count} Python processes used none of the libraries that are "
-                f"recorded{unseen}"
-            )
-        raise StoreError(
-            f"{what}: no calls found ({notes.lines_count:,} lines, {notes.damaged_count:,} of them damaged); known are "
-            f"folders with {SEGMENT_SUFFIX} files, zmq_performance.log and [TQ-…] lines"
-        )
+        raise _no_calls(paths, notes)
     return Gathered(tuple(paths), sums, notes, flows)
+
+
+def _require_different(paths: Sequence[Path]) -> None:
+    known: set[str] = set()
+    for path in paths:
+        if (real := os.path.realpath(path)) in known:
+            raise StoreError(f"{path} is given twice, and its calls would count twice; give it once")
+        known.add(real)
+
+
+def _no_calls(paths: Sequence[Path], notes: Notes) -> StoreError:
+    what = ", ".join(str(path) for path in paths)
+    if notes.processes_count or notes.unseen:
+        unseen = f"; not seen: {notes.unseen_names}" if notes.unseen else ""
+        lost = "processes that could not write all their calls"
+        lost = f"; {lost}: {notes.counts[lost]}" if notes.counts[lost] else ""
+        return StoreError(
+            f"{what}: no calls found; {notes.processes_count} Python processes were watched, and no call of theirs is "
+            f"one that is recorded and was chosen (`--only`, `--exclude`){lost}{unseen}"
+        )
+    return StoreError(
+        f"{what}: no calls found ({notes.lines_count:,} lines, {notes.damaged_count:,} of them damaged); known are "
+        f"folders with {SEGMENT_SUFFIX} files, zmq_performance.log and [TQ-…] lines"
+    )
 
 
 @contextmanager

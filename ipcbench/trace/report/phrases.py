@@ -16,6 +16,7 @@ COUNTS: Final = {
     "further server records of one call": "同一调用的多余服务端记录",
     "left out by an ellipsis": "以省略号略去之处",
     "missing ids": "缺失的编号",
+    "processes that could not write all their calls": "未能写入全部调用的进程",
     "ratios that do not agree with durations": "与时长不符的比例",
     "repeated lines not in the log": "因重复而未写入日志的行",
     "stages without a function": "没有所属函数的阶段",

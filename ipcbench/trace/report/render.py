@@ -21,6 +21,7 @@ from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.split import Split
 from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
+from ipcbench.trace.schema import SERVER_SIDE
 from ipcbench.util.units import format_bytes, format_duration_ns, format_ms, format_percent, format_significant
 
 _MIB = 2**20
@@ -39,14 +40,14 @@ class Report:
 
     @property
     def total_ns(self) -> float:
-        """The time of all traced calls; a call that was recorded on both sides counts once, as its caller saw it."""
+        """The time of all traced calls; a server's is part of its caller's where that was recorded, too."""
         groups = self.gathered.sums.groups
-        near = {name for group in groups if group.segment.role not in FAR_SIDES for name in group.methods}
+        called = {name for group in groups if group.segment.role not in FAR_SIDES for name in group.methods}
         return sum(
             sums.total_ns
             for group in groups
             for name, sums in group.methods.items()
-            if group.segment.role not in FAR_SIDES or name not in near
+            if group.segment.role != SERVER_SIDE or name not in called
         )
 
 
