@@ -113,6 +113,7 @@ class Cursors(ABC):
         self.closed = False
         self.loss: PeerLost | None = None
         self.waiter: Waiter
+        self._arm: Callable[[], None]
         own(self)
 
     def _waiter(self, sleep_byte: int) -> Waiter:
@@ -125,6 +126,7 @@ class Cursors(ABC):
         def disarm() -> None:
             flags[sleep_byte] = 0
 
+        self._arm = arm
         return Waiter(
             self.channel.wait,
             self.channel.readers + 1,
@@ -268,6 +270,7 @@ class ReaderCursors(Cursors):
     def __init__(self, words: memoryview, address: Address, index: int, *, adapts: bool = True) -> None:
         role = reader_role(address.channel, index)
         self.consumed_word = consumed_word(index)
+        self._is_watched = False
         super().__init__(role, ("writer",), self.consumed_word + 1, words, address, adapts=adapts)
         (self._writer_bell,) = self._peers_bells
         self.waiter = self._waiter(8 * READER_SLEEPS + index)
@@ -300,11 +303,25 @@ class ReaderCursors(Cursors):
                 self.loss = loss
                 raise
             arrived = True
+        if not arrived and self._is_watched:
+            self._bell.sleep(0)
+            self._arm()  # then look once more: who publishes after this look rings
+            arrived = ready() or words[WRITER_STATE] == CLOSED
         if not arrived:
             raise TransportTimeout(f"no message in channel {self.channel.name!r} within {timeout_s} s")
         if self.fenced:
             self.fence()
         return ready()
+
+    def watch(self) -> int:
+        """Return a descriptor that becomes readable when there is something to wait for no longer, after each
+        `wait_until` that timed out; see `Reader.fileno`.
+        """
+        self.require_open()
+        if not self._is_watched:
+            self._is_watched = True
+            self._bell.ring()  # something may be there already
+        return self._bell.fileno()
 
     def done_with(self, count: int) -> None:
         """Record that this reader has finished with `count` messages in all, and wake the writer if it sleeps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +25,11 @@ _CLOSE_LOOK_S = 0.1
 def _may_pass(error: Exception) -> bool:
     """Return whether another try may succeed: this process may not open a file now, but later perhaps."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in {errno.EMFILE, errno.ENFILE}
+
+
+def _ring(end: socket.socket) -> None:
+    with suppress(OSError):  # it is full, and so has rung, or closed
+        end.send(b"\0")
 
 
 class Source(Releasable, Protocol):
@@ -53,6 +59,8 @@ class _Inbox:
         self.latest: tuple[memoryview | bytes] | None = None
         """Replaced by the thread, by another tuple for each value, and never by the reader."""
         self.failure: Exception | None = None
+        self.bell: Callable[[], object] | None = None
+        """Makes the descriptor readable on which the caller waits, if any."""
         self.closing = False
         self.dropped = False
         self.ended = threading.Event()
@@ -89,6 +97,8 @@ class _Inbox:
         """Have the reader look again."""
         with suppress(RuntimeError):  # it is released already
             self.news.release()
+        if (bell := self.bell) is not None:
+            bell()
 
 
 class LatestValueReader(Owned, Reader):
@@ -111,6 +121,7 @@ class LatestValueReader(Owned, Reader):
         """
         self._inbox = inbox = _Inbox()
         self._taken: tuple[memoryview | bytes] | None = None
+        self._ends: tuple[socket.socket, socket.socket] | None = None
         try:
             start_thread(partial(inbox.receive, memoryview if views_last else bytes))
         except RuntimeError as error:
@@ -129,6 +140,25 @@ class LatestValueReader(Owned, Reader):
     def closed(self) -> bool:
         return self._inbox.closing
 
+    def fileno(self) -> int:
+        if self.closed:
+            raise EndpointClosed("this reader is closed")
+        if self._ends is None:
+            self._ends = ends = socket.socketpair()
+            for end in ends:
+                end.setblocking(False)
+            self._inbox.bell = partial(_ring, ends[1])
+            self._inbox.bell()  # something may be there already
+        return self._ends[0].fileno()
+
+    def _silence(self) -> bool:
+        """Let the descriptor be readable no more, until the next news; return whether there is one."""
+        if self._ends is None:
+            return False
+        with suppress(BlockingIOError):
+            self._ends[0].recv(4096)
+        return True
+
     def read(self, timeout_s: float | None = None) -> memoryview:
         inbox, deadline = self._inbox, deadline_ns(timeout_s)
         while True:
@@ -143,6 +173,8 @@ class LatestValueReader(Owned, Reader):
                 raise failure.with_traceback(None)
             left_s = remaining_s(deadline)
             if left_s == 0.0:
+                if self._silence() and (inbox.latest is not latest or inbox.failure is not failure):
+                    continue
                 raise TransportTimeout(f"no new value within {timeout_s} s")
             inbox.news.acquire(timeout=-1 if left_s is None else min(left_s, threading.TIMEOUT_MAX))
 
@@ -150,10 +182,12 @@ class LatestValueReader(Owned, Reader):
         self._inbox.closing = True
         self._inbox.tell()
         if sys.is_finalizing():  # the thread does not run any more
+            self._close_ends()
             self._source.let_go()
             return
         self._inbox.ended.wait()
         self._inbox.latest = self._taken = None
+        self._close_ends()
         self._source.close()
 
     def let_go(self) -> None:
@@ -162,5 +196,10 @@ class LatestValueReader(Owned, Reader):
         """
         self._is_released = True
         self._inbox.closing = self._inbox.dropped = True
+        self._close_ends()
         self._inbox = _Inbox()
         self._inbox.closing = True
+
+    def _close_ends(self) -> None:
+        for end in self._ends or ():
+            end.close()

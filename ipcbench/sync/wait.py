@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import select
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from socket import socket
+from typing import Any
 
 from ipcbench.backend import Waits
 from ipcbench.errors import TransportError
@@ -78,6 +81,10 @@ class Doorbell:
         """Make the pipe that both sides will open."""
         os.mkfifo(path, 0o600)
 
+    def fileno(self) -> int:
+        """Return the descriptor, which is readable from a ring until the next `sleep`."""
+        return self._fd
+
     def ring(self) -> None:
         """Wake the sleeper; a full pipe has woken it already, and without a ring it looks again by itself."""
         try:
@@ -101,6 +108,35 @@ class Doorbell:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
+
+
+class Watch:
+    """A descriptor that is readable while one of several sockets is; a socket that is closed leaves it."""
+
+    __slots__ = ("_poll",)
+
+    def __init__(self) -> None:
+        """Make it; OSError if there is no descriptor left."""
+        self._poll: Any
+        if sys.platform == "linux":
+            self._poll = select.epoll()
+        else:
+            self._poll = select.kqueue()
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return int(self._poll.fileno())
+
+    def add(self, socket: socket) -> None:
+        """Watch a socket, too."""
+        if sys.platform == "linux":
+            self._poll.register(socket, select.EPOLLIN)
+        else:
+            self._poll.control([select.kevent(socket, select.KQ_FILTER_READ, select.KQ_EV_ADD)], 0)
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        self._poll.close()
 
 
 def yield_ns_for(message_bytes: int) -> int:

@@ -227,6 +227,9 @@ class _LmdbReader(_LmdbEndpoint, Reader):
         self._get_bulk: Callable[[bytes], memoryview | None] = _no_snapshot
         self.opened()
 
+    def fileno(self) -> int:
+        return self._cursors.watch()
+
     def _find(self, key: bytes) -> memoryview:
         """Return the value of a key that the snapshot has not: one of bulk, with a new snapshot of its own.
 
@@ -259,6 +262,12 @@ class RingReader(_LmdbReader):
         self._consumed_word = self._cursors.consumed_word
         self._sequence = self._covered = 0
         self._snapshot = database.near.snapshot
+
+    def release(self) -> None:
+        if not self.closed:
+            self._cursors.done_with(self._sequence)
+            self._covered = self._sequence
+            self._get = self._get_bulk = _no_snapshot  # the last view must not keep pages
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         sequence = self._sequence

@@ -98,6 +98,9 @@ class ShmReader(_ShmEndpoint, Reader):
         self._sequence = 0
         self.opened()
 
+    def fileno(self) -> int:
+        return self._cursors.watch()
+
     def _drop(self) -> None:
         super()._drop()
         self._consumed_word = 0

@@ -31,7 +31,7 @@ from ipcbench.sync.directory import as_transport_errors, channel_file
 from ipcbench.sync.interrupts import is_of_handler, no_fork, uninterrupted
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import reader_role
-from ipcbench.sync.wait import Doorbell
+from ipcbench.sync.wait import Doorbell, Watch
 from ipcbench.util.clock import deadline_ns, now_ns
 
 _CHUNK_BYTES = 2**16
@@ -68,6 +68,7 @@ class StreamReader(StreamEndpoint, Reader):
         doorbell.ring()
         doorbell.close()
         self._listening, self._looking = True, self._socket
+        self._watch: Watch | None = None
         self._buffer = bytearray(_CHUNK_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -87,6 +88,15 @@ class StreamReader(StreamEndpoint, Reader):
         self._until_receipt -= 1
         self._start = stop  # last: whoever is interrupted before gets the message again
         return self._view[start:stop]
+
+    def fileno(self) -> int | None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self._watch is None:
+            with as_transport_errors(f"cannot wait for channel {self._channel.name!r}"):
+                self._watch = Watch()
+            self._watch.add(self._socket)
+        return self._watch.fileno()
 
     def _send_receipt(self) -> None:
         try:
@@ -195,6 +205,8 @@ class StreamReader(StreamEndpoint, Reader):
             looking.setblocking(False)
             self._socket, self._looking, self._listening = connection, looking, False
             listener.close()
+            if self._watch is not None:
+                self._watch.add(connection)
 
     def _check_writer(self) -> None:
         if self._liveness.note_of("writer") == "unused":
@@ -213,6 +225,8 @@ class StreamReader(StreamEndpoint, Reader):
         self._start = self._end = 0
         self._socket.close()
         self._looking.close()
+        if self._watch is not None:
+            self._watch.close()
         self._liveness.release()
 
     def _close(self) -> None:

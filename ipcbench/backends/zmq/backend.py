@@ -297,6 +297,10 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         finally:
             self._reads = self._waits = False
 
+    def fileno(self) -> int:
+        self._refuse()
+        return int(self._pair.socket.get(zmq.FD))
+
     def _await(self, timeout_s: float | None) -> Any:
         """Wait for a message outside of libzmq, and return it."""
         if self._failure is not None:
