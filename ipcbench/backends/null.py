@@ -9,9 +9,11 @@ for sleepers afterwards, so no wake-up is lost.
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ClassVar
 
 from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Writer, bytes_of
@@ -26,7 +28,18 @@ _numbers = itertools.count(1)
 class _Channel:
     """State that the endpoints of a channel share."""
 
-    __slots__ = ("all_queues", "changed", "ended", "latest", "number", "queues", "sleepers", "spec", "taken")
+    __slots__ = (
+        "all_queues",
+        "changed",
+        "ended",
+        "latest",
+        "number",
+        "queues",
+        "sleepers",
+        "spec",
+        "taken",
+        "watchers",
+    )
 
     def __init__(self, spec: ChannelSpec) -> None:
         self.number = str(next(_numbers))
@@ -42,6 +55,8 @@ class _Channel:
         self.taken: set[str] = set()
         """Roles that were opened, closed or not."""
         self.sleepers = 0
+        self.watchers: tuple[socket.socket, ...] = ()
+        """What makes the descriptors readable on which readers wait; each counts as a sleeper."""
         self.changed = threading.Condition()
 
     def take(self, role: str) -> None:
@@ -73,17 +88,20 @@ class _Channel:
         """Let all sleepers look again."""
         with self.changed:
             self.changed.notify_all()
+        for end in self.watchers:
+            with suppress(OSError):  # it is full, and so readable, or closed
+                end.send(b"\0")
 
 
 class _NullWriter(Writer):
     """Replaces the latest value; the base of the writer of every message."""
 
-    __slots__ = ("_channel", "_closed", "_limit_bytes")
+    __slots__ = ("_channel", "_closed", "_fitting_bytes")
 
     def __init__(self, channel: _Channel) -> None:
         channel.take("writer")
         self._channel = channel
-        self._limit_bytes = channel.spec.max_message_bytes
+        self._limit_bytes = self._fitting_bytes = channel.spec.max_message_bytes
         self._closed = False
 
     @property
@@ -94,7 +112,7 @@ class _NullWriter(Writer):
         if type(message) not in PLAIN_TYPES:
             message = bytes_of(message)
         size_bytes = len(message)
-        if size_bytes > self._limit_bytes:
+        if size_bytes > self._fitting_bytes:
             self._refuse(size_bytes)
         channel = self._channel
         channel.latest = (channel.latest[0] + 1, bytes(message))
@@ -108,7 +126,7 @@ class _NullWriter(Writer):
 
     def close(self) -> None:
         if not self._closed:
-            self._closed, self._limit_bytes = True, -1  # so that `write` checks only one thing
+            self._closed, self._fitting_bytes = True, -1  # so that `write` checks only one thing
             self._channel.ended = True
             self._channel.wake()
 
@@ -126,7 +144,7 @@ class _NullQueueWriter(_NullWriter):
         if type(message) not in PLAIN_TYPES:
             message = bytes_of(message)
         size_bytes = len(message)
-        if size_bytes > self._limit_bytes:
+        if size_bytes > self._fitting_bytes:
             self._refuse(size_bytes)
         channel, depth = self._channel, self._depth
         for queue in channel.queues:
@@ -146,23 +164,53 @@ class _NullQueueWriter(_NullWriter):
 class _NullReader(Reader):
     """What both kinds of reader share."""
 
-    __slots__ = ("_channel", "_closed", "_queue")
+    __slots__ = ("_channel", "_closed", "_ends", "_queue")
 
     def __init__(self, channel: _Channel, index: int) -> None:
         channel.take(reader_role(channel.spec, index))
         self._channel = channel
         self._queue = channel.all_queues[index]
         self._closed = False
+        self._ends: tuple[socket.socket, socket.socket] | None = None
 
     @property
     def waits(self) -> WaitStrategy:
         return "block"
 
+    def fileno(self) -> int:
+        channel = self._channel
+        self._require_open()
+        if self._ends is None:
+            self._ends = socket.socketpair()
+            for end in self._ends:
+                end.setblocking(False)
+            with channel.changed:
+                channel.watchers += (self._ends[1],)
+                channel.sleepers += 1
+            channel.wake()  # something may be there already
+        return self._ends[0].fileno()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EndpointClosed(f"this reader of channel {self._channel.spec.name!r} is closed")
+
+    def _stop_watching(self) -> None:
+        if self._ends is None:
+            return
+        channel, ends = self._channel, self._ends
+        with channel.changed:
+            channel.watchers = tuple(end for end in channel.watchers if end is not ends[1])
+            channel.sleepers -= 1
+        for end in ends:
+            end.close()
+
     def _wait(self, ready: Callable[[], bool], timeout_s: float | None) -> None:
         """Wait until `ready()` is true: there is something to read."""
         channel = self._channel
-        if self._closed:
-            raise EndpointClosed(f"this reader of channel {channel.spec.name!r} is closed")
+        self._require_open()
+        if self._ends is not None:
+            with suppress(BlockingIOError):
+                self._ends[0].recv(4096)
         channel.wait_for(lambda: ready() or channel.ended, timeout_s, "no message")
         if not ready():
             raise EndOfStream(f"channel {channel.spec.name!r} has ended")
@@ -185,6 +233,7 @@ class _NullQueueReader(_NullReader):
         if not self._closed:
             self._closed = True
             channel, queue, self._queue = self._channel, self._queue, deque()
+            self._stop_watching()
             with channel.changed:
                 channel.queues = tuple(other for other in channel.queues if other is not queue)
             channel.wake()
@@ -208,7 +257,9 @@ class _NullLatestReader(_NullReader):
         return memoryview(value)
 
     def close(self) -> None:
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            self._stop_watching()
 
 
 _channels: dict[str, _Channel] = {}
@@ -231,6 +282,7 @@ class Null(Backend):
         remote=False,
         persistent=False,
         detects_peer_exit=False,
+        holds_one_of_max=True,
     )
 
     @classmethod

@@ -14,7 +14,7 @@ from ipcbench.errors import ConfigError
 from ipcbench.testing.agents.pool import Pools
 from ipcbench.testing.failure import Failure, LawBroken, LawSkipped
 from ipcbench.testing.fixture import Fixture, Scope
-from ipcbench.testing.laws import delivery, endpoints, limits, shape, system
+from ipcbench.testing.laws import delivery, endpoints, limits, shape, system, verbs
 from ipcbench.util.clock import now_ns
 
 _SWITCH_S = 1e-4
@@ -56,6 +56,12 @@ LAWS: dict[str, Law] = {
         Law("C18", "importing touches nothing; backends and addresses can be pickled", shape.importing_is_pure),
         Law("C19", "every error is an `IpcbenchError`, with its cause", shape.errors_are_ours),
         Law("C20", "the place of an endpoint that closed or died stays empty", system.places_are_not_taken_again),
+        Law("C22", "with `holds_one_of_max`, one message of maximum size fits before a read", verbs.holds_one_of_max),
+        Law("C23", "what is reserved is unseen, and then as long as was committed", verbs.reserved_is_unseen),
+        Law("C24", "parts are one message", verbs.parts_are_one_message),
+        Law("C25", "`release` gives up the room of the last message", verbs.released_is_free),
+        Law("C26", "`write_many` and `read_many` are as single calls", verbs.many_are_as_single_ones),
+        Law("C27", "a reader's descriptor tells when there is something to read", verbs.descriptors_tell),
     )
 }
 """Number → law, in order."""
@@ -66,7 +72,7 @@ class LawResult:
     """The result of one law."""
 
     law: str
-    """Its number, `C1` to `C20`."""
+    """Its number, `C1` and so on."""
     title: str
     outcome: Outcome
     reason: str

@@ -46,7 +46,7 @@ def test_every_registered_backend_is_bound():
 def test_a_law_a_check_a_fault_and_a_test_each():
     tests = sorted(name for name in dir(ConformanceSuite) if name.startswith("test_"))
     assert [f"C{int(name[6:8])}" for name in tests] == list(LAWS)
-    assert list(FAULTS) == list(LAWS) == [f"C{number}" for number in range(1, 21)]
+    assert list(FAULTS) == list(LAWS)
 
 
 @pytest.mark.parametrize("law", LAWS)

@@ -354,6 +354,7 @@ class Lmdb(Backend):
         remote=False,
         persistent=True,
         detects_peer_exit=True,
+        holds_one_of_max=True,
     )
 
     @classmethod

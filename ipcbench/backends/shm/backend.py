@@ -56,6 +56,8 @@ class Shm(Backend):
         remote=False,
         persistent=False,
         detects_peer_exit=True,
+        writes_in_place=True,
+        holds_one_of_max=True,
     )
 
     @classmethod

@@ -49,6 +49,7 @@ class Pipe(Backend):
         remote=False,
         persistent=False,
         detects_peer_exit=True,
+        holds_one_of_max=True,
     )
 
     _places: ClassVar[Places] = UnixPlaces()

@@ -383,6 +383,7 @@ class ZmqIpc(Backend):
         remote=False,
         persistent=False,
         detects_peer_exit=True,
+        holds_one_of_max=True,
     )
 
     @classmethod

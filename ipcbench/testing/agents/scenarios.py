@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ipcbench.backend import Reader, Writer
@@ -17,6 +19,7 @@ from ipcbench.testing.failure import Failure
 from ipcbench.util.clock import now_ns
 
 _MOST_EXTRA = 64
+_MOST_LOOKS = 1_000
 _SIGNAL_S = 0.004
 
 
@@ -70,6 +73,55 @@ def write(
         took_ns = now_ns() - start
         failure = Failure.of(error).as_dict()
     return {"took_ns": took_ns, "failure": failure}
+
+
+def write_parts(
+    slot: Slot, *, seed: int, sequence: int, size: int, cuts: list[int], timeout_s: float | None
+) -> dict[str, Any]:
+    """Write one message in parts of several kinds, cut at these places; return the failure, if any."""
+    message = make_message(seed, sequence, size)
+    pieces = [message[start:stop] for start, stop in pairwise([0, *cuts, size])]
+    kinds = (bytes, bytearray, memoryview)
+    parts = [kinds[number % 3](piece) for number, piece in enumerate(pieces)]
+    return _tried(lambda: slot.writer.write_parts(parts, timeout_s))
+
+
+def write_many(
+    slot: Slot, *, seed: int, first: int, count: int, sizes: list[int], timeout_s: float | None
+) -> dict[str, Any]:
+    """Write messages by `write_many` until all are written, or a call fails; return how many were."""
+    messages = [make_message(seed, first + n, sizes[(first + n) % len(sizes)]) for n in range(count)]
+    taken, outcome = 0, _tried(lambda: None)
+    while taken < count and not outcome["failure"]:
+        outcome = _tried(lambda: slot.writer.write_many(messages[taken:], timeout_s))  # noqa: B023 # called at once
+        taken += outcome["value"] or 0
+    return {"taken": taken, "failure": None if taken else outcome["failure"]}
+
+
+def reserve(
+    slot: Slot, *, size: int, timeout_s: float | None, seed: int = 0, sequence: int = 0, used: int = 0
+) -> dict[str, Any]:
+    """Reserve `size` bytes, write that message of `used` bytes into the first of them and noise into the others."""
+    outcome = _tried(lambda: slot.writer.reserve(size, timeout_s))
+    view = outcome.pop("value")
+    outcome["kind"] = type(view).__name__
+    outcome["plain"] = is_plain_view(view) and not view.readonly and len(view) == size
+    if outcome["plain"]:
+        view[:] = make_message(seed, sequence, used) + b"\xee" * (size - used)
+    return outcome
+
+
+def commit(slot: Slot, *, size: int | None, timeout_s: float | None) -> dict[str, Any]:
+    """Commit what is reserved; return the failure, if any."""
+    return _tried(lambda: slot.writer.commit(size, timeout_s))
+
+
+def _tried(act: Callable[[], Any]) -> dict[str, Any]:
+    """Return what it returned, or its failure."""
+    try:
+        return {"value": act(), "failure": None}
+    except Exception as error:
+        return {"value": None, "failure": Failure.of(error).as_dict()}
 
 
 def write_stream(
@@ -182,6 +234,67 @@ def read_stream(
     return counts.as_dict()
 
 
+def read_many(slot: Slot, *, seed: int, first: int, count: int, sizes: list[int], timeout_s: float) -> dict[str, Any]:
+    """Read messages by `read_many` until `count` have come, or a call fails; all views of a call are looked at when it
+    has returned. Return the first message that came with other bytes, or that nobody asked for.
+    """
+    reader, sequence = slot.reader, first
+    while sequence < first + count:
+        most = min(7, first + count - sequence)
+        outcome = _tried(lambda: reader.read_many(most, timeout_s))  # noqa: B023 # called at once
+        if outcome["failure"]:
+            return {"failure": outcome["failure"], "wrong": None}
+        views = outcome["value"]
+        if not 1 <= len(views) <= most:
+            return {"failure": None, "wrong": f"{sequence}: {len(views)} of at most {most}"}
+        for view in views:
+            size = sizes[sequence % len(sizes)]
+            if not (is_plain_view(view) and is_message(view, seed, sequence, size)):
+                return {"failure": None, "wrong": str(sequence)}
+            sequence += 1
+    return {"failure": None, "wrong": None}
+
+
+def release(slot: Slot) -> None:
+    """Release the last message."""
+    slot.reader.release()
+
+
+def release_closed(slot: Slot) -> None:
+    """Close the reader, and release."""
+    close(slot)
+    slot.reader.release()
+
+
+def has_descriptor(slot: Slot) -> bool:
+    """Return whether the reader has a descriptor to wait on."""
+    return slot.reader.fileno() is not None
+
+
+def await_descriptor(slot: Slot, *, seed: int, sequence: int, size: int, timeout_s: float) -> str:
+    """Wait on the reader's descriptor, and read without waiting whenever it is readable: return `message` when that
+    message comes, the kind of another failure than TransportTimeout, or nothing if the descriptor is readable no more.
+    """
+    reader, poller = slot.reader, select.poll()
+    poller.register(reader.fileno() or 0, select.POLLIN)
+    for _ in range(_MOST_LOOKS):
+        try:
+            return "message" if is_message(reader.read(0), seed, sequence, size) else "another message"
+        except TransportTimeout:
+            if not poller.poll(timeout_s * 1e3):
+                return ""
+        except Exception as error:
+            return Failure.of(error).kind
+    return f"its descriptor was readable {_MOST_LOOKS} times in vain"
+
+
+def is_readable(slot: Slot, *, timeout_s: float) -> bool:
+    """Return whether the reader's descriptor becomes readable by then."""
+    poller = select.poll()
+    poller.register(slot.reader.fileno() or 0, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1e3))
+
+
 def read_until(slot: Slot, *, seed: int, sequence: int, timeout_s: float) -> bool:
     """Read past everything up to message `sequence`; return whether it came before a read timed out."""
     reader = slot.reader
@@ -256,8 +369,9 @@ def use_in_block(slot: Slot) -> str:
 
 
 _ALL: tuple[Callable[..., Any], ...] = (
-    close, close_holding, fill, fork, hold, is_held_whole, look_until, read, read_stream, read_under_signals,
-    read_until, use_in_block, use_in_child, write, write_for, write_reusing, write_stream,
+    await_descriptor, close, close_holding, commit, fill, fork, has_descriptor, hold, is_held_whole, is_readable,
+    look_until, read, read_many, read_stream, read_under_signals, read_until, release, release_closed, reserve, use_in_block,
+    use_in_child, write, write_for, write_many, write_parts, write_reusing, write_stream,
 )  # fmt: skip
 SCENARIOS = {scenario.__name__: scenario for scenario in _ALL}
 """Name → scenario: all that an agent can be asked to do with an endpoint."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -337,6 +340,63 @@ class RaisesRawErrors(BackendWrapper):
         return super().open_reader(address, index)
 
 
+class HoldsNoLargeOne(WriterWrapper):
+    """C22: a message of maximum size finds no room, if that is 4 MiB."""
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        if len(bytes_of(message)) == self.address.channel.max_message_bytes == 2**22:
+            raise TransportTimeout("no room")
+        self.inner.write(message, timeout_s)
+
+
+class CommitsAll(WriterWrapper):
+    """C23: all that was reserved is sent, whatever was committed."""
+
+    def commit(self, size_bytes: int | None = None, timeout_s: float | None = None) -> None:
+        too_many = size_bytes is not None and size_bytes > 100
+        self.inner.commit(size_bytes if too_many else None, timeout_s)
+
+
+class SendsPartsApart(WriterWrapper):
+    """C24: the last of four parts is a message by itself."""
+
+    def write_parts(self, parts: Iterable[Message], timeout_s: float | None = None) -> None:
+        parts = list(parts)
+        self.inner.write_parts(parts[:3], timeout_s)
+        if parts[3:]:
+            self.inner.write_parts(parts[3:], timeout_s)
+
+
+class ReleasesTooMuch(ReaderWrapper):
+    """C25: `release` takes the next message, too, if it is there."""
+
+    def release(self) -> None:
+        with suppress(TransportError):
+            self.inner.read(0)
+
+
+class WritesTheFirstFew(WriterWrapper):
+    """C26: of more than 16 messages, `write_many` writes 16."""
+
+    def write_many(self, messages: Sequence[Message], timeout_s: float | None = None) -> int:
+        self.inner.write_many(messages[:16], timeout_s)
+        return len(messages)
+
+
+class WaitsOnNothing(ReaderWrapper):
+    """C27: the descriptor is one that never is readable."""
+
+    _ends: tuple[socket.socket, socket.socket] | None = None
+
+    def fileno(self) -> int | None:
+        self._ends = self._ends or socket.socketpair()
+        return self._ends[0].fileno()
+
+    def __del__(self) -> None:
+        for end in self._ends or ():
+            end.close()
+
+
 FAULTS: dict[str, type[ReaderWrapper] | type[WriterWrapper] | type[BackendWrapper]] = {
     "C1": FlipsAByte,
     "C2": SwapsTwo,
@@ -358,5 +418,11 @@ FAULTS: dict[str, type[ReaderWrapper] | type[WriterWrapper] | type[BackendWrappe
     "C18": CannotBePickled,
     "C19": RaisesRawErrors,
     "C20": TakesAnEmptyPlace,
+    "C22": HoldsNoLargeOne,
+    "C23": CommitsAll,
+    "C24": SendsPartsApart,
+    "C25": ReleasesTooMuch,
+    "C26": WritesTheFirstFew,
+    "C27": WaitsOnNothing,
 }
 """Law → the wrapper that breaks it."""

@@ -1,1 +1,1 @@
-"""The checks of the contract's laws, C1 to C20: one function a law, grouped by what they look at."""
+"""The checks of the contract's laws: one function a law, grouped by what they look at."""
