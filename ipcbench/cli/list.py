@@ -96,6 +96,10 @@ def _about(row: _Row) -> str:
             "waits": ", ".join(can["waits"]),
             "started by": _LAUNCHERS[can["launcher"]],
             "zero-copy reads": _YES if can["zero_copy_read"] else _CANNOT,
+            "writes in place": _YES if can["writes_in_place"] else f"{_CANNOT}: `commit` copies",
+            "holds one message": "of maximum size"
+            if can["holds_one_of_max"]
+            else "of small size: write and read in turns",
             "across hosts": _YES if can["remote"] else _CANNOT,
             "outlives processes": _YES if can["persistent"] else _CANNOT,
             "tells a dead peer": _YES if can["detects_peer_exit"] else f"{_CANNOT}: a time-out ends the call",

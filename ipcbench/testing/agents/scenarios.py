@@ -370,8 +370,8 @@ def use_in_block(slot: Slot) -> str:
 
 _ALL: tuple[Callable[..., Any], ...] = (
     await_descriptor, close, close_holding, commit, fill, fork, has_descriptor, hold, is_held_whole, is_readable,
-    look_until, read, read_many, read_stream, read_under_signals, read_until, release, release_closed, reserve, use_in_block,
-    use_in_child, write, write_for, write_many, write_parts, write_reusing, write_stream,
+    look_until, read, read_many, read_stream, read_under_signals, read_until, release, release_closed, reserve,
+    use_in_block, use_in_child, write, write_for, write_many, write_parts, write_reusing, write_stream,
 )  # fmt: skip
 SCENARIOS = {scenario.__name__: scenario for scenario in _ALL}
 """Name → scenario: all that an agent can be asked to do with an endpoint."""
