@@ -28,8 +28,8 @@ def kill(*_):
 address, role, moment = Address.from_dict(json.loads(sys.argv[1])), sys.argv[2], sys.argv[3]
 backend = get_backend(address.backend)()
 if moment == "opening":
-    lock = cursors.EndpointLock
-    cursors.EndpointLock = lambda *given: kill(lock(*given))  # it is taken, and nothing says that it is open
+    lock = cursors.lock_endpoint
+    cursors.lock_endpoint = lambda *given: kill(lock(*given))  # it is taken, and nothing says that it is open
 endpoint = backend.open_writer(address) if role == "writer" else backend.open_reader(address, 0)
 print("open", flush=True)
 sys.stdin.readline()

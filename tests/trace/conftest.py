@@ -25,5 +25,4 @@ def no_space(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for module in ("segment", "histograms"):
-        monkeypatch.setattr(f"ipcbench.trace.record.{module}.allocate", fail)
+    monkeypatch.setattr("ipcbench.trace.record.mapped.posix_fallocate", fail)

@@ -940,6 +940,77 @@ print(sorted(back.recv() for _ in range(2)))
     assert counts(tmp_path)["program (client)", "PUSH inproc://x"] == 2
 
 
+CLOSING = """
+import os, tempfile, zmq
+
+context = zmq.Context()
+a, b = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+a.bind("inproc://x")
+b.connect("inproc://x")
+for turn in range(3):
+    child = os.fork()
+    if not child:
+        from multiprocessing import Pipe
+        old, end = Pipe()
+        old.send(0), end.recv()
+        os.closerange(3, 1000)  # as daemons do
+        mine = [tempfile.TemporaryFile() for _ in range(8)]
+        here, there = Pipe()
+        for number in range(20_000):  # which fill some segments
+            here.send(number), there.recv()
+        for file in mine:
+            file.write(b"x"), file.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print(len(os.listdir("/proc/self/fd")))
+"""
+
+
+def test_no_descriptor_of_the_program_is_closed_or_kept(tmp_path: Path) -> None:
+    plain = subprocess.run([sys.executable, "-c", CLOSING], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    done = run(tmp_path, CLOSING)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", plain.stdout)
+
+
+REFUSING = {
+    "audit": "def hook(event, _):\n    if event == 'open': raise RuntimeError('refused')\nsys.addaudithook(hook)",
+    "import": "def refuse(*_, **__): raise RuntimeError('refused')\nbuiltins.__import__ = refuse",
+    "finder": "class Finder:\n    def find_spec(*_): raise RuntimeError('refused')\nsys.meta_path.insert(0, Finder())",
+    "open": "mock.patch('os.open', side_effect=RuntimeError).start()",
+    "odd open": "mock.patch('os.open').start()",
+    "host": "mock.patch('socket.gethostname').start()",
+    "clock": "mock.patch('time.time_ns', return_value=0).start()",
+}
+
+
+@pytest.mark.parametrize("what", REFUSING)
+def test_a_program_that_forbids_or_replaces_what_recording_takes_goes_on(tmp_path: Path, what: str) -> None:
+    code = "import builtins, encodings.idna, sys\nfrom multiprocessing import Pipe\nfrom unittest import mock\n"
+    code += f"here, there = Pipe()\n{REFUSING[what]}\nfor number in range(3):\n    here.send(number)\n"
+    code += "print([there.recv() for _ in range(3)])\n"
+    done = run(tmp_path, code)
+    assert (done.returncode, done.stdout) == (0, "[0, 1, 2]\n"), done.stderr
+    if what == "clock":
+        command = [sys.executable, "-m", "ipcbench", "trace", "tail", str(tmp_path / "trace"), "--format", "jsonl"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        assert json.loads(told.stdout.splitlines()[0])["begin_unix_ns"] > 1.6e18
+
+
+def test_a_finder_of_the_program_is_asked_once(tmp_path: Path) -> None:
+    code = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "zmq":
+            print("asked")
+
+sys.meta_path.insert(0, Finder())
+import zmq
+"""
+    assert run(tmp_path, code).stdout == "asked\n"
+
+
 def test_no_finding_promises_more_than_the_traced_time(tmp_path: Path) -> None:
     """Both ends have one name, and calls of a µs: tracing costs as much."""
     code = """

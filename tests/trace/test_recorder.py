@@ -412,7 +412,7 @@ def test_calls_while_histograms_are_made(tmp_path: Path, monkeypatch: pytest.Mon
 
         return do
 
-    for name in ("allocate", "pack_header"):
+    for name in ("extend_file", "pack_header"):
         monkeypatch.setattr(histogram_files, name, during(getattr(histogram_files, name)))
     for _ in range(30):
         make_calls()

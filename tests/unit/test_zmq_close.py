@@ -35,3 +35,25 @@ def test_closing_while_another_thread_reads(number):
         thread.join()
     backend.destroy(address)
     assert [type(error) for error in errors] == [EndpointClosed]
+
+
+def test_a_forked_child_can_close_what_a_thread_of_its_parent_reads(channel_name):
+    backend = get_backend("zmq")()
+    address = backend.create(ChannelSpec(channel_name, readers=1))
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+        writer.write(b"x", 30.0)
+        reader.read(30.0)
+        reader._reads = True  # as in the thread
+        child = os.fork()
+        if not child:
+            try:
+                reader.close()
+                reader.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        reader._reads = False
+        writer.write(b"y", 30.0)
+        assert reader.read(30.0) == b"y"
+    backend.destroy(address)

@@ -354,7 +354,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         self._failure = self._closed_here()
         self._recv = self._refuse
         deadline = now_ns() + _CLOSE_NS
-        while self._reads:
+        while self._reads and not self._is_released:  # a forked child has no such thread
             if now_ns() > deadline:
                 raise TransportError(f"this reader of {self._pair.channel.name!r} is in use by another thread")
             select.select([], [], [], 0.001)

@@ -115,7 +115,9 @@ class _Finder(MetaPathFinder):
         """
         if fullname not in self._waiting:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        finders = sys.meta_path
+        later = finders[finders.index(self) + 1 :] if self in finders else finders  # the others were asked before
+        others = (finder for finder in later if hasattr(finder, "find_spec"))
         spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
         if spec is None or spec.loader is None or isinstance(spec.loader, type):
             return spec

@@ -12,11 +12,10 @@ import os
 import re
 import socket
 import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from time import CLOCK_REALTIME, clock_gettime_ns
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -36,7 +35,7 @@ OTHER = "(other names)"
 
 _HISTOGRAMS_ROOM_BYTES = 2**22
 """What segments leave to histograms of a folder; of a small one, a quarter."""
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 _Made = TypeVar("_Made")
 
@@ -62,6 +61,20 @@ class ThreadFiles:
 
 PYZMQS_OWN = " inproc://pyzmq.gc."
 """In the methods of sockets by which pyzmq learns which frames it may free."""
+
+
+def _boot_id() -> str:
+    """Return an identifier of this boot of the host; a constant where the system has none."""
+    try:
+        with open(_BOOT_ID, "rb") as file:
+            return file.read(100).decode("ascii", "replace").strip()
+    except OSError:
+        return f"{socket.gethostname()}-unknown"
+
+
+# Found out at import, before the program runs, which may forbid or replace what that takes.
+_HOST, _BOOT = socket.gethostname(), _boot_id()
+_FILE_HOST = re.sub(r"[^A-Za-z0-9.]", "_", _HOST)[:40] or "host"
 
 
 class Choice(NamedTuple):
@@ -117,9 +130,8 @@ class TraceFiles:
         self.costs = costs
         self.closed = False
         self.problem = ""
-        self._host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())[:40] or "host"
-        self._boot = _boot_id()
-        self.boot = crc32(self._boot.encode()) or 1
+        self._boot = _BOOT
+        self.boot = crc32(_BOOT.encode()) or 1
 
     def new_segment(self, thread: ThreadFiles, full_bytes: int) -> SegmentWriter | None:
         """Make a thread's next segment after a full one of `full_bytes`; None if it cannot be made."""
@@ -134,7 +146,7 @@ class TraceFiles:
                 return None
             facts = self._facts()
             return self._named("t", SEGMENT_SUFFIX, thread, lambda path: new_segment(path, size, facts))
-        except OSError as error:
+        except Exception as error:  # of whatever the program has put into the way, such as hooks that refuse files
             if raised_by_handler(error):
                 raise
             self._report(str(error))
@@ -158,7 +170,7 @@ class TraceFiles:
             made = MethodHistograms(thread.histograms.new_block({**facts, "role": schema.role}))
             if method == OTHER:
                 thread.others[schema.text] = made
-        except (OSError, ValueError) as error:
+        except Exception as error:
             if raised_by_handler(error):
                 raise
             self._report(str(error))
@@ -170,12 +182,14 @@ class TraceFiles:
         """Close a segment; a failure is reported."""
         try:
             segment.close()
-        except OSError as error:
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
             self._report(str(error))
 
     def _named(self, letter: str, suffix: str, thread: ThreadFiles, make: Callable[[Path], _Made]) -> _Made:
         """Make a file under an unused name; processes of other hosts and of earlier times share the folder."""
-        beginning = f"{letter}-{self._host}-{self._boot[:8]}-{os.getpid()}-{threading.get_native_id()}"
+        beginning = f"{letter}-{_FILE_HOST}-{self._boot[:8]}-{os.getpid()}-{threading.get_native_id()}"
         for _ in range(_ATTEMPTS):
             try:
                 return make(self.folder / f"{beginning}-{next(thread.numbers)}{suffix}")
@@ -185,11 +199,11 @@ class TraceFiles:
 
     def _facts(self) -> dict[str, Any]:
         before_ns = now_ns()
-        real_ns = time.time_ns()
+        real_ns = clock_gettime_ns(CLOCK_REALTIME)  # a test may have stopped `time.time_ns`
         costs = self.costs
         return {
             "service": self._service,
-            "host": socket.gethostname()[:200],
+            "host": _HOST[:200],
             "boot": self._boot,
             "pid": os.getpid(),
             "tid": threading.get_native_id(),
@@ -204,13 +218,17 @@ class TraceFiles:
     def _report(self, problem: str) -> None:
         """Keep the first problem, and log it."""
         if not self.problem:
-            self.problem = " ".join(problem.split())
+            self.problem = " ".join(problem.split()) or "an error without a text"
             _log.warning("not all calls are recorded: %s", self.problem)
 
     def _note_loss(self) -> None:
         """Let whoever reads the folder know that calls are missing, if there is room for that."""
-        with suppress(OSError), (self.folder / PROCESSES_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"event": "lost", "pid": os.getpid(), "ppid": os.getppid()}) + "\n")
+        try:
+            with (self.folder / PROCESSES_FILE).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"event": "lost", "pid": os.getpid(), "ppid": os.getppid()}) + "\n")
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
 
 
 def _size_bytes(folder: Path) -> int:
@@ -228,11 +246,3 @@ def _new_ids() -> tuple[int, int]:
     """Return the high half of a segment's trace ids, and the number from which its slots are counted."""
     high = int.from_bytes(os.urandom(8), "little")
     return high, int.from_bytes(os.urandom(4), "little") << 32 | 1
-
-
-def _boot_id() -> str:
-    """Return an identifier of this boot of the host; a constant where the system has none."""
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return f"{socket.gethostname()}-unknown"

@@ -5,16 +5,17 @@ They are in a mapped file. A call is in a record or in a histogram, never in bot
 
 from __future__ import annotations
 
-import mmap
-import os
+from mmap import ALLOCATIONGRANULARITY
+from os import O_CLOEXEC, O_CREAT, O_EXCL, close
+from os import open as open_file
 from pathlib import Path
 from typing import Any
 
 from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_BYTES, HISTOGRAMS_MAGIC, pack_header
 from ipcbench.trace.record.hot import HotHistograms
-from ipcbench.trace.record.segment import allocate
+from ipcbench.trace.record.mapped import extend_file, unmap
 
-BLOCK_BYTES = -(-HISTOGRAMS_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+BLOCK_BYTES = -(-HISTOGRAMS_BYTES // ALLOCATIONGRANULARITY) * ALLOCATIONGRANULARITY
 
 
 class HistogramsFile:
@@ -27,23 +28,17 @@ class HistogramsFile:
     __slots__ = ("_count", "_path")
 
     def __init__(self, path: Path) -> None:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        close(open_file(path, O_CREAT | O_EXCL | O_CLOEXEC, 0o644))
         self._path = path
         self._count = 0
 
-    def new_block(self, facts: dict[str, Any]) -> mmap.mmap:
+    def new_block(self, facts: dict[str, Any]) -> memoryview:
         """Return a new block of zeros after a header of `facts`.
 
         Raises:
             OSError: no room or no permission.
         """
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            offset = self._count * BLOCK_BYTES
-            allocate(descriptor, offset, BLOCK_BYTES)
-            block = mmap.mmap(descriptor, BLOCK_BYTES, offset=offset)
-        finally:
-            os.close(descriptor)
+        block = extend_file(self._path, self._count * BLOCK_BYTES, BLOCK_BYTES)
         self._count += 1
         block[:HEADER_BYTES] = pack_header(HISTOGRAMS_MAGIC, BLOCK_BYTES, facts)
         return block
@@ -52,16 +47,21 @@ class HistogramsFile:
 class MethodHistograms(HotHistograms):
     """The histograms of one method in one thread."""
 
-    __slots__ = ()
+    __slots__ = ("_is_closed",)
+
+    def __init__(self, buffer: memoryview | bytearray) -> None:
+        super().__init__(buffer)
+        self._is_closed = False
 
     def close(self) -> None:
         """Write the last sums, and unmap the block; again, do nothing: several call sites may share it."""
-        if isinstance(self.buffer, mmap.mmap) and self.buffer.closed:
+        if self._is_closed:
             return
+        self._is_closed = True
         self.put()
         self.release()
-        if isinstance(self.buffer, mmap.mmap):
-            self.buffer.close()
+        if isinstance(self.buffer, memoryview):
+            unmap(self.buffer)
 
 
 def in_memory() -> MethodHistograms:

@@ -24,6 +24,7 @@ from ipcbench.trace.record.segment import SegmentWriter
 from ipcbench.trace.record.thread_recorder import CallSite, ThreadRecorder
 from ipcbench.trace.schema import RPC, Schema
 from ipcbench.util.clock import now_ns
+from ipcbench.util.signals import raised_by_handler
 from ipcbench.util.units import parse_bytes
 
 VARIABLE = "IPCBENCH_TRACE"
@@ -216,6 +217,10 @@ def resolve() -> Recorder:
                 recorder = start_from(text)
         except ConfigError as error:
             _log.warning("%s is ignored: %s", VARIABLE, error)
+        except Exception as error:  # of whatever the program has put into the way
+            if raised_by_handler(error):
+                raise
+            _log.warning("nothing is recorded: %s: %s", type(error).__name__, error)
         finally:
             STATE.is_resolving = False
         STATE.recorder = recorder

@@ -6,14 +6,13 @@ with a signal (SIGBUS).
 
 from __future__ import annotations
 
-import mmap
-import os
-import sys
+from os import truncate
 from pathlib import Path
 from typing import Any
 
 from ipcbench.trace.format import HEADER_BYTES, RECORD_BYTES, SEGMENT_MAGIC, pack_header
 from ipcbench.trace.record.hot import Slots
+from ipcbench.trace.record.mapped import make_file, unmap
 
 
 class SegmentWriter(Slots):
@@ -21,7 +20,7 @@ class SegmentWriter(Slots):
 
     __slots__ = ("path",)
 
-    def __init__(self, path: Path, buffer: mmap.mmap | bytearray) -> None:
+    def __init__(self, path: Path, buffer: memoryview | bytearray) -> None:
         super().__init__(buffer)
         self.path = path
 
@@ -33,9 +32,8 @@ class SegmentWriter(Slots):
         """
         used = min(self.take(), self.limit)
         self.release()
-        if isinstance(self.buffer, mmap.mmap):
-            self.buffer.close()
-            os.truncate(self.path, used)
+        if isinstance(self.buffer, memoryview) and unmap(self.buffer):
+            truncate(self.path, used)
 
 
 FULL = SegmentWriter(Path(), bytearray())
@@ -48,26 +46,6 @@ def new_segment(path: Path, size_bytes: int, facts: dict[str, Any]) -> SegmentWr
     Raises:
         OSError: no room, no permission, no such folder, or the file exists; nothing is left behind.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        allocate(descriptor, 0, size_bytes)
-        buffer = mmap.mmap(descriptor, size_bytes)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
+    buffer = make_file(path, size_bytes)
     buffer[:HEADER_BYTES] = pack_header(SEGMENT_MAGIC, RECORD_BYTES, facts)
     return SegmentWriter(path, buffer)
-
-
-def allocate(descriptor: int, begin: int, size_bytes: int) -> None:
-    """Reserve disk space for a part of a file.
-
-    Raises:
-        OSError: there is not enough.
-    """
-    if sys.platform == "linux":
-        os.posix_fallocate(descriptor, begin, size_bytes)
-    else:
-        os.pwrite(descriptor, bytes(size_bytes), begin)
