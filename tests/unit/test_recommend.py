@@ -733,14 +733,14 @@ def test_needs_of_the_built_in_backends() -> None:
     mpi = {"mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p"}
     assert able["lossless"] == set(offers)
     assert able["latest-value"] == set(offers) - mpi
-    assert able["no-deps"] == {"shm", "pipe", "null"}
+    assert able["no-deps"] == {"shm", "pipe", "tcp", "null"}
     assert able["persistent"] == {"lmdb"}
     assert able["zero-copy"] == {"shm", "lmdb", "null"}
     assert able["cross-host"] == set(), "a loopback interface is not another host"
     assert able["peer-exit"] == set(offers) - {"null"}
     assert able.pop("any-launcher") == set(offers) - mpi
     assert " ".join(able) == "lossless latest-value no-deps persistent cross-host zero-copy peer-exit"
-    assert set(require_candidates(Question(64, needs=("no-deps",)), offers)) == {"shm", "pipe"}
+    assert set(require_candidates(Question(64, needs=("no-deps",)), offers)) == {"shm", "pipe", "tcp"}
 
 
 @pytest.mark.parametrize(
