@@ -22,6 +22,7 @@ from ipcbench.backend import Address, Endpoint, Waits
 from ipcbench.errors import EndpointClosed, PeerLost, TransportTimeout
 from ipcbench.sync.directory import channel_directory
 from ipcbench.sync.fences import STRONG_ORDER, make_fence, sleeper_barrier
+from ipcbench.sync.futex import HAS_FUTEX, address_of, wake
 from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.locks import (
     lock_endpoint,
@@ -36,6 +37,8 @@ from ipcbench.util.clock import deadline_ns
 MAX_READERS = 64
 
 NEW, OPEN, CLOSED = 0, 1, 2
+ON_BELL, ON_FUTEX = 1, 2
+"""How an endpoint sleeps, in its byte."""
 
 WRITER_STATE, PUBLISHED, WRITER_SLEEPS, READER_SLEEPS, FIRST_READER = 0, 1, 8, 16, 24
 _WORDS_PER_READER = 8
@@ -120,7 +123,7 @@ class Cursors(ABC):
         flags, barrier = self._flags, self._barrier
 
         def arm() -> None:
-            flags[sleep_byte] = 1
+            flags[sleep_byte] = ON_BELL
             barrier()
 
         def disarm() -> None:
@@ -212,6 +215,7 @@ class WriterCursors(Cursors):
         self.waiter = self._waiter(8 * WRITER_SLEEPS)
         self._consumed = [consumed_word(index) for index in range(channel.readers)]
         self.sleep_words = tuple(range(READER_SLEEPS, READER_SLEEPS + (channel.readers + 7) // 8))
+        self._address = address_of(words) if HAS_FUTEX else 0
 
     def check_peers(self) -> None:
         for index in range(self.channel.readers):
@@ -252,15 +256,24 @@ class WriterCursors(Cursors):
             return
         flags, base = self._flags, 8 * READER_SLEEPS
         for index, bell in enumerate(self._peers_bells):
-            if flags[base + index]:
+            if how := flags[base + index]:
                 flags[base + index] = 0
-                bell.ring()
+                if how == ON_FUTEX and self._address:
+                    self._wake(index)
+                else:
+                    bell.ring()
+
+    def _wake(self, index: int) -> None:
+        wake(self._address + (8 * READER_SLEEPS + index) // 4 * 4)
 
     def close(self) -> None:
         """Mark the end of the stream and wake all readers."""
         self._mark_closed()
-        for bell in self._peers_bells:
+        for index, bell in enumerate(self._peers_bells):
             bell.ring()
+            if self._flags[8 * READER_SLEEPS + index] == ON_FUTEX and self._address:
+                self._flags[8 * READER_SLEEPS + index] = 0
+                self._wake(index)
         self._held.close()
 
 
@@ -270,7 +283,7 @@ class ReaderCursors(Cursors):
     def __init__(self, words: memoryview, address: Address, index: int, *, adapts: bool = True) -> None:
         role = reader_role(address.channel, index)
         self.consumed_word = consumed_word(index)
-        self._is_watched = False
+        self.is_watched = False
         super().__init__(role, ("writer",), self.consumed_word + 1, words, address, adapts=adapts)
         (self._writer_bell,) = self._peers_bells
         self.waiter = self._waiter(8 * READER_SLEEPS + index)
@@ -303,7 +316,7 @@ class ReaderCursors(Cursors):
                 self.loss = loss
                 raise
             arrived = True
-        if not arrived and self._is_watched:
+        if not arrived and self.is_watched:
             self._bell.sleep(0)
             self._arm()  # then look once more: who publishes after this look rings
             arrived = ready() or words[WRITER_STATE] == CLOSED
@@ -318,8 +331,8 @@ class ReaderCursors(Cursors):
         `wait_until` that timed out; see `Reader.fileno`.
         """
         self.require_open()
-        if not self._is_watched:
-            self._is_watched = True
+        if not self.is_watched:
+            self.is_watched = True
             self._bell.ring()  # something may be there already
         return self._bell.fileno()
 

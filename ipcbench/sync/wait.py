@@ -260,6 +260,12 @@ class Waiter:
         yielded, slept = self.yielded_count, self._slept_count
         return Waits(max(0, self.begun_count - yielded - slept), yielded, slept)
 
+    def sleeps_at_once(self) -> bool:
+        """Return whether the next wait should sleep and not poll; such a wait is over with that."""
+        attempts = self._attempts
+        attempts.skips_count -= bool(attempts.skips_count)
+        return bool(attempts.skips_count)
+
     def until(self, ready: Callable[[], bool], deadline: int | None) -> bool:
         """Return True as soon as `ready()` is true, False if it is not by `deadline` (ns on the clock)."""
         if self._until(ready, deadline):

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NoReturn
 
-from ipcbench.backend import PLAIN_TYPES, Address, Message, bytes_of, require_some
+from ipcbench.backend import PLAIN_TYPES, Address, Message, Waits, bytes_of, require_some
 from ipcbench.backends.shm.endpoint import InPlaceWriter, ShmReader
 from ipcbench.backends.shm.mapping import Mapping, in_lines
 from ipcbench.backends.shm.native import NATIVE
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost
-from ipcbench.sync.cursors import WRITER_SLEEPS
+from ipcbench.sync.cursors import READER_SLEEPS, WRITER_SLEEPS
+from ipcbench.sync.futex import HAS_FUTEX
 
 
 class PureRingWriter(InPlaceWriter):
@@ -230,12 +231,20 @@ else:
 
         def __init__(self, address: Address, mapping: Mapping, index: int) -> None:
             super().__init__(address, mapping, index)
-            self._prepare(*_place_of(mapping), self._fenced, 8 * self._consumed_word)
+            self._prepare(*_place_of(mapping), self._fenced, 8 * self._consumed_word, 8 * READER_SLEEPS + index)
 
-        def _may_look(self) -> bool:
-            """Count a wait, and return whether it should begin with polling."""
-            self._waiter.begun_count += 1
-            return bool(self._waiter.looks)
+        def _may_look(self) -> int:
+            """Count a wait, and return how it should begin: by polling (1), sleeping on a word (2), or else (0)."""
+            waiter = self._waiter
+            waiter.begun_count += 1
+            if waiter.looks:
+                return 1
+            return 2 if HAS_FUTEX and not self._cursors.is_watched and waiter.sleeps_at_once() else 0
+
+        @property
+        def waits(self) -> Waits:
+            waits, dozes_count = super().waits, self._dozes_count
+            return Waits(waits.spun_count - dozes_count, waits.yielded_count, waits.slept_count + dozes_count)
 
         def _await(self, wanted: int, timeout_s: float | None) -> None:
             self._cursors.require_open()

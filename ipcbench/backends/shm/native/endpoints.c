@@ -5,18 +5,30 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 
+#include <errno.h>
 #include <time.h>
+
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "ring.h"
 
-enum { CONTRACT = 2 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
+enum { CONTRACT = 3 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
 
 enum { LARGE_BYTES = 1 << 18 }; /* copying this takes longer than to let go of the GIL and to take it again */
 
 enum { MOST_VIEWS = 1024 };
 
 enum { SPIN_NS = 10000, SPINS_PER_CLOCK = 64 };
+
+enum { SLICE_NS = 100000000 }; /* the longest sleep, as in ipcbench/sync/wait.py */
+
+enum { MAY_SPIN = 1, MAY_DOZE = 2 }; /* what `_may_look` returns */
 
 static PyObject *bytes_of, *require_some, *timed_out; /* of ipcbench.backend, and ipcbench.errors.TransportTimeout */
 
@@ -42,6 +54,8 @@ typedef struct {
     Endpoint endpoint;
     RingIn in;
     PyObject **views; /* by entry: the last one of its payload; NULL if there are too many entries */
+    int64_t sleep_byte;
+    unsigned long long dozes_count; /* waits that ended while it slept in `doze` */
 } RingReader;
 
 static bool hold(Endpoint *self, Ring *ring, PyObject *memory) {
@@ -98,9 +112,29 @@ static bool waited(PyObject *done, const Ring *ring) {
 
 /* --------------------------------------------------------------------------------------------- the writer */
 
+/* Sleep while a word has a value, for some ns at most; whether that was cut short by a signal. */
+static bool futex_sleep(uint32_t *word, uint32_t value, int64_t ns) {
+#ifdef __linux__
+    const struct timespec time = {ns / 1000000000, ns % 1000000000};
+    return syscall(SYS_futex, word, FUTEX_WAIT, value, &time, NULL, 0) < 0 && errno == EINTR;
+#else
+    return (void)word, (void)value, (void)ns, false;
+#endif
+}
+
+/* Wake all who sleep on a word. */
+static void futex_wake(uint32_t *word) {
+#ifdef __linux__
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+#else
+    (void)word;
+#endif
+}
+
 /* Ring the readers that sleep; false with an error. */
 static bool wake(RingWriter *self) {
     if (self->out.ring.bytes == NULL || !ring_has_sleepers(&self->out)) return true;
+    if (ring_wake_dozing(&self->out, futex_wake)) return true;
     PyObject *args[] = {(PyObject *)self}, *done = PyObject_VectorcallMethod(ring_sleepers_name, args, 1, NULL);
     Py_XDECREF(done);
     return done != NULL;
@@ -300,6 +334,16 @@ static int64_t now_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
+/* Order what this process has stored before what it loads next, and so in all others that take part (membarrier(2)), unless
+   each of them has a fence there itself. */
+static void barrier(bool fenced) {
+#ifdef __linux__
+    if (!fenced && syscall(SYS_membarrier, 2 /* GLOBAL_EXPEDITED */, 0) == 0) return;
+#endif
+    (void)fenced;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
 /* Poll for a short time, about as long as the loop in ring.py; whether the message came. */
 static bool spin(const RingIn *in) {
     const int64_t end_ns = now_ns() + SPIN_NS;
@@ -312,17 +356,59 @@ static bool spin(const RingIn *in) {
     return false;
 }
 
+/* Sleep until the next message or the end of the stream, at most for a slice or until the time-out; -1 with an error of a
+   signal handler, else whether the message came. */
+static int doze(RingReader *self, int64_t ns) {
+    const Ring *ring = &self->in.ring;
+    const int64_t end_ns = now_ns() + ns;
+    int came = 0;
+    for (;;) {
+        bool interrupted = false;
+        ring_set_dozing(ring, self->sleep_byte);
+        self->endpoint.in_use = true;
+        Py_BEGIN_ALLOW_THREADS
+        barrier(ring->fenced);
+        uint32_t *const word = ring_sleep_word(ring, self->sleep_byte);
+        const uint32_t value = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+        const int64_t left_ns = end_ns - now_ns();
+        if (!ring_has_message(ring) && !ring_is_ended(ring) && left_ns > 0 && ring_is_dozing(ring, self->sleep_byte))
+            interrupted = futex_sleep(word, value, left_ns);
+        Py_END_ALLOW_THREADS
+        self->endpoint.in_use = false;
+        came = ring_has_message(ring);
+        if (interrupted && !came && PyErr_CheckSignals() < 0) came = -1;
+        if (came != 0 || ring->bytes == NULL || ring_is_ended(ring) || now_ns() >= end_ns) break;
+    }
+    if (ring->bytes != NULL) ring_set_awake(ring, self->sleep_byte);
+    return came;
+}
+
 /* Wait for the next message, in Python if it takes long; false with an error. */
 static bool await_message(RingReader *self, PyObject *timeout) {
     const RingIn *in = &self->in;
+    PyObject *left = NULL;
     if (in->ring.bytes != NULL) {
-        PyObject *args[] = {(PyObject *)self}, *may_look = PyObject_VectorcallMethod(may_look_name, args, 1, NULL);
-        if (may_look == NULL) return false;
-        const bool looks = may_look == Py_True;
-        Py_DECREF(may_look);
-        if (looks && in->ring.bytes != NULL && spin(in)) return true;
+        PyObject *args[] = {(PyObject *)self}, *answer = PyObject_VectorcallMethod(may_look_name, args, 1, NULL);
+        if (answer == NULL) return false;
+        const long may = PyLong_AsLong(answer);
+        Py_DECREF(answer);
+        if (may == -1 && PyErr_Occurred() != NULL) return false;
+        if (may == MAY_SPIN && in->ring.bytes != NULL && spin(in)) return true;
+        const double timeout_s = PyFloat_CheckExact(timeout) ? PyFloat_AS_DOUBLE(timeout) : timeout == Py_None ? 1.0 : 0.0;
+        if (may == MAY_DOZE && in->ring.bytes != NULL && timeout_s > 0.0) { /* not NaN */
+            const int64_t begin_ns = now_ns();
+            const int came = doze(self, timeout_s < 1e-9 * SLICE_NS ? (int64_t)(1e9 * timeout_s) : SLICE_NS);
+            self->dozes_count += came == 1;
+            if (came != 0) return came == 1;
+            if (timeout != Py_None) {
+                const double left_s = timeout_s - 1e-9 * (double)(now_ns() - begin_ns);
+                if ((left = PyFloat_FromDouble(left_s > 0.0 ? left_s : 0.0)) == NULL) return false;
+            }
+        }
     }
-    return waited(call_with((PyObject *)self, await_name, in->ring.sequence + 1, timeout), &in->ring);
+    const bool done = waited(call_with((PyObject *)self, await_name, in->ring.sequence + 1, left == NULL ? timeout : left), &in->ring);
+    Py_XDECREF(left);
+    return done;
 }
 
 /* Whether a view that was returned before may be returned again: messages in one entry often have one size, and making a
@@ -397,14 +483,15 @@ static PyObject *reader_done(RingReader *self, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-/* _prepare(memory, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, consumed_offset) */
+/* _prepare(memory, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, consumed_offset, sleep_byte) */
 static PyObject *reader_prepare(RingReader *self, PyObject *args) {
     RingIn in = {0};
     PyObject *memory;
     int fenced;
     if (self->in.ring.count != 0) return PyErr_Format(PyExc_RuntimeError, "the endpoint is open already");
-    if (!PyArg_ParseTuple(args, "OLLLLLLpL", &memory, &in.ring.count, &in.ring.entry_bytes, &in.ring.inline_bytes,
-                          &in.ring.start_bytes, &in.ring.arena_start, &in.ring.arena_bytes, &fenced, &in.consumed_offset))
+    if (!PyArg_ParseTuple(args, "OLLLLLLpLL", &memory, &in.ring.count, &in.ring.entry_bytes, &in.ring.inline_bytes,
+                          &in.ring.start_bytes, &in.ring.arena_start, &in.ring.arena_bytes, &fenced, &in.consumed_offset,
+                          &self->sleep_byte))
         return NULL;
     in.ring.fenced = fenced != 0;
     if (in.ring.count <= MOST_VIEWS && (self->views = PyMem_Calloc((size_t)in.ring.count, sizeof *self->views)) == NULL)
@@ -485,6 +572,11 @@ static PyTypeObject writer_type = {
     .tp_methods = writer_methods,
 };
 
+static PyMemberDef reader_members[] = {
+    {"_dozes_count", T_ULONGLONG, offsetof(RingReader, dozes_count), READONLY, NULL},
+    {NULL},
+};
+
 static PyTypeObject reader_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.backends.shm.native._c.RingReader",
     .tp_basicsize = sizeof(RingReader),
@@ -494,6 +586,7 @@ static PyTypeObject reader_type = {
     .tp_traverse = (traverseproc)reader_traverse,
     .tp_clear = (inquiry)reader_clear,
     .tp_methods = reader_methods,
+    .tp_members = reader_members,
 };
 
 /* is_main_interpreter(): others find the module as it is, and must not use what belongs to the main one. */

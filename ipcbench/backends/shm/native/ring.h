@@ -10,7 +10,8 @@
 
 enum { HEAD_BYTES = 24, LINE_BYTES = 64 }; /* as in mapping.py */
 
-/* Offsets in bytes, as in ipcbench/sync/cursors.py. */
+/* Offsets in bytes, and values, as in ipcbench/sync/cursors.py. */
+enum { CLOSED = 2, ON_FUTEX = 2 };
 enum { WRITER_SLEEPS = 8 * 8, READER_SLEEPS = 8 * 16, FIRST_READER = 8 * 24, READER_BYTES = 8 * 8 };
 
 typedef struct {
@@ -137,6 +138,44 @@ static inline bool ring_has_sleepers(const RingOut *self) {
     for (int i = 0; i < self->readers; i += 8)
         if (ring_load(&self->ring, READER_SLEEPS + i) != 0) return true;
     return false;
+}
+
+/* The 32-bit word that a reader sleeps on: it has the bytes of four of them. */
+static inline uint32_t *ring_sleep_word(const Ring *ring, int64_t sleep_byte) {
+    return (uint32_t *)(ring->bytes + sleep_byte / 4 * 4);
+}
+
+static inline uint8_t *ring_sleep_flag(const Ring *ring, int64_t sleep_byte) { return (uint8_t *)(ring->bytes + sleep_byte); }
+
+static inline void ring_set_dozing(const Ring *ring, int64_t sleep_byte) {
+    __atomic_store_n(ring_sleep_flag(ring, sleep_byte), (uint8_t)ON_FUTEX, __ATOMIC_SEQ_CST);
+}
+
+static inline void ring_set_awake(const Ring *ring, int64_t sleep_byte) {
+    __atomic_store_n(ring_sleep_flag(ring, sleep_byte), 0, __ATOMIC_RELAXED);
+}
+
+static inline bool ring_is_dozing(const Ring *ring, int64_t sleep_byte) {
+    return __atomic_load_n(ring_sleep_flag(ring, sleep_byte), __ATOMIC_ACQUIRE) == ON_FUTEX;
+}
+
+/* Whether the writer has closed. */
+static inline bool ring_is_ended(const Ring *ring) { return ring_load(ring, 0) == CLOSED; }
+
+/* Wake the readers that sleep on words; whether no others sleep. */
+static inline bool ring_wake_dozing(const RingOut *self, void (*wake)(uint32_t *)) {
+    bool all = true;
+    for (int i = 0; i < self->readers; i++) {
+        const int64_t sleep_byte = READER_SLEEPS + i;
+        const uint8_t how = __atomic_load_n(ring_sleep_flag(&self->ring, sleep_byte), __ATOMIC_ACQUIRE);
+        if (how == ON_FUTEX) {
+            __atomic_store_n(ring_sleep_flag(&self->ring, sleep_byte), 0, __ATOMIC_SEQ_CST); /* first: then it does not sleep */
+            wake(ring_sleep_word(&self->ring, sleep_byte));
+        } else if (how != 0) {
+            all = false;
+        }
+    }
+    return all;
 }
 
 /* Say that this reader has finished with its last message; whether the writer may sleep. */
