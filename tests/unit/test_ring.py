@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,11 @@ import pytest
 from ipcbench.backends.shm import ring
 from ipcbench.backends.shm.backend import Shm
 from ipcbench.backends.shm.mapping import RING_BYTES, Layout, Mapping
-from ipcbench.errors import EndpointClosed, MessageTooLarge, PayloadTypeError, TransportTimeout
+from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PayloadTypeError, TransportTimeout
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.cursors import ON_FUTEX, READER_SLEEPS
+from ipcbench.sync.futex import HAS_FUTEX
+from ipcbench.testing.agents.client import until
 
 KINDS = ["pure", "native"]
 SIZES = [0, 1, 100, 104, 105, 5_000, 300_000, 2_000_000]
@@ -30,9 +34,13 @@ def kind_of(kind: str, role: str) -> Any:
 
 
 @contextmanager
-def opened(kinds: tuple[str, str], most_bytes: int, depth: int, readers: int = 1) -> Iterator[tuple[Any, list[Any]]]:
+def opened(
+    kinds: tuple[str, str], most_bytes: int, depth: int, readers: int = 1, **others: Any
+) -> Iterator[tuple[Any, list[Any]]]:
     writer_kind, reader_kind = kind_of(kinds[0], "Writer"), kind_of(kinds[1], "Reader")
-    channel = ChannelSpec(f"ipcb-ring-{os.getpid()}", readers=readers, max_message_bytes=most_bytes, depth=depth)
+    channel = ChannelSpec(
+        f"ipcb-ring-{os.getpid()}", readers=readers, max_message_bytes=most_bytes, depth=depth, **others
+    )
     backend = Shm()
     address = backend.create(channel)
     writer = writer_kind(address, Mapping(address))
@@ -43,6 +51,25 @@ def opened(kinds: tuple[str, str], most_bytes: int, depth: int, readers: int = 1
         for end in (writer, *ends):
             end.close()
         backend.destroy(address)
+
+
+def written(end: Any, messages: list[bytes], most_bytes: int, random: Random) -> int:
+    """Write some messages, or the first of them, by any verb; return how many of them were sent."""
+    message, way = messages[0], random.randrange(5)
+    if way == 0:
+        end.write(message, 0)
+    elif way == 1:
+        cut = random.randint(0, len(message))
+        end.write_parts([message[:cut], memoryview(message)[cut:], b""], 0)
+    elif way == 2:
+        return int(end.write_many(messages, 0))
+    else:
+        room = end.reserve(random.randint(len(message), most_bytes), 0)
+        room[: len(message)] = message
+        if way == 4:
+            return 0  # and forget about it
+        end.commit(len(message))
+    return 1
 
 
 @pytest.mark.parametrize("writer", KINDS)
@@ -56,20 +83,58 @@ def test_messages_of_any_size_arrive_in_order_and_views_stay(writer: str, reader
             views: list[list[memoryview]] = [[] for _ in ends]
             counts = [0] * readers
             for _ in range(200):
-                message = random.randbytes(int(most_bytes * random.random() ** random.choice([1, 6])))
+                sizes = [
+                    int(most_bytes * random.random() ** random.choice([1, 6])) for _ in range(random.randint(1, 3))
+                ]
+                messages = [random.randbytes(size) for size in sizes]
                 try:
-                    end.write(message, 0)
-                    sent.append(message)
+                    sent += messages[: written(end, messages, most_bytes, random)]
                 except TransportTimeout:
-                    assert len(sent) > min(counts)
+                    assert len(sent) > min(count - len(held) for count, held in zip(counts, views, strict=True))
                 for index, each in enumerate(ends):
                     while random.random() < 0.55 and counts[index] < len(sent):
-                        if views[index]:  # the writer has gone on
-                            assert views[index].pop() == sent[counts[index] - 1]
-                        views[index].append(each.read(0))
-                        assert views[index][0] == sent[counts[index]]
-                        counts[index] += 1
+                        held = views[index]
+                        assert held == sent[counts[index] - len(held) : counts[index]]  # though the writer has gone on
+                        if random.random() < 0.2:
+                            held.clear()
+                            each.release()
+                        views[index] = (
+                            each.read_many(random.randint(1, 5), 0) if random.random() < 0.5 else [each.read(0)]
+                        )
+                        counts[index] += len(views[index])
+                        assert views[index] == sent[counts[index] - len(views[index]) : counts[index]]
             views.clear()
+
+
+@pytest.mark.parametrize("writer", KINDS)
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_reader_that_sleeps_on_a_word_is_woken(writer: str, ends: bool) -> None:
+    """A ring that is lost would not be missed for 0.1 s, and then not count as a doze that ended well."""
+    if ring.NATIVE is None or not HAS_FUTEX:
+        pytest.skip("no reader sleeps on a word here")
+    with opened((writer, "native"), 100, 8, wait="block") as (end, (reader,)):
+        results: list[bytes] = []
+
+        def read() -> None:
+            try:
+                results.append(bytes(reader.read(LIMIT_S)))
+            except EndOfStream:
+                results.append(b"")
+
+        for number in range(20):
+            reading = threading.Thread(target=read)
+            reading.start()
+            flags = end._map.memory[8 * READER_SLEEPS : 8 * READER_SLEEPS + 1]
+            assert until(lambda: flags[0] == ON_FUTEX or bool(results), LIMIT_S)  # noqa: B023 # called at once
+            flags.release()
+            if ends and number == 19:
+                end.close()
+            else:
+                end.write(b"%d" % number)
+            reading.join()
+        assert results == [b"%d" % number for number in range(20 - ends)] + [b""] * ends
+        assert reader._dozes_count
+        assert reader.waits.slept_count >= reader._dozes_count
 
 
 @pytest.mark.parametrize("kind", KINDS)
