@@ -85,8 +85,8 @@ def _wait_for(receive: Callable[[], Any]) -> Any:
             return sample
 
 
-def publish(service: tuple[Any, ...], seconds: float) -> Role:
-    """Role: the publisher of a throughput run; returns the messages of the window."""
+def publish(service: tuple[Any, ...], seconds: float, filled: int) -> Role:
+    """Role: the publisher of a throughput run, which fills so many bytes; returns the messages of the window."""
     opened = Service(*service)
     publisher, size = opened.publisher(), service[2]
     loan, memmove = publisher.loan_slice_uninit, ctypes.memmove
@@ -95,7 +95,7 @@ def publish(service: tuple[Any, ...], seconds: float) -> Role:
 
     def write(message: bytes) -> None:
         sample = loan(size)
-        memmove(sample.payload_ptr, message, size)
+        memmove(sample.payload_ptr, message, filled)
         sample.assume_init().send()
 
     yield _common.send_for(write, size, seconds)
@@ -185,8 +185,10 @@ def _clean(domain: str) -> None:
         path.unlink(missing_ok=True)
 
 
-def throughput(size_bytes: int, buffer: int, readers: int, seconds: float, *, copy: bool) -> float:
-    """Return messages per second that every subscriber got.
+def throughput(
+    size_bytes: int, buffer: int, readers: int, seconds: float, *, copy: bool, filled: int | None = None
+) -> float:
+    """Return messages per second that every subscriber got; the publisher fills all of a message, or so many bytes.
 
     Raises:
         GroupFailed: a process failed, or a message was lost.
@@ -194,7 +196,8 @@ def throughput(size_bytes: int, buffer: int, readers: int, seconds: float, *, co
     domain = f"ipcb-iox-{os.getpid()}-{next(_numbers)}"
     service = (domain, "stream", size_bytes, buffer, readers)
     try:
-        roles = [(publish, (service, seconds)), *[(subscribe, (service, copy))] * readers]
+        filling = size_bytes if filled is None else filled
+        roles = [(publish, (service, seconds, filling)), *[(subscribe, (service, copy))] * readers]
         sent, *received = _common.run_group(roles, seconds)
     finally:
         _clean(domain)

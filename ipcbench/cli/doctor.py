@@ -16,6 +16,7 @@ import click
 from ipcbench.cli.options import format_option
 from ipcbench.cli.output import text_width
 from ipcbench.render.document import document
+from ipcbench.util.native import PURE
 
 _BUSY_NS = 1_000_000_000
 _CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -90,7 +91,9 @@ def _facts() -> dict[str, Any]:
 
 
 def _how_built(is_in_c: bool) -> str:
-    return "in C" if is_in_c else "in Python; a C compiler at installation makes it faster"
+    if is_in_c:
+        return "in C"
+    return f"in Python, slower, as {PURE} says" if os.environ.get(PURE) else "in Python, slower: it was not built in C"
 
 
 def _busy_second() -> dict[str, float | None]:
